@@ -49,6 +49,7 @@ SECTIONS = {
         "create-tables": CommandEntry("tsd.cli.copy:create_tables", "Create the tables that are absent."),
         "compact": CommandEntry("tsd.cli.compact:compact", "Make one cell of each row of past hours."),
         "rollup": CommandEntry("tsd.cli.rollup:rollup", "Write rollups of past points."),
+        "index": CommandEntry("tsd.cli.index:index", "Rebuild the list of series of Heroic's table."),
         "copy": CommandEntry("tsd.cli.copy:copy", "Copy all tables to another store."),
         "backup": CommandEntry("tsd.cli.backup:backup", "Back up the embedded store and the journal, while it runs."),
         "restore": CommandEntry("tsd.cli.backup:restore", "Restore a backup, and read it back."),

@@ -44,13 +44,14 @@ class Access(NamedTuple):
 
 
 @asynccontextmanager
-async def access(config: Config, *, must_exist: bool = False) -> AsyncIterator[Access]:
+async def access(config: Config, *, must_exist: bool = False, any_layout: bool = False) -> AsyncIterator[Access]:
     """Open the store of `config` for the block. Raises TsdError.
 
     If a daemon has the embedded store open, requests go through the daemon. With `must_exist`, an absent embedded store
     is an error; otherwise it is created.
+    Without `any_layout`, other tables than OpenTSDB's are an error.
     """
-    if not config.has_opentsdb_tables:
+    if not (config.has_opentsdb_tables or any_layout):
         raise TsdError(f"this command works on OpenTSDB's tables, and tsd.storage.layout is {config.layout}")
     folder = state_folder(config)
     local = wiring.has_local_store(config)

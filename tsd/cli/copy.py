@@ -1,6 +1,6 @@
 """`tsd copy`: copy all tables of one store to another, for example from one machine to HBase.
 
-`tsd create-tables`: create OpenTSDB's four tables, or KairosDB's.
+`tsd create-tables`: create OpenTSDB's four tables, or those of another layout.
 """
 
 import json
@@ -57,7 +57,7 @@ from tsd.tables.opentsdb.series_index import SeriesIndex
 )  # fmt: skip
 @click.option(
     "--rename", "renames", multiple=True, metavar="PATTERN=REPLACEMENT",
-    help="From or to KairosDB's tables: replace what matches in names that the target cannot spell.",
+    help="From or to KairosDB's or Heroic's tables: replace what matches in names that the target cannot spell.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config
@@ -70,8 +70,8 @@ def copy(
     stop the daemon, and copy again. Nothing is deleted in the target, and a target with other names for the same UIDs
     is refused. Exit status 1 if something cannot be read back.
 
-    From or to KairosDB's tables (tsd.storage.layout) points are copied metric by metric. Exit status 1 if series have
-    names that the target cannot spell.
+    From or to KairosDB's or Heroic's tables (tsd.storage.layout) points are copied metric by metric. Exit status 1 if
+    series have names that the target cannot spell.
     """
     target = _target(loaded.config, to, to_set)
     if not (loaded.config.has_opentsdb_tables and target.has_opentsdb_tables):
@@ -164,12 +164,8 @@ async def _run_points(source: Config, target: Config, rules: Sequence[Rename], f
 
 @asynccontextmanager
 async def _opened(config: Config) -> AsyncIterator[Store]:
-    """Open a store. Have a daemon on OpenTSDB's tables write its pending points."""
-    if not config.has_opentsdb_tables:
-        async with opened_store(config) as store:
-            yield store
-        return
-    async with access(config) as opened:
+    """Open a store of any layout. Have its daemon write its pending points."""
+    async with access(config, any_layout=True) as opened:
         if reason := await opened.flush_daemon():
             raise StoreError(f"{reason}. They would not be copied: copy later")
         yield opened.store

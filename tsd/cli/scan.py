@@ -9,13 +9,14 @@ import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import click
 import trio
 
 from tsd.cli.context import Access, access, flush_pending
 from tsd.cli.output import NamedKey, named
+from tsd.cli.scan_heroic import print_rows
 from tsd.cli.settings import with_config
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.names import Kind
@@ -180,6 +181,8 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_
     except BadRequest as exc:
         raise click.UsageError(str(exc)) from exc
     config = loaded.config
+    if config.has_heroic_tables:
+        _scan_heroic(config, request, "json" if as_json else "lines" if as_lines else "plain", delete=delete)
     corrupt = deleted = 0
 
     async def run() -> None:
@@ -203,6 +206,18 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_
     if delete:
         click.echo(f"deleted {counted(deleted, 'row')}", err=True)
     sys.exit(1 if corrupt else 0)
+
+
+def _scan_heroic(config: Config, request: ScanRequest, form: str, *, delete: bool) -> NoReturn:
+    """Print rows of Heroic's table, and exit."""
+    if delete:
+        raise TsdError("--delete works on OpenTSDB's tables, and tsd.storage.layout is heroic")
+
+    async def run() -> int:
+        span = request.start_ms, request.end_ms
+        return sum([await print_rows(config, *span, *each, form=form) for each in request.selections])
+
+    sys.exit(1 if trio.run(run) else 0)
 
 
 async def _print_rows(opened: Access, config: Config, rows: Sequence[Row], form: RowForm) -> Scanned:

@@ -103,6 +103,11 @@ class WideRows(Protocol):
         rows without any are missing. So may columns of 15, or of more than 33 bytes. Raise StoreError."""
         ...
 
+    async def row_keys(self, table: str, start: bytes, stop: bytes | None, *, limit: int) -> list[bytes]:
+        """Return the keys of the first rows from `start` to before `stop`, up to `limit`: fewer only at the end. Raise
+        StoreError."""
+        ...
+
     async def replace(self, table: str, cells: Sequence[Put]) -> None:
         """Write cells as `Store.put` does without a time, and remove older versions of each, where the engine keeps
         them. Raise StoreError."""

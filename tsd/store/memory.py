@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 
 import trio
@@ -113,6 +114,11 @@ class MemoryStore:
         found = await self.get(table, rows)
         kept = {row: [cell for cell in cells if first <= cell.column <= last] for row, cells in found.items()}
         return {row: cells for row, cells in kept.items() if cells}
+
+    async def row_keys(self, table: str, start: bytes, stop: bytes | None, *, limit: int) -> list[bytes]:
+        """See WideRows."""
+        await self._enter("row_keys")
+        return list(islice(self._table(table).keys_between(start, stop), limit))
 
     async def replace(self, table: str, cells: Sequence[Put]) -> None:
         """See WideRows."""

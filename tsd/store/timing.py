@@ -10,7 +10,19 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 # takes its whole timeout.
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-TIMED_CALLS = ("get", "get_between", "put", "replace", "delete", "page", "read_cells", "create", "increment", "sync")
+TIMED_CALLS = (
+    "get",
+    "get_between",
+    "put",
+    "replace",
+    "delete",
+    "page",
+    "row_keys",
+    "read_cells",
+    "create",
+    "increment",
+    "sync",
+)
 
 
 class Latency:

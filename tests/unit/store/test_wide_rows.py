@@ -46,6 +46,16 @@ async def test_columns_between_two_are_read(store: Store) -> None:
     assert await between(store, COLUMNS[4], COLUMNS[4], b"t") == {b"t": [COLUMNS[4]]}
 
 
+async def test_keys_of_rows_come_in_order(store: Store) -> None:
+    assert store.wide_rows is not None
+    rows = [b"a", b"a\0", b"a\0\xff", b"a\1", b"b", b"\xff"]
+    await store.put("wide", [Put(row, column, b"v") for row in rows for column in COLUMNS])
+    assert await store.wide_rows.row_keys("wide", b"", None, limit=100) == rows
+    assert await store.wide_rows.row_keys("wide", b"a\0", b"b", limit=100) == rows[1:4]
+    assert await store.wide_rows.row_keys("wide", b"a\0\0", None, limit=2) == rows[2:4]
+    assert await store.wide_rows.row_keys("wide", b"c", b"d", limit=2) == []
+
+
 async def test_a_replaced_cell_is_the_only_version(store: Store) -> None:
     assert store.wide_rows is not None
     await store.put("wide", [Put(b"r", COLUMNS[0], b"old"), Put(b"r", COLUMNS[1], b"kept")])

@@ -277,6 +277,12 @@ class BigtableStore:
         """See WideRows."""
         return await self._get(table, rows, [messages.newest_between(first, last)])
 
+    @timed
+    async def row_keys(self, table: str, start: bytes, stop: bytes | None, *, limit: int) -> list[bytes]:
+        """See WideRows."""
+        page = await self._page(table, start, stop, limit, messages.KEYS, PAGE_BYTES)
+        return [row.key for row in page.rows]
+
     async def _page(
         self, table: str, start: bytes, stop: bytes | None, limit: int, filter_: bytes, most_bytes: int
     ) -> Page:

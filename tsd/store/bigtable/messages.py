@@ -131,6 +131,9 @@ def _chain(filters: Sequence[bytes]) -> bytes:
     return chunk(1, b"".join(chunk(1, one) for one in filters))
 
 
+KEYS = _chain([number(11, 1), number(13, 1)])  # filter: one cell of a row, without its value
+
+
 def newest_of(columns: Collection[bytes] | None) -> bytes:
     """Return a filter for the newest cells of some columns, None: of all."""
     if columns is None:

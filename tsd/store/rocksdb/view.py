@@ -119,6 +119,19 @@ class View:
                 found[row] = cells
         return found
 
+    def row_keys(self, start: bytes, limit: int) -> Generator[None, None, list[bytes]]:
+        """Return the keys of up to `limit` rows from `start` on, without their cells."""
+        found: list[bytes] = []
+        self._at.seek(row_prefix(start))
+        while len(found) < limit and self._at.valid():
+            row, prefix = split_key(self._at.key())
+            found.append(row)
+            self._at.seek(prefix[:-1] + bytes((prefix[-1] + 1,)))
+            if len(found) % CHUNK_CELLS == 0:
+                yield
+        self._check()
+        return found
+
     def page(
         self, start: bytes, limit: int, limit_bytes: int, columns: Collection[bytes] | None
     ) -> Generator[None, None, Page]:

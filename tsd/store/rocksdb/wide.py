@@ -36,6 +36,15 @@ class EmbeddedWideRows:
 
         return await self._engine.read_in_steps(steps)
 
+    async def row_keys(self, table: str, start: bytes, stop: bytes | None, *, limit: int) -> list[bytes]:
+        """See WideRows. All keys are from one snapshot."""
+
+        def steps(database: Database) -> Generator[None, None, list[bytes]]:
+            database.require(table)
+            return database.view(table, stop).row_keys(start, limit)
+
+        return await self._engine.read_in_steps(steps)
+
     async def replace(self, table: str, cells: Sequence[Put]) -> None:
         """See WideRows. A cell has one version."""
         await self._engine.put(table, cells)

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import trio
 
-from tsd.codec.heroic.keys import metric_prefix, parse_head, parse_tail
+from tsd.codec.heroic.keys import BASE_BYTES, metric_prefix, parse_head, parse_tail
 from tsd.codec.heroic.values import OFFSET_BYTES, PERIOD_MS
 from tsd.codec.names import Kind
 from tsd.errors import CorruptRow
 from tsd.store import Put, Row, scan
-from tsd.tables.heroic.tables import INDEX, HeroicTables
+from tsd.tables.heroic.tables import INDEX, HeroicTables, prefix_end
 from tsd.tables.writing import SeriesKey
 
 SERIES = b"s"
@@ -109,14 +109,17 @@ class SeriesIndex:
         self._known.clear()
 
 
-def prefix_end(prefix: bytes) -> bytes | None:
-    """Return the first key after all that start with a prefix, None if there is none.
-
-    >>> prefix_end(b"a\\xff"), prefix_end(b"\\xff")
-    (b'b', None)
-    """
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None
+def entry_of(row: bytes) -> Entry:
+    """Return the entry of a row of points by its key. Raise CorruptRow."""
+    _, _, at = parse_head(row)
+    end = at + BASE_BYTES
+    if len(row) < end:
+        raise CorruptRow(f"row key: got {row.hex()}, wanted {BASE_BYTES} bytes of a base time at {at}")
+    parse_tail(row[end:])
+    base_ms = int.from_bytes(row[at:end], "big", signed=True)
+    if base_ms < 0:
+        raise CorruptRow(f"row key: got {row.hex()} of a time before 1970")
+    return Entry(SeriesKey(row[:at], row[end:]), base_ms)
 
 
 def _listed(row: Row) -> ListedSeries | None:

@@ -1,6 +1,6 @@
 """Heroic's table of points, and a table that lists the series: calls of the store, each of which may be repeated."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from itertools import islice
 
 from tsd.codec.heroic.values import DISTRIBUTIONS, EVENTS, OFFSET_BYTES, POINTS
@@ -9,6 +9,7 @@ from tsd.store import Cell, Family, Put, Store, Table
 
 INDEX = b"i"  # family of the index
 READ_ROWS = 200  # of one request
+KEYS = 1000  # of one request
 DELETE_CELLS = 10_000  # of one request
 
 
@@ -34,9 +35,11 @@ class HeroicTables:
         if missing := [name for name in (self.points, self.index) if name not in existing]:
             raise NoTable(f"there is no table {', '.join(missing)}: `tsd create-tables` creates it")
 
-    async def read(self, rows: Collection[bytes], first: int, last: int) -> dict[bytes, list[Cell]]:
+    async def read(
+        self, rows: Collection[bytes], first: int, last: int, family: bytes = POINTS
+    ) -> dict[bytes, list[Cell]]:
         """Return the points of each row from one offset to another, both included. Raise StoreError."""
-        start, end = (POINTS + b":" + offset.to_bytes(OFFSET_BYTES, "big") for offset in (first, last))
+        start, end = (family + b":" + offset.to_bytes(OFFSET_BYTES, "big") for offset in (first, last))
         wide = self.store.wide_rows
         found: dict[bytes, list[Cell]] = {}
         left = iter(rows)
@@ -49,6 +52,20 @@ class HeroicTables:
                     found[row] = kept
         return found
 
+    async def keys(self, prefix: bytes) -> AsyncGenerator[bytes, None]:
+        """Yield the keys of all rows of points that start with a prefix, in order. Raise StoreError."""
+        wide, end = self.store.wide_rows, prefix_end(prefix)
+        start: bytes | None = prefix
+        while start is not None:
+            if wide is None:
+                page = await self.store.page(self.points, start, end, limit=READ_ROWS)
+                keys, start = [row.key for row in page.rows], page.next_start
+            else:
+                keys = await wide.row_keys(self.points, start, end, limit=KEYS)
+                start = keys[-1] + b"\0" if len(keys) == KEYS else None
+            for key in keys:
+                yield key
+
     async def put(self, cells: Sequence[Put], *, index: bool = False) -> None:
         """Put points, or entries of the index, in place of stored ones. Raise StoreError."""
         wide = self.store.wide_rows
@@ -60,3 +77,13 @@ class HeroicTables:
             for at in range(0, len(found), DELETE_CELLS):
                 columns = [cell.column for cell in found[at : at + DELETE_CELLS]]
                 await self.store.delete(self.points, {row: columns}, up_to_ms=up_to_ms)
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """Return the first key after all that start with a prefix, None if there is none.
+
+    >>> prefix_end(b"a\\xff"), prefix_end(b"\\xff")
+    (b'b', None)
+    """
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None

@@ -1,0 +1,75 @@
+"""`tsd index build`: list the series of Heroic's table again, from its rows."""
+
+import json
+from contextlib import aclosing
+
+import click
+import trio
+
+from tsd.cli.context import access
+from tsd.cli.output import Progress
+from tsd.cli.settings import with_config
+from tsd.codec.text import counted
+from tsd.config.loader import Config, Loaded
+from tsd.errors import CorruptRow, TsdError
+from tsd.tables.heroic.index import Entry, SeriesIndex, entry_of
+from tsd.tables.heroic.tables import HeroicTables
+
+AT_ONCE = 1000  # rows
+SHOWN = 20  # rows with unreadable keys
+
+
+@click.group()
+def index() -> None:
+    """Rebuild the list of series of Heroic's table."""
+
+
+@index.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_config
+def build(loaded: Loaded, as_json: bool) -> None:
+    """List the series of all rows of tsd.heroic.table in tsd.heroic.series_table. Daemons may run.
+
+    Needed once for rows that a Heroic wrote, and if the list is lost. Only keys of rows are read. An interrupted run
+    may be repeated. Exit status 1 if keys cannot be read.
+    """
+    config = loaded.config
+    if not config.has_heroic_tables:
+        raise TsdError(f"this command works on Heroic's table, and tsd.storage.layout is {config.layout}")
+    rows, wrong = trio.run(_build, config)
+    for text in wrong[:SHOWN]:
+        click.echo(f"tsd: {text}", err=True)
+    if as_json:
+        click.echo(json.dumps({"rows": rows, "unreadable": len(wrong)}))
+    click.echo(f"listed {counted(rows, 'row')}; {len(wrong)} unreadable", err=True)
+    if wrong:
+        raise click.exceptions.Exit(1)
+
+
+async def _build(config: Config) -> tuple[int, list[str]]:
+    """Return how many rows were listed, and what is wrong with the others."""
+    rows = 0
+    wrong: list[str] = []
+    async with access(config, must_exist=True, any_layout=True) as opened:
+        tables = HeroicTables(opened.store, config.heroic_table, config.heroic_series)
+        await tables.check()
+        listing = SeriesIndex(tables)
+        progress = Progress("rows")
+        entries: list[Entry] = []
+        try:
+            async with aclosing(tables.keys(b"")) as keys:
+                async for row in keys:
+                    try:
+                        entries.append(entry_of(row))
+                    except CorruptRow as exc:
+                        wrong.append(str(exc))
+                    if len(entries) == AT_ONCE:
+                        await listing.ensure(entries)
+                        rows += len(entries)
+                        progress.add(len(entries))
+                        entries = []
+            await listing.ensure(entries)
+        finally:
+            progress.close()
+        await opened.store.sync()
+    return rows + len(entries), wrong
