@@ -122,6 +122,7 @@ GET    /suggest?type=metrics              r
 GET    /ui/access                         e
 GET    /ui/x                              e
 GET    /version                           k
+POST   /write                             w
 OPTIONS /api/dropcaches                   e
 GET    /nosuchthing                       e
 """
@@ -136,7 +137,7 @@ help                                      e
 dropcaches                                a
 diediedie                                 a
 """
-KAIROSDB = {"tsd.kairosdb.enabled": "true"}
+CLIENTS = {"tsd.kairosdb.enabled": "true", "tsd.heroic.enabled": "true"}
 WHO = {"none": "", "reader": "r", "writer": "w", "admin": "a", "all": "rwa", "-": None}
 ROLE = {"r": Role.READ, "w": Role.WRITE, "a": Role.ADMIN}
 ENDS = ("/diediedie", "diediedie")  # tested separately for permitted roles
@@ -191,7 +192,7 @@ async def everybody(tmp_path: Path) -> AsyncIterator[Everybody]:
         "tsd.no_diediedie": "false",
         "tsd.http.query.allow_delete": "true",
     }
-    async with running(tmp_path / "state", KAIROSDB, access=access) as daemon:
+    async with running(tmp_path / "state", CLIENTS, access=access) as daemon:
         yield Everybody(daemon, tokens)
 
 
@@ -251,7 +252,7 @@ async def test_admin_can_stop_the_daemon(everybody: Everybody, action: str) -> N
 )
 async def test_administration_is_off_by_default(tmp_path: Path) -> None:
     """Without authentication and with default settings: exactly the lines of the tables that need admin."""
-    settings = {**KAIROSDB, "tsd.no_diediedie": "false", "tsd.http.query.allow_delete": "true"}
+    settings = {**CLIENTS, "tsd.no_diediedie": "false", "tsd.http.query.allow_delete": "true"}
     wrong = []
     async with running(tmp_path, settings, access={}) as daemon, daemon.client() as client:
         everybody = Everybody(daemon, {})
@@ -266,7 +267,7 @@ async def test_administration_is_off_by_default(tmp_path: Path) -> None:
 
 async def test_every_endpoint_and_command_has_a_permission(tmp_path: Path) -> None:
     """New endpoints and commands need an entry in tsd.auth.roles and in these tables."""
-    async with running(tmp_path, {**KAIROSDB, "tsd.no_diediedie": "false"}) as daemon:
+    async with running(tmp_path, {**CLIENTS, "tsd.no_diediedie": "false"}) as daemon:
         routes = set(daemon.daemon.server.http.endpoints)
         reply = await daemon.send_lines(b"help\n")
     known = set(endpoint_permissions("all", "read", may_delete=True))

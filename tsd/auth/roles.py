@@ -129,6 +129,7 @@ ENDPOINT_PERMISSIONS: Mapping[str, Permission] = {
     "suggest": Role.READ,
     "ui": PUBLIC,
     "version": ANY_ROLE,
+    "write": Role.WRITE,
 }
 COMMAND_PERMISSIONS: Mapping[str, Role] = {
     "put": Role.WRITE,

@@ -1,5 +1,6 @@
 """Settings of Heroic's tables."""
 
+import re
 from dataclasses import dataclass
 
 from tsd.config.keys import setting
@@ -9,9 +10,13 @@ NAME_CHARACTERS = b"!#$%&'()+,:;@[]^{}~"  # of Heroic's names, besides those of 
 
 @dataclass(frozen=True)
 class HeroicSettings:
-    """Where Heroic's points are, and which tags are its resources."""
+    """Whether Heroic's clients are served, where its points are, and which tags are its resources."""
 
     # fmt: off
+
+    heroic: bool = setting(
+        "tsd.heroic.enabled", False,
+        "Take points by Heroic's POST /write (docs/http.md). Always on with Heroic's table.")
 
     heroic_table: str = setting(
         "tsd.heroic.table", "metrics",
@@ -25,3 +30,8 @@ class HeroicSettings:
         "To clients they are tags as all others.")
 
     # fmt: on
+
+    @property
+    def resource_tags(self) -> frozenset[str]:
+        """Return the names of tags that are a resource."""
+        return frozenset(filter(None, re.split(r"[\s,]+", self.heroic_resource_tags)))

@@ -47,7 +47,7 @@ SECTIONS = {
     "ingest": (("tsd.ingest.memory_limit",), ""),
     "HTTP": (("tsd.core.enable_api",), ""),
     "KairosDB": (("tsd.kairosdb.enabled",), ""),
-    "Heroic": (("tsd.heroic.table",), ""),
+    "Heroic": (("tsd.heroic.enabled",), ""),
     "logging and statistics": (("tsd.canary.enable",), ""),
 }
 

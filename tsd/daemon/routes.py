@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from tsd.api import annotation, health, metrics, put, query, search, stats, system, tree, uid
+from tsd.api import annotation, health, heroic, metrics, put, query, search, stats, system, tree, uid
 from tsd.api.graph import endpoint as graph
 from tsd.api.kairosdb.query import KairosQueries
 from tsd.api.kairosdb.routes import KairosParts
@@ -67,6 +67,7 @@ def routes(parts: ApiParts, request_stats: RequestStats, watch: health.Health, l
         **stats.routes(control.statistics, control.stats_tags, parts.now_ms, lambda: _gateways(parts)),
         **query.routes(engine, registry, rules, parts.now_ms),
         **_kairosdb_routes(parts, watch),
+        **_heroic_routes(parts),
         **query.exp_routes(engine, registry, rules, parts.now_ms),
         **graph.routes(engine, registry, rules, parts.now_ms, state_folder(config) / "matplotlib"),
     }
@@ -118,6 +119,15 @@ def _kairosdb_routes(parts: ApiParts, watch: health.Health) -> dict[str, Endpoin
             parts.config.kairosdb_dialect,
         )
     )
+
+
+def _heroic_routes(parts: ApiParts) -> dict[str, Endpoint]:
+    """Return Heroic's endpoint; none if it is not enabled."""
+    config = parts.config
+    if not (config.heroic or config.has_heroic_tables):
+        return {}
+    resource_tags = config.resource_tags if config.has_heroic_tables else None
+    return heroic.routes(_put_handler(parts), parts.ingest.intake, resource_tags)
 
 
 def _catalog_routes(parts: ApiParts) -> dict[str, Endpoint]:

@@ -495,7 +495,7 @@ def build_heroic_tables(config: Config, store: Store, now_ms: Clock, _: TableCal
     settings = heroic.HeroicTableSettings(
         config.heroic_table,
         config.heroic_series,
-        heroic.resource_tags(config.heroic_resource_tags),
+        config.resource_tags,
         config.creates_metrics,
     )
     return heroic.build(store, settings, now_ms)

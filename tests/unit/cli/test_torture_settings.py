@@ -28,7 +28,7 @@ HARMLESS = {
         "tsd.tls.minimum", "tsd.tls.hsts", "tsd.access.health",
         "tsd.access.metrics", "tsd.core.enable_ui", "tsd.http.request.cors_domains", "tsd.http.request.cors_headers",
         "tsd.http.query.allow_delete", "tsd.no_diediedie",
-        "tsd.kairosdb.enabled",
+        "tsd.kairosdb.enabled", "tsd.heroic.enabled",
     ),
     "what names may be and get, beyond ours": (
         "tsd.core.tag.allow_specialchars", "tsd.core.uid.random_metrics", "tsd.core.meta.enable_tsuid_tracking",

@@ -48,7 +48,7 @@ class ParsedBody(NamedTuple):
         return next(found for other, found in zip(self.slices, self.places, strict=True) if other is one)
 
 
-class _Collector:
+class Collector:
     """Collects lines and errors into slices."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class _Collector:
 def parse_body(body: bytes, *, has_ttl: bool = False) -> ParsedBody:
     """Return the put lines of a body, and an error for each point and metric without one. `has_ttl`: a time to live
     stays in the line, as the tag kairos_opt.ttl."""
-    found = _Collector()
+    found = Collector()
     try:
         for at, metric in enumerate(_metrics(body)):
             _Metric(metric, at, found, has_ttl=has_ttl).read()
@@ -146,7 +146,7 @@ def _read_raw(raw: bytes) -> Lenient:
 class _Metric:
     """Reads one metric of a body."""
 
-    def __init__(self, members: Mapping[str, Any], at: int, found: _Collector, *, has_ttl: bool) -> None:
+    def __init__(self, members: Mapping[str, Any], at: int, found: Collector, *, has_ttl: bool) -> None:
         self._members = members
         self._found = found
         self._has_ttl = has_ttl

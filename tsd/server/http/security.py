@@ -81,7 +81,7 @@ Headers = Mapping[str, str]
 # Endpoints that a mode or switch disables (docs/compat/wire.md §10). Endpoints beyond OpenTSDB's exist in every mode.
 WRITES = frozenset(
     {"api/annotation", "api/annotations", "api/histogram", "api/put", "api/rollup", "api/tree", "api/uid"}
-    | {"api/datapoints", "api/metric"}
+    | {"api/datapoints", "api/metric", "write"}
 )
 READS = frozenset(
     {"", "api/query", "api/search", "api/suggest", "favicon.ico", "q", "s", "suggest", "ui"}

@@ -1,6 +1,5 @@
 """Builds the layout's `Tables`."""
 
-import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -22,15 +21,6 @@ class HeroicTableSettings(NamedTuple):
     series: str
     resource_tags: frozenset[str]
     creates_metrics: bool
-
-
-def resource_tags(text: str) -> frozenset[str]:
-    """Return the names of a setting.
-
-    >>> sorted(resource_tags("host, podname"))
-    ['host', 'podname']
-    """
-    return frozenset(filter(None, re.split(r"[\s,]+", text)))
 
 
 def build(store: Store, settings: HeroicTableSettings, now_ms: Callable[[], int]) -> Tables:

@@ -1,0 +1,127 @@
+"""POST /write: Heroic's points into any table layout. The body is one series with its points:
+`{"series": {"key": …, "tags": {…}, "resource": {…}}, "data": {"type": "points", "data": [[time in ms, value], …]}}`.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import islice
+
+import msgspec
+import trio
+
+from tsd.api.kairosdb.messages import errors_response, with_errors
+from tsd.api.kairosdb.points import Collector, ParsedBody
+from tsd.api.messages import check_method
+from tsd.api.points import PutFailure, PutFlags, PutHandler, parse_flags
+from tsd.codec.kairosline import put_line
+from tsd.codec.putline import illegal
+from tsd.errors import BadLine, Refused
+from tsd.ingest.intake import Intake
+from tsd.server.http.messages import Endpoint, Request, Response
+
+SMALL_BODY = 2_000  # bytes that are parsed without a thread
+POINTS = "points"
+
+
+class Series(msgspec.Struct):
+    """A series of Heroic."""
+
+    key: str
+    tags: dict[str, str] = {}
+    resource: dict[str, str] = {}
+
+
+class Data(msgspec.Struct):
+    """Points of one type."""
+
+    data: list[tuple[int, int | float]]
+    type: str = POINTS
+
+
+class Body(msgspec.Struct):
+    """A request."""
+
+    series: Series
+    data: Data
+
+
+_decoder = msgspec.json.Decoder(Body)
+
+
+def parse_write(body: bytes, *, resource_tags: frozenset[str] | None) -> ParsedBody:
+    """Return the put lines of a body, and an error for each point without one. Raise BadLine for what is wrong with the
+    whole.
+
+    `resource_tags` are stored as a resource; None: everything is a tag.
+    """
+    try:
+        found = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise illegal(f"body: {exc}") from None
+    if found.data.type != POINTS:
+        raise illegal(f"data.type: got {found.data.type!r}, wanted {POINTS!r}")
+    tags = _tags(found.series, resource_tags)
+    lines = Collector()
+    for at, (time_ms, number) in enumerate(found.data.data):
+        place = f"data.data[{at}]"
+        try:
+            lines.add(put_line(found.series.key, tags.items(), time_ms, number), place)
+        except BadLine as error:
+            text = str(error).removeprefix("illegal argument: ")
+            lines.refuse(BadLine(error.reason, f"{place}: {text}"))
+    return lines.finish()
+
+
+def _tags(series: Series, resource_tags: frozenset[str] | None) -> Mapping[str, str]:
+    """Return tags and resource as tags. Raise BadLine."""
+    if both := sorted(series.tags.keys() & series.resource.keys()):
+        raise illegal(f"series: {', '.join(both)} is a tag and in the resource, wanted it once")
+    if resource_tags is not None:
+        if unknown := sorted(series.resource.keys() - resource_tags):
+            raise illegal(f"series.resource: {', '.join(unknown)}: name it in tsd.heroic.resource_tags")
+        if wrong := sorted(series.tags.keys() & resource_tags):
+            raise illegal(
+                f"series.tags: {', '.join(wrong)}: tsd.heroic.resource_tags has it, wanted it in the resource"
+            )
+    tags = {**series.tags, **series.resource}
+    if not tags:
+        raise illegal("series: got no tags and no resource, wanted one or more")
+    return tags
+
+
+class WriteEndpoint:
+    """/write."""
+
+    def __init__(self, handler: PutHandler, intake: Intake, resource_tags: frozenset[str] | None) -> None:
+        self._handler = handler
+        self._intake = intake
+        self._parse = partial(parse_write, resource_tags=resource_tags)
+
+    async def answer(self, request: Request) -> Response:
+        """Ingest the points of a request. They are on disk when it is answered, with the parameter `sync` in the store.
+        Raises Refused."""
+        check_method(request, "POST")
+        flags = parse_flags(request)
+        await self._handler.throttle(request.peer)
+        small = len(request.body) <= SMALL_BODY
+        try:
+            parsed = self._parse(request.body) if small else await trio.to_thread.run_sync(self._parse, request.body)
+        except BadLine as error:
+            return errors_response(400, [str(error).removeprefix("illegal argument: ")])
+        wanted = PutFlags(summary=False, details=True, sync=flags.sync, timeout_ms=flags.timeout_ms)
+        outcome = await self._handler.store(parsed.slices, wanted, parsed.points, self._intake.take, request)
+        errors = [_message(failure) for failure in islice(outcome.refused, self._handler.limits.shown_errors)]
+        if not errors and (late := [*outcome.unstored, *outcome.late]):
+            raise Refused(503, f"{len(late)} points are accepted, but not in the store yet: {late[0].error}")
+        return Response(400 if errors else 200, msgspec.json.encode({"errors": errors}))
+
+
+def _message(failure: PutFailure) -> str:
+    """Return the error of a point, which names the point."""
+    place = (failure.datapoint or {}).get("point")
+    return failure.error if place is None or failure.error.startswith(place) else f"{place}: {failure.error}"
+
+
+def routes(handler: PutHandler, intake: Intake, resource_tags: frozenset[str] | None) -> dict[str, Endpoint]:
+    """Return the endpoint. `resource_tags` are those of Heroic's table, None for other layouts."""
+    return {"write": with_errors(WriteEndpoint(handler, intake, resource_tags).answer)}
