@@ -131,3 +131,17 @@ def test_names_are_those_of_kairosdb(pair: Pair) -> None:
     assert ask(pair.served.port, "/api/v1/metricnames?prefix=named")[1] == theirs == {"results": ["named.here"]}
     body = {"start_absolute": T_MS, "metrics": [{"name": "named.here"}]}
     assert ask(pair.served.port, f"{QUERY}/tags", body) == ask(pair.kairosdb.port, f"{QUERY}/tags", body)
+
+
+def test_metadata_of_services_is_shared(pair: Pair) -> None:
+    path = "/api/v1/metadata/shared/key"
+    ports = (pair.kairosdb.port, pair.served.port)
+    for writer, reader in (ports, ports[::-1], ports):
+        for value in (["later"], [f"by {writer}"]):
+            assert ask(writer, f"{path}/a", value)[0] == 204
+        assert ask(reader, f"{path}/a") == (200, [f"by {writer}"])
+        assert ask(reader, path) == (200, {"results": ["a"]})
+    for writer, deleter in (ports, ports[::-1]):
+        assert ask(writer, f"{path}/b", ["text"])[0] == 204
+        assert ask(deleter, f"{path}/b", method="DELETE")[0] == 204
+        assert ask(writer, path) == (200, {"results": ["a"]})

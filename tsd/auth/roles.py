@@ -99,7 +99,7 @@ ENDPOINT_PERMISSIONS: Mapping[str, Permission] = {
     "api/features": ANY_ROLE,
     "api/health": ANY_ROLE,
     "api/histogram": Role.WRITE,
-    "api/metadata": ANY_ROLE,
+    "api/metadata": _edit,
     "api/metric": Role.ADMIN,
     "api/metricnames": Role.READ,
     "api/put": Role.WRITE,

@@ -18,7 +18,7 @@ from tsd.api.page import endpoint as page
 from tsd.api.points import PutHandler, StoreFlush
 from tsd.auth.hosts import LOCAL_HOSTS, parse_hosts
 from tsd.auth.roles import endpoint_permissions
-from tsd.config.loader import Config, name_rules, state_folder
+from tsd.config.loader import Config, Mode, name_rules, state_folder
 from tsd.daemon.parts import AccessParts, DaemonControl, IngestParts, QueryParts
 from tsd.daemon.settings import Clock
 from tsd.server.http.bodies import MemoryBudget
@@ -114,9 +114,11 @@ def _kairosdb_routes(parts: ApiParts, watch: health.Health) -> dict[str, Endpoin
             parts.ingest.intake,
             queries,
             parts.tables.catalog,
+            parts.tables.services,
             watch,
             parts.tables.has_ttl,
             parts.config.kairosdb_dialect,
+            read_only=parts.config.mode is Mode.READ_ONLY,
         )
     )
 

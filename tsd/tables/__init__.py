@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tsd.tables.catalog import Annotations, Metadata, Names, SeriesCatalog, Stat, Trees
+from tsd.tables.catalog import Annotations, Metadata, Names, SeriesCatalog, ServiceMetadata, Stat, Trees
 from tsd.tables.reading import PointDeleter, PointReader, SeriesReader
 from tsd.tables.writing import HistogramBodies, PointWriter, RollupBodies, SeriesResolver
 
@@ -29,6 +29,7 @@ class Tables:
     metadata: Metadata | None = None
     trees: Trees | None = None
     annotations: Annotations | None = None
+    services: ServiceMetadata | None = None
     rollups: RollupBodies | None = None  # None: not configured
     histograms: HistogramBodies | None = None  # None: not configured
     required: Sequence[str] = ()  # names of the tables without which points cannot be stored

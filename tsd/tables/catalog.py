@@ -144,6 +144,30 @@ class NoSuchMetadata(TsdError):
     """A series without metadata."""
 
 
+class ServiceMetadata(Protocol):
+    """Texts that clients of KairosDB keep by service, service key and key. Methods raise StoreError."""
+
+    async def get(self, service: str, service_key: str, key: str) -> str | None:
+        """Return a text, None if there is none."""
+        ...
+
+    async def put(self, service: str, service_key: str, key: str, value: str) -> None:
+        """Store a text. It is in the store when this returns."""
+        ...
+
+    async def delete(self, service: str, service_key: str, key: str) -> None:
+        """Delete a text, if there is one."""
+        ...
+
+    async def keys(self, service: str, service_key: str, limit: int) -> list[str]:
+        """Return the first keys below a service key, in order."""
+        ...
+
+    async def service_keys(self, service: str, limit: int) -> list[str]:
+        """Return service keys of a service, in order, at most `limit`."""
+        ...
+
+
 class Metadata(Protocol):
     """Metadata of names and series. Methods raise StoreError, and CorruptRow for what cannot be decoded."""
 

@@ -1,4 +1,4 @@
-"""/api/v1/metricnames, /tagnames and /tagvalues; /health, /features and /version; what these tables lack."""
+"""/api/v1/metricnames, /tagnames and /tagvalues; /health, /features and /version."""
 
 from collections.abc import Mapping, Sequence
 
@@ -83,11 +83,7 @@ def telnet_version() -> bytes:
     return f"KairosDB 1.3.0 (tsd {build_data()['version']})\n".encode()
 
 
-async def _metadata(request: Request) -> Response:
-    raise Refused(501, f"These tables have no place for metadata of KairosDB's services ({request.method})")
-
-
 def plain_routes(*, dialect: bool) -> dict[str, Endpoint]:
     """Return the other endpoints; with `dialect` /api/v1/version is KairosDB's too."""
     version = {"api/version": _version} if dialect else {}
-    return {"api/features": _features, "api/metadata": _metadata, **version}
+    return {"api/features": _features, **version}

@@ -5,11 +5,12 @@ from typing import NamedTuple
 from tsd.api.health import Health
 from tsd.api.kairosdb import catalog, query
 from tsd.api.kairosdb.messages import with_errors
+from tsd.api.kairosdb.metadata import metadata_routes
 from tsd.api.kairosdb.put import DatapointsEndpoint
 from tsd.api.points import PutHandler
 from tsd.ingest.intake import Intake
 from tsd.server.http.messages import Endpoint
-from tsd.tables.catalog import SeriesCatalog
+from tsd.tables.catalog import SeriesCatalog, ServiceMetadata
 
 
 class KairosParts(NamedTuple):
@@ -19,9 +20,11 @@ class KairosParts(NamedTuple):
     intake: Intake
     queries: query.KairosQueries
     catalog: SeriesCatalog
+    services: ServiceMetadata | None
     health: Health
     has_ttl: bool  # whether the tables store a time to live
     dialect: bool  # whether paths that OpenTSDB has too are KairosDB's
+    read_only: bool  # whether nothing may be written
 
 
 def routes(parts: KairosParts) -> dict[str, Endpoint]:
@@ -32,5 +35,6 @@ def routes(parts: KairosParts) -> dict[str, Endpoint]:
         **catalog.name_routes(parts.catalog),
         **catalog.health_routes(parts.health),
         **catalog.plain_routes(dialect=parts.dialect),
+        **metadata_routes(parts.services, read_only=parts.read_only),
     }
     return {path: with_errors(endpoint) for path, endpoint in found.items()}

@@ -16,6 +16,7 @@ from tsd.tables.kairosdb.index import IndexRows
 from tsd.tables.kairosdb.reader import KairosReader
 from tsd.tables.kairosdb.schema import TABLES as TABLES
 from tsd.tables.kairosdb.series import KairosResolver
+from tsd.tables.kairosdb.services import KairosServices
 from tsd.tables.kairosdb.tables import KairosTables
 from tsd.tables.kairosdb.writer import KairosWriter
 
@@ -81,6 +82,7 @@ def build(store: Store, settings: KairosTableSettings, now_ms: Callable[[], int]
         statistics=list,
         deleter=reader,
         has_ttl=True,
+        services=KairosServices(tables),
         tasks={"index": keep_index},
     )
 

@@ -116,6 +116,11 @@ class Statements(NamedTuple):
     delete_old_key: str
     delete_old_keys: str
     delete_string: str
+    put_service: str
+    service: str
+    service_names: str
+    service_keys: str
+    delete_service: str
 
 
 def statements(keyspace: str) -> Statements:
@@ -135,6 +140,7 @@ def statements(keyspace: str) -> Statements:
 
     row = "metric = ? AND table_name = ? AND row_time = ?"
     key = ["metric", "table_name", "row_time"]
+    service = "service = ? AND service_key = ?"
     data = f"FROM {table(DATA_POINTS)} WHERE key = ? AND column1 >= ? AND column1 <= ? LIMIT ?"
     return Statements(
         put_point=put(DATA_POINTS, ["key", "column1", "value"]),
@@ -167,4 +173,10 @@ def statements(keyspace: str) -> Statements:
         delete_old_key=delete(OLD_INDEX, "key = ? AND column1 = ?"),
         delete_old_keys=delete(OLD_INDEX, "key = ?"),
         delete_string=delete(STRINGS, "key = ? AND column1 = ?"),
+        put_service=put(SERVICE, ["service", "service_key", "key", "value"], ", now()"),
+        service=f"SELECT value FROM {table(SERVICE)} WHERE {service} AND key = ?",
+        service_names=f"SELECT key FROM {table(SERVICE)} WHERE {service} AND key >= ? LIMIT ?",
+        service_keys=f"SELECT service_key, key FROM {table(SERVICE)} WHERE service = ? "
+        "PER PARTITION LIMIT 1 LIMIT ? ALLOW FILTERING",
+        delete_service=delete(SERVICE, f"{service} AND key = ?"),
     )

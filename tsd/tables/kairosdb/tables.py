@@ -58,9 +58,9 @@ class KairosTables:
 
     def __init__(self, cql: Connector, keyspace: str, clock_ms: Callable[[], int]) -> None:
         self._cql = cql
-        self._keyspace = keyspace
+        self.keyspace = keyspace
         self._clock_ms = clock_ms
-        self._texts = schema.statements(keyspace)
+        self.texts = schema.statements(keyspace)
         self._spec: RowSpec | None = None
         self._lock = trio.Lock()
         self._last_ms = 0
@@ -83,15 +83,15 @@ class KairosTables:
 
     async def create(self, compression: str) -> list[str]:
         """Create the missing tables, with their keyspace, and return their names. Raise StoreError."""
-        if not await self._cql.command(KEYSPACES, (self._keyspace,)):
+        if not await self._cql.command(KEYSPACES, (self.keyspace,)):
             local = await self._cql.command(VERSION)
             nodes = [str(row[-1]) for row in [*local, *await self._cql.command(PEERS)]]
-            await self._cql.command(create_keyspace(self._keyspace, nodes))
+            await self._cql.command(create_keyspace(self.keyspace, nodes))
         found = await self._columns()
         wrong = schema.wrong_shape({**schema.TABLES, **found})
         if wrong is not None:
-            raise StoreError(f"keyspace {self._keyspace}: {wrong}")
-        texts = schema.create_tables(self._keyspace, compression)
+            raise StoreError(f"keyspace {self.keyspace}: {wrong}")
+        texts = schema.create_tables(self.keyspace, compression)
         made = [name for name in texts if name not in found]
         for name in made:
             await self._cql.command(texts[name])
@@ -99,7 +99,7 @@ class KairosTables:
             rows = [(schema.UNIT_NAME, Unit.MILLISECONDS.value), (schema.WIDTH_NAME, str(DEFAULT_WIDTH_MS))]
             stamp = self.stamps()
             put: list[Parameters] = [(schema.CLUSTER_CONFIG, *row, NEVER, stamp) for row in rows]
-            await self._cql.batch(self._texts.put_spec, put)
+            await self._cql.batch(self.texts.put_spec, put)
         return made
 
     async def spec(self) -> RowSpec:
@@ -111,35 +111,36 @@ class KairosTables:
         return self._spec
 
     async def _check(self) -> RowSpec:
-        if not await self._cql.command(KEYSPACES, (self._keyspace,)):
-            raise NoTable(f"there is no keyspace {self._keyspace}: `tsd create-tables` creates it")
+        if not await self._cql.command(KEYSPACES, (self.keyspace,)):
+            raise NoTable(f"there is no keyspace {self.keyspace}: `tsd create-tables` creates it")
         wrong = schema.wrong_shape(await self._columns())
         if wrong is not None:
-            raise NoTable(f"keyspace {self._keyspace}: {wrong}. `tsd create-tables` creates missing tables")
+            raise NoTable(f"keyspace {self.keyspace}: {wrong}. `tsd create-tables` creates missing tables")
         found = await self._read_spec()
         if found is None:
-            raise NoTable(f"keyspace {self._keyspace}: table spec is empty. `tsd create-tables` fills it")
+            raise NoTable(f"keyspace {self.keyspace}: table spec is empty. `tsd create-tables` fills it")
         return found
 
     async def _columns(self) -> dict[str, dict[str, tuple[str, str]]]:
         found: dict[str, dict[str, tuple[str, str]]] = {}
-        for name, column, kind, type_ in await self._cql.command(schema.ALL_COLUMNS, (self._keyspace,)):
+        for name, column, kind, type_ in await self._cql.command(schema.ALL_COLUMNS, (self.keyspace,)):
             found.setdefault(str(name), {})[str(column)] = str(kind), str(type_)
         return found
 
     async def _read_spec(self) -> RowSpec | None:
         """Return what `spec` says. Without a row it is LEGACY if there are metrics; None if there are none."""
-        named = {str(name): str(value) for name, value in await self._ask(self._texts.spec, (schema.CLUSTER_CONFIG,))}
+        named = {str(name): str(value) for name, value in await self.ask(self.texts.spec, (schema.CLUSTER_CONFIG,))}
         if named:
             try:
                 return parse_spec(named.get(schema.UNIT_NAME, ""), named.get(schema.WIDTH_NAME, ""))
             except UnknownRows as exc:
-                raise StoreError(f"keyspace {self._keyspace}: {exc}") from bare(exc)
-        if await self._ask(self._texts.strings, (METRIC_NAMES, "", 1)):
+                raise StoreError(f"keyspace {self.keyspace}: {exc}") from bare(exc)
+        if await self.ask(self.texts.strings, (METRIC_NAMES, "", 1)):
             return RowSpec(Unit.LEGACY)
         return None
 
-    async def _ask(self, text: str, parameters: Parameters) -> Rows:
+    async def ask(self, text: str, parameters: Parameters) -> Rows:
+        """Execute a statement and return its rows. Raise StoreError."""
         return await self._cql.ask(text, parameters)
 
     # ---- Points
@@ -149,12 +150,12 @@ class KairosTables:
         await run_bounded(_batches(puts), self._put_points, limit=CONCURRENT)
 
     async def _put_points(self, rows: Sequence[PointPut]) -> None:
-        await self._cql.batch(self._texts.put_point, rows)
+        await self._cql.batch(self.texts.put_point, rows)
 
     async def points(self, key: bytes, first: int, last: int, limit: int, *, timed: bool = False) -> list[StoredPoint]:
         """Return the points of a row from one column to another, both included. Raise StoreError."""
-        text = self._texts.timed_points if timed else self._texts.points
-        rows = await self._ask(text, (key, first.to_bytes(4, "big"), last.to_bytes(4, "big"), limit))
+        text = self.texts.timed_points if timed else self.texts.points
+        rows = await self.ask(text, (key, first.to_bytes(4, "big"), last.to_bytes(4, "big"), limit))
         return [StoredPoint._make(row if timed else (*row, 0)) for row in rows]
 
     async def read_rows(
@@ -172,22 +173,22 @@ class KairosTables:
 
     async def newest(self, key: bytes) -> StoredPoint | None:
         """Return the last point of a row. Raise StoreError."""
-        rows = await self._ask(self._texts.newest_point, (key,))
+        rows = await self.ask(self.texts.newest_point, (key,))
         return StoredPoint._make(rows[0]) if rows else None
 
     async def delete_points(self, key: bytes, first: int, last: int, stamp_ms: int) -> None:
         """Delete the points of a row from one column to another that were not written after `stamp_ms`."""
-        await self._ask(self._texts.delete_points, (stamp_ms, key, first.to_bytes(4, "big"), last.to_bytes(4, "big")))
+        await self.ask(self.texts.delete_points, (stamp_ms, key, first.to_bytes(4, "big"), last.to_bytes(4, "big")))
 
     async def delete_row(self, row: DataRow, stamp_ms: int) -> None:
         """Delete a row of points."""
-        await self._ask(self._texts.delete_row, (stamp_ms, row.encode()))
+        await self.ask(self.texts.delete_row, (stamp_ms, row.encode()))
 
     # ---- Indexes
 
     async def metric_exists(self, metric: str) -> bool:
         """Return whether a metric is listed. Raise StoreError."""
-        return bool(await self._ask(self._texts.has_string, (METRIC_NAMES, metric)))
+        return bool(await self.ask(self.texts.has_string, (METRIC_NAMES, metric)))
 
     async def strings(self, kind: bytes, prefix: str, limit: int) -> list[str]:
         """Return listed names of a kind with a prefix, in order of their bytes, at most `limit`. Raise StoreError."""
@@ -195,7 +196,7 @@ class KairosTables:
         start = prefix
         while len(found) < limit:
             count = min(LIST_STRINGS, limit - len(found))
-            names = [str(name) for (name,) in await self._ask(self._texts.strings, (kind, start, count))]
+            names = [str(name) for (name,) in await self.ask(self.texts.strings, (kind, start, count))]
             matching = [name for name in names if name.startswith(prefix)]
             found += matching
             if len(matching) < count:
@@ -206,11 +207,11 @@ class KairosTables:
     async def put_strings(self, kind: bytes, names: Iterable[str], stamp_ms: int) -> None:
         """List names of a kind."""
         rows: list[Parameters] = [(kind, name, PRESENT, NEVER, stamp_ms) for name in names]
-        await self._batches(self._texts.put_string, rows)
+        await self._batches(self.texts.put_string, rows)
 
     async def put_row_time(self, metric: str, row_ms: int, ttl_s: int, stamp_ms: int) -> None:
         """List a row time of a metric."""
-        await self._ask(self._texts.put_row_time, (metric, TABLE_NAME, row_ms, ttl_s, stamp_ms))
+        await self.ask(self.texts.put_row_time, (metric, TABLE_NAME, row_ms, ttl_s, stamp_ms))
 
     async def put_row_keys(
         self, metric: str, row_ms: int, rows: Iterable[tuple[SeriesRow, int]], stamp_ms: int, *, by_tag: bool
@@ -224,14 +225,14 @@ class KairosTables:
                 pair = tag_pair(*tag)
                 place: Parameters = (metric, TABLE_NAME, row_ms, pair, tag_hash(tags), kind, tags, ttl_s, stamp_ms)
                 tagged.setdefault(pair, []).append(place)
-        await self._batches(self._texts.put_row_key, put)
+        await self._batches(self.texts.put_row_key, put)
         for rows_of_pair in tagged.values():
-            await self._batches(self._texts.put_tag_row_key, rows_of_pair)
+            await self._batches(self.texts.put_tag_row_key, rows_of_pair)
 
     async def put_old_keys(self, metric: str, rows: Iterable[tuple[bytes, int]], stamp_ms: int) -> None:
         """List row keys in the index of KairosDB 1.2 and older, each with a time to live."""
         put: list[Parameters] = [(_name(metric), key, PRESENT, ttl_s, stamp_ms) for key, ttl_s in rows]
-        await self._batches(self._texts.put_old_key, put)
+        await self._batches(self.texts.put_old_key, put)
 
     async def _batches(self, text: str, rows: Sequence[Parameters]) -> None:
         for at in range(0, len(rows), MIXED_ROWS):
@@ -239,12 +240,12 @@ class KairosTables:
 
     async def row_times(self, metric: str, first_ms: int, last_ms: int) -> list[int]:
         """Return the listed row times of a metric, both ends included, in order. Raise StoreError."""
-        rows = await self._ask(self._texts.row_times, (metric, TABLE_NAME, first_ms, last_ms))
+        rows = await self.ask(self.texts.row_times, (metric, TABLE_NAME, first_ms, last_ms))
         return [row_ms for (row_ms,) in rows if isinstance(row_ms, int)]
 
     async def row_keys(self, metric: str, row_ms: int) -> list[SeriesRow]:
         """Return the series that are listed for a row time. Raise StoreError."""
-        rows = await self._ask(self._texts.row_keys, (metric, TABLE_NAME, row_ms))
+        rows = await self.ask(self.texts.row_keys, (metric, TABLE_NAME, row_ms))
         return [SeriesRow(str(kind), dict(_mapping(tags))) for kind, tags in rows if kind is not None]
 
     async def old_keys(self, metric: str, first_ms: int, last_ms: int) -> tuple[list[DataRow], list[str]]:
@@ -257,7 +258,7 @@ class KairosTables:
             if first > last:
                 continue
             low, high = (name + b"\0" + max(time, FIRST_MS).to_bytes(8, "big", signed=True) for time in (first, last))
-            for (key,) in await self._ask(self._texts.old_keys, (name, low, high + b"\xff")):
+            for (key,) in await self.ask(self.texts.old_keys, (name, low, high + b"\xff")):
                 assert isinstance(key, bytes)
                 try:
                     rows.append(parse_row_key(key))
@@ -269,21 +270,19 @@ class KairosTables:
         """Remove a row from every index but that of row times."""
         if row.type != LEGACY:
             place: Parameters = (stamp_ms, row.metric, TABLE_NAME, row.row_ms)
-            await self._ask(self._texts.delete_row_key, (*place, row.type, tags))
+            await self.ask(self.texts.delete_row_key, (*place, row.type, tags))
             for tag in tags.items():
-                await self._ask(
-                    self._texts.delete_tag_row_key, (*place, tag_pair(*tag), row.type, tag_hash(tags), tags)
-                )
-        await self._ask(self._texts.delete_old_key, (stamp_ms, _name(row.metric), row.encode()))
+                await self.ask(self.texts.delete_tag_row_key, (*place, tag_pair(*tag), row.type, tag_hash(tags), tags))
+        await self.ask(self.texts.delete_old_key, (stamp_ms, _name(row.metric), row.encode()))
 
     async def delete_row_time(self, metric: str, row_ms: int, stamp_ms: int) -> None:
         """Remove a row time of a metric from the index."""
-        await self._ask(self._texts.delete_row_time, (stamp_ms, metric, TABLE_NAME, row_ms))
+        await self.ask(self.texts.delete_row_time, (stamp_ms, metric, TABLE_NAME, row_ms))
 
     async def delete_metric(self, metric: str, stamp_ms: int) -> None:
         """Remove a metric's name, and its rows in the old index."""
-        await self._ask(self._texts.delete_old_keys, (stamp_ms, _name(metric)))
-        await self._ask(self._texts.delete_string, (stamp_ms, METRIC_NAMES, metric))
+        await self.ask(self.texts.delete_old_keys, (stamp_ms, _name(metric)))
+        await self.ask(self.texts.delete_string, (stamp_ms, METRIC_NAMES, metric))
 
 
 def _name(metric: str) -> bytes:
