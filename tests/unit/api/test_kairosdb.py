@@ -254,3 +254,14 @@ async def test_delete_needs_admin_and_the_setting(daemon: Running, tmp_path: Pat
     enabled = SETTINGS | {"tsd.http.query.allow_delete": "false"}
     async with running(tmp_path / "off", enabled, access=ADMIN) as other:
         assert (await http_request(other, "/api/v1/metric/a.b", method="DELETE")).status == 403
+
+
+async def test_queries_beyond_their_bounds_are_refused(daemon: Running) -> None:
+    tags = {f"t{at}": ["v"] for at in range(501)}
+    many = [{"name": "a.b"}] * 501
+    for metrics in (many, [{"name": "a.b", "tags": tags}]):
+        body = {"start_absolute": START_MS, "metrics": metrics}
+        refused = await http_post(daemon, QUERY, json.dumps(body).encode())
+        assert refused.status == 400
+        assert "501" in refused.json["errors"][0]
+    assert len(await query(daemon, *many[:500])) == 500

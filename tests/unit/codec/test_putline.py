@@ -76,3 +76,30 @@ def test_order_of_large_tag_sets_is_not_cached() -> None:
     assert [show_tags(tags).count("=") for tags in (many, long, few)] == [200, 2, 2]
     after = [sys.getrefcount(tags[0][0]) for tags in (many, long, few)]
     assert after == [before[0], before[1], before[2] + 1]  # the cache refers to a small set
+
+
+@pytest.mark.difference(
+    "tags-in-a-line",
+    topic="limits",
+    theirs="A put line may have any number of tags, and all are looked at before the line is refused",
+    ours="A put line with more than 10,000 tags is refused before they are looked at",
+)
+def test_line_with_too_many_tags_is_refused() -> None:
+    tags = [b"k%d=v" % at for at in range(10_001)]
+    assert len(split_tags(b" ".join(tags[:-1]))) == 10_000
+    with pytest.raises(BadLine, match=r"\b10001\b"):
+        parse_put(b"put m 1 1 " + b" ".join(tags), NameRules(max_tags=20_000))
+
+
+@pytest.mark.difference(
+    "tags-in-messages",
+    topic="limits",
+    theirs="An error message shows all tags of a line",
+    ours="It shows at most 256 tags, and how many more there are",
+)
+def test_errors_show_some_of_many_tags() -> None:
+    tags = split_tags(b" ".join(b"k%d=v" % at for at in range(1000)))
+    assert show_tags(tags[:256]).count("=v") == 256
+    shown = show_tags(tags)
+    assert shown.count("=v") == 256
+    assert "744" in shown
