@@ -215,6 +215,28 @@ async def test_names_and_series_are_listed(heroic: Heroic) -> None:
     ]
 
 
+async def test_new_names_are_listed_before_points(heroic: Heroic) -> None:
+    await heroic.tables.resolver.resolve([with_pod("pod-9")])
+    assert await heroic.opened().catalog.suggest(Kind.METRIC, "", 10) == ["system"]
+    assert await heroic.opened().catalog.suggest(Kind.TAGV, "pod", 10) == ["pod-9"]
+
+
+async def test_a_query_deletes_what_it_read(heroic: Heroic) -> None:
+    await heroic.put((ODD, NOW_MS, 1.0), (ODD, NOW_MS + 1, 2.0))
+    selection = await heroic.tables.reader.select(SeriesRequest("odd", delete=True))
+
+    async def take(page: EncodedPage[PointPage]) -> None:
+        await selection.series.match(page.series())
+
+    hour = NOW_MS // 1000 // HOUR_S * HOUR_S
+    await selection.read(ScanRange(hour, hour + HOUR_S), take, annotations=False)
+    await heroic.put((ODD, NOW_MS + 1, 3.0), (ODD, NOW_MS + 2, 4.0))
+    await selection.delete(NOW_MS)
+    assert await heroic.read(SeriesRequest("odd"), 0, 2 * NOW_MS) == {
+        (("host", "b"),): {NOW_MS + 1: 3.0, NOW_MS + 2: 4.0}
+    }
+
+
 async def test_deletes_leave_other_points(heroic: Heroic) -> None:
     await heroic.put_recorded()
     deleter = heroic.tables.deleter

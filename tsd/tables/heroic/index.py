@@ -59,6 +59,15 @@ class SeriesIndex:
                 places[place] = None
                 for kind, names in _names(key).items():
                     places.update(((NAMES[kind] + name.encode(), LISTED), None) for name in names)
+        await self._put(places)
+
+    async def list_names(self, keys: Iterable[SeriesKey]) -> None:
+        """Return when the names of series are listed. Raise StoreError."""
+        names = [(kind, found) for key in keys for kind, found in _names(key).items()]
+        await self._put(dict.fromkeys((NAMES[kind] + name.encode(), LISTED) for kind, found in names for name in found))
+
+    async def _put(self, places: Iterable[tuple[bytes, bytes]]) -> None:
+        """Write the entries that are not known yet, each a row and a column."""
         if new := sorted(place for place in places if place not in self._known):
             await self._tables.put([Put(row, column, PRESENT) for row, column in new], index=True)
             self._known.update(dict.fromkeys(new))
@@ -101,8 +110,8 @@ class SeriesIndex:
         async with aclosing(self._scan(SERIES + metric_prefix(metric), PAGE_ROWS)) as found:
             async for row in found:
                 rows[row.key] = [cell.column for cell in row.cells]
-        self.forget()
         await self._tables.store.delete(self._tables.index, rows, up_to_ms=None)
+        self.forget()  # last: a name that is resolved meanwhile is listed again with its points
 
     def forget(self) -> None:
         """Forget what is listed: it is written again."""

@@ -54,11 +54,12 @@ class HeroicSelection(reading.Selection):
 
     reads_hours_in_parts = True  # an hour of a series may come in several pages
 
-    def __init__(self, reader: "HeroicReader", resolved: Resolved, series: InternedSeries) -> None:
+    def __init__(self, reader: "HeroicReader", resolved: Resolved, series: InternedSeries, *, deletes: bool) -> None:
         self._reader = reader
         self._resolved = resolved
         self._series = self.series = series
-        self._read: list[ScanRange] = []  # for `delete`
+        self._deletes = deletes
+        self._read: list[StoredRow] = []  # for `delete`
         self.metric = resolved.metric
         tagks = tuple(sorted(series.id_of(Kind.TAGK, tagk) for tagk in resolved.tagks))
         self.filter_tagks = tagks or None
@@ -75,7 +76,6 @@ class HeroicSelection(reading.Selection):
 
     async def read(self, span: ScanRange, take: Take, *, annotations: bool) -> None:  # noqa: ARG002 - there are none
         """Read the rows of points, page by page."""
-        self._read.append(span)
         for group in await self._reader.groups(self._resolved):
             pairs = {one.key: self._pairs_of(one.key) for one in group}
             async with aclosing(slices(self._reader.tables, group, span.start_ms, span.stop_ms - 1)) as parts:
@@ -84,12 +84,15 @@ class HeroicSelection(reading.Selection):
                     for key, stored in part.items():
                         if (found := pairs[key]) is not None:
                             rows.setdefault(found, []).extend(stored)
+                            self._read += stored if self._deletes else ()
                     await take(HeroicPage(self._series, list(rows.items())))
 
-    async def delete(self, read_ms: int) -> None:
-        """Delete the points of the hours that were read, unless they were written after `read_ms`."""
-        for span in self._read:
-            await self._reader.remove(self._resolved, span.start_ms, span.stop_ms - 1, read_ms)
+    async def delete(self, read_ms: int) -> None:  # noqa: ARG002
+        """Delete the points that were read, unless they were written again since. Stores may stamp writes in quick
+        succession later than `read_ms`, so the stamps that were read count."""
+        for row in self._read:
+            newest_ms = max(cell.time_ms for cell in row.cells)
+            await self._reader.tables.delete({row.row: row.cells}, newest_ms)
 
 
 class HeroicReader(reading.PointReader):
@@ -115,7 +118,7 @@ class HeroicReader(reading.PointReader):
         if not self._is_known(resolved.metric) and not await self._index.has_metric(resolved.metric):
             raise BadQuery(f"No such name for '{Kind.METRIC.value}': '{resolved.metric}'")
         group_by = {one.tagk for one in request.filters if one.group_by}
-        return HeroicSelection(self, resolved, InternedSeries(group_by, lambda series: series))
+        return HeroicSelection(self, resolved, InternedSeries(group_by, lambda series: series), deletes=request.delete)
 
     async def groups(self, resolved: Resolved) -> list[list[ListedSeries]]:
         """Return the listed series of a request, some at a time. Those with the same tags are together."""
@@ -142,16 +145,12 @@ class HeroicReader(reading.PointReader):
         return found.points
 
     async def delete(self, request: SeriesRequest, first_ms: int, last_ms: int) -> None:
-        """Delete points, see `PointDeleter`."""
-        await self.remove(resolve(request, series_id, parse_series_id), first_ms, last_ms, None)
-
-    async def remove(self, resolved: Resolved, first_ms: int, last_ms: int, up_to_ms: int | None) -> None:
-        """Delete points that were written by a time. The index keeps their series."""
-        for group in await self.groups(resolved):
+        """Delete points, see `PointDeleter`. The index keeps their series."""
+        for group in await self.groups(resolve(request, series_id, parse_series_id)):
             async with aclosing(slices(self.tables, group, first_ms, last_ms)) as parts:
                 async for part in parts:
                     rows = {row.row: row.cells for stored in part.values() for row in stored}
-                    await self.tables.delete(rows, up_to_ms)
+                    await self.tables.delete(rows, None)
 
     async def delete_metric(self, metric: str) -> None:
         """Delete all points of a metric, and its name, see `PointDeleter`."""

@@ -110,6 +110,7 @@ class HeroicResolver:
             except BadLine as error:
                 key, refused[at] = NO_KEY, error
             keys.append(key)
+        await self._index.list_names(key for key in keys if key != NO_KEY)
         return ResolvedSeries(SeriesKeys.of(keys), refused)
 
     async def assign(self, series: SeriesText) -> SeriesKey:
@@ -133,7 +134,7 @@ class HeroicResolver:
             del self._known[next(iter(self._known))]
 
     def knows(self, metric: str) -> bool:
-        """Return whether a metric was resolved. It is listed when its first points are written."""
+        """Return whether a metric was resolved. Its series are listed when their first points are written."""
         return metric_prefix(metric) in self._known
 
     def forget(self) -> None:
