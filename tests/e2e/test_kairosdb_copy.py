@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from tests.e2e.command import Tsd, on_cassandra
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.kairosdb import QUERY, ask
+from tests.unit.tables.kairosdb_keyspace import opened_keyspace
+from tsd.tables.writing import SeriesText
 
 pytestmark = [pytest.mark.slow, pytest.mark.cassandra]
 T_MS = 1_356_998_400_000
@@ -46,6 +49,11 @@ def shared(cassandra: RunningCassandra, tmp_path: Path) -> Tsd:
     return tsd
 
 
+async def put_text(cassandra: RunningCassandra, keyspace: str) -> None:
+    async with opened_keyspace(cassandra, created=False, name=keyspace) as opened:
+        await opened.put([(SeriesText(b"a.b", b"host=a"), T_MS + 4, "text")])
+
+
 def to_embedded(folder: Path) -> list[str | Path]:
     settings = ("tsd.storage.layout=opentsdb", "tsd.core.tag.allow_specialchars=")
     return ["copy", "--to", f"embedded:{folder}", *(word for one in settings for word in ("--to-set", one))]
@@ -71,3 +79,19 @@ def test_points_are_copied_to_kairosdbs_tables(shared: Tsd, cassandra: RunningCa
     done = own.run("copy", "--to", f"cassandra:{cassandra.address}", *words)
     assert done.status == 0, done
     assert points_of(shared) == POINTS
+
+
+def test_points_that_expire_and_texts_are_counted(shared: Tsd, cassandra: RunningCassandra, tmp_path: Path) -> None:
+    lines = b"".join(b"putm a.b %d %d host=a kairos_opt.ttl=900000\n" % (T_MS + at, at) for at in range(3))
+    lines += b"putm a.b %d 7 host=a\n" % (T_MS + 3)
+    with shared.but({"tsd.kairosdb.dialect": "true"}).serve() as served:
+        assert served.send_lines(lines) == b"synced 4\n"
+        served.flush()
+    trio.run(put_text, cassandra, shared.settings["tsd.storage.cassandra.keyspace"])
+    own = Tsd(tmp_path / "own", EMBEDDED)
+    done = shared.run(*to_embedded(own.folder), "--json")
+    counts = json.loads(done.out)
+    assert done.status == 1
+    assert (counts["points"], counts["expiring_points"], counts["texts"]) == (4, 3, 1)
+    assert "time to live" in done.err
+    assert points_of(own) == {"a.b": ({"host": "a"}, [[T_MS, 0], [T_MS + 1, 1], [T_MS + 2, 2], [T_MS + 3, 7]])}

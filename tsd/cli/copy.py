@@ -71,7 +71,8 @@ def copy(
     is refused. Exit status 1 if something cannot be read back.
 
     From or to KairosDB's or Heroic's tables (tsd.storage.layout) points are copied metric by metric. Exit status 1 if
-    series have names that the target cannot spell.
+    series have names that the target cannot spell, or points are texts. Times to live are not copied: the number of
+    points with one is printed.
     """
     target = _target(loaded.config, to, to_set)
     if not (loaded.config.has_opentsdb_tables and target.has_opentsdb_tables):
@@ -139,12 +140,23 @@ def _copy_points(
     total = trio.run(_run_points, source, target, rules, Checkpoint(checkpoint or _checkpoint(source, target), job))
     for text in (*total.refused, *total.warnings):
         click.echo(f"tsd: {text}", err=True)
-    counts = {"metrics": total.metrics, "points": total.points, "refused_points": total.refused_points}
+    counts = {
+        "metrics": total.metrics,
+        "points": total.points,
+        "refused_points": total.refused_points,
+        "expiring_points": total.expiring_points,
+        "texts": total.texts,
+    }
     if as_json:
         click.echo(json.dumps(counts))
     refused = f"; {counted(total.refused_points, 'point')} refused" if total.refused_points else ""
     click.echo(f"copied {counted(total.points, 'point')} of {counted(total.metrics, 'metric')}{refused}", err=True)
-    sys.exit(1 if total.refused_points or total.warnings else 0)
+    if total.expiring_points:
+        points = counted(total.expiring_points, "point")
+        click.echo(f"tsd: copied {points} without the time to live: in the target they do not expire", err=True)
+    if total.texts:
+        click.echo(f"tsd: {counted(total.texts, 'text')} of the source not copied: only numbers are", err=True)
+    sys.exit(1 if total.refused_points or total.warnings or total.texts else 0)
 
 
 async def _run_points(source: Config, target: Config, rules: Sequence[Rename], file: Checkpoint) -> PointCopyStats:

@@ -15,7 +15,7 @@ from tsd.codec.text import FLOAT, illegal_character
 from tsd.errors import BadLine
 from tsd.tables import Tables
 from tsd.tables.opentsdb.checkpoint import Checkpoint
-from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, Selection, SeriesRequest
+from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, Selection, SeriesRequest, TextPage
 from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
 
 MOST_METRICS = 1 << 30
@@ -61,6 +61,8 @@ class PointCopyStats:
         self.metrics = 0
         self.points = 0
         self.refused_points = 0
+        self.expiring_points = 0  # copied without their time to live
+        self.texts = 0  # not copied
         self.refused: list[str] = []  # the first reasons
         self.warnings: list[str] = []
 
@@ -143,13 +145,20 @@ class _MetricCopy:
         self._points = 0
 
     async def run(self, source: Tables) -> None:
-        selection = await source.reader.select(SeriesRequest(self._metric))
+        selection = await source.reader.select(SeriesRequest(self._metric, counts_expiring=True))
         await selection.read(ALL_HOURS, partial(self._take, selection), annotations=False)
         await self._write()
+        if selection.texts is not None:
+            await selection.texts.read(ALL_HOURS, partial(self._count, selection))
+
+    async def _count(self, selection: Selection, page: EncodedPage[TextPage]) -> None:
+        await selection.series.match(page.series())
+        self._stats.texts += len((await trio.to_thread.run_sync(page.decode)).texts)
 
     async def _take(self, selection: Selection, page: EncodedPage[PointPage]) -> None:
         await selection.series.match(page.series())
         decoded = await trio.to_thread.run_sync(page.decode)
+        self._stats.expiring_points += decoded.expiring
         self._stats.warnings += decoded.warnings[: SHOWN - len(self._stats.warnings)]
         await self._resolve(selection)
         batch = decoded.batch

@@ -58,6 +58,7 @@ class SeriesRequest(NamedTuple):
     quirks: Quirks = OPENTSDB
     global_annotations: bool = False  # whether the query shows these too: it determines the status of some errors
     delete: bool = False  # remember the rows read, for Selection.delete
+    counts_expiring: bool = False  # count the points that expire, in tables with a time to live
 
 
 class SeriesSet(Protocol):
@@ -149,6 +150,7 @@ class PointPage(NamedTuple):
     warnings: Sequence[str]  # about rows that could not be read
     duplicates: int  # points dropped in favour of others with the same time
     rows: PageRows | None  # None if `Selection.hours` is None, and for pages with open points
+    expiring: int = 0  # points with a time to live, if the request has `counts_expiring`
 
 
 class EncodedPage(Protocol[T_co]):

@@ -46,6 +46,8 @@ class NumberPage:
         spec: RowSpec,
         span: tuple[int, int],
         warnings: Sequence[str],
+        *,
+        counts_expiring: bool = False,
     ) -> None:
         """`rows` has the rows of each series by its pairs; `span` the first and the last time."""
         self._series = series
@@ -53,6 +55,7 @@ class NumberPage:
         self._spec = spec
         self._span = span
         self._warnings = warnings
+        self._counts_expiring = counts_expiring
         self.cells = sum(len(row.points) for _, rows_of_one in rows for row in rows_of_one)
 
     def series(self) -> list[bytes]:
@@ -66,10 +69,11 @@ class NumberPage:
             (self._series.numbers[pairs], decode_numbers(rows, self._spec, *self._span, warnings.append))
             for pairs, rows in self._rows
         ]
-        size = sum(row.size for _, rows in self._rows for row in rows)
-        count = sum(len(rows) for _, rows in self._rows)
+        stored = [row for _, rows in self._rows for row in rows]
+        expiring = sum(bool(point.ttl_s) for row in stored for point in row.points) if self._counts_expiring else 0
         batch = batch_of([(number, one.points) for number, one in decoded])
-        return PointPage(batch, count, size, (), warnings[:WARNINGS], sum(one.duplicates for _, one in decoded), None)
+        size, duplicates = sum(row.size for row in stored), sum(one.duplicates for _, one in decoded)
+        return PointPage(batch, len(stored), size, (), warnings[:WARNINGS], duplicates, None, expiring)
 
 
 class TextRows:
@@ -112,9 +116,12 @@ class KairosSelection(reading.Selection):
 
     reads_hours_in_parts = True  # an hour of a series may come in several pages
 
-    def __init__(self, tables: KairosTables, resolved: Resolved, series: InternedSeries) -> None:
+    def __init__(
+        self, tables: KairosTables, resolved: Resolved, series: InternedSeries, *, counts_expiring: bool = False
+    ) -> None:
         self._tables = tables
         self._resolved = resolved
+        self._counts_expiring = counts_expiring
         self._series = self.series = series
         self._read: list[ScanRange] = []  # for `delete`
         self.metric = resolved.metric
@@ -154,15 +161,16 @@ class KairosSelection(reading.Selection):
         pairs = {one.row.tags: self._series.pairs_of(one.row.tags, one.tags) for one in rows}
         single = len({one.row.row_ms for one in rows}) == 1
         counts = Counter(one.row.tags for one in rows)
+        timed = self._counts_expiring
         limit = READ_POINTS if single else ALL_POINTS
         left = {one.row: bounds for one in rows if (bounds := spec.bounds(*span, one.row.row_ms)) is not None}
         pending = list(warnings)
         while left:
-            stored = await self._tables.read_rows(left, limit, timed=lambda row: counts[row.tags] > 1)
+            stored = await self._tables.read_rows(left, limit, timed=lambda row: timed or counts[row.tags] > 1)
             cut = by_series([StoredRow(row, points) for row, points in stored.items()])
             left = {row: bounds for rows_of_one in cut.values() for row, bounds in rest_of(rows_of_one, left, limit)}
             page = [(pairs[tags], [up_to(row, left) for row in rows_of_one]) for tags, rows_of_one in cut.items()]
-            await take(NumberPage(self._series, page, spec, span, pending))
+            await take(NumberPage(self._series, page, spec, span, pending, counts_expiring=timed))
             pending = []
         if pending:
             await take(NumberPage(self._series, [], spec, span, pending))
@@ -277,7 +285,8 @@ class KairosReader(reading.PointReader):
         if not await self._exists(resolved.metric):
             raise BadQuery(f"No such name for '{Kind.METRIC.value}': '{resolved.metric}'")
         group_by = {one.tagk for one in request.filters if one.group_by}
-        return KairosSelection(self._tables, resolved, InternedSeries(group_by, partial(series_id, resolved.metric)))
+        series = InternedSeries(group_by, partial(series_id, resolved.metric))
+        return KairosSelection(self._tables, resolved, series, counts_expiring=request.counts_expiring)
 
     async def _exists(self, metric: str) -> bool:
         if self._is_known(metric) or await self._tables.metric_exists(metric):

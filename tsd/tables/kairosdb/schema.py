@@ -160,7 +160,7 @@ def statements(keyspace: str) -> Statements:
         row_keys=f"SELECT data_type, tags FROM {table(ROW_KEYS)} WHERE {row}",
         old_keys=f"SELECT column1 FROM {table(OLD_INDEX)} WHERE key = ? AND column1 >= ? AND column1 <= ?",
         points=f"SELECT column1, value {data}",
-        timed_points=f"SELECT column1, value, WRITETIME(value) {data}",
+        timed_points=f"SELECT column1, value, WRITETIME(value), TTL(value) {data}",
         newest_point=f"SELECT column1, value, WRITETIME(value) FROM {table(DATA_POINTS)} WHERE key = ? "
         "ORDER BY column1 DESC LIMIT 1",
         delete_row=delete(DATA_POINTS, "key = ?"),

@@ -46,11 +46,12 @@ class PointPut(NamedTuple):
 
 
 class StoredPoint(NamedTuple):
-    """A stored point; `stamp_ms` is 0 if it was not asked for."""
+    """A stored point. The write timestamp and the seconds until it expires are 0 if they were not asked for."""
 
     column: bytes
     value: bytes
     stamp_ms: int = 0
+    ttl_s: int | None = 0  # None: it does not expire
 
 
 class KairosTables:
@@ -156,13 +157,13 @@ class KairosTables:
         """Return the points of a row from one column to another, both included. Raise StoreError."""
         text = self.texts.timed_points if timed else self.texts.points
         rows = await self.ask(text, (key, first.to_bytes(4, "big"), last.to_bytes(4, "big"), limit))
-        return [StoredPoint._make(row if timed else (*row, 0)) for row in rows]
+        return [StoredPoint._make(row if timed else (*row, 0, 0)) for row in rows]
 
     async def read_rows(
         self, rows: Mapping[DataRow, tuple[int, int]], limit: int, *, timed: Callable[[DataRow], bool]
     ) -> dict[DataRow, list[StoredPoint]]:
         """Return the points of several rows, each from one column to another, in their order; at most `limit` of each
-        row. `timed` says of which rows the write timestamps are read. Raise StoreError."""
+        row. `timed` says of which rows the write timestamps and times to live are read. Raise StoreError."""
         found: dict[DataRow, list[StoredPoint]] = {row: [] for row in rows}
 
         async def read(row: DataRow) -> None:
@@ -174,7 +175,7 @@ class KairosTables:
     async def newest(self, key: bytes) -> StoredPoint | None:
         """Return the last point of a row. Raise StoreError."""
         rows = await self.ask(self.texts.newest_point, (key,))
-        return StoredPoint._make(rows[0]) if rows else None
+        return StoredPoint._make((*rows[0], 0)) if rows else None
 
     async def delete_points(self, key: bytes, first: int, last: int, stamp_ms: int) -> None:
         """Delete the points of a row from one column to another that were not written after `stamp_ms`."""
