@@ -33,6 +33,7 @@ def put_entries(cells: Sequence[Put], time_ms: int, *, replace: bool = False) ->
     last: bytes | None = None
     parts: list[bytes] = []
     heads: dict[bytes, bytes] = {}
+    deletions: dict[bytes, bytes] = {}
     for row, column, value in cells:
         if row != last:
             if parts:
@@ -46,7 +47,9 @@ def put_entries(cells: Sequence[Put], time_ms: int, *, replace: bool = False) ->
         size = len(head) + len(length) + len(value)
         prefix = varint(size)
         if replace:
-            parts.append(chunk(2, chunk(2, _column(column))))
+            if column not in deletions:
+                deletions[column] = chunk(2, chunk(2, _column(column)))
+            parts.append(deletions[column])
         parts += (b"\x12", varint(size + 1 + len(prefix)), b"\x0a", prefix, head, length, value)
     if parts:
         entries.append(b"".join(parts))

@@ -49,17 +49,22 @@ class SeriesIndex:
         self.lock = trio.Lock()  # held while points and their entries are written, and while both are deleted
         self._tables = tables
         self._known: dict[tuple[bytes, bytes], None] = {}  # row and column; the oldest first
+        self._listed: dict[Entry, None] = {}  # likewise
 
     async def ensure(self, entries: Iterable[Entry]) -> None:
         """Return when rows of points are listed. Raise StoreError."""
         places: dict[tuple[bytes, bytes], None] = {}
-        for key, base_ms in entries:
+        new = [entry for entry in entries if entry not in self._listed]
+        for key, base_ms in new:
             place = SERIES + key.head + key.tail, LISTED + (base_ms // PERIOD_MS).to_bytes(OFFSET_BYTES, "big")
             if place not in self._known and place not in places:
                 places[place] = None
                 for kind, names in _names(key).items():
                     places.update(((NAMES[kind] + name.encode(), LISTED), None) for name in names)
         await self._put(places)
+        self._listed.update(dict.fromkeys(new))
+        while len(self._listed) > MOST_KNOWN:
+            del self._listed[next(iter(self._listed))]
 
     async def list_names(self, keys: Iterable[SeriesKey]) -> None:
         """Return when the names of series are listed. Raise StoreError."""
@@ -116,6 +121,7 @@ class SeriesIndex:
     def forget(self) -> None:
         """Forget what is listed: it is written again."""
         self._known.clear()
+        self._listed.clear()
 
 
 def entry_of(row: bytes) -> Entry:
