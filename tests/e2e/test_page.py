@@ -103,9 +103,7 @@ def span_of(page: Page) -> tuple[str, str]:
 def test_typed_query_is_completed_and_drawn(daemon: Served, page: Page) -> None:
     page.goto(address(daemon, f"#{SPAN}"))
     page.locator(".metric").fill("sys.c")
-    option = page.locator(".query datalist option").first
-    option.wait_for(state="attached")
-    assert option.get_attribute("value") == "sys.cpu.user"
+    expect(page.locator(".query datalist option").first).to_have_attribute("value", "sys.cpu.user")
     page.locator(".metric").fill("sys.cpu.user")
     page.locator(".metric").press("Enter")
     page.get_by_role("button", name="Add a tag").click()
@@ -124,7 +122,7 @@ def test_typed_query_is_completed_and_drawn(daemon: Served, page: Page) -> None:
     page.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
     assert {name: cells[-2:] for name, cells in shown(page).items()} == {
         "sys.cpu.user host=web01": ["359", "360"],
-        "sys.cpu.user host=web02": ["1359", "360"],
+        "sys.cpu.user host=web02": ["1,359", "360"],
     }
 
 
@@ -156,6 +154,40 @@ def test_url_shares_exactly_what_is_shown(daemon: Served, page: Page, browser: B
         assert shown(other) == wanted
         assert other.locator(".axis").nth(1).input_value() == "right"
         assert other.locator("#table").inner_text() == points
+
+
+def test_shared_zoom_is_the_same_in_other_time_zones(daemon: Served, page: Page, browser: Browser) -> None:
+    page.goto(address(daemon, graph("sum:sys.cpu.user{host=web01}")))
+    shown(page)
+    before = page.url
+    drag(page)
+    page.wait_for_url(lambda url: url != before)
+    until(lambda: [cells[-1] for cells in curves(page).values()] != ["360"], "fewer points")
+    wanted = curves(page)
+    with browser.new_context(timezone_id="Asia/Tokyo") as far:
+        other = far.new_page()
+        other.goto(page.url)
+        assert shown(other) == wanted
+        expect(other.locator("#zone")).to_contain_text("Asia/Tokyo")
+
+
+def test_curve_is_hidden_and_shown_by_keyboard(daemon: Served, page: Page) -> None:
+    page.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
+    shown(page)
+    key = page.get_by_role("button", name="host=web02")
+    key.press("Enter")
+    expect(page.locator("#graph .trace")).to_have_count(1)
+    key.press("Enter")
+    expect(page.locator("#graph .trace")).to_have_count(2)
+
+
+def test_removed_last_query_leaves_no_old_graph(daemon: Served, page: Page) -> None:
+    page.goto(address(daemon, graph("sum:sys.cpu.user")))
+    shown(page)
+    page.get_by_role("button", name="Remove this query").click()
+    expect(page.locator("#graph .trace")).to_have_count(0)
+    expect(page.locator("#curves tbody tr")).to_have_count(0)
+    expect(page.locator("#csv")).to_be_hidden()
 
 
 def test_old_opentsdb_link_is_understood(daemon: Served, page: Page) -> None:
@@ -225,9 +257,16 @@ def test_stopped_daemon_is_told_and_refresh_recovers(page: Page, tmp_path: Path)
         shown(page)
 
 
+def test_stopped_daemon_is_told_in_its_own_view(page: Page, tmp_path: Path) -> None:
+    with Tsd(tmp_path / "state").serve() as served:
+        page.goto(address(served, "#view=daemon"))
+        page.locator("#daemon-view h2").first.wait_for()
+    page.locator("#message.error").wait_for()
+
+
 def test_many_series_leave_the_page_usable(daemon: Served, page: Page) -> None:
     page.goto(address(daemon, graph("sum:many.series")))
-    assert shown(page)["many.series"][0] == str(MANY)
+    assert shown(page)["many.series"][0] == f"{MANY:,}"
     page.goto(address(daemon, graph("sum:many.series{host=*}")))
     expect(page.locator("#message")).to_contain_text("100,000")
     page.locator(".tag .value").fill("h00001")

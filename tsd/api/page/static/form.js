@@ -26,8 +26,11 @@ export function queryForm(query, aggregators, changed, removed) {
   $(form, ".rate").checked = query.rate;
   $(form, ".is-counter").checked = query.counter;
   choose($(form, ".axis"), query.axis);
-  const showCounter = () => { $(form, ".counter").hidden = !query.rate; };
-  showCounter();
+  const showMore = () => {
+    $(form, ".counter").hidden = !query.rate;
+    for (const label of form.querySelectorAll(".downsampled")) label.hidden = !query.interval;
+  };
+  showMore();
 
   const count = async () => {
     found.textContent = "";
@@ -35,7 +38,7 @@ export function queryForm(query, aggregators, changed, removed) {
     try {
       const { tags, all, series } = await tagsOf(query.metric);
       const names = [...tags.keys()].sort().join(", ");
-      if (series) found.textContent = `${all ? series : `more than ${series - 1}`} series, tags: ${names}`;
+      if (series) found.textContent = `${all ? series.toLocaleString("en") : `more than ${(series - 1).toLocaleString("en")}`} series, tags: ${names}`;
     } catch {
       // the graph's message says what is wrong
     }
@@ -45,7 +48,7 @@ export function queryForm(query, aggregators, changed, removed) {
     const input = $(form, selector);
     input.addEventListener("change", () => {
       query[field] = value(input);
-      showCounter();
+      showMore();
       if (field === "metric") count();
       changed();
     });

@@ -4,6 +4,7 @@ import { getBlob } from "./http.js";
 import { expression } from "./state.js";
 
 export const MOST_CURVES = 300; // drawn; the table and CSV have all
+const MOST_KEYS = 40; // curves in the key of a saved picture
 const MARKED_POINTS = 40; // a curve with fewer points has markers
 const COLORS = [
   "#1f77b4", "#e6550d", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17a2b8", "#b5a900", "#5b5bd6",
@@ -34,35 +35,67 @@ function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
+function look(at) {
+  return { color: COLORS[at % COLORS.length], dash: ["solid", "dash", "dot"][Math.floor(at / COLORS.length) % 3] };
+}
+
+const hidden = new Set(); // names of curves that are not drawn
+
 function traces(curves) {
   return curves.slice(0, MOST_CURVES).map((curve, at) => ({
     x: curve.points.map((point) => new Date(point[0])),
     y: curve.points.map((point) => (typeof point[1] === "number" ? point[1] : null)),
     name: curve.name,
+    visible: !hidden.has(curve.name),
     yaxis: curve.axis === "right" ? "y2" : "y",
     mode: curve.points.length < MARKED_POINTS ? "lines+markers" : "lines",
-    line: { color: COLORS[at % COLORS.length], width: 1.4, dash: ["solid", "dash", "dot"][Math.floor(at / COLORS.length) % 3] },
+    line: { ...look(at), width: 1.4 },
     marker: { size: 4 },
-    hovertemplate: "%{y:.6~g}",
+    hovertemplate: "%{y:,.7~g}",
   }));
 }
 
-function layout(curves, annotations, range, width) {
+/** Return the entry of a curve in the key: a button that hides and shows the curve. */
+export function keyEntry(box, curve, at) {
+  if (!hasLibrary || at >= MOST_CURVES) return curve.name;
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "key";
+  const swatch = document.createElement("i");
+  const { color: own, dash } = look(at);
+  swatch.style.borderTop = `3px ${{ solid: "solid", dash: "dashed", dot: "dotted" }[dash]} ${own}`;
+  button.append(swatch, curve.name);
+  button.title = "Hide or show this curve";
+  button.setAttribute("aria-pressed", String(!hidden.has(curve.name)));
+  button.addEventListener("click", async () => {
+    if (!hidden.delete(curve.name)) hidden.add(curve.name);
+    button.setAttribute("aria-pressed", String(!hidden.has(curve.name)));
+    (await plotly()).restyle(box, { visible: !hidden.has(curve.name) }, [at]);
+  });
+  return button;
+}
+
+/** Return the title of an axis: its metrics. */
+function axisTitle(curves, axis) {
+  const names = [...new Set(curves.filter((curve) => (curve.axis ?? "left") === axis).map((curve) => curve.metric))];
+  const text = names.slice(0, 3).join(", ") + (names.length > 3 ? ", …" : "");
+  return { text: text.length > 60 ? `${text.slice(0, 59)}…` : text, standoff: 8 };
+}
+
+function layout(curves, annotations, range) {
   const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), exponentformat: "SI", automargin: true };
-  const rows = Math.min(Math.ceil(Math.min(curves.length, MOST_CURVES) / Math.max(1, Math.floor(width / 260))), 8);
   const found = {
-    height: Math.round(Math.max(320, Math.min(560, window.innerHeight * 0.55))) + rows * 20,
+    height: Math.round(Math.max(320, Math.min(560, window.innerHeight * 0.55))),
     margin: { l: 50, r: 20, t: 16, b: 40 },
     paper_bgcolor: color("--back"),
     plot_bgcolor: color("--back"),
     font: { color: color("--text"), size: 12 },
-    xaxis: { ...axis, type: "date", range: [new Date(range[0]), new Date(range[1])] },
-    yaxis: { ...axis },
+    xaxis: { ...axis, type: "date", range: [new Date(range[0]), new Date(range[1])], tickangle: 0, nticks: Math.max(2, Math.floor(window.innerWidth / 120)) },
+    yaxis: { ...axis, title: axisTitle(curves, "left") },
     hovermode: curves.length <= 20 ? "x unified" : "closest",
     hoverlabel: { namelength: 60, bgcolor: color("--panel"), font: { color: color("--text") } },
     dragmode: "zoom",
-    showlegend: true,
-    legend: { orientation: "h", y: -0.12, yanchor: "top", maxheight: rows * 22 + 20 },
+    showlegend: false, // the table of curves is the key
     shapes: annotations.map((one) => ({
       type: "line", xref: "x", yref: "paper", x0: new Date(one.time), x1: new Date(one.time), y0: 0, y1: 1,
       line: { color: color("--bad"), width: 1, dash: "dot" },
@@ -72,11 +105,14 @@ function layout(curves, annotations, range, width) {
       font: { color: color("--bad") },
     })),
   };
-  if (curves.some((curve) => curve.axis === "right")) found.yaxis2 = { ...axis, overlaying: "y", side: "right", showgrid: false };
+  if (curves.some((curve) => curve.axis === "right")) {
+    const title = axisTitle(curves, "right");
+    found.yaxis2 = { ...axis, title, overlaying: "y", side: "right", showgrid: false, tickmode: "auto" };
+  }
   return found;
 }
 
-/** Draw curves, each {name, axis, points: [[ms, value], …]}. `zoomed` is called with a new range in ms. */
+/** Draw curves, each {name, metric, axis, points: [[ms, value], …]}. `zoomed` is called with a new range in ms. */
 export async function draw(box, curves, annotations, range, zoomed) {
   const drawing = await plotly();
   if (picture) {
@@ -85,7 +121,7 @@ export async function draw(box, curves, annotations, range, zoomed) {
     box.replaceChildren();
   }
   const config = { responsive: true, displaylogo: false, displayModeBar: false, doubleClick: false };
-  await drawing.react(box, traces(curves), layout(curves, annotations, range, box.clientWidth), config);
+  await drawing.react(box, traces(curves), layout(curves, annotations, range), config);
   box.removeAllListeners("plotly_relayout");
   box.removeAllListeners("plotly_doubleclick");
   box.on("plotly_relayout", (change) => {
@@ -105,6 +141,14 @@ function pictureParameters(state, range, width, intervals) {
   return given;
 }
 
+/** Remove the graph. */
+export async function clear(box) {
+  if (box.data) (await plotly()).purge(box);
+  if (picture) URL.revokeObjectURL(picture);
+  picture = "";
+  box.replaceChildren();
+}
+
 /** Show the daemon's own SVG. */
 export async function drawPicture(box, state, range, intervals, signal) {
   const given = pictureParameters(state, range, Math.round(box.clientWidth), intervals);
@@ -121,7 +165,15 @@ export async function drawPicture(box, state, range, intervals, signal) {
 export async function png(box, state, range, intervals) {
   if (!hasLibrary) return getBlob(`/q?${pictureParameters(state, range, Math.round(box.clientWidth), intervals)}&png`);
   const drawing = await plotly();
-  const text = await drawing.toImage(box, { format: "png", width: box.clientWidth, height: box.clientHeight, scale: 2 });
+  // a picture has no table beneath it: it has a key of its own, a line a curve
+  const key = 20 * Math.min(box.data.length, MOST_KEYS);
+  const height = box.clientHeight + key + 30;
+  const legend = { orientation: "v", x: 0, y: -60 / box.clientHeight, yanchor: "top" };
+  const figure = {
+    data: box.data.map((one, at) => ({ ...one, showlegend: at < MOST_KEYS })),
+    layout: { ...box.layout, height, legend, showlegend: true, margin: { ...box.layout.margin, b: key + 70 } },
+  };
+  const text = await drawing.toImage(figure, { format: "png", width: box.clientWidth, height, scale: 2 });
   const bytes = Uint8Array.from(atob(text.slice(text.indexOf(",") + 1)), (one) => one.charCodeAt(0));
   return new Blob([bytes], { type: "image/png" });
 }

@@ -24,7 +24,8 @@ export function setCredential(text) {
   } else sessionStorage.setItem(KEY, `Bearer ${text}`);
 }
 
-async function send(path, { method = "GET", body, signal } = {}) {
+/** Request a path. An answer of any status is returned. */
+export async function send(path, { method = "GET", body, signal } = {}) {
   const headers = { "X-Requested-With": "tsd" };
   if (credential()) headers.Authorization = credential();
   if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -63,11 +64,11 @@ function plain(status, text) {
     // not JSON: shown as it is
   }
   const name = /No such name for '(\w+)': '(.*?)'/.exec(message);
-  if (name) return `Nothing is stored under the ${{ metrics: "metric", tagk: "tag name", tagv: "tag value" }[name[1]] ?? "name"} ${name[2]}.`;
+  if (name) return `Nothing is stored under the ${{ metrics: "metric", tagk: "tag name", tagv: "tag value" }[name[1]] ?? "name"} “${name[2]}”.`;
   if (status === 401) return "Sign in to see this.";
   if (status === 403) return `You may not see this. ${message}`;
   if (status === 429) return "Too many attempts. Wait a moment.";
-  return message.split("\n")[0].slice(0, 500) || `The daemon answered with status ${status}.`;
+  return message.replace(/: Query\(.*$/s, "").split("\n")[0].slice(0, 500) || `The daemon answered with status ${status}.`;
 }
 
 async function checked(path, options) {

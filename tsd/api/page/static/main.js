@@ -1,9 +1,9 @@
 // The page: it shows what the URL's fragment says, and writes every change to it.
 
 import { queryForm } from "./form.js";
-import { draw, drawPicture, hasLibrary, MOST_CURVES, png } from "./graph.js";
+import { clear, draw, drawPicture, hasLibrary, keyEntry, MOST_CURVES, png } from "./graph.js";
 import { credential, getJson, RequestError, setCredential } from "./http.js";
-import { automaticInterval, DEFAULT_START, emptyQuery, expression, formatTime, fromFragment, parseTime, toFragment } from "./state.js";
+import { automaticInterval, DEFAULT_START, emptyQuery, expression, formatTime, fromFragment, parseTime, sharedTime, shownTime, toFragment, zoneName } from "./state.js";
 import * as status from "./status.js";
 import { csv, curveTable, pointTable } from "./table.js";
 
@@ -36,6 +36,20 @@ function remember(replace = false) {
 function changed() {
   remember();
   if (state.queries.some((query) => query.metric)) show();
+  else showNothing();
+}
+
+/** Show that no metric is chosen. What was shown before goes. */
+function showNothing() {
+  running?.abort();
+  running = shown = null;
+  clearTimeout(refreshing);
+  clear($("graph"));
+  $("graph").classList.remove("busy", "stale");
+  $("below").hidden = $("table").hidden = true;
+  $("curves").replaceChildren();
+  document.title = "OpenTSDB";
+  say("Choose a metric, or send points first: the daemon takes lines such as “put sys.cpu.user 1700000000 42.5 host=web01” on this port.");
 }
 
 function showForms() {
@@ -53,8 +67,9 @@ function showRange() {
   const isLast = !state.end && [...last.options].some((option) => option.value && option.value === state.start);
   last.value = isLast ? state.start : "";
   for (const label of document.querySelectorAll("#range .fixed")) label.hidden = isLast;
-  $("start").value = state.start;
-  $("end").value = state.end;
+  $("start").value = shownTime(state.start);
+  $("end").value = shownTime(state.end);
+  $("zone").textContent = zoneName(parseTime(state.start) ?? Date.now());
   $("refresh").value = [...$("refresh").options].some((option) => option.value === state.refresh) ? state.refresh : "";
 }
 
@@ -78,7 +93,7 @@ function load() {
   showForms();
   showRange();
   if (state.queries.some((query) => query.metric)) show();
-  else say("Choose a metric, or send points first: the daemon takes lines such as “put sys.cpu.user 1700000000 42.5 host=web01” on this port.");
+  else showNothing();
 }
 
 function failed(error) {
@@ -139,17 +154,25 @@ async function show() {
     const groups = answer.filter((group) => group.dps);
     const curves = groups.map((group) => ({
       name: nameOf(group, groups.length === 1 && !Object.keys(group.tags).length),
+      metric: group.metric,
       axis: queries[group.query?.index ?? 0]?.axis ?? "left",
       points: group.dps,
     }));
-    shown = { curves, range: span, intervals };
+    shown = { curves, queries, range: span, intervals };
     if (hasLibrary) await draw(box, curves, annotationsOf(answer), span, zoomed);
     else await drawPicture(box, { queries }, span, intervals, mine.signal);
     if (running !== mine) return; // a later call began while this one drew
+    box.classList.remove("stale");
+    document.title = [...new Set(queries.map((query) => query.metric))].join(", ");
     summarise(curves, performance.now() - begun);
   } catch (error) {
     if (error.name === "AbortError" || running !== mine) return;
-    failed(error instanceof RequestError ? error : new RequestError(0, error.message));
+    const told = error instanceof RequestError ? error : new RequestError(0, error.message);
+    if (shown) {
+      box.classList.add("stale");
+      told.message += ` Below is the answer of ${shown.at}.`;
+    }
+    failed(told);
   } finally {
     if (running === mine) {
       box.classList.remove("busy");
@@ -161,10 +184,11 @@ async function show() {
 function summarise(curves, took) {
   const points = curves.reduce((sum, curve) => sum + curve.points.length, 0);
   const curveCount = curves.length === 1 ? "1 curve" : `${curves.length.toLocaleString("en")} curves`;
-  $("summary").textContent = `${curveCount}, ${points.toLocaleString("en")} points, ${Math.round(took)} ms`;
+  $("summary").textContent = `${curveCount}, ${points.toLocaleString("en")} points, ${Math.round(took).toLocaleString("en")} ms`;
+  shown.at = formatTime(Date.now());
   $("below").hidden = false;
   $("annotate").hidden = !access.roles.includes("write");
-  $("curves").replaceChildren(curves.length ? curveTable(curves) : "");
+  $("curves").replaceChildren(curves.length ? curveTable(curves.slice(0, MOST_CURVES), (curve, at) => keyEntry($("graph"), curve, at)) : "");
   showTable();
   if (!curves.length) say("There are no points in this range.");
   else if (curves.length > MOST_CURVES && hasLibrary) say(`The first ${MOST_CURVES} of ${curves.length.toLocaleString("en")} curves are drawn. CSV has all.`);
@@ -178,8 +202,8 @@ function showTable() {
 }
 
 function setRange(start, end) {
-  state.start = start;
-  state.end = end;
+  state.start = sharedTime(start);
+  state.end = sharedTime(end);
   showRange();
   changed();
 }
@@ -280,6 +304,9 @@ async function sign() {
 const themes = ["", "dark", "light"];
 
 function setTheme(theme) {
+  const text = { dark: "Colours: dark", light: "Colours: light" }[theme] ?? "Colours: as the system";
+  $("theme").setAttribute("aria-label", text);
+  $("theme").title = text;
   if (theme) document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
 }
@@ -316,8 +343,7 @@ function bind() {
   $("csv").addEventListener("click", () => save(new Blob([csv(shown.curves)], { type: "text/csv" }), fileName("csv")));
   $("png").addEventListener("click", async () => {
     try {
-      const queries = state.queries.filter((query) => query.metric);
-      save(await png($("graph"), { queries }, shown.range, shown.intervals), fileName("png"));
+      save(await png($("graph"), { queries: shown.queries }, shown.range, shown.intervals), fileName("png"));
     } catch (error) {
       failed(error);
     }

@@ -128,6 +128,26 @@ export function formatTime(ms) {
   return `${date.getFullYear()}/${two(date.getMonth() + 1)}/${two(date.getDate())}-${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
 }
 
+/** Return a time as URLs have it: a date as Unix seconds, so that it is the same in every time zone. */
+export function sharedTime(text) {
+  const ms = /^\d{4}[/-]/.test(text.trim()) ? parseTime(text) : null;
+  return ms === null ? text : String(Math.floor(ms / 1000));
+}
+
+/** Return a time as fields show it: Unix time as a date. */
+export function shownTime(text) {
+  return /^\d{9,13}$/.test(text) ? formatTime(parseTime(text)) : text;
+}
+
+/** Return the name of the user's time zone and its offset at a time, e.g. Europe/Berlin, UTC+01:00. */
+export function zoneName(ms) {
+  const minutes = -new Date(ms).getTimezoneOffset();
+  const two = (number) => String(Math.floor(number)).padStart(2, "0");
+  const offset = minutes ? `UTC${minutes < 0 ? "−" : "+"}${two(Math.abs(minutes) / 60)}:${two(Math.abs(minutes) % 60)}` : "UTC";
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  return zone && zone !== offset ? `${zone}, ${offset}` : offset;
+}
+
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
 
 /** Return the interval that gives at most `points` points; "" if that is less than 2 seconds. */

@@ -1,10 +1,12 @@
 // The daemon's own state: health, ledger, journal, clients, refused lines and running queries.
 
-import { getJson, RequestError } from "./http.js";
+import { getJson, RequestError, send } from "./http.js";
+import { formatTime } from "./state.js";
 import { tableOf } from "./table.js";
 
 const REFRESH_MS = 5000;
 let timer = 0;
+let current = 0; // number of the newest refresh
 
 function element(kind, text, className = "") {
   const found = document.createElement(kind);
@@ -51,8 +53,9 @@ function lookup(points) {
   };
 }
 
+/** Return the daemon's health. Its answer has a body whatever its status is. */
 async function health() {
-  const response = await fetch("/health/ready", { headers: { "X-Requested-With": "tsd" } });
+  const response = await send("/health/ready");
   return response.json();
 }
 
@@ -72,19 +75,23 @@ function ledgerFacts(value, speed) {
   ];
 }
 
+const JOURNAL_NAMES = {
+  bytes: "size", "pending-bytes": "not yet on disk", syncs: "writes to disk", failures: "failed writes", quarantined: "damaged segments kept",
+};
+
 function journalFacts(points) {
   return points.filter((point) => point.metric.startsWith("tsd.journal.")).map((point) => {
     const name = point.metric.slice("tsd.journal.".length);
     const kinds = Object.entries(point.tags).filter(([key]) => key !== "host").map(([, value]) => value);
-    return [[name, ...kinds].join(" "), /bytes/.test(name) ? bytes(point.value) : count(point.value)];
+    return [[JOURNAL_NAMES[name] ?? name.replaceAll("-", " "), ...kinds].join(" "), /bytes/.test(name) ? bytes(point.value) : count(point.value)];
   });
 }
 
 function clientTable(clients) {
   const sorted = [...clients].sort((a, b) => b.lines - a.lines).slice(0, 50);
   return tableOf(
-    ["Client", "account", "connections", "lines", "bytes", "refused", "new names", "paused"],
-    sorted.map((one) => [one.client, one.account, count(one.connections), count(one.lines), bytes(one.bytes), count(one.refused), count(one.new_names), `${(one.paused_ms / 1000).toFixed(1)} s`]),
+    ["Client", "Account", "Connections", "Lines", "Received", "Refused", "New names", "Paused for"],
+    sorted.map((one) => [one.client, one.account || "–", count(one.connections), count(one.lines), bytes(one.bytes), count(one.refused), count(one.new_names), `${(one.paused_ms / 1000).toFixed(1)} s`]),
     [0, 1],
   );
 }
@@ -97,26 +104,29 @@ function refusedTable(groups) {
   }
   found.append(
     tableOf(
-      ["Reason", "metric", "source", "lines", "last", "last message"],
-      groups.map((one) => [one.reason, one.metric, one.source, count(one.lines), new Date(one.last_ms).toLocaleString(), one.message]),
+      ["Reason", "Metric", "Source", "Lines", "Last refused", "Last message"],
+      groups.map((one) => [one.reason, one.metric, one.source, count(one.lines), formatTime(one.last_ms), one.message]),
       [0, 1, 2, 5],
     ),
   );
-  const hint = element("p", "After the cause is repaired, send them again on the daemon's machine: ", "small");
-  hint.append(element("code", `tsd rejected --reason ${groups[0].reason} --replay`));
-  found.append(hint);
+  found.append(element("p", "After the cause is repaired, send them again. Run on the daemon's machine:", "small"));
+  const reasons = [...new Set(groups.map((one) => one.reason))];
+  found.append(...reasons.map((reason) => element("code", `tsd rejected --reason ${reason} --replay`, "command")));
   return found;
 }
 
 function queryTable(queries, mayCancel, again) {
   if (!queries.length) return element("p", "No query runs.");
   return tableOf(
-    ["Query", "from", "running since", ""],
+    ["Query", "Client", "Running since", "End"],
     queries.map((one) => {
       const texts = (one.query.queries ?? []).map((sub) => `${sub.aggregator}:${sub.downsample ? `${sub.downsample}:` : ""}${sub.metric}`);
       const button = element("button", "End");
       button.type = "button";
       button.disabled = !mayCancel;
+      button.setAttribute("aria-label", `End ${texts.join(" ")}`);
+      button.dataset.key = `end ${one.id}`;
+      if (!mayCancel) button.title = "This needs the role admin.";
       button.addEventListener("click", async () => {
         button.disabled = true;
         try {
@@ -125,7 +135,7 @@ function queryTable(queries, mayCancel, again) {
           again();
         }
       });
-      return [texts.join(" "), one.endpoint ?? "", one.queryStart ? new Date(one.queryStart).toLocaleTimeString() : "", button];
+      return [texts.join(" "), one.endpoint ?? "", one.queryStart ? formatTime(one.queryStart) : "", button];
     }),
     [0, 1],
   );
@@ -135,7 +145,8 @@ let last = null; // received lines and when they were counted
 
 function speedOf(received) {
   const now = performance.now();
-  const speed = last ? ((received - last.received) * 1000) / (now - last.at) : null;
+  // a daemon that started again counts from 0
+  const speed = last && received >= last.received ? ((received - last.received) * 1000) / (now - last.at) : null;
   last = { received, at: now };
   return speed;
 }
@@ -143,8 +154,8 @@ function speedOf(received) {
 /** Show the view and refresh it until `stop`. `access` is the user's. `failed` is called with an error. */
 export async function start(box, access, failed) {
   clearTimeout(timer);
+  const mine = (current += 1);
   const again = () => start(box, access, failed);
-  timer = setTimeout(again, REFRESH_MS);
   try {
     const parts = [health(), getJson("/api/stats"), getJson("/api/stats/clients"), getJson("/api/stats/rejected"), getJson("/api/stats/query")];
     const [state, points, clients, refused, queries] = await Promise.all(parts);
@@ -157,16 +168,33 @@ export async function start(box, access, failed) {
       section("Running queries", queryTable(queries.running ?? [], access.roles.includes("admin"), again)),
       section("Journal", facts(journalFacts(points))),
     ];
-    const at = document.activeElement && box.contains(document.activeElement) ? box.scrollTop : 0;
-    box.replaceChildren(...shown);
-    box.scrollTop = at;
+    if (mine !== current) return;
+    replace(box, shown);
     failed(null);
   } catch (error) {
     if (!(error instanceof RequestError)) throw error;
-    failed(error);
+    if (mine === current) failed(error);
+  } finally {
+    if (mine === current) timer = setTimeout(again, REFRESH_MS);
   }
 }
 
+/** Replace the content of the view. The focus stays, and tables keep their scroll positions. */
+function replace(box, shown) {
+  const key = document.activeElement?.dataset.key;
+  const before = [...box.children].map((one) => one.querySelector(".wide"));
+  const focused = before.findIndex((one) => one && one === document.activeElement);
+  shown.forEach((one, at) => {
+    const [to, from] = [one.querySelector(".wide"), before[at]];
+    if (to && from) to.dataset.scroll = `${from.scrollLeft} ${from.scrollTop}`;
+  });
+  box.replaceChildren(...shown);
+  for (const one of box.querySelectorAll("[data-scroll]")) [one.scrollLeft, one.scrollTop] = one.dataset.scroll.split(" ").map(Number);
+  if (key) [...box.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key)?.focus();
+  else if (focused >= 0) box.children[focused].querySelector(".wide")?.focus();
+}
+
 export function stop() {
+  current += 1;
   clearTimeout(timer);
 }

@@ -1,10 +1,16 @@
 // The curves and their points as tables and as CSV.
 
-const SHOWN_TIMES = 500;
-const SHOWN_CURVES = 100;
+import { formatTime } from "./state.js";
 
+const SHOWN_TIMES = 500;
+const SHOWN_CURVES = 100; // columns of the table of points
+
+/** Return a value with 7 digits and thousands separators; very large and very small ones as 1.5e-9. */
 export function number(value) {
-  return typeof value === "number" ? String(Number(value.toPrecision(7))) : "";
+  if (typeof value !== "number") return "";
+  const size = Math.abs(value);
+  if (size && (size >= 1e15 || size < 1e-6)) return String(Number(value.toPrecision(7)));
+  return value.toLocaleString("en", { maximumSignificantDigits: Math.max(7, String(Math.trunc(size)).length) });
 }
 
 function cell(kind, text, isText = false) {
@@ -24,7 +30,7 @@ export function tableOf(heads, rows, textColumns = []) {
   }));
   const body = table.createTBody();
   for (const row of rows) {
-    body.insertRow().append(...row.map((value, at) => (value instanceof Node ? wrapped(value) : cell("td", value, textColumns.includes(at)))));
+    body.insertRow().append(...row.map((value, at) => (value instanceof Node ? wrapped(value, textColumns.includes(at)) : cell("td", value, textColumns.includes(at)))));
   }
   const box = document.createElement("div");
   box.className = "wide";
@@ -33,15 +39,15 @@ export function tableOf(heads, rows, textColumns = []) {
   return box;
 }
 
-function wrapped(node) {
-  const found = document.createElement("td");
+function wrapped(node, isText) {
+  const found = cell("td", "", isText);
   found.append(node);
   return found;
 }
 
-/** Return a table of the last, least, mean and largest value of each curve. */
-export function curveTable(curves) {
-  const rows = curves.slice(0, SHOWN_CURVES).map((curve) => {
+/** Return a table of the last, least, mean and largest value of each curve. `keyOf` returns a curve's cell. */
+export function curveTable(curves, keyOf) {
+  const rows = curves.map((curve, at) => {
     const values = curve.points.map((point) => point[1]).filter((value) => typeof value === "number");
     let [least, most, sum] = [Infinity, -Infinity, 0];
     for (const value of values) {
@@ -50,9 +56,9 @@ export function curveTable(curves) {
       sum += value;
     }
     const some = values.length > 0;
-    return [curve.name, number(values.at(-1)), some ? number(least) : "", some ? number(sum / values.length) : "", some ? number(most) : "", String(curve.points.length)];
+    return [keyOf(curve, at), number(values.at(-1)), some ? number(least) : "", some ? number(sum / values.length) : "", some ? number(most) : "", number(curve.points.length)];
   });
-  return tableOf(["Curve", "last", "min", "mean", "max", "points"], rows, [0]);
+  return tableOf(["Curve", "Last", "Min", "Mean", "Max", "Points"], rows, [0]);
 }
 
 function byTime(curves) {
@@ -72,8 +78,7 @@ export function pointTable(curves) {
   const rows = byTime(shown).slice(-SHOWN_TIMES).reverse();
   return tableOf(
     ["Time", ...shown.map((curve) => curve.name)],
-    rows.map(([time, values]) => [new Date(time).toLocaleString(), ...shown.map((_, at) => number(values.get(at)))]),
-    [0],
+    rows.map(([time, values]) => [formatTime(time), ...shown.map((_, at) => number(values.get(at)))]),
   );
 }
 
