@@ -91,6 +91,9 @@ def cassandra_parser() -> ArgumentParser:
     )
     start.add_argument("--heap", default=cassandra.Options.heap, help="as -Xmx takes it (default %(default)s)")
     start.add_argument("--password", action="store_true", help="ask clients for user and password")
+    start.add_argument(
+        "--keystore", type=Path, help="certificate and key of the node for TLS: PKCS 12, password cassandra"
+    )
     add_test_options(start)
     for verb, act, help_text in (
         ("stop", cassandra.stop, "stop it cleanly"),
@@ -222,6 +225,7 @@ def start_cassandra(arguments: Namespace) -> None:
         storage_port=arguments.storage_port,
         heap=arguments.heap,
         password=arguments.password,
+        keystore=arguments.keystore,
         quick=arguments.quick,
         owner=arguments.until_exit,
     )

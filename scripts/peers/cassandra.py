@@ -1,7 +1,7 @@
 """Cassandra 5.0.2, one node on loopback, which tsd uses as a storage engine.
 
 Its folder has `conf/`, `data/`, `commitlog/` and other folders of Cassandra (persistent), `log/`, `run/` and `tmp/`.
-With `--password` it asks for user cassandra, password cassandra.
+With `--password` it asks for user cassandra, password cassandra. With `--keystore` clients may use TLS.
 """
 
 import json
@@ -102,6 +102,14 @@ concurrent_writes: 16
 concurrent_compactors: 1
 authenticator: {authenticator}
 """
+TLS = """\
+client_encryption_options:
+  enabled: true
+  optional: true
+  keystore: "{keystore}"
+  keystore_password: cassandra
+  store_type: PKCS12
+"""
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,7 @@ class Options:
     storage_port: int | None = None
     heap: str = "768m"
     password: bool = False
+    keystore: Path | None = None  # PKCS 12: certificate and key of the node; clients may use TLS then
     quick: bool = False
     owner: int | None = None  # stop when this process ends
 
@@ -220,6 +229,8 @@ def _configure(home: Path, started: Started, options: Options) -> None:
         authenticator="PasswordAuthenticator" if options.password else "AllowAllAuthenticator",
         **started._asdict(),
     )
+    if options.keystore is not None:
+        yaml += TLS.format(keystore=options.keystore)
     (home / "conf" / "cassandra.yaml").write_text(yaml)
     (home / "conf" / "logback.xml").write_text(LOGBACK)
     (home / "run" / "cassandra.json").write_text(json.dumps(started._asdict()) + "\n")

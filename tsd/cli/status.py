@@ -52,7 +52,7 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
     """Check a configuration, and print settings without effect. Exit status 2 if it has errors.
 
     On Bigtable the service is asked, too: whether credentials, names and permissions work, and whether the tables are
-    there. Exit status 3 if not.
+    there. On Cassandra, whether it can be reached with the user, the password and TLS. Exit status 3 if not.
     """
     settings = {
         key: _spelt(getattr(loaded.config, field.name), loaded.config, field.name) for key, field in keys().items()

@@ -27,8 +27,11 @@ class CassandraSettings:
         "File with the user's password, for example credential:cassandra.password.")
     cassandra_ca: str = setting(
         "tsd.storage.cassandra.tls.ca", "",
-        "Certificates of the authorities that sign the nodes' certificates. Names in these are not compared with "
-        "addresses: use an authority of the cluster's own. Empty: no TLS.")
+        "Certificates of the authorities that sign the nodes' certificates. Empty: no TLS.")
+    cassandra_checks_names: bool = setting(
+        "tsd.storage.cassandra.tls.check_names", False,
+        "Whether a node's certificate must name the node's address. Nodes are found by their IP addresses. Without it, "
+        "use an authority of the cluster's own.")
     cassandra_certificate: str = setting(
         "tsd.storage.cassandra.tls.certificate", "", "Certificate of this client, if the nodes ask for one.")
     cassandra_key: str = setting("tsd.storage.cassandra.tls.key", "", "Key of this client's certificate.")

@@ -530,7 +530,7 @@ class Config(AccessSettings, LimitSettings, BigtableSettings, CassandraSettings,
     @property
     def has_checked_store(self) -> bool:
         """Return whether `tsd check-config` asks the store too: settings alone do not show whether it may be used."""
-        return self.backend is Backend.BIGTABLE
+        return self.backend in (Backend.BIGTABLE, Backend.CASSANDRA)
 
     @property
     def creates_metrics(self) -> bool:

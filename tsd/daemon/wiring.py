@@ -234,6 +234,9 @@ def served_store(config: Config) -> "bigtable.BigtableStore | hbase.HBaseStore":
 async def check_store(config: Config) -> None:
     """Raise StoreError for a store that cannot be used as it is configured: credentials, names, permissions."""
     async with opened_store(config) as store:
+        if store.cql is not None:  # tables may be made later
+            await store.cql.session()
+            return
         existing = await store.tables()
     if missing := [table.name for table in tables(config) if table.name not in existing]:
         raise NoTable(f"there is no table {', '.join(missing)}: `tsd create-tables` creates it")
@@ -250,6 +253,7 @@ def cassandra_contact(config: Config) -> "cassandra_session.Contact":
         config.cassandra_certificate,
         config.cassandra_key,
         config.cassandra_timeout_ms / 1000,
+        config.cassandra_checks_names,
     )
 
 

@@ -53,7 +53,8 @@ HARMLESS = {
     "an engine on which torture does not run": (
         "tsd.storage.cassandra.hosts", "tsd.storage.cassandra.keyspace", "tsd.storage.cassandra.consistency",
         "tsd.storage.cassandra.user", "tsd.storage.cassandra.password", "tsd.storage.cassandra.tls.ca",
-        "tsd.storage.cassandra.tls.certificate", "tsd.storage.cassandra.tls.key", "tsd.storage.cassandra.timeout",
+        "tsd.storage.cassandra.tls.check_names", "tsd.storage.cassandra.tls.certificate",
+        "tsd.storage.cassandra.tls.key", "tsd.storage.cassandra.timeout",
         "tsd.storage.bigtable.project", "tsd.storage.bigtable.instance", "tsd.storage.bigtable.app_profile",
         "tsd.storage.bigtable.credentials", "tsd.storage.bigtable.channels",
         "tsd.storage.layout", "tsd.storage.kairosdb.shared", "tsd.storage.kairosdb.tag_indexed_metrics",

@@ -39,6 +39,8 @@ RECONNECT_S = 1.0
 CONDITIONAL = "conditional"  # profile of statements with IF
 _ABSENT = re.compile(r"(unconfigured table|[Kk]eyspace '?\"?\w+'?\"? does not exist|does not exist)")
 
+_UNVERIFIED = re.compile("certificate verify failed", re.IGNORECASE)
+
 
 class DriverSession:
     """A session of the driver. See Session."""
@@ -164,6 +166,8 @@ def _no_host(error: NoHostAvailable) -> StoreError:
         return StoreBusy(f"Cassandra is overloaded: {said}")
     if causes and all(isinstance(cause, AuthenticationFailed) for cause in causes):
         return StoreError(f"Cassandra refuses the user or the password: {said}")
+    if causes and all(_UNVERIFIED.search(str(cause)) for cause in causes):
+        return StoreError(f"Cassandra: the nodes' certificates are refused (tsd.storage.cassandra.tls): {said}")
     return StoreDown(f"Cassandra: no node answers: {said or error}")
 
 
@@ -180,7 +184,7 @@ def _tls(contact: Contact) -> ssl.SSLContext | None:
     if not contact.ca_file:
         return None
     context = ssl.create_default_context(cafile=contact.ca_file)
-    context.check_hostname = False  # nodes are found by address; the CA of the cluster vouches for them
+    context.check_hostname = contact.checks_names
     if contact.certificate_file:
         context.load_cert_chain(contact.certificate_file, contact.key_file or None)
     return context

@@ -32,6 +32,7 @@ class Contact:
     certificate_file: str = ""
     key_file: str = ""
     timeout_s: float = 12.0
+    checks_names: bool = False  # whether certificates must name the addresses of their nodes
 
     @property
     def endpoints(self) -> tuple[str, ...]:
