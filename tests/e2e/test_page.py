@@ -262,6 +262,7 @@ def test_stopped_daemon_is_told_in_its_own_view(page: Page, tmp_path: Path) -> N
         page.goto(address(served, "#view=daemon"))
         page.locator("#daemon-view h2").first.wait_for()
     page.locator("#message.error").wait_for()
+    expect(page.locator("#daemon-view")).to_have_class("stale")
 
 
 def test_many_series_leave_the_page_usable(daemon: Served, page: Page) -> None:
@@ -300,6 +301,7 @@ def test_sign_in_with_a_token(browser: Browser, page: Page, tmp_path: Path) -> N
         page.goto(address(served, graph("sum:m")))
         dialog = page.locator("#sign-in")
         dialog.wait_for()
+        expect(page.locator("#sign-in-reason")).to_be_hidden()
         page.locator("#credential").fill("wrong")
         page.keyboard.press("Enter")
         page.locator("#sign-in-reason").wait_for()
@@ -340,6 +342,16 @@ def test_dark_theme_follows_the_system_and_the_button(daemon: Served, page: Page
     assert page.evaluate(back) == dark
     page.reload()
     assert page.evaluate(back) == dark
+
+
+def test_graph_follows_the_theme_of_the_system(daemon: Served, page: Page) -> None:
+    page.emulate_media(color_scheme="light")
+    page.goto(address(daemon, graph("sum:sys.cpu.user")))
+    shown(page)
+    back = "getComputedStyle(document.querySelector('#graph .main-svg')).backgroundColor"
+    light = page.evaluate(back)
+    page.emulate_media(color_scheme="dark")
+    until(lambda: page.evaluate(back) != light, "the graph is dark")
 
 
 def test_collectd_values_appear(page: Page, tmp_path: Path) -> None:

@@ -360,10 +360,14 @@ function bind() {
   for (const button of document.querySelectorAll("dialog .cancel")) {
     button.addEventListener("click", () => button.closest("dialog").close("cancel"));
   }
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    if (shown && state.view === "graph") show();
+  });
   window.addEventListener("popstate", load);
 }
 
 async function begin() {
+  const given = credential();
   try {
     await readAccess();
     aggregators = await getJson("/api/aggregators");
@@ -374,7 +378,7 @@ async function begin() {
       $("sign").hidden = false;
       $("sign").textContent = "Sign in";
       say(error.message, true);
-      signIn("These credentials are not valid.");
+      signIn(given ? "These credentials are not valid." : "");
       return;
     }
     failed(error);

@@ -170,10 +170,17 @@ export async function start(box, access, failed) {
     ];
     if (mine !== current) return;
     replace(box, shown);
+    box.classList.remove("stale");
+    box.dataset.at = formatTime(Date.now());
     failed(null);
   } catch (error) {
     if (!(error instanceof RequestError)) throw error;
-    if (mine === current) failed(error);
+    if (mine !== current) return;
+    if (box.children.length) {
+      box.classList.add("stale");
+      error.message += ` Below is the state of ${box.dataset.at}.`;
+    }
+    failed(error);
   } finally {
     if (mine === current) timer = setTimeout(again, REFRESH_MS);
   }
