@@ -40,7 +40,9 @@ POST   /api/v1/datapoints/query/tags      r
 POST   /api/v1/datapoints/delete          a
 GET    /api/v1/features                   k
 GET    /api/v1/health/status              k
-GET    /api/v1/metadata/a/b/c             k
+GET    /api/v1/metadata/a/b/c             r
+POST   /api/v1/metadata/a/b/c             w
+DELETE /api/v1/metadata/a/b/c             w
 DELETE /api/v1/metric/m                   a
 GET    /api/v1/metricnames                r
 GET    /api/v1/tagnames                   r
