@@ -71,7 +71,7 @@ def check_version(families: Mapping[bytes, int], cell: VersionPut) -> None:
     if cell.column.partition(b":")[0] not in families:
         raise InvalidCell(f"no family for column {cell.column!r}, only {b', '.join(sorted(families))!r}")
     if not 0 <= cell.time_ms < END_MS:
-        raise InvalidCell(f"the time of a version is from 0 to 2**63-1 ms, not {cell.time_ms}")
+        raise InvalidCell(f"the time of a version is from 0 to before {END_MS} ms, not {cell.time_ms}")
 
 
 def add(stored: bytes | None, by: int) -> int:

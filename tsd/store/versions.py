@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from tsd.store.cells import Cell, Page, Table
 
-END_MS = 2**63  # above every time
+END_MS = 9 * 10**15  # above every time: a third of a million years; Bigtable has microseconds in 63 bits
 UNBOUNDED = 2**31 - 1  # `Family.versions` of a family that keeps all versions
 
 
@@ -39,7 +39,8 @@ class VersionedCells(Protocol):
 
     Every call may be repeated. Cells of a row are in order of columns; those of a column follow each other, the newest
     first. A family keeps the newest `Family.versions` values of a column: writing an older one then changes nothing.
-    `Store.sync` makes earlier puts durable. Any call may raise StoreError.
+    Where `Capabilities.keeps_versions`, a deleted version may hide one of the same time or an older one that is written
+    later. `Store.sync` makes earlier puts durable. Any call may raise StoreError.
     """
 
     async def create_tables(self, tables: Sequence[Table]) -> list[str]:

@@ -38,7 +38,7 @@ def time_suffix(time_ms: int) -> bytes:
     """Return the end of the key of a version: a later time sorts before an earlier one.
 
     >>> time_suffix(1) < time_suffix(0), time_suffix(0).hex()
-    (True, '7fffffffffffffff')
+    (True, '001ff973cafa7fff')
     """
     return (END_MS - 1 - time_ms).to_bytes(TIME_BYTES, "big")
 
