@@ -33,19 +33,22 @@ def hbase_parser() -> ArgumentParser:
     start.set_defaults(act=start_hbase)
     start.add_argument("dir", type=Path, metavar="DIR")
     start.add_argument("--port", type=int, help=f"of the Thrift gateway; 0: any free one (default {hbase.THRIFT_PORT})")
+    start.add_argument(
+        "--thrift2-port", type=int, help=f"of the Thrift 2 gateway; 0: any free one (default {hbase.THRIFT2_PORT})"
+    )
     start.add_argument("--zk-port", type=int, help=f"of ZooKeeper; 0: any free one (default {hbase.ZK_PORT})")
     start.add_argument("--heap", default=hbase.Options.heap, help="of HBase, as -Xmx takes it (default %(default)s)")
-    start.add_argument("--thrift-heap", default=hbase.Options.thrift_heap, help="of the gateway (default %(default)s)")
+    start.add_argument("--thrift-heap", default=hbase.Options.thrift_heap, help="of each gateway (default %(default)s)")
     start.add_argument("--set", type=setting, action="append", default=[], metavar="KEY=VALUE", help="hbase-site.xml")
     add_test_options(start)
     for verb, act, help_text in (
         ("stop", hbase.stop, "stop it cleanly"),
         ("kill", hbase.kill, "kill it"),
-        ("thrift-start", hbase.thrift_start, "start the gateway, or resume a paused one"),
-        ("thrift-stop", hbase.thrift_stop, "stop the gateway cleanly"),
-        ("thrift-kill", hbase.thrift_kill, "kill the gateway"),
-        ("thrift-pause", hbase.thrift_pause, "pause the gateway"),
-        ("thrift-resume", hbase.thrift_resume, "resume a paused gateway without waiting for an answer"),
+        ("thrift-start", hbase.thrift_start, "start the gateways, or resume paused ones"),
+        ("thrift-stop", hbase.thrift_stop, "stop the gateways cleanly"),
+        ("thrift-kill", hbase.thrift_kill, "kill the gateways"),
+        ("thrift-pause", hbase.thrift_pause, "pause the gateways"),
+        ("thrift-resume", hbase.thrift_resume, "resume paused gateways without waiting for an answer"),
     ):
         add_verb(verbs.add_parser, verb, act, help_text)
     add_status(verbs.add_parser, hbase.status)
@@ -194,6 +197,7 @@ def start_hbase(arguments: Namespace) -> None:
         arguments.dir,
         hbase.Options(
             port=arguments.port,
+            thrift2_port=arguments.thrift2_port,
             zk_port=arguments.zk_port,
             heap=arguments.heap,
             thrift_heap=arguments.thrift_heap,
@@ -202,7 +206,10 @@ def start_hbase(arguments: Namespace) -> None:
             owner=arguments.until_exit,
         ),
     )
-    print(f"HBase answers: Thrift on {HOST}:{started.thrift_port}, ZooKeeper on {HOST}:{started.zk_port}")
+    print(
+        f"HBase answers: Thrift on {HOST}:{started.thrift_port}, Thrift 2 on {HOST}:{started.thrift2_port}, "
+        f"ZooKeeper on {HOST}:{started.zk_port}"
+    )
 
 
 def start_opentsdb(arguments: Namespace) -> None:

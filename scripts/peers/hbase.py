@@ -1,7 +1,7 @@
-"""HBase 2.6.1 in one JVM (master, region server, ZooKeeper), and its Thrift gateway in another.
+"""HBase 2.6.1 in one JVM (master, region server, ZooKeeper), and its gateways of Thrift 1 and Thrift 2 in two others.
 
-Its folder has `conf/`, `data/` and `zookeeper/` (persistent), `log/`, `run/` and `tmp/`. The gateway starts at the same
-time as HBase and waits for it, which saves two of six seconds.
+Its folder has `conf/`, `data/` and `zookeeper/` (persistent), `log/`, `run/` and `tmp/`. The gateways start at the
+same time as HBase and wait for it, which saves two of six seconds.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from scripts.peers.java import fetch, find_java
-from scripts.peers.ports import HOST, pick, thrift_answers
+from scripts.peers.ports import HOST, listens, pick, thrift_answers
 from scripts.peers.process import (
     PeerError,
     await_ready,
@@ -30,9 +30,14 @@ from scripts.peers.process import (
     watch,
 )
 
-HBASE, THRIFT = "hbase", "thrift"
-MAIN = {HBASE: "org.apache.hadoop.hbase.master.HMaster", THRIFT: "org.apache.hadoop.hbase.thrift.ThriftServer"}
-THRIFT_PORT, ZK_PORT = 9090, 2181
+HBASE, THRIFT, THRIFT2 = "hbase", "thrift", "thrift2"
+MAIN = {
+    HBASE: "org.apache.hadoop.hbase.master.HMaster",
+    THRIFT: "org.apache.hadoop.hbase.thrift.ThriftServer",
+    THRIFT2: "org.apache.hadoop.hbase.thrift2.ThriftServer",
+}
+GATEWAYS = THRIFT, THRIFT2
+THRIFT_PORT, THRIFT2_PORT, ZK_PORT = 9090, 9091, 2181
 STOP_S = 60  # a stop flushes memory to files
 START_S = 180
 
@@ -75,6 +80,7 @@ class Options:
     """Options of a start. Port None is the default port, 0 any free one; heaps are in the format of -Xmx."""
 
     port: int | None = None
+    thrift2_port: int | None = None
     zk_port: int | None = None
     heap: str = "1g"
     thrift_heap: str = "256m"
@@ -87,6 +93,7 @@ class Started(NamedTuple):
     """Parameters of the last start, saved in `run/hbase.json` for later commands and restarts of the gateway."""
 
     thrift_port: int
+    thrift2_port: int
     zk_port: int
     heap: str
     thrift_heap: str
@@ -104,6 +111,7 @@ def start(home: Path, options: Options) -> Started:
         fetch(HBASE)
         started = Started(
             pick(THRIFT_PORT if options.port is None else options.port),
+            pick(THRIFT2_PORT if options.thrift2_port is None else options.thrift2_port),
             pick(ZK_PORT if options.zk_port is None else options.zk_port),
             options.heap,
             options.thrift_heap,
@@ -114,7 +122,8 @@ def start(home: Path, options: Options) -> Started:
             if options.owner:
                 watch(home, options.owner)
             _launch(home, HBASE, started)
-            _launch(home, THRIFT, started)
+            for gateway in GATEWAYS:
+                _launch(home, gateway, started)
             _await_thrift(home, started)
         return started
 
@@ -124,7 +133,7 @@ def stop(home: Path) -> None:
     if not (home / "run").exists():
         return
     with locked(home / "run" / "lock"):
-        end(home, THRIFT, orderly_s=10)
+        thrift_stop(home)
         orderly = _shut_down(home) or end(home, HBASE, orderly_s=STOP_S)
         kill_all(home)
     if not orderly:
@@ -137,7 +146,7 @@ def kill(home: Path) -> None:
 
 
 def thrift_start(home: Path) -> Started:
-    """Make the gateway of a running HBase run and answer, also if it was paused."""
+    """Make the gateways of a running HBase run and answer, also if they were paused."""
     with locked(home / "run" / "lock"):
         if not pid_of(home, HBASE):
             raise PeerError(f"HBase does not run in {home}")
@@ -147,32 +156,40 @@ def thrift_start(home: Path) -> Started:
 
 
 def thrift_stop(home: Path) -> None:
-    """Stop the gateway cleanly."""
-    end(home, THRIFT, orderly_s=10)
+    """Stop the gateways cleanly."""
+    for gateway in GATEWAYS:
+        end(home, gateway, orderly_s=10)
 
 
 def thrift_kill(home: Path) -> None:
-    """Kill the gateway."""
-    end(home, THRIFT)
+    """Kill the gateways."""
+    for gateway in GATEWAYS:
+        end(home, gateway)
 
 
 def thrift_pause(home: Path) -> None:
-    """Pause the gateway: its connections stay open without answers."""
-    send(home, THRIFT, signal.SIGSTOP)
+    """Pause the gateways: their connections stay open without answers."""
+    for gateway in GATEWAYS:
+        send(home, gateway, signal.SIGSTOP)
 
 
 def thrift_resume(home: Path) -> None:
-    """Resume a paused gateway."""
-    send(home, THRIFT, signal.SIGCONT)
+    """Resume paused gateways."""
+    for gateway in GATEWAYS:
+        send(home, gateway, signal.SIGCONT)
 
 
 def status(home: Path) -> list[str]:
     """Return a line for each running process."""
     lines = []
-    for name in (HBASE, THRIFT):
+    for name in MAIN:
         if pid := pid_of(home, name):
-            port = read(home).zk_port if name == HBASE else read(home).thrift_port
-            shown = f"ZooKeeper on {HOST}:{port}" if name == HBASE else f"Thrift on {HOST}:{port}"
+            started = read(home)
+            shown = {
+                HBASE: f"ZooKeeper on {HOST}:{started.zk_port}",
+                THRIFT: f"Thrift on {HOST}:{started.thrift_port}",
+                THRIFT2: f"Thrift 2 on {HOST}:{started.thrift2_port}",
+            }[name]
             lines.append(f"{name} runs as process {pid}, {shown}")
     return lines
 
@@ -188,6 +205,7 @@ def read(home: Path) -> Started:
 def _same(started: Started, options: Options) -> Started:
     for what, has, wanted in (
         ("port", started.thrift_port, options.port),
+        ("thrift2-port", started.thrift2_port, options.thrift2_port),
         ("zk-port", started.zk_port, options.zk_port),
     ):
         if wanted and wanted != has:
@@ -196,21 +214,32 @@ def _same(started: Started, options: Options) -> Started:
 
 
 def _start_thrift(home: Path, started: Started) -> None:
-    if pid_of(home, THRIFT):
-        send(home, THRIFT, signal.SIGCONT)  # it may be paused
-    else:
-        pick(started.thrift_port)
-        _launch(home, THRIFT, started)
+    for gateway in GATEWAYS:
+        if pid_of(home, gateway):
+            send(home, gateway, signal.SIGCONT)  # it may be paused
+        else:
+            pick(_port(gateway, started))
+            _launch(home, gateway, started)
     try:
         _await_thrift(home, started)
     except BaseException:
-        end(home, THRIFT)
+        thrift_kill(home)
         raise
+
+
+def _port(gateway: str, started: Started) -> int:
+    return started.thrift_port if gateway == THRIFT else started.thrift2_port
 
 
 def _await_thrift(home: Path, started: Started) -> None:
     # 3 s per call: a gateway whose HBase has just died would wait much longer.
-    await_ready(home, [HBASE, THRIFT], lambda: thrift_answers(started.thrift_port, 3), within_s=START_S)
+    # The one of Thrift 2 connects to HBase before it listens.
+    await_ready(
+        home,
+        list(MAIN),
+        lambda: thrift_answers(started.thrift_port, 3) and listens(started.thrift2_port),
+        within_s=START_S,
+    )
 
 
 def _shut_down(home: Path) -> bool:
@@ -231,7 +260,7 @@ def _shut_down(home: Path) -> bool:
 
 def _launch(home: Path, name: str, started: Started) -> None:
     heap = started.heap if name == HBASE else started.thrift_heap
-    arguments = ["start"] if name == HBASE else ["start", "-p", str(started.thrift_port), "--bind", HOST]
+    arguments = ["start"] if name == HBASE else ["start", "-p", str(_port(name, started)), "--bind", HOST]
     spawn(home, name, [*_java(home, heap, quick=started.quick), MAIN[name], *arguments])
 
 

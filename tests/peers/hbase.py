@@ -10,7 +10,7 @@ from tests.peers.tables import FAMILIES, Hbase, Tables
 
 
 class RunningHbase:
-    """A real HBase and its Thrift gateway on free ports. They end with this process."""
+    """A real HBase and its Thrift gateways on free ports. They end with this process."""
 
     host = "127.0.0.1"
 
@@ -30,10 +30,11 @@ class RunningHbase:
     def restart(self) -> None:
         """Start it again with its data, on other ports."""
         more = [word for key, value in self._settings.items() for word in ("--set", f"{key}={value}")]
-        how = ["--quick", "--port=0", "--zk-port=0", f"--until-exit={os.getpid()}"]
+        how = ["--quick", "--port=0", "--thrift2-port=0", "--zk-port=0", f"--until-exit={os.getpid()}"]
         run_script("hbase", "start", self.home, *how, *more)
         started = json.loads((self.home / "run" / "hbase.json").read_text())
         self.thrift_port: int = started["thrift_port"]
+        self.thrift2_port: int = started["thrift2_port"]
         self.zk_port: int = started["zk_port"]
         self.tables = Hbase(self.host, self.thrift_port)
 
@@ -58,28 +59,28 @@ class RunningHbase:
         return tables
 
     def thrift_stop(self) -> None:
-        """Stop the gateway cleanly. It is restarted after the test, here and below."""
+        """Stop the gateways cleanly. They are restarted after the test, here and below."""
         self._gateway("thrift-stop")
 
     def thrift_kill(self) -> None:
-        """Kill the gateway."""
+        """Kill the gateways."""
         self._gateway("thrift-kill")
 
     def thrift_pause(self) -> None:
-        """Pause the gateway: connections stay open without answers."""
+        """Pause the gateways: connections stay open without answers."""
         self._gateway("thrift-pause")
 
     def thrift_resume(self) -> None:
-        """Resume a paused gateway without waiting for an answer."""
+        """Resume paused gateways without waiting for an answer."""
         self._gateway("thrift-resume")
 
     def thrift_start(self) -> None:
-        """Make the gateway run and answer on its previous port."""
+        """Make the gateways run and answer on their previous ports."""
         run_script("hbase", "thrift-start", self.home)
         self._touched = False
 
     def restore(self) -> None:
-        """Restore the gateway after a test."""
+        """Restore the gateways after a test."""
         if self._touched:
             self.thrift_start()
 
