@@ -3,9 +3,11 @@
 Rows and columns are prefixes of each other, full of 00, 01 and ff; times go back and forth, pages are small.
 """
 
+import itertools
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -13,13 +15,15 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tsd.errors import InvalidCell, NoTable
-from tsd.store import Cell, Family, Row, Store, Table, VersionedCells
+from tests.peers.hbase import RunningHbase
+from tsd.errors import InvalidCell, NoTable, StoreDown
+from tsd.store import Cell, Family, Page, Row, Store, Table, VersionedCells
+from tsd.store.hbase.engine import HBaseStore
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
-from tsd.store.versions import UNBOUNDED, VersionPut, Wanted
+from tsd.store.versions import ALL, UNBOUNDED, VersionPut, Wanted
+from tsd.store.versions import END_MS as END
 
-END = 2**63  # above every time
 KEPT = {b"t": UNBOUNDED, b"m": 1, b"n": 2}
 TABLE = Table("versions", tuple(Family(name, versions) for name, versions in KEPT.items()))
 
@@ -76,8 +80,11 @@ calls: st.SearchStrategy[Call] = st.one_of(
 class Model:
     """All versions of a table."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, markers: bool = False) -> None:
+        """`markers`: the newest deleted version of a column hides those that are written later with older times."""
         self.cells: dict[tuple[bytes, bytes, int], bytes] = {}
+        self.markers = markers
+        self.hidden: dict[tuple[bytes, bytes], int] = {}
 
     def row(self, row: bytes, wanted: Wanted) -> list[Cell]:
         found: list[Cell] = []
@@ -89,6 +96,8 @@ class Model:
         return found
 
     def write(self, cell: VersionPut) -> None:
+        if cell.time_ms <= self.hidden.get(cell[:2], -1):
+            return
         self.cells[cell.row, cell.column, cell.time_ms] = cell.value
         held = sorted((each for each in self.cells if each[:2] == cell[:2]), reverse=True)
         for each in held[KEPT[cell.column[:1]] :]:
@@ -100,8 +109,11 @@ class Model:
                 for cell in cells:
                     self.write(cell)
             case Delete(row, columns, until_ms):
-                kept = self.cells.items()
-                self.cells = {k: v for k, v in kept if k[0] != row or k[1] not in columns or k[2] >= until_ms}
+                gone = sorted(k for k in self.cells if k[0] == row and k[1] in columns and k[2] < until_ms)
+                for key in gone:
+                    del self.cells[key]
+                    if self.markers:
+                        self.hidden[key[:2]] = key[2]
             case Get(rows, wanted):
                 return {row: held for row in rows if (held := self.row(row, wanted))}
             case Walk(start, stop, _, wanted):
@@ -160,13 +172,13 @@ def versioned(store: Store) -> VersionedCells:
     return store.versioned_cells
 
 
-async def check(program: list[Call], opened: Opened) -> None:
+async def check(program: list[Call], opened: Opened, *, markers: bool = False, prefix: bytes = b"") -> None:
     """Run a program on a store and on the model, and want the same answers and in the end the same cells."""
-    model = Model()
+    model = Model(markers=markers)
     steps = [*program, Reopen(), Walk(b"", None, 3, Wanted())]
     while steps:
         async with opened() as store:
-            cells = versioned(store)
+            cells = Prefixed(versioned(store), prefix) if prefix else versioned(store)
             await cells.create_tables([TABLE])
             while steps:
                 call = steps.pop(0)
@@ -186,6 +198,101 @@ def test_memory_store(program: list[Call]) -> None:
 def test_embedded_store(program: list[Call]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         trio.run(check, program, in_folder(folder))
+
+
+def in_hbase(hbase: RunningHbase) -> Opened:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Store]:
+        gateways, second = [(hbase.host, hbase.thrift_port)], [(hbase.host, hbase.thrift2_port)]
+        store = HBaseStore(gateways, versions_gateways=second, connections=2)
+        try:
+            yield store
+        finally:
+            await store.aclose()
+
+    return opened
+
+
+class Prefixed:
+    """The rows of a table with a prefix."""
+
+    def __init__(self, cells: VersionedCells, prefix: bytes) -> None:
+        self.cells = cells
+        self.prefix = prefix
+
+    async def create_tables(self, tables: Sequence[Table]) -> list[str]:
+        return await self.cells.create_tables(tables)
+
+    async def put(self, table: str, cells: Sequence[VersionPut]) -> None:
+        await self.cells.put(table, [cell._replace(row=self.prefix + cell.row) for cell in cells])
+
+    async def get(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> dict[bytes, list[Cell]]:
+        found = await self.cells.get(table, [self.prefix + row for row in rows], wanted)
+        return {row[len(self.prefix) :]: cells for row, cells in found.items()}
+
+    async def page(self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL) -> Page:
+        end = self.prefix[:-1] + b"0" if stop is None else self.prefix + stop  # "0" follows "/"
+        page = await self.cells.page(table, self.prefix + start, end, limit=limit, wanted=wanted)
+        at = None if page.next_start is None else page.next_start[len(self.prefix) :]
+        return Page([Row(row.key[len(self.prefix) :], row.cells) for row in page.rows], at)
+
+    async def delete(self, table: str, row: bytes, columns: Collection[bytes], *, until_ms: int = END) -> None:
+        await self.cells.delete(table, self.prefix + row, columns, until_ms=until_ms)
+
+
+prefixes = itertools.count(1)
+
+
+@pytest.mark.hbase
+@given(program=st.lists(calls, max_size=20))
+@settings(deadline=None, max_examples=25)
+def test_hbase_store(hbase: RunningHbase, program: list[Call]) -> None:
+    prefix = b"%06d/" % next(prefixes)
+    trio.run(partial(check, program, in_hbase(hbase), markers=True, prefix=prefix))
+
+
+@pytest.mark.hbase
+async def test_one_call_brings_years_of_a_column_and_its_label(hbase: RunningHbase) -> None:
+    async with in_hbase(hbase)() as store:
+        cells = versioned(store)
+        await cells.create_tables([TABLE])
+        years = [VersionPut(b"one", b"t:size", b"%d" % year, year * 31_556_952_000) for year in range(1, 6)]
+        label = VersionPut(b"one", b"m:label", b"house", 50_000 * 31_556_952_000)
+        await cells.put(TABLE.name, [*years, label])
+        before = store.statistics()["requests"]
+        found = await cells.get(TABLE.name, [b"one"], Wanted(years[0].time_ms))
+        assert store.statistics()["requests"] == before + 1
+        assert [cell.value for cell in found[b"one"]] == [b"house", b"5", b"4", b"3", b"2", b"1"]
+
+
+@pytest.mark.hbase
+async def test_missing_table_and_missing_gateway_raise_errors(hbase: RunningHbase) -> None:
+    async with in_hbase(hbase)() as store:
+        with pytest.raises(NoTable, match="no-versions"):
+            await versioned(store).get("no-versions", [b"row"])
+    closed = HBaseStore([(hbase.host, hbase.thrift_port)], versions_gateways=[(hbase.host, 1)])
+    with pytest.raises(StoreDown, match=":1"):
+        await versioned(closed).get(TABLE.name, [b"row"])
+    await closed.aclose()
+
+
+@pytest.mark.hbase
+async def test_versions_answer_again_after_their_gateway_was_away(hbase: RunningHbase) -> None:
+    async with in_hbase(hbase)() as store:
+        cells = versioned(store)
+        await cells.create_tables([TABLE])
+        await cells.put(TABLE.name, [VersionPut(b"kept", b"t:a", b"v", 1)])
+        hbase.thrift_kill()
+        with pytest.raises(StoreDown):
+            await cells.get(TABLE.name, [b"kept"])
+        hbase.thrift_start()
+        found: dict[bytes, list[Cell]] = {}
+        with trio.fail_after(60):
+            while not found:  # until the backoff after the failure has ended
+                with suppress(StoreDown):
+                    found = await cells.get(TABLE.name, [b"kept"])
+                await trio.lowlevel.checkpoint()
+        assert found == {b"kept": [Cell(b"t:a", b"v", 1)]}
 
 
 @pytest.mark.parametrize("kind", ["memory", "embedded"])

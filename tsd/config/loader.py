@@ -338,6 +338,10 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
     except ValueError as exc:
         yield set(), f"tsd.storage.hbase.thrift: {exc}"
     try:
+        versions_gateways(config)
+    except ValueError as exc:
+        yield set(), f"tsd.storage.hbase.thrift2: {exc}"
+    try:
         cassandra_hosts(config)
     except ValueError as exc:
         yield set(), f"tsd.storage.cassandra.hosts: {exc}"
@@ -459,6 +463,15 @@ def gateways(config: Config) -> list[tuple[str, int]]:
     [('a', 9090), ('::1', 9091)]
     """
     return _addresses(config.thrift)
+
+
+def versions_gateways(config: Config) -> list[tuple[str, int]]:
+    """Return host and port of each gateway of Thrift 2, none if there are none. Raises ValueError.
+
+    >>> versions_gateways(Config(thrift2="")), versions_gateways(Config(thrift2="a:9091"))
+    ([], [('a', 9091)])
+    """
+    return _addresses(config.thrift2) if config.thrift2.strip() else []
 
 
 def cassandra_hosts(config: Config) -> list[tuple[str, int]]:

@@ -266,9 +266,15 @@ class Config(AccessSettings, LimitSettings, BigtableSettings, CassandraSettings,
         "tsd.storage.hbase.thrift", "127.0.0.1:9090",
         "HBase's Thrift gateways (`hbase thrift start`), host:port separated by commas. Calls are distributed over "
         "the gateways that answer.")
+    thrift2: str = setting(
+        "tsd.storage.hbase.thrift2", "",
+        "HBase's gateways of Thrift 2 (`hbase thrift2 start`), host:port separated by commas, for tables whose cells "
+        "keep versions. Their timeout, transport and protocol are those of tsd.storage.hbase.thrift. Empty: none, and "
+        "no such tables.")
     thrift_connections: int = setting(
         "tsd.storage.hbase.thrift.connections", 8,
-        "Connections to all gateways together, which is also the number of concurrent calls.", low=1, high=256)
+        "Connections to all gateways of a kind together, which is also the number of concurrent calls to them.",
+        low=1, high=256)
     thrift_timeout_ms: int = setting(
         "tsd.storage.hbase.thrift.timeout", 15000,
         "Timeout of one call to a gateway. Region moves take seconds.", "ms", low=100)

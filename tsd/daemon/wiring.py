@@ -30,6 +30,7 @@ from tsd.config.loader import (
     layout,
     name_rules,
     state_folder,
+    versions_gateways,
 )
 from tsd.daemon.settings import Clock, now_ms
 from tsd.errors import BadConfig, CorruptRow, NoTable, StoreError
@@ -190,6 +191,7 @@ def hbase_store(config: Config) -> "hbase.HBaseStore":
     """Return the store of the configured gateways, which need not answer. Close it with `aclose`."""
     return hbase.HBaseStore(
         gateways(config),
+        versions_gateways=versions_gateways(config),
         connections=config.thrift_connections,
         timeout_s=config.thrift_timeout_ms / 1000,
         transport=config.thrift_transport,

@@ -88,7 +88,7 @@ class Connection:
         try:
             self._happybase.open()
         except (OSError, TTransportException, UnicodeError) as exc:  # UnicodeError: an invalid host name
-            raise NoAnswer(f"cannot connect: {_reason(exc)}", sent=False) from bare(exc)
+            raise NoAnswer(f"cannot connect: {reason(exc)}", sent=False) from bare(exc)
         if probe:
             self._probe()
             self._socket.set_timeout(timeout_ms)  # type: ignore[no-untyped-call]
@@ -370,19 +370,27 @@ class Connection:
     def _translated(self, call: str, table: str) -> Iterator[None]:
         """Raise StoreErrors for the exceptions of a call."""
         try:
-            yield
+            with translated(self._endpoint, call):
+                yield
         except api.AlreadyExists as exc:
             raise _Exists(f"table {table} already exists") from bare(exc)
         except api.IOError as exc:
-            raise refusal(table, _text(exc.message)) from bare(exc)
+            raise refusal(table, first_line(exc.message)) from bare(exc)
         except api.IllegalArgument as exc:
-            raise StoreError(f"HBase's gateway refused the arguments: {_text(exc.message)}") from bare(exc)
-        except TApplicationException as exc:  # an internal error of the gateway
-            raise StoreError(f"{self._endpoint} failed to execute {call}: {_text(exc.message)}") from bare(exc)
-        except TimeoutError as exc:
-            raise NoAnswer(f"{self._endpoint} did not answer {call} in time", timed_out=True) from bare(exc)
-        except (OSError, TTransportException) as exc:
-            raise NoAnswer(f"{self._endpoint} gave no answer to {call}: {_reason(exc)}") from bare(exc)
+            raise StoreError(f"HBase's gateway refused the arguments: {first_line(exc.message)}") from bare(exc)
+
+
+@contextmanager
+def translated(endpoint: str, call: str) -> Iterator[None]:
+    """Raise StoreErrors for the exceptions of a call that HBase did not make."""
+    try:
+        yield
+    except TApplicationException as exc:  # an internal error of the gateway
+        raise StoreError(f"{endpoint} failed to execute {call}: {first_line(exc.message)}") from bare(exc)
+    except TimeoutError as exc:
+        raise NoAnswer(f"{endpoint} did not answer {call} in time", timed_out=True) from bare(exc)
+    except (OSError, TTransportException) as exc:
+        raise NoAnswer(f"{endpoint} gave no answer to {call}: {reason(exc)}") from bare(exc)
 
 
 class _Exists(StoreError):
@@ -391,14 +399,14 @@ class _Exists(StoreError):
 
 def refusal(table: str, text: str) -> StoreError:
     """Return the error for a Thrift IOError, which has only a text from Java. After a put to a missing table the text
-    names only the table, not the exception.
+    names only the table, not the exception; Thrift 2's may be the table's name alone.
 
     >>> refusal("tsdb", "org.apache.hadoop.hbase.NotServingRegionException: tsdb,,1795 is not online")
     StoreBusy('HBase is busy: org.apache.hadoop.hbase.NotServingRegionException: tsdb,,1795 is not online')
     >>> refusal("tsdb", "RetriesExhaustedWithDetailsException: Failed 3 actions: tsdb: 3 times, servers with…")
     NoTable('there is no table tsdb in HBase: create it with `tsd create-tables`')
     """
-    if "TableNotFoundException" in text or re.search(rf"actions?: {re.escape(table)}: \d+ time", text):
+    if text == table or "TableNotFoundException" in text or re.search(rf"actions?: {re.escape(table)}: \d+ time", text):
         return NoTable(f"there is no table {table} in HBase: create it with `tsd create-tables`")
     if "TableExistsException" in text:
         return _Exists(f"table {table} already exists")
@@ -407,11 +415,12 @@ def refusal(table: str, text: str) -> StoreError:
     return StoreBusy(f"HBase is busy: {text}")
 
 
-def _text(message: bytes | str | None) -> str:
+def first_line(message: bytes | str | None) -> str:
     """Return the first line of a message, which is bytes unless thriftpy2 decodes it."""
     shown = message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
     return (shown.splitlines() or [""])[0][:TEXT_CHARS]
 
 
-def _reason(exc: Exception) -> str:
-    return _text(exc.message) if isinstance(exc, TTransportException) else str(exc)
+def reason(exc: Exception) -> str:
+    """Return the text of an exception."""
+    return first_line(exc.message) if isinstance(exc, TTransportException) else str(exc)

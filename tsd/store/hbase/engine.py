@@ -1,10 +1,6 @@
-"""The HBase engine. Each call to a Thrift gateway has its own worker thread and connection.
+"""The HBase engine. `tsd.store.hbase.calls` makes its calls, and retries all but check_and_put, create and increment.
 
-trio waits for a thread even if its caller is cancelled, so a connection never returns to the pool in the middle of an
-answer; the socket timeout bounds the wait. The region server's clock sets the timestamps.
-
-Idempotent calls are retried: on a new connection if the old one was closed while idle, and after a backoff if HBase is
-busy. check_and_put, create and increment are not retried; they go to another gateway only if sending failed.
+The region server's clock sets the timestamps.
 """
 
 from collections import Counter
@@ -13,11 +9,10 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from types import MappingProxyType
-from typing import Concatenate, ParamSpec, TypeVar
 
 import trio
 
-from tsd.errors import StoreBusy, StoreDown, StoreError, bare
+from tsd.errors import StoreError
 from tsd.store import (
     Capabilities,
     Cell,
@@ -34,24 +29,24 @@ from tsd.store import (
     WideRows,
 )
 from tsd.store.cells import HAS_CELL_LOOP
+from tsd.store.hbase.calls import GatewayCalls
 from tsd.store.hbase.connection import Connection
-from tsd.store.hbase.pool import Address, ConnectionPool, Lease, NoAnswer
-from tsd.store.retry import backoff, run_bounded
+from tsd.store.hbase.pool import Address
+from tsd.store.hbase.thrift2 import VersionsConnection
+from tsd.store.hbase.versions import HBaseVersions
+from tsd.store.retry import backoff
 from tsd.store.rules import whole_rows
 from tsd.store.timing import new_latencies, timed
-
-T = TypeVar("T")
-P = ParamSpec("P")
 
 BATCH_CELLS = 1000  # per mutateRows: 140,000 cells/s, larger batches are not faster
 BATCH_BYTES = 1 << 20  # of values: a gateway with a framed transport accepts 2 MiB at once
 GET_ROWS = 100  # per call, with all their columns
 GET_CELLS = 1000  # per call, if columns are named
 CREATE_CELLS = 50  # per lease of a connection
-CONCURRENT_PARTS = 4  # per call of the store
 CONCURRENT_CREATES = 8  # each waits for a sync of HBase's log, and concurrent ones share a sync
-NOT_IDEMPOTENT = {Connection.check_and_put, Connection.create, Connection.increment}
-FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.1, 2.0, 5  # while HBase is busy: 3 to 5 s in all
+NOT_IDEMPOTENT: frozenset[Callable[..., object]] = frozenset(
+    {Connection.check_and_put, Connection.create, Connection.increment}
+)
 NEXT_MS_S = 0.002  # wait until the region server's clock shows a later millisecond
 
 
@@ -66,13 +61,13 @@ class HBaseStore:
     range_deletes: RangeDeletes | None = None
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
-    versioned_cells: VersionedCells | None = None
     wide_rows: WideRows | None = None
 
     def __init__(
         self,
         gateways: Sequence[Address],
         *,
+        versions_gateways: Sequence[Address] = (),
         connections: int = 8,
         timeout_s: float = 15.0,
         transport: str = "buffered",
@@ -80,10 +75,17 @@ class HBaseStore:
     ) -> None:
         """`gateways` are (host, port); `connections` is the limit for all of them together. A call fails if its gateway
         sends nothing for `timeout_s`. `transport` ("buffered", "framed") and `protocol` ("binary", "compact") must be
-        those of the gateways."""
-        self._connect = partial(Connection, timeout_s=timeout_s, transport=transport, protocol=protocol)
-        self._pool: ConnectionPool[Connection] = ConnectionPool(gateways, trio.current_time)
-        self._connections = connections
+        those of the gateways. `versions_gateways` speak Thrift 2, and read and write cells of several versions; without
+        any there are none."""
+        self._count: Counter[str] = Counter()
+        open_connection = partial(Connection, timeout_s=timeout_s, transport=transport, protocol=protocol)
+        self._calls = GatewayCalls(open_connection, gateways, connections, self._count, once=NOT_IDEMPOTENT)
+        self.versioned_cells: VersionedCells | None = None
+        self._version_calls: GatewayCalls[VersionsConnection] | None = None
+        if versions_gateways:
+            open_second = partial(VersionsConnection, timeout_s=timeout_s, transport=transport, protocol=protocol)
+            self._version_calls = GatewayCalls(open_second, versions_gateways, connections, self._count)
+            self.versioned_cells = HBaseVersions(self._version_calls, self.create_tables)
         self.capabilities = Capabilities(
             ascending_timestamps=False,
             shared=True,
@@ -93,9 +95,6 @@ class HBaseStore:
             call_timeout_s=timeout_s,
             endpoints=tuple("{}:{}".format(*address) for address in gateways),
         )
-        self._slots = trio.Semaphore(connections, max_value=connections)
-        self._threads = trio.CapacityLimiter(connections)  # as many threads as slots
-        self._count: Counter[str] = Counter()
         self.latencies = new_latencies()
         self._next_ms_at = 0.0  # a put from this time on gets later timestamps than all before
 
@@ -115,7 +114,7 @@ class HBaseStore:
         """See Store. Raise StoreError if a table exists but is disabled."""
         existing = await self.tables()
         absent = [table for table in tables if table.name not in existing]
-        made = [table.name for table in absent if await self._call(Connection.create_table, table, compression)]
+        made = [table.name for table in absent if await self._calls.call(Connection.create_table, table, compression)]
         for table in tables:
             await self._wait_for(table.name)
         return made
@@ -123,7 +122,7 @@ class HBaseStore:
     async def _wait_for(self, table: str) -> None:
         """Wait until a table can be used. While another process creates it, it is visible before it is usable."""
         for wait_s in backoff(0.05, 1.0, 20):
-            if await self._call(Connection.is_enabled, table):
+            if await self._calls.call(Connection.is_enabled, table):
                 return
             await trio.sleep(wait_s)
         raise StoreError(f"table {table} exists, but is not enabled")
@@ -131,11 +130,11 @@ class HBaseStore:
     async def drop_tables(self, tables: Iterable[str]) -> None:
         """Delete these tables and their contents. Not part of Store: for temporary tables of tests."""
         for table in tables:
-            await self._call(Connection.drop_table, table)
+            await self._calls.call(Connection.drop_table, table)
 
     async def tables(self) -> list[str]:
         """See Store."""
-        return await self._call(Connection.tables)
+        return await self._calls.call(Connection.tables)
 
     @timed
     async def get(
@@ -148,7 +147,7 @@ class HBaseStore:
         keys = [row for row in dict.fromkeys(rows) if row]  # HBase refuses an empty row key
         parts = (keys[at : at + size] for at in range(0, len(keys), size))
         wanted = None if columns is None else frozenset(columns)
-        found = await self._spread(Connection.get, ((table, part, wanted) for part in parts))
+        found = await self._calls.spread(Connection.get, ((table, part, wanted) for part in parts))
         return {row: cells for part in found for row, cells in part.items()}
 
     @timed
@@ -158,7 +157,7 @@ class HBaseStore:
             await trio.sleep_until(self._next_ms_at)
         parts = whole_rows(cells, most_cells=BATCH_CELLS, most_bytes=BATCH_BYTES)
         try:
-            await self._spread(Connection.put, ((table, part, time_ms) for part in parts))
+            await self._calls.spread(Connection.put, ((table, part, time_ms) for part in parts))
         finally:
             self._next_ms_at = trio.current_time() + NEXT_MS_S
         self._count["cells_put"] += len(cells)
@@ -168,7 +167,7 @@ class HBaseStore:
         """See Store."""
         rows = iter(columns.items())
         parts = iter(lambda: dict(islice(rows, GET_ROWS)), {})
-        await self._spread(Connection.delete, ((table, part, up_to_ms) for part in parts))
+        await self._calls.spread(Connection.delete, ((table, part, up_to_ms) for part in parts))
         if up_to_ms is None:  # HBase 2.6.1 hid 682 of 3,000 puts in the same millisecond as the delete before them
             await trio.sleep(NEXT_MS_S)
 
@@ -187,7 +186,7 @@ class HBaseStore:
             await trio.lowlevel.checkpoint()
             return Page([], None)  # HBase takes an empty range (start = stop) for that single row
         wanted = None if columns is None else frozenset(columns)
-        return await self._call(Connection.page, table, start, stop, limit, wanted)
+        return await self._calls.call(Connection.page, table, start, stop, limit, wanted)
 
     @timed
     async def read_cells(
@@ -197,7 +196,9 @@ class HBaseStore:
         if stop is not None and start >= stop:
             await trio.lowlevel.checkpoint()
             return CellPage([], [], [], 0, [], None)
-        return await self._call_near(cursor.address, Connection.read_cells, table, start, stop, limit_bytes, cursor)
+        return await self._calls.call_near(
+            cursor.address, Connection.read_cells, table, start, stop, limit_bytes, cursor
+        )
 
     async def signatures(
         self, table: str, start: bytes, stop: bytes | None, *, width: int, rows: int
@@ -206,32 +207,32 @@ class HBaseStore:
         if stop is not None and start >= stop:
             await trio.lowlevel.checkpoint()
             return {}
-        return await self._call(Connection.signatures, table, start, stop, width, rows)
+        return await self._calls.call(Connection.signatures, table, start, stop, width, rows)
 
     async def close_cursor(self, table: str, cursor: Cursor) -> None:
         """See CellReader. Otherwise the region server keeps the scanner for a minute."""
         if cursor.scanner is not None:
             with suppress(StoreError):
-                await self._call_near(cursor.address, Connection.close_scanner, table, cursor)
+                await self._calls.call_near(cursor.address, Connection.close_scanner, table, cursor)
 
     async def check_and_put(
         self, table: str, row: bytes, column: bytes, value: bytes, *, expected: bytes | None
     ) -> bool:
         """See Store. The result may be False although the cell was written: HBase's client in the gateway may send the
         request twice, and the second one fails."""
-        return await self._call(Connection.check_and_put, table, Put(row, column, value), expected)
+        return await self._calls.call(Connection.check_and_put, table, Put(row, column, value), expected)
 
     @timed
     async def create(self, table: str, cells: Sequence[Put]) -> list[bool]:
         """See Store."""
         parts = (cells[at : at + CREATE_CELLS] for at in range(0, len(cells), CREATE_CELLS))
-        done = await self._spread(Connection.create, ((table, part) for part in parts), limit=CONCURRENT_CREATES)
+        done = await self._calls.spread(Connection.create, ((table, part) for part in parts), limit=CONCURRENT_CREATES)
         return [new for part in done for new in part]
 
     @timed
     async def increment(self, table: str, row: bytes, column: bytes, by: int) -> int:
         """See Store."""
-        return await self._call(Connection.increment, table, row, column, by)
+        return await self._calls.call(Connection.increment, table, row, column, by)
 
     @timed
     async def sync(self) -> None:
@@ -240,77 +241,14 @@ class HBaseStore:
 
     async def aclose(self) -> None:
         """See Store."""
-        self._pool.close()
+        self._calls.close()
+        if self._version_calls is not None:
+            self._version_calls.close()
         await trio.lowlevel.checkpoint()
 
     def statistics(self) -> Mapping[str, int]:
         """See Store."""
-        pool = {"connections_opened": self._pool.opened, "gateways_down": self._pool.down}
-        return MappingProxyType({**self._count, **pool})
-
-    async def _spread(
-        self, method: Callable[..., T], parts: Iterable[tuple[object, ...]], *, limit: int = CONCURRENT_PARTS
-    ) -> list[T]:
-        """Call `method` for each of `parts`, up to `limit` at a time; return the answers in the order of the parts.
-        Raise as `run_bounded` does."""
-        answers: dict[int, T] = {}
-
-        async def call(numbered: tuple[int, tuple[object, ...]]) -> None:
-            number, part = numbered
-            answers[number] = await self._call(method, *part)
-
-        await run_bounded(enumerate(parts), call, limit=min(limit, self._connections))
-        return [answers[number] for number in sorted(answers)]
-
-    async def _call(self, method: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return a gateway's answer to a call. Raise StoreDown if a call in NOT_IDEMPOTENT may have been executed."""
-        return await self._call_near(None, method, *args, **kwargs)
-
-    async def _call_near(
-        self, near: Address | None, method: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Do the same, and prefer the gateway `near` if it is available."""
-        self._count[method.__name__] += 1
-        once = method in NOT_IDEMPOTENT
-
-        def call(connection: Connection) -> T:
-            return method(connection, *args, **kwargs)
-
-        for wait_s in backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES):
-            try:
-                return await self._send(call, once=once, near=near)
-            except StoreBusy as exc:
-                self._count["errors"] += 1
-                if once:
-                    raise StoreDown(f"{method.__name__} may or may not have been executed: {exc}") from bare(exc)
-            self._count["retries"] += 1
-            await trio.sleep(wait_s)
-        return await self._send(call, once=once, near=near)
-
-    async def _send(self, call: Callable[[Connection], T], *, once: bool, near: Address | None) -> T:
-        """Try one gateway after the other until the call is sent. If a connection was closed while idle, send the call
-        once more. Do not retry after a timeout: that would give a slow gateway more work."""
-        fresh = False
-        for _ in range(len(self._pool) + 1):
-            try:
-                async with self._slots:
-                    with self._pool.lease(fresh=fresh, near=near) as lease:
-                        before = lease.connection.requests if lease.connection else 0
-                        try:
-                            return await trio.to_thread.run_sync(self._run, lease, call, limiter=self._threads)
-                        finally:
-                            self._count["requests"] += (lease.connection.requests if lease.connection else 0) - before
-            except NoAnswer as exc:
-                self._count["errors"] += 1
-                lost = exc.with_traceback(None)  # breaks a reference cycle with this frame
-                if exc.sent and (once or fresh or exc.timed_out or not lease.reused):
-                    break
-                fresh = fresh or exc.sent
-                self._count["retries"] += 1
-        raise StoreDown(str(lost)) from lost
-
-    def _run(self, lease: Lease[Connection], call: Callable[[Connection], T]) -> T:
-        """Execute a call on the leased connection. Runs in a thread."""
-        if lease.connection is None:
-            lease.connection = self._connect(lease.address, probe=lease.probe)
-        return call(lease.connection)
+        opened, down = self._calls.pool.opened, self._calls.pool.down
+        if self._version_calls is not None:
+            opened, down = opened + self._version_calls.pool.opened, down + self._version_calls.pool.down
+        return MappingProxyType({**self._count, "connections_opened": opened, "gateways_down": down})

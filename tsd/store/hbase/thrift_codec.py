@@ -38,7 +38,7 @@ if HAS_CELL_LOOP:
     from tsd.store import _cells
 
 
-class _CheckedProtocol:
+class CheckedProtocol:
     """Numbers each request and accepts only the answer with its number and name.
 
     Otherwise a later call could get the answer of an earlier one. thriftpy2 numbers every message 0 and checks neither.
@@ -94,11 +94,11 @@ class Socket(TSocket):
         return part
 
 
-class _Binary(_CheckedProtocol, TBinaryProtocol):
+class _Binary(CheckedProtocol, TBinaryProtocol):
     pass
 
 
-class _Compact(_CheckedProtocol, TCompactProtocol):
+class _Compact(CheckedProtocol, TCompactProtocol):
     pass
 
 

@@ -1,0 +1,135 @@
+"""Calls to several Thrift gateways, each in a worker thread on a connection of its own.
+
+trio waits for a thread even if its caller is cancelled, so a connection never returns to the pool in the middle of an
+answer; the socket timeout bounds the wait.
+
+Idempotent calls are retried: on a new connection if the old one was closed while idle, and after a backoff if HBase is
+busy. The others go to another gateway only if sending failed.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+import trio
+
+from tsd.errors import StoreBusy, StoreDown, bare
+from tsd.store.hbase.pool import Address, ConnectionPool, Lease, NoAnswer, PooledConnection
+from tsd.store.retry import backoff, run_bounded
+
+CONCURRENT_PARTS = 4  # per call of the store
+FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.1, 2.0, 5  # while HBase is busy: 3 to 5 s in all
+
+
+class GatewayConnection(PooledConnection, Protocol):
+    """A connection whose methods are calls."""
+
+    @property
+    def requests(self) -> int:
+        """Requests sent since it was opened."""
+        ...
+
+
+T = TypeVar("T")
+P = ParamSpec("P")
+C = TypeVar("C", bound=GatewayConnection)
+C_co = TypeVar("C_co", covariant=True)
+
+
+class Connect(Protocol[C_co]):
+    """Opens a connection to a gateway. `probe`: the last call to it failed. Raises NoAnswer."""
+
+    def __call__(self, address: Address, /, *, probe: bool) -> C_co: ...
+
+
+class GatewayCalls(Generic[C]):
+    """Calls to the gateways of one kind, as many at once as there are connections."""
+
+    def __init__(
+        self,
+        connect: Connect[C],
+        gateways: Sequence[Address],
+        connections: int,
+        count: Counter[str],
+        *,
+        once: Collection[Callable[..., object]] = (),
+    ) -> None:
+        """`count` counts calls, requests, errors and retries. `once` are the methods that may not be repeated."""
+        self._connect = connect
+        self.pool: ConnectionPool[C] = ConnectionPool(gateways, trio.current_time)
+        self._connections = connections
+        self._once = once
+        self._count = count
+        self._slots = trio.Semaphore(connections, max_value=connections)
+        self._threads = trio.CapacityLimiter(connections)  # as many threads as slots
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.pool.close()
+
+    async def spread(
+        self, method: Callable[..., T], parts: Iterable[tuple[object, ...]], *, limit: int = CONCURRENT_PARTS
+    ) -> list[T]:
+        """Call `method` for each of `parts`, up to `limit` at a time; return the answers in the order of the parts.
+        Raise as `run_bounded` does."""
+        answers: dict[int, T] = {}
+
+        async def call(numbered: tuple[int, tuple[object, ...]]) -> None:
+            number, part = numbered
+            answers[number] = await self.call(method, *part)
+
+        await run_bounded(enumerate(parts), call, limit=min(limit, self._connections))
+        return [answers[number] for number in sorted(answers)]
+
+    async def call(self, method: Callable[Concatenate[C, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return a gateway's answer. Raise StoreDown if a call that may not be repeated may have been executed."""
+        return await self.call_near(None, method, *args, **kwargs)
+
+    async def call_near(
+        self, near: Address | None, method: Callable[Concatenate[C, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Do the same, and prefer the gateway `near` if it is available."""
+        self._count[method.__name__] += 1
+        once = method in self._once
+
+        def call(connection: C) -> T:
+            return method(connection, *args, **kwargs)
+
+        for wait_s in backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES):
+            try:
+                return await self._send(call, once=once, near=near)
+            except StoreBusy as exc:
+                self._count["errors"] += 1
+                if once:
+                    raise StoreDown(f"{method.__name__} may or may not have been executed: {exc}") from bare(exc)
+            self._count["retries"] += 1
+            await trio.sleep(wait_s)
+        return await self._send(call, once=once, near=near)
+
+    async def _send(self, call: Callable[[C], T], *, once: bool, near: Address | None) -> T:
+        """Try one gateway after the other until the call is sent. If a connection was closed while idle, send the call
+        once more. Do not retry after a timeout: that would give a slow gateway more work."""
+        fresh = False
+        for _ in range(len(self.pool) + 1):
+            try:
+                async with self._slots:
+                    with self.pool.lease(fresh=fresh, near=near) as lease:
+                        before = lease.connection.requests if lease.connection else 0
+                        try:
+                            return await trio.to_thread.run_sync(self._run, lease, call, limiter=self._threads)
+                        finally:
+                            self._count["requests"] += (lease.connection.requests if lease.connection else 0) - before
+            except NoAnswer as exc:
+                self._count["errors"] += 1
+                lost = exc.with_traceback(None)  # breaks a reference cycle with this frame
+                if exc.sent and (once or fresh or exc.timed_out or not lease.reused):
+                    break
+                fresh = fresh or exc.sent
+                self._count["retries"] += 1
+        raise StoreDown(str(lost)) from lost
+
+    def _run(self, lease: Lease[C], call: Callable[[C], T]) -> T:
+        """Execute a call on the leased connection. Runs in a thread."""
+        if lease.connection is None:
+            lease.connection = self._connect(lease.address, probe=lease.probe)
+        return call(lease.connection)

@@ -1,0 +1,259 @@
+"""One connection to an HBase gateway of Thrift API version 2, which reads and writes versions of cells.
+
+Thrift 1 has neither a time range nor versions in a get of a row. As in `connection`, all calls block, and after any
+exception the caller closes the connection.
+"""
+
+import io
+import select
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import thriftpy2
+from thriftpy2.protocol import TCyBinaryProtocol
+from thriftpy2.thrift import TClient
+from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport, TTransportException
+
+from tsd.errors import StoreError, bare
+from tsd.store.cells import Cell, Row
+from tsd.store.hbase.connection import (
+    BUFFER_BYTES,
+    NO_SCANNER,
+    PROBE_S,
+    TRANSPORTS,
+    first_line,
+    reason,
+    refusal,
+    translated,
+)
+from tsd.store.hbase.pool import Address, NoAnswer
+from tsd.store.hbase.thrift_codec import PROTOCOLS, CheckedProtocol, Socket
+from tsd.store.versions import VersionPut
+
+FIRST_ROWS = 32  # first request of a scan, to measure the size of its rows
+PAGE_BYTES = 4 << 20  # of values: approximate size of a page
+CACHED_ROWS = 500  # per request of the gateway to the region server
+LATEST = 2**63 - 1  # HBase's end of a range without one
+ALL_VERSIONS = 2**31 - 1
+
+# The parts of HBase's Thrift 2 interface that are used here.
+INTERFACE = """
+struct TTimeRange { 1: required i64 minStamp, 2: required i64 maxStamp }
+struct TColumn { 1: required binary family, 2: optional binary qualifier, 3: optional i64 timestamp }
+struct TColumnValue {
+  1: required binary family, 2: required binary qualifier, 3: required binary value, 4: optional i64 timestamp
+}
+struct TResult { 1: optional binary row, 2: required list<TColumnValue> columnValues }
+struct TGet {
+  1: required binary row, 2: optional list<TColumn> columns, 4: optional TTimeRange timeRange,
+  5: optional i32 maxVersions
+}
+struct TPut { 1: required binary row, 2: required list<TColumnValue> columnValues }
+struct TDelete { 1: required binary row, 2: optional list<TColumn> columns, 4: optional i32 deleteType }
+struct TScan {
+  1: optional binary startRow, 2: optional binary stopRow, 3: optional list<TColumn> columns,
+  4: optional i32 caching, 5: optional i32 maxVersions, 6: optional TTimeRange timeRange,
+  13: optional map<binary, TTimeRange> colFamTimeRangeMap
+}
+struct TTableName { 1: optional binary ns, 2: required binary qualifier }
+struct TColumnFamilyDescriptor { 1: required binary name, 10: optional i32 maxVersions }
+struct TTableDescriptor { 1: required TTableName tableName, 2: optional list<TColumnFamilyDescriptor> columns }
+exception TIOError { 1: optional string message }
+exception TIllegalArgument { 1: optional string message }
+service THBaseService {
+  list<TResult> getMultiple(1: binary table, 2: list<TGet> tgets) throws (1: TIOError io)
+  void putMultiple(1: binary table, 2: list<TPut> tputs) throws (1: TIOError io)
+  void deleteSingle(1: binary table, 2: TDelete tdelete) throws (1: TIOError io)
+  i32 openScanner(1: binary table, 2: TScan tscan) throws (1: TIOError io)
+  list<TResult> getScannerRows(1: i32 scannerId, 2: i32 numRows) throws (1: TIOError io, 2: TIllegalArgument ia)
+  void closeScanner(1: i32 scannerId) throws (1: TIOError io, 2: TIllegalArgument ia)
+  TTableDescriptor getTableDescriptor(1: TTableName table) throws (1: TIOError io)
+}
+"""
+api: Any = thriftpy2.load_fp(io.StringIO(INTERFACE), "tsd_hbase_thrift2_thrift")
+DELETE_COLUMNS = 1  # deletes also all older versions
+
+
+class _FastBinary(CheckedProtocol, TCyBinaryProtocol):
+    pass
+
+
+FAST_TRANSPORTS = {"buffered": TCyBufferedTransport, "framed": TCyFramedTransport}
+
+
+class Selection(NamedTuple):
+    """Versions that HBase selects: columns of some families (None: of all) within a range of times."""
+
+    columns: Sequence[bytes] | None  # a family: all of its columns
+    since_ms: int
+    until_ms: int
+    versions: int
+    family_since: Mapping[bytes, int] = {}  # families without an end, in scans
+
+
+class VersionsConnection:
+    """A connection to one gateway of Thrift 2."""
+
+    def __init__(
+        self, address: Address, *, timeout_s: float, transport: str, protocol: str, probe: bool = False
+    ) -> None:
+        """Connect, as `connection.Connection` does."""
+        first_ms, timeout_ms = (max(round(wait_s * 1000), 1) for wait_s in (min(PROBE_S, timeout_s), timeout_s))
+        self._endpoint = "{}:{}".format(*address)
+        self._socket = Socket(*address, socket_timeout=first_ms if probe else timeout_ms)  # type: ignore[no-untyped-call]
+        if protocol == "binary":
+            self._transport: Any = FAST_TRANSPORTS[transport](self._socket)
+            self._coded: Any = _FastBinary(self._transport, decode_response=False)  # type: ignore[no-untyped-call]
+        else:
+            self._transport = TRANSPORTS[transport](self._socket, BUFFER_BYTES)
+            self._coded = PROTOCOLS[protocol](self._transport, decode_response=False)
+        self._client = TClient(api.THBaseService, self._coded)
+        try:
+            self._transport.open()
+        except (OSError, TTransportException, UnicodeError) as exc:  # UnicodeError: an invalid host name
+            raise NoAnswer(f"cannot connect: {reason(exc)}", sent=False) from bare(exc)
+        if probe:
+            self._probe()
+            self._socket.set_timeout(timeout_ms)  # type: ignore[no-untyped-call]
+
+    def _probe(self) -> None:
+        """Have the gateway answer a call. Raise NoAnswer (not sent: the call that waits for the probe was not)."""
+        try:
+            self._call("closeScanner", "", NO_SCANNER)
+        except NoAnswer as exc:
+            self.close()
+            raise NoAnswer(str(exc), sent=False, timed_out=exc.timed_out) from exc
+        except StoreError:
+            pass
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._transport.close()
+
+    def stale(self) -> bool:
+        """Return whether bytes or the end of the stream can be read although no request was sent."""
+        poll = select.poll()
+        poll.register(self._socket.sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+    @property
+    def requests(self) -> int:
+        """Requests sent since it was opened."""
+        return int(self._coded.requests)
+
+    def family_versions(self, table: str) -> dict[bytes, int]:
+        """Return how many versions each family of a table keeps."""
+        descriptor = self._call("getTableDescriptor", table, api.TTableName(qualifier=table.encode()))
+        return {family.name: family.maxVersions for family in descriptor.columns}
+
+    def get_versions(
+        self, table: str, rows: Sequence[bytes], selections: Sequence[Selection]
+    ) -> dict[bytes, list[Cell]]:
+        """Return the cells of each row that any of the selections finds, in order."""
+        gets = [
+            api.TGet(row=row, columns=_columns(chosen.columns), timeRange=_range(chosen), maxVersions=chosen.versions)
+            for row in rows
+            for chosen in selections
+        ]
+        answer = self._call("getMultiple", table, table.encode(), gets)
+        if len(answer) != len(gets):
+            raise NoAnswer(f"requested {len(gets)} rows, got {len(answer)}")
+        found: dict[bytes, list[Cell]] = {}
+        for get, result in zip(gets, answer, strict=True):
+            if result.columnValues:
+                if result.row != get.row:
+                    raise NoAnswer(f"requested row {get.row.hex()}, got {result.row!r}")
+                found.setdefault(get.row, []).extend(_cells(result))
+        if len(selections) > 1:
+            for cells in found.values():
+                cells.sort(key=attrgetter("column"))
+        return found
+
+    def put_versions(self, table: str, cells: Sequence[VersionPut]) -> None:
+        """Write versions."""
+        puts = [
+            api.TPut(row=row, columnValues=[_column_value(cell) for cell in of_row])
+            for row, of_row in groupby(cells, attrgetter("row"))
+        ]
+        self._call("putMultiple", table, table.encode(), puts)
+
+    def delete_versions(self, table: str, row: bytes, times: Mapping[bytes, int]) -> None:
+        """Delete the version of each column with a time, and all older ones."""
+        columns = [api.TColumn(*column.split(b":", 1), time_ms) for column, time_ms in times.items()]
+        self._call("deleteSingle", table, table.encode(), api.TDelete(row, columns, DELETE_COLUMNS))
+
+    def page_versions(
+        self, table: str, start: bytes, stop: bytes | None, limit: int, chosen: Selection
+    ) -> tuple[list[Row], bytes | None]:
+        """Return up to `limit` rows from `start` to before `stop`, and the first row of the next page."""
+        ranges = {family: api.TTimeRange(since, LATEST) for family, since in chosen.family_since.items()}
+        scan = api.TScan(
+            startRow=start,
+            stopRow=stop,
+            columns=_columns(chosen.columns),
+            caching=min(limit, CACHED_ROWS),
+            maxVersions=chosen.versions,
+            timeRange=_range(chosen),
+            colFamTimeRangeMap=ranges or None,
+        )
+        scanner = self._call("openScanner", table, table.encode(), scan)
+        try:
+            return self._read_rows(table, scanner, limit)
+        finally:
+            with suppress(StoreError):
+                self._call("closeScanner", table, scanner)
+
+    def _read_rows(self, table: str, scanner: int, limit: int) -> tuple[list[Row], bytes | None]:
+        rows: list[Row] = []
+        size = 0
+        wanted = min(limit, FIRST_ROWS)
+        while True:
+            answer = self._call("getScannerRows", table, scanner, wanted)
+            for result in answer:
+                row = Row(result.row, _cells(result))
+                rows.append(row)
+                size += sum(len(cell.value) for cell in row.cells)
+            if len(answer) < wanted:
+                return rows, None
+            if len(rows) >= limit or size >= PAGE_BYTES:
+                return rows, rows[-1].key + b"\0"
+            wanted = min(limit - len(rows), max((PAGE_BYTES - size) * len(rows) // (size + 1), 1))
+
+    def _call(self, call: str, table: str, *arguments: object) -> Any:
+        """Return the answer to a call. `table` is for error messages."""
+        with self._errors(table), translated(self._endpoint, call):
+            return getattr(self._client, call)(*arguments)
+
+    @contextmanager
+    def _errors(self, table: str) -> Iterator[None]:
+        """Raise StoreErrors for HBase's exceptions."""
+        try:
+            yield
+        except api.TIOError as exc:
+            raise refusal(table, first_line(exc.message)) from bare(exc)
+        except api.TIllegalArgument as exc:
+            raise StoreError(f"HBase's gateway refused the arguments: {first_line(exc.message)}") from bare(exc)
+
+
+def _range(chosen: Selection) -> Any:
+    return api.TTimeRange(chosen.since_ms, chosen.until_ms)
+
+
+def _columns(columns: Collection[bytes] | None) -> list[Any] | None:
+    """Return columns and whole families as Thrift has them."""
+    if columns is None:
+        return None
+    return [api.TColumn(*column.split(b":", 1)) for column in columns]
+
+
+def _column_value(cell: VersionPut) -> Any:
+    family, _, qualifier = cell.column.partition(b":")
+    return api.TColumnValue(family, qualifier, cell.value, cell.time_ms)
+
+
+def _cells(result: Any) -> list[Cell]:
+    """Return the cells of a row."""
+    return [Cell(each.family + b":" + each.qualifier, each.value, each.timestamp) for each in result.columnValues]
