@@ -120,16 +120,22 @@ async def copy_points(
 
 
 class _Lookup:
-    """Keys of series by their numbers in the source."""
+    """Keys and texts of series by their numbers in the source."""
 
-    def __init__(self, keys: Sequence[SeriesKey | None]) -> None:
+    def __init__(self, keys: Sequence[SeriesKey | None], texts: Sequence[SeriesText | None], first: int) -> None:
+        """`first`: positive, and another for each metric."""
         self._keys = keys
+        self._texts = texts
+        self._first = first
 
     def keys(self, numbers: Int32) -> SeriesKeys:
         return SeriesKeys.of(self._keys[number] for number in numbers.tolist())
 
+    def text(self, number: int) -> SeriesText | None:
+        return self._texts[number]
+
     def generations(self, numbers: Int32) -> Int64:
-        return np.ones(len(numbers), np.int64)
+        return np.full(len(numbers), self._first, np.int64)
 
 
 class _MetricCopy:
@@ -141,6 +147,7 @@ class _MetricCopy:
         self._stats = stats
         self._progress = progress
         self._keys: list[SeriesKey | None] = []  # by number; None: the target refuses the series
+        self._texts: list[SeriesText | None] = []  # the same
         self._window: list[Columns] = []
         self._points = 0
 
@@ -184,26 +191,30 @@ class _MetricCopy:
         tagvs = await found.names(Kind.TAGV, list(dict.fromkeys(tagv for pairs in split for _, tagv in pairs)))
         for pairs in split:
             tags = {tagks[tagk]: tagvs[tagv] for tagk, tagv in pairs}
-            self._keys.append(await self._key(tags))
+            text, key = await self._key(tags)
+            self._texts.append(text)
+            self._keys.append(key)
 
-    async def _key(self, tags: dict[str, str]) -> SeriesKey | None:
+    async def _key(self, tags: dict[str, str]) -> tuple[SeriesText | None, SeriesKey | None]:
         shown = f"{self._metric} {' '.join(f'{tagk}={tagv}' for tagk, tagv in tags.items())}"
         try:
             text = series_text(self._metric, tags, self._target)
         except BadLine as error:
             self._stats.refuse(shown, str(error))
-            return None
+            return None, None
         resolved = await self._target.tables.resolver.resolve([text])
         if resolved.refused:
             self._stats.refuse(shown, str(resolved.refused[0]))
-            return None
-        return next(iter(resolved.keys))
+            return None, None
+        return text, next(iter(resolved.keys))
 
     async def _write(self) -> None:
         """Write the points of the window."""
         if self._points:
             parts = [np.concatenate(each) for each in zip(*self._window, strict=True)]
-            await self._target.tables.writer.write(Columns(*parts), _Lookup(self._keys))
+            await self._target.tables.writer.write(
+                Columns(*parts), _Lookup(self._keys, self._texts, self._stats.metrics + 1)
+            )
             self._stats.points += self._points
             self._progress(self._points)
         self._window, self._points = [], 0

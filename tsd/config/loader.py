@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from tsd.codec.names import Widths
 from tsd.codec.opentsdb.rowkey import Layout, most_tags
 from tsd.codec.putline import NameRules
+from tsd.codec.text import illegal_character
 from tsd.config.bigtable import ALIASES, key_file_problem
 from tsd.config.heroic import NAME_CHARACTERS
 from tsd.config.kairosdb import LAYOUTS
@@ -364,6 +365,9 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
                 yield {"tsd.storage.layout"}, f"{key}: {name}'s tables (tsd.storage.layout) have no place for them"
     if config.has_heroic_tables:
         yield from _heroic_problems(config)
+    tag = config.entity_tag.encode("latin-1", "replace")
+    if not tag or illegal_character(tag):
+        yield set(), f"tsd.entity.tag: got {config.entity_tag!r}, wanted the name of a tag"
     try:
         config.allow_specialchars.encode("latin-1")
     except UnicodeEncodeError:

@@ -9,6 +9,7 @@ from enum import Enum
 
 from tsd.config.bigtable import BigtableSettings
 from tsd.config.cassandra import CassandraSettings
+from tsd.config.entity import EntitySettings
 from tsd.config.heroic import HeroicSettings
 from tsd.config.kairosdb import KairosSettings
 from tsd.config.keys import setting
@@ -48,6 +49,7 @@ SECTIONS = {
     "HTTP": (("tsd.core.enable_api",), ""),
     "KairosDB": (("tsd.kairosdb.enabled",), ""),
     "Heroic": (("tsd.heroic.enabled",), ""),
+    "entities": (("tsd.entity.enabled",), ""),
     "logging and statistics": (("tsd.canary.enable",), ""),
 }
 
@@ -175,7 +177,9 @@ class Charset(Enum):
 
 
 @dataclass(frozen=True)
-class Config(AccessSettings, LimitSettings, BigtableSettings, CassandraSettings, KairosSettings, HeroicSettings):
+class Config(
+    AccessSettings, LimitSettings, BigtableSettings, CassandraSettings, KairosSettings, HeroicSettings, EntitySettings
+):
     """The settings of one daemon or command. `None` stands for a default that depends on other settings."""
 
     port: int = setting(

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,11 +37,14 @@ from tsd.daemon.settings import Clock, now_ms
 from tsd.errors import BadConfig, CorruptRow, NoTable, StoreError
 from tsd.lazy import LazyModule
 from tsd.query.model import AGGREGATORS
-from tsd.store import Family, Store, Table
+from tsd.store import Family, Store, Table, VersionedCells
 from tsd.store.cassandra.keys import Widths
 from tsd.store.scheduling import IngestLoad
 from tsd.tables import Tables
 from tsd.tables.clock_guard import ClockGuard
+from tsd.tables.entity.newest import NewestValues
+from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityTables
+from tsd.tables.entity.writer import EntityWriter
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
 from tsd.tables.opentsdb.compaction.folder import BlockFolder, FoldRules
@@ -179,6 +183,8 @@ async def opened_store(
     try:
         if config.backend is Backend.EMBEDDED:
             await store.create_tables(tables(config))
+            if config.entity:
+                await EntityTables(versioned_cells(config, store)).create()
         if may_lack_writes and config.has_opentsdb_tables:
             await SeriesIndex(store, config.series_table, layout(config)).outdate()
         yield store
@@ -508,11 +514,30 @@ def build_heroic_tables(config: Config, store: Store, now_ms: Clock, _: TableCal
 
 
 def build_configured_tables(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> Tables:
-    """Build the configured table layout. Raises BadConfig."""
+    """Build the configured table layout, with entities if they are configured. Raises BadConfig."""
+    build: BuildTables = build_opentsdb_tables
     if config.has_kairosdb_tables:
-        return build_kairosdb_tables(config, store, now_ms, callbacks)
-    build = build_heroic_tables if config.has_heroic_tables else build_opentsdb_tables
-    return build(config, store, now_ms, callbacks)
+        build = build_kairosdb_tables
+    elif config.has_heroic_tables:
+        build = build_heroic_tables
+    return with_entities(config, store, build(config, store, now_ms, callbacks))
+
+
+def with_entities(config: Config, store: Store, tables: Tables) -> Tables:
+    """Return tables whose writer also writes the tables of entities, if they are configured. Raises BadConfig."""
+    if not config.entity:
+        return tables
+    cells, newest = versioned_cells(config, store), NewestValues(config.entity_tag.encode("latin-1"))
+    writer = EntityWriter(tables.writer, cells, newest)
+    return replace(tables, writer=writer, entities=EntityTables(cells, newest))
+
+
+def versioned_cells(config: Config, store: Store) -> VersionedCells:
+    """Return the store's tables whose cells keep versions. Raises BadConfig for an engine without them."""
+    if store.versioned_cells is None:
+        wanted = "wanted an engine whose cells keep versions"
+        raise BadConfig([f"tsd.entity.enabled: got tsd.storage.backend = {config.backend.value}, {wanted}"])
+    return store.versioned_cells
 
 
 async def create_tables(config: Config, store: Store, compression: str) -> dict[str, bool]:
@@ -521,5 +546,15 @@ async def create_tables(config: Config, store: Store, compression: str) -> dict[
     if config.has_kairosdb_tables:
         made = await kairosdb.make_tables(store, config.cassandra_keyspace, now_ms).create(compression)
         return {name: name in made for name in kairosdb.TABLES}
+    entities = await _create_entities(config, store)
     made = await store.create_tables(tables(config), compression=compression)
-    return {table.name: table.name in made for table in tables(config)}
+    return {table.name: table.name in made for table in tables(config)} | entities
+
+
+async def _create_entities(config: Config, store: Store) -> dict[str, bool]:
+    """Create the tables of entities, if they are configured. A running daemon has created those of a local store."""
+    if not config.entity:
+        return {}
+    is_remote = has_local_store(config) and store.versioned_cells is None
+    made = [] if is_remote else await EntityTables(versioned_cells(config, store)).create()
+    return {table.name: table.name in made for table in (ENTITIES, NEWEST)}

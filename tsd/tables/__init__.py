@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tsd.tables.catalog import Annotations, Metadata, Names, SeriesCatalog, ServiceMetadata, Stat, Trees
+from tsd.tables.entities import Entities
 from tsd.tables.reading import PointDeleter, PointReader, SeriesReader
 from tsd.tables.writing import HistogramBodies, PointWriter, RollupBodies, SeriesResolver
 
@@ -30,6 +31,7 @@ class Tables:
     trees: Trees | None = None
     annotations: Annotations | None = None
     services: ServiceMetadata | None = None
+    entities: Entities | None = None  # None: tsd.entity.enabled is false
     rollups: RollupBodies | None = None  # None: not configured
     histograms: HistogramBodies | None = None  # None: not configured
     required: Sequence[str] = ()  # names of the tables without which points cannot be stored

@@ -76,6 +76,9 @@ class SeriesLookup(Protocol):
     def keys(self, numbers: Int32) -> SeriesKeys:
         """Return the keys of series. Safe to call in a thread."""
 
+    def text(self, number: int) -> SeriesText | None:
+        """Return the text of a series, None if the number is free. Safe to call in a thread."""
+
     def generations(self, numbers: Int32) -> Int64:
         """Return a positive generation of each number: it changes when the number is reused for another series."""
 

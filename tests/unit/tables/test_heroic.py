@@ -41,6 +41,9 @@ class Lookup:
     def keys(self, numbers: Int32) -> SeriesKeys:
         return SeriesKeys.of(self._keys[number] for number in numbers.tolist())
 
+    def text(self, number: int) -> SeriesText | None:
+        raise NotImplementedError
+
     def generations(self, numbers: Int32) -> Int64:
         return np.ones(len(numbers), np.int64)
 

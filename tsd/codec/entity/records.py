@@ -5,6 +5,9 @@ A row is an entity, such as a host. A series of it is a metric with the tags oth
 
 from typing import NamedTuple
 
+import numpy as np
+
+from tsd.codec.points import Int64, UInt8
 from tsd.codec.putline import Tags
 from tsd.codec.text import FLOAT, LENGTH, illegal_character
 from tsd.errors import ILLEGAL_ARGUMENT, BadLine, CorruptRow
@@ -68,6 +71,23 @@ def point_value(flags: int, value: bytes) -> bytes:
     '0b422a0000'
     """
     return bytes((flags & (FLOAT | LENGTH),)) + value
+
+
+def point_values(flags: UInt8, bits: Int64) -> list[bytes]:
+    """Return the values of the cells of several points, see `Columns`.
+
+    >>> [value.hex() for value in point_values(np.array([0, 1], np.uint8), np.array([42, -2]))]
+    ['002a', '01fffe']
+    """
+    kept = flags & (FLOAT | LENGTH)
+    raw = bits.astype(">i8").tobytes()
+    ends = np.arange(8, 8 * len(bits) + 1, 8)
+    starts = ends - 1 - (flags & LENGTH)
+    heads = [bytes((flag,)) for flag in range((FLOAT | LENGTH) + 1)]
+    return [
+        heads[flag] + raw[start:end]
+        for flag, start, end in zip(kept.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    ]
 
 
 def split_point_value(stored: bytes) -> tuple[int, bytes]:

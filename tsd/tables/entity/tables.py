@@ -4,9 +4,11 @@ They need a store whose cells keep versions. Every write may be repeated and may
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from functools import partial
+from functools import lru_cache, partial
+from itertools import islice
 from typing import NamedTuple
 
+import numpy as np
 import trio
 
 from tsd.codec.entity.records import (
@@ -20,12 +22,15 @@ from tsd.codec.entity.records import (
     metadata_value,
     parse_series_column,
     point_value,
+    point_values,
     series_column,
     split_point_value,
 )
 from tsd.codec.text import decode_number
 from tsd.store import Cell, Family, Table, VersionedCells
 from tsd.store.versions import UNBOUNDED, VersionPut, Wanted
+from tsd.tables.entities import Entities, Entity, EntityPage
+from tsd.tables.entity.newest import NewestValues
 
 ENTITIES = Table("tsdb-entity", (Family(SERIES, UNBOUNDED), Family(METADATA)))
 NEWEST = Table("tsdb-current", (Family(SERIES),))
@@ -41,26 +46,13 @@ class EntityPoint(NamedTuple):
     value: bytes
 
 
-class Entity(NamedTuple):
-    """What one row says. Points are pairs of a time in Unix milliseconds and a number, in order of their times."""
-
-    name: bytes
-    metadata: Mapping[str, str]
-    series: Mapping[EntitySeries, list[tuple[int, int | float]]]
-
-
-class EntityPage(NamedTuple):
-    """A part of all entities, and the name that starts the next part, None after the last one."""
-
-    entities: list[Entity]
-    next_start: bytes | None
-
-
-class EntityTables:
+class EntityTables(Entities):
     """The two tables of entities. Calls raise StoreError, and CorruptRow for damaged cells."""
 
-    def __init__(self, cells: VersionedCells) -> None:
+    def __init__(self, cells: VersionedCells, newest: NewestValues | None = None) -> None:
+        """`newest`: newest values that may not be stored yet."""
         self._cells = cells
+        self._newest = newest
 
     async def create(self) -> list[str]:
         """Create the missing tables and return their names."""
@@ -111,10 +103,37 @@ class EntityTables:
     async def _get(self, name: bytes, wanted: Wanted) -> list[Cell]:
         return (await self._cells.get(ENTITIES.name, [name], wanted)).get(name, [])
 
+    async def scan(self, start: bytes, stop: bytes | None, start_ms: int, end_ms: int, *, limit: int) -> EntityPage:
+        """See Entities."""
+        wanted = Wanted(start_ms, min(end_ms, YEARS_MS))
+        page = await self._cells.page(ENTITIES.name, start, stop, limit=limit, wanted=wanted)
+        return EntityPage([_entity(row.key, row.cells) for row in page.rows], page.next_start)
+
     async def newest(self, start: bytes, stop: bytes | None, *, limit: int) -> EntityPage:
         """Return the newest value of each series of up to `limit` entities, from the name `start` to before `stop`."""
         page = await self._cells.page(NEWEST.name, start, stop, limit=limit)
-        return EntityPage([_entity(row.key, row.cells) for row in page.rows], page.next_start)
+        rows = {row.key: row.cells for row in page.rows}
+        names, next_start = list(rows), page.next_start
+        if self._newest is not None:
+            end = stop if next_start is None else next_start
+            merged = sorted({*names, *islice(self._newest.names(start, end), limit + 1)})
+            names, more = merged[:limit], merged[limit:]
+            next_start = more[0] if more else next_start
+        return EntityPage([await self._newest_of(name, rows.get(name, [])) for name in names], next_start)
+
+    async def _newest_of(self, name: bytes, cells: list[Cell]) -> Entity:
+        """Return the newest values of an entity: those stored, and later ones in memory."""
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        numbers = self._newest.of_entity(name) if self._newest is not None else {}
+        if self._newest is None or not numbers:
+            return _entity(name, cells)
+        points = self._newest.points(np.fromiter(numbers.values(), np.int32, len(numbers)))
+        found = {cell.column: cell for cell in cells}
+        times_ms = (points.instants >> 1).tolist()
+        for column, time_ms, value in zip(numbers, times_ms, point_values(points.flags, points.bits), strict=True):
+            if column not in found or found[column].time_ms <= time_ms:
+                found[column] = Cell(column, value, time_ms)
+        return _entity(name, [found[column] for column in sorted(found)])
 
 
 def _entity(name: bytes, cells: Iterable[Cell]) -> Entity:
@@ -126,4 +145,10 @@ def _entity(name: bytes, cells: Iterable[Cell]) -> Entity:
             metadata[column.partition(b":")[2].decode("latin-1")] = value.decode("utf-8", "replace")
         else:
             columns.setdefault(column, []).append((time_ms, decode_number(*split_point_value(value))))
-    return Entity(name, metadata, {parse_series_column(column): points[::-1] for column, points in columns.items()})
+    return Entity(name, metadata, {_series_of(column): points[::-1] for column, points in columns.items()})
+
+
+@lru_cache(100_000)
+def _series_of(column: bytes) -> EntitySeries:
+    """Return the series of a column; many entities have the same."""
+    return parse_series_column(column)

@@ -1,0 +1,147 @@
+"""The writer of entity tables: after a failure between the tables, repeating the call completes them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tsd.codec.entity.records import EntitySeries
+from tsd.codec.points import Columns, Int32, Int64, joined_columns
+from tsd.errors import StoreDown
+from tsd.store.memory_versions import MemoryVersions
+from tsd.store.versions import VersionPut
+from tsd.tables.entity.newest import NewestValues
+from tsd.tables.entity.tables import EntityTables
+from tsd.tables.entity.writer import EntityWriter
+from tsd.tables.writing import PointWriter, SeriesKey, SeriesKeys, SeriesLookup, SeriesText, SummaryWriter
+
+CPU = EntitySeries(b"sys.cpu", ())
+TEXTS = [SeriesText(b"sys.cpu", b"host=a"), SeriesText(b"sys.cpu", b"dc=eu"), SeriesText(b"sys.cpu", b"host=b")]
+
+
+class FailingVersions(MemoryVersions):
+    """Fails after `left` puts."""
+
+    left = 1 << 30
+
+    async def put(self, table: str, cells: Sequence[VersionPut]) -> None:
+        if not self.left:
+            raise StoreDown("refused by the test")
+        self.left -= 1
+        await super().put(table, cells)
+
+
+class Inner(PointWriter):
+    """Keeps the points."""
+
+    def __init__(self) -> None:
+        self.written: list[Columns] = []
+
+    @property
+    def cells(self) -> int:
+        return len(self.written)
+
+    @property
+    def summaries(self) -> SummaryWriter | None:
+        return None
+
+    async def write(self, points: Columns, series: SeriesLookup) -> None:
+        self.written.append(points)
+
+    async def record(self, points: Columns, series: SeriesLookup) -> None:
+        pass
+
+    async def sync(self) -> None:
+        pass
+
+
+class Lookup:
+    """Series by their numbers; `generation` changes when numbers are reused."""
+
+    def __init__(self, texts: Sequence[SeriesText] = TEXTS, generation: int = 1) -> None:
+        self._texts = texts
+        self._generation = generation
+
+    def keys(self, numbers: Int32) -> SeriesKeys:
+        return SeriesKeys.of(SeriesKey(b"k", b"") for _ in numbers)
+
+    def text(self, number: int) -> SeriesText | None:
+        return self._texts[number]
+
+    def generations(self, numbers: Int32) -> Int64:
+        return np.full(len(numbers), self._generation, np.int64)
+
+
+def points(*given: tuple[int, int, int]) -> Columns:
+    """Return points of (series, time in seconds, value)."""
+    series, times, values = map(np.array, zip(*given, strict=True))
+    return Columns(series.astype(np.int32), times * 2000, np.zeros(len(series), np.uint8), values)
+
+
+class Made:
+    """A writer, and the tables that it writes."""
+
+    def __init__(self) -> None:
+        self.cells = FailingVersions()
+        self.newest = NewestValues(b"host")
+        self.inner = Inner()
+        self.writer = EntityWriter(self.inner, self.cells, self.newest)
+        self.tables = EntityTables(self.cells, self.newest)
+
+    async def stored(self) -> dict[bytes, tuple[list[tuple[int, int | float]], list[tuple[int, int | float]]]]:
+        """Return the points of each entity, and its stored newest one."""
+        page = await EntityTables(self.cells).newest(b"", None, limit=100)
+        found = {}
+        for entity in page.entities:
+            read = await self.tables.read(entity.name, 0)
+            found[entity.name] = ([] if read is None else read.series[CPU], entity.series[CPU])
+        return found
+
+
+@pytest.fixture
+async def made() -> Made:
+    made = Made()
+    await made.tables.create()
+    return made
+
+
+@pytest.mark.parametrize("puts", [0, 1])
+async def test_a_repeated_call_completes_both_tables(made: Made, puts: int) -> None:
+    window = points((0, 10, 1), (1, 10, 2), (2, 20, 3), (0, 5, 4), (0, 10, 5))
+    made.cells.left = puts
+    with pytest.raises(StoreDown):
+        await made.writer.write(window, Lookup())
+    made.cells.left = 1 << 30
+    await made.writer.write(window, Lookup())
+    assert await made.stored() == {
+        b"a": ([(5000, 4), (10_000, 5)], [(10_000, 5)]),
+        b"b": ([(20_000, 3)], [(20_000, 3)]),
+    }
+    assert len(joined_columns(made.inner.written).series) == 10
+
+
+async def test_a_late_point_never_replaces_a_newer_newest_value(made: Made) -> None:
+    await made.writer.write(points((0, 10, 1)), Lookup())
+    await made.writer.write(points((0, 5, 2)), Lookup())
+    restarted = EntityWriter(Inner(), made.cells, NewestValues(b"host"))
+    await restarted.write(points((0, 7, 3)), Lookup())
+    assert await made.stored() == {b"a": ([(5000, 2), (7000, 3), (10_000, 1)], [(10_000, 1)])}
+
+
+async def test_held_points_are_newest_values_before_they_are_stored(made: Made) -> None:
+    await made.writer.record(points((0, 10, 1), (1, 9, 1)), Lookup())
+    [entity] = (await made.tables.newest(b"", None, limit=10)).entities
+    assert (entity.name, entity.series) == (b"a", {CPU: [(10_000, 1)]})
+    assert await made.tables.read(b"a", 0) is None
+
+
+async def test_a_reused_number_is_another_series(made: Made) -> None:
+    await made.writer.write(points((0, 10, 1)), Lookup())
+    await made.writer.write(points((0, 5, 2)), Lookup([SeriesText(b"sys.cpu", b"host=c")], generation=2))
+    assert await made.stored() == {b"a": ([(10_000, 1)], [(10_000, 1)]), b"c": ([(5000, 2)], [(5000, 2)])}
+
+
+async def test_series_without_a_column_are_skipped(made: Made) -> None:
+    odd = [SeriesText(b"sys.cpu", b"host=a"), SeriesText(b"sys cpu", b"host=a")]
+    await made.writer.write(points((1, 10, 1), (0, 5, 2)), Lookup(odd))
+    assert await made.stored() == {b"a": ([(5000, 2)], [(5000, 2)])}

@@ -1,0 +1,55 @@
+"""Entities: the protocol through which endpoints and commands read them.
+
+An entity is the value of one tag, such as a host. `tsd.tables.entity` implements the protocol. It works with every
+table layout, on engines whose cells keep versions.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple, Protocol
+
+from tsd.codec.entity.records import EntitySeries
+
+
+class Entity(NamedTuple):
+    """What is known of an entity. Points are pairs of a time in Unix milliseconds and a number, in order of times."""
+
+    name: bytes
+    metadata: Mapping[str, str]
+    series: Mapping[EntitySeries, list[tuple[int, int | float]]]
+
+
+class EntityPage(NamedTuple):
+    """A part of all entities in order of their names, and the name that starts the next part, None after the last."""
+
+    entities: list[Entity]
+    next_start: bytes | None
+
+
+class Entities(Protocol):
+    """All data of one entity, and the newest values of all entities. Calls raise StoreError, and CorruptRow."""
+
+    async def read(
+        self, name: bytes, start_ms: int, end_ms: int | None = None, *, versions: int | None = None
+    ) -> Entity | None:
+        """Return the stored points of an entity from `start_ms` to before `end_ms`, of each series the newest
+        `versions` (None: all), and its metadata. None if it has neither. Without an end this is one call of the
+        store."""
+        ...
+
+    async def scan(self, start: bytes, stop: bytes | None, start_ms: int, end_ms: int, *, limit: int) -> EntityPage:
+        """Return the stored points of up to `limit` entities, from the name `start` to before `stop` (None: without
+        end), and of these points those from `start_ms` to before `end_ms`. One call of the store."""
+        ...
+
+    async def newest(self, start: bytes, stop: bytes | None, *, limit: int) -> EntityPage:
+        """Return the newest point of each series of up to `limit` entities, from the name `start` to before `stop`.
+        Points that are accepted and not stored yet count once their window is written or held."""
+        ...
+
+    async def put_metadata(self, entity: bytes, values: Mapping[bytes, str], written_ms: int) -> None:
+        """Write metadata. Values with other keys stay. Raise BadLine for an illegal key or a long value."""
+        ...
+
+    async def delete_metadata(self, entity: bytes, keys: Collection[bytes]) -> None:
+        """Delete metadata."""
+        ...

@@ -1,0 +1,161 @@
+"""The newest points of series in memory, as arrays by the numbers of series.
+
+They include points of open hours, which are not stored yet.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tsd.codec.entity.records import entity_series, series_column
+from tsd.codec.points import Columns, Int32, Int64
+from tsd.codec.putline import split_tags
+from tsd.errors import BadLine
+from tsd.tables.writing import SeriesLookup
+
+INITIAL_ROOM = 1024  # series
+
+
+class Place(NamedTuple):
+    """Row and column of a series."""
+
+    entity: bytes
+    column: bytes
+
+
+class Newest(NamedTuple):
+    """The newest points of the series of a window: of equal times the one that arrived last."""
+
+    numbers: Int32  # of series, ascending
+    generations: Int64
+    points: Columns
+    places: dict[int, Place]  # by number: of series that were not known yet and have an entity
+    skipped: int  # new series of entities whose names the tables cannot have
+
+    def at(self, part: slice) -> "Newest":
+        """Return a part of the series."""
+        return self._replace(
+            numbers=self.numbers[part], generations=self.generations[part], points=self.points.at(part)
+        )
+
+
+class NewestValues:
+    """The newest points, by series and by entity."""
+
+    def __init__(self, tag: bytes) -> None:
+        """`tag` names the entity."""
+        self._tag = tag
+        self._generations = np.zeros(INITIAL_ROOM, np.int64)
+        self._points = Columns(
+            np.arange(INITIAL_ROOM, dtype=np.int32),
+            np.full(INITIAL_ROOM, -1, np.int64),
+            np.zeros(INITIAL_ROOM, np.uint8),
+            np.zeros(INITIAL_ROOM, np.int64),
+        )
+        self._places: dict[int, Place] = {}
+        self._entities: dict[bytes, dict[bytes, int]] = {}  # by entity and column: the series' number
+        self._names: list[bytes] | None = None  # of the entities, sorted; None: not sorted yet
+
+    def find(self, columns: Columns, series: SeriesLookup) -> Newest:
+        """Return the newest points of a window. Safe to call in a thread: changes nothing."""
+        order = np.argsort(columns.instants, kind="stable")
+        at = np.full(int(columns.series.max()) + 1, -1, np.int64)
+        at[columns.series[order]] = order  # of equal indexes the last one counts
+        numbers = np.flatnonzero(at >= 0).astype(np.int32)
+        generations = series.generations(numbers)
+        known = np.zeros(len(numbers), np.int64)
+        inside = numbers < len(self._generations)
+        known[inside] = self._generations[numbers[inside]]
+        places: dict[int, Place] = {}
+        skipped = 0
+        for number in numbers[known != generations].tolist():
+            try:
+                place = self._place(number, series)
+            except BadLine:
+                skipped += 1
+                continue
+            if place is not None:
+                places[number] = place
+        return Newest(numbers, generations, columns.at(at[numbers]), places, skipped)
+
+    def _place(self, number: int, series: SeriesLookup) -> Place | None:
+        """Return the place of a series, None if it has no entity. Raise BadLine for names without a column."""
+        text = series.text(number)
+        if text is None:
+            return None
+        found = entity_series(text.metric, split_tags(text.tags), self._tag)
+        return Place(found[0], series_column(found[1])) if found else None
+
+    def add(self, newest: Newest) -> None:
+        """Take the points that are not older than the known ones."""
+        numbers = newest.numbers
+        self._make_room(int(numbers[-1]) + 1)
+        fresh = self._generations[numbers] != newest.generations
+        for number in numbers[fresh].tolist():
+            self._forget(number)
+            if (place := newest.places.get(number)) is not None:
+                self._add_place(number, place)
+        self._generations[numbers] = newest.generations
+        points = self._points
+        points.instants[numbers[fresh]] = -1
+        newer = newest.points.instants >> 1 >= points.instants[numbers] >> 1
+        chosen = numbers[newer]
+        points.instants[chosen] = newest.points.instants[newer]
+        points.flags[chosen] = newest.points.flags[newer]
+        points.bits[chosen] = newest.points.bits[newer]
+
+    def _add_place(self, number: int, place: Place) -> None:
+        self._places[number] = place
+        columns = self._entities.get(place.entity)
+        if columns is None:
+            columns = self._entities[place.entity] = {}
+            self._names = None
+        columns[place.column] = number
+
+    def _forget(self, number: int) -> None:
+        """Forget the series that had a number before; its points are stored."""
+        place = self._places.pop(number, None)
+        if place is None:
+            return
+        columns = self._entities[place.entity]
+        if columns.get(place.column) == number:
+            del columns[place.column]
+        if not columns:
+            del self._entities[place.entity]
+            self._names = None
+
+    def _make_room(self, size: int) -> None:
+        old = len(self._generations)
+        if size <= old:
+            return
+        room = max(2 * old, size)
+        more = room - old
+        self._generations = np.concatenate([self._generations, np.zeros(more, np.int64)])
+        self._points = Columns(
+            np.arange(room, dtype=np.int32),
+            np.concatenate([self._points.instants, np.full(more, -1, np.int64)]),
+            np.concatenate([self._points.flags, np.zeros(more, np.uint8)]),
+            np.concatenate([self._points.bits, np.zeros(more, np.int64)]),
+        )
+
+    def places(self, numbers: Iterable[int]) -> dict[int, Place]:
+        """Return the places of those series that have an entity."""
+        found = {number: self._places.get(number) for number in numbers}
+        return {number: place for number, place in found.items() if place is not None}
+
+    def points(self, numbers: Int32) -> Columns:
+        """Return the newest points of series."""
+        return self._points.at(numbers)
+
+    def of_entity(self, name: bytes) -> dict[bytes, int]:
+        """Return the numbers of an entity's series by their columns."""
+        return self._entities.get(name, {})
+
+    def names(self, start: bytes, stop: bytes | None) -> Iterator[bytes]:
+        """Yield the names of entities from `start` to before `stop`."""
+        if self._names is None:
+            self._names = sorted(self._entities)
+        end = len(self._names) if stop is None else bisect_left(self._names, stop)
+        yield from self._names[bisect_left(self._names, start) : end]

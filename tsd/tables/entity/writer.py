@@ -1,0 +1,92 @@
+"""Writes points to the tables of a layout and to those of entities.
+
+A call returns only when both have the points, so their segment of the journal stays until then: after a crash between
+the two, the replay writes both again.
+"""
+
+import numpy as np
+import trio
+
+from tsd.codec.entity.records import point_values
+from tsd.codec.points import Columns
+from tsd.lazy import LazyLogger
+from tsd.store import VersionedCells
+from tsd.store.versions import VersionPut
+from tsd.tables.entity.newest import NewestValues, Place
+from tsd.tables.entity.tables import ENTITIES, NEWEST
+from tsd.tables.writing import PointWriter, SeriesLookup, SummaryWriter
+
+log = LazyLogger(__name__)
+
+SLICE = 4096  # points or series that are handled at once
+
+
+class EntityWriter(PointWriter):
+    """Passes points to the layout's writer, then writes them to the entity tables."""
+
+    def __init__(self, inner: PointWriter, cells: VersionedCells, newest: NewestValues) -> None:
+        self._inner = inner
+        self._cells = cells
+        self._newest = newest
+
+    @property
+    def cells(self) -> int:
+        """See PointWriter: cells of the layout's tables."""
+        return self._inner.cells
+
+    @property
+    def summaries(self) -> SummaryWriter | None:
+        """See PointWriter. Summaries are of no entity."""
+        return self._inner.summaries
+
+    async def write(self, points: Columns, series: SeriesLookup) -> None:
+        """See PointWriter."""
+        await self._inner.write(points, series)
+        if len(points.series):
+            await self._write_entities(points, series)
+
+    async def record(self, points: Columns, series: SeriesLookup) -> None:
+        """See PointWriter: newest values are known from now on, and written with their points."""
+        await self._inner.record(points, series)
+        if len(points.series):
+            await self._note(points, series)
+
+    async def sync(self) -> None:
+        """See PointWriter."""
+        await self._inner.sync()
+
+    async def _note(self, points: Columns, series: SeriesLookup) -> list[int]:
+        """Make newest values known. Return the numbers of the series."""
+        found = await trio.to_thread.run_sync(self._newest.find, points, series)
+        if found.skipped:
+            log.warning("entity.series_skipped", series=found.skipped)
+        for at in range(0, len(found.numbers), SLICE):
+            self._newest.add(found.at(slice(at, at + SLICE)))
+            await trio.lowlevel.checkpoint()
+        return await trio.to_thread.run_sync(found.numbers.tolist)
+
+    async def _write_entities(self, points: Columns, series: SeriesLookup) -> None:
+        """Put points and newest values of entities. Points without an entity are left out."""
+        places = await trio.to_thread.run_sync(self._newest.places, await self._note(points, series))
+        for at in range(0, len(points.series), SLICE):
+            part = points.at(slice(at, at + SLICE))
+            await self._cells.put(ENTITIES.name, await trio.to_thread.run_sync(encode, part, places))
+        chosen = list(places)
+        for at in range(0, len(chosen), SLICE):
+            newest = self._newest.points(np.array(chosen[at : at + SLICE], np.int32))
+            await self._cells.put(NEWEST.name, await trio.to_thread.run_sync(encode, newest, places))
+
+
+def encode(points: Columns, places: dict[int, Place]) -> list[VersionPut]:
+    """Return the cells of those points that have a place, in order of arrival."""
+    put = VersionPut
+    return [
+        put(place.entity, place.column, value, time_ms)
+        for place, value, time_ms in zip(
+            map(places.get, points.series.tolist()),
+            point_values(points.flags, points.bits),
+            (points.instants >> 1).tolist(),
+            strict=True,
+        )
+        if place is not None
+    ]
