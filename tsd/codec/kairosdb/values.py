@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tsd.codec.points import Int64
 from tsd.errors import CorruptRow
 
-MOST_VARINT, LONGEST_TEXT = 10, 65_535
+MOST_VARINT, DOUBLE_BYTES, LONGEST_TEXT = 10, 8, 65_535
 MASK_64 = (1 << 64) - 1
 CONTINUES, GROUP_BITS = 0x80, 7
 CANONICAL_NAN = 0x7FF8000000000000

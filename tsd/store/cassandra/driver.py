@@ -1,9 +1,9 @@
-"""cassandra-driver: connections, prepared statements, and its errors as StoreErrors. Only this module imports it."""
+"""cassandra-driver: connections, prepared statements, and its errors as StoreErrors. Only this folder imports it."""
 
 import logging
 import re
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,15 @@ from cassandra.policies import (
     TokenAwarePolicy,
 )
 from cassandra.protocol import ErrorMessage, IsBootstrappingErrorMessage, OverloadedErrorMessage, SyntaxException
-from cassandra.query import BatchStatement, BatchType, PreparedStatement, tuple_factory
+from cassandra.query import BatchStatement, BatchType, PreparedStatement
 
 from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError
-from tsd.store.cassandra.session import Contact, Done, Parameters, Rows
+from tsd.store.cassandra.protocol import EncodedRows, Handler, decoded_rows, raw_rows
+from tsd.store.cassandra.session import NO_ROWS, Contact, Done, Parameters, RawDone, Rows
 
 PROTOCOL = 4  # from Cassandra 2.2 on
 RECONNECT_S = 1.0
-CONDITIONAL = "conditional"  # profile of statements with IF
+CONDITIONAL, RAW = "conditional", "raw"  # profiles of statements with IF, and of those whose rows stay as sent
 _ABSENT = re.compile(r"(unconfigured table|[Kk]eyspace '?\"?\w+'?\"? does not exist|does not exist)")
 
 _UNVERIFIED = re.compile("certificate verify failed", re.IGNORECASE)
@@ -57,9 +58,13 @@ class DriverSession:
                 consistency_level=level,
                 serial_consistency_level=serial,
                 request_timeout=contact.timeout_s,
-                row_factory=tuple_factory,
+                row_factory=rows,
             )
-            for name, retries in ((EXEC_PROFILE_DEFAULT, RetryPolicy()), (CONDITIONAL, FallthroughRetryPolicy()))
+            for name, retries, rows in (
+                (EXEC_PROFILE_DEFAULT, RetryPolicy(), decoded_rows),
+                (CONDITIONAL, FallthroughRetryPolicy(), decoded_rows),
+                (RAW, RetryPolicy(), raw_rows),
+            )
         }
         logging.getLogger("cassandra").setLevel(logging.CRITICAL)  # its errors reach the caller
         try:
@@ -85,6 +90,7 @@ class DriverSession:
             self._cluster.shutdown()
             raise translated(exc) from None
         self._session.default_fetch_size = None  # statements have limits of their own
+        self._session.client_protocol_handler = Handler
 
     def prepare(self, cql: str, *, conditional: bool) -> PreparedStatement:
         """See Session."""
@@ -115,7 +121,29 @@ class DriverSession:
         batch.is_idempotent = True
         self._submit(batch, None, EXEC_PROFILE_DEFAULT, done)
 
-    def _submit(self, statement: Any, parameters: Parameters | None, profile: object, done: Done) -> None:
+    def submit_raw(self, statement: PreparedStatement, parameters: Parameters, done: RawDone) -> None:
+        """See Session."""
+        self._submit(statement, parameters, RAW, lambda rows, error: done(NO_ROWS if error else rows, error))
+
+    def submit_encoded(
+        self, statement: PreparedStatement, rows: Sequence[bytes], partition: bytes | None, done: Done
+    ) -> None:
+        """See Session."""
+        batch = BatchStatement(BatchType.UNLOGGED)
+        # The driver passes the statements to its message without a look at them, see `Handler`.
+        batch._statements_and_parameters = EncodedRows(statement.query_id, len(statement.column_metadata), rows)
+        batch.is_idempotent = True
+        if partition is not None:
+            batch.routing_key, batch.keyspace = partition, statement.keyspace
+        self._submit(batch, None, EXEC_PROFILE_DEFAULT, done)
+
+    def _submit(
+        self,
+        statement: Any,
+        parameters: Parameters | None,
+        profile: object,
+        done: Callable[[Any, StoreError | None], None],
+    ) -> None:
         try:
             future: ResponseFuture = self._session.execute_async(statement, parameters, execution_profile=profile)
         except Exception as exc:  # also what the driver raises for values that it cannot encode

@@ -6,11 +6,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from functools import partial
+from typing import Protocol, TypeAlias, TypeVar
 
 import trio
 
 from tsd.errors import StoreDown, StoreError, bare
+from tsd.store.cassandra.wire import RawRows
 
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 4.0  # between attempts to connect; meanwhile calls fail at once
 
@@ -18,6 +20,9 @@ Value: TypeAlias = bytes | int | str | bool | Sequence[bytes] | Mapping[str, str
 Parameters: TypeAlias = tuple[Value, ...]
 Rows: TypeAlias = list[tuple[Value, ...]]
 Done: TypeAlias = Callable[[Rows, StoreError | None], None]
+RawDone: TypeAlias = Callable[[RawRows, StoreError | None], None]
+NO_ROWS = RawRows(0, b"")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,15 @@ class Session(Protocol):
 
     def submit_batch(self, statement: Statement, rows: Sequence[Parameters], done: Done) -> None:
         """Execute a prepared statement for each of `rows` as one unlogged batch: atomic in each partition."""
+        ...
+
+    def submit_raw(self, statement: Statement, parameters: Parameters, done: RawDone) -> None:
+        """Execute a prepared statement whose rows are answered as sent."""
+        ...
+
+    def submit_encoded(self, statement: Statement, rows: Sequence[bytes], partition: bytes | None, done: Done) -> None:
+        """Execute a prepared statement as `submit_batch` does, for bound values that are encoded. `partition` is the
+        key of all rows' partition, by which the node is chosen, None for rows of several ones."""
         ...
 
     def close(self) -> None:
@@ -121,26 +135,38 @@ class Connector:
         """Execute a statement and return its rows. A cancelled one continues in the background and keeps its slot."""
         statement = self._statements.get(cql) or await self.prepared(cql, conditional=conditional)
         session = await self.session()
-        return await self._answer(lambda done: session.submit(statement, parameters, done))
+        return await self._answer(partial(session.submit, statement, parameters))
+
+    async def ask_raw(self, cql: str, parameters: Parameters) -> RawRows:
+        """Do the same as `ask`; rows are answered as sent."""
+        statement = self._statements.get(cql) or await self.prepared(cql)
+        session = await self.session()
+        return await self._answer(partial(session.submit_raw, statement, parameters))
 
     async def batch(self, cql: str, rows: Sequence[Parameters]) -> None:
         """Execute a statement for each of `rows`, atomically in each partition."""
         statement = self._statements.get(cql) or await self.prepared(cql)
         session = await self.session()
-        await self._answer(lambda done: session.submit_batch(statement, rows, done))
+        await self._answer(partial(session.submit_batch, statement, rows))
 
-    async def _answer(self, submit: Callable[[Done], None]) -> Rows:
+    async def batch_encoded(self, cql: str, rows: Sequence[bytes], partition: bytes | None) -> None:
+        """Do the same as `batch` for encoded values, see `Session.submit_encoded`."""
+        statement = self._statements.get(cql) or await self.prepared(cql)
+        session = await self.session()
+        await self._answer(partial(session.submit_encoded, statement, rows, partition))
+
+    async def _answer(self, submit: Callable[[Callable[[T, StoreError | None], None]], None]) -> T:
         """Submit a request and wait for its answer, which another thread hands over."""
         await self._slots.acquire()
         token = trio.lowlevel.current_trio_token()
         answered = trio.Event()
-        answers: list[tuple[Rows, StoreError | None]] = []
+        answers: list[tuple[T, StoreError | None]] = []
 
         def finish() -> None:
             self._slots.release()
             answered.set()
 
-        def done(rows: Rows, error: StoreError | None) -> None:
+        def done(rows: T, error: StoreError | None) -> None:
             answers.append((rows, error))
             with suppress(trio.RunFinishedError):  # the caller is gone
                 token.run_sync_soon(finish)

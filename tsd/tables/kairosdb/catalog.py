@@ -107,8 +107,7 @@ class KairosCatalog:
         [(_, (metric, tags))] = list(_named([series])) or [(series, ("", {}))]
         for row_ms in reversed(await self._tables.row_times(metric, spec.first_row(first_ms), LAST_MS)):
             rows = [DataRow(metric, row_ms, kind, encode_tags(tags)) for kind in (LONG, DOUBLE)]
-            newest = [(row, point) for row in rows if (point := await self._tables.newest(row.encode())) is not None]
-            stored = [StoredRow(row, [point]) for row, point in newest]
+            stored = [StoredRow(row, await self._tables.newest(row.encode())) for row in rows]
             points = decode_numbers(stored, spec, first_ms, LAST_MS, warnings.append).points
             if len(points.times):
                 last = points.at(slice(-1, None))

@@ -6,11 +6,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tsd.codec.kairosdb.keys import DOUBLE, LEGACY, LONG, STRING, DataRow
-from tsd.codec.kairosdb.rows import RowSpec, number_of
-from tsd.codec.kairosdb.values import decode_doubles, decode_legacy, decode_longs, decode_text
+from tsd.codec.kairosdb.rows import COLUMN_BYTES, RowSpec, number_of
+from tsd.codec.kairosdb.values import DOUBLE_BYTES, decode_doubles, decode_legacy, decode_longs, decode_text
 from tsd.codec.points import NO_POINTS, Bool, Int64, Points
 from tsd.errors import CorruptRow
-from tsd.tables.kairosdb.tables import StoredPoint
+from tsd.store.cassandra.wire import fixed_values
+from tsd.tables.kairosdb.points import COLUMN, VALUE, StoredPoints
 
 NUMBERS = frozenset({LONG, DOUBLE, LEGACY})
 KNOWN = NUMBERS | {STRING}
@@ -21,12 +22,7 @@ class StoredRow(NamedTuple):
     """A part of a row, as stored."""
 
     row: DataRow
-    points: Sequence[StoredPoint]
-
-    @property
-    def size(self) -> int:
-        """Stored bytes of columns and values."""
-        return sum(len(point.column) + len(point.value) for point in self.points)
+    points: StoredPoints
 
 
 class Decoded(NamedTuple):
@@ -41,7 +37,7 @@ def decode_numbers(
 ) -> Decoded:
     """Return the numbers of a series' rows at some times, both ends included, in order. Of several points at one time
     the one written last is kept. `warn` gets a sentence for each value that cannot be read."""
-    parts = [part for row in rows if row.points and (part := _numbers(row, spec, warn)) is not None]
+    parts = [part for row in rows if len(row.points) and (part := _numbers(row, spec, warn)) is not None]
     if not parts:
         return Decoded(NO_POINTS, 0)
     times, bits, floats, stamps = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -57,40 +53,46 @@ def decode_numbers(
 
 def _numbers(row: StoredRow, spec: RowSpec, warn: Callable[[str], None]) -> tuple[Int64, Int64, Bool, Int64] | None:
     """Return times, bits, whether they are doubles, and write timestamps."""
-    points = [point for point in row.points if len(point.column) == 4]
-    if len(points) < len(row.points):
-        warn(f"{shown(row.row)}: {len(row.points) - len(points)} columns do not have 4 bytes")
+    points = row.points
+    whole = points.lengths[:, COLUMN] == COLUMN_BYTES
+    if not whole.all():
+        warn(f"{shown(row.row)}: {int((~whole).sum())} columns do not have {COLUMN_BYTES} bytes")
+        points = points.at(whole)
     try:
         bits, floats = _bits(row.row.type, points)
     except CorruptRow:
-        points = [point for point in points if _is_readable(row.row, point, warn)]
+        readable = [_is_readable(row.row, points.at(slice(at, at + 1)), warn) for at in range(len(points))]
+        points = points.at(np.array(readable, np.bool_))
         bits, floats = _bits(row.row.type, points)
-    columns = np.frombuffer(b"".join([point.column for point in points]), ">u4").astype(np.int64)
-    stamps = np.array([point.stamp_ms for point in points], np.int64)
-    return spec.times(columns, row.row.row_ms), bits, floats, stamps
+    return spec.times(points.numbers, row.row.row_ms), bits, floats, points.stamps
 
 
-def _bits(kind: str, points: Sequence[StoredPoint]) -> tuple[Int64, Bool]:
+def _bits(kind: str, points: StoredPoints) -> tuple[Int64, Bool]:
     """Return the values of points. Raise CorruptRow."""
-    values = [point.value for point in points]
+    starts, lengths = points.starts[:, VALUE], points.lengths[:, VALUE]
+    if kind == DOUBLE and (lengths >= DOUBLE_BYTES).all():
+        doubles = np.frombuffer(fixed_values(points.body, starts, DOUBLE_BYTES), ">i8")
+        return doubles.astype(np.int64), np.ones(len(points), np.bool_)
+    values = points.bytes_of(VALUE)
     if kind == LONG:
         return decode_longs(values), np.zeros(len(values), np.bool_)
     if kind == DOUBLE:
         return decode_doubles(values), np.ones(len(values), np.bool_)
-    numbers = [decode_legacy(number_of(point.column) or 0, point.value) for point in points]
+    columns = points.numbers.tolist()
+    numbers = [decode_legacy(column, value) for column, value in zip(columns, values, strict=True)]
     floats = np.array([isinstance(number, float) for number in numbers], np.bool_)
     integers = np.array([0 if isinstance(number, float) else _signed(number) for number in numbers], np.int64)
-    doubles = np.array([float(number) for number in numbers], np.float64)
-    return np.where(floats, doubles.view(np.int64), integers), floats
+    legacy = np.array([float(number) for number in numbers], np.float64)
+    return np.where(floats, legacy.view(np.int64), integers), floats
 
 
 def _signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 == 1 else number
 
 
-def _is_readable(row: DataRow, point: StoredPoint, warn: Callable[[str], None]) -> bool:
+def _is_readable(row: DataRow, point: StoredPoints, warn: Callable[[str], None]) -> bool:
     try:
-        _bits(row.type, [point])
+        _bits(row.type, point)
     except CorruptRow as exc:
         warn(f"{shown(row)}: {exc}")
         return False

@@ -25,7 +25,7 @@ from tsd.tables.kairosdb.decode import (
 from tsd.tables.kairosdb.find import FoundRow, FoundRows, find_rows
 from tsd.tables.kairosdb.index import IndexRows
 from tsd.tables.kairosdb.series import TTL_BYTES, names_id, parse_series_id, series_id
-from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables, StoredPoint
+from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables
 from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest, TextPage, TextPoint
 from tsd.tables.writing import SeriesKey, SeriesKeys
 
@@ -70,9 +70,9 @@ class NumberPage:
             for pairs, rows in self._rows
         ]
         stored = [row for _, rows in self._rows for row in rows]
-        expiring = sum(bool(point.ttl_s) for row in stored for point in row.points) if self._counts_expiring else 0
+        expiring = sum(row.points.expiring for row in stored) if self._counts_expiring else 0
         batch = batch_of([(number, one.points) for number, one in decoded])
-        size, duplicates = sum(row.size for row in stored), sum(one.duplicates for _, one in decoded)
+        size, duplicates = sum(row.points.size for row in stored), sum(one.duplicates for _, one in decoded)
         return PointPage(batch, len(stored), size, (), warnings[:WARNINGS], duplicates, None, expiring)
 
 
@@ -108,7 +108,7 @@ class TextRows:
             for time_ms, text in decode_texts(row, self._spec, warnings.append)
             if first_ms <= time_ms <= last_ms
         ]
-        return TextPage(texts, len(self._rows), sum(row.size for _, row in self._rows), warnings[:WARNINGS])
+        return TextPage(texts, len(self._rows), sum(row.points.size for _, row in self._rows), warnings[:WARNINGS])
 
 
 class KairosSelection(reading.Selection):
@@ -234,7 +234,7 @@ Bounds = Mapping[DataRow, tuple[int, int]]
 
 def rest_of(rows: Sequence[StoredRow], read: Bounds, limit: int) -> list[tuple[DataRow, tuple[int, int]]]:
     """Return what is left to read of a series' rows of one time, in each from the same column on."""
-    ends = [number(row.points[-1]) for row in rows if len(row.points) >= limit]
+    ends = [int(row.points.numbers[-1]) for row in rows if len(row.points) >= limit]
     if not ends:
         return []
     start = min(ends) + 1
@@ -245,13 +245,7 @@ def up_to(row: StoredRow, left: Bounds) -> StoredRow:
     """Return the part of a row that will not be read again."""
     if row.row not in left:
         return row
-    start = left[row.row][0]
-    return row._replace(points=[point for point in row.points if number(point) < start])
-
-
-def number(point: StoredPoint) -> int:
-    """Return a point's column as a number. Longer columns sort after it."""
-    return int.from_bytes(point.column[:4].ljust(4, b"\0"), "big")
+    return row._replace(points=row.points.at(row.points.numbers < left[row.row][0]))
 
 
 async def delete_span(tables: KairosTables, resolved: Resolved, span: tuple[int, int], stamp_ms: int) -> None:

@@ -161,7 +161,7 @@ def statements(keyspace: str) -> Statements:
         old_keys=f"SELECT column1 FROM {table(OLD_INDEX)} WHERE key = ? AND column1 >= ? AND column1 <= ?",
         points=f"SELECT column1, value {data}",
         timed_points=f"SELECT column1, value, WRITETIME(value), TTL(value) {data}",
-        newest_point=f"SELECT column1, value, WRITETIME(value) FROM {table(DATA_POINTS)} WHERE key = ? "
+        newest_point=f"SELECT column1, value, WRITETIME(value), TTL(value) FROM {table(DATA_POINTS)} WHERE key = ? "
         "ORDER BY column1 DESC LIMIT 1",
         delete_row=delete(DATA_POINTS, "key = ?"),
         delete_points=delete(DATA_POINTS, "key = ? AND column1 >= ? AND column1 <= ?"),

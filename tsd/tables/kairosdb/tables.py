@@ -17,13 +17,11 @@ from tsd.store.cassandra.schema import KEYSPACES, PEERS, VERSION, create_keyspac
 from tsd.store.cassandra.session import Connector, Parameters, Rows, Value
 from tsd.store.retry import run_bounded
 from tsd.tables.kairosdb import schema
+from tsd.tables.kairosdb.points import NO_STORED, RowPut, StoredPoints, batches, parse_points
 
 CONCURRENT = 16  # requests of one call
-BATCH_ROWS = 400  # of one partition: larger batches are not faster
-MIXED_ROWS, MIXED_BYTES = 100, 8 << 10  # of several partitions: Cassandra refuses 50 KiB of values
-BATCH_BYTES = 1 << 20  # of one partition: a batch must fit into half a segment of the commit log
+MIXED_ROWS = 100  # index rows of a batch, of several partitions
 LIST_STRINGS = 1000  # per request
-POINT_BYTES = 16  # of a point's column and a short value
 LAST_EXPIRY_S = (1 << 31) - 2  # the last second at which every version of Cassandra can expire a cell
 NEVER = 0  # as time to live
 
@@ -33,25 +31,6 @@ class SeriesRow(NamedTuple):
 
     type: str
     tags: Mapping[str, str]
-
-
-class PointPut(NamedTuple):
-    """A point as it is put."""
-
-    key: bytes
-    column: bytes
-    value: bytes
-    ttl_s: int
-    stamp_ms: int
-
-
-class StoredPoint(NamedTuple):
-    """A stored point. The write timestamp and the seconds until it expires are 0 if they were not asked for."""
-
-    column: bytes
-    value: bytes
-    stamp_ms: int = 0
-    ttl_s: int | None = 0  # None: it does not expire
 
 
 class KairosTables:
@@ -146,25 +125,27 @@ class KairosTables:
 
     # ---- Points
 
-    async def put_points(self, puts: Iterable[PointPut]) -> None:
-        """Put points; those of one row follow each other. Raise StoreError."""
-        await run_bounded(_batches(puts), self._put_points, limit=CONCURRENT)
+    async def put_points(self, rows: Iterable[RowPut]) -> None:
+        """Put points. Raise StoreError."""
+        await run_bounded(batches(rows), self._put_points, limit=CONCURRENT)
 
-    async def _put_points(self, rows: Sequence[PointPut]) -> None:
-        await self._cql.batch(self.texts.put_point, rows)
+    async def _put_points(self, rows: Sequence[RowPut]) -> None:
+        partition = rows[0].key if len(rows) == 1 else None
+        encoded = [values for row in rows for values in row.encode()]
+        await self._cql.batch_encoded(self.texts.put_point, encoded, partition)
 
-    async def points(self, key: bytes, first: int, last: int, limit: int, *, timed: bool = False) -> list[StoredPoint]:
+    async def points(self, key: bytes, first: int, last: int, limit: int, *, timed: bool = False) -> StoredPoints:
         """Return the points of a row from one column to another, both included. Raise StoreError."""
         text = self.texts.timed_points if timed else self.texts.points
-        rows = await self.ask(text, (key, first.to_bytes(4, "big"), last.to_bytes(4, "big"), limit))
-        return [StoredPoint._make(row if timed else (*row, 0, 0)) for row in rows]
+        raw = await self._cql.ask_raw(text, (key, first.to_bytes(4, "big"), last.to_bytes(4, "big"), limit))
+        return parse_points(raw, timed=timed)
 
     async def read_rows(
         self, rows: Mapping[DataRow, tuple[int, int]], limit: int, *, timed: Callable[[DataRow], bool]
-    ) -> dict[DataRow, list[StoredPoint]]:
+    ) -> dict[DataRow, StoredPoints]:
         """Return the points of several rows, each from one column to another, in their order; at most `limit` of each
         row. `timed` says of which rows the write timestamps and times to live are read. Raise StoreError."""
-        found: dict[DataRow, list[StoredPoint]] = {row: [] for row in rows}
+        found: dict[DataRow, StoredPoints] = dict.fromkeys(rows, NO_STORED)
 
         async def read(row: DataRow) -> None:
             found[row] = await self.points(row.encode(), *rows[row], limit, timed=timed(row))
@@ -172,10 +153,9 @@ class KairosTables:
         await run_bounded(rows, read, limit=CONCURRENT)
         return found
 
-    async def newest(self, key: bytes) -> StoredPoint | None:
-        """Return the last point of a row. Raise StoreError."""
-        rows = await self.ask(self.texts.newest_point, (key,))
-        return StoredPoint._make((*rows[0], 0)) if rows else None
+    async def newest(self, key: bytes) -> StoredPoints:
+        """Return the last point of a row, or none. Raise StoreError."""
+        return parse_points(await self._cql.ask_raw(self.texts.newest_point, (key,)), timed=True)
 
     async def delete_points(self, key: bytes, first: int, last: int, stamp_ms: int) -> None:
         """Delete the points of a row from one column to another that were not written after `stamp_ms`."""
@@ -293,20 +273,3 @@ def _name(metric: str) -> bytes:
 def _mapping(value: Value) -> Mapping[str, str]:
     assert isinstance(value, Mapping)
     return value
-
-
-def _batches(puts: Iterable[PointPut]) -> Iterable[list[PointPut]]:
-    """Yield points in batches: many of one row, or some of several rows."""
-    batch: list[PointPut] = []
-    size, mixed = 0, False
-    for put in puts:
-        differs = bool(batch) and put.key != batch[-1].key
-        rows, room = (MIXED_ROWS, MIXED_BYTES) if mixed or differs else (BATCH_ROWS, BATCH_BYTES)
-        if batch and (len(batch) >= rows or size + len(put.value) + POINT_BYTES > room):
-            yield batch
-            batch, size, mixed, differs = [], 0, False, False
-        mixed |= differs
-        batch.append(put)
-        size += len(put.value) + POINT_BYTES
-    if batch:
-        yield batch

@@ -20,8 +20,9 @@ from tsd.codec.putline import NameRules, Tags, illegal
 from tsd.codec.text import FLOAT, LENGTH
 from tsd.codec.textline import parse_text_line
 from tsd.tables.kairosdb.index import IndexRows, RowTime, SeriesType, longest
+from tsd.tables.kairosdb.points import RowPut
 from tsd.tables.kairosdb.series import TTL_BYTES, ttl_of
-from tsd.tables.kairosdb.tables import KairosTables, PointPut
+from tsd.tables.kairosdb.tables import KairosTables
 from tsd.tables.writing import SeriesKey, SeriesLookup, Summary, SummaryBatch
 
 SLICE_POINTS = 20_000  # encoded at once
@@ -32,7 +33,7 @@ STAMPS = 2  # of a window: for points that others at the same time replace, and 
 class Encoded(NamedTuple):
     """Points of a slice, and the index rows that they need."""
 
-    puts: list[PointPut]
+    puts: list[RowPut]
     rows: dict[RowTime, dict[SeriesType, int]]
 
 
@@ -101,10 +102,7 @@ def add_row(
     encoded: Encoded, row: DataRow, ttl_s: int, columns: Sequence[bytes], values: Sequence[bytes], stamps: Sequence[int]
 ) -> None:
     """Add points of one row."""
-    key = row.encode()
-    encoded.puts.extend(
-        PointPut(key, column, value, ttl_s, stamp) for column, value, stamp in zip(columns, values, stamps, strict=True)
-    )
+    encoded.puts.append(RowPut(row.encode(), columns, values, ttl_s, stamps))
     lives = encoded.rows.setdefault(RowTime(row.metric, row.row_ms), {})
     series = SeriesType(row.type, row.tags)
     lives[series] = longest((ttl_s, lives.get(series, ttl_s)))
@@ -143,7 +141,7 @@ class KairosWriter:
         async with self._index.lock:
             await self._index.ensure(spec, encoded.rows)
             await self._tables.put_points(puts)
-        self.points += len(encoded.puts)
+        self.points += sum(len(put.values) for put in encoded.puts)
 
     async def sync(self) -> None:
         """Do nothing: Cassandra acknowledges a write after enough replicas have logged it."""

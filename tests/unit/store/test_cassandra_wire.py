@@ -1,0 +1,56 @@
+"""Values in the bodies of Cassandra's messages."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tsd.errors import CorruptRow
+from tsd.store.cassandra.wire import RawRows, encode_value, find_values, values_at
+
+pytest.importorskip("cassandra")
+from cassandra import ConsistencyLevel
+from cassandra.protocol import BatchMessage, ProtocolHandler
+from cassandra.query import BatchType
+
+from tsd.store.cassandra.protocol import EncodedRows, Handler
+
+Row = list[bytes]
+NULL = b"\xff\xff\xff\xff"
+
+
+@given(
+    st.integers(1, 4).flatmap(
+        lambda width: st.lists(st.lists(st.binary(max_size=9), min_size=width, max_size=width), max_size=8)
+    )
+)
+def test_values_of_any_length_are_found(rows: list[Row]) -> None:
+    width = len(rows[0]) if rows else 2
+    body = b"".join(encode_value(value) for row in rows for value in row)
+    places = find_values(RawRows(len(rows), body), width)
+    found = [values_at(body, *row) for row in zip(places.starts.tolist(), places.lengths.tolist(), strict=True)]
+    assert found == rows
+
+
+def test_null_has_a_negative_length() -> None:
+    body = encode_value(b"a") + NULL + encode_value(b"b") + NULL
+    assert find_values(RawRows(2, body), 2).lengths.tolist() == [[1, -1], [1, -1]]
+
+
+@pytest.mark.parametrize("cut", [1, 3, 5, 7])
+def test_body_that_ends_early_is_an_error(cut: int) -> None:
+    body = encode_value(b"abc") * 2
+    with pytest.raises(CorruptRow):
+        find_values(RawRows(2, body[:-cut]), 1)
+
+
+def test_encoded_batch_has_the_bytes_of_the_drivers_own() -> None:
+    rows = [[b"key", b"column", b""], [b"k" * 300, b"c", b"value"]]
+    options = (ConsistencyLevel.QUORUM, ConsistencyLevel.SERIAL, 5)
+    own = BatchMessage(BatchType.UNLOGGED, [(True, b"id", row) for row in rows], *options)
+    encoded = EncodedRows(b"id", 3, [b"".join(map(encode_value, row)) for row in rows])
+    ours = BatchMessage(BatchType.UNLOGGED, encoded, *options)
+    sent = [
+        handler.encode_message(batch, 7, 4, compressor=None, allow_beta_protocol_version=False)
+        for handler, batch in ((ProtocolHandler, own), (Handler, ours))
+    ]
+    assert sent[0] == sent[1]

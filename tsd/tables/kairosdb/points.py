@@ -1,0 +1,155 @@
+"""Points of one row of data_points as Cassandra sends and gets them: arrays and bytes, no object a point."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from tsd.codec.kairosdb.rows import COLUMN_BYTES
+from tsd.codec.points import Bool, Int64
+from tsd.store.cassandra.wire import LENGTH, RawRows, encode_value, find_values, fixed_values, values_at
+
+COLUMN, VALUE, STAMP, TTL = range(4)  # of a timed row of an answer; others have the first two
+TTL_BYTES, STAMP_BYTES = 4, 8
+BATCH_POINTS = 400  # of one partition: larger batches are not faster
+BATCH_BYTES = 1 << 20  # of one partition: a batch must fit into half a segment of the commit log
+MIXED_POINTS, MIXED_BYTES = 100, 8 << 10  # of several partitions: Cassandra refuses 50 KiB of values
+POINT_BYTES = 16  # of a point's column and a short value
+
+
+class StoredPoint(NamedTuple):
+    """A stored point. The write timestamp and the seconds until it expires are 0 if they were not asked for."""
+
+    column: bytes
+    value: bytes
+    stamp_ms: int = 0
+    ttl_s: int | None = 0  # None: it does not expire
+
+
+class StoredPoints:
+    """Points of one row, or a part of them, in order of their columns."""
+
+    def __init__(self, body: bytes, starts: Int64, lengths: Int64) -> None:
+        """`starts` and `lengths` tell where the values of each point are in `body`, shape (points, 2 or 4)."""
+        self.body = body
+        self.starts = starts
+        self.lengths = lengths
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __iter__(self) -> Iterator[StoredPoint]:
+        columns, values = self.bytes_of(COLUMN), self.bytes_of(VALUE)
+        ttls = [None if ttl < 0 else ttl for ttl in self._integers(TTL, TTL_BYTES, -1).tolist()]
+        yield from map(StoredPoint, columns, values, self.stamps.tolist(), ttls)
+
+    @property
+    def size(self) -> int:
+        """Stored bytes of columns and values."""
+        return int(self.lengths[:, : VALUE + 1].sum())
+
+    @cached_property
+    def numbers(self) -> Int64:
+        """Columns as numbers. Longer ones count by their first bytes, which sort before them."""
+        if (self.lengths[:, COLUMN] == COLUMN_BYTES).all():
+            columns = fixed_values(self.body, self.starts[:, COLUMN], COLUMN_BYTES)
+        else:
+            columns = b"".join([column[:COLUMN_BYTES].ljust(COLUMN_BYTES, b"\0") for column in self.bytes_of(COLUMN)])
+        return np.frombuffer(columns, ">u4").astype(np.int64)
+
+    @property
+    def stamps(self) -> Int64:
+        """Write timestamps."""
+        return self._integers(STAMP, STAMP_BYTES, 0)
+
+    @property
+    def expiring(self) -> int:
+        """How many points have a time to live."""
+        return int((self._integers(TTL, TTL_BYTES, -1) > 0).sum())
+
+    def _integers(self, which: int, size: int, absent: int) -> Int64:
+        """Return integers of `size` bytes, 0 if they were not asked for, `absent` for null."""
+        found = np.zeros(len(self), np.int64)
+        if self.starts.shape[1] <= which:
+            return found
+        present = self.lengths[:, which] == size
+        found[present] = np.frombuffer(fixed_values(self.body, self.starts[present, which], size), f">i{size}")
+        found[~present] = absent
+        return found
+
+    def bytes_of(self, which: int) -> list[bytes]:
+        """Return all columns, or all values."""
+        return values_at(self.body, self.starts[:, which].tolist(), self.lengths[:, which].tolist())
+
+    def at(self, chosen: Bool | slice) -> "StoredPoints":
+        """Return some of the points."""
+        return StoredPoints(self.body, self.starts[chosen], self.lengths[chosen])
+
+
+def parse_points(raw: RawRows, *, timed: bool) -> StoredPoints:
+    """Return the points of an answer. Raise CorruptRow."""
+    return StoredPoints(raw.body, *find_values(raw, TTL + 1 if timed else VALUE + 1))
+
+
+NO_STORED = parse_points(RawRows(0, b""), timed=False)
+
+
+class RowPut(NamedTuple):
+    """Points of one row as they are put."""
+
+    key: bytes
+    columns: Sequence[bytes]
+    values: Sequence[bytes]
+    ttl_s: int
+    stamps: Sequence[int]
+
+    @property
+    def size(self) -> int:
+        """Bytes of columns and values, about."""
+        return sum(map(len, self.values)) + POINT_BYTES * len(self.values)
+
+    def part(self, start: int, end: int) -> "RowPut":
+        """Return some of the points."""
+        part = slice(start, end)
+        return RowPut(self.key, self.columns[part], self.values[part], self.ttl_s, self.stamps[part])
+
+    def parts(self, points: int, size: int) -> Iterator["RowPut"]:
+        """Yield the points, at most so many and of so many bytes at a time, but at least one."""
+        start = room = 0
+        for at, value in enumerate(self.values):
+            if at > start and (at - start >= points or len(value) + POINT_BYTES > room):
+                yield self.part(start, at)
+                start = at
+            room = (size if at == start else room) - len(value) - POINT_BYTES
+        yield self.part(start, len(self.values))
+
+    def encode(self) -> list[bytes]:
+        """Return the bound values of each point: key, column, value, time to live, write timestamp."""
+        head = encode_value(self.key) + LENGTH.pack(COLUMN_BYTES)
+        ttl = encode_value(self.ttl_s.to_bytes(TTL_BYTES, "big"))
+        ends = {stamp: ttl + encode_value(stamp.to_bytes(STAMP_BYTES, "big")) for stamp in set(self.stamps)}
+        return [
+            head + column + encode_value(value) + ends[stamp]
+            for column, value, stamp in zip(self.columns, self.values, self.stamps, strict=True)
+        ]
+
+
+def batches(rows: Iterable[RowPut]) -> Iterator[list[RowPut]]:
+    """Yield points in batches: many of one row, or some of several rows."""
+    mixed: list[RowPut] = []
+    points = size = 0
+    for row in rows:
+        whole = len(row.values) <= BATCH_POINTS and row.size <= BATCH_BYTES
+        for part in [row] if whole else row.parts(BATCH_POINTS, BATCH_BYTES):
+            count, bytes_of_part = len(part.values), part.size
+            if count > MIXED_POINTS // 2 or bytes_of_part > MIXED_BYTES:
+                yield [part]
+                continue
+            if points + count > MIXED_POINTS or size + bytes_of_part > MIXED_BYTES:
+                yield mixed
+                mixed, points, size = [], 0, 0
+            mixed.append(part)
+            points, size = points + count, size + bytes_of_part
+    if mixed:
+        yield mixed
