@@ -10,6 +10,7 @@ from tsd.errors import StoreError
 from tsd.store import Family, Put, Table
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.rocksdb.verification import Contents, read_back
+from tsd.store.versions import UNBOUNDED, VersionPut
 
 CELLS, OTHERS = Table("cells", (Family(b"t"),)), Table("others", (Family(b"t"),))
 COUNT = 3000
@@ -45,6 +46,19 @@ async def test_snapshot_has_writes_before_it_only(tmp_path: Path) -> None:
         assert set(await reopened.get("cells", [b"row000000", b"row002999"])) == {b"row000000", b"row002999"}
     finally:
         await reopened.aclose()
+
+
+async def test_versions_are_read_back_and_are_no_tables(tmp_path: Path) -> None:
+    store = await EmbeddedStore.open(tmp_path / "store", lambda: 1000)
+    try:
+        await store.create_tables([CELLS])
+        await store.versioned_cells.create_tables([Table("versions", (Family(b"t", UNBOUNDED),))])
+        await store.versioned_cells.put("versions", [VersionPut(b"row", b"t:q", b"value", n) for n in range(5)])
+        await store.snapshots.snapshot(tmp_path / "snapshot")
+    finally:
+        await store.aclose()
+    found = last(read_back(tmp_path / "snapshot"))
+    assert (found.tables, found.cells) == (1, 5)
 
 
 async def test_snapshot_into_an_existing_folder_is_refused(tmp_path: Path) -> None:
