@@ -1,0 +1,129 @@
+"""Points in the layout's rows and in the tables of entities are the same after kills, also between these tables."""
+
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.e2e.command import HOST, PATIENCE_S, ROOT, Served, Tsd, send_lines
+from tests.e2e.entities import Points, Series, stored_entities
+from tsd.daemon.wiring import now_ms
+from tsd.errors import TsdError
+from tsd.store.remote import ControlClient
+from tsd.tables.entity.tables import ENTITIES, NEWEST
+
+KILLS = 4
+PAST_S = 1_500_000_000
+METRIC = "entity.kill"
+SETTINGS = {"tsd.entity.enabled": "true", "tsd.core.auto_create_metrics": "true"}
+Sent = dict[tuple[str, int], int]  # the value by host and time in seconds
+
+
+def put_lines(points: Sent) -> bytes:
+    return "".join(f"put {METRIC} {at_s} {value} host={host}\n" for (host, at_s), value in points.items()).encode()
+
+
+def check(tsd: Tsd, sent: Sent) -> None:
+    """Assert that all three tables hold what was sent, once. No daemon runs."""
+    rows = sorted(f"{METRIC} {at_s} {value} host={host}" for (host, at_s), value in sent.items())
+    assert sorted(tsd.lines(METRIC)) == rows
+    expected: dict[Series, Points] = {}
+    for (host, at_s), value in sorted(sent.items()):
+        expected.setdefault((host, METRIC), []).append((at_s * 1000, value))
+    found = stored_entities(tsd.folder, tsd.settings)
+    assert found.points == expected
+    assert found.newest == {series: points[-1:] for series, points in expected.items()}
+
+
+def flush(daemon: Served) -> None:
+    with suppress(TsdError, OSError, AssertionError):  # the daemon is killed meanwhile
+        daemon.flush()
+
+
+@contextmanager
+def crashing(tsd: Tsd, table: str, moment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a daemon that kills itself before or after its first write to a table."""
+    settings: Mapping[str, str] = {**tsd.settings, "tsd.log.format": "json"}
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "tests.faults.crashing_daemon", table, moment, "serve", "--port", "0"]
+    with subprocess.Popen([*command, "--data", str(tsd.folder), *words], stderr=subprocess.PIPE, cwd=ROOT) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def port_of(process: subprocess.Popen[bytes]) -> int:
+    """Return the port of a daemon once it serves."""
+    assert process.stderr is not None
+    events = (json.loads(line) for line in process.stderr if line.startswith(b"{"))
+    return int(next(event["port"] for event in events if event["event"] == "daemon.ready"))
+
+
+def write_windows(folder: Path) -> None:
+    """Ask for a write, which kills the daemon."""
+
+    async def call() -> None:
+        caller = await ControlClient.connect(folder / "control.sock")
+        try:
+            await caller.call("flush")
+        finally:
+            await caller.aclose()
+
+    with suppress(TsdError, OSError):
+        trio.run(call)
+
+
+@pytest.mark.parametrize(
+    ("table", "moment"), [(ENTITIES.name, "before"), (NEWEST.name, "before"), (NEWEST.name, "after")]
+)
+def test_kill_at_a_write_to_a_table_of_entities(tmp_path: Path, table: str, moment: str) -> None:
+    tsd = Tsd(tmp_path / "state", {**SETTINGS, "tsd.storage.flush_interval": "60000"})
+    now_s = now_ms() // 1000
+    stored = {("a", PAST_S): 1, ("a", PAST_S + 10): 2, ("b", now_s): 3}
+    with tsd.serve() as daemon:
+        daemon.send_lines(put_lines(stored))
+    more = {("a", PAST_S + 10): 4, ("a", PAST_S + 20): 5, ("b", PAST_S): 6, ("c", PAST_S): 7, ("c", now_s): 8}
+    with crashing(tsd, table, moment) as process:
+        with socket.create_connection((HOST, port_of(process)), timeout=PATIENCE_S) as connection:
+            assert send_lines(connection, put_lines(more)) == b"synced %d\n" % len(more)
+        write_windows(tsd.folder)
+        assert process.wait(PATIENCE_S) == -signal.SIGKILL
+    with tsd.serve():
+        pass
+    check(tsd, stored | more)
+
+
+def test_kills_between_sends(tmp_path: Path) -> None:
+    chance = random.Random(20)
+    tsd = Tsd(tmp_path / "state", {**SETTINGS, "tsd.storage.flush_interval": "20"})
+    sent: Sent = {}
+    value = 0
+    for _ in range(KILLS):
+        with tsd.serve() as daemon:
+            for _ in range(chance.randrange(1, 8)):
+                points: Sent = {}
+                for _ in range(chance.choice((1, 50, 1000))):
+                    at_s = chance.choice((now_ms() // 1000, PAST_S)) - chance.choice((0, 1, 60, 3000))
+                    value += 1
+                    points[f"h{chance.randrange(20)}", at_s] = value
+                assert daemon.send_lines(put_lines(points)) == b"synced %d\n" % len(points)
+                sent.update(points)
+            flushing = threading.Thread(target=flush, args=(daemon,))
+            if chance.random() < 0.5:
+                flushing.start()
+            daemon.kill()
+            if flushing.ident is not None:
+                flushing.join()
+    with tsd.serve():
+        pass
+    check(tsd, sent)
