@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.command import Served, Tsd
+from tests.e2e.entities import stored_entities
 
 pytestmark = pytest.mark.slow
 
@@ -82,6 +83,30 @@ def test_restored_daemon_can_be_backed_up_again(tmp_path: Path) -> None:
     assert [(each["complete"], each["lacks"]) for each in json.loads(listed.out)] == [(True, [])]
     assert restored.run("restore", "--check", tmp_path / "backups").status == 0
     assert values(restored) == list(range(20))
+
+
+def test_tables_of_entities_are_backed_up_and_restored(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "tsd.entity.enabled": "true"}
+    tsd, restored = Tsd(tmp_path / "state", settings), Tsd(tmp_path / "restored", settings)
+    plain = Tsd(tmp_path / "plain", SETTINGS)
+    with tsd.serve() as served, plain.serve():
+        served.send_lines(put_lines(0, 10))
+        served.flush()
+        served.send_lines(put_lines(10, 10))  # maybe in the journal only
+        made = tsd.run("backup", tmp_path / "backups", "--json")
+        assert (made.status, made.err) == (0, "")
+        served.kill()
+    assert plain.run("backup", tmp_path / "others").status == 0
+    without = plain.run("restore", "--check", tmp_path / "others", "--json")
+    back = restored.run("restore", tmp_path / "backups", "--json")
+    assert (back.status, back.err) == (0, "")
+    assert json.loads(back.out)["tables"] == json.loads(without.out)["tables"]
+    with restored.serve():
+        pass
+    assert values(restored) == list(range(20))
+    found = stored_entities(restored.folder, settings)
+    assert found.points == {("web01", "backup.m"): [((START_S + n) * 1000, n) for n in range(20)]}
+    assert found.newest == {("web01", "backup.m"): [((START_S + 19) * 1000, 19)]}
 
 
 def test_restoring_over_data_is_refused(tmp_path: Path) -> None:
