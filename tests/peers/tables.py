@@ -40,6 +40,12 @@ class Hbase:
         with self._connection() as connection:
             connection.create_table(table, {name: {"max_versions": 1, "bloom_filter_type": "ROW"} for name in families})
 
+    def versions(self, table: str) -> dict[bytes, int]:
+        """Return how many versions each family of a table keeps."""
+        with self._connection() as connection:
+            families = connection.table(table).families()
+            return {name.rstrip(b":"): family["max_versions"] for name, family in families.items()}
+
     def drop(self, table: str) -> None:
         """Disable and delete a table."""
         with self._connection() as connection:

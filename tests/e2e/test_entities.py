@@ -1,0 +1,50 @@
+"""The tables of entities on HBase with a gateway of Thrift 2: created, written by the daemon, and read."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.command import Tsd, on_hbase
+from tests.e2e.entities import stored_entities
+from tests.peers.hbase import RunningHbase
+from tsd.store.versions import UNBOUNDED
+from tsd.tables.entity.tables import ENTITIES, NEWEST
+
+pytestmark = pytest.mark.slow
+
+PAST_S = 1_500_000_000
+YEAR_S = 31_556_952
+
+
+@pytest.fixture
+def tsd(hbase: RunningHbase, tmp_path: Path) -> Iterator[Tsd]:
+    """Commands on tables of the test's own, except those of entities, whose names are fixed."""
+    settings = {
+        "tsd.entity.enabled": "true",
+        "tsd.storage.hbase.thrift2": f"{hbase.host}:{hbase.thrift2_port}",
+        "tsd.storage.flush_interval": "40",
+    }
+    yield Tsd(tmp_path / "state", on_hbase(hbase, hbase.unused_tables(), settings))
+    for name in {ENTITIES.name, NEWEST.name} & set(hbase.tables.tables()):
+        hbase.tables.drop(name)
+
+
+def test_years_of_points_and_the_newest_are_in_hbase(tsd: Tsd, hbase: RunningHbase) -> None:
+    made = tsd.run("create-tables", "--json")
+    assert (made.status, made.err) == (0, "")
+    assert {ENTITIES.name, NEWEST.name} <= set(json.loads(made.out)["created"])
+    assert hbase.tables.versions(ENTITIES.name) == {b"t": UNBOUNDED, b"m": 1}
+    assert hbase.tables.versions(NEWEST.name) == {b"t": 1}
+    with tsd.serve() as daemon:
+        times = [PAST_S, PAST_S - 2 * YEAR_S, PAST_S - YEAR_S, PAST_S - 3 * YEAR_S]
+        for at_s in times:  # the newest first: older points never replace it
+            assert daemon.send_lines(b"put house.size %d %d host=one\n" % (at_s, at_s % 1000)) == b"synced 1\n"
+            daemon.flush()
+        assert daemon.stats()["ledger.stored"] == len(times)
+    found = stored_entities(tsd.folder, tsd.settings)
+    points = [(at_s * 1000, at_s % 1000) for at_s in sorted(times)]
+    assert found.points == {("one", "house.size"): points}
+    assert found.newest == {("one", "house.size"): points[-1:]}
+    assert len(tsd.lines("house.size")) == len(times)
