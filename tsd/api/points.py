@@ -185,7 +185,7 @@ async def _parse_cut(text: bytes, parse: Callable[[bytes], BodySlice], limits: B
         begun = trio.current_time()
         one = parse(part) if len(part) <= 2 * size else await trio.to_thread.run_sync(parse, part)
         took_s = trio.current_time() - begun
-        size = min(2 * size, limits.slice_bytes) if took_s < STEP_S else max(size // 2, SMALLEST_BYTES)
+        size = min(2 * size if took_s < STEP_S else max(size // 2, SMALLEST_BYTES), limits.slice_bytes)
         found.append(_checked(one, refused, limits))
         refused += len(one.refused)
         start = cut + 1
