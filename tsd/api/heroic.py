@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from tsd.api.kairosdb.messages import errors_response, with_errors
-from tsd.api.kairosdb.points import Collector, ParsedBody
+from tsd.api.kairosdb.points import Collector, ParsedBody, check_brackets
 from tsd.api.messages import check_method
 from tsd.api.points import PutFailure, PutFlags, PutHandler, parse_flags
 from tsd.codec.kairosline import put_line
@@ -50,10 +50,11 @@ _decoder = msgspec.json.Decoder(Body)
 
 def parse_write(body: bytes, *, resource_tags: frozenset[str] | None) -> ParsedBody:
     """Return the put lines of a body, and an error for each point without one. Raise BadLine for what is wrong with the
-    whole.
+    whole, Refused for too many or too long points.
 
     `resource_tags` are stored as a resource; None: everything is a tag.
     """
+    check_brackets(body)
     try:
         found = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:

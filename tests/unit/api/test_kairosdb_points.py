@@ -4,12 +4,15 @@ import gzip
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.kairosdb_series import recorded
+from tsd.api.heroic import parse_write
 from tsd.api.kairosdb.points import parse_body
 from tsd.codec.putline import NameRules, parse_put
 from tsd.codec.text import decode_number
+from tsd.errors import Refused
 
 # What differs from KairosDB, and why (docs/kairosdb.md).
 DIFFERENT = {
@@ -71,3 +74,25 @@ def test_recorded_put_is_taken(case: dict[str, Any]) -> None:
     numbers = [[kind, tags, sorted(points)] for kind, tags, points in case["stored"] if kind == "number"]
     if case["name"] != "name a number":  # its points were asked for by another name
         assert stored(b"".join(one.lines for one in parsed.slices)) == numbers
+
+
+@pytest.mark.parametrize(
+    ("name", "tagv", "points"),
+    [("m" * 1_000_000, "a", 1_000), ("m", "a" * 1_000_000, 1_000), ("m", "a", 600_000)],
+    ids=["long name", "long tag", "many points"],
+)
+def test_a_body_whose_points_take_much_memory_is_refused(name: str, tagv: str, points: int) -> None:
+    data, tags = [[1_356_998_400_500, 1]] * points, {"host": tagv}
+    kairosdb = msgspec.json.encode([{"name": name, "tags": tags, "datapoints": data}])
+    heroic = msgspec.json.encode({"series": {"key": name, "tags": tags}, "data": {"type": "points", "data": data}})
+    for refused in (lambda: parse_body(kairosdb), lambda: parse_write(heroic, resource_tags=None)):
+        with pytest.raises(Refused) as error:
+            refused()
+        assert error.value.status == 413
+
+
+def test_errors_repeat_a_part_of_a_long_name() -> None:
+    bad = msgspec.json.encode([{"name": "m" * 1_000_000, "tags": {"host": "a"}, "datapoints": [[1, 1]] * 100}])
+    errors = [str(error) for one in parse_body(bad).slices for error in one.refused.values()]
+    assert len(errors) == 100
+    assert sum(map(len, errors)) < len(bad)

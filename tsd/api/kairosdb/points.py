@@ -14,9 +14,12 @@ from tsd.api.points import BodySlice
 from tsd.codec.kairosline import NO_TEXT, NO_TTL, TTL, put_line
 from tsd.codec.lenient import BadJson, Lenient, Members, Number, Reader, read_value
 from tsd.codec.putline import illegal
-from tsd.errors import INVALID_VALUE, BadLine, bare
+from tsd.errors import INVALID_VALUE, BadLine, Refused, bare
 
 SLICE_POINTS = 2000  # of the lines that are ingested at once
+MOST_BRACKETS = 500_000  # arrays and objects of a body: a point takes some 500 bytes of memory until it is stored
+TEXT_BYTES = 128 << 20  # of a body's put lines and errors: each repeats the names of its metric
+NAME_CHARS = 1_000  # of a metric's name in an error
 _DECIMAL = r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
 _PAIR = re.compile(rf"\[\s*(-?[0-9]+)\s*,\s*({_DECIMAL})\s*\]")
 _RUN = re.compile(rf"(?:\[\s*-?[0-9]+\s*,\s*{_DECIMAL}\s*\]\s*,\s*){{1,500}}")
@@ -54,7 +57,15 @@ class Collector:
     def __init__(self) -> None:
         self._slices: list[BodySlice] = []
         self._places: list[list[KairosPoint | None]] = []
+        self._text_bytes = 0
         self._begin()
+
+    def _count_text(self, size: int) -> None:
+        """Raise Refused if the lines and errors take too much memory."""
+        self._text_bytes += size
+        if self._text_bytes > TEXT_BYTES:
+            details = f"The put lines of its points have more than {TEXT_BYTES} bytes: send several requests"
+            raise Refused(413, "Request body is too large", details)
 
     def _begin(self) -> None:
         self._lines: list[bytes] = []
@@ -63,7 +74,8 @@ class Collector:
         self._points: list[KairosPoint | None] = []
 
     def add(self, line: bytes, place: str) -> None:
-        """Add the line of a point."""
+        """Add the line of a point. Raise Refused."""
+        self._count_text(len(line) + len(place))
         self._numbers.append(len(self._points))
         self._lines.append(line)
         self._points.append(KairosPoint(place))
@@ -71,7 +83,8 @@ class Collector:
             self._end()
 
     def refuse(self, error: BadLine) -> None:
-        """Add an error."""
+        """Add an error. Raise Refused."""
+        self._count_text(len(str(error)))
         self._refused[len(self._points)] = bare(error)
         self._points.append(None)
         if len(self._points) >= SLICE_POINTS:
@@ -90,9 +103,17 @@ class Collector:
         return ParsedBody(self._slices, self._places)
 
 
+def check_brackets(body: bytes) -> None:
+    """Raise Refused for a body whose points would take too much memory."""
+    if (count := body.count(b"[") + body.count(b"{")) > MOST_BRACKETS:
+        details = f"got {count} arrays and objects, wanted at most {MOST_BRACKETS}: send several requests"
+        raise Refused(413, "Request body is too large", details)
+
+
 def parse_body(body: bytes, *, has_ttl: bool = False) -> ParsedBody:
     """Return the put lines of a body, and an error for each point and metric without one. `has_ttl`: a time to live
-    stays in the line, as the tag kairos_opt.ttl."""
+    stays in the line, as the tag kairos_opt.ttl. Raise Refused for a body with too many or too long points."""
+    check_brackets(body)
     found = Collector()
     try:
         for at, metric in enumerate(_metrics(body)):
@@ -189,7 +210,8 @@ class _Metric:
             mistakes.append(f"{self._label}.name may not be empty.")
         else:
             self._name = _word(name, f"{self._label}.name")
-            self._label += f"(name={self._name})"
+            shown = self._name if len(self._name) <= NAME_CHARS else f"{self._name[:NAME_CHARS]}…"
+            self._label += f"(name={shown})"
         tags = self._member("tags")
         if tags is None or tags == []:
             tags = Members()
