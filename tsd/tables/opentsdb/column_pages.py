@@ -54,14 +54,14 @@ class ColumnPage:
         self.cells = sum(len(cells.keys) for cells, _ in parts if cells is not None)
         self.cells += sum(len(rows.suffixes()) for _, rows in parts if rows is not None)
 
-    def series(self) -> set[bytes]:
-        """Return the distinct series, by their tag pairs."""
-        found: set[bytes] = set()
+    def series(self) -> dict[bytes, None]:
+        """Return the distinct series, by their tag pairs, in order of rows: sorting them takes little time then."""
+        found: dict[bytes, None] = {}
         for cells, rows in self._parts:
             if cells is not None:
-                found.update([key[self._pairs_start :] for key in cells.keys])
+                found.update(dict.fromkeys([key[self._pairs_start :] for key in cells.keys]))
             if rows is not None:
-                found.update(rows.suffixes())
+                found.update(dict.fromkeys(rows.suffixes()))
         return found
 
     def decode(self) -> PointPage:
