@@ -21,10 +21,10 @@ from tsd.daemon.wiring import has_local_store, rollup_builder, rollup_tables, st
 from tsd.errors import NoTable, StoreError
 from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.opentsdb.rollup_builder import START, BuildPosition, BuildRange
+from tsd.tables.opentsdb.rollup_task import DAEMON_PAUSE_RATIO
 
 CLOSED_S = 300  # after the end of an interval, for late points
 SAVE_S = 1.0  # shortest interval between saves of the position
-DAEMON_PAUSE_RATIO = 1.0  # if a daemon shares the embedded store: pause for as long as a part took
 SHOWN = 100  # warnings printed one by one
 
 

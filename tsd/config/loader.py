@@ -368,6 +368,8 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
     tag = config.entity_tag.encode("latin-1", "replace")
     if not tag or illegal_character(tag):
         yield set(), f"tsd.entity.tag: got {config.entity_tag!r}, wanted the name of a tag"
+    if config.rollups_build and not config.rollups_enable:
+        yield {"tsd.rollups.enable"}, "tsd.rollups.build: got true, which requires tsd.rollups.enable = true"
     try:
         config.allow_specialchars.encode("latin-1")
     except UnicodeEncodeError:

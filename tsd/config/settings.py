@@ -367,6 +367,11 @@ class Config(
         '"intervals": [{"interval": "1m", "table": "tsdb", "preAggregationTable": "tsdb-agg", "rowSpan": "1h", '
         '"defaultInterval": true}, {"interval": "1h", "table": "tsdb-1h", "preAggregationTable": "tsdb-agg-1h", '
         '"rowSpan": "1d"}]}. Never change an id once there is data.')
+    rollups_build: bool = setting(
+        "tsd.rollups.build", False,
+        "Write the rollups of tsd.rollups.config: of hours and days that are over, of the past, and again where late "
+        "points came. Queries then take rollups as far as they are complete, and points for the rest. Switch it on in "
+        "one of the daemons that share tables.")
     rollups_tag_key: str = setting(
         "tsd.rollups.agg_tag_key", "_aggregate",
         "Tag name that holds the aggregator of a pre-aggregate.")

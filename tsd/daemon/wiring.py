@@ -53,7 +53,9 @@ from tsd.tables.opentsdb.compaction.scheduler import CompactionRate, CompactionS
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
 from tsd.tables.opentsdb.retention_task import RetentionTask
 from tsd.tables.opentsdb.rollup_builder import BuildRules, RollupBuilder
+from tsd.tables.opentsdb.rollup_progress import RollupProgress
 from tsd.tables.opentsdb.rollup_sums import intervals_to_build
+from tsd.tables.opentsdb.rollup_task import DAEMON_PAUSE_RATIO, OnPoints, RollupTask, log_unread_rollups
 from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.opentsdb.series_recorder import make_recorder
 from tsd.tables.opentsdb.summaries import SummaryRules
@@ -452,6 +454,23 @@ def rollup_builder(
     )
 
 
+def daemon_rollups(config: Config, store: Store, uids: Uids, now_ms: Clock) -> RollupTask | None:
+    """Return the task that writes rollups, None if it is off. Raises BadConfig."""
+    rollups = configured_rollups(config)
+    if rollups is None or not config.rollups_build:
+        return None
+    intervals = intervals_to_build(rollups.config)
+    progress = RollupProgress(state_folder(config) / "rollups.json", {one.name: one.table for one in intervals})
+
+    def builder(names: Sequence[str]) -> RollupBuilder:
+        return rollup_builder(
+            config, store, uids, names, now_ms,
+            pause_ratio=DAEMON_PAUSE_RATIO, on_retry=lambda _: None, on_warning=log_unread_rollups,
+        )  # fmt: skip
+
+    return RollupTask(builder, intervals, progress, config.salt_width, lambda: now_ms() // 1000)
+
+
 def clock_guard(config: Config) -> ClockGuard:
     """Return the guard of the wall clock that deletes old points."""
     return ClockGuard(state_folder(config) / "retention.json", lambda: time.monotonic() * 1000)
@@ -476,17 +495,23 @@ def build_opentsdb_tables(config: Config, store: Store, now_ms: Clock, callbacks
     formats = summary_rules(config)
     compactor = paced_compactor(config, store, now_ms, callbacks.writer_is_busy)
     recorder = make_recorder(parts, config, store, now_ms)
+    on_points: OnPoints = recorder.record
     retention = daemon_retention(config, store, parts.uids, formats.rollups, now_ms, callbacks.writer_is_busy)
+    if retention is not None:
+        on_points = retention.observing(on_points)
+    rollup_task = daemon_rollups(config, store, parts.uids, now_ms)
+    if rollup_task is not None:
+        on_points = rollup_task.observing(on_points)
     writer = CellWriter(
         store,
         formats,
         join=config.join_points,
         on_cells=compactor.record if compactor else lambda _: None,
-        on_points=retention.observing(recorder.record) if retention else recorder.record,
+        on_points=on_points,
     )
     resolver = UidResolver(parts.uids, layout(config), auto_create(config))
     return opentsdb.build(
-        parts, config, store, now_ms, callbacks.on_change, compactor, formats, writer, resolver, retention
+        parts, config, store, now_ms, callbacks.on_change, compactor, formats, writer, resolver, retention, rollup_task
     )
 
 

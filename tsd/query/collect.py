@@ -55,6 +55,18 @@ class ReadCounts:
     duplicates: int = 0
     warnings: list[str] = field(default_factory=list)
 
+    def plus(self, other: "ReadCounts") -> "ReadCounts":
+        """Return the sum of this and another part."""
+        both = ReadCounts(
+            self.rows_read + other.rows_read,
+            self.rows_wanted + other.rows_wanted,
+            self.points + other.points,
+            self.size + other.size,
+            self.duplicates + other.duplicates,
+        )
+        both.warn([*self.warnings, *other.warnings])
+        return both
+
     def warn(self, warnings: Sequence[str]) -> None:
         """Add warnings, up to a limit."""
         self.warnings += warnings[: MAX_WARNINGS - len(self.warnings)]

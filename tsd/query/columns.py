@@ -58,6 +58,10 @@ class SeriesColumns(Sequence[Points]):
             raise IndexError(number)
         return self.between(int(self.bounds[number]), int(self.bounds[number + 1]))
 
+    def flat_times(self) -> Int64:
+        """Return the time of each point."""
+        return np.tile(self.times, len(self)) if self.shares_times else self.times
+
     def between(self, first: int, stop: int) -> Points:
         """Return the points from one place to another, all of one series."""
         part = slice(first, stop)

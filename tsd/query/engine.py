@@ -6,6 +6,7 @@ Long work is done in pages, in threads, or in slices of a few milliseconds. Ever
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import trio
@@ -310,7 +311,8 @@ class QueryEngine:
         """Collect the points of the plan's series: from rollups if the query allows it and there are some, else raw."""
         rollups = plan.selection.rollups
         if rollups is not None:
-            found = await RollupQuery(query, plan, rollups, budget).collect()
+            read_raw = partial(self._read, query)
+            found = await RollupQuery(query, plan, rollups, budget, read_raw).collect()
             if found is not None:
                 return found
         collector = PointCollector(query, plan, budget)

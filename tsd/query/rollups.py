@@ -1,7 +1,8 @@
 """Sub queries that rollups can answer: which interval, which aggregators, and what their cells yield
 (docs/compat/query.md §18)."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -16,11 +17,12 @@ from tsd.query.downsample import Downsampler
 from tsd.query.limits import QueryBudget, check_fetched
 from tsd.query.model import Downsample, Fill, Query
 from tsd.query.plan import Plan, scan_range
-from tsd.tables.reading import EncodedPage, RollupInterval, RollupPage, RollupSource, ScanRange, SeriesSet
+from tsd.tables.reading import HOUR_S, EncodedPage, RollupInterval, RollupPage, RollupSource, ScanRange, SeriesSet
 
 RAW, NO_FALLBACK, FALLBACK, FALLBACK_RAW = "ROLLUP_RAW", "ROLLUP_NOFALLBACK", "ROLLUP_FALLBACK", "ROLLUP_FALLBACK_RAW"
 _SAME = {"zimsum": "sum", "mimmax": "max", "mimmin": "min"}  # aggregators that use the cells of another
 _MEAN = ("avg",)
+_EXACT = frozenset({"sum", "count", "min", "max", "avg", *_SAME})  # functions of which rollups give the same answer
 _TIMES = 1 << 43  # above the highest time in ms, which has 32 bits of seconds
 
 
@@ -71,11 +73,14 @@ class RollupQuery(NamedTuple):
     plan: Plan
     rollups: RollupSource
     budget: QueryBudget
+    read_raw: Callable[[Plan, PointCollector], Awaitable[None]]  # passes all rows of a plan to a collector
 
     async def collect(self) -> Collected | None:
         """Return the points of the plan's series; None if raw points must be read. Raises BadQuery, StoreError."""
         sub, rollups = self.plan.sub, self.rollups
         pre_aggregated = is_pre_aggregated(self.plan, rollups)
+        if not pre_aggregated and rollups.complete_until_s(rollups.intervals[0]) is not None:
+            return await self._joined()
         intervals = intervals_for(rollups, sub.downsample) if sub.downsample and sub.rollup_usage != RAW else []
         if not intervals or intervals[0].is_default:
             return await self._pre_aggregated() if pre_aggregated else None
@@ -100,6 +105,33 @@ class RollupQuery(NamedTuple):
         await plan.selection.read(plan.scan, collector.take, annotations=not self.query.no_annotations)
         return await self._finished(collector)
 
+    async def _joined(self) -> Collected | None:
+        """Collect the rollups that are complete, and raw points for the rest of the range. None: raw points only."""
+        part = complete_part(self.plan, self.query, self.rollups)
+        if part is None:
+            return None
+        query, plan, spec = self.query, self.plan, self.plan.sub.downsample
+        assert spec is not None
+        bare = plan._replace(sub=replace(plan.sub, downsample=spec._replace(fill=Fill.NONE)))
+        raw = PointCollector(query, bare, self.budget)
+        for span in (ScanRange(plan.scan.start_s, part.span.start_s), ScanRange(part.span.stop_s, plan.scan.stop_s)):
+            if span.start_s < span.stop_s:
+                hours = tuple(hour for hour in plan.open_hours if span.start_s <= hour < span.stop_s)
+                await self.read_raw(bare._replace(scan=span, open_hours=hours), raw)
+        cells = cells_for(self.rollups, part.interval, spec.function)
+        stored = await self._with_plan(bare)._read(cells, span=part.span, held=raw.size)
+        rest = await self._finished(raw)
+        count = len(plan.selection.series.pairs)
+        join = partial(_join, [stored.series, rest.series], count, query, plan)
+        points = len(stored.series.bits) + len(rest.series.bits)
+        series = join() if points <= SMALL else await self.budget.workers.run(join)
+        counts = np.append(stored.counts, np.zeros(count - len(stored.counts), np.int64))
+        counts[: len(rest.counts)] += rest.counts
+        return Collected(series, counts, rest.annotations, stored.read.plus(rest.read), stored.table)
+
+    def _with_plan(self, plan: Plan) -> "RollupQuery":
+        return self._replace(plan=plan)
+
     async def _pre_aggregated(self) -> Collected:
         """Collect pre-aggregates that are stored like raw points."""
         collector = PointCollector(self.query, self.plan, self.budget)
@@ -113,13 +145,18 @@ class RollupQuery(NamedTuple):
             return collector.finish()
         return await self.budget.workers.run(collector.finish)
 
-    async def _read(self, cells: Cells, *, pre_aggregated: bool) -> Collected:
-        """Collect the points of one rollup table."""
+    async def _read(
+        self, cells: Cells, *, pre_aggregated: bool = False, span: ScanRange | None = None, held: int = 0
+    ) -> Collected:
+        """Collect the points of one rollup table: those of a span, without one of the query's range. `held` points are
+        in memory already."""
         query, plan, budget = self.query, self.plan, self.budget
         assert plan.sub.downsample is not None
         scan = rollup_range(query, cells.interval, plan.sub.downsample, rate=plan.sub.rate)
+        if span is not None:
+            scan = ScanRange(cells.interval.row_start(span.start_s), cells.interval.row_start(span.stop_s - 1) + 1)
         series = plan.selection.series
-        points, read = RollupPoints(plan.sub.downsample, cells, query, scan), ReadCounts()
+        points, read = RollupPoints(plan.sub.downsample, cells, query, span or scan), ReadCounts()
 
         async def take(page: EncodedPage[RollupPage]) -> None:
             await decode_page(page, series, budget, partial(points.add, series=series, read=read))
@@ -128,7 +165,7 @@ class RollupQuery(NamedTuple):
         def check() -> None:
             check_fetched(budget.bounds, size=read.size, points=read.points)
             count = len(series.pairs)
-            budget.set_memory(count * SERIES_BYTES + points.size(count) * POINT_BYTES)
+            budget.set_memory(count * SERIES_BYTES + (held + points.size(count)) * POINT_BYTES)
 
         await self.rollups.read(cells.interval, cells.aggregators, scan, take, pre_aggregated=pre_aggregated)
         check()
@@ -137,6 +174,50 @@ class RollupQuery(NamedTuple):
         found = finish() if points.size(count) <= SMALL else await budget.workers.run(finish)
         table = self.rollups.table(cells.interval, pre_aggregated=pre_aggregated)
         return Collected(found, points.counts(count), {}, read, table, scan)
+
+
+class CompletePart(NamedTuple):
+    """What rollups can answer of a sub query."""
+
+    interval: RollupInterval
+    span: ScanRange  # whole buckets, in whole hours
+
+
+def complete_part(plan: Plan, query: Query, rollups: RollupSource) -> CompletePart | None:
+    """Return the part of a plan that the rollups of the longest interval answer like raw points; None if there is none.
+
+    Shorter intervals follow where a longer one has no whole bucket. Points that are not stored yet are in no rollup.
+    """
+    sub, scan = plan.sub, plan.scan
+    spec = sub.downsample
+    if spec is None or spec.calendar or spec.function not in _EXACT or sub.rollup_usage == RAW or query.delete:
+        return None
+    for interval in intervals_for(rollups, spec):
+        wanted = ("sum", "count") if spec.function in _MEAN else (_SAME.get(spec.function, spec.function),)
+        until_s = None if interval.is_default else rollups.complete_until_s(interval)
+        if until_s is None or not all(map(rollups.has, wanted)):
+            continue
+        unit_s = math.lcm(spec.interval_ms, HOUR_S * 1000) // 1000
+        start_s = -(-scan.start_s // unit_s) * unit_s
+        stop_s = min(until_s, scan.stop_s, *plan.open_hours) // unit_s * unit_s
+        if start_s < stop_s:
+            return CompletePart(interval, ScanRange(start_s, stop_s))
+    return None
+
+
+def _join(parts: Sequence[SeriesColumns], count: int, query: Query, plan: Plan) -> SeriesColumns:
+    """Return the buckets of several parts of the range, those of a series in order, and filled."""
+    series = np.concatenate([np.repeat(np.arange(len(part)), np.diff(part.bounds)) for part in parts])
+    times = np.concatenate([part.flat_times() for part in parts])
+    bits = np.concatenate([part.bits for part in parts])
+    order = np.lexsort((times, series))
+    starts = np.searchsorted(series[order], np.arange(count + 1)).astype(np.int64)
+    batch = Batch(np.arange(count, dtype=np.int32), starts, times[order], bits[order], np.ones(len(order), np.bool_))
+    spec = plan.sub.downsample
+    assert spec is not None
+    last = Downsampler(spec._replace(function="sum"), query.start_ms, query.end_ms, plan.scan, quirks=query.quirks)
+    last.feed(batch)  # one value in each bucket: this only fills
+    return last.finish(count)
 
 
 def is_pre_aggregated(plan: Plan, rollups: RollupSource) -> bool:

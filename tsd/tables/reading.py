@@ -220,6 +220,10 @@ class RollupSource(Protocol):
         """Return the name of an interval's table, for the echo of a query."""
         ...
 
+    def complete_until_s(self, interval: RollupInterval) -> int | None:
+        """Return the time before which an interval's rollups agree with the points; None if that is not known."""
+        ...
+
     async def read(
         self,
         interval: RollupInterval,

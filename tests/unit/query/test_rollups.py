@@ -147,3 +147,13 @@ async def test_corrected_fallback_keeps_the_interval(tmp_path: Path) -> None:
         query = "sum:2h-sum:rollup_fallback_raw:m"
         found = [(await fetch(daemon, query + more))[0]["dps"] for more in ("", "&corrected")]
     assert found == [{str(START_S): 1.0, str(START_S + 3600): 2.0}, {str(START_S): 3.0}]
+
+
+async def test_daemon_tells_up_to_when_its_rollups_are_complete(tmp_path: Path) -> None:
+    async with running(tmp_path, {**SETTINGS, "tsd.rollups.build": "true"}) as daemon:
+        await daemon.send_lines(f"put m {START_S} 3 host=a\n".encode())
+        [group] = await fetch(daemon, "sum:1h-sum:m")
+        stats = await daemon.send_lines(b"stats\n")
+    assert group["dps"] == {str(START_S): 3}
+    assert b"tsd.rollups.complete " in stats
+    assert b"interval=1h" in stats

@@ -75,6 +75,7 @@ FORCED = {
     "tsd.canary.enable": "false",  # its points would count as invented
     "tsd.rollups.enable": "false",  # their tables are in a file
     "tsd.rollups.config": "",
+    "tsd.rollups.build": "false",
     "tsd.retention.rules": "",  # their points would count as lost
     "tsd.retention.rollups": "",
     "tsd.retention.annotations": "",

@@ -21,9 +21,10 @@ from tsd.tables.opentsdb.compaction.scheduler import CompactionScheduler
 from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader
 from tsd.tables.opentsdb.lookup import SeriesFinder
 from tsd.tables.opentsdb.metadata import MetadataTables, MetaTable, UidMetas
-from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules, RollupCompleteness
 from tsd.tables.opentsdb.retention import Retention, RetentionPolicy
 from tsd.tables.opentsdb.retention_task import RetentionTask
+from tsd.tables.opentsdb.rollup_task import RollupTask
 from tsd.tables.opentsdb.scan import SeriesRows
 from tsd.tables.opentsdb.selection import FilterRules
 from tsd.tables.opentsdb.series_index import SeriesIndex
@@ -124,6 +125,7 @@ def build(
     writer: PointWriter,
     resolver: SeriesResolver,
     retention: RetentionTask | None,
+    rollup_task: RollupTask | None,
 ) -> Tables:
     """Build the tables. `on_change` is called when another process renamed or deleted names: it must drop all
     caches."""
@@ -141,16 +143,31 @@ def build(
         tasks["series index"] = lambda: index.keep_complete(config.data_table)
     if retention is not None:
         tasks["retention"] = retention.run
+    if rollup_task is not None:
+        tasks["rollups"] = rollup_task.run
     meta_table = MetaTable(store, config.meta_table, form.widths, lambda: now_ms() // 1000)
     return Tables(
         OpentsdbCatalog(store, config.uid_table, uids, form.widths, parts.finder, parts.points),
-        make_reader(config, store, uids, parts.index, summaries.rollups, codec_id),
+        make_reader(
+            config,
+            store,
+            uids,
+            parts.index,
+            summaries.rollups,
+            codec_id,
+            complete=rollup_task.progress.complete_until_s if rollup_task else None,
+        ),
         SeriesRows(store, config.data_table),
         resolver,
         writer,
         check,
         parts.drop_caches,
-        lambda: [*uid_stats(uids), *compaction_stats(compactor), *(retention.statistics() if retention else [])],
+        lambda: [
+            *uid_stats(uids),
+            *compaction_stats(compactor),
+            *(retention.statistics() if retention else []),
+            *(rollup_task.statistics() if rollup_task else []),
+        ],
         names=UidNames(store, config.uid_table, uids, form.widths),
         metadata=MetadataTables(uids, parts.uid_metas, meta_table, form.widths),
         trees=parts.trees,
@@ -176,8 +193,9 @@ def make_reader(
     index: SeriesIndex | None,
     rollups: Rollups | None,
     histogram_codec: int | None,
+    complete: RollupCompleteness | None = None,
 ) -> OpenTsdbReader:
-    """Return the reader of the data table."""
+    """Return the reader of the data table. `complete` tells up to when the daemon's rollups are."""
     filters = FilterRules(config.expansion_limit, config.skip_unresolved_tagvs, config.fuzzy_filter)
     return OpenTsdbReader(
         store,
@@ -186,6 +204,7 @@ def make_reader(
         layout(config),
         index=index,
         rollups=rollups,
+        complete=complete,
         histogram_codec=histogram_codec,
         rules=ReadRules(filters, scans=min(PARALLEL_SCANS, store.capabilities.parallel_scans)),
     )

@@ -356,13 +356,22 @@ class StoredSelection:
         await remove_rows(self._table.store, self._table.data, self._rows, read_ms=read_ms)
 
 
+RollupCompleteness = Callable[[bytes, str], int]  # metric UID and interval → time in s
+
+
 class StoredRollups:
     """The rollups and pre-aggregates of a selection's series."""
 
     def __init__(
-        self, table: DataTable, resolved: ResolvedRequest, selection: StoredSelection, rollups: Rollups
+        self,
+        table: DataTable,
+        resolved: ResolvedRequest,
+        selection: StoredSelection,
+        rollups: Rollups,
+        complete: RollupCompleteness | None,
     ) -> None:
         self._table = table
+        self._complete = None if rollups.tag_raw else complete  # that tag makes other series of them
         self._resolved = resolved
         self._selection = selection
         self._rollups = rollups
@@ -378,6 +387,13 @@ class StoredRollups:
         """Return the name of an interval's table."""
         found = self._rollups.config.interval(interval.name)
         return found.pre_aggregate_table if pre_aggregated else found.table
+
+    def complete_until_s(self, interval: RollupInterval) -> int | None:
+        """Return the time before which an interval's rollups agree with the points; None if that is not known."""
+        if self._complete is None:
+            return None
+        metric = self._resolved.metric
+        return 0 if metric is None else self._complete(metric, interval.name)
 
     async def read(
         self,
@@ -543,14 +559,17 @@ class OpenTsdbReader:
         *,
         index: SeriesIndex | None = None,
         rollups: Rollups | None = None,
+        complete: RollupCompleteness | None = None,
         histogram_codec: int | None = None,
         rules: ReadRules = DEFAULT_RULES,
     ) -> None:
-        """`table` has the raw points. `histogram_codec` is the id of simple histograms, None if there are none."""
+        """`table` has the raw points. `complete` tells up to when rollups are complete. `histogram_codec` is
+        the id of simple histograms, None if there are none."""
         self._table = DataTable(store, table, layout, rules)
         self._uids = uids
         self._index = index
         self._rollups = rollups
+        self._complete = complete
         self._histogram_codec = histogram_codec
         self._resolver = FilterResolver(uids, layout.widths, rules.filters)
         self._tag_tests = TagTests()
@@ -567,7 +586,7 @@ class OpenTsdbReader:
         series = SeriesMatcher(resolved, table.layout, self._uids, self._tag_tests)
         selection = StoredSelection(table, resolved, series, index=self._index, keeps_rows=request.delete)
         if self._rollups is not None:
-            selection.rollups = StoredRollups(table, resolved, selection, self._rollups)
+            selection.rollups = StoredRollups(table, resolved, selection, self._rollups, self._complete)
         if self._histogram_codec is not None:
             selection.histograms = StoredHistograms(table, resolved, series, self._histogram_codec)
         return selection

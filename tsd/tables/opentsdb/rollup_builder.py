@@ -138,6 +138,9 @@ class RollupBuilder:
         part.clear()
         selection = await self._reader.select(SeriesRequest(part.metric))
         series = selection.series
+        hours = ScanRange(
+            max(days.start_s, span.first_s // HOUR_S * HOUR_S), min(days.stop_s, -(-span.end_s // HOUR_S) * HOUR_S)
+        )
 
         async def take(page: EncodedPage[PointPage]) -> None:
             await series.match(page.series())
@@ -146,7 +149,7 @@ class RollupBuilder:
                 self._on_warning(f"metric {part.metric}: {warning}")
             await self._put(part, sums, series.pairs, span)
 
-        await selection.read(days, take, annotations=False)
+        await selection.read(hours, take, annotations=False)
         await self._put(part, part.long_sums(), series.pairs, span)
         await self._store.sync()
 
@@ -185,7 +188,7 @@ class RollupBuilder:
         bases = []
         for salt in salts(self._layout):
             prefix = salt + metric
-            start = prefix + base_bytes(first_s // DAY_S * DAY_S)
+            start = prefix + base_bytes(first_s // HOUR_S * HOUR_S)
             key = await self._first_key(start, prefix + base_bytes(end_s))
             if key is not None:
                 bases.append(int.from_bytes(key[self._layout.metric_end :][:BASE_BYTES], "big"))

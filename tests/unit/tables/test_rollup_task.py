@@ -1,0 +1,190 @@
+"""A daemon's rollups: built when hours and days are over, again after late points, and used by queries."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.query.engines import DATA, START_S, QueryEnvironment, make_query
+from tests.unit.tables.test_rollup_builder import BUILT, DAY_S, HOUR_S, LINES, ROLLUPS, builder, environment, rollups
+from tsd.codec.points import Columns
+from tsd.codec.putline import NameRules
+from tsd.ingest.intake import absorb_whole
+from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.series import SeriesTable
+from tsd.query.engine import EngineSettings, QueryEngine
+from tsd.query.result import SubAnswer
+from tsd.query.rollups import NO_FALLBACK, RAW
+from tsd.tables.opentsdb.reader import OpenTsdbReader
+from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
+from tsd.tables.opentsdb.rollup_progress import MOST_LATE_DAYS, LateDay, RollupProgress
+from tsd.tables.opentsdb.rollup_sums import intervals_to_build
+from tsd.tables.opentsdb.rollup_task import RollupTask
+from tsd.tables.opentsdb.summaries import SummaryRules
+from tsd.tables.opentsdb.writer import CellWriter
+from tsd.tables.writing import SeriesLookup
+
+INTERVALS = intervals_to_build(ROLLUPS.config)
+TABLES = {one.name: one.table for one in INTERVALS}
+RULES = NameRules(b"", 8)
+LATER_S = START_S + 50 * DAY_S
+
+
+class Rolled:
+    """Points in memory, a task that builds their rollups, and a clock."""
+
+    def __init__(self, env: QueryEnvironment, state: Path, now_s: int) -> None:
+        self.env = env
+        self.now_s = now_s
+        self.task = RollupTask(
+            lambda names: builder(env, *names, now_s=self.now_s),
+            INTERVALS,
+            RollupProgress(state / "rollups.json", TABLES),
+            env.layout.salt_width,
+            lambda: self.now_s,
+        )
+        complete = self.task.progress.complete_until_s
+        reader = OpenTsdbReader(env.store, DATA, env.uids, env.layout, rollups=ROLLUPS, complete=complete)
+        self.engine = QueryEngine(
+            reader, settings=EngineSettings(), flush=lambda _: nothing(), now_ms=lambda: self.now_s * 1000
+        )
+
+    async def put(self, lines: Sequence[str]) -> None:
+        """Store points as the daemon does."""
+        rows = OpenRows(SeriesTable(), RULES)
+        creates = AutoCreate(metrics=True, tagks=True, tagvs=True)
+        text = "".join(f"put {line}\n" for line in lines).encode()
+        await absorb_whole(rows, UidResolver(self.env.uids, self.env.layout, creates), text)
+        observed = self.task.observing(unobserved)
+        writer = CellWriter(self.env.store, SummaryRules(RULES, DATA), join=True, on_points=observed)
+        await writer.write(rows.take(), rows.table)
+
+    async def answer(self, m: str, *, usage: str = NO_FALLBACK, start_s: int = START_S, days: int = 3) -> SubAnswer:
+        """The answer to a query of some days."""
+        query = make_query(m, start_ms=start_s * 1000, end_ms=(START_S + days * DAY_S) * 1000 - 1)
+        query = replace(query, queries=tuple(replace(sub, rollup_usage=usage) for sub in query.queries))
+        return (await self.engine.run(query)).subs[0]
+
+
+async def nothing() -> None:
+    """Do nothing."""
+
+
+async def unobserved(_: Columns, __: SeriesLookup) -> None:
+    """Record nothing."""
+
+
+def shown(answer: SubAnswer) -> list[tuple[dict[str, str], list[int], str]]:
+    """Tags, times and values of an answer; the values as text, in which NaN equals itself."""
+    return [
+        (dict(group.tags), group.points.times.tolist(), str(np.round(group.points.doubles(), 9).tolist()))
+        for group in answer.groups
+    ]
+
+
+def lines_of(days: float, *, step_s: int = 1500) -> list[str]:
+    """Points of two series."""
+    return [
+        f"m {START_S + at} {at % 997 - 300.25} host={host}"
+        for host in ("a", "b")
+        for at in range(7 if host == "a" else 90_000, round(days * DAY_S), step_s)
+    ]
+
+
+async def test_all_past_intervals_are_built(tmp_path: Path) -> None:
+    rolled = Rolled(await environment(LINES), tmp_path, LATER_S)
+    await rolled.task.round()
+    assert await rollups(rolled.env) == BUILT
+
+
+async def test_hours_follow_when_they_are_over(tmp_path: Path) -> None:
+    rolled = Rolled(await environment([]), tmp_path, START_S + HOUR_S + 600)
+    await rolled.put(LINES[:2])
+    await rolled.task.round()
+    assert ("1h", "a", HOUR_S) not in await rollups(rolled.env)
+    await rolled.put(LINES[2:3])
+    rolled.now_s += HOUR_S
+    await rolled.task.round()
+    found = await rollups(rolled.env)
+    assert found["1h", "a", HOUR_S] == BUILT["1h", "a", HOUR_S]
+    assert not any(interval == "1d" for interval, _, _ in found)
+    rolled.now_s += DAY_S
+    await rolled.task.round()
+    assert (await rollups(rolled.env))["1d", "a", 0] == BUILT["1d", "a", 0]
+
+
+async def test_late_points_are_built_again_even_after_a_crash(tmp_path: Path) -> None:
+    env = await environment([])
+    rolled = Rolled(env, tmp_path, LATER_S)
+    await rolled.put(LINES[1:])
+    await rolled.task.round()
+    await rolled.put(LINES[:1])
+    restarted = Rolled(env, tmp_path, LATER_S)
+    await restarted.task.round()
+    assert await rollups(env) == BUILT
+
+
+@pytest.mark.parametrize("function", ["sum", "count", "min", "max", "avg", "mimmax"])
+@pytest.mark.parametrize("spec", ["1h-{}", "1d-{}", "2h-{}-zero", "30m-{}", "1d-{}-nan"])
+async def test_rollups_and_points_give_the_answer_of_points(tmp_path: Path, function: str, spec: str) -> None:
+    rolled = Rolled(await environment([]), tmp_path, START_S + 2 * DAY_S + 5 * HOUR_S)
+    await rolled.put(lines_of(2.3))
+    await rolled.task.round()
+    cases = ("none", "", 0), ("sum", "", 5000), ("sum:rate", "{host=*}", 5000)
+    for prefix, suffix, offset_s in cases:
+        start_s = START_S + offset_s
+        m = f"{prefix}:{spec.format(function)}:m{suffix}"
+        found = await rolled.answer(m, start_s=start_s)
+        assert found.rollup_table != "raw"
+        assert shown(found) == shown(await rolled.answer(m, start_s=start_s, usage=RAW))
+
+
+@pytest.mark.parametrize("m", ["sum:1h-dev:m", "sum:7m-sum:m", "sum:m", "sum:1dc-sum:m", "sum:0all-sum:m"])
+async def test_other_queries_read_points(tmp_path: Path, m: str) -> None:
+    rolled = Rolled(await environment([]), tmp_path, LATER_S)
+    await rolled.put(lines_of(2))
+    await rolled.task.round()
+    assert (await rolled.answer(m)).rollup_table == "raw"
+
+
+async def test_day_with_late_points_is_answered_from_points_until_it_is_built_again(tmp_path: Path) -> None:
+    rolled = Rolled(await environment([]), tmp_path, LATER_S)
+    await rolled.put(lines_of(2))
+    await rolled.task.round()
+    await rolled.put([f"m {START_S + 100} 1e6 host=a"])
+    for table in ("raw", "r1d"):
+        found = await rolled.answer("sum:1d-max:m")
+        assert found.rollup_table == table
+        assert shown(found) == shown(await rolled.answer("sum:1d-max:m", usage=RAW))
+        await rolled.task.round()
+
+
+async def test_clock_that_was_ahead_loses_no_rollup(tmp_path: Path) -> None:
+    rolled = Rolled(await environment([]), tmp_path, LATER_S)
+    await rolled.task.round()
+    rolled.now_s = START_S + HOUR_S
+    await rolled.task.round()
+    await rolled.put(LINES)
+    rolled.now_s = LATER_S
+    await rolled.task.round()
+    assert await rollups(rolled.env) == BUILT
+
+
+async def test_state_survives_and_belongs_to_its_tables(tmp_path: Path) -> None:
+    rolled = Rolled(await environment(LINES), tmp_path, LATER_S)
+    await rolled.task.round()
+    same, other = (RollupProgress(tmp_path / "rollups.json", tables) for tables in (TABLES, {"1h": "other"}))
+    await same.load()
+    await other.load()
+    assert same.complete_s == rolled.task.progress.complete_s
+    assert other.complete_s == {"1h": 0}
+
+
+def test_many_late_days_let_all_be_built_again_from_the_first(tmp_path: Path) -> None:
+    progress = RollupProgress(tmp_path / "rollups.json", TABLES)
+    progress.complete_s = dict.fromkeys(TABLES, 10 * DAY_S)
+    progress.mark(LateDay(at.to_bytes(3, "big"), (3 + at % 5) * DAY_S) for at in range(MOST_LATE_DAYS + 1))
+    assert set(progress.complete_s.values()) == {3 * DAY_S}
+    assert progress.late_days == 0

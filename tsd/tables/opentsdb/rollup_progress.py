@@ -1,0 +1,143 @@
+"""Up to when each rollup table is complete, and where late points came since: in memory and in a file.
+
+Rollups of a day may differ from its points while the day is listed as late. The list is on disk before the journal
+forgets the late points, so that a crash does not lose it.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import trio
+
+from tsd.config.state_dir import write_atomically
+from tsd.tables.opentsdb.rollup_builder import START, BuildPosition, BuildRange
+
+MOST_LATE_DAYS = 10_000  # days of metrics; beyond it all tables are built again from the first of them
+
+
+class LateDay(NamedTuple):
+    """A day of a metric that got points after its rollups were built."""
+
+    metric: bytes  # UID
+    day_s: int
+
+
+class RollupPass(NamedTuple):
+    """A build of all metrics that is under way."""
+
+    intervals: tuple[str, ...]  # names
+    range: BuildRange
+    position: BuildPosition = START
+
+
+class RollupProgress:
+    """The state of the rollups that a daemon builds."""
+
+    def __init__(self, file: Path, tables: Mapping[str, str]) -> None:
+        """`tables` are the rollup tables by the names of their intervals. A file about other tables is ignored."""
+        self._file = file
+        self._tables = dict(tables)
+        self._saving = trio.Lock()
+        self.complete_s = dict.fromkeys(tables, 0)  # by interval: its rollups are complete before this time
+        self.current: RollupPass | None = None
+        self.rewinds = 0  # how often `complete_s` went back
+        self._late: dict[bytes, dict[int, int]] = {}  # metric → day → number of the last change
+        self._changes = 0
+        self.late_days = 0
+
+    async def load(self) -> None:
+        """Read the file. Without one, or if it is unreadable, nothing is complete. Raise OSError."""
+        try:
+            saved = json.loads(await trio.to_thread.run_sync(self._file.read_bytes))
+            if saved["tables"] == self._tables:
+                self._take(saved)
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return
+
+    def _take(self, saved: Mapping[str, Any]) -> None:
+        complete_s = {name: int(saved["complete_s"][name]) for name in self._tables}
+        late = [LateDay(bytes.fromhex(metric), int(day_s)) for metric, day_s in saved["late"]]
+        current = None
+        if saved["pass"] is not None:
+            names, first_s, end_s, metric, day_s = saved["pass"]
+            current = RollupPass(
+                tuple(map(str, names)),
+                BuildRange(int(first_s), int(end_s)),
+                BuildPosition(bytes.fromhex(metric), int(day_s)),
+            )
+        self.complete_s, self.current = complete_s, current
+        for day in late:
+            self._mark(day)
+
+    async def save(self) -> None:
+        """Write the file, and sync it. Raise OSError."""
+        async with self._saving:
+            text = json.dumps(self._described()).encode()
+            await trio.to_thread.run_sync(write_atomically, self._file, text)
+
+    def _described(self) -> dict[str, object]:
+        current = self.current
+        return {
+            "tables": self._tables,
+            "complete_s": self.complete_s,
+            "pass": current
+            and [
+                current.intervals,
+                current.range.first_s,
+                current.range.end_s,
+                current.position.metric.hex(),
+                current.position.day_s,
+            ],
+            "late": [[metric.hex(), day_s] for metric, days in self._late.items() for day_s in days],
+        }
+
+    @property
+    def limit_s(self) -> int:
+        """The time from which on no point is late."""
+        return max(*self.complete_s.values(), self.current.range.end_s if self.current else 0)
+
+    def complete_until_s(self, metric: bytes, interval: str) -> int:
+        """Return the time before which the rollups of a metric are those of its stored points."""
+        days = self._late.get(metric)
+        until_s = self.complete_s.get(interval, 0)
+        return min(until_s, *days) if days else until_s
+
+    def late(self) -> dict[LateDay, int]:
+        """Return the days to build again, each with the number of its last change."""
+        return {LateDay(metric, day_s): at for metric, days in self._late.items() for day_s, at in days.items()}
+
+    def mark(self, days: Iterable[LateDay]) -> bool:
+        """Record that points of some days came late. Return whether the file must be saved."""
+        before = self.late_days
+        for day in days:
+            self._mark(day)
+        changed = self.late_days != before
+        if self.late_days > MOST_LATE_DAYS:
+            self.rewind(min(day_s for each in self._late.values() for day_s in each))
+        return changed
+
+    def _mark(self, day: LateDay) -> None:
+        days = self._late.setdefault(day.metric, {})
+        self.late_days += day.day_s not in days
+        self._changes += 1
+        days[day.day_s] = self._changes
+
+    def built(self, day: LateDay, change: int) -> None:
+        """Record that a day was built again as of a change. It stays late if points came since."""
+        days = self._late.get(day.metric, {})
+        if days.get(day.day_s) == change:
+            del days[day.day_s]
+            self.late_days -= 1
+            if not days:
+                del self._late[day.metric]
+
+    def rewind(self, to_s: int) -> None:
+        """Let nothing be complete after a time, which begins a day. Days after it are no longer listed."""
+        self.complete_s = {name: min(until_s, to_s) for name, until_s in self.complete_s.items()}
+        self.current = None
+        self.rewinds += 1
+        for day, change in self.late().items():
+            if day.day_s >= to_s:
+                self.built(day, change)

@@ -1,0 +1,183 @@
+"""Background task of a daemon that writes rollups of hours and days that are over, and again where late points came."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+
+import numpy as np
+import trio
+
+from tsd.codec.opentsdb.rollup import Interval
+from tsd.codec.points import Columns
+from tsd.errors import StoreError
+from tsd.lazy import LazyLogger
+from tsd.tables.catalog import Stat
+from tsd.tables.opentsdb.encode import series_by_metric
+from tsd.tables.opentsdb.rollup_builder import BuildRange, RollupBuilder
+from tsd.tables.opentsdb.rollup_progress import LateDay, RollupPass, RollupProgress
+from tsd.tables.opentsdb.rollup_sums import DAY_S, HOUR_S
+from tsd.tables.writing import SeriesLookup
+
+log = LazyLogger(__name__)
+
+CLOSED_S = 300  # after the end of an interval: most of its points are stored by then
+ROUND_S = 60.0  # between two rounds; also after an error
+SAVE_S = 10.0  # shortest interval between saves of the position of a pass
+DAEMON_PAUSE_RATIO = 1.0  # a pause after each part of a build, as long as it took
+OnPoints = Callable[[Columns, SeriesLookup], Awaitable[None]]
+
+
+def log_unread_rollups(warning: str) -> None:
+    """Log that points could not be read, so that rollups lack them."""
+    log.warning("rollups.points_not_read", reason=warning)
+
+
+class RollupTask:
+    """Builds the rollups of all metrics, and counts what it does."""
+
+    def __init__(
+        self,
+        builder: Callable[[Sequence[str]], RollupBuilder],
+        intervals: Sequence[Interval],
+        progress: RollupProgress,
+        salt_width: int,
+        now_s: Callable[[], int],
+    ) -> None:
+        """`builder` returns what builds the intervals of some names. `now_s` is the wall clock."""
+        self._builder = builder
+        self._intervals = {one.name: one for one in intervals}
+        self.progress = progress
+        self._salt_width = salt_width
+        self._now_s = now_s
+        self._loading = trio.Lock()
+        self._is_loaded = False
+        self.points = 0
+        self.cells = 0
+
+    def observing(self, on_points: OnPoints) -> OnPoints:
+        """Return `on_points`, which then also records late points. It returns when they are recorded on disk."""
+
+        async def observed(columns: Columns, series: SeriesLookup) -> None:
+            await self._load()
+            late = columns.instants < self.progress.limit_s * 2000
+            if late.any():
+                try:
+                    if self.progress.mark(self._days(columns.at(late), series)):
+                        await self.progress.save()
+                except OSError as exc:
+                    raise StoreError(f"late points cannot be recorded for rollups: {exc}") from exc
+            await on_points(columns, series)
+
+        return observed
+
+    def _days(self, columns: Columns, series: SeriesLookup) -> set[LateDay]:
+        """Return the days of metrics that have points in some columns."""
+        days_s = columns.instants // (2000 * DAY_S) * DAY_S
+        pairs = np.unique(np.stack((columns.series.astype(np.int64), days_s)), axis=1)
+        numbers = np.unique(columns.series)
+        metric_of = {
+            number: metric
+            for metric, some in series_by_metric(numbers, series, self._salt_width).items()
+            for number in some.numbers
+        }
+        return {LateDay(metric_of[number], day_s) for number, day_s in pairs.T.tolist()}
+
+    async def _load(self) -> None:
+        async with self._loading:
+            if not self._is_loaded:
+                await self.progress.load()
+                self._is_loaded = True
+
+    async def run(self) -> None:
+        """Build what is due, each minute, until cancelled."""
+        while True:
+            await trio.sleep(ROUND_S)
+            try:
+                await self.round()
+            except (StoreError, OSError) as error:
+                log.warning("rollups.delayed", error=str(error))
+
+    async def round(self) -> None:
+        """Build what is due. Raise StoreError, OSError."""
+        await self._load()
+        await self._heed_clock()
+        await self._build_late()
+        while (due := self.progress.current or self._due()) is not None:
+            if not await self._build(due):
+                return
+            await self._build_late()
+
+    async def _heed_clock(self) -> None:
+        """Go back if the clock did: what was built ahead of it lacks points."""
+        over_s = (self._now_s() // DAY_S + 1) * DAY_S
+        if self.progress.limit_s > over_s:
+            self.progress.rewind(over_s - DAY_S)
+            await self.progress.save()
+
+    def _target_s(self, name: str) -> int:
+        """Return up to when the rollups of an interval can be built now."""
+        unit_s = max(self._intervals[name].seconds, HOUR_S)
+        return (self._now_s() - CLOSED_S) // unit_s * unit_s
+
+    def _due(self) -> RollupPass | None:
+        """Return what to build next: intervals that are complete up to the same time, the earliest."""
+        complete_s = self.progress.complete_s
+        due = [name for name in self._intervals if self._target_s(name) > complete_s[name]]
+        if not due:
+            return None
+        first_s = min(complete_s[name] for name in due)
+        names = tuple(name for name in due if complete_s[name] == first_s)
+        return RollupPass(names, BuildRange(first_s, max(map(self._target_s, names))))
+
+    async def _build(self, due: RollupPass) -> bool:
+        """Build a pass from its position on. Return False if points came that are older than all that is complete."""
+        progress, rewinds = self.progress, self.progress.rewinds
+        progress.current = due  # from now on its points are late
+        await progress.save()
+        save_s = trio.current_time() + SAVE_S
+        async with aclosing(self._builder(due.intervals).run(due.range, due.position)) as steps:
+            async for step in steps:
+                self._count(step.points, step.cells)
+                if progress.rewinds != rewinds:
+                    return False
+                progress.current = due._replace(position=step.position)
+                if trio.current_time() >= save_s:
+                    await progress.save()
+                    save_s = trio.current_time() + SAVE_S
+        if progress.rewinds != rewinds:
+            return False
+        for name in due.intervals:
+            unit_s = max(self._intervals[name].seconds, HOUR_S)
+            progress.complete_s[name] = max(progress.complete_s[name], due.range.end_s // unit_s * unit_s)
+        progress.current = None
+        await progress.save()
+        return True
+
+    async def _build_late(self) -> None:
+        """Build the days again that got late points."""
+        late = self.progress.late()
+        limit_s = self.progress.limit_s
+        for day, change in sorted(late.items()):
+            span = BuildRange(day.day_s, min(day.day_s + DAY_S, limit_s), (day.metric,))
+            async with aclosing(self._builder(tuple(self._intervals)).run(span)) as steps:
+                async for step in steps:
+                    self._count(step.points, step.cells)
+            self.progress.built(day, change)
+        if late:
+            await self.progress.save()
+            log.info("rollups.built_again", days=len(late))
+
+    def _count(self, points: int, cells: int) -> None:
+        self.points += points
+        self.cells += cells
+
+    def statistics(self) -> list[Stat]:
+        """Return what was built since the start, and up to when rollups are complete."""
+        return [
+            Stat("rollups.points", self.points),
+            Stat("rollups.cells", self.cells),
+            Stat("rollups.late", self.progress.late_days),
+            *(
+                Stat("rollups.complete", until_s, f"interval={name}")
+                for name, until_s in self.progress.complete_s.items()
+            ),
+        ]
