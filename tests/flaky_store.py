@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from tsd.errors import StoreDown
 from tsd.store import (
+    AtomicRewrites,
     Cell,
     CellReader,
     CellSignatures,
@@ -50,6 +51,7 @@ class FlakyStore:
         self.column_blocks: ColumnBlocks | None = None
         self.versioned_cells: VersionedCells | None = None
         self.wide_rows: WideRows | None = None
+        self.atomic_rewrites: AtomicRewrites | None = None
 
     async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         self.calls.append(name)

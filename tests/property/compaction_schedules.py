@@ -17,7 +17,7 @@ from tsd.codec.opentsdb.row import compact, data_cells, points
 from tsd.codec.opentsdb.rowkey import Layout, row_key
 from tsd.codec.text import encode_integer
 from tsd.errors import CorruptRow
-from tsd.store import Cell, Put, Store
+from tsd.store import AtomicRewrites, Cell, Put, Rewrite, Store
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
 
@@ -38,6 +38,10 @@ class Graves(MemoryStore):
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         super().__init__(clock_ms)
         self._graves: dict[tuple[bytes, bytes], int] = {}
+
+    @property
+    def atomic_rewrites(self) -> AtomicRewrites | None:
+        return None
 
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
         if time_ms is not None:
@@ -94,6 +98,8 @@ class Turned:
         self._turns = turns
         self._fuse = fuse
         self._cuts = cuts  # whether a row's deletes may be cut short
+        # A process of an earlier version, or a command on the control socket, changes rows in three calls.
+        self.atomic_rewrites = self if store.atomic_rewrites and turns.dice.random() < 0.5 else None
 
     async def _call(self, whole: Callable[[], Awaitable[T]], part: Callable[[], Awaitable[object]]) -> T:
         async def call() -> T:
@@ -119,6 +125,12 @@ class Turned:
             lambda: self._store.put(table, cells, time_ms=time_ms),
             lambda: self._store.put(table, part, time_ms=time_ms),
         )
+
+    async def rewrite(self, table: str, changes: Sequence[Rewrite]) -> list[bool]:
+        rewrites = self._store.atomic_rewrites
+        assert rewrites is not None
+        part = self._turns.dice.sample(changes, self._turns.dice.randint(0, len(changes)))
+        return await self._call(lambda: rewrites.rewrite(table, changes), lambda: rewrites.rewrite(table, part))
 
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
         part: dict[bytes, list[bytes]] = {}

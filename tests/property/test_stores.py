@@ -20,7 +20,7 @@ from tests.peers.bigtable import RunningBigtable
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tsd.codec.blocks.compacted import read_cells
-from tsd.store import Cell, ColumnBlocks, Family, Put, Row, Store, Table, cell_pages
+from tsd.store import Cell, ColumnBlocks, Family, Put, Rewrite, Row, Store, Table, cell_pages
 from tsd.store.cassandra.engine import CassandraStore
 from tsd.store.cassandra.keys import Widths
 from tsd.store.hbase.engine import HBaseStore
@@ -92,11 +92,28 @@ class DeleteRange(NamedTuple):
         return [cell for cell in self.cells if self.start <= cell.row < self.stop]
 
 
+class Replace(NamedTuple):
+    """Write some cells of rows and delete others, where the engine has atomic rewrites."""
+
+    cells: list[Put]
+    time_ms: int
+    deletes: list[tuple[bytes, int]]
+
+    @property
+    def changes(self) -> list[Rewrite]:
+        found = []
+        for row in sorted({cell.row for cell in self.cells}):
+            puts = [*{cell.column: cell for cell in self.cells if cell.row == row}.values()]
+            written = {put.column for put in puts}
+            found.append(Rewrite(row, puts, self.time_ms, [one for one in self.deletes if one[0] not in written]))
+        return found
+
+
 class Reopen(NamedTuple):
     pass
 
 
-Call = Write | Delete | Get | Walk | CheckAndPut | Create | Increment | Wait | Fold | DeleteRange | Reopen
+Call = Write | Delete | Get | Walk | CheckAndPut | Create | Increment | Wait | Fold | DeleteRange | Replace | Reopen
 
 COUNTER = b"u:n"
 rows = st.lists(st.sampled_from([b"\0", b"\1", b"a", b"\xff"]), min_size=1, max_size=3).map(b"".join)
@@ -148,6 +165,12 @@ calls: st.SearchStrategy[Call] = st.one_of(
     st.builds(Wait, st.integers(0, 2000)),
     st.builds(Fold, st.sampled_from([b"\0", b"a"])),
     st.builds(DeleteRange, rows, rows, st.lists(cells, max_size=2).map(sorted)),
+    st.builds(
+        Replace,
+        st.lists(cells, max_size=6).map(sorted),
+        st.integers(1, 9),
+        st.lists(st.tuples(columns, st.integers(1, 9)), max_size=4, unique_by=lambda one: one[0]),
+    ),
     st.just(Reopen()),
 )
 programs = st.lists(calls, max_size=30)
@@ -158,7 +181,10 @@ programs = st.lists(calls, max_size=30)
 class Model:
     """The cells of a table, and, for HBase, what deletes leave behind."""
 
-    def __init__(self, *, hbase: bool, deletes_ranges: bool = False, markers: bool = True) -> None:
+    def __init__(
+        self, *, hbase: bool, deletes_ranges: bool = False, rewrites: bool = False, markers: bool = True
+    ) -> None:
+        self.rewrites = rewrites
         self.markers = markers
         self.deletes_ranges = deletes_ranges
         self.clock_ms = NOW_MS
@@ -190,6 +216,17 @@ class Model:
         if value != (expected or b""):
             return False
         self.write(cell, max(now, time_ms))
+        return True
+
+    def rewrite(self, change: Rewrite) -> bool:
+        for row, column, value in change.puts:
+            stored = self.cells.get((row, column), (value, 0))
+            if stored[1] > change.time_ms and stored[0] != value:
+                return False
+        for put in change.puts:
+            self.write(put, change.time_ms)
+        for column, up_to_ms in change.deletes:
+            self.delete((change.row, column), up_to_ms)
         return True
 
     def increment(self, row: bytes, by: int) -> int:
@@ -234,6 +271,8 @@ class Model:
                 stamp = self.now(rising=True) if call.keep else 0
                 for cell in call.keep:
                     self.write(cell, stamp)
+            case Replace() if self.rewrites:
+                return [self.rewrite(change) for change in call.changes]
             case Wait(ms) if not self.hbase:  # that clock is not ours
                 self.clock_ms += ms
         return None
@@ -268,6 +307,11 @@ class Under(NamedTuple):
                 return await self.store.increment(self.table, self.prefix + row, COUNTER, by)
             case Fold(prefix) if self.store.column_blocks is not None:
                 await self.store.column_blocks.fold(self.table, self.prefix + prefix)
+            case Replace() if self.store.atomic_rewrites is not None:
+                changes = [
+                    one._replace(row=self.prefix + one.row, puts=self.placed(list(one.puts))) for one in call.changes
+                ]
+                return await self.store.atomic_rewrites.rewrite(self.table, changes)
             case DeleteRange(start, stop) if self.store.range_deletes is not None:
                 ends = self.prefix + start, self.prefix + stop
                 await self.store.range_deletes.delete_range(self.table, *ends, changed=[], keep=self.placed(call.keep))
@@ -393,14 +437,14 @@ def in_hbase(hbase: RunningHbase, table: str, prefix: bytes) -> Opened:
 @given(programs)
 @settings(deadline=None)
 def test_memory_store(program: list[Call]) -> None:
-    trio.run(check, program, Model(hbase=False), in_memory())
+    trio.run(check, program, Model(hbase=False, rewrites=True), in_memory())
 
 
 @given(programs)
 @settings(deadline=None, max_examples=50)
 def test_embedded_store(program: list[Call]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        trio.run(check, program, Model(hbase=False, deletes_ranges=True), in_folder(folder))
+        trio.run(check, program, Model(hbase=False, deletes_ranges=True, rewrites=True), in_folder(folder))
 
 
 @pytest.fixture(scope="module")

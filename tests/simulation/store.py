@@ -24,6 +24,7 @@ from tsd.store import (
     Page,
     Put,
     RangeDeletes,
+    Rewrite,
     Snapshots,
     Table,
     VersionedCells,
@@ -125,6 +126,7 @@ class FaultyStore:
         self.column_blocks: ColumnBlocks | None = None
         self.versioned_cells: VersionedCells | None = None
         self.wide_rows: WideRows | None = None
+        self.atomic_rewrites = self if server.engine is Engine.EMBEDDED else None
 
     async def _call(
         self, call: Callable[[MemoryStore], Awaitable[T]], *, changes: bool = False, durable: bool = False
@@ -186,6 +188,13 @@ class FaultyStore:
             await self._call(lambda s: s.put(table, some, time_ms=time_ms), changes=True)
             self._fail(StoreDown("partially applied"))
         await self._call(lambda s: s.put(table, cells, time_ms=time_ms), changes=True)
+
+    async def rewrite(self, table: str, changes: Sequence[Rewrite]) -> list[bool]:
+        if self._half():
+            some = [change for change in changes if self._server.rng.random() < 0.5]
+            await self._call(lambda s: s.rewrite(table, some), changes=True)
+            self._fail(StoreDown("partially applied"))
+        return await self._call(lambda s: s.rewrite(table, changes), changes=True)
 
     def _half(self) -> bool:
         rates, rng = self._server.rates, self._server.rng

@@ -11,6 +11,7 @@ from typing import Protocol
 import trio
 
 from tsd.store.capabilities import (
+    AtomicRewrites,
     Capabilities,
     CellReader,
     CellSignatures,
@@ -21,6 +22,7 @@ from tsd.store.capabilities import (
     Folded,
     OnWrite,
     RangeDeletes,
+    Rewrite,
     Snapshots,
     WideRows,
 )
@@ -35,6 +37,7 @@ CLOSE_S = 2  # longest wait for an engine to close a scan, which otherwise expir
 
 __all__ = [
     "CELL_PAGE_BYTES",
+    "AtomicRewrites",
     "Capabilities",
     "Cell",
     "CellPage",
@@ -51,6 +54,7 @@ __all__ = [
     "Page",
     "Put",
     "RangeDeletes",
+    "Rewrite",
     "Row",
     "Snapshots",
     "Store",
@@ -115,6 +119,11 @@ class Store(Protocol):
     @property
     def wide_rows(self) -> WideRows | None:
         """Calls for wide rows, if the engine has them."""
+        ...
+
+    @property
+    def atomic_rewrites(self) -> AtomicRewrites | None:
+        """Atomic changes of rows, if the engine has them."""
         ...
 
     @property

@@ -114,6 +114,35 @@ class WideRows(Protocol):
         ...
 
 
+class Rewrite(NamedTuple):
+    """Change of one row: cells to write, and other cells that they replace."""
+
+    row: bytes
+    puts: Sequence[Put]
+    time_ms: int  # write timestamp of the puts
+    deletes: Sequence[tuple[bytes, int]]  # columns, each with the latest timestamp that is deleted
+
+    @property
+    def cells(self) -> int:
+        """Number of cells to read and to write."""
+        return len(self.puts) + len(self.deletes)
+
+    @property
+    def places(self) -> list[tuple[bytes, bytes]]:
+        """Row and column of each cell, those of the puts first."""
+        return [(self.row, put.column) for put in self.puts] + [(self.row, column) for column, _ in self.deletes]
+
+
+class AtomicRewrites(Protocol):
+    """Changes of rows that no other write and no crash can divide."""
+
+    async def rewrite(self, table: str, changes: Sequence[Rewrite]) -> list[bool]:
+        """Change rows, each in one atomic step; no two changes have the same row. A row is left as it is if a cell to
+        write is stored with a later timestamp and another value. Return for each row whether it was changed. The call
+        may be repeated. Raise StoreError."""
+        ...
+
+
 class Folded(NamedTuple):
     """What a fold did."""
 

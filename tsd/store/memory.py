@@ -10,6 +10,7 @@ from sortedcontainers import SortedDict
 
 from tsd.errors import InvalidCell, NoTable
 from tsd.store import (
+    AtomicRewrites,
     Capabilities,
     Cell,
     CellReader,
@@ -19,6 +20,7 @@ from tsd.store import (
     Page,
     Put,
     RangeDeletes,
+    Rewrite,
     Row,
     Snapshots,
     Table,
@@ -123,6 +125,28 @@ class MemoryStore:
     async def replace(self, table: str, cells: Sequence[Put]) -> None:
         """See WideRows."""
         await self.put(table, cells)
+
+    @property
+    def atomic_rewrites(self) -> "AtomicRewrites | None":
+        """See Store."""
+        return self
+
+    async def rewrite(self, table: str, changes: Sequence[Rewrite]) -> list[bool]:
+        """See AtomicRewrites."""
+        await self._enter("rewrite")
+        stored = self._table(table)
+        for change in changes:
+            for place in change.places:
+                stored.check(*place)
+        done = [stored.permits(change) for change in changes]
+        self._notify(table, [change.row for change, is_done in zip(changes, done, strict=True) if is_done])
+        for change, is_done in zip(changes, done, strict=True):
+            if is_done:
+                for _, column, value in change.puts:
+                    stored.put(change.row, Cell(column, value, change.time_ms))
+                for column, up_to_ms in change.deletes:
+                    stored.delete(change.row, column, up_to_ms)
+        return done
 
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
         """See Store."""
@@ -245,6 +269,11 @@ class _Table:
         """Return the cells of a row, in order."""
         cells: dict[bytes, Cell] = self._rows.get(row, {})
         return [cells[column] for column in sorted(cells) if columns is None or column in columns]
+
+    def permits(self, change: Rewrite) -> bool:
+        """Return whether no cell to write is stored with a later timestamp and another value."""
+        stored = [(put.value, self.cell(change.row, put.column)) for put in change.puts]
+        return not any(cell.time_ms > change.time_ms and cell.value != value for value, cell in stored)
 
     def put(self, row: bytes, cell: Cell) -> None:
         """Write a cell unless the stored one is newer."""

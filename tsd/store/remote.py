@@ -15,6 +15,7 @@ from tsd.codec.control import MAX_MESSAGE, encode_request, result_of
 from tsd.config.state_dir import socket_address
 from tsd.errors import StoreDown
 from tsd.store import (
+    AtomicRewrites,
     Capabilities,
     Cell,
     CellReader,
@@ -116,6 +117,7 @@ class RemoteStore:
     column_blocks: ColumnBlocks | None = None  # the daemon folds
     versioned_cells: VersionedCells | None = None
     wide_rows: WideRows | None = None
+    atomic_rewrites: AtomicRewrites | None = None
 
     @property
     def snapshots(self) -> "RemoteStore":

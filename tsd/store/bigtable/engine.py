@@ -16,6 +16,7 @@ import trio
 from tsd.errors import InvalidCell, StoreError
 from tsd.lazy import LazyModule
 from tsd.store import (
+    AtomicRewrites,
     Capabilities,
     Cell,
     CellPage,
@@ -70,6 +71,7 @@ class BigtableStore:
     change_feed: ChangeFeed | None = None
     cell_signatures: CellSignatures | None = None
     range_deletes: RangeDeletes | None = None
+    atomic_rewrites: AtomicRewrites | None = None
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
     versioned_cells: VersionedCells | None = None

@@ -19,6 +19,7 @@ import trio
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
 from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError, bare
 from tsd.store import (
+    AtomicRewrites,
     Capabilities,
     Cell,
     CellReader,
@@ -83,6 +84,7 @@ class CassandraStore:
     column_blocks: ColumnBlocks | None = None
     versioned_cells: VersionedCells | None = None
     wide_rows: WideRows | None = None
+    atomic_rewrites: AtomicRewrites | None = None
 
     def __init__(
         self, contact: Contact, keyspace: str, clock_ms: Callable[[], int], widths: Callable[[str], Widths]

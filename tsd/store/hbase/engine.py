@@ -14,6 +14,7 @@ import trio
 
 from tsd.errors import StoreError
 from tsd.store import (
+    AtomicRewrites,
     Capabilities,
     Cell,
     CellPage,
@@ -62,6 +63,7 @@ class HBaseStore:
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
     wide_rows: WideRows | None = None
+    atomic_rewrites: AtomicRewrites | None = None
 
     def __init__(
         self,

@@ -36,6 +36,7 @@ from tsd.store.rocksdb.database import VERSIONS, Batch, Database, Place
 from tsd.store.rocksdb.folding import FoldedPart, fold_part, read_part
 from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, decode_cell, time_of
 from tsd.store.rocksdb.options import options
+from tsd.store.rocksdb.rewriting import EmbeddedRewrites
 from tsd.store.rocksdb.versions import Changes, EmbeddedVersions, VersionDatabase
 from tsd.store.rocksdb.wide import EmbeddedWideRows
 from tsd.store.rules import add, bytes_of, check_row, whole_rows
@@ -199,6 +200,23 @@ class EmbeddedStore:
         """See Store."""
         return EmbeddedWideRows(self)
 
+    @property
+    def atomic_rewrites(self) -> EmbeddedRewrites:
+        """See Store."""
+        return EmbeddedRewrites(self)
+
+    async def write_step(self, call: str, table: str, change: Callable[[Database, Batch], tuple[list[bytes], T]]) -> T:
+        """See EmbeddedRewrites."""
+        await self._enter_writing(call)
+        return await self._retried(partial(self._write_step_now, table, change))
+
+    def _write_step_now(self, table: str, change: Callable[[Database, Batch], tuple[list[bytes], T]]) -> T:
+        batch = self._database.batch(table)
+        rows, result = change(self._database, batch)
+        if rows:
+            self._write(batch, table, rows)
+        return result
+
     async def read_in_steps(self, steps: Callable[[Database], Generator[None, None, T]]) -> T:
         """Run a generator on the database, with other tasks between its steps. Raise StoreError."""
         await self._enter("read_in_steps")
@@ -333,9 +351,7 @@ class EmbeddedStore:
         """See Store."""
         await self._enter_writing("put")
         self._database.require(table)
-        stamp: int | None = (
-            None  # of the previous batch; reused, because a new one for each could run ahead of the clock
-        )
+        stamp: int | None = None  # of the previous batch, reused: new ones could run ahead of the clock
         for part in whole_rows(cells, most_cells=BATCH_CELLS, most_bytes=BATCH_BYTES):
             stamp = await self._retried(partial(self._put_now, table, part, time_ms, stamp))
             self._count["cells_put"] += len(part)

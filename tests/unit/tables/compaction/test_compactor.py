@@ -144,3 +144,18 @@ async def test_newer_cell_in_the_merged_column_stays() -> None:
     await did.compact([Row(key(0), rows[key(0)])], read_ms=NOW_MS)
     assert did.stats.hidden == 1
     assert await shown(store, [key(0)]) == ["0000=2a 000000100020=63646500 0010=2b 0020=2c"]
+
+
+async def test_rows_are_rewritten_in_one_call_whatever_their_columns() -> None:
+    """Rows with late points have columns and timestamps of their own: calls by column or timestamp are calls by row."""
+    rows = {key(3600 * at): f"0000=2a@{at + 1} 0010={at:02x}@{at + 5} 00{at:x}0=2b@{at + 9}" for at in range(2, 9)}
+    store = await made(rows)
+    before = store.statistics()
+    did = compactor(store)
+    await did.compact_keys(list(rows))
+    after = store.statistics()
+    assert did.stats.compacted == len(rows)
+    assert after["rewrite"] == 1
+    assert [after[call] - before.get(call, 0) for call in ("get", "put")] == [1, 0]
+    assert "delete" not in after
+    assert await compactor(store).compact_keys(list(rows)) == []

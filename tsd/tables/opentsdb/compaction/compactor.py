@@ -1,7 +1,8 @@
 """Compaction of stored rows: merge a row's cells, write the result, then delete the cells that it replaces.
 
 Readers see all points at any time. The merged cells get the timestamp of the newest cell that was read. They are read
-back before any delete. There are no locks. Concurrent writes, compactions and crashes lose no point:
+back before any delete, unless the store changes a row in one atomic step (`tsd.store.AtomicRewrites`). There are no
+locks. Concurrent writes, compactions and crashes lose no point:
 
 - A write after the read has a later timestamp than all cells that were read (`Store.put`; see `SETTLE_MS` for HBase).
   So it takes precedence over the merged cell, and no delete reaches it, because each delete is bounded by a timestamp
@@ -30,7 +31,7 @@ from tsd.codec.opentsdb.merge import DuplicateTimestamp, MergeRules, StoredCell
 from tsd.codec.opentsdb.row import Compaction, compact, data_cells
 from tsd.codec.opentsdb.rowkey import Layout, split_key
 from tsd.errors import CorruptRow, StoreError
-from tsd.store import Cell, Put, Row, Store
+from tsd.store import AtomicRewrites, Cell, Put, Rewrite, Row, Store
 from tsd.store.retry import run_bounded
 
 TIME_BYTES = 8  # bytes of a cell's timestamp
@@ -115,6 +116,7 @@ def size_of(key: bytes, cells: Iterable[StoredCell]) -> tuple[int, int]:
 # HBase sets timestamps in milliseconds. A later cell can have the timestamp of a cell that was read only if both are
 # written in the same millisecond. So a row with such a recent cell is skipped. The margin is for differing clocks.
 SETTLE_MS = 2000
+REWRITTEN_CELLS = 100  # of a row: more are not changed in one atomic step, which would take milliseconds
 LARGE_BYTES = 16 << 10  # of a row's qualifiers: some 10 ms of work
 CONCURRENT_CALLS = 4  # connections to a gateway are shared with the writer
 
@@ -224,6 +226,26 @@ class RowCompactor:
 
     async def _execute(self, plans: Sequence[RowPlan]) -> list[RowPlan]:
         """Execute plans; return those that succeeded."""
+        rewrites = self._store.atomic_rewrites
+        small = [plan for plan in plans if rewrites and _cells_of(plan) <= REWRITTEN_CELLS]
+        done = await self._rewrite(rewrites, small) if rewrites and small else []
+        if len(small) < len(plans):
+            large = [plan for plan in plans if not rewrites or _cells_of(plan) > REWRITTEN_CELLS]
+            done += await self._replace(large)
+        return done
+
+    async def _rewrite(self, rewrites: AtomicRewrites, plans: Sequence[RowPlan]) -> list[RowPlan]:
+        """Execute plans, each in one atomic step, so that nothing has to be read back; return those that succeeded."""
+        with self._counted("put"):
+            changed = await rewrites.rewrite(self._table, [_rewrite_of(plan) for plan in plans])
+        visible = [plan for plan, is_done in zip(plans, changed, strict=True) if is_done]
+        self.stats.hidden += len(plans) - len(visible)
+        self.stats.writes += sum(len(plan.puts) for plan in visible)
+        self.stats.deletes += sum(len(plan.obsolete) for plan in visible)
+        return visible
+
+    async def _replace(self, plans: Sequence[RowPlan]) -> list[RowPlan]:
+        """Execute plans in three steps: put, read back, delete; return those that succeeded."""
 
         async def put(part: tuple[int, list[Put]]) -> None:
             await self._store.put(self._table, part[1], time_ms=part[0])
@@ -283,6 +305,21 @@ def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction) -> RowPl
         size_of(key, [*left, *(StoredCell(*cell, time_ms) for cell in done.merged)]),
         done.row.identical,
         done.row.variant,
+    )
+
+
+def _cells_of(plan: RowPlan) -> int:
+    """Return the number of cells that a plan writes and deletes."""
+    return len(plan.puts) + len(plan.obsolete)
+
+
+def _rewrite_of(plan: RowPlan) -> Rewrite:
+    """Return the atomic change of a plan, with the bounds of `_deletes`."""
+    return Rewrite(
+        plan.key,
+        [Put(plan.key, COLUMN + put.qualifier, put.value) for put in plan.puts],
+        plan.time_ms,
+        [(COLUMN + cell.qualifier, plan.time_ms - (cell.time_ms < plan.time_ms)) for cell in plan.obsolete],
     )
 
 

@@ -1,0 +1,85 @@
+"""Rewrites of the embedded store: changes of some rows in one batch, after a read of the cells that they replace."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+import trio
+
+from tsd.store.capabilities import Rewrite
+from tsd.store.rocksdb.database import Batch, Database
+from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, time_of
+
+T = TypeVar("T")
+
+STEP_CELLS = 64  # read and written in one step: about a millisecond if all are long
+
+
+class Engine(Protocol):
+    """The store, as far as rewrites need it."""
+
+    async def write_step(self, call: str, table: str, change: Callable[[Database, Batch], tuple[list[bytes], T]]) -> T:
+        """Write the batch that `change` fills, for the rows that it returns, in one step with what it reads. Return
+        its other result. Raise StoreError."""
+
+
+class EmbeddedRewrites:
+    """AtomicRewrites of the embedded store."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def rewrite(self, table: str, changes: Sequence[Rewrite]) -> list[bool]:
+        """See AtomicRewrites."""
+        done: list[bool] = []
+        for part in _parts(changes):
+
+            def change(
+                database: Database, batch: Batch, part: Sequence[Rewrite] = part
+            ) -> tuple[list[bytes], list[bool]]:
+                changed = add_rewrites(database, batch, table, part)
+                return [one.row for one, is_done in zip(part, changed, strict=True) if is_done], changed
+
+            done += await self._engine.write_step("rewrite", table, change)
+            await trio.lowlevel.checkpoint()
+        return done
+
+
+def _parts(changes: Sequence[Rewrite]) -> Iterator[Sequence[Rewrite]]:
+    """Yield the changes in parts of some STEP_CELLS cells, at least one change each."""
+    start = cells = 0
+    for at, change in enumerate(changes):
+        if at > start and cells + change.cells > STEP_CELLS:
+            yield changes[start:at]
+            start, cells = at, 0
+        cells += change.cells
+    if start < len(changes):
+        yield changes[start:]
+
+
+def add_rewrites(database: Database, batch: Batch, table: str, changes: Sequence[Rewrite]) -> list[bool]:
+    """Add the changes of rows to a batch. Return for each whether its stored cells permit it."""
+    places = [place for change in changes for place in change.places]
+    stored = iter(database.read(table, places))
+    done: list[bool] = []
+    gone = []
+    for change in changes:
+        before = [next(stored) or ABSENT for _ in change.puts]
+        old = [next(stored) for _ in change.deletes]
+        newer = [time_of(value) > change.time_ms for value in before]
+        done.append(
+            not any(
+                is_newer and value[TIME_BYTES:] != put.value
+                for put, value, is_newer in zip(change.puts, before, newer, strict=True)
+            )
+        )
+        if done[-1]:
+            due = [put for put, is_newer in zip(change.puts, newer, strict=True) if not is_newer]
+            database.clock.observe(change.time_ms)
+            database.add_puts(batch, due, change.time_ms)
+            gone += [
+                (change.row, column)
+                for (column, up_to_ms), value in zip(change.deletes, old, strict=True)
+                if value and time_of(value) <= up_to_ms
+            ]
+    database.add_deletes(batch, table, gone)
+    return done
