@@ -7,7 +7,9 @@ table layout, on engines whose cells keep versions.
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
-from tsd.codec.entity.records import EntitySeries
+from tsd.codec.entity.records import YEARS_MS, EntitySeries
+
+POINTS_END_MS = YEARS_MS  # times of points are before it
 
 
 class Entity(NamedTuple):
@@ -44,6 +46,10 @@ class Entities(Protocol):
     async def newest(self, start: bytes, stop: bytes | None, *, limit: int) -> EntityPage:
         """Return the newest point of each series of up to `limit` entities, from the name `start` to before `stop`.
         Points that are accepted and not stored yet count once their window is written or held."""
+        ...
+
+    async def metadata(self, name: bytes) -> Mapping[str, str]:
+        """Return the metadata of an entity, empty if there is none. One call of the store."""
         ...
 
     async def put_metadata(self, entity: bytes, values: Mapping[bytes, str], written_ms: int) -> None:

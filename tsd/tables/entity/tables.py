@@ -3,7 +3,7 @@
 They need a store whose cells keep versions. Every write may be repeated and may come in any order.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import islice
 from typing import NamedTuple
@@ -34,6 +34,7 @@ from tsd.tables.entity.newest import NewestValues
 
 ENTITIES = Table("tsdb-entity", (Family(SERIES, UNBOUNDED), Family(METADATA)))
 NEWEST = Table("tsdb-current", (Family(SERIES),))
+LOOP_CELLS = 1000  # of a row that are read in the event loop: about 2 ms
 
 
 class EntityPoint(NamedTuple):
@@ -77,6 +78,10 @@ class EntityTables(Entities):
         puts = [VersionPut(entity, metadata_column(key), metadata_value(text), time_ms) for key, text in values.items()]
         await self._cells.put(ENTITIES.name, puts)
 
+    async def metadata(self, name: bytes) -> Mapping[str, str]:
+        """See Entities."""
+        return (await _entity(name, await self._get(name, Wanted(YEARS_MS)))).metadata
+
     async def delete_metadata(self, entity: bytes, keys: Collection[bytes]) -> None:
         """Delete metadata."""
         await self._cells.delete(ENTITIES.name, entity, [metadata_column(key) for key in keys])
@@ -88,7 +93,7 @@ class EntityTables(Entities):
         (None: all), and its metadata. None if it has neither. Without an end this is one call of the store."""
         if end_ms is None:
             cells = await self._get(name, Wanted(start_ms, versions=versions))
-            return _entity(name, cells) if cells else None
+            return await _entity(name, cells) if cells else None
         found: dict[str, list[Cell]] = {}
 
         async def get(part: str, wanted: Wanted) -> None:
@@ -98,7 +103,7 @@ class EntityTables(Entities):
             nursery.start_soon(partial(get, "points", Wanted(start_ms, min(end_ms, YEARS_MS), versions)))
             nursery.start_soon(partial(get, "metadata", Wanted(YEARS_MS)))
         cells = found["metadata"] + found["points"]
-        return _entity(name, cells) if cells else None
+        return await _entity(name, cells) if cells else None
 
     async def _get(self, name: bytes, wanted: Wanted) -> list[Cell]:
         return (await self._cells.get(ENTITIES.name, [name], wanted)).get(name, [])
@@ -107,7 +112,7 @@ class EntityTables(Entities):
         """See Entities."""
         wanted = Wanted(start_ms, min(end_ms, YEARS_MS))
         page = await self._cells.page(ENTITIES.name, start, stop, limit=limit, wanted=wanted)
-        return EntityPage([_entity(row.key, row.cells) for row in page.rows], page.next_start)
+        return EntityPage([await _entity(row.key, row.cells) for row in page.rows], page.next_start)
 
     async def newest(self, start: bytes, stop: bytes | None, *, limit: int) -> EntityPage:
         """Return the newest value of each series of up to `limit` entities, from the name `start` to before `stop`."""
@@ -123,21 +128,27 @@ class EntityTables(Entities):
 
     async def _newest_of(self, name: bytes, cells: list[Cell]) -> Entity:
         """Return the newest values of an entity: those stored, and later ones in memory."""
-        await trio.lowlevel.cancel_shielded_checkpoint()
         numbers = self._newest.of_entity(name) if self._newest is not None else {}
         if self._newest is None or not numbers:
-            return _entity(name, cells)
+            return await _entity(name, cells)
         points = self._newest.points(np.fromiter(numbers.values(), np.int32, len(numbers)))
         found = {cell.column: cell for cell in cells}
         times_ms = (points.instants >> 1).tolist()
         for column, time_ms, value in zip(numbers, times_ms, point_values(points.flags, points.bits), strict=True):
             if column not in found or found[column].time_ms <= time_ms:
                 found[column] = Cell(column, value, time_ms)
-        return _entity(name, [found[column] for column in sorted(found)])
+        return await _entity(name, [found[column] for column in sorted(found)])
 
 
-def _entity(name: bytes, cells: Iterable[Cell]) -> Entity:
-    """Return what the cells of a row say."""
+async def _entity(name: bytes, cells: Sequence[Cell]) -> Entity:
+    """Return what the cells of a row say. Those of a long row are read in a thread."""
+    if len(cells) > LOOP_CELLS:
+        return await trio.to_thread.run_sync(_decoded, name, cells)
+    await trio.lowlevel.cancel_shielded_checkpoint()
+    return _decoded(name, cells)
+
+
+def _decoded(name: bytes, cells: Iterable[Cell]) -> Entity:
     metadata: dict[str, str] = {}
     columns: dict[bytes, list[tuple[int, int | float]]] = {}
     for column, value, time_ms in cells:
