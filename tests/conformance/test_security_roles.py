@@ -38,6 +38,12 @@ POST   /api/v1/datapoints                 w
 POST   /api/v1/datapoints/query           r
 POST   /api/v1/datapoints/query/tags      r
 POST   /api/v1/datapoints/delete          a
+GET    /api/entity                        r
+GET    /api/entity/web01                  r
+GET    /api/entity/web01?method_override=delete   w
+PUT    /api/entity/web01                  w
+POST   /api/entity/web01                  w
+DELETE /api/entity/web01                  w
 GET    /api/v1/features                   k
 GET    /api/v1/health/status              k
 GET    /api/v1/metadata/a/b/c             r

@@ -173,6 +173,32 @@ async def test_no_request_holds_the_event_loop(name: str, tmp_path: Path) -> Non
         assert min(steps)[0] <= LONGEST_MS, min(steps)
 
 
+ENTITY_REQUESTS = {
+    "all series": _get(f"/api/entity/web0?start={BASE}"),
+    "many patterns": _get(f"/api/entity/web0?start={BASE}&metrics=" + "*a*b*c," * 100),
+    "newest values": _get("/api/entity?limit=10000"),
+    "order by values": _get("/api/entity?limit=10000&order=m0:desc"),
+    "silent": _get("/api/entity?max_age=1h&stale=true"),
+    "metadata": _post("/api/entity/web0", json.dumps({f"k{n}": "v" * 1000 for n in range(1000)}).encode()),
+    "bad metadata": _post("/api/entity/web0", json.dumps({str(n): 1 for n in range(60_000)}).encode()),
+}
+
+
+async def test_no_request_for_entities_holds_the_event_loop(tmp_path: Path) -> None:
+    lines = [b"put m%d %d 1 host=web0\n" % (n, BASE + at) for at in range(4) for n in range(1500)]
+    lines += [b"put m0 %d %d host=web%d\n" % (BASE, n, n) for n in range(1500)]
+    async with measured(tmp_path, {**SETTINGS, "tsd.entity.enabled": "true"}) as daemon:
+        await daemon.send_lines(b"".join(lines))
+        await daemon.daemon.ingest.writer.flush()
+        for name, request in ENTITY_REQUESTS.items():
+            steps = []
+            for _ in range(ROUNDS):
+                async with timed() as clock:
+                    assert (await _send(daemon, request)).status in (200, 204, 400), name
+                steps.append((clock.longest_s * 1000, clock.task))
+            assert min(steps)[0] <= LONGEST_MS, (name, min(steps))
+
+
 @pytest.mark.parametrize("name", LINES)
 async def test_no_lines_hold_the_event_loop(name: str, tmp_path: Path) -> None:
     async with measured(tmp_path, SETTINGS) as daemon:

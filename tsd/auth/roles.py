@@ -96,6 +96,7 @@ ENDPOINT_PERMISSIONS: Mapping[str, Permission] = {
     "api/datapoints/delete": Role.ADMIN,
     "api/datapoints/query": Role.READ,
     "api/dropcaches": Role.ADMIN,
+    "api/entity": _edit,
     "api/features": ANY_ROLE,
     "api/health": ANY_ROLE,
     "api/histogram": Role.WRITE,

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from tsd.api import annotation, health, heroic, metrics, put, query, search, stats, system, tree, uid
+from tsd.api import annotation, entity, health, heroic, metrics, put, query, search, stats, system, tree, uid
 from tsd.api.graph import endpoint as graph
 from tsd.api.kairosdb.query import KairosQueries
 from tsd.api.kairosdb.routes import KairosParts
@@ -68,6 +68,7 @@ def routes(parts: ApiParts, request_stats: RequestStats, watch: health.Health, l
         **query.routes(engine, registry, rules, parts.now_ms),
         **_kairosdb_routes(parts, watch),
         **_heroic_routes(parts),
+        **_entity_routes(parts),
         **query.exp_routes(engine, registry, rules, parts.now_ms),
         **graph.routes(engine, registry, rules, parts.now_ms, state_folder(config) / "matplotlib"),
     }
@@ -130,6 +131,15 @@ def _heroic_routes(parts: ApiParts) -> dict[str, Endpoint]:
         return {}
     resource_tags = config.resource_tags if config.has_heroic_tables else None
     return heroic.routes(_put_handler(parts), parts.ingest.intake, resource_tags)
+
+
+def _entity_routes(parts: ApiParts) -> dict[str, Endpoint]:
+    """Return the endpoint of entities; it refuses requests if their tables are not kept."""
+    entities, mode = parts.tables.entities, parts.config.mode
+    if entities is None:
+        return entity.routes(None)
+    access = entity.EntityAccess(mode is not Mode.WRITE_ONLY, mode is not Mode.READ_ONLY)
+    return entity.routes(entity.EntityEndpoint(entities, parts.query.engine, access, parts.store.sync, parts.now_ms))
 
 
 def _catalog_routes(parts: ApiParts) -> dict[str, Endpoint]:

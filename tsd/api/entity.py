@@ -1,0 +1,199 @@
+"""`/api/entity/NAME`: all series and the metadata of one entity. `/api/entity`: the newest values of all entities.
+
+An entity is the value of the tag `tsd.entity.tag`, such as a host. Times in answers are Unix milliseconds.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple
+from urllib.parse import unquote
+
+import trio
+
+from tsd.api.entity_answers import (
+    MOST_VERSIONS,
+    POINT_BYTES,
+    InventoryRequest,
+    Kept,
+    choose,
+    inventory_chunks,
+    point_count,
+    prefix_stop,
+    read_inventory,
+    read_range,
+    respond,
+    select_series,
+    series_chunks,
+    trim,
+)
+from tsd.api.messages import DONE, check_meant_method, object_of, unparsable, words_of_all
+from tsd.codec.text import encode_name, illegal_character
+from tsd.errors import BadLine, Refused
+from tsd.query.engine import QueryEngine
+from tsd.query.limits import MemoryShare
+from tsd.server.http.messages import Endpoint, Request, Response
+from tsd.tables.entities import Entities, Entity
+
+CONCURRENT_READS = 4  # rows that are read at a time: their memory counts once they are read
+PAGE_ENTITIES = 200  # of one call of the store
+MOST_KEYS = 1000  # of metadata in one request
+LONGEST_NAME = 1024  # bytes of the name of an entity that gets metadata
+
+
+class EntityAccess(NamedTuple):
+    """What the daemon's mode allows."""
+
+    may_read: bool
+    may_write: bool
+
+
+class EntityEndpoint:
+    """Answers requests for entities."""
+
+    def __init__(
+        self,
+        entities: Entities,
+        engine: QueryEngine,
+        access: EntityAccess,
+        sync: Callable[[], Awaitable[None]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`sync` returns once metadata is durable."""
+        self._entities = entities
+        self._engine = engine
+        self._access = access
+        self._sync = sync
+        self._now_ms = now_ms
+        self._reads = trio.CapacityLimiter(CONCURRENT_READS)
+
+    async def handle(self, request: Request) -> Response:
+        """Return the response. Raise Refused, StoreError, CorruptRow."""
+        method = check_meant_method(request, "GET", "PUT", "POST", "DELETE")
+        name = _name(request)
+        if not (self._access.may_read if method == "GET" else self._access.may_write):
+            raise Refused(403, "Not allowed in this mode", f"got {method}, which tsd.mode does not allow")
+        if method == "GET":
+            return await (self._inventory(request) if name is None else self._entity(request, name))
+        if name is None:
+            raise Refused(400, "Missing name of an entity", f"got {method} {request.path}, wanted /api/entity/NAME")
+        try:
+            await self._edit(method, request, name)
+        except BadLine as error:
+            raise Refused(400, "Invalid metadata", str(error)) from error
+        return DONE
+
+    async def _entity(self, request: Request, name: bytes) -> Response:
+        """Return the series and the metadata of one entity."""
+        wanted = read_range(request, self._now_ms())
+        most = MOST_VERSIONS + 1 if wanted.versions is None else wanted.versions
+        share = self._engine.memory.share()
+        try:
+            async with self._reads:
+                found = await self._entities.read(name, wanted.start_ms, wanted.end_ms, versions=most)
+                if found is None:
+                    found = await self._without_points(name)
+                share.add(point_count(found) * POINT_BYTES)
+            chosen, omitted = await self._engine.workers.run(partial(select_series, found, wanted))
+            return await respond(partial(series_chunks, chosen, omitted), point_count(chosen), self._engine, share)
+        except BaseException:
+            share.release()
+            raise
+
+    async def _without_points(self, name: bytes) -> Entity:
+        """Return a known entity without points in the range. Raise Refused for an unknown one."""
+        page = await self._entities.newest(name, name + b"\0", limit=1)
+        if not page.entities:
+            raise Refused(404, f"Unknown entity: {name.decode('latin-1')}")
+        return Entity(name, {}, {})
+
+    async def _inventory(self, request: Request) -> Response:
+        """Return the newest values of entities."""
+        wanted = read_inventory(request, self._now_ms())
+        share = self._engine.memory.share()
+        try:
+            async with self._reads:
+                kept, next_name = await self._scan(wanted, share)
+            count = sum(point_count(one.entity) for one in kept)
+            return await respond(partial(inventory_chunks, kept, next_name), count, self._engine, share)
+        except BaseException:
+            share.release()
+            raise
+
+    async def _scan(self, wanted: InventoryRequest, share: MemoryShare) -> tuple[list[Kept], bytes | None]:
+        """Return the chosen entities, and the name that starts the next page (None: there is none)."""
+        workers = self._engine.workers
+        kept: list[Kept] = []
+        at: bytes | None = wanted.first
+        stop = prefix_stop(wanted.prefix)
+        while at is not None:
+            page = await self._entities.newest(at, stop, limit=PAGE_ENTITIES)
+            at = page.next_start
+            kept += await workers.run(partial(choose, page.entities, wanted))
+            if wanted.metric is not None:
+                kept = await workers.run(partial(trim, kept, wanted))
+            share.resize(sum(one.size for one in kept))
+            if wanted.metric is None and (len(kept) > wanted.limit or (len(kept) == wanted.limit and at is not None)):
+                at = kept[wanted.limit].entity.name if len(kept) > wanted.limit else at
+                return kept[: wanted.limit], at
+        return kept, None
+
+    async def _edit(self, method: str, request: Request, name: bytes) -> None:
+        """Change metadata. Raise Refused, BadLine."""
+        if len(name) > LONGEST_NAME:
+            raise Refused(400, "Name is too long", f"got {len(name)} bytes, wanted {LONGEST_NAME} at most")
+        if odd := illegal_character(name):
+            raise Refused(400, "Invalid name", f"got {name.decode('latin-1')!r} with {odd}, wanted the value of a tag")
+        if method == "DELETE":
+            await self._delete(request, name)
+        else:
+            values = await self._engine.workers.run(partial(_metadata_in, request))
+            await self._entities.put_metadata(name, values, self._now_ms())
+            if method == "PUT":
+                stored = {key.encode("latin-1") for key in await self._entities.metadata(name)}
+                await self._entities.delete_metadata(name, stored - set(values))
+        await self._sync()
+
+    async def _delete(self, request: Request, name: bytes) -> None:
+        """Delete the metadata that the parameter `keys` names, or all."""
+        stored = await self._entities.metadata(name)
+        if not stored:
+            raise Refused(404, f"Entity without metadata: {name.decode('latin-1')}")
+        keys = words_of_all(request.params.get("keys", ())) if request.has("keys") else list(stored)
+        await self._entities.delete_metadata(name, {key.encode("latin-1") for key in keys if key in stored})
+
+
+def routes(endpoint: EntityEndpoint | None) -> dict[str, Endpoint]:
+    """`/api/entity`. None: the tables of entities are not kept."""
+
+    async def refuse(_request: Request) -> Response:
+        raise Refused(501, "Entities are not kept", "It requires tsd.entity.enabled = true")
+
+    return {"api/entity": refuse if endpoint is None else endpoint.handle}
+
+
+def _name(request: Request) -> bytes | None:
+    """Return the name after `entity` in the path, in the case in which it was sent. Raise Refused."""
+    assert request.split is not None
+    parts = request.split.path.rstrip("/").split("/")
+    at = next(at for at, part in enumerate(parts) if unquote(part).lower() == "entity")
+    names = parts[at + 1 :]
+    if not names:
+        return None
+    if len(names) > 1:
+        raise Refused(404, "Endpoint not found", f"got {request.path}, wanted /api/entity/NAME, with %2F for a slash")
+    try:
+        return encode_name(unquote(names[0], errors="strict"))
+    except (UnicodeDecodeError, BadLine) as error:
+        wanted = "wanted characters up to U+00FF in UTF-8"
+        raise Refused(400, "Invalid name", f"got {names[0][:LONGEST_NAME]!r}, {wanted}") from error
+
+
+def _metadata_in(request: Request) -> dict[bytes, str]:
+    """Return the metadata in a request's body. Raise Refused, BadLine."""
+    members = object_of(request)
+    if len(members) > MOST_KEYS:
+        raise Refused(400, "Too many keys", f"got {len(members)} keys, wanted {MOST_KEYS} at most")
+    for key, value in members.items():
+        if not isinstance(value, str):
+            raise unparsable(f"{key}: got {type(value).__name__}, wanted a string")
+    return {encode_name(key): value for key, value in members.items()}

@@ -1,0 +1,276 @@
+"""Parameters of requests for entities, the choice of series and entities, and the JSON of answers."""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import msgspec
+
+from tsd.api.messages import is_true, words_of_all
+from tsd.api.query import LARGE_POINTS, AnswerBody
+from tsd.codec.dates import BadDate, duration_ms, parse_date
+from tsd.codec.putline import Tags
+from tsd.codec.text import encode_name
+from tsd.errors import BadLine, Refused
+from tsd.query.engine import QueryEngine
+from tsd.query.limits import MemoryShare
+from tsd.server.http.messages import Request, Response
+from tsd.tables.entities import POINTS_END_MS, Entity
+
+MOST_VERSIONS = 100_000  # points of one series in an answer
+MOST_ENTITIES = 10_000  # in an answer
+DEFAULT_ENTITIES = 1000
+MOST_PATTERNS = 100
+DEFAULT_START = "1d-ago"
+POINT_BYTES = 250  # of a point while its answer is made: a cell, numbers and JSON
+ENTITY_POINTS = 4  # an entity without its values takes the memory of so many points
+CHUNK_BYTES = 64 << 10
+
+Points = list[tuple[int, int | float]]
+
+
+class RangeRequest(NamedTuple):
+    """A request for one entity."""
+
+    start_ms: int
+    end_ms: int | None  # exclusive; None: without end
+    metrics: Sequence[str]  # patterns; empty: all
+    versions: int | None  # the newest so many points of each series; None: all
+    limit: int | None  # series
+
+
+class InventoryRequest(NamedTuple):
+    """A request for the newest values of entities."""
+
+    prefix: bytes
+    first: bytes  # name at which the page starts
+    metrics: Sequence[str]  # patterns; empty: all
+    metric: bytes | None  # by whose value the entities are ordered; None: by names
+    is_descending: bool
+    oldest_ms: int | None  # values before it are old
+    stale: bool  # wanted are entities that have old values only
+    limit: int
+
+
+class Kept(NamedTuple):
+    """A chosen entity."""
+
+    order: int | float  # its place in an order by values
+    entity: Entity
+    size: int  # bytes
+
+
+def read_range(request: Request, now_ms: int) -> RangeRequest:
+    """Return the request for one entity. Raise Refused."""
+    versions = _count(request, "versions", MOST_VERSIONS)
+    start = _time(request, "start", now_ms)
+    if start is None:
+        start = parse_date(DEFAULT_START, now_ms) if versions is None else 0
+    end = _time(request, "end", now_ms)
+    if start >= POINTS_END_MS:
+        raise Refused(400, "Invalid start", f"got {request.param('start')!r}, wanted a time before {POINTS_END_MS} ms")
+    if end is not None and end <= start:
+        raise Refused(400, "Invalid range", f"got start={start} and end={end} (ms), wanted an end after the start")
+    return RangeRequest(start, end, _patterns(request), versions, _count(request, "limit", None))
+
+
+def read_inventory(request: Request, now_ms: int) -> InventoryRequest:
+    """Return the request for newest values. Raise Refused."""
+    for name in ("start", "end"):
+        if request.has(name):
+            raise Refused(400, f"Invalid parameter {name}", f"got {name}, wanted it with /api/entity/NAME only")
+    prefix = _encoded(request, "prefix")
+    metric, descending = _order(request)
+    if metric is not None and request.has("from"):
+        raise Refused(400, "Invalid parameter from", "got from and an order by values, wanted the order name")
+    age, stale = request.param("max_age"), is_true(request.param("stale"))
+    if stale and not age:
+        raise Refused(400, "Missing parameter max_age", "got stale without max_age, wanted e.g. max_age=10m")
+    try:
+        oldest = now_ms - duration_ms(age) if age else None
+    except (BadDate, ValueError) as error:
+        raise Refused(400, "Invalid max_age", f"got {age[:100] if age else ''!r}, wanted e.g. 10m") from error
+    return InventoryRequest(
+        prefix,
+        max(prefix, _encoded(request, "from")),
+        _patterns(request),
+        metric,
+        descending,
+        oldest,
+        stale,
+        _count(request, "limit", MOST_ENTITIES) or DEFAULT_ENTITIES,
+    )
+
+
+def _time(request: Request, name: str, now_ms: int) -> int | None:
+    text = request.param(name)
+    if not text:
+        return None
+    try:
+        return max(0, parse_date(text[:100], now_ms, UTC))
+    except (BadDate, ValueError, OverflowError) as error:
+        raise Refused(400, f"Invalid {name}", str(error)) from error
+
+
+def _count(request: Request, name: str, most: int | None) -> int | None:
+    text = request.param(name)
+    if text is None:
+        return None
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+    if number < 1 or (most is not None and number > most):
+        wanted = "a positive integer" if most is None else f"an integer from 1 to {most}"
+        raise Refused(400, f"Invalid {name}", f"got {text[:100]!r}, wanted {wanted}")
+    return number
+
+
+def _patterns(request: Request) -> list[str]:
+    patterns = words_of_all(request.params.get("metrics", ()))
+    if len(patterns) > MOST_PATTERNS:
+        raise Refused(400, "Too many metrics", f"got {len(patterns)} patterns, wanted {MOST_PATTERNS} at most")
+    return patterns
+
+
+def _order(request: Request) -> tuple[bytes | None, bool]:
+    """Return the metric of an order by values (None: by names), and whether it is descending."""
+    text = request.param("order") or "name"
+    if text == "name":
+        return None, False
+    metric, _, direction = text.rpartition(":")
+    if not metric or direction not in ("asc", "desc"):
+        raise Refused(400, "Invalid order", f"got {text[:100]!r}, wanted name, METRIC:asc or METRIC:desc")
+    return _bytes("order", metric), direction == "desc"
+
+
+def _encoded(request: Request, name: str) -> bytes:
+    return _bytes(name, request.param(name) or "")
+
+
+def _bytes(name: str, text: str) -> bytes:
+    try:
+        return encode_name(text)
+    except BadLine as error:
+        raise Refused(400, f"Invalid {name}", f"got {text[:100]!r}, wanted characters up to U+00FF") from error
+
+
+def prefix_stop(prefix: bytes) -> bytes | None:
+    r"""Return the first name after those with a prefix, None if there is none.
+
+    >>> prefix_stop(b"web"), prefix_stop(b"a\xff"), prefix_stop(b"")
+    (b'wec', b'b', None)
+    """
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None
+
+
+def point_count(entity: Entity) -> int:
+    """Return how many points take the memory of an entity."""
+    texts = sum(map(len, entity.metadata.values())) // POINT_BYTES
+    return ENTITY_POINTS + texts + sum(map(len, entity.series.values()))
+
+
+def _matches(metric: bytes, patterns: Sequence[str]) -> bool:
+    name = metric.decode("latin-1")
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def select_series(found: Entity, wanted: RangeRequest) -> tuple[Entity, int]:
+    """Return an entity with its wanted series, and how many `limit` left out. Raise Refused for a series with too many
+    points."""
+    matching = [series for series in sorted(found.series) if _matches(series.metric, wanted.metrics)]
+    chosen = matching[: wanted.limit]
+    for series in chosen:
+        if len(found.series[series]) > MOST_VERSIONS:
+            name = series.metric.decode("latin-1")
+            raise Refused(
+                413,
+                "Too many points",
+                f"got more than {MOST_VERSIONS} points of a series of {name}, wanted a shorter range or versions=N",
+            )
+    return found._replace(series={series: found.series[series] for series in chosen}), len(matching) - len(chosen)
+
+
+def choose(entities: Sequence[Entity], wanted: InventoryRequest) -> list[Kept]:
+    """Return the wanted ones of some entities, with their wanted series."""
+    return [kept for entity in entities if (kept := _chosen(entity, wanted)) is not None]
+
+
+def _chosen(entity: Entity, wanted: InventoryRequest) -> Kept | None:
+    series = {one: points for one, points in entity.series.items() if points and _matches(one.metric, wanted.metrics)}
+    if wanted.oldest_ms is not None:
+        recent = {one: points for one, points in series.items() if points[-1][0] >= wanted.oldest_ms}
+        if not wanted.stale:
+            series = recent
+        elif recent:
+            return None
+    if not series:
+        return None
+    order: int | float = 0
+    if wanted.metric is not None:
+        values = [points[-1][1] for one, points in series.items() if one.metric == wanted.metric]
+        if not values:
+            return None
+        order = -max(values) if wanted.is_descending else min(values)
+    chosen = entity._replace(series=series)
+    return Kept(order, chosen, point_count(chosen) * POINT_BYTES)
+
+
+def trim(kept: list[Kept], wanted: InventoryRequest) -> list[Kept]:
+    """Return the first entities in the order of values."""
+    return sorted(kept, key=lambda one: (one.order, one.entity.name))[: wanted.limit]
+
+
+def series_chunks(found: Entity, omitted: int) -> Iterator[bytes]:
+    """Yield the JSON of an entity."""
+    encode = msgspec.json.encode
+    head = encode({"entity": found.name.decode("latin-1"), "metadata": found.metadata, "omitted": omitted})
+    shown = (
+        encode({**_names(series.metric, series.tags), "dps": {str(time_ms): value for time_ms, value in points}})
+        for series, points in found.series.items()
+    )
+    yield from _joined(head[:-1] + b',"series":[', shown)
+
+
+def inventory_chunks(kept: Sequence[Kept], next_name: bytes | None) -> Iterator[bytes]:
+    """Yield the JSON of newest values."""
+    encode = msgspec.json.encode
+    head = encode({"next": None if next_name is None else next_name.decode("latin-1")})
+    yield from _joined(head[:-1] + b',"entities":[', (encode(_newest(one.entity)) for one in kept))
+
+
+def _newest(entity: Entity) -> dict[str, object]:
+    shown = [
+        {**_names(series.metric, series.tags), "timestamp": points[-1][0], "value": points[-1][1]}
+        for series, points in entity.series.items()
+    ]
+    return {"entity": entity.name.decode("latin-1"), "series": shown}
+
+
+def _names(metric: bytes, pairs: Tags) -> dict[str, object]:
+    tags = {tagk.decode("latin-1"): tagv.decode("latin-1") for tagk, tagv in pairs}
+    return {"metric": metric.decode("latin-1"), "tags": tags}
+
+
+def _joined(head: bytes, shown: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield chunks of an object that ends with a list."""
+    parts, size = [head], len(head)
+    comma = b""
+    for text in shown:
+        parts += (comma, text)
+        comma = b","
+        size += len(text)
+        if size >= CHUNK_BYTES:
+            yield b"".join(parts)
+            parts, size = [], 0
+    yield b"".join(parts) + b"]}"
+
+
+async def respond(
+    begin: Callable[[], Iterator[bytes]], count: int, engine: QueryEngine, share: MemoryShare
+) -> Response:
+    """Return the response with `count` points. A large one is encoded while it is sent. Releases `share` at its end."""
+    if count > LARGE_POINTS:
+        return Response(200, AnswerBody(begin, engine.workers, share))
+    body = await engine.workers.run(lambda: b"".join(begin()))
+    share.release()
+    return Response(200, body)
