@@ -76,6 +76,7 @@ FORCED = {
     "tsd.rollups.enable": "false",  # their tables are in a file
     "tsd.rollups.config": "",
     "tsd.rollups.build": "false",
+    "tsd.entity.enabled": "false",  # its tables are not checked for lost points
     "tsd.retention.rules": "",  # their points would count as lost
     "tsd.retention.rollups": "",
     "tsd.retention.annotations": "",
