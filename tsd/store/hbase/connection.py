@@ -8,7 +8,6 @@ Calls use happybase's Thrift client directly: happybase's Batch takes twice the 
 """
 
 import re
-import select
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -22,6 +21,7 @@ from thriftpy2.transport import TBufferedTransport, TFramedTransport, TTransport
 from tsd.errors import NoTable, StoreBusy, StoreError, bare
 from tsd.store import Cell, CellPage, Cursor, Page, Put, Row, Table
 from tsd.store.cells import HAS_CELL_LOOP, CellSigner
+from tsd.store.hbase.gateway import GatewayConnection
 from tsd.store.hbase.pool import Address, NoAnswer
 from tsd.store.hbase.thrift_codec import (
     CREATE,
@@ -48,7 +48,6 @@ CACHED_KEYS = 2000  # CACHED_ROWS for such answers
 LENGTHS_ONLY = b"KeyOnlyFilter(true)"  # replaces each value by its length
 LENGTH_BYTES = 4
 PROBE_S = 2.0  # wait for a gateway that has failed before; a call waits no longer after the gateway's return
-NO_SCANNER = -1  # gateways count scanners from 0
 FIRST_ROWS = 32  # first request of a scan, to measure the size of its rows
 PAGE_BYTES = 4 << 20  # of values: approximate size of a page
 TEXT_CHARS = 300  # of an error message; Java's stack trace follows
@@ -62,8 +61,10 @@ FAST = ("buffered", "binary")  # transport and protocol of the compiled loops
 TRANSPORTS = {"buffered": TBufferedTransport, "framed": TFramedTransport}
 
 
-class Connection:
+class Connection(GatewayConnection):
     """A connection to one gateway."""
+
+    CLOSE_SCANNER = "scannerClose"
 
     def __init__(
         self, address: Address, *, timeout_s: float, transport: str, protocol: str, probe: bool = False
@@ -79,7 +80,7 @@ class Connection:
         self._endpoint = "{}:{}".format(*address)
         self._happybase = happybase.Connection(*address, timeout=timeout_ms, autoconnect=False)
         self._socket = Socket(*address, socket_timeout=first_ms)  # type: ignore[no-untyped-call]
-        self._happybase.transport = TRANSPORTS[transport](self._socket, BUFFER_BYTES)
+        self._transport = self._happybase.transport = TRANSPORTS[transport](self._socket, BUFFER_BYTES)
         coded = PROTOCOLS[protocol](self._happybase.transport, decode_response=False)  # strings stay bytes
         self._happybase.client = TClient(api.Hbase, coded)
         self._coded = coded
@@ -92,32 +93,6 @@ class Connection:
         if probe:
             self._probe()
             self._socket.set_timeout(timeout_ms)  # type: ignore[no-untyped-call]
-
-    def _probe(self) -> None:
-        """Have the gateway answer a call that it needs no HBase for: it refuses to close a scanner that does not exist.
-        Raise NoAnswer (not sent: the call that waits for the probe was not)."""
-        try:
-            self._call("scannerClose", "", NO_SCANNER)
-        except NoAnswer as exc:
-            self.close()
-            raise NoAnswer(str(exc), sent=False, timed_out=exc.timed_out) from exc
-        except StoreError:
-            pass
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._happybase.close()
-
-    def stale(self) -> bool:
-        """Return whether bytes or the end of the stream can be read although no request was sent."""
-        poll = select.poll()
-        poll.register(self._happybase.transport.sock, select.POLLIN)
-        return bool(poll.poll(0))
-
-    @property
-    def requests(self) -> int:
-        """Requests sent since it was opened."""
-        return int(self._coded.requests)
 
     def tables(self) -> list[str]:
         """Return the names of all tables, in order."""

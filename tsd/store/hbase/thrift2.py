@@ -5,7 +5,6 @@ exception the caller closes the connection.
 """
 
 import io
-import select
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
@@ -21,7 +20,6 @@ from tsd.errors import StoreError, bare
 from tsd.store.cells import Cell, Row
 from tsd.store.hbase.connection import (
     BUFFER_BYTES,
-    NO_SCANNER,
     PROBE_S,
     TRANSPORTS,
     first_line,
@@ -29,6 +27,7 @@ from tsd.store.hbase.connection import (
     refusal,
     translated,
 )
+from tsd.store.hbase.gateway import GatewayConnection
 from tsd.store.hbase.pool import Address, NoAnswer
 from tsd.store.hbase.thrift_codec import PROTOCOLS, CheckedProtocol, Socket
 from tsd.store.versions import VersionPut
@@ -94,8 +93,10 @@ class Selection(NamedTuple):
     family_since: Mapping[bytes, int] = {}  # families without an end, in scans
 
 
-class VersionsConnection:
+class VersionsConnection(GatewayConnection):
     """A connection to one gateway of Thrift 2."""
+
+    CLOSE_SCANNER = "closeScanner"
 
     def __init__(
         self, address: Address, *, timeout_s: float, transport: str, protocol: str, probe: bool = False
@@ -118,31 +119,6 @@ class VersionsConnection:
         if probe:
             self._probe()
             self._socket.set_timeout(timeout_ms)  # type: ignore[no-untyped-call]
-
-    def _probe(self) -> None:
-        """Have the gateway answer a call. Raise NoAnswer (not sent: the call that waits for the probe was not)."""
-        try:
-            self._call("closeScanner", "", NO_SCANNER)
-        except NoAnswer as exc:
-            self.close()
-            raise NoAnswer(str(exc), sent=False, timed_out=exc.timed_out) from exc
-        except StoreError:
-            pass
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._transport.close()
-
-    def stale(self) -> bool:
-        """Return whether bytes or the end of the stream can be read although no request was sent."""
-        poll = select.poll()
-        poll.register(self._socket.sock, select.POLLIN)
-        return bool(poll.poll(0))
-
-    @property
-    def requests(self) -> int:
-        """Requests sent since it was opened."""
-        return int(self._coded.requests)
 
     def family_versions(self, table: str) -> dict[bytes, int]:
         """Return how many versions each family of a table keeps."""
