@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tests.peers.tables import Tables
 from tsd.cli.torture.fork_server import Forked
+from tsd.errors import TsdError
 from tsd.store import Put, Row
 from tsd.store.remote import ControlClient
 from tsd.store.rocksdb.engine import EmbeddedStore
@@ -215,6 +216,18 @@ class Served:
     def flush(self) -> None:
         """Write the open rows. Fail if the store does not accept them."""
         assert self.request("flush") is True
+
+    def kill_while_flushing(self) -> None:
+        """Kill the daemon while it may be writing the open rows."""
+
+        def flush() -> None:
+            with suppress(TsdError, OSError, AssertionError):
+                self.flush()
+
+        flushing = threading.Thread(target=flush)
+        flushing.start()
+        self.kill()
+        flushing.join()
 
     def request(self, verb: str) -> object:
         """Send a request to the control socket and return its answer."""

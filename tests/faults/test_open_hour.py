@@ -2,16 +2,13 @@
 
 import json
 import random
-import threading
 import urllib.request
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.command import Served, Tsd
 from tsd.daemon.wiring import now_ms
-from tsd.errors import TsdError
 
 KILLS = 6
 HOSTS = 40
@@ -27,11 +24,6 @@ def read(daemon: Served, start_s: int) -> dict[tuple[str, int], int]:
     with urllib.request.urlopen(f"http://127.0.0.1:{daemon.port}{path}", timeout=60) as answer:
         groups = json.load(answer)
     return {(one["tags"]["host"], int(at)): value for one in groups for at, value in one["dps"].items()}
-
-
-def flush(daemon: Served) -> None:
-    with suppress(TsdError, OSError, AssertionError):  # the daemon is killed meanwhile
-        daemon.flush()
 
 
 @pytest.mark.parametrize("interval_ms", ["20", "1000"])
@@ -58,12 +50,10 @@ def test_kills_lose_no_point_of_the_open_hour(tmp_path: Path, interval_ms: str) 
             if kill == KILLS:
                 daemon.stop()
                 break
-            flushing = threading.Thread(target=flush, args=(daemon,))
             if chance.random() < 0.5:
-                flushing.start()
-            daemon.kill()
-            if flushing.ident is not None:
-                flushing.join()
+                daemon.kill_while_flushing()
+            else:
+                daemon.kill()
     assert list((tmp_path / "state" / "journal").glob("*.journal")) == []
     with tsd.serve() as daemon:
         assert read(daemon, start_s) == sent
