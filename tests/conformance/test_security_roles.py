@@ -138,6 +138,7 @@ TELNET = """
 put a.b 1500000000 1 host=a               w
 rollup 1h-sum a.b 1500000000 1 host=a     w
 histogram a.b 1500000000 1:1=2 host=a     w
+meta web01 rack=r1                        w
 sync                                      w
 stats                                     ra
 version                                   e
@@ -145,7 +146,7 @@ help                                      e
 dropcaches                                a
 diediedie                                 a
 """
-CLIENTS = {"tsd.kairosdb.enabled": "true", "tsd.heroic.enabled": "true"}
+CLIENTS = {"tsd.kairosdb.enabled": "true", "tsd.heroic.enabled": "true", "tsd.entity.enabled": "true"}
 WHO = {"none": "", "reader": "r", "writer": "w", "admin": "a", "all": "rwa", "-": None}
 ROLE = {"r": Role.READ, "w": Role.WRITE, "a": Role.ADMIN}
 ENDS = ("/diediedie", "diediedie")  # tested separately for permitted roles

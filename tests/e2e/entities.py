@@ -21,6 +21,7 @@ class StoredEntities(NamedTuple):
 
     points: dict[Series, Points]
     newest: dict[Series, Points]
+    metadata: dict[str, dict[str, str]]  # of entities with points
 
 
 def stored_entities(folder: Path, settings: Mapping[str, str]) -> StoredEntities:
@@ -31,7 +32,7 @@ def stored_entities(folder: Path, settings: Mapping[str, str]) -> StoredEntities
     async def read() -> StoredEntities:
         async with opened_store(config) as store:
             tables = EntityTables(versioned_cells(config, store))
-            found = StoredEntities({}, {})
+            found = StoredEntities({}, {}, {})
             page = await tables.newest(b"", None, limit=1000)
             assert page.next_start is None
             for entity in page.entities:
@@ -39,6 +40,8 @@ def stored_entities(folder: Path, settings: Mapping[str, str]) -> StoredEntities
                 whole = await tables.read(entity.name, 0)
                 assert whole is not None, entity
                 found.points.update(_series(whole))
+                if whole.metadata:
+                    found.metadata[entity.name.decode()] = dict(whole.metadata)
             return found
 
     return trio.run(read)

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.e2e.command import HOST, PATIENCE_S, ROOT, Served, Tsd, send_lines
+from tests.e2e.command import HOST, PATIENCE_S, ROOT, Tsd, send_lines
 from tests.e2e.entities import Points, Series, stored_entities
 from tsd.daemon.wiring import now_ms
 from tsd.errors import TsdError
@@ -26,13 +25,14 @@ PAST_S = 1_500_000_000
 METRIC = "entity.kill"
 SETTINGS = {"tsd.entity.enabled": "true", "tsd.core.auto_create_metrics": "true"}
 Sent = dict[tuple[str, int], int]  # the value by host and time in seconds
+Metadata = dict[str, dict[str, str]]  # by host and key
 
 
 def put_lines(points: Sent) -> bytes:
     return "".join(f"put {METRIC} {at_s} {value} host={host}\n" for (host, at_s), value in points.items()).encode()
 
 
-def check(tsd: Tsd, sent: Sent) -> None:
+def check(tsd: Tsd, sent: Sent, metadata: Metadata) -> None:
     """Assert that all three tables hold what was sent, once. No daemon runs."""
     rows = sorted(f"{METRIC} {at_s} {value} host={host}" for (host, at_s), value in sent.items())
     assert sorted(tsd.lines(METRIC)) == rows
@@ -42,11 +42,7 @@ def check(tsd: Tsd, sent: Sent) -> None:
     found = stored_entities(tsd.folder, tsd.settings)
     assert found.points == expected
     assert found.newest == {series: points[-1:] for series, points in expected.items()}
-
-
-def flush(daemon: Served) -> None:
-    with suppress(TsdError, OSError, AssertionError):  # the daemon is killed meanwhile
-        daemon.flush()
+    assert found.metadata == metadata
 
 
 @contextmanager
@@ -91,22 +87,24 @@ def test_kill_at_a_write_to_a_table_of_entities(tmp_path: Path, table: str, mome
     now_s = now_ms() // 1000
     stored = {("a", PAST_S): 1, ("a", PAST_S + 10): 2, ("b", now_s): 3}
     with tsd.serve() as daemon:
-        daemon.send_lines(put_lines(stored))
+        daemon.send_lines(put_lines(stored) + b"meta a rack=r1 owner=x\n")
     more = {("a", PAST_S + 10): 4, ("a", PAST_S + 20): 5, ("b", PAST_S): 6, ("c", PAST_S): 7, ("c", now_s): 8}
     with crashing(tsd, table, moment) as process:
         with socket.create_connection((HOST, port_of(process)), timeout=PATIENCE_S) as connection:
-            assert send_lines(connection, put_lines(more)) == b"synced %d\n" % len(more)
+            lines = b"meta a rack=r2\n" + put_lines(more) + b"meta c rack=r3\n"
+            assert send_lines(connection, lines) == b"synced %d\n" % (len(more) + 2)
         write_windows(tsd.folder)
         assert process.wait(PATIENCE_S) == -signal.SIGKILL
     with tsd.serve():
         pass
-    check(tsd, stored | more)
+    check(tsd, stored | more, {"a": {"rack": "r2", "owner": "x"}, "c": {"rack": "r3"}})
 
 
 def test_kills_between_sends(tmp_path: Path) -> None:
     chance = random.Random(20)
     tsd = Tsd(tmp_path / "state", {**SETTINGS, "tsd.storage.flush_interval": "20"})
     sent: Sent = {}
+    metadata: Metadata = {}
     value = 0
     for _ in range(KILLS):
         with tsd.serve() as daemon:
@@ -116,14 +114,15 @@ def test_kills_between_sends(tmp_path: Path) -> None:
                     at_s = chance.choice((now_ms() // 1000, PAST_S)) - chance.choice((0, 1, 60, 3000))
                     value += 1
                     points[f"h{chance.randrange(20)}", at_s] = value
-                assert daemon.send_lines(put_lines(points)) == b"synced %d\n" % len(points)
+                host, key = chance.choice(list(points))[0], f"k{chance.randrange(3)}"
+                lines = put_lines(points) + f"meta {host} {key}={value}\n".encode()
+                assert daemon.send_lines(lines) == b"synced %d\n" % (len(points) + 1)
                 sent.update(points)
-            flushing = threading.Thread(target=flush, args=(daemon,))
+                metadata.setdefault(host, {})[key] = str(value)
             if chance.random() < 0.5:
-                flushing.start()
-            daemon.kill()
-            if flushing.ident is not None:
-                flushing.join()
+                daemon.kill_while_flushing()
+            else:
+                daemon.kill()
     with tsd.serve():
         pass
-    check(tsd, sent)
+    check(tsd, sent, metadata)

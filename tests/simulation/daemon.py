@@ -105,7 +105,7 @@ class SimulatedDaemon:
             join=plan.join,
             on_cells=self.compactor.record if self.compactor else lambda _: None,
         )
-        summaries = Summaries(resolver, points.summaries)
+        summaries = Summaries(resolver, points.summaries, now_ms)
         self.writer = parts.writer(
             self.rows,
             resolver,

@@ -27,17 +27,16 @@ from tsd.api.entity_answers import (
     trim,
 )
 from tsd.api.messages import DONE, check_meant_method, object_of, unparsable, words_of_all
-from tsd.codec.text import encode_name, illegal_character
-from tsd.errors import BadLine, Refused
+from tsd.codec.metaline import LONGEST_NAME, MOST_KEYS, check_entity
+from tsd.codec.text import encode_name
+from tsd.errors import BadLine, Refused, StoreDown
 from tsd.query.engine import QueryEngine
 from tsd.query.limits import MemoryShare
 from tsd.server.http.messages import Endpoint, Request, Response
-from tsd.tables.entities import Entities, Entity
+from tsd.tables.entities import METADATA_METRIC, Entities, Entity
 
 CONCURRENT_READS = 4  # rows that are read at a time: their memory counts once they are read
 PAGE_ENTITIES = 200  # of one call of the store
-MOST_KEYS = 1000  # of metadata in one request
-LONGEST_NAME = 1024  # bytes of the name of an entity that gets metadata
 
 
 class EntityAccess(NamedTuple):
@@ -56,13 +55,16 @@ class EntityEndpoint:
         engine: QueryEngine,
         access: EntityAccess,
         sync: Callable[[], Awaitable[None]],
+        stored: Callable[[bytes], Awaitable[bool]],
         now_ms: Callable[[], int],
     ) -> None:
-        """`sync` returns once metadata is durable."""
+        """`sync` returns once metadata is durable. `stored` writes lines of metadata that wait, and returns whether
+        they are stored."""
         self._entities = entities
         self._engine = engine
         self._access = access
         self._sync = sync
+        self._stored = stored
         self._now_ms = now_ms
         self._reads = trio.CapacityLimiter(CONCURRENT_READS)
 
@@ -85,6 +87,7 @@ class EntityEndpoint:
     async def _entity(self, request: Request, name: bytes) -> Response:
         """Return the series and the metadata of one entity."""
         wanted = read_range(request, self._now_ms())
+        await self._stored(METADATA_METRIC)
         most = MOST_VERSIONS + 1 if wanted.versions is None else wanted.versions
         share = self._engine.memory.share()
         try:
@@ -138,11 +141,10 @@ class EntityEndpoint:
         return kept, None
 
     async def _edit(self, method: str, request: Request, name: bytes) -> None:
-        """Change metadata. Raise Refused, BadLine."""
-        if len(name) > LONGEST_NAME:
-            raise Refused(400, "Name is too long", f"got {len(name)} bytes, wanted {LONGEST_NAME} at most")
-        if odd := illegal_character(name):
-            raise Refused(400, "Invalid name", f"got {name.decode('latin-1')!r} with {odd}, wanted the value of a tag")
+        """Change metadata, after that of earlier lines. Raise Refused, BadLine, StoreError."""
+        check_entity(name)
+        if not await self._stored(METADATA_METRIC):
+            raise StoreDown("earlier lines of metadata cannot be written to the store")
         if method == "DELETE":
             await self._delete(request, name)
         else:

@@ -136,6 +136,7 @@ COMMAND_PERMISSIONS: Mapping[str, Role] = {
     "put": Role.WRITE,
     "rollup": Role.WRITE,
     "histogram": Role.WRITE,
+    "meta": Role.WRITE,
     "sync": Role.WRITE,
     "stats": VIEW_STATUS,
     "version": PUBLIC,

@@ -40,6 +40,11 @@ HISTOGRAMS_NOT_CONFIGURED = (
 )
 
 
+def no_summaries(line: bytes) -> BadLine:
+    """Return the error of a line of a rollup or a histogram where neither is configured."""
+    return illegal(ROLLUPS_NOT_CONFIGURED if line.startswith(b"rollup ") else HISTOGRAMS_NOT_CONFIGURED)
+
+
 def instant(timestamp: int) -> Instant:
     """Return the instant of a timestamp.
 

@@ -84,7 +84,7 @@ def build_ingest(
         adopted=adopted(journal_folder(config)),
     )
     rows = OpenRows(known, name_rules(config))
-    summaries = Summaries(tables.resolver, tables.writer.summaries)
+    summaries = Summaries(tables.resolver, tables.writer.summaries, now_ms)
     writer = Writer(
         rows,
         tables.resolver,
@@ -200,6 +200,7 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
         REPLY_BUFFER,
         timeout_s=config.socket_timeout_s or math.inf,
         translation=translation,
+        has_entities=api.tables.entities is not None,
     )
     replies = ReplyBudget(REPLY_MEMORY)
     commands = _telnet_commands(api.control, kairosdb=config.kairosdb_dialect)

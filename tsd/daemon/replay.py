@@ -61,7 +61,7 @@ class Replay:
             return await self._post(line), 0
         if is_put(line):
             return _outcome(await self._intake.take(line + b"\n", self._peer))
-        if line.startswith((b"rollup", b"histogram")):
+        if line.startswith((b"rollup", b"histogram", b"meta ")):
             return _outcome(await self._intake.take_summaries(line + b"\n", self._peer))
         return NO_LINE, 0
 

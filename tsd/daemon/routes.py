@@ -139,7 +139,9 @@ def _entity_routes(parts: ApiParts) -> dict[str, Endpoint]:
     if entities is None:
         return entity.routes(None)
     access = entity.EntityAccess(mode is not Mode.WRITE_ONLY, mode is not Mode.READ_ONLY)
-    return entity.routes(entity.EntityEndpoint(entities, parts.query.engine, access, parts.store.sync, parts.now_ms))
+    stored = parts.ingest.writer.write_metric
+    made = entity.EntityEndpoint(entities, parts.query.engine, access, parts.store.sync, stored, parts.now_ms)
+    return entity.routes(made)
 
 
 def _catalog_routes(parts: ApiParts) -> dict[str, Endpoint]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tsd.errors import ILLEGAL_ARGUMENT, BadLine
 from tsd.ingest.lines import TooLong
 
-POINT_COMMANDS = (b"put ", b"rollup ", b"histogram ")  # the other lines have no names
+POINT_COMMANDS = (b"put ", b"rollup ", b"histogram ", b"meta ")  # the other lines have no names
 SHOWN_BYTES = 40  # of a line before its invalid byte
 
 

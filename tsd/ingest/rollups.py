@@ -1,27 +1,45 @@
-"""Lines of rollups and histograms. They share the window, journal and ledger of put lines. Each is parsed by itself,
-because there are few compared with points."""
+"""Lines of rollups, histograms and metadata. They share the window, journal and ledger of put lines. Each is parsed by
+itself, because there are few compared with points."""
+
+from collections.abc import Callable
 
 import trio
 
-from tsd.codec.putline import HISTOGRAMS_NOT_CONFIGURED, ROLLUPS_NOT_CONFIGURED, illegal, map_order
+from tsd.codec.metaline import stamped
+from tsd.codec.putline import map_order, no_summaries
 from tsd.errors import BadLine, CorruptRow, StoreError, bare
 from tsd.ingest.lines import Absorbed, Reject
 from tsd.ingest.open_rows import OpenRows
 from tsd.lazy import LazyLogger
-from tsd.tables.writing import Admission, SeriesKey, SeriesResolver, SeriesText, Summary, SummaryWriter
+from tsd.tables.writing import (
+    NO_KEY,
+    Admission,
+    ResolvedSeries,
+    SeriesKey,
+    SeriesKeys,
+    SeriesResolver,
+    SeriesText,
+    Summary,
+    SummaryWriter,
+)
 
 log = LazyLogger(__name__)
 
 BATCH_LINES = 200  # lines parsed between checkpoints: each takes 20 µs or more
+BATCH_BYTES = 32 << 10  # of these lines: one may have a thousand words
+
+_NOTHING = ResolvedSeries(SeriesKeys.of(()), {})
 
 
 class Summaries:
-    """Parser of rollup and histogram lines."""
+    """Parser of lines of rollups, histograms and metadata."""
 
-    def __init__(self, resolver: SeriesResolver, writer: SummaryWriter | None) -> None:
-        """Without a `writer`, every line is refused as if neither rollups nor histograms were configured."""
+    def __init__(self, resolver: SeriesResolver, writer: SummaryWriter | None, now_ms: Callable[[], int]) -> None:
+        """Without a `writer`, every line is refused as if neither rollups nor histograms were configured. Lines of
+        metadata get the time `now_ms` when they are received."""
         self._resolver = resolver
         self._writer = writer
+        self._now_ms = now_ms
 
     async def absorb(
         self, rows: OpenRows, block: bytes, *, journal_only: bool = False, admission: Admission | None = None
@@ -31,14 +49,15 @@ class Summaries:
         Raise StoreError if the store does not answer, and CorruptRow if it has no UID table. With `journal_only` these
         are not raised: valid lines are accepted but kept only in the journal.
         """
-        lines = block.split(b"\n", BATCH_LINES)
-        rest = lines.pop()
+        lines, rest = _first_lines(block)
+        now_ms = self._now_ms()
+        lines = [stamped(line, now_ms) for line in lines]
         parsed = [self._parse(line) for line in lines]
         await trio.lowlevel.checkpoint()
-        texts = list(dict.fromkeys(series_of(one) for one in parsed if not isinstance(one, BadLine)))
+        texts = list(dict.fromkeys(series_of(one) for one in parsed if not isinstance(one, BadLine) and one.metric))
         found: dict[SeriesText, SeriesKey | BadLine] | None = None
         try:
-            keys, refused = await self._resolver.resolve(texts, admission)
+            keys, refused = await self._resolver.resolve(texts, admission) if texts else _NOTHING
         except (StoreError, CorruptRow) as error:
             if not journal_only:
                 raise
@@ -51,8 +70,7 @@ class Summaries:
     def _parse(self, line: bytes) -> Summary | BadLine:
         try:
             if self._writer is None:
-                is_rollup = line.startswith(b"rollup ")
-                raise illegal(ROLLUPS_NOT_CONFIGURED if is_rollup else HISTOGRAMS_NOT_CONFIGURED)
+                raise no_summaries(line)
             return self._writer.parse(line)
         except BadLine as error:
             return bare(error)
@@ -72,7 +90,7 @@ class Summaries:
             if isinstance(summary, BadLine):
                 rejects.append(Reject(at, summary))
                 continue
-            key = None if found is None else found[series_of(summary)]
+            key = None if found is None else found[series_of(summary)] if summary.metric else NO_KEY
             if isinstance(key, BadLine):
                 rejects.append(Reject(at, key))
                 continue
@@ -87,3 +105,19 @@ class Summaries:
 def series_of(summary: Summary) -> SeriesText:
     """Return the series of a summary."""
     return SeriesText(summary.metric, b" ".join(b"=".join(pair) for pair in map_order(summary.tags)))
+
+
+def _first_lines(block: bytes) -> tuple[list[bytes], bytes]:
+    """Return the first lines of a block, at least one, and the rest.
+
+    >>> _first_lines(b"a\\nb\\n")
+    ([b'a', b'b'], b'')
+    """
+    lines = block.split(b"\n", BATCH_LINES)
+    rest = lines.pop()
+    size = 0
+    for count, line in enumerate(lines):
+        if count and size + len(line) > BATCH_BYTES:
+            return lines[:count], block[size:]
+        size += len(line) + 1
+    return lines, rest

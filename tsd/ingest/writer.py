@@ -301,7 +301,7 @@ class Writer:
         accepting lines while the journal is full or too slow."""
         if self._open_since_s is None and self._rows.points:
             self._open_since_s = self._now_s()
-        if self._rows.points >= self._max_points:
+        if self._rows.points >= self._max_points or self._rows.size > self._memory_limit // 4:  # of long lines
             self.seal()
             return
         if self._hours.points and self._journal.size >= self._journal.max_bytes:  # it may have been made smaller

@@ -81,12 +81,15 @@ async def log_in(
 
 # Telnet negotiation before a line: options, subnegotiations, and commands such as interrupt.
 _NEGOTIATION = re.compile(rb"(?:\xff[\xfb-\xfe].|\xff\xfa.*?\xff\xf0|\xff[\xf0-\xf9])*", re.DOTALL)
-# A run of put lines, a run of rollups and histograms, or any other line without its LF. Short runs let other
+# A run of put lines, of rollups and histograms, or of metadata, or any other line without its LF. Short runs let other
 # connections proceed.
-_RUN = re.compile(rb"((?:put(?: [^\n]*+)?\n){1,1000}+)|((?:(?:rollup|histogram)(?: [^\n]*+)?\n){1,100}+)|([^\n]*+)\n")
+_RUN = re.compile(
+    rb"((?:put(?: [^\n]*+)?\n){1,1000}+)|((?:(?:rollup|histogram)(?: [^\n]*+)?\n){1,100}+)"
+    rb"|((?:meta(?: [^\n]*+)?\n){1,100}+)|([^\n]*+)\n"
+)
 LINES_PER_TURN = 250  # before other connections proceed
-_COMMANDS = ("stats", "dropcaches", "version", "exit", "help", "put", "rollup", "histogram", "diediedie")
-_WRITES = ("put", "rollup", "histogram")
+_COMMANDS = ("stats", "dropcaches", "version", "exit", "help", "put", "rollup", "histogram", "meta", "diediedie")
+_WRITES = ("put", "rollup", "histogram", "meta")
 _READ_ONLY = ("stats", "version", "help")
 LARGE_BLOCK_BYTES = 64 << 10  # takes about a millisecond without the compiled parser
 SMALL_READS = 2  # consecutive small reads of valid put lines move a connection to the multiplexer
@@ -111,6 +114,7 @@ class TelnetOptions(NamedTuple):
     reply_buffer: int
     timeout_s: float = math.inf  # for a client that sends commands to read replies
     translation: Translation | None = None  # of lines to put lines in ISO-8859-1
+    has_entities: bool = False  # whether there are entities, for metadata
 
 
 class TelnetStats:
@@ -166,7 +170,9 @@ class TelnetSession:
         self._names = [
             name
             for name in _COMMANDS
-            if not (name in _WRITES and options.mode is Mode.READ_ONLY) and (name != "diediedie" or options.diediedie)
+            if not (name in _WRITES and options.mode is Mode.READ_ONLY)
+            and (name != "diediedie" or options.diediedie)
+            and (name != "meta" or options.has_entities)
         ]
         self._update_roles()
 
@@ -301,16 +307,16 @@ class TelnetSession:
     async def _process_lines(self, block: bytes) -> None:
         """Process whole lines of all kinds, a few at a time: other connections proceed in between."""
         for run in _RUN.finditer(block):
-            puts, summaries, line = run.groups()
+            puts, summaries, metadata, line = run.groups()
             if line is not None:
                 await self._execute(line)
-            elif not self._accepts_points:
-                for line in (puts or summaries).split(b"\n")[:-1]:
+            elif not self._accepts_points or (metadata and not self._options.has_entities):
+                for line in (puts or summaries or metadata).split(b"\n")[:-1]:
                     await self._execute(line)
             elif puts:
                 await self._ingest_puts(puts)
             else:
-                await self._ingest_summaries(summaries)
+                await self._ingest_summaries(summaries or metadata)
             if self._is_ending:
                 return
 
@@ -321,7 +327,7 @@ class TelnetSession:
             puts = self._reply(await self._intake.take(puts, self.peer, self._explain))
 
     async def _ingest_summaries(self, lines: bytes) -> None:
-        """Ingest lines of rollups and histograms."""
+        """Ingest lines of rollups and histograms, or of metadata."""
         self._stats.commands += lines.count(b"\n")
         while lines:
             await self._yield_after(LINES_PER_TURN)  # each costs as much as many put lines
@@ -373,7 +379,7 @@ class TelnetSession:
             self._deny(name)
         elif is_sync:
             await self._replies.send_when_synced(self.position, b"synced %d\n" % self.accepted)
-        elif name in _WRITES:  # a rollup or histogram after telnet negotiation
+        elif name in _WRITES:  # a rollup, a histogram or metadata after telnet negotiation
             self._stats.commands -= 1
             await self._ingest_bare(bare, self._ingest_summaries)
         else:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from tsd.codec.entity.records import YEARS_MS, EntitySeries
 
 POINTS_END_MS = YEARS_MS  # times of points are before it
+METADATA_METRIC = b""  # stands for metadata where a window names its metrics
 
 
 class Entity(NamedTuple):

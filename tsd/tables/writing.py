@@ -114,11 +114,11 @@ class SeriesResolver(Protocol):
 
 
 class Summary(Protocol):
-    """A rollup or a histogram: what one line stores in one cell."""
+    """A rollup or a histogram: what one line stores in one cell. Or metadata of an entity, which is of no series."""
 
     @property
     def metric(self) -> bytes:
-        """Its metric."""
+        """Its metric, empty if it is of no series."""
 
     @property
     def tags(self) -> Tags:

@@ -76,7 +76,7 @@ class Parts:
         if layouts.is_readable():
             self.resolver = self.readable = ReadableSeries(store, creates_metrics=creates)
             self.points = ReadableWriter(store)
-        self.summaries = Summaries(self.resolver, self.points.summaries)
+        self.summaries = Summaries(self.resolver, self.points.summaries, lambda: BASE * 1000)
         self.writer = Writer(
             self.rows,
             self.resolver,

@@ -12,6 +12,7 @@ from tsd.codec.points import Columns
 from tsd.lazy import LazyLogger
 from tsd.store import VersionedCells
 from tsd.store.versions import VersionPut
+from tsd.tables.entity.metadata import MetadataWriter
 from tsd.tables.entity.newest import NewestValues, Place
 from tsd.tables.entity.tables import ENTITIES, NEWEST
 from tsd.tables.writing import PointWriter, SeriesLookup, SummaryWriter
@@ -28,6 +29,7 @@ class EntityWriter(PointWriter):
         self._inner = inner
         self._cells = cells
         self._newest = newest
+        self._metadata = MetadataWriter(inner.summaries, cells)
 
     @property
     def cells(self) -> int:
@@ -36,8 +38,8 @@ class EntityWriter(PointWriter):
 
     @property
     def summaries(self) -> SummaryWriter | None:
-        """See PointWriter. Summaries are of no entity."""
-        return self._inner.summaries
+        """See PointWriter: also metadata. Rollups and histograms are of no entity."""
+        return self._metadata
 
     async def write(self, points: Columns, series: SeriesLookup) -> None:
         """See PointWriter."""
