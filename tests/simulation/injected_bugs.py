@@ -130,7 +130,12 @@ class ReversedPoints(OpenRows):
 
 
 class DeletesBeforePuts:
-    """The compactor's store: applies puts after the next delete, and until then only pretends that they are stored."""
+    """The compactor's store: applies puts after the next delete, and until then only pretends that they are stored.
+
+    It has no atomic rewrites, so that the compactor puts and deletes on each engine.
+    """
+
+    atomic_rewrites = None
 
     def __init__(self, store: Store) -> None:
         self._store = store
