@@ -52,9 +52,14 @@ def java_hash(text: str) -> int:
     >>> java_hash("host"), java_hash("sys.cpu.user.αβ")
     (3208616, 2142679869)
     """
+    units: Iterable[int]
+    if text.isascii():
+        units = text.encode()
+    else:
+        units = [int(unit, 16) for unit in _UTF_16.encode(text, "surrogatepass")[0].hex(" ", 2).split()]
     h = 0
-    for unit in _UTF_16.encode(text, "surrogatepass")[0].hex(" ", 2).split():
-        h = (31 * h + int(unit, 16)) & 0xFFFFFFFF
+    for unit in units:
+        h = (31 * h + unit) & 0xFFFFFFFF
     return h - (1 << 32) if h & 0x80000000 else h
 
 

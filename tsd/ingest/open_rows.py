@@ -14,7 +14,7 @@ from tsd.codec.points import Columns, columns_of, joined_columns, no_columns
 from tsd.codec.putline import NameRules
 from tsd.codec.text import LEGAL
 from tsd.errors import BadLine, bare
-from tsd.ingest.lines import POINT_BYTES, SLOW_LINES, Absorbed, Refusals, Reject, is_put, read_put
+from tsd.ingest.lines import POINT_BYTES, SLOW_BYTES, SLOW_LINES, Absorbed, Refusals, Reject, is_put, read_put
 from tsd.ingest.parser import PureParser
 from tsd.ingest.series import HAS_LOOP, SeriesTable, Texts, Validator
 from tsd.tables.writing import KeyComposer, SeriesText, SummaryBatch
@@ -88,13 +88,14 @@ class CompiledParser:
         rejects: list[Reject] = []
         kept: list[bytes] = []
         unknown = {} if plain_unknown is None else plain_unknown
-        slow = journal_only = start = 0
+        slow = slow_bytes = journal_only = start = 0
         while is_put(block[at : at + 4]) and (end := block.find(b"\n", at)) >= 0:
             # The line's number in its block; lines of unknown series do not count.
             number = len(self._points) - before + len(rejects) + journal_only
-            if max(number, slow) >= SLOW_LINES:
+            if max(number, slow) >= SLOW_LINES or slow_bytes >= SLOW_BYTES:
                 break
             slow += 1
+            slow_bytes += end - at
             try:
                 point = read_put(block[at:end], self._table, self._rules, refusals)
             except BadLine as error:
@@ -166,7 +167,8 @@ class OpenRows:
         `room` unknown series whose names are all cached.
 
         Either every line is accepted or rejected, or nothing is absorbed and `unknown` has the series to insert first.
-        After SLOW_LINES lines, the next line that needs the slow path and all after it are left in `rest`.
+        After SLOW_LINES lines or SLOW_BYTES bytes that need the slow path, the next such line and all after it are left
+        in `rest`.
         """
         parser = self._parser
         if isinstance(parser, CompiledParser):

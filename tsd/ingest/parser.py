@@ -13,7 +13,7 @@ import numpy as np
 from tsd.codec.points import Columns, no_columns, number_columns
 from tsd.codec.putline import LAST_BASE_MS, Instant, NameRules, instant, parse_time, parse_value
 from tsd.errors import BadLine, bare
-from tsd.ingest.lines import SLOW_LINES, Absorbed, Point, Refusals, Reject, bits_of, is_put, read_put
+from tsd.ingest.lines import SLOW_BYTES, SLOW_LINES, Absorbed, Point, Refusals, Reject, bits_of, is_put, read_put
 from tsd.ingest.series import SeriesTable, Texts
 from tsd.tables.writing import SeriesText
 
@@ -42,7 +42,7 @@ class PureParser:
         )
 
     def absorb(self, block: bytes, refusals: Refusals) -> Absorbed:
-        """Absorb a block, see `OpenRows.absorb`. If it needs the slow path, absorb only its first SLOW_LINES lines."""
+        """Absorb a block, see `OpenRows.absorb`. If it needs the slow path, absorb only the lines of one step."""
         lines = block.split(b"\n")
         lines.pop()
         if len(lines) > FEW and not refusals:
@@ -54,9 +54,10 @@ class PureParser:
             absorbed = self._absorb_columns(block[: len(block) - len(rest)], puts)
             if absorbed is not None:
                 return absorbed if absorbed.unknown else absorbed._replace(rest=rest)
-        if len(puts) > SLOW_LINES:
-            puts = puts[:SLOW_LINES]
-            rest = block[sum(map(len, puts)) + len(puts) :]
+        few = _slow_step(puts)
+        if few < len(puts):
+            puts = puts[:few]
+            rest = block[sum(map(len, puts)) + few :]
         absorbed = self._absorb_lines(block[: len(block) - len(rest)], puts, refusals)
         return absorbed if absorbed.unknown else absorbed._replace(rest=rest)
 
@@ -206,3 +207,13 @@ def _leading_puts(block: bytes, lines: list[bytes]) -> tuple[list[bytes], bytes]
             return lines[:count], block[at:]
         at += len(line) + 1
     return lines, b""
+
+
+def _slow_step(lines: Sequence[bytes]) -> int:
+    """Return how many of `lines` are parsed one by one between checkpoints: at least one of them."""
+    size = 0
+    for count, line in enumerate(lines[:SLOW_LINES]):
+        if size >= SLOW_BYTES:
+            return count
+        size += len(line) + 1
+    return min(len(lines), SLOW_LINES)
