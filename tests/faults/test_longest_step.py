@@ -14,20 +14,44 @@ from tests.running import Running, running
 from tests.unit.server.web_parts import HttpResponse, read_response
 from tsd.cli.serve import tune_collector
 
-LONGEST_MS = 20.0
+LONGEST_MS = 20.0  # on a core that runs `_reference` in REFERENCE_MS
+REFERENCE_MS = 5.0
 ROUNDS = 3  # the best one counts: a collection of garbage may fall into any step
 BASE = 1_356_998_400
 OURS = ("tsd.", "trio._highlevel_serve_listeners.")  # names of the daemon's tasks; the others serve connections
 TIMES = f"start={BASE}&end={BASE + 600}"
 
 
+def _reference() -> float:
+    """Return the CPU time in ms of a fixed piece of work."""
+    begun = time.thread_time()
+    total = 0
+    for n in range(100_000):
+        total += n
+    return (time.thread_time() - begun) * 1000
+
+
 class StepClock(trio.abc.Instrument):
-    """Measures the CPU time of each step of the daemon's tasks."""
+    """Measures the CPU time of each step of the daemon's tasks.
+
+    A slow core lengthens all steps: a virtual machine may count the time of its neighbours. The reference work is
+    measured before and after the steps, and divides their times.
+    """
 
     def __init__(self) -> None:
         self._begun = 0.0
+        self._references_ms = [_reference()]
         self.longest_s = 0.0
         self.task = ""
+
+    def stop(self) -> None:
+        self._references_ms.append(_reference())
+
+    @property
+    def longest_ms(self) -> float:
+        """The longest step in ms, on a core as fast as the one that the limit is for."""
+        slowness = sum(self._references_ms) / len(self._references_ms) / REFERENCE_MS
+        return self.longest_s * 1000 / max(slowness, 1.0)
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self._begun = time.thread_time()
@@ -66,6 +90,7 @@ async def timed() -> AsyncIterator[StepClock]:
         yield clock
     finally:
         trio.lowlevel.remove_instrument(clock)
+        clock.stop()
 
 
 def _get(target: str) -> bytes:
@@ -175,7 +200,7 @@ async def test_no_request_holds_the_event_loop(name: str, tmp_path: Path) -> Non
         for _ in range(ROUNDS):
             async with timed() as clock:
                 assert (await _send(daemon, REQUESTS[name])).status
-            steps.append((clock.longest_s * 1000, clock.task))
+            steps.append((clock.longest_ms, clock.task))
         assert min(steps)[0] <= LONGEST_MS, min(steps)
 
 
@@ -201,7 +226,7 @@ async def test_no_request_for_entities_holds_the_event_loop(tmp_path: Path) -> N
             for _ in range(ROUNDS):
                 async with timed() as clock:
                     assert (await _send(daemon, request)).status in (200, 204, 400), name
-                steps.append((clock.longest_s * 1000, clock.task))
+                steps.append((clock.longest_ms, clock.task))
             assert min(steps)[0] <= LONGEST_MS, (name, min(steps))
         for name, lines in METADATA_LINES.items():
             assert (longest := await _longest_step(daemon, lines))[0] <= LONGEST_MS, (name, longest)
@@ -227,7 +252,7 @@ async def test_no_lines_hold_the_event_loop(name: str, tmp_path: Path) -> None:
             async with timed() as clock, daemon.client() as client, trio.open_nursery() as nursery:
                 nursery.start_soon(client.send, LINES[name] + b"sync\n")
                 await client.read_until(b"synced ")
-            steps.append((clock.longest_s * 1000, clock.task))
+            steps.append((clock.longest_ms, clock.task))
         assert min(steps)[0] <= LONGEST_MS, min(steps)
 
 
@@ -242,5 +267,5 @@ async def test_no_pattern_holds_the_event_loop(pattern: str, tmp_path: Path) -> 
         for _ in range(ROUNDS):
             async with timed() as clock:
                 assert (await _send(daemon, request)).status in (200, 400)
-            steps.append((clock.longest_s * 1000, clock.task))
+            steps.append((clock.longest_ms, clock.task))
         assert min(steps)[0] <= LONGEST_MS, min(steps)
