@@ -51,14 +51,21 @@ async def served(folder: Path, settings: Mapping[str, str] | None = None) -> Asy
 
 
 async def command(*words: str | Path) -> subprocess.CompletedProcess[bytes]:
-    """Run another `tsd` command and return its result."""
+    """Run another `tsd` command and return its result. If cancelled, terminate it and do not wait for its end."""
+    started: list[Forked] = []
 
     def run() -> subprocess.CompletedProcess[bytes]:
         with Forked(words, folder=ROOT) as process:
+            started.append(process)
             out, err = process.communicate()
             return subprocess.CompletedProcess(words, process.wait(), out, err)
 
-    return await trio.to_thread.run_sync(run)
+    try:
+        return await trio.to_thread.run_sync(run, abandon_on_cancel=True)
+    except trio.Cancelled:
+        for process in started:
+            process.terminate()
+        raise
 
 
 def words_of(settings: Mapping[str, str]) -> list[str]:
