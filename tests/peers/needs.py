@@ -14,6 +14,7 @@ import pytest
 
 from tsd.api import put
 from tsd.codec import bytemap, points
+from tsd.codec.opentsdb import merge
 from tsd.codec.packing import cell as packed
 from tsd.ingest import series
 from tsd.query import fold
@@ -28,6 +29,7 @@ LOOPS = {  # modules of setup.py: whether each is built and in use
     "tsd.codec._bytemap": bytemap.HAS_BYTEMAP_LOOP,
     "tsd.tables.opentsdb._entries": series_index.HAS_LOOP,
     "tsd.api._put_json": put.HAS_LOOP,
+    "tsd.codec.opentsdb._merge": merge.HAS_MERGE_LOOP,
     "tsd.codec.packing._packing": packed.HAS_PACKING_LOOP,
     "tsd.tables.opentsdb.compaction._queue": queue.HAS_LOOP,
     "tsd.server._multiplexer": multiplexer.HAS_LOOP,

@@ -30,6 +30,12 @@ def by_time(found: list[Point]) -> list[Point]:
     return [point for _, point in sorted({point.offset_ms: point for point in found}.items())]
 
 
+@st.composite
+def points_in_seconds(draw: st.DrawFn) -> Point:
+    flags, value = draw(numbers)
+    return Point(seconds_qualifier(draw(st.integers(0, 3599)), flags), value)
+
+
 ordered = st.lists(points(), min_size=1, max_size=8).map(by_time)
 joined = ordered.map(join)
 untidy = st.one_of(
@@ -90,6 +96,7 @@ readable = rows(joined, joined, points(), untidy, objects)
 with_appends = rows(joined, points(), untidy, appends, objects)
 anything = rows(joined, points(), untidy, appends, objects, broken)
 tidy = rows(joined, points())
+in_seconds = rows(st.lists(points_in_seconds(), min_size=1, max_size=8).map(by_time).map(join), points_in_seconds())
 any_cells = st.builds(StoredCell, st.binary(max_size=12), st.binary(max_size=20), st.integers(0, 3))
 any_bytes = st.lists(any_cells, max_size=5, unique_by=lambda cell: cell.qualifier)
 

@@ -14,6 +14,7 @@ from tests.property.codec_rows import (
     any_bytes,
     anything,
     deciding,
+    in_seconds,
     readable,
     tidy,
     with_appends,
@@ -23,6 +24,7 @@ from tsd.codec.opentsdb.cell import Point, split_qualifier
 from tsd.codec.opentsdb.check import UNREADABLE, Trouble, inspect, is_infinite
 from tsd.codec.opentsdb.fsck import NOTHING, FsckOptions, RowCheck, check_row, totals
 from tsd.codec.opentsdb.merge import (
+    HAS_MERGE_LOOP,
     DuplicateTimestamp,
     MergedRow,
     MergeRules,
@@ -37,13 +39,16 @@ from tsd.codec.opentsdb.row import Compaction, compact, points, problems
 from tsd.codec.text import show_signed
 from tsd.errors import CorruptRow
 
+if HAS_MERGE_LOOP:
+    from tsd.codec.opentsdb._merge import join_cells
+
 law = settings(deadline=None)
 
 
-def outcome(cells: Iterable[StoredCell], rules: MergeRules) -> object:
+def outcome(cells: Iterable[StoredCell], rules: MergeRules, *, by_loop: bool = HAS_MERGE_LOOP) -> object:
     """What a reader gets of a row: its points and what was dropped, or the error."""
     try:
-        row = merge(KEY, cells, rules)
+        row = merge(KEY, cells, rules, by_loop=by_loop)
     except CorruptRow as exc:
         return type(exc), str(exc)
     return row.joined, row.size, row.identical, row.variant
@@ -87,6 +92,23 @@ def test_joining_cells_equals_merging_points(cells: list[StoredCell], rules: Mer
     fast = _join_runs(holders)
     if fast is not None:
         assert fast == _merge_points(KEY, holders, rules)
+
+
+@pytest.mark.skipif(not HAS_MERGE_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")
+@law
+@given(st.one_of(tidy, in_seconds, anything, any_bytes), all_rules)
+def test_compiled_and_pure_merges_are_equal(cells: list[StoredCell], rules: MergeRules) -> None:
+    assert outcome(cells, rules, by_loop=True) == outcome(cells, rules, by_loop=False)
+
+
+@pytest.mark.skipif(not HAS_MERGE_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")
+@law
+@given(in_seconds)
+def test_cells_of_different_times_are_merged_by_the_loop(cells: list[StoredCell]) -> None:
+    times = [point.offset_ms for cell in cells for point in cell_points(cell)]
+    joined = join_cells(cells)
+    assert (joined is None) == (not cells or len(set(times)) < len(times))
+    assert joined is None or joined[2] == len(times)
 
 
 @law

@@ -20,6 +20,9 @@ MS_MARK = 0xF0  # the first byte's high bits in a millisecond qualifier; a secon
 APPEND = Qualifier(b"\x05\x00\x00")
 MIXED = b"\x01"  # last byte of a joined cell that holds both seconds and milliseconds
 UNIFORM = b"\x00"
+READABLE = frozenset((0, 1, 3, 7, FLOAT | 3, FLOAT | 7))  # flags of valid numbers
+# Length of the value by the qualifier's last byte; 0 for invalid flags.
+VALUE_SIZES = bytes((low & LENGTH) + 1 if low & (FLOAT | LENGTH) in READABLE else 0 for low in range(256))
 
 
 class CellKind(enum.Enum):

@@ -13,6 +13,7 @@ from tsd.codec.opentsdb.annotation import annotation_qualifier, decode_annotatio
 from tsd.codec.opentsdb.cell import (
     APPEND,
     MIXED,
+    READABLE,
     UNIFORM,
     CellKind,
     Point,
@@ -21,7 +22,7 @@ from tsd.codec.opentsdb.cell import (
     split_append,
     split_qualifier,
 )
-from tsd.codec.opentsdb.merge import READABLE, StoredCell, cell_points
+from tsd.codec.opentsdb.merge import StoredCell, cell_points
 from tsd.codec.opentsdb.rowkey import Layout, salt_of, split_key
 from tsd.codec.putline import HOUR_S
 from tsd.codec.text import FLOAT, encode_integer

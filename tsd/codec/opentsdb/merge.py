@@ -4,10 +4,12 @@ Only this module decides which of several cells a point is taken from. Readers a
 keeps what readers see. Cells without points are ignored.
 
 Most rows are simple: the points of each cell ascend, and no two cells have a point of one time. Their bytes are checked
-and joined without decoding single points (`_join_runs`); those of cells that interleave are sorted (`_interleave`). All
-other rows are merged point by point (`_merge_points`), the only place that chooses between duplicates and raises.
+and joined without decoding single points (`_join_runs`); those of cells that interleave are sorted (`_interleave`). The
+compiled _merge.pyx does the same for rows whose times are all in seconds, or all in milliseconds. All other rows are
+merged point by point (`_merge_points`), the only place that chooses between duplicates and raises.
 """
 
+import os
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +23,9 @@ from tsd.codec.opentsdb.cell import (
     APPEND,
     MIXED,
     MS_MARK,
+    READABLE,
     UNIFORM,
+    VALUE_SIZES,
     CellKind,
     Point,
     kind_of,
@@ -30,14 +34,18 @@ from tsd.codec.opentsdb.cell import (
     split_append,
 )
 from tsd.codec.opentsdb.columns import CELL_POINTS
-from tsd.codec.text import FLOAT, LENGTH, show_signed
+from tsd.codec.text import show_signed
 from tsd.errors import CorruptRow
 
-NO_POINT = Point(b"", b"")
-READABLE = frozenset((0, 1, 3, 7, FLOAT | 3, FLOAT | 7))  # flags of valid numbers
+try:
+    from tsd.codec.opentsdb import _merge
+except ImportError:  # installed without a C compiler
+    HAS_MERGE_LOOP = False
+else:
+    HAS_MERGE_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
 
-# Length of the value by the qualifier's last byte; 0 for invalid flags.
-_SIZES = bytes((low & LENGTH) + 1 if low & (FLOAT | LENGTH) in READABLE else 0 for low in range(256))
+NO_POINT = Point(b"", b"")
+
 # The time bits of a qualifier's last byte.
 _SECONDS_TIME = bytes(low & 0xF0 for low in range(256))
 _MS_TIME = bytes(low & 0xC0 for low in range(256))
@@ -110,17 +118,23 @@ class _Run(NamedTuple):
     widths: frozenset[int]  # lengths of its qualifiers
 
 
-def merge(key: bytes, cells: Iterable[StoredCell], rules: MergeRules = DEFAULT_RULES) -> MergedRow:
+def merge(
+    key: bytes, cells: Iterable[StoredCell], rules: MergeRules = DEFAULT_RULES, *, by_loop: bool = HAS_MERGE_LOOP
+) -> MergedRow:
     """Return the points of a row's cells, given in any order; each column once.
 
     Of several points with one time, that of the newest cell is kept; of equally new cells, that of the lowest
     qualifier; within a cell the first, but of an append column the last. Raise DuplicateTimestamp if their values
     differ and `rules` do not decide, and CorruptRow if a cell violates FORMATS.md §4 or §5; both name the row.
+    `by_loop` selects the compiled loop.
 
     >>> merge(b"", [StoredCell(b"\\0\\x10", b"\\x2b", 5), StoredCell(b"\\0\\0", b"\\x2a", 4)]).joined
     Point(qualifier=b'\\x00\\x00\\x00\\x10', value=b'*+\\x00')
     """
     holders = point_cells(key, cells)
+    if by_loop and (joined := _merge.join_cells(holders)) is not None:
+        qualifier, value, size = joined
+        return MergedRow(Point(qualifier, value), size, holders)
     return _join_runs(holders) or _merge_points(key, holders, rules)
 
 
@@ -236,7 +250,7 @@ def _interleave(runs: list[_Run], cells: list[StoredCell]) -> MergedRow | None:
     if not np.diff(times[order].astype(np.int64)).all():
         return None
     values = np.frombuffer(b"".join([run.value for run in runs]), np.uint8)
-    sizes = np.frombuffer(qualifier[width - 1 :: width].translate(_SIZES), np.uint8).astype(np.int64)
+    sizes = np.frombuffer(qualifier[width - 1 :: width].translate(VALUE_SIZES), np.uint8).astype(np.int64)
     starts, ends = np.cumsum(sizes) - sizes, np.cumsum(sizes[order])
     sizes = sizes[order]
     index = np.repeat(starts[order] - (ends - sizes), sizes) + np.arange(ends[-1])
@@ -271,7 +285,7 @@ def _runs(cells: list[StoredCell]) -> list[_Run] | None:
 def _lone_run(cells: list[StoredCell], width: int) -> _Run | None:
     """Return the run of cells with one point each, ordered by column; None if a value does not match its flags."""
     qualifier = b"".join([cell.qualifier for cell in cells])
-    sizes = qualifier[width - 1 :: width].translate(_SIZES)
+    sizes = qualifier[width - 1 :: width].translate(VALUE_SIZES)
     if list(sizes) != [len(cell.value) for cell in cells]:
         return None
     return _uniform_run(qualifier, b"".join([cell.value for cell in cells]), width, sizes)
@@ -288,7 +302,7 @@ def _fat_run(cell: StoredCell) -> _Run | None:
         width = 4
     else:
         return _mixed_run(cell)
-    sizes = qualifier[width - 1 :: width].translate(_SIZES)
+    sizes = qualifier[width - 1 :: width].translate(VALUE_SIZES)
     end = sum(sizes)
     if not len(value) - 1 <= end <= len(value):
         return None

@@ -142,12 +142,7 @@ def split_key(layout: Layout, key: bytes) -> SplitKey:
     >>> split_key(Layout(), bytes.fromhex("00000150e22700000001000001")).base
     1356998400
     """
-    rest = len(key) - layout.pairs_start
-    if rest < 0 or rest % layout.widths.pair:
-        raise CorruptRow(
-            f"row key {key.hex()}: got {len(key)} bytes, wanted {layout.pairs_start} and a multiple of "
-            f"{layout.widths.pair}"
-        )
+    check_key(layout, key)
     return SplitKey(
         salt=key[: layout.salt_width],
         series=Series(
@@ -156,6 +151,19 @@ def split_key(layout: Layout, key: bytes) -> SplitKey:
         ),
         base=BaseTime(int.from_bytes(key[layout.metric_end : layout.pairs_start], "big")),
     )
+
+
+def check_key(layout: Layout, key: bytes) -> None:
+    """Raise CorruptRow if a row key has an invalid length.
+
+    >>> check_key(Layout(), bytes.fromhex("00000150e22700000001000001"))
+    """
+    rest = len(key) - layout.pairs_start
+    if rest < 0 or rest % layout.widths.pair:
+        raise CorruptRow(
+            f"row key {key.hex()}: got {len(key)} bytes, wanted {layout.pairs_start} and a multiple of "
+            f"{layout.widths.pair}"
+        )
 
 
 def split_pairs(widths: Widths, pairs: bytes) -> tuple[tuple[Uid, Uid], ...]:

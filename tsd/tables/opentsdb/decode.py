@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsd.codec.opentsdb.annotation import ANNOTATION, decode_annotation
-from tsd.codec.opentsdb.cell import APPEND, COLUMN, MS_MARK
-from tsd.codec.opentsdb.merge import READABLE, MergeRules, StoredCell, merge
+from tsd.codec.opentsdb.cell import APPEND, COLUMN, MS_MARK, READABLE
+from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
 from tsd.codec.points import Batch, Bool, Int64
 from tsd.codec.text import FLOAT, LENGTH
 from tsd.errors import CorruptRow

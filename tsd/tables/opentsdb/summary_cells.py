@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.opentsdb.cell import COLUMN, READABLE
 from tsd.codec.opentsdb.histogram import HISTOGRAM, decode_histogram, histogram_offset_ms, split_value
-from tsd.codec.opentsdb.merge import READABLE
 from tsd.codec.opentsdb.rollup import Interval
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.points import Batch, Histogram

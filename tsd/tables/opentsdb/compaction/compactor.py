@@ -29,7 +29,7 @@ import trio
 from tsd.codec.opentsdb.cell import COLUMN, Point
 from tsd.codec.opentsdb.merge import DuplicateTimestamp, MergeRules, StoredCell
 from tsd.codec.opentsdb.row import Compaction, compact, data_cells
-from tsd.codec.opentsdb.rowkey import Layout, split_key
+from tsd.codec.opentsdb.rowkey import Layout, check_key
 from tsd.errors import CorruptRow, StoreError
 from tsd.store import AtomicRewrites, Cell, Put, Rewrite, Row, Store
 from tsd.store.retry import run_bounded
@@ -118,6 +118,8 @@ def size_of(key: bytes, cells: Iterable[StoredCell]) -> tuple[int, int]:
 SETTLE_MS = 2000
 REWRITTEN_CELLS = 100  # of a row: more are not changed in one atomic step, which would take milliseconds
 LARGE_BYTES = 16 << 10  # of a row's qualifiers: some 10 ms of work
+TURN_BYTES = 4 << 10  # of qualifiers of rows that are planned without a checkpoint: about a millisecond of work
+LEAST_WORK_BYTES = 256  # of a row: work that does not depend on its size
 CONCURRENT_CALLS = 4  # connections to a gateway are shared with the writer
 
 
@@ -201,26 +203,32 @@ class RowCompactor:
 
     async def _plan(self, rows: Sequence[Row], read_ms: int) -> PlannedRows:
         found = PlannedRows([], [], [], [])
+        work = TURN_BYTES
         for row in rows:
-            await trio.lowlevel.checkpoint()  # a row takes a tenth of a millisecond
             cells = data_cells(row.cells)
+            size = sum([len(cell.qualifier) for cell in cells])
+            work += max(size, LEAST_WORK_BYTES)
+            if work >= TURN_BYTES:
+                await trio.lowlevel.checkpoint()
+                work = 0
             if self._settle_ms and any(cell.time_ms > read_ms - self._settle_ms for cell in cells):
                 found.recent.append(row.key)
                 continue
-            found.sizes.append(size_of(row.key, cells))
+            before = size_of(row.key, cells)
+            found.sizes.append(before)
             try:
-                split_key(self._layout, row.key)
-                done = await self._compaction(row.key, cells)
+                check_key(self._layout, row.key)
+                done = await self._compaction(row.key, cells, is_large=size >= LARGE_BYTES)
             except CorruptRow as exc:
                 found.corrupt.append(exc)
                 continue
             if done.changes:
-                found.plans.append(_plan_of(row.key, cells, done))
+                found.plans.append(_plan_of(row.key, cells, done, before))
         return found
 
-    async def _compaction(self, key: bytes, cells: Sequence[StoredCell]) -> Compaction:
+    async def _compaction(self, key: bytes, cells: Sequence[StoredCell], *, is_large: bool) -> Compaction:
         """Return the compaction of a row; that of a large one, which may take seconds, is computed in a thread."""
-        if sum([len(cell.qualifier) for cell in cells]) < LARGE_BYTES:
+        if not is_large:
             return compact(key, cells, self._rules)
         return await trio.to_thread.run_sync(compact, key, cells, self._rules)
 
@@ -288,9 +296,9 @@ class RowCompactor:
             raise
 
 
-def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction) -> RowPlan:
-    """Return the plan of a compaction."""
-    time_ms = max(cell.time_ms for cell in done.row.cells)
+def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction, before: tuple[int, int]) -> RowPlan:
+    """Return the plan of a compaction. `before` is the size of the cells."""
+    time_ms = max([cell.time_ms for cell in done.row.cells])
     changed = {cell.qualifier for cell in done.obsolete} | {cell.qualifier for cell in done.merged}
     left = [cell for cell in cells if cell.qualifier not in changed]
     holders = {cell.qualifier for cell in done.row.cells}
@@ -301,7 +309,7 @@ def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction) -> RowPl
         time_ms,
         (*done.merged, *aged),
         tuple(sorted(done.obsolete, reverse=True)),
-        size_of(key, cells),
+        before,
         size_of(key, [*left, *(StoredCell(*cell, time_ms) for cell in done.merged)]),
         done.row.identical,
         done.row.variant,

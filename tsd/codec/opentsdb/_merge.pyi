@@ -1,0 +1,3 @@
+from collections.abc import Sequence
+
+def join_cells(cells: Sequence[tuple[bytes, bytes, int]]) -> tuple[bytes, bytes, int] | None: ...
