@@ -13,7 +13,7 @@ that was 50 MiB, an eighth of the process, and took 3 ms.
 import ctypes
 import sys
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -103,7 +103,8 @@ KEPT_BYTES = 12 << 20  # free memory at the end of each heap
 LARGEST_BYTES = 16 << 20  # larger blocks are mapped separately
 HEAPS = 2
 
-SAMPLE_S = 2.0  # between two samples of free memory
+SAMPLE_S = 2.0  # between two samples of much free memory
+SELDOM = 10  # times as long between two samples of little free memory: an idle daemon wakes up seldom
 SAMPLES = 7  # longer than a write window, because the next window reuses what this one frees
 MIN_TRIM_BYTES = 16 << 20  # of all heaps
 
@@ -156,16 +157,16 @@ class Allocator:
 
 async def trim_memory(allocator: Allocator, sample_s: float = SAMPLE_S) -> None:
     """Periodically `malloc_trim()` memory that stayed free over several samples. Runs until cancelled."""
-    samples: deque[int] = deque(maxlen=SAMPLES)
+    samples = 0  # successive ones with much free memory
     trimmed = 0  # bytes that are free and were returned to the kernel
     while allocator.is_known:
-        await trio.sleep(sample_s)
-        samples.append(await trio.to_thread.run_sync(allocator.free_bytes))
-        trimmed = min(trimmed, samples[-1])  # the rest was allocated again
-        if len(samples) == SAMPLES and min(samples) > trimmed + MIN_TRIM_BYTES:
+        await trio.sleep(sample_s if samples else SELDOM * sample_s)
+        free = await trio.to_thread.run_sync(allocator.free_bytes)
+        trimmed = min(trimmed, free)  # the rest was allocated again
+        samples = samples + 1 if free > trimmed + MIN_TRIM_BYTES else 0
+        if samples == SAMPLES:
             await trio.to_thread.run_sync(allocator.trim)
-            trimmed = samples[-1]
-            samples.clear()
+            trimmed, samples = free, 0
 
 
 Task = Callable[[], Awaitable[None]]

@@ -75,7 +75,7 @@ class HttpStatistics(NamedTuple):
     failures: int
 
 
-SAMPLE_INTERVAL_S = 0.5
+SAMPLE_INTERVAL_S = 5.0  # a sample wakes up an idle daemon
 
 
 class LoopLag:
