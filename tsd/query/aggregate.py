@@ -6,6 +6,7 @@ uses pairwise addition (as numpy.sum and numpy.add.reduceat do). Percentiles nee
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import partial
@@ -51,12 +52,12 @@ class Kernel(Protocol):
 Make = Callable[[bool], Kernel]  # True: for integers
 
 
-class ByRow:
+class ByRow(ABC):
     """Adds a table row by row."""
 
+    @abstractmethod
     def column(self, first: int, values: Numbers) -> None:
         """See Kernel."""
-        raise NotImplementedError
 
     def rows(self, table: Numbers) -> None:
         """See Kernel."""

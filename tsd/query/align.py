@@ -2,6 +2,7 @@
 series sent together do, are aligned as one table.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -81,14 +82,14 @@ class AlignedRows:
         return found if size == self._width else found[:size]
 
 
-class _AlignedOne:
+class _AlignedOne(ABC):
     """One series."""
 
     count = 1
 
+    @abstractmethod
     def part(self, first: int, stop: int, integers: bool) -> AlignedPart | None:
         """Return its values at the places [first, stop); None if it has none there."""
-        raise NotImplementedError
 
     def add_to(self, fold: Kernel, first: int, stop: int, *, integers: bool, check: Callable[[], None]) -> int:
         """See Aligned."""
