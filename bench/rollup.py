@@ -21,11 +21,13 @@ from bench.report import machine, publish, spread, table
 from bench.retention import DAY_S, fill
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.rollup import parse_config
-from tsd.codec.opentsdb.rowkey import join_pairs
+from tsd.codec.opentsdb.rowkey import Layout, join_pairs
 from tsd.config.loader import Given
 from tsd.daemon.settings import now_ms, read_config
 from tsd.daemon.wiring import make_uids, opened_store
+from tsd.tables.opentsdb.rollup_derive import derive_rows
 from tsd.tables.opentsdb.rollup_sums import RowKeys, Sums, rollup_puts
+from tsd.tables.reading import ScanRange
 
 STEP_S = 10
 METRIC, TAGK = b"bench.cpu", b"host"
@@ -120,6 +122,7 @@ async def _fill_year(settings: dict[str, str]) -> None:
             counts = np.full(len(tails), 8640, np.int64)
             sums = Sums(numbers, np.full(len(tails), day_s, np.int64), level * 8640, counts, level - 1, level + 1)
             await store.put("tsdb-1d", rollup_puts(sums, rollups.interval("1d"), rollups, keys))
+        await derive_rows(store, Layout(), rollups.interval("1d"), metric, ScanRange(last - YEAR_DAYS * DAY_S, last))
         await store.sync()
 
 

@@ -12,6 +12,7 @@ from tsd.store import (
     CellSignatures,
     ChangeFeed,
     ColumnBlocks,
+    DerivedValues,
     Page,
     Put,
     RangeDeletes,
@@ -49,6 +50,7 @@ class FlakyStore:
         self.range_deletes: RangeDeletes | None = None
         self.snapshots: Snapshots | None = None
         self.column_blocks: ColumnBlocks | None = None
+        self.derived_values: DerivedValues | None = None
         self.versioned_cells: VersionedCells | None = None
         self.wide_rows: WideRows | None = None
         self.atomic_rewrites: AtomicRewrites | None = None

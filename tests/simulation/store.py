@@ -21,6 +21,7 @@ from tsd.store import (
     CellSignatures,
     ChangeFeed,
     ColumnBlocks,
+    DerivedValues,
     Page,
     Put,
     RangeDeletes,
@@ -124,6 +125,7 @@ class FaultyStore:
         self.range_deletes: RangeDeletes | None = None
         self.snapshots: Snapshots | None = None
         self.column_blocks: ColumnBlocks | None = None
+        self.derived_values: DerivedValues | None = None
         self.versioned_cells: VersionedCells | None = None
         self.wide_rows: WideRows | None = None
         self.atomic_rewrites = self if server.engine is Engine.EMBEDDED else None

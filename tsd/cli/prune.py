@@ -116,7 +116,7 @@ async def _tables(config: Config, opened: Access) -> PrunedTables:
     if config.data_table not in stored:
         raise TsdError(f"there is no table {config.data_table} (tsd.storage.hbase.data_table)")
     # also if rollups are off in this configuration: their rows have names
-    rollups = wiring.configured_rollups(replace(config, rollups_enable=bool(config.rollups_config.strip())))
+    rollups = wiring.configured_rollups(replace(config, rollups_enable=True))
     rows = list(dict.fromkeys([config.data_table, *(rollups.tables() if rollups else ())]))
     others = config.series_table, config.meta_table, config.tree_table
     if wiring.has_local_store(config) and (unknown := set(stored) - {*rows, *others, config.uid_table}):

@@ -359,6 +359,7 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
         name = "KairosDB" if config.has_kairosdb_tables else "Heroic"
         for key, given in (
             ("tsd.rollups.enable", config.rollups_enable),
+            ("tsd.rollups.build", config.rollups_build),
             ("tsd.core.histograms.config", config.histograms_config.strip()),
         ):
             if given:
@@ -368,8 +369,6 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
     tag = config.entity_tag.encode("latin-1", "replace")
     if not tag or illegal_character(tag):
         yield set(), f"tsd.entity.tag: got {config.entity_tag!r}, wanted the name of a tag"
-    if config.rollups_build and not config.rollups_enable:
-        yield {"tsd.rollups.enable"}, "tsd.rollups.build: got true, which requires tsd.rollups.enable = true"
     try:
         config.allow_specialchars.encode("latin-1")
     except UnicodeEncodeError:

@@ -360,18 +360,21 @@ class Config(
         "How long `tsd uid prune` keeps a series without rows in the series index and the meta table, from its last "
         "entry there: an age. Names of kept series are kept. Empty: as long as names (--older-than).")
 
-    rollups_enable: bool = setting("tsd.rollups.enable", False, "Accept and query rollups and pre-aggregates.")
+    rollups_enable: bool = setting(
+        "tsd.rollups.enable", False,
+        "Accept and query rollups and pre-aggregates. Implied by tsd.rollups.build.")
     rollups_config: str = setting(
         "tsd.rollups.config", "",
         'JSON, or the path of a .json file: {"aggregationIds": {"sum": 0, "count": 1, "min": 2, "max": 3}, '
         '"intervals": [{"interval": "1m", "table": "tsdb", "preAggregationTable": "tsdb-agg", "rowSpan": "1h", '
         '"defaultInterval": true}, {"interval": "1h", "table": "tsdb-1h", "preAggregationTable": "tsdb-agg-1h", '
-        '"rowSpan": "1d"}]}. Never change an id once there is data.')
+        '"rowSpan": "1d"}]}. Never change an id once there is data. Empty: these, and 1d in tsdb-1d with a rowSpan of '
+        '1n; all names begin with that of the data table.')
     rollups_build: bool = setting(
         "tsd.rollups.build", False,
-        "Write the rollups of tsd.rollups.config: of hours and days that are over, of the past, and again where late "
-        "points came. Queries then take rollups as far as they are complete, and points for the rest. Switch it on in "
-        "one of the daemons that share tables.")
+        "Write the rollups of tsd.rollups.config, 1h and 1d by default: of hours and days that are over, of the past, "
+        "and again where late points came. Queries then take rollups as far as they are complete, and points for the "
+        "rest. Switch it on in one of the daemons that share tables.")
     rollups_tag_key: str = setting(
         "tsd.rollups.agg_tag_key", "_aggregate",
         "Tag name that holds the aggregator of a pre-aggregate.")
@@ -536,6 +539,11 @@ class Config(
     stats_with_port: bool = setting("tsd.core.stats_with_port", False, "Lines of `stats` have port=.")
 
     # fmt: on
+
+    @property
+    def has_rollups(self) -> bool:
+        """Return whether rollups are accepted and queried: also if the daemon only builds them."""
+        return self.rollups_enable or self.rollups_build
 
     @property
     def indexes_series(self) -> bool:

@@ -17,7 +17,7 @@ import trio
 from tsd.codec.opentsdb.cell import FAMILY
 from tsd.codec.opentsdb.histogram import LAST_ID, SIMPLE
 from tsd.codec.opentsdb.merge import MergeRules
-from tsd.codec.opentsdb.rollup import Rollups, parse_config
+from tsd.codec.opentsdb.rollup import Rollups, default_config, parse_config
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.config.loader import (
     Backend,
@@ -102,7 +102,7 @@ def tables(config: Config) -> list[Table]:
 
 def configured_rollups(config: Config, aggregators: Iterable[str] = ()) -> Rollups | None:
     """Return the configured rollups, None if they are off. `aggregators` are all known ones. Raises BadConfig."""
-    if not config.rollups_enable:
+    if not config.has_rollups:
         return None
     text = config.rollups_config.strip()
     if text.endswith(".json"):
@@ -110,10 +110,8 @@ def configured_rollups(config: Config, aggregators: Iterable[str] = ()) -> Rollu
             text = Path(text).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as exc:
             raise BadConfig([f"tsd.rollups.config: {text}: cannot be read: {exc}"]) from exc
-    if not text:
-        raise BadConfig(["tsd.rollups.config: required by tsd.rollups.enable: JSON, or the path of a .json file"])
     return Rollups(
-        parse_config(text.encode()),
+        parse_config(text.encode()) if text else default_config(config.data_table),
         config.rollups_tag_key.encode("latin-1"),
         config.rollups_raw_value.encode("latin-1"),
         config.rollups_tag_raw,
@@ -433,7 +431,7 @@ def rollup_builder(
     BadConfig."""
     rollups = configured_rollups(config)
     if rollups is None:
-        raise BadConfig(["tsd.rollups.enable: rollups are off: set it, and tsd.rollups.config"])
+        raise BadConfig(["tsd.rollups.enable: rollups are off: set it, or tsd.rollups.build"])
     policy = opentsdb.retention_policy(config)
 
     def keep_s(metric: str) -> int | None:

@@ -11,9 +11,10 @@ import numpy as np
 
 from tsd.codec.points import Batch, Int64, Points
 from tsd.errors import BadQuery
+from tsd.query.buckets import within
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES, SMALL, Collected, PointCollector, ReadCounts, decode_page
 from tsd.query.columns import SeriesColumns
-from tsd.query.downsample import Downsampler
+from tsd.query.downsample import Downsampler, PointJoiner, series_order
 from tsd.query.limits import QueryBudget, check_fetched
 from tsd.query.model import Downsample, Fill, Query
 from tsd.query.plan import Plan, scan_range
@@ -23,6 +24,7 @@ RAW, NO_FALLBACK, FALLBACK, FALLBACK_RAW = "ROLLUP_RAW", "ROLLUP_NOFALLBACK", "R
 _SAME = {"zimsum": "sum", "mimmax": "max", "mimmin": "min"}  # aggregators that use the cells of another
 _MEAN = ("avg",)
 _EXACT = frozenset({"sum", "count", "min", "max", "avg", *_SAME})  # functions of which rollups give the same answer
+FOREVER_MS = 1 << 62
 _TIMES = 1 << 43  # above the highest time in ms, which has 32 bits of seconds
 
 
@@ -122,7 +124,7 @@ class RollupQuery(NamedTuple):
         stored = await self._with_plan(bare)._read(cells, span=part.span, held=raw.size)
         rest = await self._finished(raw)
         count = len(plan.selection.series.pairs)
-        join = partial(_join, [stored.series, rest.series], count, query, plan)
+        join = partial(_join, stored.series, rest.series, part.span, count, query, plan)
         points = len(stored.series.bits) + len(rest.series.bits)
         series = join() if points <= SMALL else await self.budget.workers.run(join)
         counts = np.append(stored.counts, np.zeros(count - len(stored.counts), np.int64))
@@ -156,7 +158,7 @@ class RollupQuery(NamedTuple):
         if span is not None:
             scan = ScanRange(cells.interval.row_start(span.start_s), cells.interval.row_start(span.stop_s - 1) + 1)
         series = plan.selection.series
-        points, read = RollupPoints(plan.sub.downsample, cells, query, span or scan), ReadCounts()
+        points, read = RollupPoints(plan.sub.downsample, cells, query, span or scan, span), ReadCounts()
 
         async def take(page: EncodedPage[RollupPage]) -> None:
             await decode_page(page, series, budget, partial(points.add, series=series, read=read))
@@ -205,19 +207,36 @@ def complete_part(plan: Plan, query: Query, rollups: RollupSource) -> CompletePa
     return None
 
 
-def _join(parts: Sequence[SeriesColumns], count: int, query: Query, plan: Plan) -> SeriesColumns:
-    """Return the buckets of several parts of the range, those of a series in order, and filled."""
-    series = np.concatenate([np.repeat(np.arange(len(part)), np.diff(part.bounds)) for part in parts])
-    times = np.concatenate([part.flat_times() for part in parts])
-    bits = np.concatenate([part.bits for part in parts])
-    order = np.lexsort((times, series))
-    starts = np.searchsorted(series[order], np.arange(count + 1)).astype(np.int64)
-    batch = Batch(np.arange(count, dtype=np.int32), starts, times[order], bits[order], np.ones(len(order), np.bool_))
+def _join(
+    stored: SeriesColumns, rest: SeriesColumns, span: ScanRange, count: int, query: Query, plan: Plan
+) -> SeriesColumns:
+    """Return the buckets of rollups of a span and those of points before and after it, those of a series in order, and
+    filled."""
     spec = plan.sub.downsample
     assert spec is not None
+    if spec.fill is Fill.NONE and not len(rest.bits) and len(stored) == count:
+        return stored
+    series, times, bits = _flat(rest)
+    is_before = times < span.start_ms
+    parts = [
+        (one[is_before], two, one[~is_before]) for one, two in zip((series, times, bits), _flat(stored), strict=True)
+    ]
+    series, times, bits = (np.concatenate(three) for three in parts)
+    order = series_order(series, count)  # within a series they are in order of time already
+    bounds = np.searchsorted(series[order], np.arange(count + 1)).astype(np.int64)
+    floats = np.ones(len(order), np.bool_)
+    if spec.fill is Fill.NONE:
+        return SeriesColumns(Points(times[order], bits[order], floats), bounds)
+    batch = Batch(np.arange(count, dtype=np.int32), bounds, times[order], bits[order], floats)
     last = Downsampler(spec._replace(function="sum"), query.start_ms, query.end_ms, plan.scan, quirks=query.quirks)
     last.feed(batch)  # one value in each bucket: this only fills
     return last.finish(count)
+
+
+def _flat(columns: SeriesColumns) -> tuple[Int64, Int64, Int64]:
+    """Return series, time and bits of each point."""
+    series = np.repeat(np.arange(len(columns)), np.diff(columns.bounds))
+    return series, columns.flat_times(), columns.bits
 
 
 def is_pre_aggregated(plan: Plan, rollups: RollupSource) -> bool:
@@ -231,21 +250,30 @@ def is_pre_aggregated(plan: Plan, rollups: RollupSource) -> bool:
 class RollupPoints:
     """Rollup cells → downsampled points: the values of one aggregator, or sums divided by counts."""
 
-    def __init__(self, spec: Downsample, cells: Cells, query: Query, scan: ScanRange) -> None:
+    def __init__(
+        self, spec: Downsample, cells: Cells, query: Query, scan: ScanRange, only: ScanRange | None = None
+    ) -> None:
+        """`scan` is what is read. With `only`, cells outside of that span are skipped, which rows may have."""
         bare = spec._replace(function=cells.function, fill=Fill.NONE if len(cells.aggregators) > 1 else spec.fill)
         self._last = Downsampler(spec._replace(function="sum"), query.start_ms, query.end_ms, scan, quirks=query.quirks)
-        self._parts = [
-            Downsampler(bare, query.start_ms, query.end_ms, scan, quirks=query.quirks) for _ in cells.aggregators
+        self._is_bucket = bare.fill is Fill.NONE and spec.interval_ms == cells.interval.seconds * 1000
+        self._parts: list[Downsampler | PointJoiner] = [
+            PointJoiner()
+            if self._is_bucket
+            else Downsampler(bare, query.start_ms, query.end_ms, scan, quirks=query.quirks)
+            for _ in cells.aggregators
         ]
+        first_ms, stop_ms = (scan.start_ms, FOREVER_MS) if only is None else (only.start_ms, only.stop_ms)
+        self._only = first_ms, stop_ms
         self._counts = np.zeros(0, np.int64)
 
     def add(self, page: RollupPage, series: SeriesSet, read: ReadCounts) -> None:
         """Add the next page."""
-        batches = page.batches
+        batches = [within(batch, self._only) for batch in page.batches]
         if len(batches) > 1:
             batches = [_shared(batch, other) for batch, other in zip(batches, reversed(batches), strict=True)]
         for part, batch in zip(self._parts, batches, strict=True):
-            part.feed(batch)
+            part.feed(_as_doubles(batch) if self._is_bucket else batch)
             self._counts = np.append(self._counts, np.zeros(max(len(series.pairs) - len(self._counts), 0), int))
             np.add.at(self._counts, batch.series, np.diff(batch.starts))
             read.points += len(batch.times)
@@ -268,9 +296,19 @@ class RollupPoints:
         if len(self._parts) == 1:
             return self._parts[0].finish(series)
         sums, counts = (part.finish(series) for part in self._parts)
-        quotients = [_quotient(one, other) for one, other in zip(sums, counts, strict=True)]
-        self._last.feed(_batch(quotients))  # one value in each bucket: this only fills
+        self._last.feed(_quotients(sums, counts))  # one value in each bucket: this only fills
         return self._last.finish(series)
+
+
+def _quotients(sums: SeriesColumns, counts: SeriesColumns) -> Batch:
+    """Divide the sums of each series by its counts, at the times that have both."""
+    times = sums.flat_times()
+    if not np.array_equal(sums.bounds, counts.bounds) or not np.array_equal(times, counts.flat_times()):
+        return _batch([_quotient(one, other) for one, other in zip(sums, counts, strict=True)])
+    with np.errstate(all="ignore"):
+        values = sums.bits.view(np.float64) / counts.bits.view(np.float64)
+    every = np.arange(len(sums), dtype=np.int32)
+    return Batch(every, sums.bounds, times, values.view(np.int64), np.ones(len(times), np.bool_))
 
 
 def _quotient(sums: Points, counts: Points) -> Points:
@@ -281,8 +319,18 @@ def _quotient(sums: Points, counts: Points) -> Points:
     return Points(sums.times[one], values.view(np.int64), np.ones(len(one), np.bool_))
 
 
+def _as_doubles(batch: Batch) -> Batch:
+    """Return a batch with doubles, as downsampling yields them."""
+    if batch.floats.all():
+        return batch
+    bits = Points(batch.times, batch.bits, batch.floats).doubles().view(np.int64)
+    return batch._replace(bits=bits, floats=np.ones(len(bits), np.bool_))
+
+
 def _shared(batch: Batch, other: Batch) -> Batch:
     """Return the points of a batch that the other also has: a sum without its count gives no mean."""
+    if np.array_equal(batch.starts, other.starts) and np.array_equal(_places(batch), _places(other)):
+        return batch
     kept = np.isin(_places(batch), _places(other))
     before: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)))
     return Batch(batch.series, before[batch.starts], batch.times[kept], batch.bits[kept], batch.floats[kept])

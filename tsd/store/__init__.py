@@ -19,6 +19,7 @@ from tsd.store.capabilities import (
     ColumnBlocks,
     ColumnPart,
     ColumnRows,
+    DerivedValues,
     Folded,
     OnWrite,
     RangeDeletes,
@@ -48,6 +49,7 @@ __all__ = [
     "ColumnPart",
     "ColumnRows",
     "Cursor",
+    "DerivedValues",
     "Family",
     "Folded",
     "OnWrite",
@@ -124,6 +126,11 @@ class Store(Protocol):
     @property
     def atomic_rewrites(self) -> AtomicRewrites | None:
         """Atomic changes of rows, if the engine has them."""
+        ...
+
+    @property
+    def derived_values(self) -> DerivedValues | None:
+        """Values derived from rows, if the engine keeps them up to date."""
         ...
 
     @property

@@ -1,6 +1,6 @@
 """Differences between engines: a record of facts, and optional interfaces that are None where an engine lacks them."""
 
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
@@ -111,6 +111,23 @@ class WideRows(Protocol):
     async def replace(self, table: str, cells: Sequence[Put]) -> None:
         """Write cells as `Store.put` does without a time, and remove older versions of each, where the engine keeps
         them. Raise StoreError."""
+        ...
+
+
+class DerivedValues(Protocol):
+    """Values that are computed from all rows whose keys start with a prefix. They are no cells: a write to any of these
+    rows removes them, in the same atomic step. All prefixes of a table have the same width."""
+
+    async def derive(
+        self, table: str, prefix: bytes, compute: Callable[[], Awaitable[Mapping[bytes, bytes] | None]]
+    ) -> bool:
+        """Store the values that `compute` returns, by name, in place of earlier ones. Return False, and store nothing,
+        if it returns None, or if a row with the prefix was written meanwhile. Raise StoreError."""
+        ...
+
+    async def derived(self, table: str, prefixes: Sequence[bytes], kinds: bytes) -> dict[bytes, dict[bytes, bytes]]:
+        """Return the values of each prefix that has any, by name: those whose names start with one of the bytes
+        `kinds`. Raise StoreError."""
         ...
 
 

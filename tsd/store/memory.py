@@ -16,6 +16,7 @@ from tsd.store import (
     CellReader,
     CellSignatures,
     ColumnBlocks,
+    DerivedValues,
     OnWrite,
     Page,
     Put,
@@ -43,6 +44,7 @@ class MemoryStore:
     range_deletes: RangeDeletes | None = None
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
+    derived_values: DerivedValues | None = None
     cql: None = None
     latencies: Mapping[str, Latency] = MappingProxyType({})
 

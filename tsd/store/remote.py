@@ -22,6 +22,7 @@ from tsd.store import (
     CellSignatures,
     ChangeFeed,
     ColumnBlocks,
+    DerivedValues,
     Page,
     Put,
     RangeDeletes,
@@ -118,6 +119,7 @@ class RemoteStore:
     versioned_cells: VersionedCells | None = None
     wide_rows: WideRows | None = None
     atomic_rewrites: AtomicRewrites | None = None
+    derived_values: DerivedValues | None = None
 
     @property
     def snapshots(self) -> "RemoteStore":

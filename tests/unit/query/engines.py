@@ -23,7 +23,7 @@ from tsd.query.parse.uri import read_uri
 from tsd.query.plan import output_range
 from tsd.query.registry import RunningQuery
 from tsd.query.result import Answer, Group
-from tsd.store import Family, Put, Table
+from tsd.store import Family, Put, Store, Table
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.encode import encode_of
 from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules
@@ -50,11 +50,17 @@ class QueryEnvironment:
     """Tables in memory and an engine over them."""
 
     def __init__(
-        self, *, layout: Layout, settings: EngineSettings | None = None, indexed: bool = False, rules: ReadRules = RULES
+        self,
+        *,
+        layout: Layout,
+        settings: EngineSettings | None = None,
+        indexed: bool = False,
+        rules: ReadRules = RULES,
+        store: Store | None = None,
     ) -> None:
         self.rules = rules
         self.layout = layout
-        self.store = MemoryStore(lambda: NOW_MS)
+        self.store: Store = store or MemoryStore(lambda: NOW_MS)
         self.uids = Uids(self.store, UID, layout.widths)
         self.index = SeriesIndex(self.store, INDEX, layout)
         self.readable = ReadableSeries(self.store) if layouts.is_readable() else None
@@ -78,9 +84,11 @@ class QueryEnvironment:
         settings: EngineSettings | None = None,
         indexed: bool = False,
         rules: ReadRules = RULES,
+        store: Store | None = None,
     ) -> "QueryEnvironment":
-        """Return an environment with these points; `indexed`: the engine uses the series index."""
-        env = cls(layout=layout or Layout(), settings=settings, indexed=indexed, rules=rules)
+        """Return an environment with these points, in memory or in another store; `indexed`: the engine uses the series
+        index."""
+        env = cls(layout=layout or Layout(), settings=settings, indexed=indexed, rules=rules, store=store)
         families = [Family(ID_FAMILY), Family(NAME_FAMILY)]
         await env.store.create_tables(
             [*TABLES, Table(DATA, (Family(FAMILY),)), Table(INDEX, (Family(FAMILY),)), Table(UID, tuple(families))]

@@ -157,3 +157,18 @@ async def test_daemon_tells_up_to_when_its_rollups_are_complete(tmp_path: Path) 
     assert group["dps"] == {str(START_S): 3}
     assert b"tsd.rollups.complete " in stats
     assert b"interval=1h" in stats
+
+
+async def test_daemon_without_a_configuration_has_hours_and_days(tmp_path: Path) -> None:
+    async with running(tmp_path, {"tsd.rollups.build": "true"}) as daemon:
+        lines = [
+            f"put m {START_S} 3 host=a",
+            f"rollup 1d-sum m {START_S} 5 host=b",
+            f"rollup 1h-max m {START_S} 7 host=c",
+        ]
+        assert b"illegal" not in await daemon.send_lines("".join(f"{line}\n" for line in lines).encode())
+        refused = await daemon.send_lines(f"rollup 10m-sum m {START_S} 3 host=a\n".encode())
+        stats = await daemon.send_lines(b"stats\n")
+    assert b"10m" in refused
+    for interval in (b"1h", b"1d"):
+        assert b"interval=" + interval in stats

@@ -36,8 +36,10 @@ EVERYTHING = BuildRange(0, START_S + 400 * DAY_S)
 Found = dict[tuple[str, str, int], dict[str, float]]  # interval, host, time since START_S → aggregates
 
 
-async def environment(lines: Sequence[str], layout: Layout | None = None) -> QueryEnvironment:
-    env = await QueryEnvironment.build(lines, layout=layout or Layout())
+async def environment(
+    lines: Sequence[str], layout: Layout | None = None, store: Store | None = None
+) -> QueryEnvironment:
+    env = await QueryEnvironment.build(lines, layout=layout or Layout(), store=store)
     await env.store.create_tables([Table(name, (Family(FAMILY),)) for name in ("r10m", "r1h", "r1d")])
     return env
 

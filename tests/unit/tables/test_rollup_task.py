@@ -141,6 +141,16 @@ async def test_rollups_and_points_give_the_answer_of_points(tmp_path: Path, func
         assert shown(found) == shown(await rolled.answer(m, start_s=start_s, usage=RAW))
 
 
+@pytest.mark.parametrize("m", ["none:1h-sum:m", "none:1d-avg:m", "sum:2h-count:m{host=*}"])
+async def test_points_after_the_range_are_left_out_as_points_are(tmp_path: Path, m: str) -> None:
+    rolled = Rolled(await environment([]), tmp_path, LATER_S)
+    await rolled.put(lines_of(3))
+    await rolled.task.round()
+    found = await rolled.answer(m, days=1)
+    assert found.rollup_table != "raw"
+    assert shown(found) == shown(await rolled.answer(m, days=1, usage=RAW))
+
+
 @pytest.mark.parametrize("m", ["sum:1h-dev:m", "sum:7m-sum:m", "sum:m", "sum:1dc-sum:m", "sum:0all-sum:m"])
 async def test_other_queries_read_points(tmp_path: Path, m: str) -> None:
     rolled = Rolled(await environment([]), tmp_path, LATER_S)

@@ -94,6 +94,22 @@ class RollupConfig(NamedTuple):
         return next(interval for interval in self.intervals if interval.is_default)
 
 
+def default_config(data_table: str) -> RollupConfig:
+    """Return the configuration of daemons that are given none: hours and days, in tables named after the raw one.
+
+    >>> [(one.name, one.table) for one in default_config("tsdb").intervals]
+    [('1m', 'tsdb'), ('1h', 'tsdb-1h'), ('1d', 'tsdb-1d')]
+    """
+    return RollupConfig(
+        {"sum": 0, "count": 1, "min": 2, "max": 3},
+        (
+            Interval("1m", 60, 1, "h", data_table, f"{data_table}-agg", is_default=True),
+            Interval("1h", 3600, 1, "d", f"{data_table}-1h", f"{data_table}-agg-1h"),
+            Interval("1d", DAY_S, 1, "n", f"{data_table}-1d", f"{data_table}-agg-1d"),
+        ),
+    )
+
+
 class RollupCell(NamedTuple):
     """The contents of a rollup cell's qualifier."""
 

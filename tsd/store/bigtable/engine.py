@@ -24,6 +24,7 @@ from tsd.store import (
     ChangeFeed,
     ColumnBlocks,
     Cursor,
+    DerivedValues,
     Page,
     Put,
     RangeDeletes,
@@ -72,6 +73,7 @@ class BigtableStore:
     cell_signatures: CellSignatures | None = None
     range_deletes: RangeDeletes | None = None
     atomic_rewrites: AtomicRewrites | None = None
+    derived_values: DerivedValues | None = None
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
     versioned_cells: VersionedCells | None = None

@@ -26,6 +26,7 @@ from tsd.store import (
     CellSignatures,
     ChangeFeed,
     ColumnBlocks,
+    DerivedValues,
     Page,
     Put,
     RangeDeletes,
@@ -85,6 +86,7 @@ class CassandraStore:
     versioned_cells: VersionedCells | None = None
     wide_rows: WideRows | None = None
     atomic_rewrites: AtomicRewrites | None = None
+    derived_values: DerivedValues | None = None
 
     def __init__(
         self, contact: Contact, keyspace: str, clock_ms: Callable[[], int], widths: Callable[[str], Widths]

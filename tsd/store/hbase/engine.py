@@ -21,6 +21,7 @@ from tsd.store import (
     ChangeFeed,
     ColumnBlocks,
     Cursor,
+    DerivedValues,
     Page,
     Put,
     RangeDeletes,
@@ -64,6 +65,7 @@ class HBaseStore:
     column_blocks: ColumnBlocks | None = None
     wide_rows: WideRows | None = None
     atomic_rewrites: AtomicRewrites | None = None
+    derived_values: DerivedValues | None = None
 
     def __init__(
         self,

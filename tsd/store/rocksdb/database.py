@@ -103,7 +103,9 @@ SYSTEM = "default"  # column family that every database has
 CLOCK = b"stamps"  # its key of the record of the WriteClock
 VERSIONS = "/versions"  # end of the name of the column family of a table with versions; no table is called so
 BLOCKS = "/blocks"  # end of the name of the column family with a table's blocks; no table is called so
-WIDTH_BYTES = 2  # of the width of a table's blocks, under the name of their column family
+DERIVED = "/derived"  # end of the name of the column family with values derived from a table; no table is called so
+NO_TABLE = (BLOCKS, VERSIONS, DERIVED)  # ends of names of column families that are no tables
+WIDTH_BYTES = 2  # of the width of a table's blocks or derived values, under the name of their column family
 LOCKED = re.compile("While lock file.*Resource temporarily unavailable|lock hold by current process")
 STALLED = re.compile("Result incomplete|Resource busy|Try again")
 
@@ -116,6 +118,14 @@ class _Family(NamedTuple):
 
     rows: Rdict
     handle: rocksdict.ColumnFamily
+
+
+class DerivedFamily(NamedTuple):
+    """Values derived from the rows of one table."""
+
+    rows: Rdict
+    handle: rocksdict.ColumnFamily
+    width: int  # of the prefixes
 
 
 class Database:
@@ -140,10 +150,13 @@ class Database:
             self._system = self._rdict.get_column_family_handle(SYSTEM)
             self.clock = WriteClock(clock_ms, self._rdict.get(CLOCK))
             self._blocks: dict[str, BlockFamily] = {}
+            self._derived: dict[str, DerivedFamily] = {}
             self._block_cache = BlockCache(cache_bytes // 8)
             for name in names:
                 if name.endswith(BLOCKS) and (width := self._rdict.get(name.encode())):
                     self._add_blocks(name.removesuffix(BLOCKS), int.from_bytes(width, "big"))
+                if name.endswith(DERIVED) and (width := self._rdict.get(name.encode())):
+                    self._add_derived(name.removesuffix(DERIVED), int.from_bytes(width, "big"))
             self.sequence = self._rdict.latest_sequence_number()  # number of all writes since the database was created
 
     def _open(self, name: str) -> _Family:
@@ -151,7 +164,7 @@ class Database:
 
     def tables(self) -> list[str]:
         """Return the names of the tables, in order."""
-        return sorted(name for name in self._families if not name.endswith((BLOCKS, VERSIONS)))
+        return sorted(name for name in self._families if not name.endswith(NO_TABLE))
 
     def create(self, name: str) -> None:
         """Create a table."""
@@ -207,6 +220,25 @@ class Database:
     def _add_blocks(self, table: str, width: int) -> BlockFamily:
         self._blocks[table] = BlockFamily(table, *self._families[table + BLOCKS], width, self._block_cache)
         return self._blocks[table]
+
+    def derived(self, table: str) -> DerivedFamily | None:
+        """Return the values derived from a table, None if it never had any."""
+        return self._derived.get(table)
+
+    def derived_family(self, table: str, width: int) -> DerivedFamily:
+        """Return the same. A table without any gets some of prefixes of `width` bytes."""
+        if (found := self._derived.get(table)) is not None:
+            return found
+        name = table + DERIVED
+        if name not in self._families:
+            self.create(name)
+        with self._translated():
+            self._rdict.put(name.encode(), width.to_bytes(WIDTH_BYTES, "big"))
+        return self._add_derived(table, width)
+
+    def _add_derived(self, table: str, width: int) -> DerivedFamily:
+        self._derived[table] = DerivedFamily(*self._families[table + DERIVED], width)
+        return self._derived[table]
 
     def block_reader(self, family: BlockFamily) -> BlockReader:
         """Return a snapshot of a table's blocks."""
@@ -295,6 +327,8 @@ class Database:
         """Add the deletion of the rows from `start` to before `stop` to a batch."""
         # Without the argument rocksdict deletes from the default column family, whatever the batch's is.
         batch.delete_range(row_prefix(start), row_prefix(stop), self._family(table).handle)
+        if derived := self.derived(table):
+            batch.delete_range(start[: derived.width], stop, derived.handle)
         blocks = self.blocks(table)
         if blocks is None:
             return
@@ -316,6 +350,8 @@ class Database:
             family.rows.compact_range(row_prefix(start), row_prefix(stop))
             if blocks := self.blocks(table):
                 blocks.rows.compact_range(start, stop)
+            if derived := self.derived(table):
+                derived.rows.compact_range(start[: derived.width], stop)
 
     def stored_bytes(self, table: str) -> int:
         """Return about how many bytes a table takes."""
@@ -364,6 +400,7 @@ class Database:
         self._closed = True
         failures = [_failure(self._write_last_record)]
         self._blocks.clear()
+        self._derived.clear()
         while self._families:  # an open handle would keep the folder locked
             failures.append(_failure(self._families.popitem()[1].rows.close))
         failures.append(_failure(self._rdict.close))
@@ -376,6 +413,12 @@ class Database:
         sequence = self._rdict.latest_sequence_number()
         self._rdict.flush_wal(True)
         self._synced.save(sequence)
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise TsdErrors for exceptions of RocksDB."""
+        with self._translated():
+            yield
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -33,6 +33,7 @@ from tsd.store import (
 )
 from tsd.store.retry import backoff
 from tsd.store.rocksdb.database import VERSIONS, Batch, Database, Place
+from tsd.store.rocksdb.derived import EmbeddedDerived, drop
 from tsd.store.rocksdb.folding import FoldedPart, fold_part, read_part
 from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, decode_cell, time_of
 from tsd.store.rocksdb.options import options
@@ -60,7 +61,7 @@ class _WritesLost(StoreError):
 
 
 class _Watch:
-    """Notices writes to rows with a prefix while their cells move to blocks."""
+    """Notices writes to rows with a prefix."""
 
     def __init__(self, table: str, prefix: bytes) -> None:
         self.table = table
@@ -201,6 +202,32 @@ class EmbeddedStore:
         return EmbeddedWideRows(self)
 
     @property
+    def derived_values(self) -> EmbeddedDerived:
+        """See Store."""
+        return EmbeddedDerived(self)
+
+    @contextmanager
+    def watching(self, table: str, prefix: bytes) -> Iterator[_Watch]:
+        """Notice writes to rows with a prefix during the block."""
+        watch = _Watch(table, prefix)
+        self._watches.append(watch)
+        try:
+            yield watch
+        finally:
+            self._watches.remove(watch)
+
+    async def read_in_thread(self, read: Callable[[Database], T]) -> T:
+        """See EmbeddedDerived."""
+        await self._enter("read_in_thread")
+        database = self._database
+
+        def run() -> T:
+            with database.translated():
+                return read(database)
+
+        return await trio.to_thread.run_sync(run)
+
+    @property
     def atomic_rewrites(self) -> EmbeddedRewrites:
         """See Store."""
         return EmbeddedRewrites(self)
@@ -213,7 +240,7 @@ class EmbeddedStore:
     def _write_step_now(self, table: str, change: Callable[[Database, Batch], tuple[list[bytes], T]]) -> T:
         batch = self._database.batch(table)
         rows, result = change(self._database, batch)
-        if rows:
+        if rows or not batch.is_empty():
             self._write(batch, table, rows)
         return result
 
@@ -253,16 +280,12 @@ class EmbeddedStore:
         start: bytes | None = prefix
         async with self._folding:
             while start is not None:
-                watch = _Watch(table, prefix)
-                self._watches.append(watch)
-                try:
+                with self.watching(table, prefix) as watch:
                     part = await _with_breaks(read_part(self._database, table, prefix, start, least_rows))
                     folded = await trio.to_thread.run_sync(fold_part, part)
                     if folded is not None and await self._retried(partial(self._fold_now, watch, folded)):
                         cells += len(folded.moved)
                         points += folded.points
-                finally:
-                    self._watches.remove(watch)
                 start = part.next_start
         return Folded(cells, points)
 
@@ -572,10 +595,13 @@ class EmbeddedStore:
 
     def _write(self, batch: Batch, table: str, rows: Iterable[bytes]) -> None:
         """Write a batch for some rows. Subscribers are called first: a failed write may have been applied."""
-        if self._watches:
+        derived = self._database.derived(table)
+        if self._watches or derived:
             rows = list(rows)
             for watch in self._watches:
                 watch.changed |= watch.table == table and any(row.startswith(watch.prefix) for row in rows)
+        if derived:
+            drop(batch, derived, rows)
         if on_write := self._subscribers.get(table):
             on_write(rows)
         with self._breaking():

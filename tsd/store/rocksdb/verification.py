@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 from rocksdict import AccessType, DBRecoveryMode, Rdict, ReadOptions
 
 from tsd.errors import StoreError
-from tsd.store.rocksdb.database import BLOCKS, SYSTEM, VERSIONS
+from tsd.store.rocksdb.database import NO_TABLE, SYSTEM
 from tsd.store.rocksdb.options import options
 from tsd.store.rocksdb.recovery import SyncedRecord
 from tsd.store.rocksdb.view import READAHEAD_BYTES
@@ -40,7 +40,7 @@ def read_back(folder: Path) -> Iterator[Contents]:
             synced, found = SyncedRecord(folder).number, opened.latest_sequence_number()
             if synced is not None and found < synced:
                 raise StoreError(f"{folder}: {synced} writes were on disk, {found} can be read")
-            tables = sum(not name.endswith((BLOCKS, VERSIONS)) for name in names)
+            tables = sum(not name.endswith(NO_TABLE) for name in names)
             contents = Contents(tables, 0, 0)
             yield contents
             for name in names:

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,9 @@ from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.column_pages import ColumnPage, column_pages, columns_of_rows
 from tsd.tables.opentsdb.decode import Decoded, decode
 from tsd.tables.opentsdb.delete import remove_rows
+from tsd.tables.opentsdb.rollup_scan import read_rollups
 from tsd.tables.opentsdb.scan import (
+    StoredPage,
     few_series,
     hours_of,
     key_pattern,
@@ -36,7 +38,7 @@ from tsd.tables.opentsdb.scan import (
 from tsd.tables.opentsdb.selection import FilterResolver, FilterRules, ResolvedRequest, SeriesMatcher
 from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.opentsdb.series_table import TagTests
-from tsd.tables.opentsdb.summary_cells import HistogramFormat, RollupColumns, decode_histograms, decode_rollups
+from tsd.tables.opentsdb.summary_cells import HistogramFormat, RollupColumns, decode_histograms
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.reading import (
     HOUR_S,
@@ -61,8 +63,6 @@ from tsd.tables.reading import (
 )
 from tsd.tables.writing import SeriesKeys
 
-T = TypeVar("T")
-
 SIGNED_BYTES = 4 << 20  # of keys and columns per call that computes signatures
 ROW_SPAN_MS = 1 << 22  # range of offsets in a qualifier of milliseconds
 TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
@@ -77,25 +77,6 @@ class ReadRules(NamedTuple):
 
 
 DEFAULT_RULES = ReadRules()
-
-
-class StoredPage(Generic[T]):
-    """Cells of whole rows, and how to decode them."""
-
-    def __init__(self, page: CellPage, layout: Layout, decode_page: Callable[[CellPage], T]) -> None:
-        self._page = page
-        self._pairs_start = layout.pairs_start
-        self._decode = decode_page
-        self.cells = len(page.keys)
-
-    def series(self) -> dict[bytes, None]:
-        """Return the distinct series, by their tag pairs, in order of rows: sorting them takes little time then."""
-        start = self._pairs_start
-        return dict.fromkeys([key[start:] for key in self._page.keys])
-
-    def decode(self) -> T:
-        """Decode the rows of matching series."""
-        return self._decode(self._page)
 
 
 class StoredRows:
@@ -405,14 +386,10 @@ class StoredRollups:
         pre_aggregated: bool,
     ) -> None:
         """Read the cells of some aggregators. Raises StoreError and what `take` raises."""
-        layout, config = self._table.layout, self._rollups.config
+        config, numbers = self._rollups.config, self._selection.series.numbers
         columns = RollupColumns(config.interval(interval.name), config.column_starts(aggregators))
-        decode_page = partial(decode_rollups, self._selection.series.numbers, layout, columns)
-        ranges = key_ranges(layout, self._resolved, span)
         table = self.table(interval, pre_aggregated=pre_aggregated)
-        await read_ranges(
-            self._table.store, table, ranges, lambda page: take(StoredPage(page, layout, decode_page)), parallel=1
-        )
+        await read_rollups(self._table.store, table, self._table.layout, self._resolved, span, columns, numbers, take)
 
     async def read_pre_aggregated(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
         """Read pre-aggregates of the default interval. Raises StoreError and what `take` raises."""

@@ -18,6 +18,7 @@ from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, joi
 from tsd.errors import DamagedBlock, StoreError, TsdError
 from tsd.store import Put, Store
 from tsd.store.retry import backoff
+from tsd.tables.opentsdb.rollup_derive import derive_rows
 from tsd.tables.opentsdb.rollup_sums import DAY_S, HOUR_S, LongSums, RowKeys, Sums, coarser, rollup_puts, sums_of
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.reading import EncodedPage, PointPage, PointReader, ScanRange, SeriesRequest
@@ -130,7 +131,10 @@ class RollupBuilder:
             days = _next_days(days, part.points)
             pause_s = (trio.current_time() - begun) * self._rules.pause_ratio
             day_s = await self._next_day(metric, stop_s, span.end_s) if stop_s < span.end_s else None
-            yield BuildStep(part.points, part.cells, BuildPosition(metric, span.end_s if day_s is None else day_s))
+            position = BuildPosition(metric, span.end_s if day_s is None else day_s)
+            if day_s is None:
+                pause_s += await self._derive(metric, span) * self._rules.pause_ratio
+            yield BuildStep(part.points, part.cells, position)
             await trio.sleep(pause_s)
 
     async def _build(self, part: "_Part", days: ScanRange, span: BuildRange) -> None:
@@ -164,6 +168,18 @@ class RollupBuilder:
                 puts = await trio.to_thread.run_sync(part.puts, whole, interval, pairs)
                 await self._store.put(interval.table, puts)
                 part.cells += len(puts)
+
+    async def _derive(self, metric: bytes, span: BuildRange) -> float:
+        """Let the store derive values from the rows that were built of a metric, if it can. Return how long it took."""
+        begun = trio.current_time()
+        if self._store.derived_values is not None:
+            for interval in self._rules.intervals:
+                await self._retried(
+                    partial(
+                        derive_rows, self._store, self._layout, interval, metric, ScanRange(span.first_s, span.end_s)
+                    )
+                )
+        return trio.current_time() - begun
 
     async def _metrics(self, span: BuildRange, first: bytes) -> AsyncGenerator[bytes, None]:
         """Yield the UID of each metric from `first` on that has rows, in order."""

@@ -7,7 +7,7 @@ if there are few rows. The next page is read while the caller processes one.
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from itertools import islice
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import trio
@@ -29,6 +29,7 @@ FILTERED_SCAN_H = 2  # hours of one filtered scan: the server must answer in tim
 MAX_PARTS = 500  # of a filtered scan: each costs a call, and a range may be decades long
 GET_ROWS = 400  # rows read with one call
 P = TypeVar("P")
+T = TypeVar("T")
 TakeCells = Callable[[CellPage], Awaitable[None]]
 
 
@@ -40,6 +41,25 @@ class KeyRange(NamedTuple):
 
 
 OpenRange: TypeAlias = Callable[[KeyRange], AsyncGenerator[P, None]]
+
+
+class StoredPage(Generic[T]):
+    """Cells of whole rows, and how to decode them."""
+
+    def __init__(self, page: CellPage, layout: Layout, decode_page: Callable[[CellPage], T]) -> None:
+        self._page = page
+        self._pairs_start = layout.pairs_start
+        self._decode = decode_page
+        self.cells = len(page.keys)
+
+    def series(self) -> dict[bytes, None]:
+        """Return the distinct series, by their tag pairs, in order of rows: sorting them takes little time then."""
+        start = self._pairs_start
+        return dict.fromkeys([key[start:] for key in self._page.keys])
+
+    def decode(self) -> T:
+        """Decode the rows of matching series."""
+        return self._decode(self._page)
 
 
 def key_ranges(layout: Layout, resolved: ResolvedRequest, span: ScanRange, parts: int = 1) -> list[KeyRange]:

@@ -1,6 +1,7 @@
 """Decodes the cells of rollup tables and of histograms (FORMATS.md §8, §9)."""
 
 from collections.abc import Mapping
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from tsd.codec.text import FLOAT, LENGTH, decode_number
 from tsd.errors import CorruptRow
 from tsd.store import CellPage
 from tsd.tables.opentsdb.decode import WARNINGS
+from tsd.tables.opentsdb.rollup_columns import VALUE_BYTES, bases_of, batch_of, row_begins, rows_of
 from tsd.tables.reading import UNWANTED, HistogramPage, HistogramPoint, RollupPage
 
 _FLAGS = FLOAT | LENGTH
@@ -38,9 +40,28 @@ class _Counts:
 
 def decode_rollups(numbers: Mapping[bytes, int], layout: Layout, columns: RollupColumns, page: CellPage) -> RollupPage:
     """Decode a page of a rollup table. `numbers` has the numbers of series by tag pairs."""
+    found = _decode_columns(numbers, layout, columns, page)
+    if found is not None:
+        return found
     counts = _Counts()
     batches = [_rollup_batch(page, numbers, layout, columns.interval, starts, counts) for starts in columns.starts]
     return RollupPage(batches, len(set(page.keys)), counts.size, counts.duplicates, counts.warnings)
+
+
+def _decode_columns(
+    numbers: Mapping[bytes, int], layout: Layout, columns: RollupColumns, page: CellPage
+) -> RollupPage | None:
+    """Decode all cells of a page together; None if one has an unusual form."""
+    keys = list(compress(page.keys, row_begins(page.keys).tolist()))
+    series = np.fromiter((numbers[key[layout.pairs_start :]] for key in keys), np.int64, len(keys))
+    kinds = [starts[0][len(COLUMN)] for starts in columns.starts]
+    rows = rows_of(page, series != UNWANTED, kinds)
+    if rows is None:
+        return None
+    bases = bases_of(keys, layout)
+    batches = [batch_of(rows.kinds[kind], series, bases, columns.interval) for kind in kinds]
+    size = sum(len(batch.times) for batch in batches) * (len(COLUMN) + 3 + VALUE_BYTES)
+    return RollupPage(batches, len(keys), size, 0, ())
 
 
 def _rollup_batch(

@@ -1,0 +1,63 @@
+"""Lets a store derive columns from rollup rows (see `rollup_columns`), once the rows are over or a day of them is."""
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from functools import partial
+
+import trio
+
+from tsd.codec.opentsdb.rollup import Interval
+from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes, salts
+from tsd.store import Store, cell_pages
+from tsd.tables.opentsdb.rollup_columns import encode_chunk
+from tsd.tables.opentsdb.rollup_scan import next_base
+from tsd.tables.reading import ScanRange
+
+DAY_S = 86_400
+MOST_BYTES = 32 << 20  # of the values of one metric and base time; what has more is read by its cells
+
+
+async def derive_rows(store: Store, layout: Layout, interval: Interval, metric: bytes, span: ScanRange) -> None:
+    """Derive the values of the rows of a metric that a build up to `span.stop_s` has changed. Rows of hours and minutes
+    are left out while they get more cells. Raise StoreError."""
+    derived = store.derived_values
+    assert derived is not None
+    for salt in salts(layout):
+        head = salt + metric
+        base = interval.row_start(span.start_s)
+        while base < span.stop_s:
+            base_or_none = await _first_base(store, layout, interval.table, head, base, span.stop_s)
+            if base_or_none is None:
+                break
+            base, end = base_or_none, next_base(interval, base_or_none)
+            if end <= span.stop_s or interval.seconds >= DAY_S:
+                prefix = head + base_bytes(base)
+                await derived.derive(interval.table, prefix, partial(_columns, store, layout, interval.table, prefix))
+            base = end
+
+
+async def _first_base(store: Store, layout: Layout, table: str, head: bytes, start_s: int, stop_s: int) -> int | None:
+    """Return the base time of the first row of a metric between two times, None if there is none."""
+    at: bytes | None = head + base_bytes(start_s)
+    stop = head + base_bytes(stop_s)
+    while at is not None and at < stop:
+        page = await store.page(table, at, stop, limit=1)
+        if page.rows:
+            return int.from_bytes(page.rows[0].key[layout.metric_end : layout.pairs_start], "big")
+        at = page.next_start
+    return None
+
+
+async def _columns(store: Store, layout: Layout, table: str, prefix: bytes) -> Mapping[bytes, bytes] | None:
+    """Return the cells of all rows with a prefix as columns; None if they are too many or of unusual forms."""
+    values: dict[bytes, bytes] = {}
+    size = number = 0
+    async with aclosing(cell_pages(store, table, prefix, after(prefix))) as pages:
+        async for page in pages:
+            chunk = await trio.to_thread.run_sync(encode_chunk, page, layout, number)
+            size += sum(map(len, chunk.values())) if chunk else 0
+            if chunk is None or size > MOST_BYTES:
+                return None
+            values |= chunk
+            number += 1
+    return values or None
