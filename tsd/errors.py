@@ -81,6 +81,10 @@ class InvalidCell(StoreError):
     """A row key, column or counter that no engine accepts. Nothing of the call was applied."""
 
 
+class TooManyVersions(TsdError):
+    """A read has more than the caller's limit: repeating it does not help."""
+
+
 class NoTable(StoreError):
     """The store has no such table; `tsd create-tables` creates it."""
 

@@ -16,20 +16,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.peers.hbase import RunningHbase
-from tsd.errors import InvalidCell, NoTable, StoreDown
+from tsd.errors import InvalidCell, NoTable, StoreDown, TooManyVersions
 from tsd.store import Cell, Family, Page, Row, Store, Table, VersionedCells
 from tsd.store.hbase.engine import HBaseStore
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
-from tsd.store.versions import ALL, UNBOUNDED, VersionPut, Wanted
+from tsd.store.versions import ALL, UNBOUNDED, CellwiseColumns, VersionColumns, VersionPut, Wanted, columns_of
 from tsd.store.versions import END_MS as END
 
 KEPT = {b"t": UNBOUNDED, b"m": 1, b"n": 2}
+HOUR_MS = 3_600_000
 TABLE = Table("versions", tuple(Family(name, versions) for name, versions in KEPT.items()))
 
 
 class Write(NamedTuple):
     cells: list[VersionPut]
+    in_arrays: bool
 
 
 class Delete(NamedTuple):
@@ -58,19 +60,19 @@ Call = Write | Delete | Get | Walk | Reopen
 
 rows = st.sampled_from([b"a", b"a\0", b"a\0\1", b"a\1", b"ab", b"\0", b"\0\xff", b"\xff"])
 columns = st.sampled_from([b"t:", b"t:a", b"t:a\0", b"t:a\0\1", b"t:a\xff", b"t:" + b"l" * 40, b"m:", b"m:a", b"n:a"])
-times = st.sampled_from([0, 1, 2, 3, 255, 256, END - 1])
+times = st.sampled_from([0, 1, 2, 3, 255, 256, HOUR_MS - 1, HOUR_MS, 2 * HOUR_MS + 1, END - 1])
 values = st.sampled_from([b"", b"\0", b"v", b"\xff" * 9])
 cells = st.builds(VersionPut, rows, columns, values, times)
 wanted = st.builds(
     Wanted,
-    st.integers(0, 4),
-    st.sampled_from([0, 1, 3, 256, END]),
+    st.integers(0, 4) | st.sampled_from([HOUR_MS, 2 * HOUR_MS]),
+    st.sampled_from([0, 1, 3, 256, HOUR_MS, HOUR_MS + 1, END]),
     st.none() | st.integers(1, 3),
     st.none() | st.sets(columns, min_size=1),
 )
 calls: st.SearchStrategy[Call] = st.one_of(
-    st.builds(Write, st.lists(cells, max_size=12)),
-    st.builds(Delete, rows, st.sets(columns, min_size=1), st.sampled_from([0, 2, END])),
+    st.builds(Write, st.lists(cells, max_size=12), st.booleans()),
+    st.builds(Delete, rows, st.sets(columns, min_size=1), st.sampled_from([0, 2, HOUR_MS, END])),
     st.builds(Get, st.lists(rows, max_size=4), wanted),
     st.builds(Walk, rows | st.just(b""), st.none() | rows, st.integers(1, 3), wanted),
     st.just(Reopen()),
@@ -105,7 +107,7 @@ class Model:
 
     def answer(self, call: Call) -> object:
         match call:
-            case Write(cells):
+            case Write(cells, _):
                 for cell in cells:
                     self.write(cell)
             case Delete(row, columns, until_ms):
@@ -122,14 +124,26 @@ class Model:
         return None
 
 
+def in_arrays(cells: list[VersionPut]) -> VersionColumns:
+    last = {(cell.row, cell.column, -cell.time_ms): cell for cell in cells}
+    ordered = [last[key] for key in sorted(last)]
+    rows = itertools.groupby(ordered, lambda cell: cell.row)
+    return columns_of((row, [Cell(cell.column, cell.value, cell.time_ms) for cell in some]) for row, some in rows)
+
+
 async def answer(store: VersionedCells, call: Call) -> object:
     match call:
-        case Write(cells):
+        case Write(cells, False):
             await store.put(TABLE.name, cells)
+        case Write(cells, True):
+            await store.put_columns(TABLE.name, in_arrays(cells))
         case Delete(row, columns, until_ms):
             await store.delete(TABLE.name, row, columns, until_ms=until_ms)
         case Get(rows, wanted):
-            return await store.get(TABLE.name, rows, wanted)
+            found_rows = await store.get(TABLE.name, rows, wanted)
+            arrays = await store.get_columns(TABLE.name, list(dict.fromkeys(rows)), wanted)
+            assert sorted(arrays.puts()) == sorted(columns_of(found_rows.items()).puts())
+            return found_rows
         case Walk(start, stop, limit, wanted):
             found: list[Row] = []
             at: bytes | None = start
@@ -213,7 +227,7 @@ def in_hbase(hbase: RunningHbase) -> Opened:
     return opened
 
 
-class Prefixed:
+class Prefixed(CellwiseColumns):
     """The rows of a table with a prefix."""
 
     def __init__(self, cells: VersionedCells, prefix: bytes) -> None:
@@ -311,6 +325,20 @@ async def test_invalid_versions_fail_the_whole_put(kind: str, tmp_path: object) 
         assert await cells.get("versions", [b"row"]) == {}
         await cells.put("versions", [good])
         assert "versions" not in await store.tables()
+
+
+@pytest.mark.parametrize("kind", ["memory", "embedded"])
+async def test_a_read_stops_at_its_limit_of_bytes(kind: str, tmp_path: object) -> None:
+    opened = in_memory() if kind == "memory" else in_folder(str(tmp_path))
+    async with opened() as store:
+        cells = versioned(store)
+        await cells.create_tables([TABLE])
+        for family in ("t", "n"):
+            row = family.encode()
+            await cells.put(TABLE.name, [VersionPut(row, f"{family}:{at}".encode(), bytes(100), at) for at in range(9)])
+            assert len((await cells.get_columns(TABLE.name, [row], limit_bytes=9 * 200)).times_ms) == 9
+            with pytest.raises(TooManyVersions):
+                await cells.get_columns(TABLE.name, [row], limit_bytes=500)
 
 
 async def test_versions_and_plain_tables_have_names_apart(tmp_path: object) -> None:

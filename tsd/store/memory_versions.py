@@ -8,10 +8,10 @@ from sortedcontainers import SortedDict
 from tsd.errors import NoTable
 from tsd.store.cells import Cell, Page, Row, Table
 from tsd.store.rules import check_version
-from tsd.store.versions import ALL, END_MS, VersionPut, Wanted
+from tsd.store.versions import ALL, END_MS, CellwiseColumns, VersionPut, Wanted
 
 
-class MemoryVersions:
+class MemoryVersions(CellwiseColumns):
     """VersionedCells on dictionaries. Every call starts with a checkpoint and is atomic after it."""
 
     def __init__(self) -> None:

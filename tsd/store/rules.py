@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
+from tsd.codec.points import Int64
 from tsd.errors import InvalidCell
 from tsd.store import Put
 from tsd.store.versions import END_MS, VersionPut
@@ -66,12 +67,27 @@ def check_column(column: bytes) -> None:
 def check_version(families: Mapping[bytes, int], cell: VersionPut) -> None:
     """Raise InvalidCell for a version with an invalid row key, without one of the `families`, or with a time that is
     out of range."""
-    check_row(cell.row)
-    check_column(cell.column)
-    if cell.column.partition(b":")[0] not in families:
-        raise InvalidCell(f"no family for column {cell.column!r}, only {b', '.join(sorted(families))!r}")
+    check_place(families, cell.row, cell.column)
     if not 0 <= cell.time_ms < END_MS:
-        raise InvalidCell(f"the time of a version is from 0 to before {END_MS} ms, not {cell.time_ms}")
+        raise _bad_time(cell.time_ms)
+
+
+def check_place(families: Mapping[bytes, int], row: bytes, column: bytes) -> None:
+    """Raise InvalidCell for an invalid row key, or a column without one of the `families`."""
+    check_row(row)
+    check_column(column)
+    if column.partition(b":")[0] not in families:
+        raise InvalidCell(f"no family for column {column!r}, only {b', '.join(sorted(families))!r}")
+
+
+def check_times(times_ms: Int64) -> None:
+    """Raise InvalidCell if the time of a version is out of range."""
+    if len(times_ms) and not (times_ms.min() >= 0 and times_ms.max() < END_MS):
+        raise _bad_time(int(times_ms[(times_ms < 0) | (times_ms >= END_MS)][0]))
+
+
+def _bad_time(time_ms: int) -> InvalidCell:
+    return InvalidCell(f"the time of a version is from 0 to before {END_MS} ms, not {time_ms}")
 
 
 def add(stored: bytes | None, by: int) -> int:

@@ -4,12 +4,19 @@ A column of such a table has one value for each time. Times are Unix millisecond
 be those of the writes: a table may use the times of its points.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
+from tsd.codec.points import Int64
+from tsd.errors import TooManyVersions
 from tsd.store.cells import Cell, Page, Table
 
 END_MS = 9 * 10**15  # above every time: a third of a million years; Bigtable has microseconds in 63 bits
+VERSION_BYTES = 16  # of memory of a version in arrays, besides its value
 UNBOUNDED = 2**31 - 1  # `Family.versions` of a family that keeps all versions
 
 
@@ -20,6 +27,58 @@ class VersionPut(NamedTuple):
     column: bytes
     value: bytes
     time_ms: int
+
+
+class VersionColumns(NamedTuple):
+    """Versions of many columns in arrays, column after column, the oldest version of each first."""
+
+    places: Sequence[tuple[bytes, bytes]]  # row and column of each
+    bounds: Int64  # (places + 1,): index of each one's first version, then the number of all
+    times_ms: Int64  # (versions,): ascending within a column
+    ends: Int64  # (versions,): end of each value in `values`
+    values: bytes  # joined
+
+    @property
+    def size(self) -> int:
+        """Bytes of times and values."""
+        return len(self.values) + VERSION_BYTES * len(self.times_ms)
+
+    def puts(self) -> list[VersionPut]:
+        """Return the versions one by one."""
+        ends, times = self.ends.tolist(), self.times_ms.tolist()
+        values = [self.values[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=False)]
+        return [
+            VersionPut(row, column, values[at], times[at])
+            for (row, column), start, end in zip(self.places, self.bounds[:-1], self.bounds[1:], strict=True)
+            for at in range(start, end)
+        ]
+
+
+def columns_of(rows: Iterable[tuple[bytes, Sequence[Cell]]]) -> VersionColumns:
+    """Return the cells of rows, which are in the order of a read, as arrays."""
+    places: list[tuple[bytes, bytes]] = []
+    counts: list[int] = []
+    ordered: list[Cell] = []
+    for row, cells in rows:
+        for column, of_column in groupby(cells, attrgetter("column")):
+            versions = list(of_column)[::-1]
+            places.append((row, column))
+            counts.append(len(versions))
+            ordered += versions
+    return VersionColumns(
+        places,
+        np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))]),
+        np.array([cell.time_ms for cell in ordered], np.int64),
+        np.cumsum(np.array([len(cell.value) for cell in ordered], np.int64)),
+        b"".join(cell.value for cell in ordered),
+    )
+
+
+class VersionPage(NamedTuple):
+    """A part of a scan in arrays, and the first row of the next part (None after the last part)."""
+
+    columns: VersionColumns
+    next_start: bytes | None
 
 
 class Wanted(NamedTuple):
@@ -64,3 +123,60 @@ class VersionedCells(Protocol):
     async def delete(self, table: str, row: bytes, columns: Collection[bytes], *, until_ms: int = END_MS) -> None:
         """Delete the versions of some columns whose times are before `until_ms`."""
         ...
+
+    async def put_columns(self, table: str, columns: VersionColumns) -> None:
+        """Do the same as `put`. No place occurs twice, and no time of a place."""
+        ...
+
+    async def get_columns(
+        self, table: str, rows: Collection[bytes], wanted: Wanted = ALL, *, limit_bytes: int | None = None
+    ) -> VersionColumns:
+        """Return the wanted versions of rows. Raise TooManyVersions once they take more than about `limit_bytes`."""
+        ...
+
+    async def page_columns(
+        self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL
+    ) -> VersionPage:
+        """Do the same as `page`."""
+        ...
+
+
+class CellwiseColumns:
+    """The calls with arrays, for engines that read and write cell by cell."""
+
+    async def put(self, table: str, cells: Sequence[VersionPut]) -> None:
+        """See VersionedCells."""
+        raise NotImplementedError
+
+    async def get(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> Mapping[bytes, list[Cell]]:
+        """See VersionedCells."""
+        raise NotImplementedError
+
+    async def page(self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL) -> Page:
+        """See VersionedCells."""
+        raise NotImplementedError
+
+    async def put_columns(self, table: str, columns: VersionColumns) -> None:
+        """See VersionedCells."""
+        await self.put(table, columns.puts())
+
+    async def get_columns(
+        self, table: str, rows: Collection[bytes], wanted: Wanted = ALL, *, limit_bytes: int | None = None
+    ) -> VersionColumns:
+        """See VersionedCells. What is too much has been read already."""
+        columns = columns_of((await self.get(table, rows, wanted)).items())
+        check_size(columns.size, limit_bytes)
+        return columns
+
+    async def page_columns(
+        self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL
+    ) -> VersionPage:
+        """See VersionedCells."""
+        page = await self.page(table, start, stop, limit=limit, wanted=wanted)
+        return VersionPage(columns_of(page.rows), page.next_start)
+
+
+def check_size(size: int, limit_bytes: int | None) -> None:
+    """Raise TooManyVersions if a read has brought more than a limit."""
+    if limit_bytes is not None and size > limit_bytes:
+        raise TooManyVersions(f"got more than {limit_bytes} bytes of versions, wanted fewer: read a shorter range")

@@ -21,7 +21,7 @@ from tsd.store.hbase.calls import CONCURRENT_PARTS, GatewayCalls
 from tsd.store.hbase.thrift2 import ALL_VERSIONS, LATEST, Selection, VersionsConnection
 from tsd.store.retry import run_bounded
 from tsd.store.rules import check_version
-from tsd.store.versions import ALL, END_MS, UNBOUNDED, VersionPut, Wanted
+from tsd.store.versions import ALL, END_MS, UNBOUNDED, CellwiseColumns, VersionPut, Wanted
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ BATCH_CELLS = 1000  # per putMultiple
 GET_ROWS = 100  # per getMultiple
 
 
-class HBaseVersions:
+class HBaseVersions(CellwiseColumns):
     """VersionedCells on gateways."""
 
     def __init__(

@@ -200,9 +200,15 @@ class Database:
 
     def version_view(self, table: str, stop: bytes | None = None) -> VersionView:
         """See VersionDatabase."""
-        self.families(table)
+        families = self.families(table)
         with self._translated():
-            return VersionView(self._family(table + VERSIONS).rows, stop, self._translated)
+            return VersionView(self._family(table + VERSIONS).rows, stop, self._translated, families)
+
+    def read_versions(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See VersionDatabase."""
+        family = self._family(table + VERSIONS)
+        with self._translated():
+            return cast(list[bytes | None], family.rows.get(cast(list[str | int | float | bytes | bool], keys)))
 
     def blocks(self, table: str) -> BlockFamily | None:
         """Return the blocks of a table, None if it never had any."""

@@ -255,12 +255,12 @@ class EmbeddedStore:
         with self._breaking():
             return self._database.create_versioned(tables)
 
-    async def write_versions(self, table: str, changes: Callable[[VersionDatabase], Changes]) -> None:
+    async def write_versions(self, table: str, changes: Callable[[VersionDatabase], Changes]) -> Changes:
         """See Guarded."""
         await self._enter_writing("write_versions")
-        await self._retried(partial(self._write_versions_now, table, changes))
+        return await self._retried(partial(self._write_versions_now, table, changes))
 
-    def _write_versions_now(self, table: str, changes: Callable[[VersionDatabase], Changes]) -> None:
+    def _write_versions_now(self, table: str, changes: Callable[[VersionDatabase], Changes]) -> Changes:
         found = changes(self._database)
         batch = self._database.batch(table + VERSIONS)
         for key in found.deletes:
@@ -268,6 +268,7 @@ class EmbeddedStore:
         for key, value in found.puts.items():
             batch.put(key, value)
         self._write(batch, table + VERSIONS, ())
+        return found
 
     async def fold(self, table: str, prefix: bytes, *, least_rows: int = 1) -> Folded:
         """See ColumnBlocks."""
