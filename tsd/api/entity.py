@@ -29,7 +29,7 @@ from tsd.api.entity_answers import (
 from tsd.api.messages import DONE, check_meant_method, object_of, unparsable, words_of_all
 from tsd.codec.metaline import LONGEST_NAME, MOST_KEYS, check_entity
 from tsd.codec.text import encode_name
-from tsd.errors import BadLine, Refused, StoreDown
+from tsd.errors import BadLine, Refused, StoreDown, TooManyVersions
 from tsd.query.engine import QueryEngine
 from tsd.query.limits import MemoryShare
 from tsd.server.http.messages import Endpoint, Request, Response
@@ -37,6 +37,7 @@ from tsd.tables.entities import METADATA_METRIC, Entities, Entity
 
 CONCURRENT_READS = 4  # rows that are read at a time: their memory counts once they are read
 PAGE_ENTITIES = 200  # of one call of the store
+STORED_BYTES = 18  # of a point in the store, with its time
 
 
 class EntityAccess(NamedTuple):
@@ -68,6 +69,11 @@ class EntityEndpoint:
         self._now_ms = now_ms
         self._reads = trio.CapacityLimiter(CONCURRENT_READS)
 
+    @property
+    def _limit_bytes(self) -> int:
+        """Bytes of points in the store that take the memory of all queries once they are read."""
+        return self._engine.memory.limit // POINT_BYTES * STORED_BYTES
+
     async def handle(self, request: Request) -> Response:
         """Return the response. Raise Refused, StoreError, CorruptRow."""
         method = check_meant_method(request, "GET", "PUT", "POST", "DELETE")
@@ -92,7 +98,12 @@ class EntityEndpoint:
         share = self._engine.memory.share()
         try:
             async with self._reads:
-                found = await self._entities.read(name, wanted.start_ms, wanted.end_ms, versions=most)
+                try:
+                    found = await self._entities.read(
+                        name, wanted.start_ms, wanted.end_ms, versions=most, limit_bytes=self._limit_bytes
+                    )
+                except TooManyVersions as error:
+                    raise Refused(413, "Too many points", str(error)) from error
                 if found is None:
                     found = await self._without_points(name)
                 share.add(point_count(found) * POINT_BYTES)

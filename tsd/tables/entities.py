@@ -32,11 +32,17 @@ class Entities(Protocol):
     """All data of one entity, and the newest values of all entities. Calls raise StoreError, and CorruptRow."""
 
     async def read(
-        self, name: bytes, start_ms: int, end_ms: int | None = None, *, versions: int | None = None
+        self,
+        name: bytes,
+        start_ms: int,
+        end_ms: int | None = None,
+        *,
+        versions: int | None = None,
+        limit_bytes: int | None = None,
     ) -> Entity | None:
         """Return the stored points of an entity from `start_ms` to before `end_ms`, of each series the newest
         `versions` (None: all), and its metadata. None if it has neither. Without an end this is one call of the
-        store."""
+        store. Raise TooManyVersions once the points take more than about `limit_bytes` in the store."""
         ...
 
     async def scan(self, start: bytes, stop: bytes | None, start_ms: int, end_ms: int, *, limit: int) -> EntityPage:

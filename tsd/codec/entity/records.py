@@ -3,7 +3,7 @@
 A row is an entity, such as a host. A series of it is a metric with the tags other than the one that names the entity.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -16,6 +16,8 @@ SERIES, METADATA = b"t", b"m"  # families
 YEARS_MS = 50_000 * 31_556_952 * 1000  # added to the times of metadata: they are later than any point
 LONGEST_METADATA = 64 << 10  # bytes of a value
 _NUMBER_BYTES = {False: (1, 2, 4, 8), True: (4, 8)}
+_PADDED_BYTES = 9  # of a value with the longest number
+_KEPT = np.array([[at == 0 or at > 7 - length for at in range(_PADDED_BYTES)] for length in range(8)])  # by length - 1
 
 
 class EntitySeries(NamedTuple):
@@ -79,15 +81,55 @@ def point_values(flags: UInt8, bits: Int64) -> list[bytes]:
     >>> [value.hex() for value in point_values(np.array([0, 1], np.uint8), np.array([42, -2]))]
     ['002a', '01fffe']
     """
-    kept = flags & (FLOAT | LENGTH)
-    raw = bits.astype(">i8").tobytes()
-    ends = np.arange(8, 8 * len(bits) + 1, 8)
-    starts = ends - 1 - (flags & LENGTH)
-    heads = [bytes((flag,)) for flag in range((FLOAT | LENGTH) + 1)]
-    return [
-        heads[flag] + raw[start:end]
-        for flag, start, end in zip(kept.tolist(), starts.tolist(), ends.tolist(), strict=True)
-    ]
+    lengths, values = join_values(flags, bits)
+    ends = np.cumsum(lengths).tolist()
+    return [values[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)] if ends else []
+
+
+def join_values(flags: UInt8, bits: Int64) -> tuple[Int64, bytes]:
+    """Return the lengths of the values of the cells of several points, and the values joined.
+
+    >>> lengths, values = join_values(np.array([0, 1], np.uint8), np.array([42, -2]))
+    >>> lengths.tolist(), values.hex()
+    ([2, 3], '002a01fffe')
+    """
+    lengths = (flags & LENGTH).astype(np.int64) + 2
+    padded = np.empty((len(flags), _PADDED_BYTES), np.uint8)
+    padded[:, 0] = flags & (FLOAT | LENGTH)
+    padded[:, 1:] = bits.astype(">i8").view(np.uint8).reshape(-1, 8)
+    kept = _KEPT[flags & LENGTH]
+    return lengths, padded[kept].tobytes()
+
+
+def split_values(ends: Int64, values: bytes) -> list[int | float]:
+    """Return the numbers of the cells of several points, whose values are joined. Raise CorruptRow.
+
+    >>> split_values(np.array([2, 7]), bytes.fromhex("002a0b422a0000"))
+    [42, 42.5]
+    """
+    raw = np.frombuffer(values, np.uint8)
+    lengths = np.diff(ends, prepend=0)
+    starts = ends - lengths
+    if not len(ends):
+        return []
+    flags = raw[starts] if lengths.all() else np.full(1, 0xFF, np.uint8)
+    found: list[int | float] = [0] * len(ends)
+    kinds = np.flatnonzero(np.bincount(flags)).tolist()
+    for flag in kinds:
+        chosen = np.arange(len(ends)) if len(kinds) == 1 else np.flatnonzero(flags == flag)
+        width = (flag & LENGTH) + 1
+        if flag & ~(FLOAT | LENGTH) or width not in _NUMBER_BYTES[bool(flag & FLOAT)]:
+            raise CorruptRow(f"not the value of a point: flags {flag:#x}")
+        if (lengths[chosen] != width + 1).any():
+            raise CorruptRow(f"flags {flag:#x} want {width} bytes of a number")
+        numbers = raw[starts[chosen, np.newaxis] + np.arange(1, width + 1)].view(
+            f">{'f' if flag & FLOAT else 'i'}{width}"
+        )
+        if len(kinds) == 1:
+            return cast(list[int | float], numbers[:, 0].tolist())
+        for at, number in zip(chosen.tolist(), numbers[:, 0].tolist(), strict=True):
+            found[at] = number
+    return found
 
 
 def split_point_value(stored: bytes) -> tuple[int, bytes]:

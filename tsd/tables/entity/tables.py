@@ -17,24 +17,24 @@ from tsd.codec.entity.records import (
     YEARS_MS,
     EntitySeries,
     is_metadata,
+    join_values,
     metadata_column,
     metadata_time,
     metadata_value,
     parse_series_column,
     point_value,
-    point_values,
     series_column,
-    split_point_value,
+    split_values,
 )
-from tsd.codec.text import decode_number
-from tsd.store import Cell, Family, Table, VersionedCells
-from tsd.store.versions import UNBOUNDED, VersionPut, Wanted
+from tsd.codec.points import Bool
+from tsd.store import Family, Table, VersionedCells
+from tsd.store.versions import UNBOUNDED, VersionColumns, VersionPut, Wanted
 from tsd.tables.entities import Entities, Entity, EntityPage
 from tsd.tables.entity.newest import NewestValues
 
 ENTITIES = Table("tsdb-entity", (Family(SERIES, UNBOUNDED), Family(METADATA)))
 NEWEST = Table("tsdb-current", (Family(SERIES),))
-LOOP_CELLS = 1000  # of a row that are read in the event loop: about 2 ms
+LOOP_CELLS, LOOP_COLUMNS = 10_000, 1000  # that are read in the event loop: about 2 ms
 
 
 class EntityPoint(NamedTuple):
@@ -80,83 +80,136 @@ class EntityTables(Entities):
 
     async def metadata(self, name: bytes) -> Mapping[str, str]:
         """See Entities."""
-        return (await _entity(name, await self._get(name, Wanted(YEARS_MS)))).metadata
+        found = await _entities(await self._cells.get_columns(ENTITIES.name, [name], Wanted(YEARS_MS)))
+        return found[0].metadata if found else {}
 
     async def delete_metadata(self, entity: bytes, keys: Collection[bytes]) -> None:
         """Delete metadata."""
         await self._cells.delete(ENTITIES.name, entity, [metadata_column(key) for key in keys])
 
     async def read(
-        self, name: bytes, start_ms: int, end_ms: int | None = None, *, versions: int | None = None
+        self,
+        name: bytes,
+        start_ms: int,
+        end_ms: int | None = None,
+        *,
+        versions: int | None = None,
+        limit_bytes: int | None = None,
     ) -> Entity | None:
-        """Return the points of an entity from `start_ms` to before `end_ms`, of each series the newest `versions`
-        (None: all), and its metadata. None if it has neither. Without an end this is one call of the store."""
+        """See Entities."""
         if end_ms is None:
-            cells = await self._get(name, Wanted(start_ms, versions=versions))
-            return await _entity(name, cells) if cells else None
-        found: dict[str, list[Cell]] = {}
+            return await self._read(name, Wanted(start_ms, versions=versions), limit_bytes)
+        found: dict[str, Entity | None] = {}
 
-        async def get(part: str, wanted: Wanted) -> None:
-            found[part] = await self._get(name, wanted)
+        async def read(part: str, wanted: Wanted) -> None:
+            found[part] = await self._read(name, wanted, limit_bytes)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(get, "points", Wanted(start_ms, min(end_ms, YEARS_MS), versions)))
-            nursery.start_soon(partial(get, "metadata", Wanted(YEARS_MS)))
-        cells = found["metadata"] + found["points"]
-        return await _entity(name, cells) if cells else None
+            nursery.start_soon(partial(read, "points", Wanted(start_ms, min(end_ms, YEARS_MS), versions)))
+            nursery.start_soon(partial(read, "metadata", Wanted(YEARS_MS)))
+        points, metadata = found["points"], found["metadata"]
+        if points is None or metadata is None:
+            return points or metadata
+        return points._replace(metadata=metadata.metadata)
 
-    async def _get(self, name: bytes, wanted: Wanted) -> list[Cell]:
-        return (await self._cells.get(ENTITIES.name, [name], wanted)).get(name, [])
+    async def _read(self, name: bytes, wanted: Wanted, limit_bytes: int | None) -> Entity | None:
+        columns = await self._cells.get_columns(ENTITIES.name, [name], wanted, limit_bytes=limit_bytes)
+        found = await _entities(columns)
+        return found[0] if found else None
 
     async def scan(self, start: bytes, stop: bytes | None, start_ms: int, end_ms: int, *, limit: int) -> EntityPage:
         """See Entities."""
         wanted = Wanted(start_ms, min(end_ms, YEARS_MS))
-        page = await self._cells.page(ENTITIES.name, start, stop, limit=limit, wanted=wanted)
-        return EntityPage([await _entity(row.key, row.cells) for row in page.rows], page.next_start)
+        page = await self._cells.page_columns(ENTITIES.name, start, stop, limit=limit, wanted=wanted)
+        return EntityPage(await _entities(page.columns), page.next_start)
 
     async def newest(self, start: bytes, stop: bytes | None, *, limit: int) -> EntityPage:
         """Return the newest value of each series of up to `limit` entities, from the name `start` to before `stop`."""
-        page = await self._cells.page(NEWEST.name, start, stop, limit=limit)
-        rows = {row.key: row.cells for row in page.rows}
-        names, next_start = list(rows), page.next_start
-        if self._newest is not None:
-            end = stop if next_start is None else next_start
-            merged = sorted({*names, *islice(self._newest.names(start, end), limit + 1)})
-            names, more = merged[:limit], merged[limit:]
-            next_start = more[0] if more else next_start
-        return EntityPage([await self._newest_of(name, rows.get(name, [])) for name in names], next_start)
+        page = await self._cells.page_columns(NEWEST.name, start, stop, limit=limit)
+        stored = {entity.name: entity for entity in await _entities(page.columns)}
+        if self._newest is None:
+            return EntityPage(list(stored.values()), page.next_start)
+        end = stop if page.next_start is None else page.next_start
+        merged = sorted({*stored, *islice(self._newest.names(start, end), limit + 1)})
+        names, more = merged[:limit], merged[limit:]
+        newer = self._in_memory(names)
+        await trio.lowlevel.checkpoint()
+        entities = [_later(stored.get(name), newer.get(name)) for name in names]
+        return EntityPage(entities, more[0] if more else page.next_start)
 
-    async def _newest_of(self, name: bytes, cells: list[Cell]) -> Entity:
-        """Return the newest values of an entity: those stored, and later ones in memory."""
-        numbers = self._newest.of_entity(name) if self._newest is not None else {}
-        if self._newest is None or not numbers:
-            return await _entity(name, cells)
-        points = self._newest.points(np.fromiter(numbers.values(), np.int32, len(numbers)))
-        found = {cell.column: cell for cell in cells}
-        times_ms = (points.instants >> 1).tolist()
-        for column, time_ms, value in zip(numbers, times_ms, point_values(points.flags, points.bits), strict=True):
-            if column not in found or found[column].time_ms <= time_ms:
-                found[column] = Cell(column, value, time_ms)
-        return await _entity(name, [found[column] for column in sorted(found)])
+    def _in_memory(self, names: Sequence[bytes]) -> dict[bytes, Entity]:
+        """Return the newest values of entities in memory."""
+        assert self._newest is not None
+        places = [(name, numbers) for name in names if (numbers := self._newest.of_entity(name))]
+        chosen = [number for _, numbers in places for number in numbers.values()]
+        if not chosen:
+            return {}
+        points = self._newest.points(np.array(chosen, np.int32))
+        lengths, values = join_values(points.flags, points.bits)
+        pairs = iter(zip((points.instants >> 1).tolist(), split_values(np.cumsum(lengths), values), strict=True))
+        return {
+            name: Entity(name, {}, {_series_of(column): [pair] for column, pair in zip(numbers, pairs, strict=False)})
+            for name, numbers in places
+        }
 
 
-async def _entity(name: bytes, cells: Sequence[Cell]) -> Entity:
-    """Return what the cells of a row say. Those of a long row are read in a thread."""
-    if len(cells) > LOOP_CELLS:
-        return await trio.to_thread.run_sync(_decoded, name, cells)
+def _later(stored: Entity | None, newer: Entity | None) -> Entity:
+    """Return the newest values of an entity from those stored and those in memory."""
+    if stored is None or newer is None:
+        found = stored or newer
+        assert found is not None
+        return found
+    series = dict(stored.series)
+    for one, points in newer.series.items():
+        if one not in series or series[one][-1][0] <= points[-1][0]:
+            series[one] = points
+    return stored._replace(series=series)
+
+
+async def _entities(columns: VersionColumns) -> list[Entity]:
+    """Return what rows say. Long ones are read in a thread."""
+    if len(columns.times_ms) > LOOP_CELLS or len(columns.places) > LOOP_COLUMNS:
+        return await trio.to_thread.run_sync(_decoded, columns)
     await trio.lowlevel.cancel_shielded_checkpoint()
-    return _decoded(name, cells)
+    return _decoded(columns)
 
 
-def _decoded(name: bytes, cells: Iterable[Cell]) -> Entity:
-    metadata: dict[str, str] = {}
-    columns: dict[bytes, list[tuple[int, int | float]]] = {}
-    for column, value, time_ms in cells:
-        if is_metadata(column):
+def _decoded(columns: VersionColumns) -> list[Entity]:
+    """Return the entities of rows. Raise CorruptRow."""
+    is_text = np.array([is_metadata(column) for _, column in columns.places], np.bool_)
+    counts = np.diff(columns.bounds)
+    texts = np.repeat(is_text, counts)
+    numbers = _numbers(columns, texts)
+    points = list(zip(columns.times_ms.tolist(), numbers, strict=True))
+    bounds, ends = columns.bounds.tolist(), columns.ends
+    found: list[Entity] = []
+    name: bytes | None = None
+    for at, (row, column) in enumerate(columns.places):
+        if row != name:
+            name, metadata, series = row, dict[str, str](), dict[EntitySeries, list[tuple[int, int | float]]]()
+            found.append(Entity(row, metadata, series))
+        if is_text[at]:
+            last = bounds[at + 1] - 1
+            value = columns.values[int(ends[last - 1]) if last else 0 : int(ends[last])]
             metadata[column.partition(b":")[2].decode("latin-1")] = value.decode("utf-8", "replace")
         else:
-            columns.setdefault(column, []).append((time_ms, decode_number(*split_point_value(value))))
-    return Entity(name, metadata, {_series_of(column): points[::-1] for column, points in columns.items()})
+            series[_series_of(column)] = points[bounds[at] : bounds[at + 1]]
+    return found
+
+
+def _numbers(columns: VersionColumns, texts: Bool) -> list[int | float]:
+    """Return the number of each version, 0 for texts."""
+    if not texts.any():
+        return split_values(columns.ends, columns.values)
+    ends = columns.ends.tolist()
+    starts = [0, *ends]
+    chosen = np.flatnonzero(~texts).tolist()
+    values = b"".join(columns.values[starts[at] : ends[at]] for at in chosen)
+    lengths = np.diff(columns.ends, prepend=0)[~texts]
+    found: list[int | float] = [0] * len(ends)
+    for at, number in zip(chosen, split_values(np.cumsum(lengths), values), strict=True):
+        found[at] = number
+    return found
 
 
 @lru_cache(100_000)

@@ -7,11 +7,11 @@ the two, the replay writes both again.
 import numpy as np
 import trio
 
-from tsd.codec.entity.records import point_values
-from tsd.codec.points import Columns
+from tsd.codec.entity.records import join_values
+from tsd.codec.points import Columns, Int32, sort_columns
 from tsd.lazy import LazyLogger
 from tsd.store import VersionedCells
-from tsd.store.versions import VersionPut
+from tsd.store.versions import VersionColumns
 from tsd.tables.entity.metadata import MetadataWriter
 from tsd.tables.entity.newest import NewestValues, Place
 from tsd.tables.entity.tables import ENTITIES, NEWEST
@@ -19,7 +19,7 @@ from tsd.tables.writing import PointWriter, SeriesLookup, SummaryWriter
 
 log = LazyLogger(__name__)
 
-SLICE = 4096  # points or series that are handled at once
+SLICE = 4096  # series that are handled at once
 
 
 class EntityWriter(PointWriter):
@@ -57,7 +57,7 @@ class EntityWriter(PointWriter):
         """See PointWriter."""
         await self._inner.sync()
 
-    async def _note(self, points: Columns, series: SeriesLookup) -> list[int]:
+    async def _note(self, points: Columns, series: SeriesLookup) -> Int32:
         """Make newest values known. Return the numbers of the series."""
         found = await trio.to_thread.run_sync(self._newest.find, points, series)
         if found.skipped:
@@ -65,30 +65,39 @@ class EntityWriter(PointWriter):
         for at in range(0, len(found.numbers), SLICE):
             self._newest.add(found.at(slice(at, at + SLICE)))
             await trio.lowlevel.checkpoint()
-        return await trio.to_thread.run_sync(found.numbers.tolist)
+        return found.numbers
 
     async def _write_entities(self, points: Columns, series: SeriesLookup) -> None:
         """Put points and newest values of entities. Points without an entity are left out."""
-        places = await trio.to_thread.run_sync(self._newest.places, await self._note(points, series))
-        for at in range(0, len(points.series), SLICE):
-            part = points.at(slice(at, at + SLICE))
-            await self._cells.put(ENTITIES.name, await trio.to_thread.run_sync(encode, part, places))
-        chosen = list(places)
+        numbers = await self._note(points, series)
+        places = await trio.to_thread.run_sync(lambda: self._newest.places(numbers.tolist()))
+        if not places:
+            return
+        await self._cells.put_columns(ENTITIES.name, await trio.to_thread.run_sync(encode, points, places))
+        chosen = np.fromiter(places, np.int32, len(places))
         for at in range(0, len(chosen), SLICE):
-            newest = self._newest.points(np.array(chosen[at : at + SLICE], np.int32))
-            await self._cells.put(NEWEST.name, await trio.to_thread.run_sync(encode, newest, places))
+            newest = self._newest.points(chosen[at : at + SLICE])
+            await self._cells.put_columns(NEWEST.name, await trio.to_thread.run_sync(encode, newest, places))
 
 
-def encode(points: Columns, places: dict[int, Place]) -> list[VersionPut]:
-    """Return the cells of those points that have a place, in order of arrival."""
-    put = VersionPut
-    return [
-        put(place.entity, place.column, value, time_ms)
-        for place, value, time_ms in zip(
-            map(places.get, points.series.tolist()),
-            point_values(points.flags, points.bits),
-            (points.instants >> 1).tolist(),
-            strict=True,
-        )
-        if place is not None
-    ]
+def encode(points: Columns, places: dict[int, Place]) -> VersionColumns:
+    """Return the cells of those points that have a place. Of points with one place and time the last to arrive is
+    kept."""
+    highest = max(places)
+    number_of = np.full(max(int(points.series.max()), highest) + 1, -1, np.int32)
+    first: dict[Place, int] = {}  # several series may have one place: their tags are in another order
+    numbers = np.fromiter((first.setdefault(place, number) for number, place in places.items()), np.int32, len(places))
+    number_of[np.fromiter(places, np.int32, len(places))] = numbers
+    numbers = number_of[points.series]
+    if len(first) < len(places) or (numbers < 0).any():
+        points = points._replace(series=numbers).at(numbers >= 0)
+    ordered = sort_columns(points, join=True)
+    lengths, values = join_values(ordered.flags, ordered.bits)
+    starts = np.flatnonzero(np.diff(ordered.series, prepend=-1))
+    return VersionColumns(
+        [places[number] for number in ordered.series[starts].tolist()],
+        np.append(starts, len(ordered.series)),
+        ordered.instants >> 1,
+        np.cumsum(lengths),
+        values,
+    )
