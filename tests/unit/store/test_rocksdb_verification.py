@@ -53,7 +53,7 @@ async def test_versions_are_read_back_and_are_no_tables(tmp_path: Path) -> None:
     try:
         await store.create_tables([CELLS])
         await store.versioned_cells.create_tables([Table("versions", (Family(b"t", UNBOUNDED),))])
-        await store.versioned_cells.put("versions", [VersionPut(b"row", b"t:q", b"value", n) for n in range(5)])
+        await store.versioned_cells.put("versions", [VersionPut(b"row", b"t:q%d" % n, b"value", n) for n in range(5)])
         await store.snapshots.snapshot(tmp_path / "snapshot")
     finally:
         await store.aclose()
