@@ -76,8 +76,9 @@ class EntityWriter(PointWriter):
         await self._cells.put_columns(ENTITIES.name, await trio.to_thread.run_sync(encode, points, places))
         chosen = np.fromiter(places, np.int32, len(places))
         for at in range(0, len(chosen), SLICE):
-            newest = self._newest.points(chosen[at : at + SLICE])
-            await self._cells.put_columns(NEWEST.name, await trio.to_thread.run_sync(encode, newest, places))
+            part = chosen[at : at + SLICE]
+            newest, some = self._newest.points(part), {number: places[number] for number in part.tolist()}
+            await self._cells.put_columns(NEWEST.name, await trio.to_thread.run_sync(encode, newest, some))
 
 
 def encode(points: Columns, places: dict[int, Place]) -> VersionColumns:
