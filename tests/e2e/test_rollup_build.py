@@ -116,3 +116,40 @@ def test_build_says_what_it_cannot_do(tsd: Tsd, tmp_path: Path) -> None:
     assert (unknown.status, "nothing" in unknown.err) == (1, True)
     nowhere = Tsd(tmp_path / "nowhere", SETTINGS).run("rollup", "build")
     assert nowhere.status == 1
+
+
+def test_commands_tell_which_days_they_change(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.rollups.build": "true"})
+    progress = tsd.folder / "rollups.json"
+
+    def late(name: str = "late") -> list[int]:
+        return sorted((day_s - START_S) // DAY_S for _, day_s in json.loads(progress.read_text())[name])
+
+    def put(day: int) -> None:
+        line = f"m {START_S + day * DAY_S} 1 host=h1\n"
+        assert tsd.run("import", "--auto-metric", "-", stdin=line.encode()).status == 0
+
+    def delete(day: int) -> None:
+        start_s = START_S + day * DAY_S
+        words = ["delete", "m", "--since", str(start_s), "--until", str(start_s + 1), "--yes"]
+        assert tsd.run(*words).status == 0
+
+    put(0)
+    assert not progress.exists()
+    tables = {"1h": "tsdb-1h", "1d": "tsdb-1d"}
+    complete_s = dict.fromkeys(tables, START_S + 20 * DAY_S)
+    progress.write_text(json.dumps({"tables": tables, "complete_s": complete_s, "pass": None, "late": []}))
+    put(1)
+    put(30)
+    assert (late(), late("emptied")) == ([1], [])
+    delete(0)
+    assert (late(), late("emptied")) == ([0, 1], [0])
+    with tsd.serve():
+        put(2)
+        assert (late(), late("emptied")) == ([0, 1, 2], [0])
+        delete(1)
+        assert (late(), late("emptied")) == ([0, 1, 2], [0, 1])
+        assert tsd.run("scan", "--delete", str(START_S + 2 * DAY_S), str(START_S + 3 * DAY_S), "sum", "m").status == 0
+        assert late("emptied") == [0, 1, 2]
+    with tsd.but({"tsd.rollups.build": "false"}).serve():
+        assert not progress.exists()

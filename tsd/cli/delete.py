@@ -10,6 +10,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access, flush_pending
+from tsd.cli.late_rollups import mark_late
 from tsd.cli.output import named
 from tsd.cli.scan import BadRequest, ScanRequest, parse_selection, selected_rows
 from tsd.cli.settings import with_config
@@ -22,6 +23,7 @@ from tsd.daemon.settings import now_ms
 from tsd.errors import CorruptRow
 from tsd.store import Row
 from tsd.tables.opentsdb.delete import RowRemoval, remove_parts
+from tsd.tables.opentsdb.rollup_progress import days_of
 
 
 @dataclass
@@ -158,7 +160,10 @@ async def _remove(
     left: set[bytes] = set()
     if read_ms is not None:
         parts = [part for part, _ in removals]
+        days = days_of(layout(config), [part.row.key for part in parts])
+        await mark_late(config, opened, days, deleted=True)
         left = await remove_parts(opened.store, config.data_table, parts, read_ms=read_ms)
+        await mark_late(config, opened, days, deleted=True)
     for name, (part, _) in zip(names, removals, strict=True):
         if name.key not in left:
             found.count_row(" ".join([name.metric, *name.tags]), name.base * 1000, part.removal.points)

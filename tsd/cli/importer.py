@@ -18,6 +18,7 @@ import trio
 from rich.progress import DownloadColumn
 
 from tsd.cli.context import Access, access
+from tsd.cli.late_rollups import mark_late
 from tsd.cli.output import Bar, write_above_bar
 from tsd.cli.settings import with_config
 from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
@@ -33,6 +34,7 @@ from tsd.store import Put
 from tsd.tables.opentsdb.encode import encode_of
 from tsd.tables.opentsdb.layout import make_index
 from tsd.tables.opentsdb.resolver import UidResolver
+from tsd.tables.opentsdb.rollup_task import days_of_points
 from tsd.tables.opentsdb.series_recorder import IndexWriter
 
 T = TypeVar("T")
@@ -119,11 +121,14 @@ class Importer:
         """Write the absorbed points."""
         await self.flush_daemon()
         columns, join = self._rows.take(), self._config.join_points
+        late = days_of_points(columns, self._rows.table, self._config.salt_width)
+        await mark_late(self._config, self._access, late)
         for points in series_slices(columns):
             for part in sorted_parts(columns, points, join=join):
                 await self._index(part)
                 await self._put(encode_of(part, self._rows.table, join=join))
         await _retried(self._access.store.sync)
+        await mark_late(self._config, self._access, late)
 
     async def _index(self, columns: Columns) -> None:
         """Add series to the index before their rows are written, so that an interrupted import leaves it complete."""

@@ -15,6 +15,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access, flush_pending
+from tsd.cli.late_rollups import mark_late
 from tsd.cli.output import NamedKey, named
 from tsd.cli.scan_heroic import print_rows
 from tsd.cli.settings import with_config
@@ -33,6 +34,7 @@ from tsd.errors import BadLine, CorruptRow, NoSuchName, TsdError
 from tsd.store import Row, Store
 from tsd.store import scan as scan_store
 from tsd.tables.opentsdb.delete import remove_rows
+from tsd.tables.opentsdb.rollup_progress import days_of
 from tsd.tables.opentsdb.uids import Uids
 
 _END = re.compile(r".*[:/-].*|\d+(ms)?|now")
@@ -198,7 +200,10 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_
                     corrupt += done.corrupt
                     if delete:
                         sys.stdout.flush()  # if this fails, for example on a full disk, nothing is deleted
+                        days = days_of(layout(config), [row.key for row in done.printed])
+                        await mark_late(config, opened, days, deleted=True)
                         await remove_rows(opened.store, config.data_table, done.printed, read_ms=read_ms)
+                        await mark_late(config, opened, days, deleted=True)
                         deleted += len(done.printed)
                     read_ms = now_ms()
 

@@ -83,6 +83,7 @@ else:  # a command uses one engine; the drivers of the others take a tenth of a 
     kairosdb = LazyModule("tsd.tables.kairosdb.layout")
 
 COMPACTION_QUEUE_ROWS = 500_000  # waiting for compaction; `tsd compact` finds other rows
+ROLLUPS_FILE = "rollups.json"  # in the state folder: the progress of the daemon's rollups
 COMPACTION_ROUND_ROWS = 10_000  # most rows of one round
 
 
@@ -454,11 +455,13 @@ def rollup_builder(
 
 def daemon_rollups(config: Config, store: Store, uids: Uids, now_ms: Clock) -> RollupTask | None:
     """Return the task that writes rollups, None if it is off. Raises BadConfig."""
-    rollups = configured_rollups(config)
+    rollups, file = configured_rollups(config), state_folder(config) / ROLLUPS_FILE
     if rollups is None or not config.rollups_build:
+        if config.mode is not Mode.READ_ONLY:  # late points are not recorded from now on: later all must be built again
+            file.unlink(missing_ok=True)
         return None
     intervals = intervals_to_build(rollups.config)
-    progress = RollupProgress(state_folder(config) / "rollups.json", {one.name: one.table for one in intervals})
+    progress = RollupProgress(file, {one.name: one.table for one in intervals})
 
     def builder(names: Sequence[str]) -> RollupBuilder:
         return rollup_builder(

@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 
 from tests.unit.query.engines import DATA, START_S, QueryEnvironment, make_query
-from tests.unit.tables.test_rollup_builder import BUILT, DAY_S, HOUR_S, LINES, ROLLUPS, builder, environment, rollups
+from tests.unit.tables.test_rollup_builder import (
+    BUILT,
+    DAY_S,
+    HOUR_S,
+    LINES,
+    ROLLUPS,
+    aggregates,
+    builder,
+    environment,
+    rollups,
+)
+from tsd.codec.names import Kind
 from tsd.codec.points import Columns
 from tsd.codec.putline import NameRules
 from tsd.ingest.intake import absorb_whole
@@ -19,7 +30,7 @@ from tsd.query.result import SubAnswer
 from tsd.query.rollups import NO_FALLBACK, RAW
 from tsd.tables.opentsdb.reader import OpenTsdbReader
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
-from tsd.tables.opentsdb.rollup_progress import MOST_LATE_DAYS, LateDay, RollupProgress
+from tsd.tables.opentsdb.rollup_progress import MOST_LATE_DAYS, LateDay, RollupProgress, days_of
 from tsd.tables.opentsdb.rollup_sums import intervals_to_build
 from tsd.tables.opentsdb.rollup_task import RollupTask
 from tsd.tables.opentsdb.summaries import SummaryRules
@@ -45,8 +56,14 @@ class Rolled:
             env.layout.salt_width,
             lambda: self.now_s,
         )
+
+        async def on_delete(rows: Sequence[bytes]) -> None:
+            await self.task.mark(days_of(env.layout, rows), deleted=True)
+
         complete = self.task.progress.complete_until_s
-        reader = OpenTsdbReader(env.store, DATA, env.uids, env.layout, rollups=ROLLUPS, complete=complete)
+        reader = OpenTsdbReader(
+            env.store, DATA, env.uids, env.layout, rollups=ROLLUPS, complete=complete, on_delete=on_delete
+        )
         self.engine = QueryEngine(
             reader, settings=EngineSettings(), flush=lambda _: nothing(), now_ms=lambda: self.now_s * 1000
         )
@@ -60,6 +77,11 @@ class Rolled:
         observed = self.task.observing(unobserved)
         writer = CellWriter(self.env.store, SummaryRules(RULES, DATA), join=True, on_points=observed)
         await writer.write(rows.take(), rows.table)
+
+    async def delete(self, m: str, start_s: int, end_s: int) -> None:
+        """Delete the hours that a query reads."""
+        query = make_query(m, start_ms=start_s * 1000, end_ms=end_s * 1000)
+        await self.engine.run(replace(query, delete=True))
 
     async def answer(self, m: str, *, usage: str = NO_FALLBACK, start_s: int = START_S, days: int = 3) -> SubAnswer:
         """The answer to a query of some days."""
@@ -169,6 +191,32 @@ async def test_day_with_late_points_is_answered_from_points_until_it_is_built_ag
         assert found.rollup_table == table
         assert shown(found) == shown(await rolled.answer("sum:1d-max:m", usage=RAW))
         await rolled.task.round()
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_deleted_points_are_in_no_rollup(tmp_path: Path, crash: bool) -> None:
+    env = await environment([])
+    rolled = Rolled(env, tmp_path, LATER_S)
+    await rolled.put(LINES)
+    await rolled.task.round()
+    await rolled.delete("sum:m{host=a}", START_S + HOUR_S, START_S + HOUR_S + 60)
+    await rolled.delete("sum:other", START_S + DAY_S, START_S + DAY_S + 60)
+    assert shown(await rolled.answer("none:1h-count:m")) == shown(await rolled.answer("none:1h-count:m", usage=RAW))
+    restarted = Rolled(env, tmp_path, LATER_S) if crash else rolled
+    await restarted.task.round()
+    gone = {("10m", "a", HOUR_S), ("1h", "a", HOUR_S), *((name, "c", DAY_S) for name in TABLES)}
+    left = {place: found for place, found in BUILT.items() if place not in gone}
+    assert await rollups(env) == left | {("1d", "a", 0): aggregates(1, 2.5)}
+    assert restarted.task.progress.late_days == 0
+
+
+async def test_rollups_of_expired_points_are_not_deleted(tmp_path: Path) -> None:
+    env = await environment(LINES)
+    rolled = Rolled(env, tmp_path, LATER_S)
+    await rolled.task.round()
+    [metric] = [uid for uid in (await env.uids.find(Kind.METRIC, [b"m"])).values() if isinstance(uid, bytes)]
+    await builder(env, keep_s=30 * DAY_S, now_s=LATER_S).clear(metric, START_S)
+    assert await rollups(env) == BUILT
 
 
 async def test_clock_that_was_ahead_loses_no_rollup(tmp_path: Path) -> None:

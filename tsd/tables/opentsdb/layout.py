@@ -1,6 +1,6 @@
 """Builds OpenTSDB's tables from the configuration: UIDs, rows of one hour per series, metadata, trees, annotations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,9 +21,10 @@ from tsd.tables.opentsdb.compaction.scheduler import CompactionScheduler
 from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader
 from tsd.tables.opentsdb.lookup import SeriesFinder
 from tsd.tables.opentsdb.metadata import MetadataTables, MetaTable, UidMetas
-from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules, RollupCompleteness
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules
 from tsd.tables.opentsdb.retention import Retention, RetentionPolicy
 from tsd.tables.opentsdb.retention_task import RetentionTask
+from tsd.tables.opentsdb.rollup_progress import days_of
 from tsd.tables.opentsdb.rollup_task import RollupTask
 from tsd.tables.opentsdb.scan import SeriesRows
 from tsd.tables.opentsdb.selection import FilterRules
@@ -155,7 +156,7 @@ def build(
             parts.index,
             summaries.rollups,
             codec_id,
-            complete=rollup_task.progress.complete_until_s if rollup_task else None,
+            rollup_task,
         ),
         SeriesRows(store, config.data_table),
         resolver,
@@ -177,7 +178,10 @@ def build(
         required=(config.data_table, config.uid_table, *_rollup_tables(config, summaries)),
         tasks=tasks,
         fatal_tasks=(compactor.run,) if compactor else (),
-        operations={"retention": retention.run_now} if retention else {},
+        operations={
+            **({"retention": retention.run_now} if retention else {}),
+            **({"mark_rollups_late": rollup_task.mark_days} if rollup_task else {}),
+        },
     )
 
 
@@ -193,9 +197,14 @@ def make_reader(
     index: SeriesIndex | None,
     rollups: Rollups | None,
     histogram_codec: int | None,
-    complete: RollupCompleteness | None = None,
+    task: RollupTask | None = None,
 ) -> OpenTsdbReader:
-    """Return the reader of the data table. `complete` tells up to when the daemon's rollups are."""
+    """Return the reader of the data table. `task` builds the daemon's rollups."""
+
+    async def on_delete(rows: Sequence[bytes]) -> None:
+        assert task is not None
+        await task.mark(days_of(layout(config), rows), deleted=True)
+
     filters = FilterRules(config.expansion_limit, config.skip_unresolved_tagvs, config.fuzzy_filter)
     return OpenTsdbReader(
         store,
@@ -204,8 +213,9 @@ def make_reader(
         layout(config),
         index=index,
         rollups=rollups,
-        complete=complete,
+        complete=task.progress.complete_until_s if task else None,
         histogram_codec=histogram_codec,
+        on_delete=on_delete if task else None,
         rules=ReadRules(filters, scans=min(PARALLEL_SCANS, store.capabilities.parallel_scans)),
     )
 

@@ -178,6 +178,9 @@ def last_offset_ms(column: bytes) -> int:
     return (int.from_bytes(column[-2:], "big") >> 4) * 1000
 
 
+OnDelete = Callable[[Sequence[bytes]], Awaitable[None]]  # keys of rows
+
+
 class DataTable(NamedTuple):
     """The data table, and how its rows are read."""
 
@@ -185,6 +188,7 @@ class DataTable(NamedTuple):
     data: str  # the table of raw points
     layout: Layout
     rules: ReadRules
+    on_delete: OnDelete | None = None  # called before and after rows are deleted
 
 
 class StoredSelection:
@@ -334,7 +338,12 @@ class StoredSelection:
 
     async def delete(self, read_ms: int) -> None:
         """Delete the raw cells that were read. Raises StoreError."""
+        keys = [row.key for row in self._rows]
+        if (on_delete := self._table.on_delete) is not None:
+            await on_delete(keys)
         await remove_rows(self._table.store, self._table.data, self._rows, read_ms=read_ms)
+        if on_delete is not None:
+            await on_delete(keys)
 
 
 RollupCompleteness = Callable[[bytes, str], int]  # metric UID and interval → time in s
@@ -539,10 +548,11 @@ class OpenTsdbReader:
         complete: RollupCompleteness | None = None,
         histogram_codec: int | None = None,
         rules: ReadRules = DEFAULT_RULES,
+        on_delete: OnDelete | None = None,
     ) -> None:
         """`table` has the raw points. `complete` tells up to when rollups are complete. `histogram_codec` is
-        the id of simple histograms, None if there are none."""
-        self._table = DataTable(store, table, layout, rules)
+        the id of simple histograms, None if there are none. `on_delete` is called before and after deletes."""
+        self._table = DataTable(store, table, layout, rules, on_delete)
         self._uids = uids
         self._index = index
         self._rollups = rollups

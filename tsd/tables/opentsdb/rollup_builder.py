@@ -18,6 +18,7 @@ from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, joi
 from tsd.errors import DamagedBlock, StoreError, TsdError
 from tsd.store import Put, Store
 from tsd.store.retry import backoff
+from tsd.tables.opentsdb.rollup_clear import delete_cells
 from tsd.tables.opentsdb.rollup_derive import derive_rows
 from tsd.tables.opentsdb.rollup_sums import DAY_S, HOUR_S, LongSums, RowKeys, Sums, coarser, rollup_puts, sums_of
 from tsd.tables.opentsdb.uids import Uids
@@ -109,6 +110,19 @@ class RollupBuilder:
                     async for step in steps:
                         yield step
 
+    async def clear(self, metric: bytes, day_s: int) -> None:
+        """Delete the rollups of a day of a metric, except for intervals whose points may have expired: before they are
+        built again, because points were deleted. Raise StoreError."""
+        name = (await self._retried(partial(self._uids.names, Kind.METRIC, [metric])))[metric]
+        keep_s = self._rules.keep_s(name.decode("latin-1")) if isinstance(name, bytes) else None
+        now_ms = self._now_ms()
+        first_s = day_s if keep_s is None else max(day_s, now_ms // 1000 - keep_s)
+        for interval in self._rules.intervals:
+            clear = partial(
+                delete_cells, self._store, self._layout, interval, metric, ScanRange(first_s, day_s + DAY_S)
+            )
+            await self._retried(partial(clear, read_ms=now_ms))
+
     async def _metric(self, metric: bytes, span: BuildRange, first_s: int) -> AsyncGenerator[BuildStep, None]:
         """Build the rollups of one metric."""
         name = (await self._retried(partial(self._uids.names, Kind.METRIC, [metric])))[metric]
@@ -117,6 +131,8 @@ class RollupBuilder:
             return
         days = 1
         day_s = await self._next_day(metric, first_s, span.end_s)
+        if day_s is None:
+            await self._derive(metric, span)  # of rows that were cleared
         while day_s is not None:
             begun = trio.current_time()
             part = _Part(self._layout, self._rules, metric, name.decode("latin-1"), self._raw_tag)

@@ -18,8 +18,8 @@ MOST_BYTES = 32 << 20  # of the values of one metric and base time; what has mor
 
 
 async def derive_rows(store: Store, layout: Layout, interval: Interval, metric: bytes, span: ScanRange) -> None:
-    """Derive the values of the rows of a metric that a build up to `span.stop_s` has changed. Rows of hours and minutes
-    are left out while they get more cells. Raise StoreError."""
+    """Derive the values of the rows of a metric that a build up to `span.stop_s` may have changed. Rows of hours and
+    minutes are left out while they get more cells. Raise StoreError."""
     derived = store.derived_values
     assert derived is not None
     for salt in salts(layout):
@@ -32,6 +32,9 @@ async def derive_rows(store: Store, layout: Layout, interval: Interval, metric: 
             base, end = base_or_none, next_base(interval, base_or_none)
             if end <= span.stop_s or interval.seconds >= DAY_S:
                 prefix = head + base_bytes(base)
+                if prefix in await derived.derived(interval.table, [prefix], b""):
+                    base = end
+                    continue
                 await derived.derive(interval.table, prefix, partial(_columns, store, layout, interval.table, prefix))
             base = end
 

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import trio
 
+from tsd.codec.opentsdb.rowkey import Layout
 from tsd.config.state_dir import write_atomically
 from tsd.tables.opentsdb.rollup_builder import START, BuildPosition, BuildRange
+from tsd.tables.opentsdb.rollup_sums import DAY_S
 
 MOST_LATE_DAYS = 10_000  # days of metrics; beyond it all tables are built again from the first of them
 
@@ -22,6 +24,14 @@ class LateDay(NamedTuple):
 
     metric: bytes  # UID
     day_s: int
+
+
+def days_of(layout: Layout, rows: Iterable[bytes]) -> set[LateDay]:
+    """Return the days of metrics that rows of points belong to, by their keys. Other rows have none."""
+    end, salt = layout.metric_end, layout.salt_width
+    hours = {row[salt : layout.pairs_start] for row in rows if len(row) >= layout.pairs_start}
+    size = end - salt
+    return {LateDay(hour[:size], int.from_bytes(hour[size:], "big") // DAY_S * DAY_S) for hour in hours}
 
 
 class RollupPass(NamedTuple):
@@ -44,8 +54,20 @@ class RollupProgress:
         self.current: RollupPass | None = None
         self.rewinds = 0  # how often `complete_s` went back
         self._late: dict[bytes, dict[int, int]] = {}  # metric → day → number of the last change
+        self._emptied: set[LateDay] = set()  # of these days, points were deleted
         self._changes = 0
         self.late_days = 0
+
+    @classmethod
+    async def existing(cls, file: Path) -> "RollupProgress | None":
+        """Return the state in a file; None if no daemon builds rollups there. Raise OSError."""
+        try:
+            saved = json.loads(await trio.to_thread.run_sync(file.read_bytes))
+            found = cls(file, saved["tables"])
+            found._take(saved)
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        return found
 
     async def load(self) -> None:
         """Read the file. Without one, or if it is unreadable, nothing is complete. Raise OSError."""
@@ -59,6 +81,7 @@ class RollupProgress:
     def _take(self, saved: Mapping[str, Any]) -> None:
         complete_s = {name: int(saved["complete_s"][name]) for name in self._tables}
         late = [LateDay(bytes.fromhex(metric), int(day_s)) for metric, day_s in saved["late"]]
+        emptied = [LateDay(bytes.fromhex(metric), int(day_s)) for metric, day_s in saved.get("emptied", ())]
         current = None
         if saved["pass"] is not None:
             names, first_s, end_s, metric, day_s = saved["pass"]
@@ -70,6 +93,7 @@ class RollupProgress:
         self.complete_s, self.current = complete_s, current
         for day in late:
             self._mark(day)
+        self._emptied.update(emptied)
 
     async def save(self) -> None:
         """Write the file, and sync it. Raise OSError."""
@@ -91,6 +115,7 @@ class RollupProgress:
                 current.position.day_s,
             ],
             "late": [[metric.hex(), day_s] for metric, days in self._late.items() for day_s in days],
+            "emptied": [[metric.hex(), day_s] for metric, day_s in self._emptied],
         }
 
     @property
@@ -108,12 +133,14 @@ class RollupProgress:
         """Return the days to build again, each with the number of its last change."""
         return {LateDay(metric, day_s): at for metric, days in self._late.items() for day_s, at in days.items()}
 
-    def mark(self, days: Iterable[LateDay]) -> bool:
-        """Record that points of some days came late. Return whether the file must be saved."""
-        before = self.late_days
+    def mark(self, days: Iterable[LateDay], *, deleted: bool = False) -> bool:
+        """Record that points of some days came late, or were `deleted`. Return whether the file must be saved."""
+        before = self.late_days, len(self._emptied)
         for day in days:
             self._mark(day)
-        changed = self.late_days != before
+            if deleted:
+                self._emptied.add(day)
+        changed = (self.late_days, len(self._emptied)) != before
         if self.late_days > MOST_LATE_DAYS:
             self.rewind(min(day_s for each in self._late.values() for day_s in each))
         return changed
@@ -124,20 +151,26 @@ class RollupProgress:
         self._changes += 1
         days[day.day_s] = self._changes
 
+    def is_emptied(self, day: LateDay) -> bool:
+        """Return whether points of a late day were deleted, so that some of its rollups may have none any more."""
+        return day in self._emptied
+
     def built(self, day: LateDay, change: int) -> None:
         """Record that a day was built again as of a change. It stays late if points came since."""
         days = self._late.get(day.metric, {})
         if days.get(day.day_s) == change:
             del days[day.day_s]
+            self._emptied.discard(day)
             self.late_days -= 1
             if not days:
                 del self._late[day.metric]
 
     def rewind(self, to_s: int) -> None:
-        """Let nothing be complete after a time, which begins a day. Days after it are no longer listed."""
+        """Let nothing be complete after a time, which begins a day. Days after it are no longer listed, unless points
+        of them were deleted."""
         self.complete_s = {name: min(until_s, to_s) for name, until_s in self.complete_s.items()}
         self.current = None
         self.rewinds += 1
         for day, change in self.late().items():
-            if day.day_s >= to_s:
+            if day.day_s >= to_s and day not in self._emptied:
                 self.built(day, change)

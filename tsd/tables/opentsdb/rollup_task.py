@@ -1,6 +1,6 @@
 """Background task of a daemon that writes rollups of hours and days that are over, and again where late points came."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 
 import numpy as np
@@ -29,6 +29,19 @@ OnPoints = Callable[[Columns, SeriesLookup], Awaitable[None]]
 def log_unread_rollups(warning: str) -> None:
     """Log that points could not be read, so that rollups lack them."""
     log.warning("rollups.points_not_read", reason=warning)
+
+
+def days_of_points(columns: Columns, series: SeriesLookup, salt_width: int) -> set[LateDay]:
+    """Return the days of metrics that have points in some columns."""
+    days_s = columns.instants // (2000 * DAY_S) * DAY_S
+    pairs = np.unique(np.stack((columns.series.astype(np.int64), days_s)), axis=1)
+    numbers = np.unique(columns.series)
+    metric_of = {
+        number: metric
+        for metric, some in series_by_metric(numbers, series, salt_width).items()
+        for number in some.numbers
+    }
+    return {LateDay(metric_of[number], day_s) for number, day_s in pairs.T.tolist()}
 
 
 class RollupTask:
@@ -60,26 +73,25 @@ class RollupTask:
             await self._load()
             late = columns.instants < self.progress.limit_s * 2000
             if late.any():
-                try:
-                    if self.progress.mark(self._days(columns.at(late), series)):
-                        await self.progress.save()
-                except OSError as exc:
-                    raise StoreError(f"late points cannot be recorded for rollups: {exc}") from exc
+                await self.mark(days_of_points(columns.at(late), series, self._salt_width))
             await on_points(columns, series)
 
         return observed
 
-    def _days(self, columns: Columns, series: SeriesLookup) -> set[LateDay]:
-        """Return the days of metrics that have points in some columns."""
-        days_s = columns.instants // (2000 * DAY_S) * DAY_S
-        pairs = np.unique(np.stack((columns.series.astype(np.int64), days_s)), axis=1)
-        numbers = np.unique(columns.series)
-        metric_of = {
-            number: metric
-            for metric, some in series_by_metric(numbers, series, self._salt_width).items()
-            for number in some.numbers
-        }
-        return {LateDay(metric_of[number], day_s) for number, day_s in pairs.T.tolist()}
+    async def mark(self, days: Iterable[LateDay], *, deleted: bool = False) -> None:
+        """Record on disk that points of some days came late, or were `deleted`. Raise StoreError."""
+        await self._load()
+        late = [day for day in days if day.day_s < self.progress.limit_s]
+        try:
+            if self.progress.mark(late, deleted=deleted):
+                await self.progress.save()
+        except OSError as exc:
+            raise StoreError(f"late points cannot be recorded for rollups: {exc}") from exc
+
+    async def mark_days(self, days: Sequence[tuple[bytes, int]], deleted: bool) -> bool:
+        """Do the same for a command, which gives the metrics' UIDs and the days' first seconds."""
+        await self.mark([LateDay(metric, day_s) for metric, day_s in days], deleted=deleted)
+        return True
 
     async def _load(self) -> None:
         async with self._loading:
@@ -158,7 +170,10 @@ class RollupTask:
         limit_s = self.progress.limit_s
         for day, change in sorted(late.items()):
             span = BuildRange(day.day_s, min(day.day_s + DAY_S, limit_s), (day.metric,))
-            async with aclosing(self._builder(tuple(self._intervals)).run(span)) as steps:
+            builder = self._builder(tuple(self._intervals))
+            if self.progress.is_emptied(day):
+                await builder.clear(day.metric, day.day_s)
+            async with aclosing(builder.run(span)) as steps:
                 async for step in steps:
                     self._count(step.points, step.cells)
             self.progress.built(day, change)

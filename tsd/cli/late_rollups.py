@@ -1,0 +1,26 @@
+"""What commands tell a daemon that builds rollups: days whose points they change, so that it builds them again."""
+
+from collections.abc import Iterable
+
+from tsd.cli.context import Access
+from tsd.config.loader import Config, state_folder
+from tsd.daemon.wiring import ROLLUPS_FILE
+from tsd.errors import TsdError
+from tsd.tables.opentsdb.rollup_progress import LateDay, RollupProgress
+
+
+async def mark_late(config: Config, opened: Access, days: Iterable[LateDay], *, deleted: bool = False) -> None:
+    """Record that points of some days are written or `deleted`. Call it before the change, and again after it, because
+    a running daemon may build in between. Raise TsdError."""
+    file = state_folder(config) / ROLLUPS_FILE
+    try:
+        progress = await RollupProgress.existing(file)
+        if progress is None:
+            return
+        late = [day for day in days if day.day_s < progress.limit_s]
+        if opened.daemon is not None:
+            await opened.daemon.call("mark_rollups_late", days=[list(day) for day in late], deleted=deleted)
+        elif progress.mark(late, deleted=deleted):
+            await progress.save()
+    except OSError as exc:
+        raise TsdError(f"{file}: late points cannot be recorded for rollups: {exc}") from exc
