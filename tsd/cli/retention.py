@@ -70,7 +70,9 @@ async def _delete(config: Config, trust_clock: bool) -> Mapping[str, Any]:
             return answer
         kept = make_retention(config, opened.store, opened.uids, configured_rollups(config))
         task = RetentionTask(kept, clock_guard(config), now_ms, lambda: False)
-        return await task.round(trust_clock)
+        result = await task.round(trust_clock)
+        await kept.reclaim()
+        return result
 
 
 def _print(amounts: Mapping[str, Amount], verb: str, *, as_json: bool, about: Mapping[str, object]) -> None:

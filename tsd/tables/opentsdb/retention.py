@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN, CellKind, kind_of
 from tsd.codec.opentsdb.rollup import Interval, Rollups, rollup_base
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes
+from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes
 from tsd.codec.putline import HOUR_S
 from tsd.config.retention import RetentionRule, RetentionRules
 from tsd.errors import DamagedBlock
@@ -63,6 +63,13 @@ class ExpiredRange(NamedTuple):
         return self.prefix + base_bytes(self.stop_s)
 
 
+class _Deleted(NamedTuple):
+    """What was deleted of a metric and salt since its space was freed."""
+
+    size: int  # bytes
+    stop: bytes  # the first row key that stays
+
+
 class RetentionPolicy(NamedTuple):
     """Rules for each kind of rows, from the settings."""
 
@@ -90,7 +97,7 @@ class Retention:
         self._uids = uids
         self.policy = policy
         self._rollups = rollups
-        self._unreclaimed: dict[tuple[str, bytes], int] = {}  # deleted bytes by table and prefix
+        self._unreclaimed: dict[tuple[str, bytes], _Deleted] = {}  # by table and prefix
 
     async def expired(self, now_s: int) -> AsyncGenerator[ExpiredRange, None]:
         """Yield the ranges in which rows have expired at `now_s`. Raise StoreError."""
@@ -142,7 +149,8 @@ class Retention:
             expired.table, expired.start, expired.stop, changed=self._hour_keys(expired, first_s), keep=keep
         )
         place = expired.table, expired.prefix
-        self._unreclaimed[place] = self._unreclaimed.get(place, 0) + found.bytes
+        before = self._unreclaimed.get(place, _Deleted(0, b""))
+        self._unreclaimed[place] = _Deleted(before.size + found.bytes, max(before.stop, expired.stop))
         await self._store.sync()
         yield found
 
@@ -171,15 +179,26 @@ class Retention:
         ranges = self._store.range_deletes
         if ranges is None:
             return
-        for (table, prefix), size in list(self._unreclaimed.items()):
-            if size >= RECLAIM_BYTES:
-                await ranges.reclaim(table, prefix, after(prefix) or prefix + b"\xff" * BASE_BYTES)
-                del self._unreclaimed[table, prefix]
+        for place, deleted in list(self._unreclaimed.items()):
+            if deleted.size >= RECLAIM_BYTES:
+                table, prefix = place
+                await ranges.reclaim(table, prefix, deleted.stop)
+                self._forget(place, deleted)
         for table in {table for table, _ in self._unreclaimed}:
-            waiting = sum(size for (name, _), size in self._unreclaimed.items() if name == table)
-            if waiting >= max(RECLAIM_SHARE * ranges.stored_bytes(table), RECLAIM_BYTES):
+            waiting = {place: deleted for place, deleted in self._unreclaimed.items() if place[0] == table}
+            size = sum(deleted.size for deleted in waiting.values())
+            if size >= max(RECLAIM_SHARE * ranges.stored_bytes(table), RECLAIM_BYTES):
                 await ranges.reclaim(table, b"\0", b"\xff" * (self._layout.pairs_start + 1))
-                self._unreclaimed = {place: size for place, size in self._unreclaimed.items() if place[0] != table}
+                for place, deleted in waiting.items():
+                    self._forget(place, deleted)
+
+    def _forget(self, place: tuple[str, bytes], freed: _Deleted) -> None:
+        """Subtract what was freed: more may have been deleted meanwhile."""
+        left = self._unreclaimed[place]
+        if left == freed:
+            del self._unreclaimed[place]
+        else:
+            self._unreclaimed[place] = left._replace(size=left.size - freed.size)
 
     def _tables(self) -> Iterator[tuple[str, Interval | None]]:
         """Yield each table with the interval of its rollups; None for the raw points."""

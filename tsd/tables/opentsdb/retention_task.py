@@ -49,6 +49,7 @@ class RetentionTask:
         self._is_writer_behind = is_writer_behind
         self._jitter_s = random.uniform(0, JITTER_S)  # noqa: S311 - no secret
         self._round = trio.Lock()
+        self._is_done = trio.Event()  # a round, whose space is not freed yet
         self.deleted = Amount()
         self.waiting_for: str | None = None  # why nothing is deleted
 
@@ -65,7 +66,24 @@ class RetentionTask:
         return observed
 
     async def run(self) -> None:
-        """Delete what has expired, each hour, until cancelled."""
+        """Delete what has expired, each hour, and then free its space, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._reclaim)
+            await self._rounds()
+
+    async def _reclaim(self) -> None:
+        """Free the space after each round. No caller waits for it, because it may take minutes."""
+        while True:
+            await self._is_done.wait()
+            self._is_done = trio.Event()
+            try:
+                await self._retention.reclaim()
+            except StoreError as error:
+                log.warning("retention.delayed", error=str(error))
+                await trio.sleep(RETRY_S)
+                self._is_done.set()
+
+    async def _rounds(self) -> None:
         await trio.sleep(FIRST_ROUND_S)
         while True:
             try:
@@ -87,7 +105,7 @@ class RetentionTask:
         return dict(result)
 
     async def round(self, trust_clock: bool = False) -> RoundResult:
-        """Delete what has expired. Raise StoreError, OSError."""
+        """Delete what has expired. `run` frees the space later. Raise StoreError, OSError."""
         async with self._round:
             if trust_clock:
                 self._guard.trust(self._now_ms())
@@ -97,7 +115,7 @@ class RetentionTask:
                 async with aclosing(self._delete(deleted)) as steps:
                     async for _ in steps:
                         await self._pause()
-                await self._retention.reclaim()
+                self._is_done.set()
             return {
                 "waiting_for": self.waiting_for,
                 "rules": {rule: amount._asdict() for rule, amount in deleted.items()},
