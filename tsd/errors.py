@@ -89,6 +89,10 @@ class NoTable(StoreError):
     """The store has no such table; `tsd create-tables` creates it."""
 
 
+class WrongTable(StoreError):
+    """A table cannot keep what it is for: the operator has to alter it."""
+
+
 class DamagedBlock(StoreError):
     """A block of rows cannot be read."""
 

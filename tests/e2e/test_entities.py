@@ -48,3 +48,27 @@ def test_years_of_points_and_the_newest_are_in_hbase(tsd: Tsd, hbase: RunningHba
     assert found.points == {("one", "house.size"): points}
     assert found.newest == {("one", "house.size"): points[-1:]}
     assert len(tsd.lines("house.size")) == len(times)
+
+
+def test_tables_are_filled_and_checked_by_commands(tsd: Tsd, hbase: RunningHbase) -> None:
+    before = tsd.but({"tsd.entity.enabled": "false"})
+    assert before.run("create-tables").status == 0
+    with before.serve() as daemon:
+        daemon.send_lines(b"".join(b"put m %d %d host=h%d\n" % (PAST_S + at, at, at % 3) for at in range(300)))
+        daemon.flush()
+    missing = tsd.run("check-config")
+    assert missing.status != 0
+    assert ENTITIES.name in missing.err
+    assert tsd.run("create-tables").status == 0
+    assert tsd.run("check-config").status == 0
+    assert json.loads(tsd.run("entity", "check", "--json").out)["differences"] == 303
+    with tsd.serve() as daemon:
+        assert json.loads(tsd.run("entity", "build", "--json").out) == {"points": 300, "warnings": 0}
+        assert daemon.send_lines(b"meta h0 rack=r1\n") == b"synced 1\n"
+        assert tsd.run("entity", "set", "h0", "owner=ops").status == 0
+        assert tsd.run("entity", "unset", "h0", "rack").status == 0
+        assert daemon.send_lines(b"meta h0 rack=r2\n") == b"synced 1\n"
+        shown = json.loads(tsd.run("entity", "h0", "--start", str(PAST_S), "--json").out)
+    assert shown["metadata"] == {"owner": "ops", "rack": "r2"}
+    assert len(shown["series"][0]["dps"]) == 100
+    assert json.loads(tsd.run("entity", "check", "--json").out) == {"points": 300, "differences": 0, "warnings": 0}

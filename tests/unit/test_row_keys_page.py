@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from tsd.codec.entity.records import entity_series, series_column
 from tsd.codec.heroic.keys import encode_base, parse_heroic_key, series_head, series_tail
 from tsd.codec.heroic.values import base_of
 from tsd.codec.kairosdb.keys import DataRow, encode_tags
@@ -39,3 +40,9 @@ def test_kairosdbs_key_has_readable_tags() -> None:
 def test_heroics_key_has_the_resource_last() -> None:
     key = series_head(METRIC, [("dc", "lga")]) + encode_base(base_of(TIME_S * 1000)) + series_tail((("host", HOST),))
     assert f"\n{parse_heroic_key(key).shown()}\n" in PAGE
+
+
+def test_the_row_of_an_entity_has_its_name_only() -> None:
+    found = entity_series(METRIC.encode(), ((b"host", HOST.encode()), (b"dc", b"lga")), b"host")
+    assert found is not None
+    assert f"\n{found[0].decode()}   {series_column(found[1]).decode()}   {TIME_S * 1000}\n" in PAGE

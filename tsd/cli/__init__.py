@@ -39,6 +39,7 @@ SECTIONS = {
         "query": CommandEntry("tsd.cli.query:query", "Print or draw the points of a query."),
         "scan": CommandEntry("tsd.cli.scan:scan", "Print rows, or their points as lines to import."),
         "delete": CommandEntry("tsd.cli.delete:delete", "Show the points of a range, and delete them."),
+        "entity": CommandEntry("tsd.cli.entity:entity", "Show all about one host; build and check tables of entities."),
         "retention": CommandEntry("tsd.cli.retention:retention", "Show what has expired, and delete it."),
     },
     "Names": {

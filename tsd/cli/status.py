@@ -52,7 +52,8 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
     """Check a configuration, and print settings without effect. Exit status 2 if it has errors.
 
     On Bigtable the service is asked, too: whether credentials, names and permissions work, and whether the tables are
-    there. On Cassandra, whether it can be reached with the user, the password and TLS. Exit status 3 if not.
+    there. On Cassandra, whether it can be reached with the user, the password and TLS. With tsd.entity.enabled, whether
+    the tables of entities exist and keep enough versions. Exit status 3 if not.
     """
     settings = {
         key: _spelt(getattr(loaded.config, field.name), loaded.config, field.name) for key, field in keys().items()
@@ -70,6 +71,8 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
         click.echo(f"{key} is not supported: {consequence}", err=True)
     if loaded.config.has_checked_store:
         trio.run(wiring.check_store, loaded.config)
+    if loaded.config.entity:
+        trio.run(wiring.check_entities, loaded.config)
     click.echo(f"{shown(loaded)}: no problem found", err=True)
 
 

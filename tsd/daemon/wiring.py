@@ -251,6 +251,15 @@ async def check_store(config: Config) -> None:
         raise NoTable(f"there is no table {', '.join(missing)}: `tsd create-tables` creates it")
 
 
+async def check_entities(config: Config) -> None:
+    """Raise StoreError if the tables of entities are missing or keep too few versions, BadConfig for an engine without
+    versions. Those of a local store are made by the daemon."""
+    if has_local_store(config):
+        return
+    async with opened_store(config) as store:
+        await EntityTables(versioned_cells(config, store)).check()
+
+
 def cassandra_contact(config: Config) -> "cassandra_session.Contact":
     """Return how to reach Cassandra."""
     return cassandra_session.Contact(
@@ -555,7 +564,8 @@ def with_entities(config: Config, store: Store, tables: Tables) -> Tables:
         return tables
     cells, newest = versioned_cells(config, store), NewestValues(config.entity_tag.encode("latin-1"))
     writer = EntityWriter(tables.writer, cells, newest)
-    return replace(tables, writer=writer, entities=EntityTables(cells, newest))
+    own = () if has_local_store(config) else (ENTITIES.name, NEWEST.name)  # a local store makes them
+    return replace(tables, writer=writer, entities=EntityTables(cells, newest), required=(*tables.required, *own))
 
 
 def versioned_cells(config: Config, store: Store) -> VersionedCells:
@@ -578,9 +588,8 @@ async def create_tables(config: Config, store: Store, compression: str) -> dict[
 
 
 async def _create_entities(config: Config, store: Store) -> dict[str, bool]:
-    """Create the tables of entities, if they are configured. A running daemon has created those of a local store."""
+    """Create the tables of entities, if they are configured."""
     if not config.entity:
         return {}
-    is_remote = has_local_store(config) and store.versioned_cells is None
-    made = [] if is_remote else await EntityTables(versioned_cells(config, store)).create()
+    made = await EntityTables(versioned_cells(config, store)).create()
     return {table.name: table.name in made for table in (ENTITIES, NEWEST)}

@@ -17,8 +17,9 @@ from tsd.codec.control import MAX_MESSAGE
 from tsd.config.state_dir import socket_address
 from tsd.errors import TsdError
 from tsd.lazy import LazyLogger
-from tsd.store import Family, Put, Store, Table
+from tsd.store import Family, Put, Store, Table, VersionedCells
 from tsd.store.remote import RECEIVE_BYTES
+from tsd.store.versions import VersionPut, Wanted
 
 log = LazyLogger(__name__)
 
@@ -112,6 +113,7 @@ def store_operations(store: Store) -> dict[str, Operation]:
         await store.snapshots.snapshot(Path(folder))
 
     return {
+        **_version_operations(store.versioned_cells),
         "snapshot": snapshot,
         "create_tables": create_tables,
         "tables": store.tables,
@@ -123,4 +125,39 @@ def store_operations(store: Store) -> dict[str, Operation]:
         "check_and_put": store.check_and_put,
         "increment": store.increment,
         "sync": store.sync,
+    }
+
+
+def _version_operations(cells: VersionedCells | None) -> dict[str, Operation]:
+    """Return the operations of tables whose cells keep versions; none if the store has no such tables."""
+    if cells is None:
+        return {}
+
+    async def create_tables(tables: list[Any]) -> list[str]:
+        return await cells.create_tables(
+            [Table(name, tuple(Family(*family) for family in families)) for name, families in tables]
+        )
+
+    async def families(table: str) -> list[Any]:
+        return list((await cells.families(table)).items())
+
+    async def put(table: str, puts: list[Any]) -> None:
+        await cells.put(table, [VersionPut(*cell) for cell in puts])
+
+    async def get(table: str, rows: list[bytes], wanted: list[Any]) -> list[Any]:
+        return list((await cells.get(table, rows, Wanted(*wanted))).items())
+
+    async def page(table: str, start: bytes, stop: bytes | None, limit: int, wanted: list[Any]) -> Any:
+        return await cells.page(table, start, stop, limit=limit, wanted=Wanted(*wanted))
+
+    async def delete(table: str, row: bytes, columns: list[bytes], until_ms: int) -> None:
+        await cells.delete(table, row, columns, until_ms=until_ms)
+
+    return {
+        "versions_create_tables": create_tables,
+        "versions_families": families,
+        "versions_put": put,
+        "versions_get": get,
+        "versions_page": page,
+        "versions_delete": delete,
     }

@@ -1,6 +1,6 @@
 """Tables in memory whose cells keep versions."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import trio
 from sortedcontainers import SortedDict
@@ -23,6 +23,10 @@ class MemoryVersions(CellwiseColumns):
         made = [table for table in tables if table.name not in self._tables]
         self._tables.update((table.name, _VersionTable(table)) for table in made)
         return [table.name for table in made]
+
+    async def families(self, table: str) -> Mapping[bytes, int]:
+        """See VersionedCells."""
+        return (await self._table(table)).families
 
     async def put(self, table: str, cells: Sequence[VersionPut]) -> None:
         """See VersionedCells."""

@@ -31,6 +31,7 @@ from tsd.store import (
     VersionedCells,
     WideRows,
 )
+from tsd.store.remote_versions import RemoteVersions
 from tsd.store.timing import Latency
 
 RECEIVE_BYTES = 256 << 10
@@ -114,9 +115,9 @@ class RemoteStore:
 
     def __init__(self, client: ControlClient) -> None:
         self.client = client
+        self.versioned_cells: VersionedCells | None = RemoteVersions(client)
 
     column_blocks: ColumnBlocks | None = None  # the daemon folds
-    versioned_cells: VersionedCells | None = None
     wide_rows: WideRows | None = None
     atomic_rewrites: AtomicRewrites | None = None
     derived_values: DerivedValues | None = None

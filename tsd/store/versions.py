@@ -106,6 +106,10 @@ class VersionedCells(Protocol):
         """Create the missing tables and return their names. Existing ones are not changed."""
         ...
 
+    async def families(self, table: str) -> Mapping[bytes, int]:
+        """Return how many versions each family of a table keeps. Raise NoTable."""
+        ...
+
     async def put(self, table: str, cells: Sequence[VersionPut]) -> None:
         """Write versions. One with the column and the time of a stored one replaces it; of several in one call the last
         one is kept. If the call fails, some of them may be written. Raise InvalidCell for a time out of range."""

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from tsd.codec.entity.records import EntitySeries
-from tsd.errors import BadLine
+from tsd.errors import BadLine, NoTable, WrongTable
+from tsd.store import Family, Table
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
-from tsd.tables.entity.tables import EntityPoint, EntityTables
+from tsd.store.versions import UNBOUNDED
+from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityPoint, EntityTables
 
 PRICE = EntitySeries(b"price", ())
 CPU = EntitySeries(b"sys.cpu", ((b"cpu", b"0"),))
@@ -83,6 +85,20 @@ async def test_newest_values_come_in_pages(tables: EntityTables) -> None:
         names += [each.name for each in page.entities]
         at = page.next_start
     assert names == [b"web01", b"web02", b"web03"]
+
+
+async def test_tables_that_keep_other_versions_are_found() -> None:
+    cells = MemoryStore(lambda: 1).versioned_cells
+    made = EntityTables(cells)
+    with pytest.raises(NoTable, match=ENTITIES.name):
+        await made.check()
+    await cells.create_tables([ENTITIES, Table(NEWEST.name, (Family(b"t", 3),))])
+    with pytest.raises(WrongTable, match=r"tsdb-current.*3.*1"):
+        await made.check()
+    cells = MemoryStore(lambda: 1).versioned_cells
+    await cells.create_tables([Table(ENTITIES.name, (Family(b"t", UNBOUNDED),))])
+    with pytest.raises(WrongTable, match="family m"):
+        await EntityTables(cells).check()
 
 
 async def test_metadata_is_replaced_and_deleted(tables: EntityTables) -> None:

@@ -7,7 +7,7 @@ A delete leaves a marker at the newest version it deletes. Until a major compact
 that time or older ones that are written later.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar
@@ -45,6 +45,10 @@ class HBaseVersions(CellwiseColumns):
     async def create_tables(self, tables: Sequence[Table]) -> list[str]:
         """See VersionedCells."""
         return await self._create(tables)
+
+    async def families(self, table: str) -> Mapping[bytes, int]:
+        """See VersionedCells."""
+        return await self._limits(table)
 
     async def put(self, table: str, cells: Sequence[VersionPut]) -> None:
         """See VersionedCells. Cells are written in parallel, in any order."""

@@ -330,6 +330,10 @@ class EmbeddedVersions:
         """See VersionedCells."""
         return await self._engine.create_versioned(tables)
 
+    async def families(self, table: str) -> Mapping[bytes, int]:
+        """See VersionedCells."""
+        return await self._engine.read_in_steps(lambda database: _families(database, table))
+
     async def put(self, table: str, cells: Sequence[VersionPut]) -> None:
         """See VersionedCells."""
         await self.put_columns(table, _columns_of_puts(cells))

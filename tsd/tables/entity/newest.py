@@ -145,6 +145,10 @@ class NewestValues:
         found = {number: self._places.get(number) for number in numbers}
         return {number: place for number, place in found.items() if place is not None}
 
+    def numbers(self) -> Int32:
+        """Return the numbers of all series that have an entity."""
+        return np.array(sorted(self._places), np.int32)
+
     def points(self, numbers: Int32) -> Columns:
         """Return the newest points of series."""
         return self._points.at(numbers)

@@ -27,6 +27,7 @@ from tsd.codec.entity.records import (
     split_values,
 )
 from tsd.codec.points import Bool
+from tsd.errors import WrongTable
 from tsd.store import Family, Table, VersionedCells
 from tsd.store.versions import UNBOUNDED, VersionColumns, VersionPut, Wanted
 from tsd.tables.entities import Entities, Entity, EntityPage
@@ -58,6 +59,16 @@ class EntityTables(Entities):
     async def create(self) -> list[str]:
         """Create the missing tables and return their names."""
         return await self._cells.create_tables([ENTITIES, NEWEST])
+
+    async def check(self) -> None:
+        """Raise NoTable for a missing table, WrongTable for one that keeps another number of versions."""
+        for table in (ENTITIES, NEWEST):
+            stored = await self._cells.families(table.name)
+            for name, versions, _ in table.families:
+                if stored.get(name) != versions:
+                    got = f"VERSIONS => {stored[name]}" if name in stored else "no such family"
+                    wanted = f"wanted VERSIONS => {versions}: alter the table in the store's own shell"
+                    raise WrongTable(f"table {table.name}, family {name.decode()}: got {got}, {wanted}")
 
     async def write(self, points: Iterable[EntityPoint]) -> None:
         """Write points to both tables. If the call fails, one of them may have more points: repeat it."""

@@ -1,0 +1,432 @@
+"""`tsd entity`: show entities and their newest values, change metadata, and build and check the tables of entities."""
+
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import trio
+
+from tsd.api.entity_answers import (
+    Kept,
+    RangeRequest,
+    inventory_chunks,
+    prefix_stop,
+    select_series,
+    series_chunks,
+)
+from tsd.cli.context import Access, access, flush_pending
+from tsd.cli.options import config_options
+from tsd.cli.output import Progress
+from tsd.cli.settings import with_config
+from tsd.codec.dates import BadDate, duration_ms, parse_date
+from tsd.codec.entity.records import EntitySeries
+from tsd.codec.metaline import check_entity
+from tsd.codec.names import Kind
+from tsd.codec.text import counted, encode_name
+from tsd.config.loader import Config, Loaded, state_folder
+from tsd.daemon.settings import now_ms
+from tsd.daemon.wiring import TableCallbacks, build_configured_tables, store_address, versioned_cells
+from tsd.errors import BadLine, StoreError, TsdError
+from tsd.store import VersionedCells
+from tsd.tables import Tables
+from tsd.tables.entities import Entity
+from tsd.tables.entity.building import Difference, EntityBuilder, EntityChecker
+from tsd.tables.entity.stored_points import TimeRange, metrics_from
+from tsd.tables.entity.tables import EntityTables
+from tsd.tables.opentsdb.checkpoint import Checkpoint
+
+PAGE_ENTITIES = 500  # of one call of the store
+MOST_METRICS = 1 << 30
+SHOWN = 100  # differences that are printed one by one
+
+
+class Opened(NamedTuple):
+    """The tables of entities, and the store that has them."""
+
+    access: Access
+    cells: VersionedCells
+    entities: EntityTables
+
+
+class EntityGroup(click.Group):
+    """Takes the name of an entity for `show`."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of some arguments."""
+        if args and args[0] not in self.commands:
+            args = ["show", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=EntityGroup)
+@config_options
+def entity(**_: object) -> None:
+    """Show entities, the values of tsd.entity.tag, such as hosts. `tsd entity NAME` is short for `show NAME`."""
+
+
+@entity.command("list")
+@click.option("--prefix", default="", help="Only names that begin with it.")
+@click.option("--silent", "silent_for", metavar="AGE", help="Only those that have sent nothing for so long: 10m.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, as /api/entity answers.")
+@with_config
+def list_entities(loaded: Loaded, prefix: str, silent_for: str | None, as_json: bool) -> None:
+    """List entities with the time of their newest point."""
+    first = _encoded("--prefix", prefix)
+    oldest_ms = _oldest(silent_for)
+
+    async def run() -> list[Entity]:
+        async with _opened(loaded.config) as opened:
+            await flush_pending(opened.access, delete=False)
+            found: list[Entity] = []
+            at: bytes | None = first
+            while at is not None:
+                page = await opened.entities.newest(at, prefix_stop(first), limit=PAGE_ENTITIES)
+                found += [one for one in page.entities if oldest_ms is None or _newest_ms(one) < oldest_ms]
+                at = page.next_start
+            return found
+
+    found = trio.run(run)
+    if as_json:
+        click.echo(b"".join(inventory_chunks([Kept(0, one, 0) for one in found], None)))
+        return
+    rows = [
+        [_text(one.name), counted(len(one.series), "series", "series"), _with_age(_newest_ms(one))] for one in found
+    ]
+    _print_table(rows)
+
+
+@entity.command()
+@click.argument("name")
+@click.option("--start", default="1d-ago", show_default=True, help="First time of points.")
+@click.option("--end", help="Time after the last point.")
+@click.option("--metrics", default="", help="Metrics by names or patterns: sys.*,proc.*")
+@click.option("--versions", type=click.IntRange(1), help="Only the newest so many points of each series.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, as /api/entity/NAME answers.")
+@with_config
+def show(
+    loaded: Loaded, name: str, start: str, end: str | None, metrics: str, versions: int | None, as_json: bool
+) -> None:
+    """Print the metadata and all series of an entity. Exit status 1 if it is unknown."""
+    first_ms, end_ms = _time("--start", start), None if end is None else _time("--end", end)
+    if end_ms is not None and end_ms <= first_ms:
+        raise click.UsageError(f"got --start {start} and --end {end}, wanted an end after the start")
+    patterns = [word for word in metrics.split(",") if word]
+    wanted = RangeRequest(first_ms, end_ms, patterns, versions, None)
+    key = _encoded("NAME", name)
+
+    async def run() -> Entity | None:
+        async with _opened(loaded.config) as opened:
+            await flush_pending(opened.access, delete=False)
+            found = await opened.entities.read(key, first_ms, end_ms, versions=versions)
+            if found is None and (await opened.entities.newest(key, key + b"\0", limit=1)).entities:
+                return Entity(key, {}, {})
+            return found
+
+    found = trio.run(run)
+    if found is None:
+        raise TsdError(f"unknown entity: {name}")
+    chosen, omitted = select_series(found, wanted)
+    if as_json:
+        click.echo(b"".join(series_chunks(chosen, omitted)))
+        return
+    for label, value in sorted(chosen.metadata.items()):
+        click.echo(f"{label}: {value}")
+    _print_table(_series_rows(chosen))
+
+
+@entity.command("set")
+@click.argument("name")
+@click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: all metadata after the change.")
+@with_config
+def set_metadata(loaded: Loaded, name: str, values: Sequence[str], as_json: bool) -> None:
+    """Set metadata of an entity. Other keys stay."""
+    pairs = [value.partition("=") for value in values]
+    if wrong := [value for value, (key, equals, _) in zip(values, pairs, strict=True) if not key or not equals]:
+        raise click.UsageError(f"got {wrong[0]!r}, wanted KEY=VALUE")
+    metadata = {_encoded("KEY", key): value for key, _, value in pairs}
+
+    async def edit(opened: Opened) -> None:
+        await opened.entities.put_metadata(_encoded("NAME", name), metadata, now_ms())
+
+    _edit(loaded.config, name, edit, as_json=as_json)
+
+
+@entity.command("unset")
+@click.argument("name")
+@click.argument("keys", nargs=-1, metavar="[KEY]...")
+@click.option("--all", "every", is_flag=True, help="All metadata of the entity.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: all metadata after the change.")
+@with_config
+def delete_metadata(loaded: Loaded, name: str, keys: Sequence[str], every: bool, as_json: bool) -> None:
+    """Delete metadata of an entity: these keys, or with --all every one."""
+    if every == bool(keys):
+        raise click.UsageError("got no KEY and no --all, or both: wanted one of them")
+    wanted = {_encoded("KEY", key) for key in keys}
+
+    async def edit(opened: Opened) -> None:
+        stored = {key.encode("latin-1") for key in await opened.entities.metadata(_encoded("NAME", name))}
+        if missing := wanted - stored:
+            raise TsdError(f"entity {name} has no metadata {', '.join(map(_text, sorted(missing)))}")
+        await opened.entities.delete_metadata(_encoded("NAME", name), wanted or stored)
+
+    _edit(loaded.config, name, edit, as_json=as_json)
+
+
+def _edit(config: Config, name: str, edit: Callable[[Opened], Awaitable[None]], *, as_json: bool) -> None:
+    """Change metadata, after that which a daemon has taken."""
+
+    async def run() -> Mapping[str, str]:
+        check_entity(_encoded("NAME", name))
+        async with _opened(config) as opened:
+            await flush_pending(opened.access, delete=True)
+            await edit(opened)
+            await opened.access.store.sync()
+            return await opened.entities.metadata(_encoded("NAME", name))
+
+    try:
+        metadata = trio.run(run)
+        if as_json:
+            click.echo(json.dumps({"entity": name, "metadata": dict(sorted(metadata.items()))}))
+    except BadLine as error:
+        raise click.UsageError(str(error)) from error
+
+
+class BuildState(NamedTuple):
+    """A build or a check in progress."""
+
+    since_ms: int
+    until_ms: int
+    metric: str = ""  # the last one that is done
+    points: int = 0
+    wrong: int = 0
+    warnings: int = 0
+
+
+def _range_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        click.option("--checkpoint", type=click.Path(path_type=Path), help="Default: a file in the state folder."),
+        click.option("--until", default="now", show_default=True, help="Time after the last point."),
+        click.option("--since", default="0", show_default=True, help="First time of points."),
+        click.argument("metrics", nargs=-1, metavar="[METRIC]..."),
+    ):
+        command = option(command)
+    return command
+
+
+@entity.command()
+@_range_options
+@with_config
+def build(
+    loaded: Loaded, metrics: Sequence[str], since: str, until: str, checkpoint: Path | None, as_json: bool
+) -> None:
+    """Fill the tables of entities from the stored points of METRICs or all metrics. Daemons may run.
+
+    It can be interrupted at any time, and resumes with the same arguments after the last metric that was done. To build
+    again is safe. Exit status 1 if rows could not be read.
+    """
+    state = trio.run(_run, _Job(loaded.config, "build", metrics, since, until, checkpoint))
+    if as_json:
+        click.echo(json.dumps({"points": state.points, "warnings": state.warnings}))
+    else:
+        click.echo(f"{counted(state.points, 'point')} read and written")
+    sys.exit(1 if state.warnings else 0)
+
+
+@entity.command()
+@_range_options
+@with_config
+def check(
+    loaded: Loaded, metrics: Sequence[str], since: str, until: str, checkpoint: Path | None, as_json: bool
+) -> None:
+    """Compare the tables of entities with the stored points of METRICs or all metrics. Daemons may run.
+
+    A point may be missing, different, or extra: between two stored points and not among them. The newest value of a
+    series may be missing or old. `tsd entity build` repairs all but extra points. Exit status 1 if anything differs.
+    """
+    state = trio.run(_run, _Job(loaded.config, "check", metrics, since, until, checkpoint))
+    if as_json:
+        click.echo(json.dumps({"points": state.points, "differences": state.wrong, "warnings": state.warnings}))
+    else:
+        click.echo(f"{counted(state.points, 'point')} compared, {counted(state.wrong, 'difference')}")
+    sys.exit(1 if state.wrong or state.warnings else 0)
+
+
+class _Job(NamedTuple):
+    """What a command line asks for."""
+
+    config: Config
+    kind: str  # build or check
+    metrics: Sequence[str]
+    since: str
+    until: str
+    checkpoint: Path | None
+
+    @property
+    def file(self) -> Checkpoint:
+        """Where the job resumes."""
+        config = self.config
+        words = [self.kind, config.backend.value, store_address(config), config.data_table, config.entity_tag]
+        path = self.checkpoint or state_folder(config) / f"entity-{self.kind}.json"
+        return Checkpoint(path, [*words, self.since, self.until, *sorted(set(self.metrics))])
+
+
+class _Output:
+    """Progress, warnings and differences of a job."""
+
+    def __init__(self, state: BuildState) -> None:
+        self.state = state
+        self._progress = Progress("points")
+        self._shown = 0
+
+    def add_points(self, points: int) -> None:
+        self._progress.add(points)
+        self.state = self.state._replace(points=self.state.points + points)
+
+    def warn(self, text: str) -> None:
+        self.state = self.state._replace(warnings=self.state.warnings + 1)
+        self._show(text)
+
+    def add_differences(self, found: Iterable[Difference]) -> None:
+        for one in found:
+            self.state = self.state._replace(wrong=self.state.wrong + 1)
+            self._show(str(one))
+
+    def _show(self, text: str) -> None:
+        self._shown += 1
+        if self._shown <= SHOWN:
+            with self._progress.paused():
+                click.echo(f"tsd: {text}", err=True)
+
+    def close(self) -> None:
+        self._progress.close()
+
+
+async def _run(job: _Job) -> BuildState:
+    """Build or check metric after metric."""
+    since_ms, until_ms = _time("--since", job.since), _time("--until", job.until)
+    if until_ms <= since_ms:
+        raise click.UsageError(f"got --since {job.since} and --until {job.until}, wanted an end after the start")
+    async with _opened(job.config) as opened:
+        if reason := await opened.access.flush_daemon():
+            raise StoreError(f"{reason}. They would be left out: nothing done")
+        await opened.entities.create()
+        await opened.entities.check()
+        tables = build_configured_tables(
+            job.config, opened.access.store, now_ms, TableCallbacks(lambda: False, lambda: None)
+        )
+        with job.file.lock():
+            state = _load(job.file) or BuildState(since_ms, until_ms)
+            if state.metric:
+                click.echo(f"tsd: resuming after the metric {state.metric}", err=True)
+            return await _work(job, opened, tables, state)
+
+
+async def _work(job: _Job, opened: Opened, tables: Tables, state: BuildState) -> BuildState:
+    output = _Output(state)
+    span = TimeRange(state.since_ms, state.until_ms)
+    tag = job.config.entity_tag.encode("latin-1")
+    builder = EntityBuilder(tables.reader, opened.cells, tag, output.add_points, output.warn)
+    checker = EntityChecker(
+        tables.reader, opened.cells, tag, opened.access.flush_daemon, output.add_points, output.warn
+    )
+    known = sorted(set(job.metrics)) or await tables.catalog.suggest(Kind.METRIC, "", MOST_METRICS)
+    try:
+        for metric in metrics_from(known, state.metric):
+            if job.kind == "build":
+                await builder.run(metric, span)
+                await opened.access.store.sync()
+            else:
+                output.add_differences(await checker.run(metric, span))
+            output.state = output.state._replace(metric=metric)
+            await trio.to_thread.run_sync(job.file.save, output.state._asdict())
+    finally:
+        output.close()
+    job.file.clear()
+    return output.state
+
+
+def _load(file: Checkpoint) -> BuildState | None:
+    """Return the job to resume, None if there is none. Raises TsdError."""
+    saved = file.load()
+    try:
+        return None if saved is None else BuildState(**saved)
+    except TypeError:
+        return None
+
+
+@asynccontextmanager
+async def _opened(config: Config) -> AsyncIterator[Opened]:
+    """Open the tables of entities. Raises TsdError."""
+    if not config.entity:
+        raise TsdError("the tables of entities are not kept: tsd.entity.enabled is false")
+    async with access(config, must_exist=True, any_layout=True) as opened:
+        cells = versioned_cells(config, opened.store)
+        yield Opened(opened, cells, EntityTables(cells))
+
+
+def _time(option: str, text: str) -> int:
+    try:
+        return max(parse_date(text, now_ms()), 0)
+    except BadDate as exc:
+        raise click.UsageError(f"{option}: {exc}") from exc
+
+
+def _oldest(age: str | None) -> int | None:
+    try:
+        return None if age is None else now_ms() - duration_ms(age)
+    except (BadDate, ValueError) as exc:
+        raise click.UsageError(f"--silent: got {age!r}, wanted e.g. 10m") from exc
+
+
+def _encoded(what: str, text: str) -> bytes:
+    try:
+        return encode_name(text)
+    except BadLine as exc:
+        raise click.UsageError(f"{what}: got {text!r}, wanted characters up to U+00FF") from exc
+
+
+def _text(name: bytes) -> str:
+    return name.decode("latin-1")
+
+
+def _newest_ms(found: Entity) -> int:
+    return max((points[-1][0] for points in found.series.values() if points), default=0)
+
+
+def _with_age(time_ms: int) -> str:
+    """Return a time in UTC, and how long ago it was."""
+    from_now_s = (now_ms() - time_ms) // 1000
+    return f"{_iso(time_ms)} ({from_now_s} s ago)"
+
+
+def _iso(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _series_rows(found: Entity) -> list[list[str]]:
+    """Return a line for each series: its name, how many points it has, and the newest one."""
+    rows = []
+    for series in sorted(found.series):
+        points = found.series[series]
+        rows.append([_series_name(series), counted(len(points), "point"), _iso(points[-1][0]), str(points[-1][1])])
+    return rows
+
+
+def _series_name(series: EntitySeries) -> str:
+    return " ".join([_text(series.metric), *(f"{_text(tagk)}={_text(tagv)}" for tagk, tagv in series.tags)])
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print lines whose columns are aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())

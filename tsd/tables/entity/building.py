@@ -1,0 +1,196 @@
+"""Fills the tables of entities from stored points, and compares the two. Any layout has the points.
+
+Points are written as by ingest, so building again changes nothing. What was deleted from the layout's tables stays in
+those of entities, and is found by the comparison where it lies between stored points.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import trio
+
+from tsd.codec.entity.records import point_values, split_point_value
+from tsd.codec.points import Columns
+from tsd.codec.text import decode_number
+from tsd.errors import CorruptRow
+from tsd.store import Cell, VersionedCells
+from tsd.store.versions import Wanted
+from tsd.tables.entity.newest import NewestValues, Place
+from tsd.tables.entity.stored_points import TextLookup, TimeRange, read_metric
+from tsd.tables.entity.tables import ENTITIES, NEWEST
+from tsd.tables.entity.writer import EntityWriter
+from tsd.tables.reading import PointReader
+from tsd.tables.writing import PointWriter, SeriesLookup, SummaryWriter
+
+COMPARED_ROWS = 100  # entities per call of the store
+Number = int | float
+Series = Mapping[Place, Mapping[int, Number]]  # numbers by place and time in ms
+
+
+class StoredAlready(PointWriter):
+    """Writes nothing: the layout's tables have the points."""
+
+    cells = 0
+    summaries: SummaryWriter | None = None
+
+    async def write(self, points: Columns, series: SeriesLookup) -> None:
+        """See PointWriter."""
+
+    async def record(self, points: Columns, series: SeriesLookup) -> None:
+        """See PointWriter."""
+
+    async def sync(self) -> None:
+        """See PointWriter."""
+
+
+class EntityBuilder:
+    """Writes stored points to the tables of entities."""
+
+    def __init__(
+        self,
+        reader: PointReader,
+        cells: VersionedCells,
+        tag: bytes,
+        on_points: Callable[[int], None],
+        on_warning: Callable[[str], None],
+    ) -> None:
+        """`tag` names the entity. `on_points` gets numbers of points that were handled."""
+        self._reader = reader
+        self._cells = cells
+        self._tag = tag
+        self._on_points = on_points
+        self._on_warning = on_warning
+
+    async def run(self, metric: str, span: TimeRange) -> None:
+        """Write the points of one metric. Raise StoreError."""
+        writer = EntityWriter(StoredAlready(), self._cells, NewestValues(self._tag))
+
+        async def write(points: Columns, lookup: TextLookup) -> None:
+            await writer.write(points, lookup)
+            self._on_points(len(points.series))
+
+        await read_metric(self._reader, metric, span, write, self._on_warning)
+
+
+class Difference(NamedTuple):
+    """What is wrong with a point in the tables of entities."""
+
+    kind: str  # missing, different, extra; newest: in tsdb-current
+    place: Place
+    time_ms: int
+
+    def __str__(self) -> str:
+        column = self.place.column.partition(b":")[2].decode("latin-1")
+        return f"{self.kind}: entity {self.place.entity.decode('latin-1')}, {column}, time {self.time_ms} ms"
+
+
+class EntityChecker:
+    """Compares the tables of entities with stored points."""
+
+    def __init__(
+        self,
+        reader: PointReader,
+        cells: VersionedCells,
+        tag: bytes,
+        settle: Callable[[], Awaitable[object]],
+        on_points: Callable[[int], None],
+        on_warning: Callable[[str], None],
+    ) -> None:
+        """`settle` has a daemon finish what it writes: points are in the layout's tables first."""
+        self._reader = reader
+        self._cells = cells
+        self._tag = tag
+        self._settle = settle
+        self._on_points = on_points
+        self._on_warning = on_warning
+
+    async def run(self, metric: str, span: TimeRange) -> list[Difference]:
+        """Return what is wrong with the points of one metric. Raise StoreError, CorruptRow."""
+        newest = NewestValues(self._tag)
+        found: list[Difference] = []
+
+        async def compare(points: Columns, lookup: TextLookup) -> None:
+            marked = await trio.to_thread.run_sync(newest.find, points, lookup)
+            newest.add(marked)
+            places = newest.places(marked.numbers.tolist())
+            stored = await trio.to_thread.run_sync(_by_place, points, places)
+            found.extend(await self._settled(ENTITIES.name, stored))
+            self._on_points(len(points.series))
+
+        await read_metric(self._reader, metric, span, compare, self._on_warning)
+        numbers = newest.numbers()
+        places = newest.places(numbers.tolist())
+        found += await self._settled(NEWEST.name, _by_place(newest.points(numbers), places))
+        return found
+
+    async def _settled(self, table: str, stored: Series) -> list[Difference]:
+        """Compare points with a table, and a second time if they differ."""
+        found = await self._compare(table, stored)
+        if not found:
+            return []
+        await self._settle()
+        wrong = {one.place for one in found}
+        return await self._compare(table, {place: points for place, points in stored.items() if place in wrong})
+
+    async def _compare(self, table: str, stored: Series) -> list[Difference]:
+        entities: dict[bytes, list[Place]] = {}
+        for place in stored:
+            entities.setdefault(place.entity, []).append(place)
+        names = list(entities)
+        found: list[Difference] = []
+        for at in range(0, len(names), COMPARED_ROWS):
+            part = names[at : at + COMPARED_ROWS]
+            places = [place for name in part for place in entities[name]]
+            times = [time for place in places for time in (min(stored[place]), max(stored[place]))]
+            until = {"until_ms": max(times) + 1} if table == ENTITIES.name else {}
+            wanted = Wanted(min(times), columns={place.column for place in places}, **until)
+            rows = await self._cells.get(table, part, wanted)
+            kept = await trio.to_thread.run_sync(_numbers_of, rows)
+            differ = _differences if table == ENTITIES.name else _stale
+            for place in places:
+                found += differ(place, stored[place], kept.get(place, {}))
+            await trio.lowlevel.checkpoint()
+        return found
+
+
+def _by_place(points: Columns, places: Mapping[int, Place]) -> Series:
+    """Return the numbers of points by place and time. Of equal times the last one counts."""
+    found: dict[Place, dict[int, Number]] = {place: {} for place in places.values()}
+    values = point_values(points.flags, points.bits)
+    for number, time_ms, value in zip(points.series.tolist(), (points.instants >> 1).tolist(), values, strict=True):
+        if number in places:
+            found[places[number]][time_ms] = decode_number(*split_point_value(value))
+    return {place: numbers for place, numbers in found.items() if numbers}
+
+
+def _numbers_of(rows: Mapping[bytes, Iterable[Cell]]) -> Series:
+    """Return the numbers in the cells of rows. An unreadable one is not equal to any."""
+    found: dict[Place, dict[int, Number]] = {}
+    for row, cells in rows.items():
+        for column, value, time_ms in cells:
+            try:
+                number = decode_number(*split_point_value(value))
+            except CorruptRow:
+                number = np.nan
+            found.setdefault(Place(row, column), {})[time_ms] = number
+    return found
+
+
+def _differences(place: Place, stored: Mapping[int, Number], kept: Mapping[int, Number]) -> list[Difference]:
+    """Compare the points of one series."""
+    first, last = min(stored), max(stored)
+    found = [
+        Difference("different" if time_ms in kept else "missing", place, time_ms)
+        for time_ms, number in stored.items()
+        if kept.get(time_ms) != number
+    ]
+    return found + [Difference("extra", place, at) for at in kept if first < at < last and at not in stored]
+
+
+def _stale(place: Place, stored: Mapping[int, Number], kept: Mapping[int, Number]) -> list[Difference]:
+    """Compare the newest point of one series. One that is newer than the stored points is right: it may be new."""
+    [(time_ms, number)] = stored.items()
+    if any(at > time_ms for at in kept) or kept.get(time_ms) == number:
+        return []
+    return [Difference("newest", place, time_ms)]
