@@ -1,6 +1,7 @@
 """The tables of entities on HBase with a gateway of Thrift 2: created, written by the daemon, and read."""
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,27 @@ def test_years_of_points_and_the_newest_are_in_hbase(tsd: Tsd, hbase: RunningHba
     assert found.points == {("one", "house.size"): points}
     assert found.newest == {("one", "house.size"): points[-1:]}
     assert len(tsd.lines("house.size")) == len(times)
+
+
+def test_points_and_metadata_wait_while_thrift_2_is_away(tsd: Tsd, hbase: RunningHbase) -> None:
+    assert tsd.run("create-tables").status == 0
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and does not listen
+        away = tsd.but({"tsd.storage.hbase.thrift2": f"127.0.0.1:{closed.getsockname()[1]}"})
+        with away.serve() as daemon:
+            lines = b"".join(b"put m %d %d host=h\n" % (PAST_S + at, at) for at in range(20))
+            assert daemon.send_lines(lines + b"meta h rack=r1\n") == b"synced 21\n"
+            daemon.await_event("store.unavailable")
+            stats = daemon.stats()
+            assert (stats["ledger.received"], stats["ledger.stored"]) == (21, 0)
+            daemon.kill()
+    with tsd.serve() as daemon:
+        daemon.flush()
+        assert daemon.stats()["ledger.stored"] == 21
+    found = stored_entities(tsd.folder, tsd.settings)
+    assert found.points == {("h", "m"): [((PAST_S + at) * 1000, at) for at in range(20)]}
+    assert found.newest == {("h", "m"): [((PAST_S + 19) * 1000, 19)]}
+    assert found.metadata == {"h": {"rack": "r1"}}
 
 
 def test_tables_are_filled_and_checked_by_commands(tsd: Tsd, hbase: RunningHbase) -> None:
