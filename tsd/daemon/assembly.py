@@ -53,6 +53,8 @@ def build_daemon(
     hold_hours = config.hold_open_hours and config.join_points and not store.capabilities.shared
     ingest = build_ingest(config, known, tables, load, now_ms, hold_hours=hold_hours)
     query = build_query(config, tables.reader, ingest.writer.write_metric, load, now_ms, open_points=ingest.writer)
+    if tables.entities is not None:
+        tables.entities.include_open_points(ingest.writer)
     access = build_access(config, now_ms)
     control = DaemonControl(drop_caches, stop.set, statistics, stats_tags, stats)
     api = ApiParts(config, store, tables, ingest, query, access, control, now_ms)

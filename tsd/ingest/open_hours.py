@@ -183,6 +183,22 @@ def points_of(metric: bytes, parts: Sequence[Columns | PackedPoints], table: Ser
     return columns._replace(series=index_of[columns.series]), numbers
 
 
+def points_of_series(numbers: Int32, parts: Sequence[Columns | PackedPoints]) -> Columns:
+    """Return the points of series, those of each in order of arrival. Safe to call in a thread while no series is
+    evicted."""
+    highest = max([int(numbers.max()), *(part.highest_series for part in parts if isinstance(part, PackedPoints))])
+    wanted = np.zeros(highest + 1, np.bool_)
+    wanted[numbers] = True
+    found = []
+    for part in parts:
+        if isinstance(part, PackedPoints):
+            found.append(part.of_series(wanted))
+        else:
+            inside = np.minimum(part.series, highest)
+            found.append(part.at(wanted[inside] & (part.series <= highest)))
+    return joined_columns(found)
+
+
 def points_between(
     packed: Sequence[PackedPoints],
     parts: Sequence[Columns],

@@ -98,6 +98,7 @@ class PackedPoints:
         self._chunks = chunks
         self.points = sum(chunk.points for chunk in chunks)
         self.size = sum(chunk.size for chunk in chunks)  # bytes of memory
+        self.highest_series = max(int(_decoded(chunk.series, chunk.rows).max()) for chunk in chunks)
 
     @property
     def ends(self) -> list[tuple[Place, int]]:
@@ -113,6 +114,15 @@ class PackedPoints:
         return joined_columns(
             [chunk.unpack() for chunk in self._chunks if chunk.first.metric <= metric <= chunk.last.metric]
         )
+
+    def of_series(self, wanted: Bool) -> Columns:
+        """Return the points of series, those of each in order of arrival. `wanted` is a mask by number."""
+        found = []
+        for chunk in self._chunks:
+            if wanted[_decoded(chunk.series, chunk.rows)].any():
+                columns = chunk.unpack()
+                found.append(columns.at(wanted[columns.series]))
+        return joined_columns(found)
 
     def between(self, after: Place | None, last: Place | None) -> Columns:
         """Return all points of series after `after` up to `last`, and some of other series. None: without a bound."""

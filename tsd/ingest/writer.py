@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import trio
 
-from tsd.codec.points import Columns, joined_columns
+from tsd.codec.points import Columns, Int32, joined_columns, no_columns
 from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreError
 from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, LineCounts, absorb_whole
 from tsd.ingest.journal.disk import unused, write_new
@@ -29,7 +29,7 @@ from tsd.ingest.journal.journal import Journal, Segment
 from tsd.ingest.journal.segment import Block, Damage
 from tsd.ingest.limits import RefusedLine
 from tsd.ingest.lines import POINT_BYTES
-from tsd.ingest.open_hours import OpenHour, OpenHours, pack_parts, points_between, points_of, split
+from tsd.ingest.open_hours import OpenHour, OpenHours, pack_parts, points_between, points_of, points_of_series, split
 from tsd.ingest.open_rows import OpenRows
 from tsd.ingest.packed_points import PackedPoints, slices
 from tsd.ingest.rollups import Summaries
@@ -427,14 +427,29 @@ class Writer:
             return None
         return OpenPoints(columns, table.keys(numbers))
 
-    def _parts_with(self, metric: bytes) -> list[Columns | PackedPoints] | None:
+    async def open_series(self, numbers: Int32) -> Columns:
+        """Return the points of series that are not stored, see `OpenSeriesSource`."""
+        if not len(numbers):
+            return no_columns()
+        if self._parts_with(None) is None:
+            await self.flush_due()
+        while (parts := self._parts_with(None)) is not None:
+            evicted = self._evicted
+            columns = await trio.to_thread.run_sync(points_of_series, numbers, parts)
+            if evicted == self._evicted:  # else numbers may have been reused during the search
+                return columns
+        return no_columns()
+
+    def _parts_with(self, metric: bytes | None) -> list[Columns | PackedPoints] | None:
         """Return all points that are not stored, those of one hour in order of arrival. None: some are only in the
         journal, or a metric has rollups or histograms."""
-        if not self._rows.complete or self._rows.has_summaries(metric):
+        if not self._rows.complete or (metric is not None and self._rows.has_summaries(metric)):
             return None
         parts: list[Columns | PackedPoints] = []
         for window in self._windows:
-            if window.parts is None or (window.summaries is not None and metric in window.summaries.metrics):
+            if window.parts is None:
+                return None
+            if metric is not None and window.summaries is not None and metric in window.summaries.metrics:
                 return None
             parts += [*window.packed, *window.parts]
         for hour in self._hours:

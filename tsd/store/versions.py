@@ -139,9 +139,16 @@ class VersionedCells(Protocol):
         ...
 
     async def page_columns(
-        self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL
+        self,
+        table: str,
+        start: bytes,
+        stop: bytes | None,
+        *,
+        limit: int,
+        wanted: Wanted = ALL,
+        limit_bytes: int | None = None,
     ) -> VersionPage:
-        """Do the same as `page`."""
+        """Do the same as `page`. Raise TooManyVersions as `get_columns`."""
         ...
 
 
@@ -173,11 +180,20 @@ class CellwiseColumns:
         return columns
 
     async def page_columns(
-        self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL
+        self,
+        table: str,
+        start: bytes,
+        stop: bytes | None,
+        *,
+        limit: int,
+        wanted: Wanted = ALL,
+        limit_bytes: int | None = None,
     ) -> VersionPage:
         """See VersionedCells."""
         page = await self.page(table, start, stop, limit=limit, wanted=wanted)
-        return VersionPage(columns_of(page.rows), page.next_start)
+        columns = columns_of(page.rows)
+        check_size(columns.size, limit_bytes)
+        return VersionPage(columns, page.next_start)
 
 
 def check_size(size: int, limit_bytes: int | None) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
 from tsd.codec.entity.records import YEARS_MS, EntitySeries
+from tsd.codec.points import Columns, Int32
 
 POINTS_END_MS = YEARS_MS  # times of points are before it
 METADATA_METRIC = b""  # stands for metadata where a window names its metrics
@@ -28,6 +29,14 @@ class EntityPage(NamedTuple):
     next_start: bytes | None
 
 
+class OpenSeriesSource(Protocol):
+    """Accepted points that the store lacks, by the numbers of their series."""
+
+    async def open_series(self, numbers: Int32) -> Columns:
+        """Return the points of series, those of each in order of arrival. What memory lacks is written first."""
+        ...
+
+
 class Entities(Protocol):
     """All data of one entity, and the newest values of all entities. Calls raise StoreError, and CorruptRow."""
 
@@ -40,14 +49,28 @@ class Entities(Protocol):
         versions: int | None = None,
         limit_bytes: int | None = None,
     ) -> Entity | None:
-        """Return the stored points of an entity from `start_ms` to before `end_ms`, of each series the newest
+        """Return the points of an entity from `start_ms` to before `end_ms`, of each series the newest
         `versions` (None: all), and its metadata. None if it has neither. Without an end this is one call of the
         store. Raise TooManyVersions once the points take more than about `limit_bytes` in the store."""
         ...
 
-    async def scan(self, start: bytes, stop: bytes | None, start_ms: int, end_ms: int, *, limit: int) -> EntityPage:
-        """Return the stored points of up to `limit` entities, from the name `start` to before `stop` (None: without
-        end), and of these points those from `start_ms` to before `end_ms`. One call of the store."""
+    async def scan(
+        self,
+        start: bytes,
+        stop: bytes | None,
+        start_ms: int,
+        end_ms: int,
+        *,
+        limit: int,
+        limit_bytes: int | None = None,
+    ) -> EntityPage:
+        """Return the points of up to `limit` entities, from the name `start` to before `stop` (None: without end), and
+        of these points those from `start_ms` to before `end_ms`. One call of the store. Raise TooManyVersions as
+        `read`."""
+        ...
+
+    def include_open_points(self, source: OpenSeriesSource) -> None:
+        """Let `read` and `scan` return points that are accepted and not stored yet."""
         ...
 
     async def newest(self, start: bytes, stop: bytes | None, *, limit: int) -> EntityPage:

@@ -192,10 +192,10 @@ class VersionView:
             yield from self._row(row, prefix, wanted, found)
         return found.columns()
 
-    def page(self, start: bytes, limit: int, wanted: Wanted) -> Generator[None, None, VersionPage]:
+    def page(self, start: bytes, limit: int, wanted: Wanted, found: _Gathered) -> Generator[None, None, VersionPage]:
         """Return up to `limit` rows with wanted versions from `start` on. The page ends early with the row that brings
         it to PAGE_BYTES."""
-        found, rows = _Gathered(), 0
+        rows = 0
         self._at.seek(row_prefix(start))
         while self._at.valid():
             row, prefix = split_key(self._at.key())
@@ -382,14 +382,21 @@ class EmbeddedVersions:
         return {row.key: row.cells for row in await trio.to_thread.run_sync(_rows_of, columns)}
 
     async def page_columns(
-        self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL
+        self,
+        table: str,
+        start: bytes,
+        stop: bytes | None,
+        *,
+        limit: int,
+        wanted: Wanted = ALL,
+        limit_bytes: int | None = None,
     ) -> VersionPage:
         """See VersionedCells. All rows of a page are from one snapshot."""
         if stop is not None and start >= stop:
             await trio.lowlevel.checkpoint()
             return VersionPage(_Gathered().columns(), None)
         return await self._engine.read_in_steps(
-            lambda database: database.version_view(table, stop).page(start, limit, wanted)
+            lambda database: database.version_view(table, stop).page(start, limit, wanted, _Gathered(limit_bytes))
         )
 
     async def page(self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL) -> Page:

@@ -55,7 +55,7 @@ class NewestValues:
             np.zeros(INITIAL_ROOM, np.int64),
         )
         self._places: dict[int, Place] = {}
-        self._entities: dict[bytes, dict[bytes, int]] = {}  # by entity and column: the series' number
+        self._entities: dict[bytes, dict[int, bytes]] = {}  # columns by entity and number; some may be the same
         self._names: list[bytes] | None = None  # of the entities, sorted; None: not sorted yet
 
     def find(self, columns: Columns, series: SeriesLookup) -> Newest:
@@ -112,7 +112,7 @@ class NewestValues:
         if columns is None:
             columns = self._entities[place.entity] = {}
             self._names = None
-        columns[place.column] = number
+        columns[number] = place.column
 
     def _forget(self, number: int) -> None:
         """Forget the series that had a number before; its points are stored."""
@@ -120,8 +120,7 @@ class NewestValues:
         if place is None:
             return
         columns = self._entities[place.entity]
-        if columns.get(place.column) == number:
-            del columns[place.column]
+        del columns[number]
         if not columns:
             del self._entities[place.entity]
             self._names = None
@@ -153,8 +152,8 @@ class NewestValues:
         """Return the newest points of series."""
         return self._points.at(numbers)
 
-    def of_entity(self, name: bytes) -> dict[bytes, int]:
-        """Return the numbers of an entity's series by their columns."""
+    def of_entity(self, name: bytes) -> dict[int, bytes]:
+        """Return the columns of an entity's series by their numbers."""
         return self._entities.get(name, {})
 
     def names(self, start: bytes, stop: bytes | None) -> Iterator[bytes]:

@@ -3,7 +3,7 @@
 They need a store whose cells keep versions. Every write may be repeated and may come in any order.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import islice
 from typing import NamedTuple
@@ -30,8 +30,9 @@ from tsd.codec.points import Bool
 from tsd.errors import WrongTable
 from tsd.store import Family, Table, VersionedCells
 from tsd.store.versions import UNBOUNDED, VersionColumns, VersionPut, Wanted
-from tsd.tables.entities import Entities, Entity, EntityPage
-from tsd.tables.entity.newest import NewestValues
+from tsd.tables.entities import Entities, Entity, EntityPage, OpenSeriesSource
+from tsd.tables.entity.encode import encode
+from tsd.tables.entity.newest import NewestValues, Place
 
 ENTITIES = Table("tsdb-entity", (Family(SERIES, UNBOUNDED), Family(METADATA)))
 NEWEST = Table("tsdb-current", (Family(SERIES),))
@@ -55,6 +56,7 @@ class EntityTables(Entities):
         """`newest`: newest values that may not be stored yet."""
         self._cells = cells
         self._newest = newest
+        self._open: OpenSeriesSource | None = None
 
     async def create(self) -> list[str]:
         """Create the missing tables and return their names."""
@@ -107,7 +109,17 @@ class EntityTables(Entities):
         versions: int | None = None,
         limit_bytes: int | None = None,
     ) -> Entity | None:
-        """See Entities."""
+        """See Entities. Open points are taken before the store is read: they may be written in between."""
+        opened = (await self._open_points([name], start_ms, end_ms)).get(name)
+        stored = await self._stored(name, start_ms, end_ms, versions, limit_bytes)
+        if stored is None:
+            stored = None if opened is None else Entity(name, {}, {})
+        return None if stored is None else await trio.to_thread.run_sync(_with_open, stored, opened, versions)
+
+    async def _stored(
+        self, name: bytes, start_ms: int, end_ms: int | None, versions: int | None, limit_bytes: int | None
+    ) -> Entity | None:
+        """Return the stored points and the metadata of an entity."""
         if end_ms is None:
             return await self._read(name, Wanted(start_ms, versions=versions), limit_bytes)
         found: dict[str, Entity | None] = {}
@@ -128,11 +140,56 @@ class EntityTables(Entities):
         found = await _entities(columns)
         return found[0] if found else None
 
-    async def scan(self, start: bytes, stop: bytes | None, start_ms: int, end_ms: int, *, limit: int) -> EntityPage:
+    async def scan(
+        self,
+        start: bytes,
+        stop: bytes | None,
+        start_ms: int,
+        end_ms: int,
+        *,
+        limit: int,
+        limit_bytes: int | None = None,
+    ) -> EntityPage:
         """See Entities."""
+        names = [] if self._newest is None else list(islice(self._newest.names(start, stop), limit + 1))
+        opened = await self._open_points(names, start_ms, end_ms)
         wanted = Wanted(start_ms, min(end_ms, YEARS_MS))
-        page = await self._cells.page_columns(ENTITIES.name, start, stop, limit=limit, wanted=wanted)
-        return EntityPage(await _entities(page.columns), page.next_start)
+        page = await self._cells.page_columns(
+            ENTITIES.name, start, stop, limit=limit, wanted=wanted, limit_bytes=limit_bytes
+        )
+        stored = {entity.name: entity for entity in await _entities(page.columns)}
+        ends = [name for name in (page.next_start, *names[limit:]) if name is not None]
+        end = min(ends, default=None)
+        merged = sorted({*stored, *opened})
+        whole = [name for name in merged if end is None or name < end]
+        if len(whole) > limit:
+            end = whole[limit]
+        none = Entity(b"", {}, {})
+
+        def join() -> list[Entity]:
+            chosen = [(name, stored.get(name, none._replace(name=name))) for name in whole[:limit]]
+            return [_with_open(entity, opened.get(name), None) for name, entity in chosen]
+
+        return EntityPage(await trio.to_thread.run_sync(join), end)
+
+    def include_open_points(self, source: OpenSeriesSource) -> None:
+        """See Entities."""
+        self._open = source
+
+    async def _open_points(self, names: Sequence[bytes], start_ms: int, end_ms: int | None) -> dict[bytes, Entity]:
+        """Return the points of entities that are not stored, of those entities that have any in the range."""
+        if self._open is None or self._newest is None:
+            return {}
+        places = {
+            number: Place(name, column) for name in names for number, column in self._newest.of_entity(name).items()
+        }
+        columns = await self._open.open_series(np.fromiter(places, np.int32, len(places)))
+        times = columns.instants >> 1
+        columns = columns.at((times >= start_ms) & (times < (YEARS_MS if end_ms is None else end_ms)))
+        if not len(columns.series):
+            return {}
+        found = await trio.to_thread.run_sync(lambda: _decoded(encode(columns, places)))
+        return {entity.name: entity for entity in found}
 
     async def newest(self, start: bytes, stop: bytes | None, *, limit: int) -> EntityPage:
         """Return the newest value of each series of up to `limit` entities, from the name `start` to before `stop`."""
@@ -152,16 +209,40 @@ class EntityTables(Entities):
         """Return the newest values of entities in memory."""
         assert self._newest is not None
         places = [(name, numbers) for name in names if (numbers := self._newest.of_entity(name))]
-        chosen = [number for _, numbers in places for number in numbers.values()]
+        chosen = [number for _, numbers in places for number in numbers]
         if not chosen:
             return {}
         points = self._newest.points(np.array(chosen, np.int32))
         lengths, values = join_values(points.flags, points.bits)
         pairs = iter(zip((points.instants >> 1).tolist(), split_values(np.cumsum(lengths), values), strict=True))
-        return {
-            name: Entity(name, {}, {_series_of(column): [pair] for column, pair in zip(numbers, pairs, strict=False)})
-            for name, numbers in places
-        }
+        return {name: Entity(name, {}, _newest_series(numbers, pairs)) for name, numbers in places}
+
+
+def _newest_series(
+    columns: Mapping[int, bytes], pairs: Iterator[tuple[int, int | float]]
+) -> dict[EntitySeries, list[tuple[int, int | float]]]:
+    """Return the next newest points by series. Two numbers may be the same series."""
+    found: dict[EntitySeries, list[tuple[int, int | float]]] = {}
+    for column in columns.values():
+        pair, series = next(pairs), _series_of(column)
+        if series not in found or found[series][0][0] <= pair[0]:
+            found[series] = [pair]
+    return found
+
+
+def _with_open(stored: Entity, opened: Entity | None, versions: int | None) -> Entity:
+    """Return an entity with its open points. Of two points of one time the open one counts."""
+    if opened is None:
+        return stored
+    series = dict(stored.series)
+    for one, points in opened.series.items():
+        before = series.get(one, [])
+        if before and points and before[-1][0] >= points[0][0]:
+            merged = sorted(dict([*before, *points]).items())
+        else:
+            merged = before + points
+        series[one] = merged if versions is None else merged[-versions:]
+    return stored._replace(series=series)
 
 
 def _later(stored: Entity | None, newer: Entity | None) -> Entity:

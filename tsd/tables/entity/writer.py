@@ -7,13 +7,12 @@ the two, the replay writes both again.
 import numpy as np
 import trio
 
-from tsd.codec.entity.records import join_values
-from tsd.codec.points import Columns, Int32, sort_columns
+from tsd.codec.points import Columns, Int32
 from tsd.lazy import LazyLogger
 from tsd.store import VersionedCells
-from tsd.store.versions import VersionColumns
+from tsd.tables.entity.encode import encode
 from tsd.tables.entity.metadata import MetadataWriter
-from tsd.tables.entity.newest import NewestValues, Place
+from tsd.tables.entity.newest import NewestValues
 from tsd.tables.entity.tables import ENTITIES, NEWEST
 from tsd.tables.writing import PointWriter, SeriesLookup, SummaryWriter
 
@@ -79,26 +78,3 @@ class EntityWriter(PointWriter):
             part = chosen[at : at + SLICE]
             newest, some = self._newest.points(part), {number: places[number] for number in part.tolist()}
             await self._cells.put_columns(NEWEST.name, await trio.to_thread.run_sync(encode, newest, some))
-
-
-def encode(points: Columns, places: dict[int, Place]) -> VersionColumns:
-    """Return the cells of those points that have a place. Of points with one place and time the last to arrive is
-    kept."""
-    highest = max(places)
-    number_of = np.full(max(int(points.series.max()), highest) + 1, -1, np.int32)
-    first: dict[Place, int] = {}  # several series may have one place: their tags are in another order
-    numbers = np.fromiter((first.setdefault(place, number) for number, place in places.items()), np.int32, len(places))
-    number_of[np.fromiter(places, np.int32, len(places))] = numbers
-    numbers = number_of[points.series]
-    if len(first) < len(places) or (numbers < 0).any():
-        points = points._replace(series=numbers).at(numbers >= 0)
-    ordered = sort_columns(points, join=True)
-    lengths, values = join_values(ordered.flags, ordered.bits)
-    starts = np.flatnonzero(np.diff(ordered.series, prepend=-1))
-    return VersionColumns(
-        [places[number] for number in ordered.series[starts].tolist()],
-        np.append(starts, len(ordered.series)),
-        ordered.instants >> 1,
-        np.cumsum(lengths),
-        values,
-    )
