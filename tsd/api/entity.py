@@ -1,4 +1,5 @@
-"""`/api/entity/NAME`: all series and the metadata of one entity. `/api/entity`: the newest values of all entities.
+"""`/api/entity/NAME`: all series and the metadata of one entity. `/api/entity`: the newest values of all entities, and
+with a start the series of many.
 
 An entity is the value of the tag `tsd.entity.tag`, such as a host. Times in answers are Unix milliseconds.
 """
@@ -15,11 +16,15 @@ from tsd.api.entity_answers import (
     POINT_BYTES,
     InventoryRequest,
     Kept,
+    ManyRequest,
     choose,
+    choose_series,
     inventory_chunks,
+    many_chunks,
     point_count,
     prefix_stop,
     read_inventory,
+    read_many,
     read_range,
     respond,
     select_series,
@@ -33,10 +38,11 @@ from tsd.errors import BadLine, Refused, StoreDown, TooManyVersions
 from tsd.query.engine import QueryEngine
 from tsd.query.limits import MemoryShare
 from tsd.server.http.messages import Endpoint, Request, Response
-from tsd.tables.entities import METADATA_METRIC, Entities, Entity
+from tsd.tables.entities import METADATA_METRIC, POINTS_END_MS, Entities, Entity
 
 CONCURRENT_READS = 4  # rows that are read at a time: their memory counts once they are read
 PAGE_ENTITIES = 200  # of one call of the store
+PAGE_SHARE = 8  # a page of many entities ends once it takes 1/8 of the memory of queries
 STORED_BYTES = 18  # of a point in the store, with its time
 
 
@@ -81,7 +87,9 @@ class EntityEndpoint:
         if not (self._access.may_read if method == "GET" else self._access.may_write):
             raise Refused(403, "Not allowed in this mode", f"got {method}, which tsd.mode does not allow")
         if method == "GET":
-            return await (self._inventory(request) if name is None else self._entity(request, name))
+            if name is not None:
+                return await self._entity(request, name)
+            return await (self._many(request) if request.has("start") else self._inventory(request))
         if name is None:
             raise Refused(400, "Missing name of an entity", f"got {method} {request.path}, wanted /api/entity/NAME")
         try:
@@ -119,6 +127,43 @@ class EntityEndpoint:
         if not page.entities:
             raise Refused(404, f"Unknown entity: {name.decode('latin-1')}")
         return Entity(name, {}, {})
+
+    async def _many(self, request: Request) -> Response:
+        """Return the series of many entities."""
+        wanted = read_many(request, self._now_ms())
+        share = self._engine.memory.share()
+        try:
+            async with self._reads:
+                found, next_name = await self._scan_many(wanted, share)
+            count = sum(map(point_count, found))
+            return await respond(partial(many_chunks, found, next_name), count, self._engine, share)
+        except BaseException:
+            share.release()
+            raise
+
+    async def _scan_many(self, wanted: ManyRequest, share: MemoryShare) -> tuple[list[Entity], bytes | None]:
+        """Return the entities of a page, and the name that starts the next one. A page that takes much memory ends
+        early."""
+        found: list[Entity] = []
+        at: bytes | None = wanted.first
+        stop, most = prefix_stop(wanted.prefix), self._engine.memory.limit // PAGE_SHARE
+        while at is not None and len(found) < wanted.limit and share.held < most:
+            try:
+                page = await self._entities.scan(
+                    at,
+                    stop,
+                    wanted.range.start_ms,
+                    POINTS_END_MS if wanted.range.end_ms is None else wanted.range.end_ms,
+                    limit=min(PAGE_ENTITIES, wanted.limit - len(found)),
+                    limit_bytes=self._limit_bytes,
+                )
+            except TooManyVersions as error:
+                raise Refused(413, "Too many points", str(error)) from error
+            at = page.next_start
+            share.add(sum(map(point_count, page.entities)) * POINT_BYTES)
+            chosen = await self._engine.workers.run(partial(choose_series, page.entities, wanted.range))
+            found += chosen
+        return found, at
 
     async def _inventory(self, request: Request) -> Response:
         """Return the newest values of entities."""

@@ -21,6 +21,7 @@ from tsd.tables.entities import POINTS_END_MS, Entity
 MOST_VERSIONS = 100_000  # points of one series in an answer
 MOST_ENTITIES = 10_000  # in an answer
 DEFAULT_ENTITIES = 1000
+DEFAULT_MANY = 100  # entities in an answer with their series
 MOST_PATTERNS = 100
 DEFAULT_START = "1d-ago"
 POINT_BYTES = 250  # of a point while its answer is made: a cell, numbers and JSON
@@ -38,6 +39,15 @@ class RangeRequest(NamedTuple):
     metrics: Sequence[str]  # patterns; empty: all
     versions: int | None  # the newest so many points of each series; None: all
     limit: int | None  # series
+
+
+class ManyRequest(NamedTuple):
+    """A request for the series of many entities."""
+
+    range: RangeRequest
+    prefix: bytes
+    first: bytes  # name at which the page starts
+    limit: int  # entities
 
 
 class InventoryRequest(NamedTuple):
@@ -75,11 +85,20 @@ def read_range(request: Request, now_ms: int) -> RangeRequest:
     return RangeRequest(start, end, _patterns(request), versions, _count(request, "limit", None))
 
 
+def read_many(request: Request, now_ms: int) -> ManyRequest:
+    """Return the request for the series of many entities. Raise Refused."""
+    for name in ("order", "max_age", "stale", "versions"):
+        if request.has(name):
+            raise Refused(400, f"Invalid parameter {name}", f"got {name} and start, wanted one of them")
+    prefix = _encoded(request, "prefix")
+    limit = _count(request, "limit", MOST_ENTITIES) or DEFAULT_MANY
+    return ManyRequest(read_range(request, now_ms), prefix, max(prefix, _encoded(request, "from")), limit)
+
+
 def read_inventory(request: Request, now_ms: int) -> InventoryRequest:
     """Return the request for newest values. Raise Refused."""
-    for name in ("start", "end"):
-        if request.has(name):
-            raise Refused(400, f"Invalid parameter {name}", f"got {name}, wanted it with /api/entity/NAME only")
+    if request.has("end"):
+        raise Refused(400, "Missing parameter start", "got end without start, wanted both, or none for newest values")
     prefix = _encoded(request, "prefix")
     metric, descending = _order(request)
     if metric is not None and request.has("from"):
@@ -190,6 +209,12 @@ def select_series(found: Entity, wanted: RangeRequest) -> tuple[Entity, int]:
     return found._replace(series={series: found.series[series] for series in chosen}), len(matching) - len(chosen)
 
 
+def choose_series(entities: Sequence[Entity], wanted: RangeRequest) -> list[Entity]:
+    """Return those entities that have wanted series, with these series. Raise Refused for too many points of one."""
+    chosen = [select_series(entity, wanted._replace(limit=None))[0] for entity in entities]
+    return [entity for entity in chosen if entity.series]
+
+
 def choose(entities: Sequence[Entity], wanted: InventoryRequest) -> list[Kept]:
     """Return the wanted ones of some entities, with their wanted series."""
     return [kept for entity in entities if (kept := _chosen(entity, wanted)) is not None]
@@ -224,11 +249,25 @@ def series_chunks(found: Entity, omitted: int) -> Iterator[bytes]:
     """Yield the JSON of an entity."""
     encode = msgspec.json.encode
     head = encode({"entity": found.name.decode("latin-1"), "metadata": found.metadata, "omitted": omitted})
+    yield from _joined(head[:-1] + b',"series":[', _series(found))
+
+
+def many_chunks(entities: Sequence[Entity], next_name: bytes | None) -> Iterator[bytes]:
+    """Yield the JSON of the series of many entities."""
+    encode = msgspec.json.encode
+    head = encode({"next": None if next_name is None else next_name.decode("latin-1")})
     shown = (
-        encode({**_names(series.metric, series.tags), "dps": {str(time_ms): value for time_ms, value in points}})
-        for series, points in found.series.items()
+        b'%b,"series":[%b]}' % (encode({"entity": entity.name.decode("latin-1")})[:-1], b",".join(_series(entity)))
+        for entity in entities
     )
-    yield from _joined(head[:-1] + b',"series":[', shown)
+    yield from _joined(head[:-1] + b',"entities":[', shown)
+
+
+def _series(found: Entity) -> Iterator[bytes]:
+    """Yield the JSON of each series."""
+    for series, points in found.series.items():
+        dps = {str(time_ms): value for time_ms, value in points}
+        yield msgspec.json.encode({**_names(series.metric, series.tags), "dps": dps})
 
 
 def inventory_chunks(kept: Sequence[Kept], next_name: bytes | None) -> Iterator[bytes]:

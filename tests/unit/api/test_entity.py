@@ -129,6 +129,57 @@ async def test_newest_values(daemon: Running) -> None:
     assert await names(daemon, "order=net.in:asc") == ["web01"]
 
 
+async def test_series_of_many_entities(daemon: Running) -> None:
+    found = await answer(daemon, f"?prefix=web&{PAST}&metrics=sys.*")
+    mem = {"metric": "sys.mem", "tags": {}}
+    assert found == {
+        "next": None,
+        "entities": [
+            {"entity": "web01", "series": [{**CPU, "dps": DPS}, {**mem, "dps": {f"{PAST_S}000": 3}}]},
+            {"entity": "web02", "series": [{**mem, "dps": {f"{PAST_S}000": 8}}]},
+        ],
+    }
+    assert await names(daemon, f"{PAST}&end={PAST_S + 60}&metrics=net.in") == ["web01"]
+    assert await names(daemon, f"start={PAST_S + 60}") == ["web01"]
+    assert await names(daemon, f"start={PAST_S + 600}") == []
+
+
+async def test_open_points_are_in_series(daemon: Running) -> None:
+    now_s = now_ms() // 1000
+    times = [now_s - 2, now_s - 1]
+    for at, time_s in enumerate(times):
+        await daemon.send_lines(put("sys.cpu", time_s, at, "web01", " cpu=0") + put("open", time_s, at, "new"))
+        await daemon.daemon.ingest.writer.flush_due()
+    await daemon.send_lines(
+        put("sys.cpu", now_s, 5, "web01", " cpu=0") + put("sys.cpu", times[0], 9, "web01", " cpu=0")
+    )
+    opened = {f"{times[0]}000": 9, f"{times[1]}000": 1, f"{now_s}000": 5}
+    assert (await answer(daemon, f"/web01?{PAST}&metrics=sys.cpu"))["series"] == [{**CPU, "dps": DPS | opened}]
+    newest = dict(list(opened.items())[1:])
+    assert (await answer(daemon, f"/web01?{PAST}&versions=2&metrics=sys.cpu"))["series"] == [{**CPU, "dps": newest}]
+    part = {f"{times[1]}000": 1}
+    found = await answer(daemon, f"?start={times[1]}&end={now_s}")
+    assert [(one["entity"], one["series"][0]["dps"]) for one in found["entities"]] == [("new", part), ("web01", part)]
+    await daemon.daemon.ingest.writer.flush()
+    assert (await answer(daemon, f"/web01?{PAST}&metrics=sys.cpu"))["series"] == [{**CPU, "dps": DPS | opened}]
+
+
+async def test_pages_of_series(daemon: Running) -> None:
+    hosts = [f"h{n:03}" for n in range(50)]
+    await daemon.send_lines(b"".join(put("m", PAST_S, 1, host) for host in hosts[::2]))
+    await daemon.daemon.ingest.writer.flush()
+    await daemon.send_lines(b"".join(put("m", now_ms() // 1000, 1, host) for host in hosts[1::2]))
+    await daemon.daemon.ingest.writer.flush_due()
+    found: list[str] = []
+    start: str | None = ""
+    while start is not None:
+        page = await answer(daemon, f"?prefix=h&start={PAST_S}&limit=7&from={start}")
+        assert len(page["entities"]) <= 7
+        found += [one["entity"] for one in page["entities"]]
+        start = page["next"]
+    assert found == hosts
+
+
 async def test_silent_entities(daemon: Running) -> None:
     await daemon.send_lines(put("sys.mem", now_ms() // 1000, 4, "web02") + put("a.b", now_ms() // 1000, 1, "new"))
     await daemon.daemon.ingest.writer.flush_due()
@@ -196,7 +247,10 @@ async def test_an_answer_beyond_the_memory_limit_is_refused(tmp_path: Path) -> N
         "?max_age=old",
         "?stale=true",
         "?limit=10001",
-        "?start=1h-ago",
+        "?end=1h-ago",
+        "?start=20&end=10",
+        "?start=1h-ago&order=name",
+        "?start=1h-ago&versions=2",
         "?prefix=%E2%82%AC",
     ],
 )
