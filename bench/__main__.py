@@ -10,6 +10,7 @@ from bench import compact as compact_module
 from bench import copy as copy_module
 from bench import day as day_module
 from bench import disk as disk_module
+from bench import entity as entity_module
 from bench import fairness as fairness_module
 from bench import idle as idle_module
 from bench import ingest as ingest_module
@@ -65,6 +66,18 @@ def readme() -> None:
     if found is None:
         raise click.ClickException("no results: run scripts/bench all first")
     show_comparison(found)
+
+
+@bench.command()
+@click.option("--machines", default=1000, help="Machines with an hour of points.")
+@click.option("--metrics", default=100, help="Metrics of each.")
+@click.option("--step", default=60, help="Seconds between two points.")
+@click.option("--inventory", default=10_000, help="Machines with newest values of ten metrics.")
+@click.option("--hbase-machines", default=20, help="Machines with an hour of points on HBase; 0: without HBase.")
+@click.option("--rounds", default=50, help="Reads of each kind.")
+def entity(machines: int, metrics: int, step: int, inventory: int, hbase_machines: int, rounds: int) -> None:
+    """Measure reads of entities and newest values next to queries of OpenTSDB, and what the tables cost a point."""
+    entity_module.entity(entity_module.Size(machines, metrics, step, inventory), hbase_machines, rounds)
 
 
 @bench.command()

@@ -1,0 +1,262 @@
+"""Tables of entities: what they cost a point, and what reads take, next to queries of an OpenTSDB on the same HBase.
+
+One data set is an hour of some machines with many metrics each, the other the newest values of many machines. Both are
+in a past hour, so all points are in the store.
+"""
+
+import http.client
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import trio
+
+from bench.daemon import Daemon, serving
+from bench.peers import running_hbase, running_opentsdb
+from bench.report import machine, publish, spread, table
+from bench.telnet import Telnet
+from scripts.peers import hbase as hbase_peer
+from tsd.codec.points import Columns, Int32, Int64, joined_columns
+from tsd.config.loader import Given
+from tsd.daemon.settings import read_config
+from tsd.daemon.wiring import create_tables, opened_store
+from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.tables.entity.newest import NewestValues
+from tsd.tables.entity.tables import EntityTables
+from tsd.tables.entity.writer import EntityWriter
+from tsd.tables.writing import PointWriter, SeriesKeys, SeriesLookup, SeriesText, SummaryWriter
+
+START_S = 1_700_002_800  # the start of an hour
+HOUR_S = 3600
+NEWEST_METRICS = 10
+BATCH_LINES = 20_000
+WARM_UPS = 20
+
+
+class Size(NamedTuple):
+    """Amount of data."""
+
+    machines: int  # with an hour of points
+    metrics: int  # of each
+    step_s: int  # between two points
+    inventory: int  # machines with one point of each of NEWEST_METRICS
+
+
+def lines(size: Size) -> Iterator[bytes]:
+    """Yield put lines, in order of times."""
+    for time_s in range(START_S, START_S + HOUR_S, size.step_s):
+        for host in range(size.machines):
+            for metric in range(size.metrics):
+                yield b"put sys.m%03d %d %d.5 host=h%05d dc=eu" % (metric, time_s, (time_s + host) % 100, host)
+    for host in range(size.inventory):
+        for metric in range(NEWEST_METRICS):
+            yield b"put inv.m%d %d %d host=n%05d" % (metric, START_S, host % 250, host)
+
+
+def send(daemon: Daemon, size: Size) -> None:
+    """Send all lines, and return once they are stored."""
+    part: list[bytes] = []
+    count = 0
+    with Telnet(daemon.port) as telnet:
+        for line in lines(size):
+            part.append(line)
+            count += 1
+            if len(part) == BATCH_LINES:
+                assert not telnet.request(b"\n".join(part))
+                part = []
+        if part:
+            assert not telnet.request(b"\n".join(part))
+    daemon.flush()
+    daemon.await_stored(count)
+
+
+class Client:
+    """One connection to a system."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+
+    def get(self, path: str) -> bytes:
+        """Return the body of an answer."""
+        self._connection.request("GET", path)
+        answer = self._connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise SystemExit(f"{path}: {answer.status} {body[:500]!r}")
+        return body
+
+
+def timed(call: Callable[[], object], rounds: int) -> list[float]:
+    """Return how long calls take, in ms, after some that are not counted."""
+    for _ in range(WARM_UPS):
+        call()
+    taken = []
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        call()
+        taken.append((time.perf_counter() - begun) * 1000)
+    return taken
+
+
+def reads(daemon: Daemon, size: Size, rounds: int) -> dict[str, list[float]]:
+    """Return the times of reads, after checks of the answers."""
+    client = Client(daemon.port)
+    one = f"/api/entity/h{size.machines // 2:05d}?start={START_S}"
+    found = json.loads(client.get(one))["series"]
+    assert [len(series["dps"]) for series in found] == [HOUR_S // size.step_s] * size.metrics
+    newest = f"/api/entity?prefix=n&limit={size.inventory}"
+    entities = json.loads(client.get(newest))["entities"]
+    assert [len(entity["series"]) for entity in entities] == [NEWEST_METRICS] * size.inventory
+    return {
+        "all series of one machine": timed(lambda: client.get(one), rounds),
+        "newest values": timed(lambda: client.get(newest), max(rounds // 5, 3)),
+    }
+
+
+def queries(port: int, size: Size, rounds: int) -> dict[str, list[float]]:
+    """Return the times of the same reads as queries: a request for each metric, and one request with all."""
+    client = Client(port)
+    host = f"{{host=h{size.machines // 2:05d}}}"
+    span = f"/api/query?start={START_S}&end={START_S + HOUR_S - 1}"
+    paths = [f"{span}&m=sum:sys.m{metric:03d}{host}" for metric in range(size.metrics)]
+    [group] = json.loads(client.get(paths[0]))
+    assert len(group["dps"]) == HOUR_S // size.step_s
+    every = span + "".join(f"&m=sum:sys.m{metric:03d}{host}" for metric in range(size.metrics))
+    assert len(json.loads(client.get(every))) == size.metrics
+    return {
+        "all series of one machine": timed(lambda: [client.get(path) for path in paths], rounds),
+        "the same in one request": timed(lambda: client.get(every), rounds),
+    }
+
+
+class _Silent(PointWriter):
+    """Writes nothing: what remains is the cost of entities."""
+
+    @property
+    def cells(self) -> int:
+        return 0
+
+    @property
+    def summaries(self) -> SummaryWriter | None:
+        return None
+
+    async def write(self, points: Columns, series: SeriesLookup) -> None:
+        pass
+
+    async def record(self, points: Columns, series: SeriesLookup) -> None:
+        pass
+
+    async def sync(self) -> None:
+        pass
+
+
+class _Lookup:
+    """Series by their numbers."""
+
+    def __init__(self, size: Size) -> None:
+        self._texts = [
+            SeriesText(b"sys.m%03d" % metric, b"host=h%05d dc=eu" % host)
+            for host in range(size.machines)
+            for metric in range(size.metrics)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def keys(self, numbers: Int32) -> SeriesKeys:
+        return SeriesKeys.of(None for _ in numbers)
+
+    def text(self, number: int) -> SeriesText | None:
+        return self._texts[number]
+
+    def generations(self, numbers: Int32) -> Int64:
+        return np.ones(len(numbers), np.int64)
+
+
+async def _costs(folder: Path, size: Size) -> dict[str, float]:
+    """Return the CPU time in us a point of newest values in memory, and of both tables of the embedded store."""
+    store = await EmbeddedStore.open(folder, lambda: 1)
+    newest, lookup = NewestValues(b"host"), _Lookup(size)
+    await EntityTables(store.versioned_cells).create()
+    writer = EntityWriter(_Silent(), store.versioned_cells, newest)
+    chance, count = np.random.default_rng(1), len(lookup)
+    windows = [
+        Columns(
+            np.arange(count, dtype=np.int32),
+            np.full(count, time_s * 2000),
+            np.full(count, 11, np.uint8),
+            chance.random(count, np.float32).view(np.int32).astype(np.int64),
+        )
+        for time_s in range(START_S, START_S + HOUR_S, size.step_s)
+    ]
+    await writer.record(windows[0], lookup)
+    begun = time.process_time()
+    for window in windows[1:]:
+        await writer.record(window, lookup)
+    record_s = time.process_time() - begun
+    begun = time.process_time()
+    await writer.write(joined_columns(windows), lookup)
+    await store.sync()
+    write_s = time.process_time() - begun
+    await store.aclose()
+    return {
+        "newest values in memory": record_s * 1e6 / (len(windows) - 1) / count,
+        "both tables, whole hours": write_s * 1e6 / len(windows) / count,
+    }
+
+
+async def _create(settings: dict[str, str]) -> None:
+    config, _ = read_config(Given("benchmark", key, value) for key, value in settings.items())
+    async with opened_store(config) as store:
+        await create_tables(config, store, "NONE")
+
+
+def entity(size: Size, hbase_machines: int, rounds: int) -> None:
+    """Run it and publish the report. HBase has `hbase_machines` with an hour of points; 0: it is left out."""
+    entities = {"tsd.entity.enabled": "true", "tsd.core.auto_create_metrics": "true"}
+    taken: dict[str, dict[str, list[float]]] = {}
+    with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
+        folder = Path(name)
+        costs = trio.run(_costs, folder / "costs", size._replace(machines=min(size.machines, 200)))
+        with serving(folder / "embedded", entities) as daemon:
+            send(daemon, size)
+            taken["tsd, embedded"] = reads(daemon, size, rounds)
+        if hbase_machines:
+            few = size._replace(machines=hbase_machines)
+            base = stack.enter_context(running_hbase(folder / "hbase"))
+            second = f"127.0.0.1:{hbase_peer.read(folder / 'hbase').thrift2_port}"
+            settings = {**base.settings("entity"), **entities, "tsd.storage.hbase.thrift2": second}
+            trio.run(_create, settings)
+            with serving(folder / "on-hbase", settings) as daemon:
+                begun = base.cpu_s()
+                send(daemon, few)
+                costs["HBase's CPU time, all tables"] = (base.cpu_s() - begun) * 1e6 / sum(1 for _ in lines(few))
+                taken["tsd, HBase"] = reads(daemon, few, rounds)
+            peer = stack.enter_context(running_opentsdb(folder / "opentsdb", base, settings))
+            taken["OpenTSDB, HBase"] = queries(peer.port, few, rounds)
+    publish("entity", _report(size, hbase_machines, costs, taken), {"costs": costs, "taken": taken})
+
+
+def _report(size: Size, few: int, costs: dict[str, float], taken: dict[str, dict[str, list[float]]]) -> str:
+    names = list(dict.fromkeys(name for found in taken.values() for name in found))
+    rows: list[Sequence[str]] = [
+        [name, *(spread(found[name], 1) if name in found else "" for found in taken.values())] for name in names
+    ]
+    text = table(["ms", *taken], rows)
+    if few:
+        ours = statistics.median(taken["tsd, HBase"]["all series of one machine"])
+        theirs = [statistics.median(found) for found in taken["OpenTSDB, HBase"].values()]
+        text += f"\nOne read is {theirs[0] / ours:.1f} times as fast as {size.metrics} queries of OpenTSDB, "
+        text += f"{theirs[1] / ours:.1f} times as one request with all of them.\n"
+    shown = table(["µs of CPU a point", ""], [[name, f"{cost:.2f}"] for name, cost in costs.items()])
+    return (
+        f"{size.machines:,} machines (on HBase {few}) with {size.metrics} metrics, a point every {size.step_s} s for "
+        f"an hour; {size.inventory:,} machines with {NEWEST_METRICS} newest values, warm; {machine()}.\n\n"
+        f"{text}\n{shown}"
+    )
