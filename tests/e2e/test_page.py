@@ -17,6 +17,7 @@ from tests.e2e.test_authentication import Accounts
 from tests.e2e.test_collectd import collectd, node
 from tests.peers.needs import need_program
 from tsd.auth.roles import Role
+from tsd.daemon.settings import now_ms
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
@@ -181,6 +182,18 @@ def test_curve_is_hidden_and_shown_by_keyboard(daemon: Served, page: Page) -> No
     expect(page.locator("#graph .trace")).to_have_count(2)
 
 
+def test_curves_are_sorted_by_a_column(daemon: Served, page: Page) -> None:
+    page.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
+    assert list(shown(page)) == ["sys.cpu.user host=web01", "sys.cpu.user host=web02"]
+    page.get_by_role("button", name="Max").press("Enter")
+    assert list(curves(page)) == ["sys.cpu.user host=web02", "sys.cpu.user host=web01"]
+
+
+def test_wildcard_in_a_list_of_names_is_explained(daemon: Served, page: Page) -> None:
+    page.goto(address(daemon, graph("sum:sys.cpu.user{host=web01*|web02}")))
+    expect(page.locator("#message")).to_contain_text("regexp(^(web01.*|web02)$)")
+
+
 def test_removed_last_query_leaves_no_old_graph(daemon: Served, page: Page) -> None:
     page.goto(address(daemon, graph("sum:sys.cpu.user")))
     shown(page)
@@ -262,7 +275,7 @@ def test_stopped_daemon_is_told_in_its_own_view(page: Page, tmp_path: Path) -> N
         page.goto(address(served, "#view=daemon"))
         page.locator("#daemon-view h2").first.wait_for()
     page.locator("#message.error").wait_for()
-    expect(page.locator("#daemon-view")).to_have_class("stale")
+    expect(page.locator("#daemon-content")).to_have_class("stale")
 
 
 def test_many_series_leave_the_page_usable(daemon: Served, page: Page) -> None:
@@ -366,3 +379,81 @@ def test_collectd_values_appear(page: Page, tmp_path: Path) -> None:
         assert metric is not None
         page.goto(address(served, graph(f"sum:{metric}", span="start=15m-ago")))
         assert [name.split()[0] for name in shown(page)] == [metric]
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A daemon that keeps entities: 150 hosts that report, one that fell silent, and metadata of web001."""
+    settings = {"tsd.access.anonymous": "read,write", "tsd.entity.enabled": "true"}
+    with Tsd(tmp_path_factory.mktemp("hosts") / "state", settings).serve() as served:
+        now = now_ms() // 1000
+        lines = [
+            b"put %s %d %d host=web%03d%s\n" % (metric, now, value, host, tags)
+            for host in range(150)
+            for metric, value, tags in ((b"load", host, b""), (b"cpu", 1, b" cpu=0"), (b"cpu", 2, b" cpu=1"))
+        ]
+        served.send_lines(b"".join(lines) + b"put load %d 7 host=db001\n" % (now - 7200))
+        yield served
+
+
+def names(page: Page, heading: str) -> list[str]:
+    """Return the names in the inventory's table under a heading."""
+    part = page.locator("#inventory-content section").filter(has=page.get_by_role("heading", name=heading))
+    part.locator("tbody tr").first.wait_for()
+    page.locator("#inventory-content:not(.busy)").wait_for()
+    return part.locator("tbody td:first-child").all_inner_texts()
+
+
+def test_silent_host_comes_first_and_leads_to_its_page(hosts: Served, page: Page) -> None:
+    page.goto(address(hosts))
+    page.get_by_role("link", name="Inventory").click()
+    assert names(page, "Silent") == ["db001"]
+    assert names(page, "Reporting") == [f"web{host:03}" for host in range(100)]
+    expect(page.get_by_role("row", name="web007")).to_contain_text("1 … 2")
+    page.get_by_role("link", name="db001").press("Enter")
+    view = page.locator("#entity-content")
+    expect(view.locator(".bad")).to_contain_text("Silent")
+    expect(view.get_by_role("row").filter(has_text="load")).to_contain_text("7")
+    page.get_by_role("link", name="load").click()
+    assert shown(page)["load host=db001"][0] == "7"
+
+
+def test_inventory_is_paged_ordered_and_shared(hosts: Served, page: Page, browser: Browser) -> None:
+    page.goto(address(hosts, "#view=inventory"))
+    page.get_by_role("button", name="Next page").click()
+    until(lambda: names(page, "Reporting") == [f"web{host:03}" for host in range(100, 150)], "the second page")
+    page.get_by_role("button", name="load").press("Enter")
+    until(lambda: names(page, "Reporting")[0] == "web149", "the largest first")
+    page.locator("#inventory-view [data-field=prefix]").fill("web01")
+    page.keyboard.press("Enter")
+    until(lambda: names(page, "Reporting") == [f"web{host:03}" for host in range(19, 9, -1)], "a prefix")
+    page.get_by_role("heading", name="Silent for more than 10m: 0").wait_for()
+    with tab(browser, width=360, height=740) as phone:
+        phone.goto(page.url)
+        assert names(phone, "Reporting") == names(page, "Reporting")
+        assert phone.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_metadata_of_a_host_is_added_and_deleted(hosts: Served, page: Page) -> None:
+    page.goto(address(hosts, "#view=entity&entity=web001"))
+    page.get_by_role("button", name="Add metadata").click()
+    page.locator("#metadata-key").fill("rack")
+    page.locator("#metadata-value").fill("r12")
+    page.keyboard.press("Enter")
+    row = page.get_by_role("row").filter(has_text="rack")
+    expect(row).to_contain_text("r12")
+    row.get_by_role("button", name="Delete rack").click()
+    expect(row).to_have_count(0)
+
+
+def test_unknown_host_is_named_in_the_error(hosts: Served, page: Page) -> None:
+    page.goto(address(hosts, "#view=entity&entity=no-such-host"))
+    expect(page.locator("#message.error")).to_contain_text("no-such-host")
+
+
+def test_inventory_of_a_daemon_without_entities_names_the_setting(daemon: Served, page: Page) -> None:
+    page.goto(address(daemon))
+    page.locator("#message").wait_for()
+    expect(page.get_by_role("link", name="Inventory")).to_have_count(0)
+    page.goto(address(daemon, "#view=inventory"))
+    expect(page.locator("#message.error")).to_contain_text("tsd.entity.enabled")

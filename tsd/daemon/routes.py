@@ -61,7 +61,9 @@ def routes(parts: ApiParts, request_stats: RequestStats, watch: health.Health, l
         **system.log_routes(),
         **metrics.routes(_metric_sources(parts, request_stats, lag), watch),
         **system.static_routes(config.staticroot, parts.now_ms),
-        **page.routes(has_accounts=config.authentication),
+        **page.routes(
+            has_accounts=config.authentication, entity_tag=config.entity_tag if parts.tables.entities else None
+        ),
         **stats.rejected_routes(state_folder(config), parts.ingest.rejected.flush),
         **stats.client_routes(parts.access.clients),
         **stats.routes(control.statistics, control.stats_tags, parts.now_ms, lambda: _gateways(parts)),

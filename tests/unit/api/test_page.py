@@ -85,9 +85,9 @@ async def test_access_names_user_and_roles(tmp_path: Path) -> None:
     async with running(tmp_path / "state", access=access) as daemon:
         assert (await http_request(daemon, "/")).status == 200
         anonymous = await http_request(daemon, "/ui/access")
-        assert anonymous.json == {"name": "", "roles": [], "sign_in": True}
+        assert anonymous.json == {"name": "", "roles": [], "sign_in": True, "entities": None}
         known = await http_request(daemon, "/ui/access", f"Authorization: Bearer {token}")
-        assert known.json == {"name": "grafana", "roles": ["read"], "sign_in": True}
+        assert known.json == {"name": "grafana", "roles": ["read"], "sign_in": True, "entities": None}
         assert (await http_request(daemon, "/ui/access", "Authorization: Bearer x")).status == 401
 
 

@@ -35,8 +35,9 @@ POLICY = (
 )
 
 
-def routes(*, has_accounts: bool) -> dict[str, Endpoint]:
-    """Return the endpoints. `has_accounts`: users may sign in."""
+def routes(*, has_accounts: bool, entity_tag: str | None) -> dict[str, Endpoint]:
+    """Return the endpoints. `has_accounts`: users may sign in. `entity_tag`: the tag of entities; None: they are not
+    kept."""
     files = {path.name: path.read_bytes() for path in sorted(STATIC.iterdir()) if path.suffix in (".html", *TYPES)}
     base = f"/ui/{_digest(files)}/"
     library = PlottingLibrary.find()
@@ -56,7 +57,7 @@ def routes(*, has_accounts: bool) -> dict[str, Endpoint]:
     async def below(request: Request) -> Response:
         check_method(request, "GET")
         if request.path == "/ui/access":
-            return answer(_access(request, has_accounts=has_accounts))
+            return answer({**_access(request), "sign_in": has_accounts, "entities": entity_tag})
         if library is not None and request.path == library.path:
             return await library.response(request)
         name = request.path.removeprefix(base)
@@ -75,11 +76,11 @@ def _digest(files: Mapping[str, bytes]) -> str:
     return whole.hexdigest()[:DIGEST_CHARS]
 
 
-def _access(request: Request, *, has_accounts: bool) -> dict[str, object]:
+def _access(request: Request) -> dict[str, object]:
     """Return the account that sent a request, and its roles."""
     principal = request.peer.principal
     roles = [role.name.lower() for role in Role if role in principal.roles and role.name]
-    return {"name": principal.name, "roles": roles, "sign_in": has_accounts}
+    return {"name": principal.name, "roles": roles}
 
 
 class PlottingLibrary:

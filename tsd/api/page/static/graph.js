@@ -91,7 +91,7 @@ function layout(curves, annotations, range) {
     plot_bgcolor: color("--back"),
     font: { color: color("--text"), size: 12 },
     xaxis: { ...axis, type: "date", range: [new Date(range[0]), new Date(range[1])], tickangle: 0, nticks: Math.max(2, Math.floor(window.innerWidth / 120)) },
-    yaxis: { ...axis, title: axisTitle(curves, "left") },
+    yaxis: { ...axis, title: axisTitle(curves, "left"), showticklabels: curves.length > 0 },
     hovermode: curves.length <= 20 ? "x unified" : "closest",
     hoverlabel: { namelength: 60, bgcolor: color("--panel"), font: { color: color("--text") } },
     dragmode: "zoom",

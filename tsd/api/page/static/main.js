@@ -1,17 +1,20 @@
 // The page: it shows what the URL's fragment says, and writes every change to it.
 
+import * as entity from "./entity.js";
 import { queryForm } from "./form.js";
 import { clear, draw, drawPicture, hasLibrary, keyEntry, MOST_CURVES, png } from "./graph.js";
 import { credential, getJson, RequestError, setCredential } from "./http.js";
+import * as inventory from "./inventory.js";
 import { automaticInterval, DEFAULT_START, emptyQuery, expression, formatTime, fromFragment, parseTime, sharedTime, shownTime, toFragment, zoneName } from "./state.js";
 import * as status from "./status.js";
+import { complete, metricsLike } from "./suggest.js";
 import { csv, curveTable, pointTable } from "./table.js";
 
 const MOST_POINTS = 1500; // of a curve
 const $ = (id) => document.getElementById(id);
 
 let state = fromFragment(location.hash);
-let access = { name: "", roles: [], sign_in: false };
+let access = { name: "", roles: [], sign_in: false, entities: null };
 let aggregators = ["sum", "avg", "min", "max", "count"];
 let shown = null; // { curves, range, intervals } of the last answer
 let running = null; // AbortController
@@ -26,11 +29,14 @@ function say(text, isError = false) {
 
 // ---- state and URL
 
+const refreshed = { daemon: status, inventory, entity }; // views that refresh themselves
+
 /** Write the state to the URL. `replace`: without an entry in the history. */
 function remember(replace = false) {
   const fragment = toFragment(state);
   if (fragment === (location.hash || "#")) return;
   history[replace ? "replaceState" : "pushState"](null, "", fragment);
+  keepLink();
 }
 
 function changed() {
@@ -76,24 +82,53 @@ function showRange() {
 /** Show the state that the URL has. */
 function load() {
   state = fromFragment(location.hash);
-  for (const [view, id] of [["graph", "view-graph"], ["daemon", "view-daemon"]]) {
-    $(`${view}-view`).hidden = state.view !== view;
-    if (state.view === view) $(id).setAttribute("aria-current", "page");
-    else $(id).removeAttribute("aria-current");
+  const tab = state.view === "entity" ? "inventory" : state.view;
+  for (const view of document.querySelectorAll("main > section")) view.hidden = view.id !== `${state.view}-view`;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.id === `view-${tab}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
   }
+  $("view-inventory").hidden = access.entities === null && tab !== "inventory";
   say("");
-  if (state.view === "daemon") {
-    clearTimeout(refreshing);
-    $("daemon-view").before($("message"));
-    status.start($("daemon-view"), access, failed);
-    return;
-  }
-  status.stop();
+  for (const view of Object.values(refreshed)) view.stop();
+  if (state.view !== "graph") showRefreshed();
+  else showGraph();
+}
+
+function showGraph() {
   $("graph").before($("message"));
   showForms();
   showRange();
+  keepLink();
   if (state.queries.some((query) => query.metric)) show();
   else showNothing();
+}
+
+/** Show a view that refreshes itself. */
+function showRefreshed() {
+  clearTimeout(refreshing);
+  const box = $(`${state.view}-content`);
+  box.before($("message"));
+  for (const input of document.querySelectorAll(`#${state.view}-view [data-field]`)) choose(input, state[input.dataset.field]);
+  if (box.dataset.of !== state.entity) box.replaceChildren(); // of another entity
+  box.dataset.of = state.entity;
+  box.classList.add("busy");
+  keepLink();
+  document.title = `${state.entity || { daemon: "Daemon", inventory: "Inventory" }[state.view]} – tsd`;
+  refreshed[state.view].start(box, { state, access, go, edit: editMetadata }, failed);
+}
+
+/** Change fields of the state, and show it. */
+function go(fields) {
+  Object.assign(state, fields);
+  remember();
+  load();
+}
+
+/** Let the tabs of the graph and of the inventory lead back to what they showed. */
+function keepLink() {
+  const link = $(`view-${state.view}`);
+  if (link) link.href = location.hash || "#";
 }
 
 function failed(error) {
@@ -118,6 +153,22 @@ function nameOf(group, isOnly) {
   const tags = Object.entries(group.tags).map(([name, value]) => `${name}=${value}`).join(" ");
   if (isOnly) return group.metric;
   return tags ? `${group.metric} ${tags}` : group.metric;
+}
+
+const NATURAL = 1000; // more curves are ordered by characters, which is ten times as fast
+const natural = new Intl.Collator("en", { numeric: true }); // web2 before web10
+
+function inOrder(curves) {
+  const compare = curves.length > NATURAL ? (a, b) => (a < b ? -1 : Number(a > b)) : natural.compare;
+  return curves.sort((a, b) => a.query - b.query || compare(a.name, b.name));
+}
+
+/** Return why an answer has no curves. */
+function reasonOfNothing(queries) {
+  const literal = queries.flatMap((query) => query.tags).find((tag) => /^[^()]*\|[^()]*$/.test(tag.value) && tag.value.includes("*"));
+  if (!literal) return "There are no points in this range.";
+  const expression = literal.value.split("|").map((one) => one.replace(/[.+?^$[\]\\]/g, "\\$&").replaceAll("*", ".*")).join("|");
+  return `There are no points in this range. In “${literal.value}” a * is no wildcard, since names in a list are taken as they are. Wanted: regexp(^(${expression})$).`;
 }
 
 function annotationsOf(answer) {
@@ -152,12 +203,13 @@ async function show() {
     const answer = await getJson(`/api/query?${given}${flags}`, { signal: mine.signal });
     if (running !== mine) return;
     const groups = answer.filter((group) => group.dps);
-    const curves = groups.map((group) => ({
+    const curves = inOrder(groups.map((group) => ({
+      query: group.query?.index ?? 0,
       name: nameOf(group, groups.length === 1 && !Object.keys(group.tags).length),
       metric: group.metric,
       axis: queries[group.query?.index ?? 0]?.axis ?? "left",
       points: group.dps,
-    }));
+    })));
     shown = { curves, queries, range: span, intervals };
     if (hasLibrary) await draw(box, curves, annotationsOf(answer), span, zoomed);
     else await drawPicture(box, { queries }, span, intervals, mine.signal);
@@ -190,7 +242,7 @@ function summarise(curves, took) {
   $("annotate").hidden = !access.roles.includes("write");
   $("curves").replaceChildren(curves.length ? curveTable(curves.slice(0, MOST_CURVES), (curve, at) => keyEntry($("graph"), curve, at)) : "");
   showTable();
-  if (!curves.length) say("There are no points in this range.");
+  if (!curves.length) say(reasonOfNothing(shown.queries));
   else if (curves.length > MOST_CURVES && hasLibrary) say(`The first ${MOST_CURVES} of ${curves.length.toLocaleString("en")} curves are drawn. CSV has all.`);
   else say("");
 }
@@ -273,6 +325,22 @@ async function annotate() {
   }
 }
 
+/** Ask for a key and a value of the metadata of the shown entity. */
+async function editMetadata(key, value) {
+  const { entity: name } = state;
+  $("metadata-key").value = key;
+  $("metadata-key").readOnly = Boolean(key);
+  $("metadata-value").value = value;
+  if (!(await confirmed($("metadata")))) return;
+  try {
+    const body = { [$("metadata-key").value.trim()]: $("metadata-value").value };
+    await getJson(`/api/entity/${encodeURIComponent(name)}`, { method: "POST", body });
+    load();
+  } catch (error) {
+    failed(error);
+  }
+}
+
 // ---- sign-in
 
 async function readAccess() {
@@ -300,6 +368,12 @@ async function sign() {
 }
 
 // ---- start
+
+/** Set an input; a choice that a list lacks is added to it. */
+function choose(input, value) {
+  if (input.options && ![...input.options].some((option) => option.value === value)) input.append(new Option(value, value));
+  input.value = value;
+}
 
 const themes = ["", "dark", "light"];
 
@@ -357,6 +431,10 @@ function bind() {
     setTheme(next);
     if (shown && state.view === "graph") show();
   });
+  for (const input of document.querySelectorAll("[data-field]")) {
+    input.addEventListener("change", () => go({ [input.dataset.field]: input.value.trim(), from: "" }));
+    if (input.dataset.field === "metrics") complete(input, metricsLike);
+  }
   for (const button of document.querySelectorAll("dialog .cancel")) {
     button.addEventListener("click", () => button.closest("dialog").close("cancel"));
   }
@@ -374,7 +452,7 @@ async function begin() {
   } catch (error) {
     if (error.status === 401) {
       setCredential("");
-      access = { name: "", roles: [], sign_in: true };
+      access = { name: "", roles: [], sign_in: true, entities: null };
       $("sign").hidden = false;
       $("sign").textContent = "Sign in";
       say(error.message, true);

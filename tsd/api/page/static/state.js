@@ -1,7 +1,12 @@
 // What the page shows, as a URL fragment in the form of OpenTSDB's own page:
 // #start=1h-ago&end=…&m=AGGREGATOR:INTERVAL-FUNCTION:rate:METRIC{TAGS}{FILTERS}&o=axis x1y2&autoreload=15
+// Other views: #view=daemon, #view=inventory&prefix=web&metrics=sys.*&silent=10m&order=METRIC:desc&from=NAME,
+// #view=entity&entity=web01&metrics=sys.*&start=3h-ago
 
 export const DEFAULT_START = "1h-ago";
+export const DEFAULT_SILENT = "10m";
+export const DEFAULT_ENTITY_START = "3h-ago";
+const VIEWS = ["graph", "daemon", "inventory", "entity"];
 
 export function emptyQuery() {
   return {
@@ -11,7 +16,10 @@ export function emptyQuery() {
 }
 
 export function emptyState() {
-  return { view: "graph", start: DEFAULT_START, end: "", refresh: "", table: false, queries: [emptyQuery()] };
+  return {
+    view: "graph", start: DEFAULT_START, end: "", refresh: "", table: false, queries: [emptyQuery()],
+    entity: "", prefix: "", metrics: "", silent: DEFAULT_SILENT, order: "", from: "",
+  };
 }
 
 /** Return the text of a query's `m` parameter. `interval` replaces an automatic one; "" for none. */
@@ -75,7 +83,23 @@ export function parseExpression(text, options = "") {
   return query;
 }
 
+/** Return the fragment of the view of entities, or of one. */
+function entitiesFragment(state) {
+  const found = new URLSearchParams({ view: state.view });
+  const fields = state.view === "entity" ? ["entity", "metrics", "start"] : ["prefix", "metrics", "silent", "order", "from"];
+  for (const field of fields) {
+    if (state[field] && !(field === "silent" && state.silent === DEFAULT_SILENT)) found.set(field, state[field]);
+  }
+  return `#${found}`;
+}
+
+/** Return the fragment of the view of one entity. */
+export function entityFragment(entity) {
+  return entitiesFragment({ view: "entity", entity });
+}
+
 export function toFragment(state) {
+  if (state.view === "inventory" || state.view === "entity") return entitiesFragment(state);
   const found = new URLSearchParams();
   if (state.view !== "graph") found.set("view", state.view);
   if (state.view === "graph" && state.queries.some((query) => query.metric)) {
@@ -94,8 +118,10 @@ export function toFragment(state) {
 export function fromFragment(fragment) {
   const state = emptyState();
   const given = new URLSearchParams(fragment.replace(/^#/, ""));
-  state.view = given.get("view") === "daemon" ? "daemon" : "graph";
-  state.start = given.get("start") || DEFAULT_START;
+  state.view = VIEWS.includes(given.get("view")) ? given.get("view") : "graph";
+  state.start = given.get("start") || (state.view === "entity" ? DEFAULT_ENTITY_START : DEFAULT_START);
+  for (const field of ["entity", "prefix", "metrics", "order", "from"]) state[field] = given.get(field) || "";
+  state.silent = given.get("silent") || DEFAULT_SILENT;
   state.end = given.get("end") || "";
   state.refresh = /^\d+$/.test(given.get("autoreload") || "") ? given.get("autoreload") : "";
   state.table = given.has("table");
@@ -126,6 +152,20 @@ export function formatTime(ms) {
   const date = new Date(ms);
   const two = (number) => String(number).padStart(2, "0");
   return `${date.getFullYear()}/${two(date.getMonth() + 1)}/${two(date.getDate())}-${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
+}
+
+/** Return how long ago a time is: 12 s, 5 min, 3 h, 2 d. */
+export function age(ms, now = Date.now()) {
+  const seconds = Math.max(0, Math.round((now - ms) / 1000));
+  if (seconds < 100) return `${seconds} s`;
+  if (seconds < 6000) return `${Math.round(seconds / 60)} min`;
+  return seconds < 172_800 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86_400)} d`;
+}
+
+/** Return the milliseconds of a duration such as 10m; null for text that is none. */
+export function durationMs(text) {
+  const found = /^(\d+)(ms|[smhdwny])$/.exec(text);
+  return found && Number(found[1]) * UNITS[found[2]];
 }
 
 /** Return a time as URLs have it: a date as Unix seconds, so that it is the same in every time zone. */

@@ -1,29 +1,11 @@
 // The daemon's own state: health, ledger, journal, clients, refused lines and running queries.
 
-import { getJson, RequestError, send } from "./http.js";
+import { getJson, send } from "./http.js";
 import { formatTime } from "./state.js";
 import { tableOf } from "./table.js";
+import { count, element, facts, refreshedView, section } from "./views.js";
 
 const REFRESH_MS = 5000;
-let timer = 0;
-let current = 0; // number of the newest refresh
-
-function element(kind, text, className = "") {
-  const found = document.createElement(kind);
-  found.textContent = text;
-  found.className = className;
-  return found;
-}
-
-function section(title, ...content) {
-  const found = document.createElement("section");
-  found.append(element("h2", title), ...content);
-  return found;
-}
-
-function count(value) {
-  return Number(value).toLocaleString("en");
-}
 
 function bytes(value) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -33,16 +15,6 @@ function bytes(value) {
     at += 1;
   }
   return `${size.toFixed(at && size < 100 ? 1 : 0)} ${units[at]}`;
-}
-
-function facts(pairs) {
-  const found = element("div", "", "facts");
-  for (const [name, value, className = ""] of pairs) {
-    const one = element("div", name, "fact");
-    one.append(element("b", value, className));
-    found.append(one);
-  }
-  return found;
 }
 
 /** Return a function that finds statistics by name, summed over the points with these tags. */
@@ -151,57 +123,18 @@ function speedOf(received) {
   return speed;
 }
 
-/** Show the view and refresh it until `stop`. `access` is the user's. `failed` is called with an error. */
-export async function start(box, access, failed) {
-  clearTimeout(timer);
-  const mine = (current += 1);
-  const again = () => start(box, access, failed);
-  try {
-    const parts = [health(), getJson("/api/stats"), getJson("/api/stats/clients"), getJson("/api/stats/rejected"), getJson("/api/stats/query")];
-    const [state, points, clients, refused, queries] = await Promise.all(parts);
-    const value = lookup(points);
-    const shown = [
-      section("Health", facts(healthFacts(state))),
-      section("Lines", facts(ledgerFacts(value, speedOf(value("ledger.received"))))),
-      section("Who sends", clientTable(clients)),
-      section("Refused lines", refusedTable(refused)),
-      section("Running queries", queryTable(queries.running ?? [], access.roles.includes("admin"), again)),
-      section("Journal", facts(journalFacts(points))),
-    ];
-    if (mine !== current) return;
-    replace(box, shown);
-    box.classList.remove("stale");
-    box.dataset.at = formatTime(Date.now());
-    failed(null);
-  } catch (error) {
-    if (!(error instanceof RequestError)) throw error;
-    if (mine !== current) return;
-    if (box.children.length) {
-      box.classList.add("stale");
-      error.message += ` Below is the state of ${box.dataset.at}.`;
-    }
-    failed(error);
-  } finally {
-    if (mine === current) timer = setTimeout(again, REFRESH_MS);
-  }
+async function content({ access }, again) {
+  const parts = [health(), getJson("/api/stats"), getJson("/api/stats/clients"), getJson("/api/stats/rejected"), getJson("/api/stats/query")];
+  const [state, points, clients, refused, queries] = await Promise.all(parts);
+  const value = lookup(points);
+  return [
+    section("Health", facts(healthFacts(state))),
+    section("Lines", facts(ledgerFacts(value, speedOf(value("ledger.received"))))),
+    section("Who sends", clientTable(clients)),
+    section("Refused lines", refusedTable(refused)),
+    section("Running queries", queryTable(queries.running ?? [], access.roles.includes("admin"), again)),
+    section("Journal", facts(journalFacts(points))),
+  ];
 }
 
-/** Replace the content of the view. The focus stays, and tables keep their scroll positions. */
-function replace(box, shown) {
-  const key = document.activeElement?.dataset.key;
-  const before = [...box.children].map((one) => one.querySelector(".wide"));
-  const focused = before.findIndex((one) => one && one === document.activeElement);
-  shown.forEach((one, at) => {
-    const [to, from] = [one.querySelector(".wide"), before[at]];
-    if (to && from) to.dataset.scroll = `${from.scrollLeft} ${from.scrollTop}`;
-  });
-  box.replaceChildren(...shown);
-  for (const one of box.querySelectorAll("[data-scroll]")) [one.scrollLeft, one.scrollTop] = one.dataset.scroll.split(" ").map(Number);
-  if (key) [...box.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key)?.focus();
-  else if (focused >= 0) box.children[focused].querySelector(".wide")?.focus();
-}
-
-export function stop() {
-  current += 1;
-  clearTimeout(timer);
-}
+export const { start, stop } = refreshedView(content, REFRESH_MS);

@@ -13,13 +13,14 @@ export function number(value) {
   return value.toLocaleString("en", { maximumSignificantDigits: Math.max(7, String(Math.trunc(size)).length) });
 }
 
-function cell(kind, text, isText = false) {
+function cell(kind, content, isText = false) {
   const found = document.createElement(kind);
-  found.textContent = text;
+  found.append(content ?? "");
   if (isText) found.className = "text";
   return found;
 }
 
+/** Return a table in a box that scrolls. Cells and heads are texts or elements. */
 export function tableOf(heads, rows, textColumns = []) {
   const table = document.createElement("table");
   const head = table.createTHead().insertRow();
@@ -30,19 +31,13 @@ export function tableOf(heads, rows, textColumns = []) {
   }));
   const body = table.createTBody();
   for (const row of rows) {
-    body.insertRow().append(...row.map((value, at) => (value instanceof Node ? wrapped(value, textColumns.includes(at)) : cell("td", value, textColumns.includes(at)))));
+    body.insertRow().append(...row.map((value, at) => cell("td", value, textColumns.includes(at))));
   }
   const box = document.createElement("div");
   box.className = "wide";
   box.tabIndex = 0;
   box.append(table);
   return box;
-}
-
-function wrapped(node, isText) {
-  const found = cell("td", "", isText);
-  found.append(node);
-  return found;
 }
 
 /** Return a table of the last, least, mean and largest value of each curve. `keyOf` returns a curve's cell. */
@@ -58,7 +53,38 @@ export function curveTable(curves, keyOf) {
     const some = values.length > 0;
     return [keyOf(curve, at), number(values.at(-1)), some ? number(least) : "", some ? number(sum / values.length) : "", some ? number(most) : "", number(curve.points.length)];
   });
-  return tableOf(["Curve", "Last", "Min", "Mean", "Max", "Points"], rows, [0]);
+  return sortable(tableOf(["Curve", "Last", "Min", "Mean", "Max", "Points"], rows, [0]));
+}
+
+/** Return the number that a cell shows; of a cell without any, less than all. */
+function numberIn(row, column) {
+  const value = Number.parseFloat(row.cells[column].textContent.replaceAll(",", ""));
+  return Number.isNaN(value) ? -Infinity : value;
+}
+
+/** Let the heads of a table's columns of numbers sort its rows: largest first, then least first, then as they were. */
+function sortable(box) {
+  const table = box.querySelector("table");
+  const body = table.tBodies[0];
+  const rows = [...body.rows];
+  const heads = [...table.querySelectorAll("th")];
+  heads.slice(1).forEach((head, at) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "order";
+    button.append(...head.childNodes);
+    button.title = "Sort by this column";
+    head.append(button);
+    button.addEventListener("click", () => {
+      const next = { descending: "ascending", ascending: null }[head.getAttribute("aria-sort")];
+      for (const one of heads) one.removeAttribute("aria-sort");
+      if (next !== null) head.setAttribute("aria-sort", next ?? "descending");
+      const sign = next === "ascending" ? 1 : -1;
+      const values = new Map(rows.map((row) => [row, numberIn(row, at + 1)]));
+      body.append(...(next === null ? rows : [...rows].sort((a, b) => sign * (values.get(a) - values.get(b) || 0))));
+    });
+  });
+  return box;
 }
 
 function byTime(curves) {

@@ -1,0 +1,103 @@
+// Parts of views that refresh themselves: headings, facts, and a refresh that keeps focus and scroll positions.
+
+import { RequestError } from "./http.js";
+import { formatTime } from "./state.js";
+
+export function element(kind, text, className = "") {
+  const found = document.createElement(kind);
+  found.textContent = text;
+  found.className = className;
+  return found;
+}
+
+export function section(title, ...content) {
+  const found = document.createElement("section");
+  found.append(element("h2", title), ...content);
+  return found;
+}
+
+export function count(value) {
+  return Number(value).toLocaleString("en");
+}
+
+/** Return boxes of [name, value, class]. */
+export function facts(pairs) {
+  const found = element("div", "", "facts");
+  for (const [name, value, className = ""] of pairs) {
+    const one = element("div", name, "fact");
+    one.append(element("b", value, className));
+    found.append(one);
+  }
+  return found;
+}
+
+/** Return a button. `key` names it, so that it keeps the focus when the view is refreshed. */
+export function button(text, key, pressed, className = "") {
+  const found = element("button", text, className);
+  found.type = "button";
+  found.dataset.key = key;
+  found.addEventListener("click", pressed);
+  return found;
+}
+
+/** Return a link within the page. */
+export function link(text, fragment, className = "") {
+  const found = element("a", text, className);
+  found.href = fragment;
+  found.dataset.key = `link ${fragment}`;
+  return found;
+}
+
+/** Return a view. `content(state, again)` resolves to its elements; `again` refreshes it. */
+export function refreshedView(content, everyMs) {
+  let timer = 0;
+  let current = 0; // number of the newest refresh
+
+  /** Show the view and refresh it until `stop`. `failed` is called with an error, or null. */
+  async function start(box, state, failed) {
+    clearTimeout(timer);
+    const mine = (current += 1);
+    const again = () => start(box, state, failed);
+    try {
+      const shown = await content(state, again);
+      if (mine !== current) return;
+      replace(box, shown);
+      box.classList.remove("stale", "busy");
+      box.dataset.at = formatTime(Date.now());
+      failed(null);
+    } catch (error) {
+      if (!(error instanceof RequestError)) throw error;
+      if (mine !== current) return;
+      box.classList.remove("busy");
+      if (box.children.length) {
+        box.classList.add("stale");
+        error.message += ` Below is the state of ${box.dataset.at}.`;
+      }
+      failed(error);
+    } finally {
+      if (mine === current) timer = setTimeout(again, everyMs);
+    }
+  }
+
+  function stop() {
+    current += 1;
+    clearTimeout(timer);
+  }
+
+  return { start, stop };
+}
+
+/** Replace the content of a view. The focus stays, and tables keep their scroll positions. */
+function replace(box, shown) {
+  const key = document.activeElement?.dataset.key;
+  const before = [...box.children].map((one) => one.querySelector(".wide"));
+  const focused = before.findIndex((one) => one && one === document.activeElement);
+  shown.forEach((one, at) => {
+    const [to, from] = [one.querySelector(".wide"), before[at]];
+    if (to && from) to.dataset.scroll = `${from.scrollLeft} ${from.scrollTop}`;
+  });
+  box.replaceChildren(...shown);
+  for (const one of box.querySelectorAll("[data-scroll]")) [one.scrollLeft, one.scrollTop] = one.dataset.scroll.split(" ").map(Number);
+  if (key) [...box.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key)?.focus();
+  else if (focused >= 0) box.children[focused]?.querySelector(".wide")?.focus();
+}
