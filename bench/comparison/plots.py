@@ -141,8 +141,8 @@ def _growth(run: Run) -> Figure:
             memory.plot(series, [f.held_bytes or 0.0 for f in steps], **style)  # type: ignore[arg-type]
             speed.plot(series, [f.lines_per_s or 0.0 for f in steps], **style)  # type: ignore[arg-type]
     for axes, title in (
-        (memory, "memory bytes/series (less is better)"),
-        (speed, "new series/s (more is better)"),
+        (memory, "memory bytes/series (less is better, log)"),
+        (speed, "new series/s (more is better, log)"),
     ):
         if axes.lines:
             axes.set_xscale("log")

@@ -133,9 +133,9 @@ def test_twenty_curves_have_twenty_colours() -> None:
     assert len(curves) == len(set(curves)) == 20
 
 
-@pytest.mark.parametrize(("points", "has_markers"), [(20, True), (1000, False)])
-def test_only_sparse_curves_have_markers(points: int, has_markers: bool) -> None:
-    svg = drawn_svg(1, points, nokey="")
+@pytest.mark.parametrize(("curves", "points", "has_markers"), [(1, 20, True), (1, 1000, False), (20, 70, False)])
+def test_only_sparse_curves_have_markers(curves: int, points: int, has_markers: bool) -> None:
+    svg = drawn_svg(curves, points, nokey="")
     assert bool(re.search(r'<g clip-path="[^"]*">\s*<use', svg)) is has_markers
 
 

@@ -119,6 +119,7 @@ _DAY_S = 86_400
 _KEY_SHARE = 0.35  # most of a picture's height, or width, that the key takes
 _KEY_ROW, _KEY_LETTER, _KEY_SAMPLE = 20, 7, 65  # pixels of a key's row, of a letter, of a line's sample with its gaps
 _DENSE = 8  # pixels a point below which a curve has no markers
+_CROWDED = 2  # pixels a point of all curves below which none has markers
 _LIGHT = 0.15  # opacity of a fill
 _LINE_STYLES: dict[str, dict[str, Any]] = {
     "line": {"linewidth": 1.2},
@@ -174,8 +175,10 @@ def _fill(figure: Figure, picture: Picture) -> None:
         right = left.twinx()
         _style_axis(right, picture.right, picture)
     lines = []
+    is_crowded = sum(np.frombuffer(curve.times).size for curve in picture.curves) * _CROWDED > picture.width
     for number, curve in enumerate(picture.curves):
-        lines.append(_plot(right if curve.second and right else left, curve, picture, COLOURS[number % len(COLOURS)]))
+        color = COLOURS[number % len(COLOURS)]
+        lines.append(_plot(right if curve.second and right else left, curve, picture, color, is_crowded=is_crowded))
     for axes, axis in ((left, picture.left), (right, picture.right)):
         if axes is not None and (axis.low is not None or axis.high is not None):
             axes.set_ylim(axis.low, axis.high)
@@ -183,12 +186,12 @@ def _fill(figure: Figure, picture: Picture) -> None:
         _add_key(figure, lines, picture)
 
 
-def _plot(axes: Axes, curve: Curve, picture: Picture, color: str) -> Any:
+def _plot(axes: Axes, curve: Curve, picture: Picture, color: str, *, is_crowded: bool) -> Any:
     times, values = np.frombuffer(curve.times), np.frombuffer(curve.values)
     times, values = smoothed(picture.smooth, times, values)
     days = times / _DAY_S
     style = _LINE_STYLES[picture.style]
-    if picture.style == "linespoint" and len(days) * _DENSE > picture.width:
+    if picture.style == "linespoint" and (is_crowded or len(days) * _DENSE > picture.width):
         style = _LINE_STYLES["line"]
     (line,) = axes.plot(days, values, color=color, **style)
     if picture.style == "filled":
