@@ -144,16 +144,21 @@ def test_dragged_range_is_zoomed_and_back_restores_it(daemon: Served, page: Page
 
 def test_url_shares_exactly_what_is_shown(daemon: Served, page: Page, browser: Browser) -> None:
     page.goto(address(daemon, graph("sum:10m-avg:rate:sys.cpu.user{host=*}", "max:sys.cpu.user")))
+    page.locator("#scale").select_option("log")
     page.locator(".axis").nth(1).select_option("right")
     page.locator(".interval").nth(1).select_option("5m")
     page.locator("#points").click()
-    until(lambda: "table=1" in page.url and "x1y2" in page.url and "5m-avg" in page.url, "the URL has all changes")
+    until(
+        lambda: "ylog" in page.url and "table=1" in page.url and "x1y2" in page.url and "5m-avg" in page.url,
+        "the URL has all changes",
+    )
     wanted, points = shown(page), page.locator("#table").inner_text()
     assert len(wanted) == 3
     with tab(browser) as other:
         other.goto(page.url)
         assert shown(other) == wanted
         assert other.locator(".axis").nth(1).input_value() == "right"
+        assert other.locator("#scale").input_value() == "log"
         assert other.locator("#table").inner_text() == points
 
 
@@ -207,6 +212,7 @@ def test_old_opentsdb_link_is_understood(daemon: Served, page: Page) -> None:
     span = "start=2023/11/14-22:13:20&end=2023/11/14-23:13:20"
     page.goto(address(daemon, f"#{span}&m=sum:10m-avg:sys.cpu.user%7Bhost=web01%7D&o=&yrange=%5B0:%5D"))
     assert [int(cells[-1]) for cells in shown(page).values()] in ([6], [7])
+    assert page.locator("#scale").input_value() == "[0:]"
 
 
 def test_points_are_saved_as_csv_and_png(daemon: Served, page: Page, tmp_path: Path) -> None:

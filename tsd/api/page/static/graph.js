@@ -1,7 +1,7 @@
 // The graph: by the plotting library, or without it the daemon's own SVG.
 
 import { getBlob } from "./http.js";
-import { expression } from "./state.js";
+import { expression, rangeOf } from "./state.js";
 
 export const MOST_CURVES = 300; // drawn; the table and CSV have all
 const MOST_KEYS = 40; // curves in the key of a saved picture
@@ -82,7 +82,26 @@ function axisTitle(curves, axis) {
   return { text: text.length > 60 ? `${text.slice(0, 59)}…` : text, standoff: 8 };
 }
 
-function layout(curves, annotations, range) {
+/** Return the scale of the left axis: "log", or a range such as [0:], whose missing end fits the curves. */
+function scaled(scale, curves) {
+  if (scale === "log") return { type: "log" };
+  const range = rangeOf(scale);
+  if (!range) return { type: "linear" };
+  let [least, most] = [Infinity, -Infinity];
+  for (const curve of curves.filter((one) => one.axis !== "right")) {
+    for (const [, value] of curve.points) {
+      if (typeof value !== "number") continue;
+      least = Math.min(least, value);
+      most = Math.max(most, value);
+    }
+  }
+  if (most < least) return { type: "linear" };
+  const [low, high] = [range[0] ?? least, range[1] ?? most];
+  const room = (high - low) / 20;
+  return { type: "linear", range: [range[0] ?? low - room, range[1] ?? high + room] };
+}
+
+function layout(curves, annotations, range, scale) {
   const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), exponentformat: "SI", automargin: true };
   const found = {
     height: Math.round(Math.max(320, Math.min(560, window.innerHeight * 0.55))),
@@ -91,7 +110,7 @@ function layout(curves, annotations, range) {
     plot_bgcolor: color("--back"),
     font: { color: color("--text"), size: 12 },
     xaxis: { ...axis, type: "date", range: [new Date(range[0]), new Date(range[1])], tickangle: 0, nticks: Math.max(2, Math.floor(window.innerWidth / 120)) },
-    yaxis: { ...axis, title: axisTitle(curves, "left"), showticklabels: curves.length > 0 },
+    yaxis: { ...axis, ...scaled(scale, curves), title: axisTitle(curves, "left"), showticklabels: curves.length > 0 },
     hovermode: curves.length <= 20 ? "x unified" : "closest",
     hoverlabel: { namelength: 60, bgcolor: color("--panel"), font: { color: color("--text") } },
     dragmode: "zoom",
@@ -112,8 +131,8 @@ function layout(curves, annotations, range) {
   return found;
 }
 
-/** Draw curves, each {name, metric, axis, points: [[ms, value], …]}. `zoomed` is called with a new range in ms. */
-export async function draw(box, curves, annotations, range, zoomed) {
+/** Draw curves, each {name, metric, axis, points: [[ms, value], …]}. `scale` is that of the left axis. `zoomed` is called with a new range in ms. */
+export async function draw(box, curves, annotations, range, scale, zoomed) {
   const drawing = await plotly();
   if (picture) {
     URL.revokeObjectURL(picture);
@@ -121,7 +140,7 @@ export async function draw(box, curves, annotations, range, zoomed) {
     box.replaceChildren();
   }
   const config = { responsive: true, displaylogo: false, displayModeBar: false, doubleClick: false };
-  await drawing.react(box, traces(curves), layout(curves, annotations, range), config);
+  await drawing.react(box, traces(curves), layout(curves, annotations, range, scale), config);
   box.removeAllListeners("plotly_relayout");
   box.removeAllListeners("plotly_doubleclick");
   box.on("plotly_relayout", (change) => {
@@ -134,6 +153,8 @@ export async function draw(box, curves, annotations, range, zoomed) {
 /** Return the parameters of the daemon's own pictures. */
 function pictureParameters(state, range, width, intervals) {
   const given = new URLSearchParams({ start: String(range[0]), end: String(range[1]), wxh: `${Math.max(400, width)}x450` });
+  if (state.scale === "log") given.set("ylog", "");
+  else if (state.scale) given.set("yrange", state.scale);
   state.queries.forEach((query, at) => {
     given.append("m", expression(query, intervals[at]));
     given.append("o", query.axis === "right" ? "axis x1y2" : "");

@@ -76,6 +76,7 @@ function showRange() {
   $("start").value = shownTime(state.start);
   $("end").value = shownTime(state.end);
   $("zone").textContent = zoneName(parseTime(state.start) ?? Date.now());
+  choose($("scale"), state.scale);
   $("refresh").value = [...$("refresh").options].some((option) => option.value === state.refresh) ? state.refresh : "";
 }
 
@@ -211,8 +212,8 @@ async function show() {
       points: group.dps,
     })));
     shown = { curves, queries, range: span, intervals };
-    if (hasLibrary) await draw(box, curves, annotationsOf(answer), span, zoomed);
-    else await drawPicture(box, { queries }, span, intervals, mine.signal);
+    if (hasLibrary) await draw(box, curves, annotationsOf(answer), span, state.scale, zoomed);
+    else await drawPicture(box, { queries, scale: state.scale }, span, intervals, mine.signal);
     if (running !== mine) return; // a later call began while this one drew
     box.classList.remove("stale");
     document.title = [...new Set(queries.map((query) => query.metric))].join(", ");
@@ -406,6 +407,10 @@ function bind() {
     state.refresh = $("refresh").value;
     changed();
   });
+  $("scale").addEventListener("change", () => {
+    state.scale = $("scale").value;
+    changed();
+  });
   $("earlier").addEventListener("click", () => move(-0.5));
   $("later").addEventListener("click", () => move(0.5));
   $("out").addEventListener("click", () => move(0, 2));
@@ -417,7 +422,7 @@ function bind() {
   $("csv").addEventListener("click", () => save(new Blob([csv(shown.curves)], { type: "text/csv" }), fileName("csv")));
   $("png").addEventListener("click", async () => {
     try {
-      save(await png($("graph"), { queries: shown.queries }, shown.range, shown.intervals), fileName("png"));
+      save(await png($("graph"), { queries: shown.queries, scale: state.scale }, shown.range, shown.intervals), fileName("png"));
     } catch (error) {
       failed(error);
     }

@@ -1,5 +1,5 @@
 // What the page shows, as a URL fragment in the form of OpenTSDB's own page:
-// #start=1h-ago&end=…&m=AGGREGATOR:INTERVAL-FUNCTION:rate:METRIC{TAGS}{FILTERS}&o=axis x1y2&autoreload=15
+// #start=1h-ago&end=…&m=AGGREGATOR:INTERVAL-FUNCTION:rate:METRIC{TAGS}{FILTERS}&o=axis x1y2&autoreload=15&yrange=[0:]
 // Other views: #view=daemon, #view=inventory&prefix=web&metrics=sys.*&silent=10m&order=METRIC:desc&from=NAME,
 // #view=entity&entity=web01&metrics=sys.*&start=3h-ago
 
@@ -17,7 +17,7 @@ export function emptyQuery() {
 
 export function emptyState() {
   return {
-    view: "graph", start: DEFAULT_START, end: "", refresh: "", table: false, queries: [emptyQuery()],
+    view: "graph", start: DEFAULT_START, end: "", refresh: "", table: false, scale: "", queries: [emptyQuery()],
     entity: "", prefix: "", metrics: "", silent: DEFAULT_SILENT, order: "", from: "",
   };
 }
@@ -109,6 +109,8 @@ export function toFragment(state) {
       found.append("m", expression(query));
       found.append("o", query.axis === "right" ? "axis x1y2" : "");
     }
+    if (state.scale === "log") found.set("ylog", "");
+    else if (state.scale) found.set("yrange", state.scale);
     if (state.refresh) found.set("autoreload", state.refresh);
     if (state.table) found.set("table", "1");
   }
@@ -125,10 +127,17 @@ export function fromFragment(fragment) {
   state.end = given.get("end") || "";
   state.refresh = /^\d+$/.test(given.get("autoreload") || "") ? given.get("autoreload") : "";
   state.table = given.has("table");
+  state.scale = given.has("ylog") ? "log" : rangeOf(given.get("yrange") || "") ? given.get("yrange") : "";
   const options = given.getAll("o");
   const queries = given.getAll("m").map((text, at) => parseExpression(text, options[at]));
   if (queries.length) state.queries = queries;
   return state;
+}
+
+/** Return the ends of a range of values such as [0:100] or [0:], null for a missing end; null for other text. */
+export function rangeOf(text) {
+  const ends = /^\[([^:]*):([^:]*)\]$/.exec(text)?.slice(1).map((end) => (end.trim() ? Number(end) : null));
+  return ends?.some((end) => end !== null) && !ends.some(Number.isNaN) ? ends : null;
 }
 
 const UNITS = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000, w: 604_800_000, n: 2_592_000_000, y: 31_536_000_000 };
