@@ -58,7 +58,7 @@ function curve(points, [from, to], [least, most]) {
 /** Return a small graph of points. */
 function sparkline(points, span, [least, most]) {
   const picture = document.createElementNS(SVG, "svg");
-  const attributes = { class: "sparkline", width: WIDTH, height: HEIGHT, viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${points.length} points from ${number(least)} to ${number(most)}` };
+  const attributes = { class: "sparkline", width: WIDTH, height: HEIGHT, viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": `${points.length} points from ${number(least)} to ${number(most)}` };
   for (const [name, value] of Object.entries(attributes)) picture.setAttribute(name, value);
   const line = document.createElementNS(SVG, "path");
   line.setAttribute("d", curve(points, span, [least, most]));

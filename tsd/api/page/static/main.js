@@ -332,7 +332,9 @@ async function editMetadata(key, value) {
   $("metadata-key").value = key;
   $("metadata-key").readOnly = Boolean(key);
   $("metadata-value").value = value;
-  if (!(await confirmed($("metadata")))) return;
+  const saved = confirmed($("metadata"));
+  if (key) $("metadata-value").focus();
+  if (!(await saved)) return;
   try {
     const body = { [$("metadata-key").value.trim()]: $("metadata-value").value };
     await getJson(`/api/entity/${encodeURIComponent(name)}`, { method: "POST", body });
