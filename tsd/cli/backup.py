@@ -14,7 +14,6 @@ from rich.progress import DownloadColumn, TransferSpeedColumn
 
 from tsd.cli.context import Access, access
 from tsd.cli.output import Bar
-from tsd.cli.settings import with_config
 from tsd.config.loader import Config, Loaded, journal_folder, state_folder
 from tsd.config.state_dir import (
     RESTORATION,
@@ -55,20 +54,8 @@ TARGET = FolderKind("backup folder", "FOLDER")
 MIB = 1 << 20
 
 
-@click.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Then remove all but the newest N backups.")
-@click.option("--list", "as_list", is_flag=True, help="Print the backups in FOLDER, and make none.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@with_config
 def backup(loaded: Loaded, folder: Path, keep: int | None, as_list: bool, as_json: bool) -> None:
-    """Make a backup of the state folder in FOLDER, also while the daemon runs.
-
-    The backup is a folder named by the time, with a snapshot of the embedded store and the lines of the journal that
-    are not in the store yet. Nothing that was acknowledged before the command began is missing. On the file system of
-    the state folder files are linked, not copied; elsewhere files that an earlier backup in FOLDER has are linked to
-    it. Exit status 1 with --list if a backup is not complete.
-    """
+    """Run `tsd backup`."""
     if as_list:
         sys.exit(_print_list(folder, as_json=as_json))
     config = loaded.config
@@ -101,17 +88,8 @@ def backup(loaded: Loaded, folder: Path, keep: int | None, as_list: bool, as_jso
         click.echo(f"removed {path}")
 
 
-@click.command()
-@click.argument("source", metavar="BACKUP", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--check", is_flag=True, help="Read the backup in full, and restore nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@with_config
 def restore(loaded: Loaded, source: Path, check: bool, as_json: bool) -> None:
-    """Restore a backup to the state folder, which must be empty or absent, and read it back in full.
-
-    BACKUP is one backup, or the folder of several, of which the newest complete one is taken. A restoration that was
-    interrupted starts over. The next start of the daemon stores the lines of the journal.
-    """
+    """Run `tsd restore`."""
     chosen = _chosen(source)
     manifest = check_complete(chosen)
     if check:

@@ -12,7 +12,6 @@ import trio
 
 from tsd.cli.context import Access, access, metric_uids
 from tsd.cli.output import Progress
-from tsd.cli.settings import with_config
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.putline import HOUR_S
 from tsd.codec.text import counted
@@ -54,15 +53,6 @@ class _Messages:
             click.echo(f"tsd: {text}", err=True)
 
 
-@click.command()
-@click.argument("metrics", nargs=-1, metavar="[METRIC]...")
-@click.option("--since", default="0", show_default=True, help="First hour: e.g. 2d-ago, 1700000000, 2023/11/14-22:00.")
-@click.option("--until", default="now", show_default=True, help="Last hour; the last five minutes are excluded.")
-@click.option("--dry-run", is_flag=True, help="Write nothing; print what would change.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Maximum rows per second.")
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="Default: compact.json in the state folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@with_config
 def compact(
     loaded: Loaded,
     metrics: Sequence[str],
@@ -73,12 +63,7 @@ def compact(
     checkpoint: Path | None,
     as_json: bool,
 ) -> None:
-    """Compact each row of past hours to one cell, for METRICs or all metrics. Queries read the same points.
-
-    It can be interrupted at any time, and run while daemons and other passes run. With the same arguments it resumes
-    where it was interrupted. Exit status 1 if a row is corrupt (it is printed and left unchanged), 3 if the store fails
-    for longer than a minute.
-    """
+    """Run `tsd compact`."""
     config = loaded.config
     job = [config.backend.value, store_address(config), config.data_table, since, until, *sorted(set(metrics))]
     file = Checkpoint(checkpoint or state_folder(config) / "compact.json", job)

@@ -17,7 +17,7 @@ import trio
 from tsd.cli.context import access
 from tsd.cli.copy_points import PointCopyStats, Rename, Target, copy_points, parse_rename
 from tsd.cli.output import Progress
-from tsd.cli.settings import overrides, with_config
+from tsd.cli.settings import overrides
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, keys, layout, name_rules, state_folder
 from tsd.daemon.settings import load_config, now_ms, read_config
@@ -42,38 +42,10 @@ from tsd.tables.opentsdb.layout import make_index
 from tsd.tables.opentsdb.series_index import SeriesIndex
 
 
-@click.command()
-@click.option(
-    "--to", required=True, metavar="TARGET",
-    help="embedded:FOLDER (a state folder), hbase:HOST:PORT[,HOST:PORT] (Thrift gateways), "
-    "cassandra:HOST:PORT[,HOST:PORT] (nodes), bigtable:PROJECT/INSTANCE, or a configuration file.",
-)  # fmt: skip
-@click.option(
-    "--to-set", multiple=True, metavar="KEY=VALUE", help="Set any key of the target, for example the name of a table."
-)
-@click.option(
-    "--checkpoint", type=click.Path(path_type=Path),
-    help="File for the progress of the copy (default: in the state folder of the embedded side).",
-)  # fmt: skip
-@click.option(
-    "--rename", "renames", multiple=True, metavar="PATTERN=REPLACEMENT",
-    help="From or to KairosDB's or Heroic's tables: replace what matches in names that the target cannot spell.",
-)  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@with_config
 def copy(
     loaded: Loaded, to: str, to_set: Sequence[str], checkpoint: Path | None, renames: Sequence[str], as_json: bool
 ) -> None:
-    """Copy names and rows of this store to another, with their write times, and read back what was written.
-
-    An interrupted copy continues when it is run again. A later run copies what is new: copy once while the daemon runs,
-    stop the daemon, and copy again. Nothing is deleted in the target, and a target with other names for the same UIDs
-    is refused. Exit status 1 if something cannot be read back.
-
-    From or to KairosDB's or Heroic's tables (tsd.storage.layout) points are copied metric by metric. Exit status 1 if
-    series have names that the target cannot spell, or points are texts. Times to live are not copied: the number of
-    points with one is printed.
-    """
+    """Run `tsd copy`."""
     target = _target(loaded.config, to, to_set)
     if not (loaded.config.has_opentsdb_tables and target.has_opentsdb_tables):
         _copy_points(loaded.config, target, checkpoint, renames, as_json=as_json)
@@ -232,16 +204,8 @@ def _checkpoint(source: Config, target: Config) -> Path:
     return state_folder(side) / f"copy-{pair:08x}.json"
 
 
-@click.command("create-tables")
-@click.option(
-    "--compression",
-    type=click.Choice(["NONE", "GZ", "SNAPPY", "LZO", "LZ4", "ZSTD"], case_sensitive=False),
-    help="Compression of HBase (NONE; others than GZ must be installed on every region server) or Cassandra (ZSTD).",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@with_config
 def create_tables(loaded: Loaded, compression: str | None, as_json: bool) -> None:
-    """Create the tables that are absent. Existing ones stay as they are."""
+    """Run `tsd create-tables`."""
 
     async def run() -> None:
         config = loaded.config

@@ -13,7 +13,6 @@ from tsd.cli.context import Access, access, flush_pending
 from tsd.cli.late_rollups import mark_late
 from tsd.cli.output import named
 from tsd.cli.scan import BadRequest, ScanRequest, parse_selection, selected_rows
-from tsd.cli.settings import with_config
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.opentsdb.row import Span, data_cells, removal
 from tsd.codec.opentsdb.rowkey import SplitKey, split_key
@@ -69,20 +68,8 @@ class Found:
             counts.last_ms = last_ms if counts.last_ms is None else max(counts.last_ms, last_ms)
 
 
-@click.command()
-@click.argument("words", nargs=-1, required=True, metavar="METRIC [TAGK=TAGV]...")
-@click.option("--since", required=True, help="First time to delete, e.g. 2023/11/14-22:13:20, 1700000000 or 30d-ago.")
-@click.option("--until", required=True, help="First time to keep; `now` deletes everything since --since.")
-@click.option("--yes", is_flag=True, help="Delete. Without it nothing is changed.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@with_config
 def delete(loaded: Loaded, words: Sequence[str], since: str, until: str, yes: bool, as_json: bool) -> None:
-    """Show the points of a metric in a time range, and with --yes delete them.
-
-    This applies to all series that have at least these tags. Of an hour that is only partly in the range, the other
-    points are kept. Of a whole hour, annotations and unreadable cells are deleted too. Names keep their UIDs. Exit
-    status 1 if points remain: a partly covered hour cannot be read, or points were written meanwhile.
-    """
+    """Run `tsd delete`."""
     request = _request(words, since, until)
     found = trio.run(_delete, loaded.config, request, yes)
     left = trio.run(_delete, loaded.config, request, False) if yes and found.rows else Found()

@@ -20,9 +20,7 @@ from tsd.api.entity_answers import (
     series_chunks,
 )
 from tsd.cli.context import Access, access, flush_pending
-from tsd.cli.options import config_options
 from tsd.cli.output import Progress
-from tsd.cli.settings import with_config
 from tsd.codec.dates import BadDate, duration_ms, parse_date
 from tsd.codec.entity.records import EntitySeries
 from tsd.codec.metaline import check_entity
@@ -53,31 +51,8 @@ class Opened(NamedTuple):
     entities: EntityTables
 
 
-class EntityGroup(click.Group):
-    """Takes the name of an entity for `show`."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command of some arguments."""
-        if args and args[0] not in self.commands:
-            args = ["show", *args]
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=EntityGroup)
-@config_options
-def entity(**_: object) -> None:
-    """Show entities, the values of tsd.entity.tag, such as hosts. `tsd entity NAME` is short for `show NAME`."""
-
-
-@entity.command("list")
-@click.option("--prefix", default="", help="Only names that begin with it.")
-@click.option("--silent", "silent_for", metavar="AGE", help="Only those that have sent nothing for so long: 10m.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, as /api/entity answers.")
-@with_config
 def list_entities(loaded: Loaded, prefix: str, silent_for: str | None, as_json: bool) -> None:
-    """List entities with the time of their newest point."""
+    """Run `tsd entity list`."""
     first = _encoded("--prefix", prefix)
     oldest_ms = _oldest(silent_for)
 
@@ -102,18 +77,10 @@ def list_entities(loaded: Loaded, prefix: str, silent_for: str | None, as_json: 
     _print_table(rows)
 
 
-@entity.command()
-@click.argument("name")
-@click.option("--start", default="1d-ago", show_default=True, help="First time of points.")
-@click.option("--end", help="Time after the last point.")
-@click.option("--metrics", default="", help="Metrics by names or patterns: sys.*,proc.*")
-@click.option("--versions", type=click.IntRange(1), help="Only the newest so many points of each series.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, as /api/entity/NAME answers.")
-@with_config
 def show(
     loaded: Loaded, name: str, start: str, end: str | None, metrics: str, versions: int | None, as_json: bool
 ) -> None:
-    """Print the metadata and all series of an entity. Exit status 1 if it is unknown."""
+    """Run `tsd entity show`."""
     first_ms, end_ms = _time("--start", start), None if end is None else _time("--end", end)
     if end_ms is not None and end_ms <= first_ms:
         raise click.UsageError(f"got --start {start} and --end {end}, wanted an end after the start")
@@ -141,13 +108,8 @@ def show(
     _print_table(_series_rows(chosen))
 
 
-@entity.command("set")
-@click.argument("name")
-@click.argument("values", nargs=-1, required=True, metavar="KEY=VALUE...")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: all metadata after the change.")
-@with_config
 def set_metadata(loaded: Loaded, name: str, values: Sequence[str], as_json: bool) -> None:
-    """Set metadata of an entity. Other keys stay."""
+    """Run `tsd entity set`."""
     pairs = [value.partition("=") for value in values]
     if wrong := [value for value, (key, equals, _) in zip(values, pairs, strict=True) if not key or not equals]:
         raise click.UsageError(f"got {wrong[0]!r}, wanted KEY=VALUE")
@@ -159,14 +121,8 @@ def set_metadata(loaded: Loaded, name: str, values: Sequence[str], as_json: bool
     _edit(loaded.config, name, edit, as_json=as_json)
 
 
-@entity.command("unset")
-@click.argument("name")
-@click.argument("keys", nargs=-1, metavar="[KEY]...")
-@click.option("--all", "every", is_flag=True, help="All metadata of the entity.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: all metadata after the change.")
-@with_config
 def delete_metadata(loaded: Loaded, name: str, keys: Sequence[str], every: bool, as_json: bool) -> None:
-    """Delete metadata of an entity: these keys, or with --all every one."""
+    """Run `tsd entity unset`."""
     if every == bool(keys):
         raise click.UsageError("got no KEY and no --all, or both: wanted one of them")
     wanted = {_encoded("KEY", key) for key in keys}
@@ -210,29 +166,10 @@ class BuildState(NamedTuple):
     warnings: int = 0
 
 
-def _range_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-        click.option("--checkpoint", type=click.Path(path_type=Path), help="Default: a file in the state folder."),
-        click.option("--until", default="now", show_default=True, help="Time after the last point."),
-        click.option("--since", default="0", show_default=True, help="First time of points."),
-        click.argument("metrics", nargs=-1, metavar="[METRIC]..."),
-    ):
-        command = option(command)
-    return command
-
-
-@entity.command()
-@_range_options
-@with_config
 def build(
     loaded: Loaded, metrics: Sequence[str], since: str, until: str, checkpoint: Path | None, as_json: bool
 ) -> None:
-    """Fill the tables of entities from the stored points of METRICs or all metrics. Daemons may run.
-
-    It can be interrupted at any time, and resumes with the same arguments after the last metric that was done. To build
-    again is safe. Exit status 1 if rows could not be read.
-    """
+    """Run `tsd entity build`."""
     state = trio.run(_run, _Job(loaded.config, "build", metrics, since, until, checkpoint))
     if as_json:
         click.echo(json.dumps({"points": state.points, "warnings": state.warnings}))
@@ -241,17 +178,10 @@ def build(
     sys.exit(1 if state.warnings else 0)
 
 
-@entity.command()
-@_range_options
-@with_config
 def check(
     loaded: Loaded, metrics: Sequence[str], since: str, until: str, checkpoint: Path | None, as_json: bool
 ) -> None:
-    """Compare the tables of entities with the stored points of METRICs or all metrics. Daemons may run.
-
-    A point may be missing, different, or extra: between two stored points and not among them. The newest value of a
-    series may be missing or old. `tsd entity build` repairs all but extra points. Exit status 1 if anything differs.
-    """
+    """Run `tsd entity check`."""
     state = trio.run(_run, _Job(loaded.config, "check", metrics, since, until, checkpoint))
     if as_json:
         click.echo(json.dumps({"points": state.points, "differences": state.wrong, "warnings": state.warnings}))

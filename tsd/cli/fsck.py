@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields
 from typing import Any
@@ -14,7 +14,6 @@ import trio
 from tsd.cli.context import Access, access
 from tsd.cli.output import Progress
 from tsd.cli.scan import BadRequest, ScanRequest, parse_request, selected_rows
-from tsd.cli.settings import with_config
 from tsd.codec.opentsdb.fsck import ERRORS, FsckLine, FsckOptions, totals
 from tsd.config.loader import Config, Loaded, layout
 from tsd.daemon.settings import now_ms
@@ -22,17 +21,6 @@ from tsd.errors import TsdError
 from tsd.store import Row, scan
 from tsd.tables.opentsdb.fsck import Fsck, RowReport
 
-_FLAGS = {
-    "fix": "Repair what is found, as far as the flags below allow.",
-    "compact": "Join the cells of every valid row.",
-    "resolve_duplicates": "Of several points with the same time, keep one.",
-    "last_write_wins": "Keep the point of the newest cell, as queries do. Always on with tsd.storage.fix_duplicates.",
-    "delete_orphans": "Delete rows with UIDs that have no name.",
-    "delete_unknown_columns": "Delete cells of unknown kinds.",
-    "delete_bad_values": "Delete points without a valid number.",
-    "delete_bad_rows": "Delete rows with invalid keys.",
-    "delete_bad_compacts": "Delete cells of several points that cannot be decoded.",
-}
 _MISFIT = (
     "no row was found that this configuration can read, so whole rows are not deleted. Check tsd.storage.uid.width.*, "
     "tsd.storage.salt.* and the UID table. If all rows really are damaged, use --force"
@@ -40,32 +28,10 @@ _MISFIT = (
 _SUMMARY_ONLY = (FsckLine.VLE,)  # counted in the summary only: all cells of a table may be of this kind
 
 
-def _flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    for name, text in reversed(_FLAGS.items()):
-        command = click.option(f"--{name.replace('_', '-')}", name, is_flag=True, help=text)(command)
-    return command
-
-
-@click.command()
-@click.argument("words", nargs=-1, metavar="[START [END] FUNC METRIC [TAGK=TAGV]...]")
-@click.option("--full-scan", is_flag=True, help="Check the whole table.")
-@_flags
-@click.option("--fix-all", is_flag=True, help="--fix and all of the flags above except --last-write-wins.")
-@click.option("--force", is_flag=True, help="Delete rows even if this configuration matches no row.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per finding, and one for the summary.")
-@click.option("--threads", type=click.IntRange(1), hidden=True, help="OpenTSDB's option, without effect.")
-@click.option(
-    "--sync", is_flag=True, hidden=True, help="OpenTSDB's option, without effect: every repair is synchronous."
-)
-@with_config
 def fsck(
     loaded: Loaded, words: Sequence[str], full_scan: bool, fix_all: bool, force: bool, as_json: bool, **flags: Any
 ) -> None:
-    """Find damaged rows and repair them, in the whole table, or for metrics and times as in `tsd scan`.
-
-    Without --fix or --fix-all nothing is changed. Daemons may keep writing. Exit status 1 if there are errors, even if
-    all were repaired.
-    """
+    """Run `tsd fsck`."""
     if not words and not full_scan:
         raise TsdError("Must supply a query or use the '--full-scan' flag")
     try:

@@ -20,7 +20,6 @@ from rich.progress import DownloadColumn
 from tsd.cli.context import Access, access
 from tsd.cli.late_rollups import mark_late
 from tsd.cli.output import Bar, write_above_bar
-from tsd.cli.settings import with_config
 from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, layout, name_rules
@@ -139,23 +138,10 @@ class Importer:
         await _retried(lambda: self._access.store.put(self._config.data_table, puts))
 
 
-@click.command("import")
-@click.argument("paths", nargs=-1, required=True, metavar="FILE...")
-@click.option("--auto-metric", is_flag=True, help="Assign UIDs to unknown metrics.")
-@click.option("--rejects", type=click.File("wb"), help="Write refused lines to this file, each below its reason.")
-@click.option(
-    "--skip-errors", is_flag=True, hidden=True, help="OpenTSDB's option, without effect: errors are always skipped."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@with_config
 def import_lines(
     loaded: Loaded, paths: Sequence[str], auto_metric: bool, rejects: BinaryIO | None, skip_errors: bool, as_json: bool
 ) -> None:
-    """Store the points of files with lines METRIC TIME VALUE TAGK=TAGV…; .gz files are unzipped; - is standard input.
-
-    Blank lines and lines that start with # are skipped. Refused lines are printed with the reason, and so are files
-    that cannot be read. The rest is stored, and the exit status is 1.
-    """
+    """Run `tsd import`."""
     del skip_errors
     config = loaded.config
     if auto_metric:

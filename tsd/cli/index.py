@@ -8,7 +8,6 @@ import trio
 
 from tsd.cli.context import access
 from tsd.cli.output import Progress
-from tsd.cli.settings import with_config
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded
 from tsd.errors import CorruptRow, TsdError
@@ -19,20 +18,8 @@ AT_ONCE = 1000  # rows
 SHOWN = 20  # rows with unreadable keys
 
 
-@click.group()
-def index() -> None:
-    """Rebuild the list of series of Heroic's table."""
-
-
-@index.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@with_config
 def build(loaded: Loaded, as_json: bool) -> None:
-    """List the series of all rows of tsd.heroic.table in tsd.heroic.series_table. Daemons may run.
-
-    Needed once for rows that a Heroic wrote, and if the list is lost. Only keys of rows are read. An interrupted run
-    may be repeated. Exit status 1 if keys cannot be read.
-    """
+    """Run `tsd index build`."""
     config = loaded.config
     if not config.has_heroic_tables:
         raise TsdError(f"this command works on Heroic's table, and tsd.storage.layout is {config.layout}")

@@ -10,7 +10,6 @@ import trio
 
 from tsd.cli.context import Access, access, flush_pending, wiring
 from tsd.cli.output import Progress
-from tsd.cli.settings import with_config
 from tsd.codec.names import Kind
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, layout
@@ -20,32 +19,13 @@ from tsd.errors import TsdError
 from tsd.tables.opentsdb.prune import Ages, KindNames, NamePruner, Pruned, PrunedTables
 
 NO_AGE = "0h"
-KINDS = [kind.value for kind in Kind]
 DAEMON_PAUSE_RATIO = 1.0  # pause ratio if a daemon shares the embedded store: pause for as long as a page took
 
 
-@click.command("prune")
-@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing. Daemons may run.")
-@click.option(
-    "--older-than",
-    default="24h",
-    show_default=True,
-    help="Keep names that were assigned later than this ago; 0h: keep none.",
-)
-@click.option("--kind", "words", multiple=True, type=click.Choice(KINDS), help="Only this kind. Repeatable.")
-@click.option("--all-stopped", is_flag=True, help="Nothing that writes to these shared tables runs now.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all names.")
-@with_config
 def prune_uids(
     loaded: Loaded, dry_run: bool, older_than: str, words: Sequence[str], all_stopped: bool, as_json: bool
 ) -> None:
-    """Delete names that nothing uses any more: no point, rollup, annotation or tree, nor metadata that a user wrote.
-
-    Also delete series without rows from the series index and the meta table (tsd.retention.series). UIDs are not
-    assigned again. Stop all daemons and OpenTSDBs on these tables first: they write points with the UIDs of names that
-    they have cached. Without --kind: the kinds of names that daemons create by themselves. An interrupted run may be
-    repeated.
-    """
+    """Run `tsd uid prune`."""
     config = loaded.config
     kinds = [Kind(word) for word in words] or _created_kinds(config)
     if not kinds:

@@ -8,7 +8,6 @@ import click
 import trio
 
 from tsd.cli.context import access, flush_pending
-from tsd.cli.settings import with_config
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded
 from tsd.daemon.settings import now_ms
@@ -21,18 +20,8 @@ from tsd.tables.opentsdb.retention_task import RetentionTask
 MIB = 1 << 20
 
 
-@click.command()
-@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
-@click.option("--exact", is_flag=True, help="With --dry-run: count everything instead of a sample of the hours.")
-@click.option("--trust-clock", is_flag=True, help="The clock is right, although it has jumped ahead.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@with_config
 def retention(loaded: Loaded, dry_run: bool, exact: bool, trust_clock: bool, as_json: bool) -> None:
-    """Delete the points that have expired by tsd.retention.rules, which the daemon does once an hour.
-
-    --dry-run counts what that would be: rows, points, and bytes before compression. Its numbers come from a sample of
-    the hours. Exit status 1 if nothing was deleted because the clock is not trusted.
-    """
+    """Run `tsd retention`."""
     config = loaded.config
     if not retention_policy(config).expires:
         raise TsdError("no rule of tsd.retention lets points expire; set, for example, tsd.retention.rules to *=400d")

@@ -10,9 +10,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access, metric_uids
-from tsd.cli.options import config_options
 from tsd.cli.output import Progress
-from tsd.cli.settings import with_config
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, state_folder
@@ -48,21 +46,6 @@ class _Job(NamedTuple):
     pause: float | None
 
 
-@click.group()
-@config_options
-def rollup(**_: object) -> None:
-    """Write rollups: sum, count, minimum and maximum of each interval of each series."""
-
-
-@rollup.command()
-@click.argument("metrics", nargs=-1, metavar="[METRIC]...")
-@click.option("--start", default="0", show_default=True, help="Intervals that begin earlier are left as they are.")
-@click.option("--end", default="now", show_default=True, help="And those that end later, or in the last five minutes.")
-@click.option("--interval", "intervals", multiple=True, help="As configured, such as 1h; repeatable. Default: all.")
-@click.option("--pause", type=click.FloatRange(0), help="Pause after each part, as a share of the time that it took.")
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="Default: rollup.json in the state folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@with_config
 def build(
     loaded: Loaded,
     metrics: Sequence[str],
@@ -73,14 +56,7 @@ def build(
     checkpoint: Path | None,
     as_json: bool,
 ) -> None:
-    """Compute the rollups of raw points of METRICs or all metrics, and write them into the tables of
-    tsd.rollups.config.
-
-    It can be interrupted at any time, and resumes with the same arguments. To build again is safe: cells are replaced.
-    Intervals that tsd.retention.rules may have shortened are left as they are. The default pause is 0, or 1 while a
-    daemon has the embedded store open. Exit status 1 if a row could not be read (it is printed), 3 if the store fails
-    for longer than a minute.
-    """
+    """Run `tsd rollup build`."""
     config = loaded.config
     job = _Job(tuple(sorted(set(metrics))), start, end, intervals, pause)
     words = [config.backend.value, store_address(config), config.data_table, start, end, ",".join(intervals)]

@@ -18,7 +18,6 @@ from tsd.cli.context import Access, access, flush_pending
 from tsd.cli.late_rollups import mark_late
 from tsd.cli.output import NamedKey, named
 from tsd.cli.scan_heroic import print_rows
-from tsd.cli.settings import with_config
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.annotation import decode_annotation, encode_annotation
@@ -163,18 +162,8 @@ class Scanned(NamedTuple):
     corrupt: int
 
 
-@click.command()
-@click.argument("words", nargs=-1, required=True, metavar="START [END] FUNC METRIC [TAGK=TAGV]...")
-@click.option("--import", "as_lines", is_flag=True, help="Print lines for `tsd import`.")
-@click.option("--delete", is_flag=True, help="Like --import, and delete all cells of each printed row.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row, with its points.")
-@with_config
 def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_json: bool) -> None:
-    """Print the rows of a metric, in whole hours. FUNC has no effect; it is there for compatibility with OpenTSDB.
-
-    START and END are e.g. 1h-ago, 1700000000 or 2023/11/14-22:13:20. Exit status 1 if a row cannot be read; such a
-    row is not deleted either. `tsd delete` deletes exact time ranges, and shows the points first.
-    """
+    """Run `tsd scan`."""
     if as_json and (as_lines or delete):
         raise click.UsageError("one of --import, --delete and --json")
     form = json_of if as_json else lines_of if as_lines or delete else _dump

@@ -3,22 +3,16 @@
 import gc
 import time
 
-import click
 import trio
 
-from tsd.cli.options import config_options
 from tsd.cli.settings import loaded
 from tsd.config import log
 from tsd.config.loader import Given
 from tsd.daemon import lifecycle
 
 
-@click.command()
-@config_options
-@click.option("--port", help="TCP port (tsd.network.port).")
-@click.option("--bind", help="Address to listen on (tsd.network.bind).")
 def serve(port: str | None, bind: str | None, **_: object) -> None:
-    """Run the daemon until SIGTERM or Ctrl-C."""
+    """Run `tsd serve`."""
     named = (("--port", "tsd.network.port", port), ("--bind", "tsd.network.bind", bind))
     given = [Given(option, key, value) for option, key, value in named if value is not None]
     settings = loaded(given)

@@ -15,10 +15,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access
-from tsd.cli.options import config_options
 from tsd.cli.output import Progress
-from tsd.cli.prune import prune_uids
-from tsd.cli.settings import with_config
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_uid, id_column
 from tsd.codec.opentsdb.uid_fsck import UidCheck
@@ -51,14 +48,8 @@ def any_name(word: str) -> bytes:
         raise click.UsageError(str(exc)) from exc
 
 
-@click.command("rename")
-@click.argument("kind", type=click.Choice(KINDS))
-@click.argument("old")
-@click.argument("new")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@with_config
 def rename_uid(loaded: Loaded, kind: str, old: str, new: str, as_json: bool) -> None:
-    """Give the UID of OLD the name NEW, which must not have a UID. All data of OLD is then found as NEW."""
+    """Run `tsd uid rename`."""
     config = loaded.config
     before, after = any_name(old), checked_name(Kind(kind), new, config)
 
@@ -71,16 +62,8 @@ def rename_uid(loaded: Loaded, kind: str, old: str, new: str, as_json: bool) -> 
     click.echo(json.dumps({"kind": kind, "old": old, "new": new}) if as_json else f"{kind} {old} -> {new}")
 
 
-@click.command("delete")
-@click.argument("kind", type=click.Choice(KINDS))
-@click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@with_config
 def delete_uid(loaded: Loaded, kind: str, name: str, as_json: bool) -> None:
-    """Delete a name and its UID. Its data stays but cannot be queried: delete it first, with `tsd delete`.
-
-    `tsd fsck --delete-orphans` deletes remaining rows.
-    """
+    """Run `tsd uid delete`."""
     config = loaded.config
     found = b""
 
@@ -95,17 +78,8 @@ def delete_uid(loaded: Loaded, kind: str, name: str, as_json: bool) -> None:
     click.echo(json.dumps(deleted) if as_json else f"UID {kind} {name}: {show_signed(found)} deleted.")
 
 
-@click.command("fsck")
-@click.argument("words", nargs=-1, type=click.Choice(["fix", "delete_unknown"]), metavar="[fix] [delete_unknown]")
-@click.option("--fix", is_flag=True, help="Repair what is found; same as the word fix.")
-@click.option("--delete-unknown", is_flag=True, help="With fix, delete unknown cells; same as the word delete_unknown.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@with_config
 def fsck_uids(loaded: Loaded, words: Sequence[str], fix: bool, delete_unknown: bool, as_json: bool) -> None:
-    """Check the UID table, and repair it with `fix`. Daemons may keep assigning UIDs.
-
-    The exit status is the number of errors found, 255 at most.
-    """
+    """Run `tsd uid fsck`."""
     config = loaded.config
     found: list[tuple[UidCheck, UidRepair | None]] = []
 
@@ -150,11 +124,8 @@ def _plain(check: UidCheck, repair: UidRepair | None) -> Iterator[str]:
     yield f"{counted(check.errors, 'error')} found." if check.errors else "No errors found."
 
 
-@click.command("report")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@with_config
 def report(loaded: Loaded, as_json: bool) -> None:
-    """Print how many UIDs of each kind are used, how fast they are assigned, and when they run out."""
+    """Run `tsd uid report`."""
     config = loaded.config
     found: list[UidUsage] = []
 
@@ -208,38 +179,8 @@ async def _drop_daemon_caches(opened: Access) -> None:
         await opened.daemon.call("drop_caches")
 
 
-class _UidGroup(click.Group):
-    """Treats a word that is not a subcommand as a name to look up."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self.commands:
-            args = ["lookup", *args]
-        return super().resolve_command(ctx, args)
-
-
-@click.group(cls=_UidGroup)
-@config_options
-def uid(**_: object) -> None:
-    """Look names and UIDs up, assign, rename, delete and check them.
-
-    `tsd uid [KIND] NAME...` prints what is found; a number is also looked up as a UID. KIND is metrics, tagk or tagv,
-    and is required if the first of several NAMEs is one of these words.
-    """
-
-
-for _command in (rename_uid, delete_uid, fsck_uids, report, prune_uids):
-    uid.add_command(_command)
-
-
-@uid.command("grep")
-@click.argument("words", nargs=-1, required=True, metavar="[KIND] REGEXP")
-@click.option("-i", "--ignore-case", is_flag=True, help="Ignore case.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@with_config
 def grep(loaded: Loaded, words: Sequence[str], ignore_case: bool, as_json: bool) -> None:
-    """Print every name that REGEXP matches. Exit status 1 if there is none."""
+    """Run `tsd uid grep`."""
     kinds, [pattern, *more] = _kinds_and_names(words)
     if more:
         raise click.UsageError(f"got {' '.join(words)!r}, wanted one regular expression, or KIND and one")
@@ -261,31 +202,18 @@ def grep(loaded: Loaded, words: Sequence[str], ignore_case: bool, as_json: bool)
     sys.exit(0 if found else 1)
 
 
-@uid.command("assign")
-@click.argument("kind", type=click.Choice(KINDS))
-@click.argument("names", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@with_config
 def assign(loaded: Loaded, kind: str, names: Sequence[str], as_json: bool) -> None:
-    """Assign a UID to each of NAMES that has none, and print all UIDs."""
+    """Run `tsd uid assign`."""
     _assign(loaded.config, Kind(kind), names, as_json=as_json)
 
 
-@click.command()
-@click.argument("names", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@with_config
 def mkmetric(loaded: Loaded, names: Sequence[str], as_json: bool) -> None:
-    """Assign UIDs to metrics; same as `tsd uid assign metrics NAMES`."""
+    """Run `tsd mkmetric`."""
     _assign(loaded.config, Kind.METRIC, names, as_json=as_json)
 
 
-@uid.command("lookup", hidden=True)
-@click.argument("words", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@with_config
 def lookup(loaded: Loaded, words: Sequence[str], as_json: bool) -> None:
-    """`tsd uid [KIND] NAME...`: print existing names. Raise NoSuchName with the missing ones."""
+    """Run `tsd uid NAME`."""
     kinds, names = _kinds_and_names(words)
     widths = layout(loaded.config).widths
 

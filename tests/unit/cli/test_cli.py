@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from tsd import revision, version
-from tsd.cli import COMMANDS, LazyGroup, find_command
+from tsd import cli, revision, version
+from tsd.cli import COMMANDS, DEFERRED, LazyGroup, find_command
 
 PROGRAM = "import sys; from tsd.cli import main; sys.argv = ['tsd', *sys.argv[1:]]; "
 
@@ -44,6 +44,42 @@ def test_commands_that_need_no_store_import_no_engine(words: str, tmp_path: Path
     report = f"import atexit; atexit.register(lambda: print({HEAVY!r} & set(sys.modules))); main()"
     done = run(*folder, *words.split(), program=report)
     assert done.stdout.endswith("set()\n"), done.stderr
+
+
+HELPS = """
+import click, sys
+from tsd.cli import COMMANDS, find_command
+
+def ask(command, words):
+    for more in ("--help", "--no-such-option"):
+        try:
+            tsd.main([*words, more], prog_name="tsd", standalone_mode=False)
+        except click.UsageError:
+            pass
+    print(*words, sorted(HEAVY & set(sys.modules)), file=sys.stderr)
+    for name, one in getattr(command, "commands", {}).items():
+        ask(one, [*words, name])
+
+for name in COMMANDS:
+    ask(find_command(name), [name])
+"""
+
+
+def test_help_and_wrong_options_import_nothing_that_takes_long() -> None:
+    heavy = HEAVY | {"rich", "structlog", "asyncio", "multiprocessing", "tsd.tables", "tsd.query"}
+    done = run(program=f"\nHEAVY = {heavy!r}\nfrom tsd.cli import tsd\n{HELPS}")
+    assert done.returncode == 0, done.stderr
+    imported = [line for line in done.stderr.splitlines() if not line.endswith(" []")]
+    assert imported == []
+    assert "uid fsck []" in done.stderr
+
+
+def test_forked_commands_find_their_work_imported() -> None:
+    """A place that `import_all` leaves out would be imported once for each forked command."""
+    text = "".join(file.read_text("utf-8") for file in (Path(cli.__file__).parent / "commands").glob("*.py"))
+    places = set(re.findall(r'perform\("tsd\.cli\.([\w.]+):\w+"', text))
+    assert "scan" in places
+    assert places <= set(DEFERRED)
 
 
 def commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:

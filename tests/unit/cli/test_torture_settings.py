@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tsd.cli.torture.faults import ANYWHERE, ON_SERVERS, BadFaults, parse_faults
+from tsd.cli.torture.options import ANYWHERE, ON_SERVERS, BadFaults, parse_faults
 from tsd.cli.torture.run import TorturePlan
 from tsd.cli.torture.settings import (
     EAGER_COMPACTION,

@@ -15,9 +15,8 @@ import click
 import trio
 
 from tsd.cli.output import Progress
-from tsd.cli.settings import with_config
 from tsd.cli.torture.environment import Setup
-from tsd.cli.torture.faults import ANYWHERE, DEFAULTS, ON_SERVERS, BadFaults, Options, parse_faults
+from tsd.cli.torture.options import BadFaults, Options, parse_faults
 from tsd.cli.torture.report import TortureReport, table
 from tsd.cli.torture.run import Run, TorturePlan
 from tsd.cli.torture.settings import config_of, daemon_settings
@@ -31,48 +30,6 @@ PATIENT = {  # of this process, which creates tables
 }
 
 
-class SecondsRange(click.ParamType):  # type: ignore[type-arg] # older ones take none
-    """SHORTEST:LONGEST in seconds; one number sets both."""
-
-    name = "S[:S]"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, float]:
-        """Return both."""
-        if isinstance(value, tuple):
-            return value
-        shortest, _, longest = str(value).partition(":")
-        try:
-            found = float(shortest), float(longest or shortest)
-        except ValueError:
-            self.fail(f"got {value!r}, wanted seconds, or SHORTEST:LONGEST", param, ctx)
-        if not 0 < found[0] <= found[1]:
-            self.fail(f"got {value!r}, wanted two times of which the second is no shorter", param, ctx)
-        return found
-
-
-@click.command()
-@click.option(
-    "--faults",
-    default="",
-    metavar="A,B=ROUNDS,…",
-    help=f"Faults ({', '.join([*ANYWHERE, *ON_SERVERS])}). Default: all.",
-)  # fmt: skip
-@click.option("--rounds", default=10, show_default=True, type=click.IntRange(1), help="Rounds of each fault.")
-@click.option("--seed", type=int, help="Seed of all random choices. Default: random.")
-@click.option("--daemons", default=2, show_default=True, type=click.IntRange(1), help="Concurrent daemons.")
-@click.option("--duration", type=click.FloatRange(0, min_open=True), help="Start no round after so many seconds.")
-@click.option(
-    "--outage", default="1:3", show_default=True, type=SecondsRange(), help="Length of the store's outages in seconds."
-)
-@click.option("--warm-up", default=DEFAULTS.full_load, show_default=True, help="Lines before an outage.")
-@click.option(
-    "--folder",
-    type=click.Path(path_type=Path),
-    help="Working folder of the daemons. Default: next to the state folder.",
-)
-@click.option("--keep", is_flag=True, help="Keep folder and tables at the end.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@with_config
 def torture(
     loaded: Loaded,
     faults: str,
@@ -86,13 +43,7 @@ def torture(
     keep: bool,
     as_json: bool,
 ) -> None:
-    """Load daemons with these settings, inject faults, and verify that all acknowledged points are stored.
-
-    The daemons have their own folder, ports and, on servers, tables; yours are not touched. See docs/torture.md.
-
-    Exit status 0: nothing acknowledged was lost, nothing was invented or doubled, and every daemon recovered by itself.
-    1: a check failed, and folder and tables are kept; or no round was completed.
-    """
+    """Run `tsd torture`."""
     config = loaded.config
     if not has_local_store(config) and not server_setting(config):
         places = "the embedded store, HBase or an emulator of Bigtable"

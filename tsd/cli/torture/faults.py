@@ -4,20 +4,19 @@ Bad clients never read, send single bytes, disconnect within a line, or send no 
 """
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import trio
 
 from tsd.cli.torture.environment import MIN_FILE_BYTES, POLL_S, Environment
+from tsd.cli.torture.options import Options
 from tsd.cli.torture.proxy import ProxyMode
 from tsd.cli.torture.report import TortureReport
 from tsd.cli.torture.senders import AGAIN_S, HOST, HttpSender, Lines, Sender, TruncatingSender, reset
 from tsd.cli.torture.settings import LONG_WINDOWS_MS, SHORT_WINDOWS_MS
-from tsd.errors import TsdError
 
 PAUSES_S = (0.01, 0.1, 1.0, 4.0)  # between single bytes
 JUNK_BYTES = 5000
@@ -88,22 +87,6 @@ MODES = {
     "refuse": ProxyMode.REFUSE, "hang": ProxyMode.STALL, "stall": ProxyMode.HANG, "late": ProxyMode.HOLD,
     "cut": ProxyMode.CUT, "lost": ProxyMode.LOSE, "garble": ProxyMode.GARBLE, "repeat": ProxyMode.REPEAT,
 }  # fmt: skip
-
-
-class Options(NamedTuple):
-    """Options of a run."""
-
-    outage_s: tuple[float, float] = (1.0, 3.0)  # the shortest and the longest
-    full_load: int = 600_000  # lines before an outage, until memory use is steady
-    memory_share: float = 1.2  # of its level before, at most
-    resume_s: float = 10.0  # until the store is written again, at most
-
-
-DEFAULTS = Options()
-
-
-class BadFaults(TsdError):
-    """Raised for faults that are unknown or not available on the engine."""
 
 
 @dataclass
@@ -355,33 +338,7 @@ async def _random_fault(now: Round) -> None:
 
 
 Fault = Callable[[Round], Awaitable[None]]
-ANYWHERE: dict[str, Fault] = {"kill": kill, "full": full, "clock": clock, "clients": clients, "storm": storm}
-ON_SERVERS: dict[str, Fault] = {
+FAULTS: dict[str, Fault] = {
+    "kill": kill, "full": full, "clock": clock, "clients": clients, "storm": storm, "outage": outage,
     **{name: partial(gateway, mode=mode, name=name) for name, mode in MODES.items()},
-    "outage": outage,
-}
-
-
-def faults_for(*, servers: bool) -> Mapping[str, Fault]:
-    """Return the faults by name: also those of servers, if the store has any."""
-    return {**ANYWHERE, **ON_SERVERS} if servers else ANYWHERE
-
-
-def parse_faults(words: str, rounds: int, *, servers: bool) -> dict[str, int]:
-    """Parse fault names with commas between, each with or without `=ROUNDS`. Raises BadFaults.
-
-    An empty text means all faults, `rounds` each.
-
-    >>> parse_faults("kill=200,full", 20, servers=False)
-    {'kill': 200, 'full': 20}
-    """
-    there = faults_for(servers=servers)
-    found: dict[str, int] = {}
-    for word in filter(None, (part.strip() for part in words.split(","))):
-        name, equals, count = word.partition("=")
-        if name not in there:
-            raise BadFaults(f"got fault {name!r}, wanted some of {', '.join(there)}")
-        if equals and not (count.isdecimal() and int(count)):
-            raise BadFaults(f"got {word!r}, wanted {name}=ROUNDS")
-        found[name] = int(count) if equals else rounds
-    return found or dict.fromkeys(there, rounds)
+}  # fmt: skip

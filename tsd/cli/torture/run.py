@@ -13,7 +13,8 @@ from pathlib import Path
 import trio
 
 from tsd.cli.torture.environment import Environment, Setup, open_environment
-from tsd.cli.torture.faults import DEFAULTS, Fault, Options, Round, faults_for, make_senders
+from tsd.cli.torture.faults import FAULTS, Fault, Round, make_senders
+from tsd.cli.torture.options import DEFAULTS, Options
 from tsd.cli.torture.report import TortureReport
 from tsd.cli.torture.senders import Sender
 from tsd.cli.torture.verify import Comparison, QueryCheck, stored_rows, uid_errors
@@ -149,7 +150,7 @@ class Run:
         place = f"torture.{lane.fault}.{number}"
         senders = make_senders(place, chance, much=lane.fault == "outage")
         now = Round(environment, place, chance, lane.report, self._plan.options, senders)
-        fault = (self._plan.faults or faults_for(servers=environment.has_servers))[lane.fault]
+        fault = (self._plan.faults or FAULTS)[lane.fault]
         try:
             limit_s = ROUND_S + AGAIN * self._plan.options.outage_s[1]
             async with hang_watchdog(limit_s, lane.folder / "hang.txt", environment.dump_tasks) as scope:

@@ -1,0 +1,64 @@
+"""`tsd torture`: its options and help."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tsd.cli.options import perform
+from tsd.cli.settings import with_config
+from tsd.cli.torture.options import ANYWHERE, DEFAULTS, ON_SERVERS
+from tsd.config.loader import Loaded
+
+
+class SecondsRange(click.ParamType):  # type: ignore[type-arg] # older ones take none
+    """SHORTEST:LONGEST in seconds; one number sets both."""
+
+    name = "S[:S]"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, float]:
+        """Return both."""
+        if isinstance(value, tuple):
+            return value
+        shortest, _, longest = str(value).partition(":")
+        try:
+            found = float(shortest), float(longest or shortest)
+        except ValueError:
+            self.fail(f"got {value!r}, wanted seconds, or SHORTEST:LONGEST", param, ctx)
+        if not 0 < found[0] <= found[1]:
+            self.fail(f"got {value!r}, wanted two times of which the second is no shorter", param, ctx)
+        return found
+
+
+@click.command()
+@click.option(
+    "--faults",
+    default="",
+    metavar="A,B=ROUNDS,…",
+    help=f"Faults ({', '.join([*ANYWHERE, *ON_SERVERS])}). Default: all.",
+)  # fmt: skip
+@click.option("--rounds", default=10, show_default=True, type=click.IntRange(1), help="Rounds of each fault.")
+@click.option("--seed", type=int, help="Seed of all random choices. Default: random.")
+@click.option("--daemons", default=2, show_default=True, type=click.IntRange(1), help="Concurrent daemons.")
+@click.option("--duration", type=click.FloatRange(0, min_open=True), help="Start no round after so many seconds.")
+@click.option(
+    "--outage", default="1:3", show_default=True, type=SecondsRange(), help="Length of the store's outages in seconds."
+)
+@click.option("--warm-up", default=DEFAULTS.full_load, show_default=True, help="Lines before an outage.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Working folder of the daemons. Default: next to the state folder.",
+)
+@click.option("--keep", is_flag=True, help="Keep folder and tables at the end.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@with_config
+def torture(loaded: Loaded, **given: Any) -> None:
+    """Load daemons with these settings, inject faults, and verify that all acknowledged points are stored.
+
+    The daemons have their own folder, ports and, on servers, tables; yours are not touched. See docs/torture.md.
+
+    Exit status 0: nothing acknowledged was lost, nothing was invented or doubled, and every daemon recovered by itself.
+    1: a check failed, and folder and tables are kept; or no round was completed.
+    """
+    perform("tsd.cli.torture.command:torture", loaded, **given)
