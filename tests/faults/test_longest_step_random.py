@@ -3,6 +3,7 @@
 They are valid requests with parts that are repeated, nested, lengthened or replaced."""
 
 import copy
+import gzip
 import json
 import random
 from collections.abc import Callable
@@ -21,6 +22,7 @@ SETTINGS = {
     "tsd.core.auto_create_metrics": "true",
     "tsd.http.request.max_chunk": str(16 << 20),
     "tsd.kairosdb.enabled": "true",
+    "tsd.heroic.enabled": "true",
     "tsd.core.tree.enable_processing": "true",
 }
 REQUESTS = 40  # of one seed
@@ -68,6 +70,13 @@ BODIES: list[tuple[str, Any]] = [
     ("/api/tree/rule", RULE),
     ("/api/tree/rules", [RULE, {**RULE, "order": 1}]),
     ("/api/v1/datapoints", [{"name": "m", "datapoints": [[BASE * 1000, 1], [BASE * 1000 + 1, 2]], "tags": {"a": "b"}}]),
+    (
+        "/write",
+        {
+            "series": {"key": "m", "tags": {"host": "a"}, "resource": {"pod": "b"}},
+            "data": {"type": "points", "data": [[BASE * 1000, 1], [BASE * 1000 + 1, 2.5]]},
+        },
+    ),
     (
         "/api/v1/datapoints/query",
         {
@@ -167,7 +176,10 @@ def post(chance: random.Random) -> bytes:
     data = json.dumps(mutated(chance, body)).encode()
     if chance.random() < 0.1:
         data = data[: chance.randrange(len(data))]
-    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
+    coding = ""
+    if chance.random() < 0.1:
+        data, coding = gzip.compress(data, 1), "Content-Encoding: gzip\r\n"
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{coding}Content-Length: {len(data)}\r\n\r\n".encode() + data
 
 
 def get(chance: random.Random) -> bytes:

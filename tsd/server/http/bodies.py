@@ -219,17 +219,19 @@ async def decompressed(body: bytes, coding: str, limit: int, reservation: Reserv
     if coding not in ("gzip", "x-gzip", "deflate") or not body:
         return body
     inflater = _Inflater(body, coding)
-    found = bytearray()
+    parts: list[bytes] = []
+    size = 0
     while not inflater.done:  # a few bytes can expand to any number: memory is reserved step by step
-        reservation.grow(len(body) + min(len(found) + STEP_BYTES, limit))
+        reservation.grow(len(body) + min(size + STEP_BYTES, limit))
         if len(body) < DECOMPRESS_IN_THREAD_BYTES:
-            found += inflater.step()
+            parts.append(inflater.step())
             await trio.lowlevel.checkpoint()
         else:
-            found += await trio.to_thread.run_sync(inflater.step)
-        if len(found) > limit:
+            parts.append(await trio.to_thread.run_sync(inflater.step))
+        size += len(parts[-1])
+        if size > limit:
             raise too_large(limit)
-    return bytes(found)
+    return b"".join(parts) if size <= STEP_BYTES else await trio.to_thread.run_sync(b"".join, parts)
 
 
 class _Inflater:
