@@ -14,12 +14,14 @@ import pytest
 
 from tsd.api import put
 from tsd.codec import bytemap, points
+from tsd.codec.kairosdb import values
 from tsd.codec.opentsdb import merge
 from tsd.codec.packing import cell as packed
 from tsd.ingest import series
 from tsd.query import fold
 from tsd.server import multiplexer
 from tsd.store import cells
+from tsd.store.cassandra import wire
 from tsd.store.hbase import thrift_codec
 from tsd.store.rocksdb import keys
 from tsd.tables.opentsdb import decode, encode, resolver, series_index
@@ -43,6 +45,8 @@ LOOPS = {  # modules of setup.py: whether each is built and in use
     "tsd.store.rocksdb._keys": keys.HAS_KEY_LOOP,
     "tsd.store.hbase._encode": thrift_codec.HAS_ENCODE_LOOP,
     "tsd.store._cells": cells.HAS_CELL_LOOP,
+    "tsd.store.cassandra._wire": wire.HAS_WIRE_LOOP,
+    "tsd.codec.kairosdb._values": values.HAS_VALUES_LOOP,
 }
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 # Debian's packages with names other than the program's

@@ -12,9 +12,11 @@ from tsd.codec.kairosdb.index import METRIC_NAMES, PRESENT, TABLE_NAME, tag_hash
 from tsd.codec.kairosdb.keys import DOUBLE, LONG, DataRow, encode_tags, parse_row_key, parse_tags
 from tsd.codec.kairosdb.rows import RowSpec, Unit, number_of
 from tsd.codec.kairosdb.values import (
+    HAS_VALUES_LOOP,
     decode_doubles,
     decode_long,
     decode_longs,
+    decode_longs_at,
     decode_text,
     encode_double,
     encode_doubles,
@@ -22,6 +24,7 @@ from tsd.codec.kairosdb.values import (
     encode_longs,
     encode_text,
 )
+from tsd.errors import CorruptRow
 
 TELNET = [vector for vector in STORAGE if "lines" in vector]
 Cells = dict[tuple[bytes, bytes], list[Any]]
@@ -100,6 +103,25 @@ def test_many_whole_numbers_equal_one_by_one(numbers: list[int]) -> None:
     assert values == [encode_long(number) for number in numbers]
     assert decode_longs(values).tolist() == numbers
     assert decode_longs([value + b"\1" for value in values]).tolist() == numbers
+
+
+@given(st.lists(st.binary(max_size=12)))
+def test_whole_numbers_within_a_body_equal_one_by_one(values: list[bytes]) -> None:
+    """Too long, too short and unended numbers too."""
+    body = b"".join(values)
+    lengths = np.array([len(value) for value in values], np.int64)
+    starts = np.cumsum(lengths) - lengths
+    found: list[list[int] | str] = []
+    for compiled in (HAS_VALUES_LOOP, False):
+        try:
+            found.append(decode_longs_at(body, starts, lengths, compiled=compiled).tolist())
+        except CorruptRow as error:
+            found.append(str(error))
+    try:
+        wanted: list[int] | str = [decode_long(value) for value in values]
+    except CorruptRow as error:
+        wanted = str(error)
+    assert found == [wanted, wanted]
 
 
 @given(st.text())

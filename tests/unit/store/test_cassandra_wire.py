@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsd.errors import CorruptRow
-from tsd.store.cassandra.wire import RawRows, encode_value, find_values, values_at
+from tsd.store.cassandra.wire import HAS_WIRE_LOOP, RawRows, encode_value, find_values, values_at
 
 pytest.importorskip("cassandra")
 from cassandra import ConsistencyLevel
@@ -27,6 +27,8 @@ def test_values_of_any_length_are_found(rows: list[Row]) -> None:
     width = len(rows[0]) if rows else 2
     body = b"".join(encode_value(value) for row in rows for value in row)
     places = find_values(RawRows(len(rows), body), width)
+    uncompiled = find_values(RawRows(len(rows), body), width, compiled=False)
+    assert [part.tolist() for part in places] == [part.tolist() for part in uncompiled]
     found = [values_at(body, *row) for row in zip(places.starts.tolist(), places.lengths.tolist(), strict=True)]
     assert found == rows
 
@@ -36,11 +38,12 @@ def test_null_has_a_negative_length() -> None:
     assert find_values(RawRows(2, body), 2).lengths.tolist() == [[1, -1], [1, -1]]
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("cut", [1, 3, 5, 7])
-def test_body_that_ends_early_is_an_error(cut: int) -> None:
+def test_body_that_ends_early_is_an_error(cut: int, compiled: bool) -> None:
     body = encode_value(b"abc") * 2
     with pytest.raises(CorruptRow):
-        find_values(RawRows(2, body[:-cut]), 1)
+        find_values(RawRows(2, body[:-cut]), 1, compiled=compiled and HAS_WIRE_LOOP)
 
 
 def test_encoded_batch_has_the_bytes_of_the_drivers_own() -> None:

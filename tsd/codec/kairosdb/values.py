@@ -1,5 +1,6 @@
 """Values of KairosDB's points (FORMATS.md in this folder)."""
 
+import os
 import struct
 from collections.abc import Sequence
 
@@ -8,6 +9,13 @@ from numpy.typing import NDArray
 
 from tsd.codec.points import Int64
 from tsd.errors import CorruptRow
+
+try:
+    from tsd.codec.kairosdb import _values
+except ImportError:  # installed without a C compiler
+    HAS_VALUES_LOOP = False
+else:
+    HAS_VALUES_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
 
 MOST_VARINT, DOUBLE_BYTES, LONGEST_TEXT = 10, 8, 65_535
 MASK_64 = (1 << 64) - 1
@@ -63,6 +71,22 @@ def encode_longs(bits: Int64) -> list[bytes]:
         joined[at : at + length]
         for at, length in zip(range(0, len(joined), MOST_VARINT), lengths.tolist(), strict=True)
     ]
+
+
+def decode_longs_at(body: bytes, starts: Int64, lengths: Int64, *, compiled: bool = HAS_VALUES_LOOP) -> Int64:
+    """Do the same as `decode_long` for values at some places of a body. Raise CorruptRow. Not `compiled`: use the
+    Python code.
+
+    >>> decode_longs_at(bytes.fromhex("80010101"), np.array([0, 3]), np.array([2, 1])).tolist()
+    [64, -1]
+    """
+    if not compiled:
+        ends = starts + np.maximum(lengths, 0)
+        return decode_longs([body[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
+    found, wrong = _values.decode_longs_at(body, starts.tobytes(), lengths.tobytes())
+    if wrong >= 0:
+        decode_long(body[starts[wrong] : starts[wrong] + max(lengths[wrong], 0)])
+    return np.frombuffer(found, np.int64)
 
 
 def decode_longs(values: Sequence[bytes]) -> Int64:

@@ -3,6 +3,7 @@
 A value is a length, four bytes, big-endian, and that many bytes. The length of null is -1.
 """
 
+import os
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,6 +12,13 @@ import numpy as np
 
 from tsd.codec.points import Int64
 from tsd.errors import CorruptRow
+
+try:
+    from tsd.store.cassandra import _wire
+except ImportError:  # installed without a C compiler
+    HAS_WIRE_LOOP = False
+else:
+    HAS_WIRE_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
 
 LENGTH_BYTES = 4
 LENGTH = struct.Struct(">i")
@@ -41,24 +49,26 @@ class ValuePlaces(NamedTuple):
     lengths: Int64
 
 
-def find_values(raw: RawRows, columns: int) -> ValuePlaces:
-    """Return where the values of rows are. Raise CorruptRow for a body that ends early.
+def find_values(raw: RawRows, columns: int, *, compiled: bool = HAS_WIRE_LOOP) -> ValuePlaces:
+    """Return where the values of rows are. Raise CorruptRow for a body that ends early. Not `compiled`: use the Python
+    code.
 
     >>> places = find_values(RawRows(2, b"".join(map(encode_value, [b"a", b"", b"bc", b"d"]))), 2)
     >>> places.starts.tolist(), places.lengths.tolist()
     ([[4, 9], [13, 19]], [[1, 0], [2, 1]])
     """
     shape = raw.rows, columns
+    find = _find_each_compiled if compiled else _find_each
     found = _find_equal(raw, columns) if raw.rows else None
     if found is None:
-        found = _find_each(raw.body, raw.rows * columns)
+        found = find(raw.body, raw.rows * columns)
     return ValuePlaces(*(part.reshape(shape) for part in found))
 
 
 def _find_equal(raw: RawRows, columns: int) -> tuple[Int64, Int64] | None:
     """Return starts and lengths if all rows look like the first one, otherwise None. Such rows need no loop."""
     try:
-        starts, lengths = _find_each(raw.body, columns)
+        starts, lengths = _find_each(raw.body, columns)  # of one row
     except CorruptRow:
         return None
     stride = int(starts[-1] + max(int(lengths[-1]), 0))
@@ -70,6 +80,13 @@ def _find_equal(raw: RawRows, columns: int) -> tuple[Int64, Int64] | None:
             return None
     first = np.arange(raw.rows, dtype=np.int64)[:, None] * stride
     return (first + starts[None, :]).ravel(), np.tile(lengths, raw.rows)
+
+
+def _find_each_compiled(body: bytes, count: int) -> tuple[Int64, Int64]:
+    starts, lengths, end = _wire.find_each(body, count)
+    if end < 0:
+        raise CorruptRow(f"answer: got {len(body)} bytes, wanted more for {count} values")
+    return np.frombuffer(starts, np.int64), np.frombuffer(lengths, np.int64)
 
 
 def _find_each(body: bytes, count: int) -> tuple[Int64, Int64]:

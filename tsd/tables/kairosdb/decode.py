@@ -7,7 +7,7 @@ import numpy as np
 
 from tsd.codec.kairosdb.keys import DOUBLE, LEGACY, LONG, STRING, DataRow
 from tsd.codec.kairosdb.rows import COLUMN_BYTES, RowSpec, number_of
-from tsd.codec.kairosdb.values import DOUBLE_BYTES, decode_doubles, decode_legacy, decode_longs, decode_text
+from tsd.codec.kairosdb.values import DOUBLE_BYTES, decode_doubles, decode_legacy, decode_longs_at, decode_text
 from tsd.codec.points import NO_POINTS, Bool, Int64, Points
 from tsd.errors import CorruptRow
 from tsd.store.cassandra.wire import fixed_values
@@ -73,9 +73,9 @@ def _bits(kind: str, points: StoredPoints) -> tuple[Int64, Bool]:
     if kind == DOUBLE and (lengths >= DOUBLE_BYTES).all():
         doubles = np.frombuffer(fixed_values(points.body, starts, DOUBLE_BYTES), ">i8")
         return doubles.astype(np.int64), np.ones(len(points), np.bool_)
-    values = points.bytes_of(VALUE)
     if kind == LONG:
-        return decode_longs(values), np.zeros(len(values), np.bool_)
+        return decode_longs_at(points.body, starts, lengths), np.zeros(len(points), np.bool_)
+    values = points.bytes_of(VALUE)
     if kind == DOUBLE:
         return decode_doubles(values), np.ones(len(values), np.bool_)
     columns = points.numbers.tolist()
