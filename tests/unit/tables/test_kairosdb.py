@@ -9,9 +9,12 @@ import pytest
 from tests.peers.cassandra import RunningCassandra
 from tests.unit.codec.kairosdb_vectors import STORAGE, VECTORS, Point, Vector, points_of
 from tests.unit.tables.kairosdb_keyspace import LATEST_S, Keyspace, answered, body_points, opened_keyspace
+from tsd.codec.kairosdb.keys import LONG, DataRow, encode_tags
 from tsd.codec.names import Kind
+from tsd.daemon.settings import now_ms
 from tsd.errors import StoreError
 from tsd.tables.filters import make_filter
+from tsd.tables.kairosdb.layout import make_tables
 from tsd.tables.reading import SeriesRequest
 from tsd.tables.writing import SeriesText
 
@@ -262,3 +265,27 @@ async def test_table_of_another_shape_is_named(cassandra: RunningCassandra) -> N
         line = await problem(keyspace)
     assert "data_points" in line
     assert "more text" in line
+
+
+async def test_rows_are_read_together_or_one_by_one(cassandra: RunningCassandra) -> None:
+    """Cassandra before 3.6 knows no limit for each of several partitions."""
+    series = [SeriesText(b"m", b"host=h%d" % at) for at in range(20)]
+    async with opened_keyspace(cassandra) as keyspace:
+        await keyspace.put((one, T + second, at) for at, one in enumerate(series) for second in range(at + 1))
+        store = cassandra.store(keyspace.name)
+        tables, old = (make_tables(store, keyspace.name, now_ms) for _ in range(2))
+        old.texts = old.texts._replace(joined_points="SELECT WHERE", joined_timed_points="SELECT WHERE")
+        spec = await tables.spec()
+        row_ms = spec.row_time(T)
+        rows = {
+            DataRow("m", row_ms, LONG, encode_tags({"host": f"h{at}"})): (0, spec.column(T + at % 7, row_ms))
+            for at in range(25)
+        }
+        for limit in (5, 100):
+            for timed in ({}, dict.fromkeys(rows, True)):
+                found = [await one.read_rows(rows, limit, timed=timed.__contains__) for one in (tables, old)]
+                each = [{row: list(points) for row, points in one.items()} for one in found]
+                assert each[0] == each[1]
+                counts = [min(at % 7 + 1, at + 1, limit) if at < 20 else 0 for at in range(25)]
+                assert [len(points) for points in each[0].values()] == counts
+        await store.aclose()

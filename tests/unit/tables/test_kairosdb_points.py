@@ -4,7 +4,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsd.store.cassandra.wire import RawRows, encode_value
-from tsd.tables.kairosdb.points import BATCH_BYTES, BATCH_POINTS, RowPut, StoredPoint, batches, parse_points
+from tsd.tables.kairosdb.points import (
+    BATCH_BYTES,
+    BATCH_POINTS,
+    VALUE,
+    RowPut,
+    StoredPoint,
+    batches,
+    parse_joined,
+    parse_points,
+)
 
 NULL = b"\xff\xff\xff\xff"
 
@@ -26,6 +35,22 @@ def test_points_are_those_of_the_answer() -> None:
 def test_points_without_times_have_none() -> None:
     points = parse_points(RawRows(1, encode_value(b"\0\0\0\1") + encode_value(b"v")), timed=False)
     assert (points.stamps.tolist(), points.expiring) == ([0], 0)
+
+
+@given(
+    st.dictionaries(
+        st.integers(-(1 << 63), (1 << 63) - 1), st.lists(st.binary(max_size=5), min_size=1, max_size=9), max_size=5
+    )
+)
+def test_points_of_several_rows_are_told_apart_by_their_tokens(rows: dict[int, list[bytes]]) -> None:
+    body = b"".join(
+        encode_value(token.to_bytes(8, "big", signed=True)) + encode_value(at.to_bytes(4, "big")) + encode_value(value)
+        for token, values in rows.items()
+        for at, value in enumerate(values)
+    )
+    found = parse_joined(RawRows(sum(map(len, rows.values())), body), timed=False)
+    assert {token: points.bytes_of(VALUE) for token, points in found.items()} == rows
+    assert all(points.numbers.tolist() == list(range(len(rows[token]))) for token, points in found.items())
 
 
 @given(st.lists(st.lists(st.sampled_from([0, 1, 9, 5_000, BATCH_BYTES]), min_size=1, max_size=30), max_size=8))

@@ -21,6 +21,7 @@ from cassandra import (
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture
 from cassandra.connection import ConnectionException
+from cassandra.metadata import Murmur3Token
 from cassandra.policies import (
     ConstantReconnectionPolicy,
     DCAwareRoundRobinPolicy,
@@ -29,11 +30,11 @@ from cassandra.policies import (
     TokenAwarePolicy,
 )
 from cassandra.protocol import ErrorMessage, IsBootstrappingErrorMessage, OverloadedErrorMessage, SyntaxException
-from cassandra.query import BatchStatement, BatchType, PreparedStatement
+from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedStatement
 
 from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError
 from tsd.store.cassandra.protocol import EncodedRows, Handler, decoded_rows, raw_rows
-from tsd.store.cassandra.session import NO_ROWS, Contact, Done, Parameters, RawDone, Rows
+from tsd.store.cassandra.session import NO_ROWS, BadStatement, Contact, Done, Parameters, Placement, RawDone, Rows
 
 PROTOCOL = 4  # from Cassandra 2.2 on
 RECONNECT_S = 1.0
@@ -121,9 +122,32 @@ class DriverSession:
         batch.is_idempotent = True
         self._submit(batch, None, EXEC_PROFILE_DEFAULT, done)
 
-    def submit_raw(self, statement: PreparedStatement, parameters: Parameters, done: RawDone) -> None:
+    def submit_raw(
+        self, statement: PreparedStatement, parameters: Parameters, partition: bytes | None, done: RawDone
+    ) -> None:
         """See Session."""
-        self._submit(statement, parameters, RAW, lambda rows, error: done(NO_ROWS if error else rows, error))
+
+        def answered(rows: Any, error: StoreError | None) -> None:
+            done(NO_ROWS if error else rows, error)
+
+        if partition is None:
+            self._submit(statement, parameters, RAW, answered)
+            return
+        self._submit(BoundStatement(statement, routing_key=partition).bind(parameters), None, RAW, answered)
+
+    def placements(self, keyspace: str, keys: Sequence[bytes]) -> list[Placement] | None:
+        """See Session."""
+        metadata = self._cluster.metadata
+        tokens = metadata.token_map
+        if tokens is None or tokens.token_class is not Murmur3Token:
+            return None
+        is_alone = len(metadata.all_hosts()) == 1
+        found = []
+        for key in keys:
+            token = Murmur3Token.from_key(key)
+            replicas = () if is_alone else tokens.get_replicas(keyspace, token)
+            found.append(Placement(token.value, str(replicas[0].endpoint) if replicas else ""))
+        return found
 
     def submit_encoded(
         self, statement: PreparedStatement, rows: Sequence[bytes], partition: bytes | None, done: Done
@@ -179,7 +203,9 @@ def translated(error: BaseException) -> StoreError:
             return StoreDown(f"Cassandra: no answer in time: {said}")
         case ConnectionException() | OSError():
             return StoreDown(f"Cassandra: connection lost: {said}")
-        case InvalidRequest() | SyntaxException() | ErrorMessage() | DriverException():
+        case SyntaxException():
+            return BadStatement(f"Cassandra: {said}")
+        case InvalidRequest() | ErrorMessage() | DriverException():
             return StoreError(f"Cassandra: {said}")
         case _:
             return StoreError(f"Cassandra: {type(error).__name__}: {said}")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import trio
 
@@ -23,6 +23,10 @@ Done: TypeAlias = Callable[[Rows, StoreError | None], None]
 RawDone: TypeAlias = Callable[[RawRows, StoreError | None], None]
 NO_ROWS = RawRows(0, b"")
 T = TypeVar("T")
+
+
+class BadStatement(StoreError):
+    """This version of Cassandra does not know a statement."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,13 @@ class Contact:
     def endpoints(self) -> tuple[str, ...]:
         """host:port of each contact point."""
         return tuple(f"{host}:{port}" for host, port in self.hosts)
+
+
+class Placement(NamedTuple):
+    """Where a partition is."""
+
+    token: int  # of its key
+    node: str  # the first node that has it
 
 
 class Statement(Protocol):
@@ -69,8 +80,13 @@ class Session(Protocol):
         """Execute a prepared statement for each of `rows` as one unlogged batch: atomic in each partition."""
         ...
 
-    def submit_raw(self, statement: Statement, parameters: Parameters, done: RawDone) -> None:
-        """Execute a prepared statement whose rows are answered as sent."""
+    def submit_raw(self, statement: Statement, parameters: Parameters, partition: bytes | None, done: RawDone) -> None:
+        """Execute a prepared statement whose rows are answered as sent. `partition` is the key by which the node is
+        chosen, None if the parameters tell it."""
+        ...
+
+    def placements(self, keyspace: str, keys: Sequence[bytes]) -> list[Placement] | None:
+        """Return where the partitions of some keys are; None if the cluster's partitioner is not Murmur3."""
         ...
 
     def submit_encoded(self, statement: Statement, rows: Sequence[bytes], partition: bytes | None, done: Done) -> None:
@@ -137,11 +153,15 @@ class Connector:
         session = await self.session()
         return await self._answer(partial(session.submit, statement, parameters))
 
-    async def ask_raw(self, cql: str, parameters: Parameters) -> RawRows:
-        """Do the same as `ask`; rows are answered as sent."""
+    async def ask_raw(self, cql: str, parameters: Parameters, partition: bytes | None = None) -> RawRows:
+        """Do the same as `ask`; rows are answered as sent. For `partition` see `Session.submit_raw`."""
         statement = self._statements.get(cql) or await self.prepared(cql)
         session = await self.session()
-        return await self._answer(partial(session.submit_raw, statement, parameters))
+        return await self._answer(partial(session.submit_raw, statement, parameters, partition))
+
+    async def placements(self, keyspace: str, keys: Sequence[bytes]) -> list[Placement] | None:
+        """Return where partitions are, see `Session.placements`."""
+        return (await self.session()).placements(keyspace, keys)
 
     async def batch(self, cql: str, rows: Sequence[Parameters]) -> None:
         """Execute a statement for each of `rows`, atomically in each partition."""

@@ -8,10 +8,11 @@ import numpy as np
 
 from tsd.codec.kairosdb.rows import COLUMN_BYTES
 from tsd.codec.points import Bool, Int64
+from tsd.errors import CorruptRow
 from tsd.store.cassandra.wire import LENGTH, RawRows, encode_value, find_values, fixed_values, values_at
 
 COLUMN, VALUE, STAMP, TTL = range(4)  # of a timed row of an answer; others have the first two
-TTL_BYTES, STAMP_BYTES = 4, 8
+TTL_BYTES, STAMP_BYTES, TOKEN_BYTES = 4, 8, 8
 BATCH_POINTS = 400  # of one partition: larger batches are not faster
 BATCH_BYTES = 1 << 20  # of one partition: a batch must fit into half a segment of the commit log
 MIXED_POINTS, MIXED_BYTES = 100, 8 << 10  # of several partitions: Cassandra refuses 50 KiB of values
@@ -90,6 +91,21 @@ class StoredPoints:
 def parse_points(raw: RawRows, *, timed: bool) -> StoredPoints:
     """Return the points of an answer. Raise CorruptRow."""
     return StoredPoints(raw.body, *find_values(raw, TTL + 1 if timed else VALUE + 1))
+
+
+def parse_joined(raw: RawRows, *, timed: bool) -> dict[int, StoredPoints]:
+    """Return the points of several rows by the tokens of their keys. Raise CorruptRow."""
+    found = StoredPoints(raw.body, *find_values(raw, TTL + 2 if timed else VALUE + 2))
+    if not len(found):
+        return {}
+    if not (found.lengths[:, 0] == TOKEN_BYTES).all():
+        raise CorruptRow(f"answer: wanted tokens of {TOKEN_BYTES} bytes")
+    tokens = np.frombuffer(fixed_values(raw.body, found.starts[:, 0], TOKEN_BYTES), ">i8")
+    firsts = [0, *(np.flatnonzero(tokens[1:] != tokens[:-1]) + 1).tolist()]
+    return {
+        int(tokens[start]): StoredPoints(raw.body, found.starts[start:end, 1:], found.lengths[start:end, 1:])
+        for start, end in zip(firsts, [*firsts[1:], len(found)], strict=True)
+    }
 
 
 NO_STORED = parse_points(RawRows(0, b""), timed=False)

@@ -107,6 +107,8 @@ class Statements(NamedTuple):
     old_keys: str
     points: str
     timed_points: str
+    joined_points: str  # of several rows of points, each with its token
+    joined_timed_points: str
     newest_point: str
     delete_row: str
     delete_points: str
@@ -142,6 +144,7 @@ def statements(keyspace: str) -> Statements:
     key = ["metric", "table_name", "row_time"]
     service = "service = ? AND service_key = ?"
     data = f"FROM {table(DATA_POINTS)} WHERE key = ? AND column1 >= ? AND column1 <= ? LIMIT ?"
+    joined = f"FROM {table(DATA_POINTS)} WHERE key IN ? AND column1 >= ? AND column1 <= ? PER PARTITION LIMIT ?"
     return Statements(
         put_point=put(DATA_POINTS, ["key", "column1", "value"]),
         put_row_key=put(ROW_KEYS, [*key, "data_type", "tags"], ", now()"),
@@ -161,6 +164,8 @@ def statements(keyspace: str) -> Statements:
         old_keys=f"SELECT column1 FROM {table(OLD_INDEX)} WHERE key = ? AND column1 >= ? AND column1 <= ?",
         points=f"SELECT column1, value {data}",
         timed_points=f"SELECT column1, value, WRITETIME(value), TTL(value) {data}",
+        joined_points=f"SELECT token(key), column1, value {joined}",
+        joined_timed_points=f"SELECT token(key), column1, value, WRITETIME(value), TTL(value) {joined}",
         newest_point=f"SELECT column1, value, WRITETIME(value), TTL(value) FROM {table(DATA_POINTS)} WHERE key = ? "
         "ORDER BY column1 DESC LIMIT 1",
         delete_row=delete(DATA_POINTS, "key = ?"),

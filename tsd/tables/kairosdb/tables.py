@@ -14,12 +14,13 @@ from tsd.codec.kairosdb.keys import LEGACY, DataRow, parse_row_key
 from tsd.codec.kairosdb.rows import DEFAULT_WIDTH_MS, FIRST_MS, RowSpec, Unit, UnknownRows, parse_spec
 from tsd.errors import CorruptRow, NoTable, StoreError, bare
 from tsd.store.cassandra.schema import KEYSPACES, PEERS, VERSION, create_keyspace
-from tsd.store.cassandra.session import Connector, Parameters, Rows, Value
+from tsd.store.cassandra.session import BadStatement, Connector, Parameters, Placement, Rows, Value
 from tsd.store.retry import run_bounded
 from tsd.tables.kairosdb import schema
-from tsd.tables.kairosdb.points import NO_STORED, RowPut, StoredPoints, batches, parse_points
+from tsd.tables.kairosdb.points import NO_STORED, RowPut, StoredPoints, batches, parse_joined, parse_points
 
 CONCURRENT = 16  # requests of one call
+ROWS_AT_ONCE = 8  # of points, read with one request
 MIXED_ROWS = 100  # index rows of a batch, of several partitions
 LIST_STRINGS = 1000  # per request
 LAST_EXPIRY_S = (1 << 31) - 2  # the last second at which every version of Cassandra can expire a cell
@@ -33,6 +34,15 @@ class SeriesRow(NamedTuple):
     tags: Mapping[str, str]
 
 
+class RowGroup(NamedTuple):
+    """Rows of points that are read together."""
+
+    rows: dict[int, tuple[DataRow, bytes]]  # with their keys, by token
+    first: int  # column
+    last: int
+    timed: bool
+
+
 class KairosTables:
     """The tables of one keyspace. Nothing is read or written before `spec` has found them in order."""
 
@@ -44,6 +54,7 @@ class KairosTables:
         self._spec: RowSpec | None = None
         self._lock = trio.Lock()
         self._last_ms = 0
+        self._joins = True  # whether several rows can be read with one request
 
     def now_s(self) -> int:
         """Return the clock in seconds."""
@@ -147,11 +158,48 @@ class KairosTables:
         row. `timed` says of which rows the write timestamps and times to live are read. Raise StoreError."""
         found: dict[DataRow, StoredPoints] = dict.fromkeys(rows, NO_STORED)
 
-        async def read(row: DataRow) -> None:
-            found[row] = await self.points(row.encode(), *rows[row], limit, timed=timed(row))
+        async def read(group: RowGroup) -> None:
+            found.update(await self._read_group(group, limit))
 
-        await run_bounded(rows, read, limit=CONCURRENT)
+        await run_bounded(await self._groups(rows, timed), read, limit=CONCURRENT)
         return found
+
+    async def _groups(
+        self, rows: Mapping[DataRow, tuple[int, int]], timed: Callable[[DataRow], bool]
+    ) -> list[RowGroup]:
+        """Return the rows that are read with one request each: rows of one node, from and to the same columns."""
+        keys = [row.encode() for row in rows]
+        places = await self._cql.placements(self.keyspace, keys) if self._joins and len(rows) > 1 else None
+        if places is None:
+            places = [Placement(at, str(at)) for at in range(len(keys))]
+        open_groups: dict[object, RowGroup] = {}
+        groups: list[RowGroup] = []
+        for row, key, (token, node) in zip(rows, keys, places, strict=True):
+            kind = node, rows[row], timed(row)
+            group = open_groups.get(kind)
+            # An answer cannot tell two rows of one token apart.
+            if group is None or len(group.rows) >= ROWS_AT_ONCE or token in group.rows:
+                group = open_groups[kind] = RowGroup({}, *rows[row], timed(row))
+                groups.append(group)
+            group.rows[token] = row, key
+        return groups
+
+    async def _read_group(self, group: RowGroup, limit: int) -> dict[DataRow, StoredPoints]:
+        """Return the points of some rows. Raise StoreError."""
+        if len(group.rows) > 1 and self._joins:
+            keys = [key for _, key in group.rows.values()]
+            bounds = group.first.to_bytes(4, "big"), group.last.to_bytes(4, "big")
+            text = self.texts.joined_timed_points if group.timed else self.texts.joined_points
+            try:
+                raw = await self._cql.ask_raw(text, (keys, *bounds, limit), keys[0])
+            except BadStatement:
+                self._joins = False  # Cassandra before 3.6
+            else:
+                return {group.rows[token][0]: one for token, one in parse_joined(raw, timed=group.timed).items()}
+        return {
+            row: await self.points(key, group.first, group.last, limit, timed=group.timed)
+            for row, key in group.rows.values()
+        }
 
     async def newest(self, key: bytes) -> StoredPoints:
         """Return the last point of a row, or none. Raise StoreError."""
