@@ -17,9 +17,10 @@ from uuid import uuid4
 import trio
 import trio.lowlevel
 
-from tests.e2e.command import on_bigtable
+from tests.e2e.command import on_bigtable, on_cassandra
 from tests.faults.process import command, served, words_of
 from tests.peers.bigtable import RunningBigtable
+from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import full_run
 from tests.peers.tables import FAMILIES
@@ -127,6 +128,19 @@ async def test_torture_bigtable(bigtable: RunningBigtable, tmp_path: Path) -> No
     rounds = dict.fromkeys(("kill", *WAYS), 1)
     report = await torture(tmp_path, rounds, on_bigtable(bigtable), daemons=5)
     assert all(report["all"]["faults"][way] >= 1 for way in rounds)
+
+
+async def test_torture_cassandra(cassandra: RunningCassandra, tmp_path: Path) -> None:
+    rounds = dict.fromkeys(("kill", *WAYS), 1)
+    report = await torture(tmp_path, rounds, on_cassandra(cassandra), daemons=5)
+    assert all(report["all"]["faults"][way] >= 1 for way in rounds)
+
+
+async def test_torture_refuses_other_layouts(tmp_path: Path) -> None:
+    layout = {"tsd.storage.backend": "cassandra", "tsd.storage.layout": "kairosdb"}
+    done = await command("torture", "--data", tmp_path / "state", *words_of(layout))
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert b"tsd.storage.layout is kairosdb" in done.stderr
 
 
 async def test_torture_detects_lost_points(tmp_path: Path) -> None:

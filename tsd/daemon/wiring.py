@@ -174,9 +174,7 @@ async def opened_store(
         )
         may_lack_writes = store.may_lack_writes
     elif config.backend is Backend.CASSANDRA:
-        store = cassandra.CassandraStore(
-            cassandra_contact(config), config.cassandra_keyspace, now_ms, lambda table: cassandra_widths(config, table)
-        )
+        store = cassandra_store(config)
     elif config.backend is Backend.BIGTABLE:
         store = served_store(config)
     else:
@@ -220,8 +218,10 @@ def bigtable_contact(config: Config) -> "bigtable_session.Contact":
 
 
 def server_setting(config: Config) -> str:
-    """Return the key of the servers that a proxy may stand for, empty if the store has none: gateways of HBase, or an
-    emulator of Bigtable."""
+    """Return the key of the servers that a proxy may stand for, empty if the store has none: gateways of HBase, nodes
+    of Cassandra, or an emulator of Bigtable."""
+    if config.backend is Backend.CASSANDRA:
+        return "tsd.storage.cassandra.hosts"
     if config.backend is Backend.BIGTABLE and bigtable_emulator(config):
         return "tsd.storage.bigtable.emulator"
     return "tsd.storage.hbase.thrift" if uses_hbase(config) else ""
@@ -229,11 +229,15 @@ def server_setting(config: Config) -> str:
 
 def server_addresses(config: Config) -> list[tuple[str, int]]:
     """Return host and port of each of those servers."""
+    if config.backend is Backend.CASSANDRA:
+        return list(cassandra_hosts(config))
     return bigtable_address(config) if config.backend is Backend.BIGTABLE else gateways(config)
 
 
-def served_store(config: Config) -> "bigtable.BigtableStore | hbase.HBaseStore":
+def served_store(config: Config) -> "bigtable.BigtableStore | cassandra.CassandraStore | hbase.HBaseStore":
     """Return the store on those servers, which need not answer. Close it with `aclose`."""
+    if config.backend is Backend.CASSANDRA:
+        return cassandra_store(config)
     if config.backend is Backend.BIGTABLE:
         changes = config.mode is not Mode.READ_ONLY
         return bigtable.BigtableStore(bigtable_contact(config), now_ms, expected=tables(config) if changes else ())
@@ -258,6 +262,13 @@ async def check_entities(config: Config) -> None:
         return
     async with opened_store(config) as store:
         await EntityTables(versioned_cells(config, store)).check()
+
+
+def cassandra_store(config: Config) -> "cassandra.CassandraStore":
+    """Return the store on Cassandra, which need not answer. Close it with `aclose`."""
+    return cassandra.CassandraStore(
+        cassandra_contact(config), config.cassandra_keyspace, now_ms, lambda table: cassandra_widths(config, table)
+    )
 
 
 def cassandra_contact(config: Config) -> "cassandra_session.Contact":

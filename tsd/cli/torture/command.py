@@ -27,6 +27,7 @@ from tsd.errors import TsdError
 PATIENT = {  # of this process, which creates tables
     "tsd.storage.hbase.thrift.timeout": "60000",
     "tsd.storage.bigtable.timeout": "60000",
+    "tsd.storage.cassandra.timeout": "60000",
 }
 
 
@@ -45,8 +46,10 @@ def torture(
 ) -> None:
     """Run `tsd torture`."""
     config = loaded.config
+    if not config.has_opentsdb_tables:
+        raise TsdError(f"torture works on OpenTSDB's tables, and tsd.storage.layout is {config.layout}")
     if not has_local_store(config) and not server_setting(config):
-        places = "the embedded store, HBase or an emulator of Bigtable"
+        places = "the embedded store, HBase, Cassandra or an emulator of Bigtable"
         raise TsdError(f"got the engine {config.backend.value}: torture runs on {places}")
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
     wanted = _wanted(faults, rounds, config)

@@ -98,6 +98,7 @@ FAST = {
     "tsd.journal.sync_interval": "10",
     "tsd.storage.hbase.thrift.timeout": "500",
     "tsd.storage.bigtable.timeout": "500",
+    "tsd.storage.cassandra.timeout": "500",
     "tsd.ingest.memory_limit": "16777216",
     "tsd.storage.cache": "16777216",
 }
