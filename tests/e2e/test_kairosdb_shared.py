@@ -125,6 +125,27 @@ def test_points_with_a_time_to_live_are_shared(pair: Pair) -> None:
     assert (found["tags"], found["values"]) == ({"host": ["a"]}, [[T_MS, 1], [T_MS + 1, 2]])
 
 
+def test_texts_are_shared(pair: Pair) -> None:
+    """Texts and numbers of one series and one time are all kept, in both APIs."""
+    pair.put([metric_of("texts", [T_MS, "up"], [T_MS, 5], [T_MS + 2, 7, "string"])])
+    lines = b'puts texts %d "100%% = \xc3\xa9 b" host=b\nputs texts %d "" host=b\n'
+    lines += b"put texts %d 1 host=b\nputs texts %d down host=a\n"
+    sent = lines % (T_MS, T_MS + 1, T_MS // 1000, T_MS + 5 * DAY_MS)
+    assert pair.served.send_lines(sent) == b"synced 4\n"
+    pair.kairosdb.send(b"puts texts %d theirs host=a\n" % (T_MS + 3))
+    pair.kairosdb.await_points("texts", 8)
+    by_host = {"name": "texts", "group_by": [{"name": "tag", "tags": ["host"]}]}
+    results = pair.answers(by_host)["results"]
+    texts = [one["values"] for one in results if one["group_by"][-1]["type"] == "text"]
+    assert [[text for _, text in values] for values in texts] == [["up", "7", "theirs", "down"], ["100% = é b", ""]]
+    assert pair.answers({"name": "texts", "tags": {"host": ["b"]}})["sample_size"] == 3
+    count = {"name": "count", "sampling": {"value": 1, "unit": "weeks"}}
+    assert pair.answers({"name": "texts", "aggregators": [count]})["sample_size"] == 8
+    span = {"start_absolute": T_MS, "end_absolute": T_MS + 1000, "metrics": [{"name": "texts"}]}
+    assert ask(pair.served.port, DELETE, span)[0] == 204
+    assert [one["values"] for one in pair.answers({"name": "texts"})["results"]] == [[[T_MS + 5 * DAY_MS, "down"]]]
+
+
 def test_names_are_those_of_kairosdb(pair: Pair) -> None:
     pair.put(metric_of("named.here", [T_MS, 1]))
     theirs = ask(pair.kairosdb.port, "/api/v1/metricnames?prefix=named")[1]

@@ -1,6 +1,7 @@
-"""KairosDB's points as put lines: its telnet dialect, and the parts that its JSON shares with it.
+"""KairosDB's points as lines: its telnet dialect, and the parts that its JSON shares with it.
 
-A put line is what every table layout can store. A point that has none is refused with the reason.
+A number becomes a put line, which every table layout can store. A text becomes a line of `tsd.codec.textline`, for
+layouts that store texts. A point that has no line is refused with the reason.
 """
 
 import re
@@ -8,9 +9,11 @@ from collections.abc import Iterable, Sequence
 
 from tsd.codec.putline import FIRST_MS, illegal
 from tsd.codec.text import encode_name, parse_double
+from tsd.codec.textline import VERB, encode_text_line
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, BadLine
 
 MS_FROM = 3_000_000_000  # times of `put` from here on are milliseconds
+LAST_TEXT_MS = 9_999_999_999_999  # as of put lines
 COMMANDS = (b"put", b"putm", b"puts")
 NO_TEXT = "the value is a string: these tables store numbers only"
 NO_TTL = "these tables cannot store a time to live: points stay until they are deleted"
@@ -21,13 +24,31 @@ TTL = "kairos_opt.ttl"
 
 def put_line(metric: str, tags: Iterable[tuple[str, str]], time_ms: int, number: int | float) -> bytes:
     """Return the put line of a point. Raise BadLine for what no put line can express; names are not checked further."""
+    name, tag_words = _names(metric, tags)
+    return b"put %s %s %s %s\n" % (name, time_word(time_ms), number_word(number), tag_words)
+
+
+def text_line(metric: str, tags: Iterable[tuple[str, str]], time_ms: int, text: str) -> bytes:
+    """Return the line of a text point. Raise BadLine as `put_line` does."""
+    name, tag_words = _names(metric, tags)
+    if not 0 <= time_ms <= LAST_TEXT_MS:
+        raise illegal(f"got the time {time_ms} ms, wanted one from 0 to {LAST_TEXT_MS} ms")
+    return encode_text_line(name, time_ms, text, tag_words) + b"\n"
+
+
+def is_text_line(line: bytes) -> bool:
+    """Return whether a line, or the first line of a block, is that of a text point."""
+    return line.startswith(VERB + b" ")
+
+
+def _names(metric: str, tags: Iterable[tuple[str, str]]) -> tuple[bytes, bytes]:
+    """Return metric and tags as lines have them. Raise BadLine for a name that would not be one word."""
     names = [(encode_name(tagk), encode_name(tagv)) for tagk, tagv in tags]
     name = encode_name(metric)
     for word in (name, *(word for pair in names for word in pair)):
         if not word or word.translate(None, b" =\n\r\t") != word:
             raise illegal(f"got the name {word.decode('latin-1')!r}, wanted one without blanks, line ends and =")
-    tag_words = b" ".join(tagk + b"=" + tagv for tagk, tagv in names)
-    return b"put %s %s %s %s\n" % (name, time_word(time_ms), number_word(number), tag_words)
+    return name, b" ".join(tagk + b"=" + tagv for tagk, tagv in names)
 
 
 def time_word(time_ms: int) -> bytes:
@@ -67,13 +88,15 @@ def split_words(line: bytes) -> list[bytes]:
     return [quoted or plain for quoted, plain in _WORDS.findall(line)]
 
 
-def convert_line(words: Sequence[bytes], *, has_ttl: bool = False) -> bytes:
-    """Return the put line of the words of a line of KairosDB's dialect: put, putm or puts. Raise BadLine.
+def convert_line(words: Sequence[bytes], *, has_ttl: bool = False, has_texts: bool = False) -> bytes:
+    """Return the line of the words of a line of KairosDB's dialect: put, putm or puts. Raise BadLine.
 
-    `has_ttl`: a time to live stays in the line, as the tag kairos_opt.ttl.
+    `has_ttl`: a time to live stays in the line, as the tag kairos_opt.ttl. `has_texts`: the tables store texts.
 
     >>> convert_line([b"putm", b"a.b", b"1356998400500", b"+1.50", b"host=x"])
     b'put a.b 1356998400500 1.5 host=x\\n'
+    >>> convert_line([b"puts", b"a.b", b"1356998400500", b"is up", b"host=x"], has_texts=True)
+    b'puts a.b 1356998400500 is%20up host=x\\n'
     """
     if len(words) < 4:
         raise illegal(f"not enough arguments (need at least 3, got {max(len(words) - 1, 0)})")
@@ -83,11 +106,13 @@ def convert_line(words: Sequence[bytes], *, has_ttl: bool = False) -> bytes:
     ttl = int(tags.pop(TTL, "0"))
     if ttl and not has_ttl:
         raise illegal(NO_TTL)
-    if command == b"puts":
+    if command == b"puts" and not has_texts:
         raise illegal(NO_TEXT)
     tags = tags or {"add": "tag"}
     if ttl:
         tags[TTL] = str(ttl)
+    if command == b"puts":
+        return text_line(_text(metric), tags.items(), time_ms, _text(value))
     return put_line(_text(metric), tags.items(), time_ms, _number(value))
 
 

@@ -23,7 +23,7 @@ from tsd.daemon.settings import Clock, now_ms
 from tsd.ingest import series
 from tsd.ingest.canary import METRIC as CANARY_METRIC
 from tsd.ingest.canary import Canary
-from tsd.ingest.dialect import KAIROSDB, KAIROSDB_WITH_TTL, UTF_8, Translation
+from tsd.ingest.dialect import UTF_8, Translation, kairosdb
 from tsd.ingest.intake import Backpressure, Intake, LineCounts
 from tsd.ingest.journal.folder import adopted, identity
 from tsd.ingest.journal.journal import Journal
@@ -84,7 +84,7 @@ def build_ingest(
         adopted=adopted(journal_folder(config)),
     )
     rows = OpenRows(known, name_rules(config))
-    summaries = Summaries(tables.resolver, tables.writer.summaries, now_ms)
+    summaries = Summaries(tables.resolver, tables.writer.summaries, now_ms, has_texts=tables.has_texts)
     writer = Writer(
         rows,
         tables.resolver,
@@ -185,7 +185,7 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
     """Build the HTTP and telnet servers and their listener."""
     http = HttpServer(api)
     stats = TelnetStats()
-    translation = _translation(config, has_ttl=api.tables.has_ttl)
+    translation = _translation(config, api.tables)
     multiplexer = Multiplexer(
         ingest.intake.take_packets,
         ingest.backpressure,
@@ -237,10 +237,10 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
     return ServerParts(http, stats, multiplexer, listener)
 
 
-def _translation(config: Config, *, has_ttl: bool) -> Translation | None:
+def _translation(config: Config, tables: Tables) -> Translation | None:
     """Return how telnet lines become put lines in ISO-8859-1."""
     if config.kairosdb_dialect:
-        return KAIROSDB_WITH_TTL if has_ttl else KAIROSDB
+        return kairosdb(has_ttl=tables.has_ttl, has_texts=tables.has_texts)
     return UTF_8 if config.telnet_charset is Charset.UTF_8 else None
 
 

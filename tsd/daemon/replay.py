@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 import trio
 
+from tsd.codec.kairosline import is_text_line
 from tsd.errors import ILLEGAL_ARGUMENT, BadLine, Refused, StoreDown
 from tsd.ingest.intake import Intake, Taken
 from tsd.ingest.lines import is_put
@@ -61,7 +62,7 @@ class Replay:
             return await self._post(line), 0
         if is_put(line):
             return _outcome(await self._intake.take(line + b"\n", self._peer))
-        if line.startswith((b"rollup", b"histogram", b"meta ")):
+        if line.startswith((b"rollup", b"histogram", b"meta ")) or is_text_line(line):
             return _outcome(await self._intake.take_summaries(line + b"\n", self._peer))
         return NO_LINE, 0
 

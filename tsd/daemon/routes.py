@@ -119,8 +119,9 @@ def _kairosdb_routes(parts: ApiParts, watch: health.Health) -> dict[str, Endpoin
             parts.tables.catalog,
             parts.tables.services,
             watch,
-            parts.tables.has_ttl,
             parts.config.kairosdb_dialect,
+            has_ttl=parts.tables.has_ttl,
+            has_texts=parts.tables.has_texts,
             read_only=parts.config.mode is Mode.READ_ONLY,
         )
     )

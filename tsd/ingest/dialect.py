@@ -22,11 +22,14 @@ class Translation(NamedTuple):
 
     read: Callable[[Sequence[bytes | TooLong]], list[bytes | TooLong | Undecodable]]
     is_plain: Callable[[bytes], bool]  # whether whole lines need no translation
+    has_texts: bool = False  # whether it makes lines of texts
 
 
-def converted(pieces: Sequence[bytes | TooLong], *, has_ttl: bool = False) -> list[bytes | TooLong | Undecodable]:
-    """Return blocks of whole lines of KairosDB's dialect as put lines. Lines without one are replaced.
-    `has_ttl`: the tables store a time to live.
+def converted(
+    pieces: Sequence[bytes | TooLong], *, has_ttl: bool = False, has_texts: bool = False
+) -> list[bytes | TooLong | Undecodable]:
+    """Return blocks of whole lines of KairosDB's dialect as put lines, and lines of texts. Lines without one are
+    replaced. `has_ttl` and `has_texts`: the tables store a time to live, and texts.
 
     >>> converted([b"putm m 1356998400500 +1.50\\n"])
     [b'put m 1356998400500 1.5 add=tag\\n']
@@ -36,7 +39,7 @@ def converted(pieces: Sequence[bytes | TooLong], *, has_ttl: bool = False) -> li
         if isinstance(piece, TooLong) or is_plain(piece):
             found.append(piece)
         else:
-            found += _converted_block(piece, has_ttl=has_ttl)
+            found += _converted_block(piece, has_ttl=has_ttl, has_texts=has_texts)
     return found
 
 
@@ -49,11 +52,11 @@ def is_plain(block: bytes) -> bool:
     return _PLAIN.fullmatch(block) is not None
 
 
-def _converted_block(block: bytes, *, has_ttl: bool) -> list[bytes | TooLong | Undecodable]:
+def _converted_block(block: bytes, *, has_ttl: bool, has_texts: bool) -> list[bytes | TooLong | Undecodable]:
     found: list[bytes | TooLong | Undecodable] = []
     good: list[bytes] = []
     for line in block.split(b"\n")[:-1]:
-        one = _convert(line, has_ttl=has_ttl)
+        one = _convert(line, has_ttl=has_ttl, has_texts=has_texts)
         if isinstance(one, bytes):
             good.append(one)
             continue
@@ -64,17 +67,20 @@ def _converted_block(block: bytes, *, has_ttl: bool) -> list[bytes | TooLong | U
     return [*found, b"".join(good)] if good else found
 
 
-def _convert(line: bytes, *, has_ttl: bool) -> bytes | Undecodable:
-    """Return the put line of a line. Other commands are returned with their LF, and without blanks in front."""
+def _convert(line: bytes, *, has_ttl: bool, has_texts: bool) -> bytes | Undecodable:
+    """Return what a line becomes. Other commands are returned with their LF, and without blanks in front."""
     words = split_words(line)
     if not words or words[0] not in COMMANDS:
         return (b" ".join(words) if line[:1] <= b'"' else line) + b"\n"
     try:
-        return convert_line(words, has_ttl=has_ttl)
+        return convert_line(words, has_ttl=has_ttl, has_texts=has_texts)
     except BadLine as error:
         return Undecodable(line, error, words[0])
 
 
 UTF_8 = Translation(recoded, bytes.isascii)
-KAIROSDB = Translation(converted, is_plain)
-KAIROSDB_WITH_TTL = Translation(partial(converted, has_ttl=True), is_plain)
+
+
+def kairosdb(*, has_ttl: bool, has_texts: bool) -> Translation:
+    """Return the translation of KairosDB's dialect."""
+    return Translation(partial(converted, has_ttl=has_ttl, has_texts=has_texts), is_plain, has_texts)

@@ -1,12 +1,13 @@
-"""Lines of rollups, histograms and metadata. They share the window, journal and ledger of put lines. Each is parsed by
-itself, because there are few compared with points."""
+"""Lines of rollups, histograms, metadata and texts. They share the window, journal and ledger of put lines. Each is
+parsed by itself, because there are few compared with points."""
 
 from collections.abc import Callable
 
 import trio
 
+from tsd.codec.kairosline import NO_TEXT, is_text_line
 from tsd.codec.metaline import stamped
-from tsd.codec.putline import map_order, no_summaries
+from tsd.codec.putline import illegal, map_order, no_summaries
 from tsd.errors import BadLine, CorruptRow, StoreError, bare
 from tsd.ingest.lines import Absorbed, Reject
 from tsd.ingest.open_rows import OpenRows
@@ -32,14 +33,22 @@ _NOTHING = ResolvedSeries(SeriesKeys.of(()), {})
 
 
 class Summaries:
-    """Parser of lines of rollups, histograms and metadata."""
+    """Parser of lines of rollups, histograms, metadata and texts."""
 
-    def __init__(self, resolver: SeriesResolver, writer: SummaryWriter | None, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        resolver: SeriesResolver,
+        writer: SummaryWriter | None,
+        now_ms: Callable[[], int],
+        *,
+        has_texts: bool = False,
+    ) -> None:
         """Without a `writer`, every line is refused as if neither rollups nor histograms were configured. Lines of
-        metadata get the time `now_ms` when they are received."""
+        metadata get the time `now_ms` when they are received. `has_texts`: the writer stores texts."""
         self._resolver = resolver
         self._writer = writer
         self._now_ms = now_ms
+        self._has_texts = has_texts
 
     async def absorb(
         self, rows: OpenRows, block: bytes, *, journal_only: bool = False, admission: Admission | None = None
@@ -69,6 +78,8 @@ class Summaries:
 
     def _parse(self, line: bytes) -> Summary | BadLine:
         try:
+            if is_text_line(line) and not self._has_texts:
+                raise illegal(NO_TEXT)
             if self._writer is None:
                 raise no_summaries(line)
             return self._writer.parse(line)

@@ -26,6 +26,7 @@ from tsd.query.plan import Plan, scan_range
 from tsd.query.registry import RunningQuery, cancelled_error
 from tsd.query.result import Answer, Group, SubAnswer, is_histogram, totals
 from tsd.query.rollups import RollupQuery
+from tsd.query.texts import SeriesTexts, TextCollector
 from tsd.query.workers import WorkerPool
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.open_points import OpenPointSource, OpenSelection, split_span
@@ -174,23 +175,46 @@ class QueryEngine:
         return Answer(query, subs, notes)
 
     async def series(self, query: Query, share: MemoryShare, approve: Approve = lambda _: None) -> list[SeriesPoints]:
-        """Return the series with points in the hours of a query of one metric, as stored. If the query deletes,
+        """Return the series with numbers in the hours of a query of one metric, as stored. If the query deletes,
         `approve` raises an exception if they must not be deleted."""
-        plan = (await self._plan(query, query.queries[0]))._replace(scan=_hours(query))
-        plan = await self._with_open_points(query, plan, set())
+        plan = await self._plan_hours(query)
         read_ms = self._now_ms()
-        collected = await self._collect(query, plan, self._budget(query, plan.selection.metric, share.resize))
-        self._report(collected.read.warnings)
-        tags = await self._names(plan.selection.series)
-        found = [
-            SeriesPoints(tags[number], points)
-            for number, points in enumerate(collected.series)
-            if collected.counts[number]
-        ]
+        found = await self._numbers(query, plan, share)
         if query.delete:
             approve(found)
             await plan.selection.delete(read_ms)
         return found
+
+    async def series_and_texts(self, query: Query, share: MemoryShare) -> tuple[list[SeriesPoints], list[SeriesTexts]]:
+        """Return the series with numbers in the hours of a query of one metric, as stored, and those with texts."""
+        plan = await self._plan_hours(query)
+        return await self._numbers(query, plan, share), await self._texts(query, plan, share)
+
+    async def _plan_hours(self, query: Query) -> Plan:
+        """Plan the only sub query for whole hours."""
+        plan = (await self._plan(query, query.queries[0]))._replace(scan=_hours(query))
+        return await self._with_open_points(query, plan, set())
+
+    async def _numbers(self, query: Query, plan: Plan, share: MemoryShare) -> list[SeriesPoints]:
+        collected = await self._collect(query, plan, self._budget(query, plan.selection.metric, share.resize))
+        self._report(collected.read.warnings)
+        tags = await self._names(plan.selection.series)
+        return [
+            SeriesPoints(tags[number], points)
+            for number, points in enumerate(collected.series)
+            if collected.counts[number]
+        ]
+
+    async def _texts(self, query: Query, plan: Plan, share: MemoryShare) -> list[SeriesTexts]:
+        selection, held = plan.selection, share.held
+        if selection.texts is None:
+            return []
+        budget = self._budget(query, selection.metric, lambda size: share.resize(held + size))
+        collector = TextCollector(selection.series, budget)
+        await selection.texts.read(plan.scan, collector.take)
+        self._report(collector.warnings)
+        tags = await self._names(selection.series)
+        return [SeriesTexts(tags[number], times, texts) for number, times, texts in collector.series()]
 
     async def delete(self, query: Query, deleter: PointDeleter, span_ms: tuple[int, int]) -> None:
         """Delete the points of a query of one metric at some times, both ends included, those in memory too."""
@@ -201,8 +225,7 @@ class QueryEngine:
 
     async def tags(self, query: Query, share: MemoryShare) -> list[Mapping[str, str]]:
         """Return the tags of the series with rows in the hours of a query of one metric."""
-        plan = (await self._plan(query, query.queries[0]))._replace(scan=_hours(query))
-        plan = await self._with_open_points(query, plan, set())
+        plan = await self._plan_hours(query)
         series = plan.selection.series
 
         async def take(page: EncodedPage[PointPage]) -> None:
@@ -364,6 +387,13 @@ class QueryJob:
         share = self._engine.memory.share()
         self._answers.append(share)
         return await self._engine.series(query, share, approve)
+
+    async def series_and_texts(self, query: Query) -> tuple[list[SeriesPoints], list[SeriesTexts]]:
+        """Return the series with numbers in the hours of a query of one metric, and those with texts, both held until
+        the job ends. Raises BadQuery, StoreError."""
+        share = self._engine.memory.share()
+        self._answers.append(share)
+        return await self._engine.series_and_texts(query, share)
 
     async def delete(self, query: Query, deleter: PointDeleter, span_ms: tuple[int, int]) -> None:
         """Delete points, see `QueryEngine.delete`. Raises BadQuery, StoreError."""

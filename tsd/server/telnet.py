@@ -87,9 +87,11 @@ _RUN = re.compile(
     rb"((?:put(?: [^\n]*+)?\n){1,1000}+)|((?:(?:rollup|histogram)(?: [^\n]*+)?\n){1,100}+)"
     rb"|((?:meta(?: [^\n]*+)?\n){1,100}+)|([^\n]*+)\n"
 )
+_RUN_WITH_TEXTS = re.compile(_RUN.pattern.replace(b"rollup|histogram", b"rollup|histogram|puts"))
 LINES_PER_TURN = 250  # before other connections proceed
 _COMMANDS = ("stats", "dropcaches", "version", "exit", "help", "put", "rollup", "histogram", "meta", "diediedie")
-_WRITES = ("put", "rollup", "histogram", "meta")
+_TEXTS = "puts"  # a command where the tables store texts; who may put may use it
+_WRITES = ("put", "rollup", "histogram", "meta", _TEXTS)
 _READ_ONLY = ("stats", "version", "help")
 LARGE_BLOCK_BYTES = 64 << 10  # takes about a millisecond without the compiled parser
 SMALL_READS = 2  # consecutive small reads of valid put lines move a connection to the multiplexer
@@ -165,11 +167,13 @@ class TelnetSession:
         self._lines = LineBuffer(options.max_line)
         self.max_line = options.max_line
         self._translation = options.translation
+        has_texts = self._translation is not None and self._translation.has_texts
+        self._pattern = _RUN_WITH_TEXTS if has_texts else _RUN
         self._explain = unchanged if self._translation else legible
         self._small_reads = 0  # consecutive reads of few valid put lines
         self._names = [
             name
-            for name in _COMMANDS
+            for name in (*_COMMANDS, *((_TEXTS,) if has_texts else ()))
             if not (name in _WRITES and options.mode is Mode.READ_ONLY)
             and (name != "diediedie" or options.diediedie)
             and (name != "meta" or options.has_entities)
@@ -180,6 +184,8 @@ class TelnetSession:
         """Compute the commands that the peer may use."""
         roles = self.peer.principal.roles
         self._permitted = [name for name, needed in COMMAND_PERMISSIONS.items() if is_permitted(roles, needed)]
+        if "put" in self._permitted:
+            self._permitted.append(_TEXTS)
         self._accepts_points = self._options.mode is not Mode.READ_ONLY and "put" in self._permitted
 
     async def run(self, first: bytes, receive: Callable[[], Awaitable[bytes]]) -> None:
@@ -306,7 +312,7 @@ class TelnetSession:
 
     async def _process_lines(self, block: bytes) -> None:
         """Process whole lines of all kinds, a few at a time: other connections proceed in between."""
-        for run in _RUN.finditer(block):
+        for run in self._pattern.finditer(block):
             puts, summaries, metadata, line = run.groups()
             if line is not None:
                 await self._execute(line)
@@ -327,7 +333,7 @@ class TelnetSession:
             puts = self._reply(await self._intake.take(puts, self.peer, self._explain))
 
     async def _ingest_summaries(self, lines: bytes) -> None:
-        """Ingest lines of rollups and histograms, or of metadata."""
+        """Ingest lines of rollups, histograms and texts, or of metadata."""
         self._stats.commands += lines.count(b"\n")
         while lines:
             await self._yield_after(LINES_PER_TURN)  # each costs as much as many put lines
@@ -379,7 +385,7 @@ class TelnetSession:
             self._deny(name)
         elif is_sync:
             await self._replies.send_when_synced(self.position, b"synced %d\n" % self.accepted)
-        elif name in _WRITES:  # a rollup, a histogram or metadata after telnet negotiation
+        elif name in _WRITES:  # a rollup, a histogram, a text or metadata after telnet negotiation
             self._stats.commands -= 1
             await self._ingest_bare(bare, self._ingest_summaries)
         else:

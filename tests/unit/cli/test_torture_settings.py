@@ -40,6 +40,9 @@ HARMLESS = {
         "tsd.storage.backend", "tsd.storage.salt.width", "tsd.storage.salt.buckets", "tsd.storage.join_points",
         "tsd.storage.hold_open_hours", "tsd.storage.blocks", "tsd.storage.enable_compaction",
         "tsd.storage.hbase.thrift.connections",
+        "tsd.storage.cassandra.keyspace", "tsd.storage.cassandra.consistency", "tsd.storage.cassandra.user",
+        "tsd.storage.cassandra.password", "tsd.storage.cassandra.tls.ca", "tsd.storage.cassandra.tls.check_names",
+        "tsd.storage.cassandra.tls.certificate", "tsd.storage.cassandra.tls.key",
         "tsd.storage.hbase.thrift.transport", "tsd.storage.hbase.thrift.protocol", "tsd.query.series_index",
         "tsd.uid.lru.name.size", "tsd.uid.lru.id.size", "tsd.uid.cache_ttl", "tsd.ingest.series_ttl",
         "tsd.core.drain_timeout",
@@ -51,10 +54,6 @@ HARMLESS = {
         "tsd.http.show_stack_trace",
     ),
     "an engine on which torture does not run": (
-        "tsd.storage.cassandra.hosts", "tsd.storage.cassandra.keyspace", "tsd.storage.cassandra.consistency",
-        "tsd.storage.cassandra.user", "tsd.storage.cassandra.password", "tsd.storage.cassandra.tls.ca",
-        "tsd.storage.cassandra.tls.check_names", "tsd.storage.cassandra.tls.certificate",
-        "tsd.storage.cassandra.tls.key", "tsd.storage.cassandra.timeout",
         "tsd.storage.bigtable.project", "tsd.storage.bigtable.instance", "tsd.storage.bigtable.app_profile",
         "tsd.storage.bigtable.credentials", "tsd.storage.bigtable.channels",
         "tsd.storage.layout", "tsd.storage.kairosdb.shared", "tsd.storage.kairosdb.tag_indexed_metrics",
@@ -65,7 +64,9 @@ HARMLESS = {
         "tsd.rejected.max_bytes", "tsd.stats.canonical", "tsd.core.stats_with_port",
     ),
 }  # fmt: skip
-PLACES = ("tsd.storage.path", "tsd.storage.hbase.thrift", "tsd.storage.bigtable.emulator")  # set by `tortured` itself
+PLACES = (  # set by `tortured` itself
+    "tsd.storage.path", "tsd.storage.hbase.thrift", "tsd.storage.cassandra.hosts", "tsd.storage.bigtable.emulator",
+)  # fmt: skip
 SECURED = Config(
     proxy_protocol_networks="10.0.0.0/8", trusted_proxies="10.0.0.0/8", network_allow="10.0.0.0/8", authentication=True,
     auth_file="/srv/accounts", anonymous="", tls_certificate="/srv/tsd.pem", tls_key="/srv/key.pem", tls_required=True,

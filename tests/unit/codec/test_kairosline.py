@@ -6,9 +6,10 @@ import pytest
 
 from tests.unit.codec.kairosdb_vectors import STORAGE, Point, point_of
 from tsd.codec.kairosdb.keys import STRING
-from tsd.codec.kairosline import convert_line, split_words
+from tsd.codec.kairosline import convert_line, is_text_line, split_words
 from tsd.codec.putline import FIRST_MS, NameRules, parse_put
 from tsd.codec.text import decode_number
+from tsd.codec.textline import parse_text_line
 from tsd.errors import BadLine
 
 ANY_NAME = NameRules(bytes(range(0x21, 0x100)), max_tags=100)
@@ -53,3 +54,23 @@ def test_recorded_line_has_kairosdbs_point(line: str, point: Point | None) -> No
     else:
         assert found is not None
         assert found == (point.metric, point.time_ms, pytest.approx(point.value, rel=1e-7), point.tags)
+
+
+def test_text_becomes_one_word() -> None:
+    line = convert_line(split_words(b'puts m.a 1356998400500 "100% = a b" host=a'), has_texts=True)
+    assert is_text_line(line)
+    found = parse_text_line(line.removesuffix(b"\n"), NameRules())
+    assert found == (b"m.a", ((b"host", b"a"),), 1_356_998_400_500, "100% = a b")
+    empty = convert_line(split_words(b'puts m 1 "" host=a'), has_texts=True)
+    assert parse_text_line(empty.removesuffix(b"\n"), NameRules()).text == ""
+
+
+@pytest.mark.parametrize("line", [b"puts m -1 text host=a", b"puts m 10000000000000 text host=a", b"puts m x text"])
+def test_text_at_a_time_that_no_row_has_is_refused(line: bytes) -> None:
+    with pytest.raises(BadLine):
+        convert_line(split_words(line), has_texts=True)
+
+
+def test_text_is_refused_where_tables_store_numbers() -> None:
+    with pytest.raises(BadLine, match="string"):
+        convert_line(split_words(b"puts m 1356998400500 text host=a"))

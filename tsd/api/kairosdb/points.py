@@ -1,4 +1,4 @@
-"""The JSON of KairosDB's points → put lines, with its messages for what is wrong.
+"""The JSON of KairosDB's points → lines of numbers and of texts, with its messages for what is wrong.
 
 A body is read in one thread, piece by piece, so that other tasks run in between. Metrics before a syntax error count.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tsd.api.points import BodySlice
-from tsd.codec.kairosline import NO_TEXT, NO_TTL, TTL, put_line
+from tsd.codec.kairosline import NO_TEXT, NO_TTL, TTL, put_line, text_line
 from tsd.codec.lenient import BadJson, Lenient, Members, Number, Reader, read_value
 from tsd.codec.putline import illegal
 from tsd.errors import INVALID_VALUE, BadLine, Refused, bare
@@ -51,14 +51,39 @@ class ParsedBody(NamedTuple):
         return next(found for other, found in zip(self.slices, self.places, strict=True) if other is one)
 
 
+class _Part:
+    """A slice that is being collected."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.numbers: list[int] = []
+        self.refused: dict[int, BadLine] = {}
+        self.points: list[KairosPoint | None] = []
+
+    def add(self, line: bytes, place: str) -> None:
+        """Add the line of a point."""
+        self.numbers.append(len(self.points))
+        self.lines.append(line)
+        self.points.append(KairosPoint(place))
+
+    def refuse(self, error: BadLine) -> None:
+        """Add an error."""
+        self.refused[len(self.points)] = error
+        self.points.append(None)
+
+    def slice(self) -> BodySlice:
+        """Return what was collected."""
+        return BodySlice(b"", b"".join(self.lines), self.numbers, self.refused, len(self.points))
+
+
 class Collector:
-    """Collects lines and errors into slices."""
+    """Collects lines and errors into slices. Each has lines of numbers only, or of texts only."""
 
     def __init__(self) -> None:
         self._slices: list[BodySlice] = []
         self._places: list[list[KairosPoint | None]] = []
         self._text_bytes = 0
-        self._begin()
+        self._numbers, self._texts = _Part(), _Part()
 
     def _count_text(self, size: int) -> None:
         """Raise Refused if the lines and errors take too much memory."""
@@ -67,39 +92,44 @@ class Collector:
             details = f"The put lines of its points have more than {TEXT_BYTES} bytes: send several requests"
             raise Refused(413, "Request body is too large", details)
 
-    def _begin(self) -> None:
-        self._lines: list[bytes] = []
-        self._numbers: list[int] = []
-        self._refused: dict[int, BadLine] = {}
-        self._points: list[KairosPoint | None] = []
-
     def add(self, line: bytes, place: str) -> None:
-        """Add the line of a point. Raise Refused."""
+        """Add the put line of a point. Raise Refused."""
         self._count_text(len(line) + len(place))
-        self._numbers.append(len(self._points))
-        self._lines.append(line)
-        self._points.append(KairosPoint(place))
-        if len(self._points) >= SLICE_POINTS:
-            self._end()
+        self._numbers.add(line, place)
+        if len(self._numbers.points) >= SLICE_POINTS:
+            self._end_numbers()
+
+    def add_text(self, line: bytes, place: str) -> None:
+        """Add the line of a text. Raise Refused."""
+        self._count_text(len(line) + len(place))
+        self._texts.add(line, place)
+        if len(self._texts.points) >= SLICE_POINTS:
+            self._end_texts()
 
     def refuse(self, error: BadLine) -> None:
         """Add an error. Raise Refused."""
         self._count_text(len(str(error)))
-        self._refused[len(self._points)] = bare(error)
-        self._points.append(None)
-        if len(self._points) >= SLICE_POINTS:
-            self._end()
+        self._numbers.refuse(bare(error))
+        if len(self._numbers.points) >= SLICE_POINTS:
+            self._end_numbers()
 
-    def _end(self) -> None:
-        size = len(self._points)
-        self._slices.append(BodySlice(b"", b"".join(self._lines), self._numbers, self._refused, size))
-        self._places.append(self._points)
-        self._begin()
+    def _end_numbers(self) -> None:
+        self._end(self._numbers)
+        self._numbers = _Part()
+
+    def _end_texts(self) -> None:
+        self._end(self._texts)
+        self._texts = _Part()
+
+    def _end(self, part: _Part) -> None:
+        self._slices.append(part.slice())
+        self._places.append(part.points)
 
     def finish(self) -> ParsedBody:
         """Return what was collected."""
-        if self._points:
-            self._end()
+        for part in (self._numbers, self._texts):
+            if part.points:
+                self._end(part)
         return ParsedBody(self._slices, self._places)
 
 
@@ -110,14 +140,15 @@ def check_brackets(body: bytes) -> None:
         raise Refused(413, "Request body is too large", details)
 
 
-def parse_body(body: bytes, *, has_ttl: bool = False) -> ParsedBody:
-    """Return the put lines of a body, and an error for each point and metric without one. `has_ttl`: a time to live
-    stays in the line, as the tag kairos_opt.ttl. Raise Refused for a body with too many or too long points."""
+def parse_body(body: bytes, *, has_ttl: bool = False, has_texts: bool = False) -> ParsedBody:
+    """Return the lines of a body, and an error for each point and metric without one. `has_ttl`: a time to live
+    stays in the line, as the tag kairos_opt.ttl. `has_texts`: the tables store texts. Raise Refused for a body with
+    too many or too long points."""
     check_brackets(body)
     found = Collector()
     try:
         for at, metric in enumerate(_metrics(body)):
-            _Metric(metric, at, found, has_ttl=has_ttl).read()
+            _Metric(metric, at, found, has_ttl=has_ttl, has_texts=has_texts).read()
     except BadJson as error:
         found.refuse(illegal(str(error)))
     return found.finish()
@@ -167,10 +198,13 @@ def _read_raw(raw: bytes) -> Lenient:
 class _Metric:
     """Reads one metric of a body."""
 
-    def __init__(self, members: Mapping[str, Any], at: int, found: Collector, *, has_ttl: bool) -> None:
+    def __init__(
+        self, members: Mapping[str, Any], at: int, found: Collector, *, has_ttl: bool, has_texts: bool
+    ) -> None:
         self._members = members
         self._found = found
         self._has_ttl = has_ttl
+        self._has_texts = has_texts
         self._label = f"metric[{at}]"
         self._taken = 0  # points, which number the points in messages
         self._name = ""
@@ -329,8 +363,12 @@ class _Metric:
         if isinstance(value, list | Members):
             raise illegal(f"{self._label} value is an invalid type")
         try:
-            number = _number(value, type_name, label)
-            line = put_line(self._name, self._tags, time_ms, number)
+            if _is_text(value, type_name):
+                if not self._has_texts:
+                    raise illegal(f"{label}.{NO_TEXT}")
+                self._found.add_text(text_line(self._name, self._tags, time_ms, _shown(value)), label)
+                return
+            line = put_line(self._name, self._tags, time_ms, _number(value, type_name, label))
         except BadLine as error:
             raise _placed(label, error) from None
         self._found.add(line, label)
@@ -342,16 +380,23 @@ def _placed(label: str, error: BadLine) -> BadLine:
     return BadLine(error.reason, text if text.startswith(label) else f"{label}: {text}")
 
 
+def _is_text(value: Lenient, type_name: str | None) -> bool:
+    """Return whether KairosDB takes a value for a text."""
+    if type_name is not None:
+        return type_name == "string"
+    return isinstance(value, bool) or not (isinstance(value, Number) or bool(_LIKE_NUMBER.fullmatch(str(value))))
+
+
 def _number(value: Lenient, type_name: str | None, label: str) -> int | float:
     """Return the number of a value as KairosDB takes it. Raise BadLine."""
-    if isinstance(value, bool) or type_name == "string":
-        raise illegal(f"{label}.{NO_TEXT}")
-    text = str(value)
-    if type_name is None:
-        if not (isinstance(value, Number) or _LIKE_NUMBER.fullmatch(text)):
-            raise illegal(f"{label}.{NO_TEXT}")
-        return _real(text, label) if "." in text else _whole(text, label)
-    return _real(text, label) if type_name == "double" else _whole(text, label)
+    text = _shown(value)
+    is_real = "." in text if type_name is None else type_name == "double"
+    return _real(text, label) if is_real else _whole(text, label)
+
+
+def _shown(value: Lenient) -> str:
+    """Return a value as text."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _real(text: str, label: str) -> float:
@@ -389,8 +434,6 @@ def _integer(value: Lenient, label: str) -> int:
 
 def _word(value: Lenient, label: str) -> str:
     """Return a name; numbers and booleans are taken as texts. Raise BadLine."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if not isinstance(value, str):
+    if not isinstance(value, str | bool):
         raise illegal(f"{label} must be a string")
-    return str(value)
+    return _shown(value)

@@ -9,9 +9,11 @@ from tsd.api.kairosdb.messages import errors_response
 from tsd.api.kairosdb.points import parse_body
 from tsd.api.messages import check_method
 from tsd.api.points import PutFailure, PutFlags, PutHandler, parse_flags
+from tsd.codec.kairosline import is_text_line
 from tsd.errors import Refused
-from tsd.ingest.intake import Intake
+from tsd.ingest.intake import Intake, Taken
 from tsd.server.http.messages import Request, Response
+from tsd.server.peer import Peer
 
 SMALL_BODY = 2_000  # bytes that are parsed without a thread
 NO_INPUT = "Invalid json. No content due to end of input."
@@ -20,10 +22,10 @@ NO_INPUT = "Invalid json. No content due to end of input."
 class DatapointsEndpoint:
     """/api/v1/datapoints."""
 
-    def __init__(self, handler: PutHandler, intake: Intake, *, has_ttl: bool) -> None:
+    def __init__(self, handler: PutHandler, intake: Intake, *, has_ttl: bool, has_texts: bool) -> None:
         self._handler = handler
         self._intake = intake
-        self._parse = partial(parse_body, has_ttl=has_ttl)
+        self._parse = partial(parse_body, has_ttl=has_ttl, has_texts=has_texts)
 
     async def answer(self, request: Request) -> Response:
         """Ingest the points of a request. With the parameter `sync` they are in the store when it is answered. Raises
@@ -36,13 +38,18 @@ class DatapointsEndpoint:
         small = len(request.body) <= SMALL_BODY
         parsed = self._parse(request.body) if small else await trio.to_thread.run_sync(self._parse, request.body)
         wanted = PutFlags(summary=False, details=True, sync=flags.sync, timeout_ms=flags.timeout_ms)
-        outcome = await self._handler.store(parsed.slices, wanted, parsed.points, self._intake.take, request)
+        outcome = await self._handler.store(parsed.slices, wanted, parsed.points, self._ingest, request)
         shown = self._handler.limits.shown_errors
         if outcome.refused:
             return errors_response(400, map(_message, islice(outcome.refused, shown)))
         if late := [*outcome.unstored, *outcome.late]:
             raise Refused(503, f"{len(late)} points are accepted, but not in the store yet: {late[0].error}")
         return Response(204, b"", None)
+
+    async def _ingest(self, block: bytes, peer: Peer) -> Taken:
+        """Ingest the lines of a slice, which are all of numbers or all of texts."""
+        take = self._intake.take_summaries if is_text_line(block) else self._intake.take
+        return await take(block, peer)
 
 
 def _message(failure: PutFailure) -> str:

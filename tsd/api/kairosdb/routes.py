@@ -22,15 +22,18 @@ class KairosParts(NamedTuple):
     catalog: SeriesCatalog
     services: ServiceMetadata | None
     health: Health
-    has_ttl: bool  # whether the tables store a time to live
     dialect: bool  # whether paths that OpenTSDB has too are KairosDB's
+    has_ttl: bool  # whether the tables store a time to live
+    has_texts: bool  # whether they store texts
     read_only: bool  # whether nothing may be written
 
 
 def routes(parts: KairosParts) -> dict[str, Endpoint]:
     """Return the endpoints by the first words of their paths, errors in KairosDB's form."""
     found: dict[str, Endpoint] = {
-        "api/datapoints": DatapointsEndpoint(parts.handler, parts.intake, has_ttl=parts.has_ttl).answer,
+        "api/datapoints": DatapointsEndpoint(
+            parts.handler, parts.intake, has_ttl=parts.has_ttl, has_texts=parts.has_texts
+        ).answer,
         **query.routes(parts.queries),
         **catalog.name_routes(parts.catalog),
         **catalog.health_routes(parts.health),

@@ -258,7 +258,7 @@ def _lines(name: str, file: BinaryIO) -> Iterator[tuple[str, RejectedLine]]:
             at += len(line)
 
 
-_METRIC_WORD = {"put": 1, "rollup": 2, "histogram": 1}  # index of the metric among the words of a line
+_METRIC_WORD = {"put": 1, "rollup": 2, "histogram": 1, "puts": 1}  # index of the metric among the words of a line
 
 
 class RejectedFilter(NamedTuple):

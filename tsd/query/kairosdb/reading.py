@@ -8,17 +8,19 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 import trio
 
 from tsd.codec.putline import FIRST_MS, LAST_BASE_MS
 from tsd.errors import BadQuery
 from tsd.query.engine import QueryJob, SeriesPoints
 from tsd.query.kairosdb.answer import MetricAnswer, Result, evaluate
-from tsd.query.kairosdb.column import EMPTY, POINT_BYTES, Column
+from tsd.query.kairosdb.column import EMPTY, POINT_BYTES, Column, of_texts
 from tsd.query.kairosdb.groups import TaggedColumn, all_tags
 from tsd.query.kairosdb.model import PATTERN, BadRequest, KairosQuery, MetricQuery
 from tsd.query.kairosdb.steps import Frame
 from tsd.query.model import NONE, Query, SubQuery
+from tsd.query.texts import SeriesTexts
 from tsd.tables.filters import LITERAL_OR, REGEXP, Filter, make_filter
 from tsd.tables.quirks import CORRECTED
 from tsd.tables.reading import PointDeleter
@@ -90,16 +92,19 @@ async def _series(metric: MetricQuery, job: QueryJob) -> list[TaggedColumn]:
     if metric.end_ms < 0:
         return []
     try:
-        found = await job.series(await built_query([metric]))
+        found, texts = await job.series_and_texts(await built_query([metric]))
     except BadQuery as error:
         if error.message.startswith(_UNKNOWN):
             return []
         raise
-    return await job.in_thread(IN_THREAD, partial(_cut, found, metric))
+    return await job.in_thread(IN_THREAD, partial(_cut, found, texts, metric))
 
 
-def _cut(found: Sequence[SeriesPoints], metric: MetricQuery) -> list[TaggedColumn]:
+def _cut(found: Sequence[SeriesPoints], texts: Sequence[SeriesTexts], metric: MetricQuery) -> list[TaggedColumn]:
     series = []
+    for tags, times, values in texts:
+        column = of_texts(times, np.array([*values, None], object)[:-1])
+        series.append(TaggedColumn(tags, column.at((times >= metric.start_ms) & (times <= metric.end_ms))))
     for tags, points in found:
         inside = (points.times >= metric.start_ms) & (points.times <= metric.end_ms)
         series.append(TaggedColumn(tags, Column(points if inside.all() else points.at(inside))))

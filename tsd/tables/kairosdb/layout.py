@@ -82,6 +82,7 @@ def build(store: Store, settings: KairosTableSettings, now_ms: Callable[[], int]
         statistics=list,
         deleter=reader,
         has_ttl=True,
+        has_texts=True,
         services=KairosServices(tables),
         tasks={"index": keep_index},
     )

@@ -127,7 +127,7 @@ class KairosSelection(reading.Selection):
         self.metric = resolved.metric
         tagks = tuple(sorted(series.id_of(Kind.TAGK, tagk) for tagk in resolved.tagks))
         self.filter_tagks = tagks or None
-        self.texts = KairosTexts(tables, resolved, series)
+        self._texts = self.texts = KairosTexts(tables, resolved, series)
 
     def pairs_of(self, keys: SeriesKeys) -> list[bytes | None]:
         """Return the ids of the tags of those series that pass the filters."""
@@ -149,6 +149,7 @@ class KairosSelection(reading.Selection):
         async with aclosing(found) as groups:
             async for group in groups:
                 rows = [one for one in group.rows if one.row.type in NUMBERS]
+                self._texts.listed(span, group)
                 warnings = [*group.warnings, *unknown_types([one.row for one in group.rows])]
                 pages = list(series_of(rows)) or [[]]
                 for at, page in enumerate(pages):
@@ -189,17 +190,26 @@ class KairosTexts:
         self._tables = tables
         self._resolved = resolved
         self._series = series
+        self._listed: dict[ScanRange, list[FoundRows]] = {}  # found while numbers were read
+
+    def listed(self, span: ScanRange, group: FoundRows) -> None:
+        """Note the rows of texts that an index lists for a span."""
+        rows = [one for one in group.rows if one.row.type == STRING]
+        self._listed.setdefault(span, []).extend([group._replace(rows=rows)] if rows else [])
 
     async def read(self, span: ScanRange, take: TakeTexts) -> None:
         """Read texts, page by page."""
+        if span not in self._listed:
+            times = span.start_ms, span.stop_ms - 1
+            async with aclosing(
+                find_rows(self._tables, self._resolved.metric, *times, self._resolved.passes)
+            ) as groups:
+                async for group in groups:
+                    self.listed(span, group)
         spec = await self._tables.spec()
-        times = span.start_ms, span.stop_ms - 1
-        found = find_rows(self._tables, self._resolved.metric, *times, self._resolved.passes)
-        async with aclosing(found) as groups:
-            async for group in groups:
-                rows = [one for one in group.rows if one.row.type == STRING]
-                for page in series_of(rows):
-                    await self._read_rows(spec, page, times, group, take)
+        for group in self._listed.pop(span, ()):
+            for page in series_of(group.rows):
+                await self._read_rows(spec, page, (span.start_ms, span.stop_ms - 1), group, take)
 
     async def _read_rows(
         self, spec: RowSpec, rows: Sequence[FoundRow], span: tuple[int, int], group: FoundRows, take: TakeTexts
