@@ -12,41 +12,29 @@ a replay never writes an older value over a newer one.
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import trio
 
-from tsd.codec.points import Columns, Int32, joined_columns, no_columns
+from tsd.codec.points import Columns, Int32, no_columns
 from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreError
-from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, LineCounts, absorb_whole
-from tsd.ingest.journal.disk import unused, write_new
+from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, LineCounts
 from tsd.ingest.journal.journal import Journal, Segment
-from tsd.ingest.journal.segment import Block, Damage
-from tsd.ingest.limits import RefusedLine
 from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.open_hours import OpenHour, OpenHours, pack_parts, points_between, points_of, points_of_series, split
 from tsd.ingest.open_rows import OpenRows
 from tsd.ingest.packed_points import PackedPoints, slices
 from tsd.ingest.rollups import Summaries
+from tsd.ingest.window_reader import WindowReader, as_store_error
 from tsd.ingest.windows import PendingSegment, Window, WindowMemory, Written
 from tsd.lazy import LazyLogger
 from tsd.tables.open_points import OpenPoints
-from tsd.tables.writing import PointWriter, SeriesResolver, SeriesText, SummaryBatch
+from tsd.tables.writing import PointWriter, SeriesResolver
 
 log = LazyLogger(__name__)
-
-
-class Contents(NamedTuple):
-    """Points of a window to write, and its refused lines."""
-
-    columns: Columns
-    summaries: SummaryBatch | None
-    refused: list[RefusedLine]
 
 
 MAX_POINTS = 2_000_000  # of a window: limits the memory of sorting and encoding
@@ -87,19 +75,17 @@ class Writer:
         `uptime_s` never goes back: it separates series that may be evicted from those that waiting windows hold.
         `retry_s` is the first and the longest pause after an error of the store."""
         self._rows = rows
-        self._resolver = resolver
         self._journal = journal
         self._points = points
         self._ledger = ledger
         self._backpressure = backpressure
-        self._summaries = summaries
         self._interval_s = interval_s
         self._memory_limit = memory_limit
         self._max_points = min(MAX_POINTS, memory_limit // 8 // POINT_BYTES)
         self._series_ttl_s = series_ttl_s
-        self._refused_folder = refused_folder
         self._now_s = now_s
         self._uptime_s = uptime_s
+        self._reader = WindowReader(rows, resolver, journal, summaries, refused_folder, uptime_s)
         self._first_retry_s, self._last_retry_s = retry_s
         self._windows: deque[Window] = deque()
         self._memory = WindowMemory()
@@ -486,7 +472,7 @@ class Writer:
             self._released_memory -= window.held_memory
             for segment in window.segments:
                 segment.users -= 1
-        with _as_store_error():
+        with as_store_error():
             while self._segments and not self._segments[0].users:
                 await self._journal.remove(self._segments[0].segment)
                 self._segments.popleft()
@@ -499,7 +485,7 @@ class Writer:
         if window.packed:
             await self._put_packed(window)
             return Written(window.points, [])
-        columns, summaries, refused = await self._read_window(window)
+        columns, summaries, refused = await self._reader.read(window)
         lines = len(columns.series) + (summaries.lines if summaries else 0)
         if lines:
             await self._points.write(columns, self._rows.table)
@@ -507,7 +493,7 @@ class Writer:
                 await self._points.summaries.write(summaries)
             await self._points.sync()
         if refused:
-            await self._keep_refused(window, refused)
+            await self._reader.keep_refused(window, refused)
         return Written(lines, refused)
 
     async def _put_packed(self, window: Window) -> None:
@@ -517,100 +503,3 @@ class Writer:
             find = partial(points_between, window.packed, window.parts, self._rows.table, after, last)
             await self._points.write(await trio.to_thread.run_sync(find), self._rows.table)
         await self._points.sync()
-
-    async def _read_window(self, window: Window) -> Contents:
-        """Return a window's points, whose series all have keys, and the lines that are refused now."""
-        table = self._rows.table
-        invalidations = table.invalidations
-        if window.parts is None:
-            contents = await self._read_again(window)
-        elif len(window.parts) == 1:
-            contents = Contents(window.parts[0], window.summaries, [])
-        else:
-            contents = Contents(await trio.to_thread.run_sync(joined_columns, window.parts), window.summaries, [])
-        while not await self._resolve(contents.columns):  # the lines of refused series are rejected when read again
-            contents = await self._read_again(window)
-        if table.invalidations != invalidations:
-            columns = contents.columns
-            contents = contents._replace(columns=columns._replace(series=table.merge_numbers(columns.series)))
-        return contents
-
-    async def _resolve(self, columns: Columns) -> bool:
-        """Resolve series that were inserted without keys. Return False if any of them is refused."""
-        table = self._rows.table
-        if not (table.unresolved or table.refused):
-            return True
-        present = set(np.unique(columns.series).tolist())
-        numbers: dict[SeriesText, list[int]] = {}
-        for number in present & table.unresolved.keys():
-            numbers.setdefault(table.unresolved[number], []).append(number)
-        keys, refused = await self._resolver.resolve(list(numbers))
-        for at, (text, key) in enumerate(zip(list(numbers), keys, strict=True)):
-            for number in numbers[text]:
-                if at in refused:
-                    table.refuse(number)
-                else:
-                    table.set_key(number, key)
-        return not table.refused & present
-
-    async def _read_again(self, window: Window) -> Contents:
-        """Return a window's points from its segments, and the lines that are refused now."""
-        rows = self._rows.new_rows()
-        refused: list[RefusedLine] = []
-        for pending in window.segments:
-            refused += await self._read_segment(pending.segment, rows)
-        columns = rows.take()
-        rows.table.mark_seen(columns.series, self._uptime_s())
-        return Contents(columns, rows.take_summaries(), refused)
-
-    async def _read_segment(self, segment: Segment, rows: OpenRows) -> list[RefusedLine]:
-        """Add the points of a segment to `rows`. Return the lines that are refused now."""
-        refused: list[RefusedLine] = []
-        await self._journal.wait_synced(segment.position)  # until then it is incomplete
-        pieces = segment.pieces()
-        damages: list[Damage] = []  # found only now: the segment was intact when it was written or found
-        while (piece := await _next_of(pieces, segment.path)) is not None:
-            if isinstance(piece, Damage):
-                damages.append(piece)
-                continue
-            absorbed = await absorb_whole(rows, self._resolver, piece.text, self._summaries)
-            if absorbed.rejects:
-                lines = piece.text.split(b"\n")
-                refused += [RefusedLine(lines[at], error) for at, error in absorbed.rejects]
-        if damages:
-            with _as_store_error():
-                await trio.to_thread.run_sync(self._journal.quarantine, segment, damages)
-        return refused
-
-    async def _keep_refused(self, window: Window, refused: list[RefusedLine]) -> None:
-        """Write acknowledged lines that cannot be stored to a file, and log an error."""
-        text = b"".join(b"# %s\n%s\n" % (str(error).encode(), line) for line, error in refused)
-
-        def write() -> Path:
-            self._refused_folder.mkdir(parents=True, exist_ok=True)
-            path = unused(self._refused_folder / f"{window.segments[0].segment.path.stem}.lines")
-            write_new(self._journal.disk, path, [text])
-            return path
-
-        with _as_store_error():
-            path = await trio.to_thread.run_sync(write)
-        first = refused[0].error
-        log.error("journal.lines_refused", lines=len(refused), reason=first.reason, error=str(first), path=str(path))
-
-
-async def _next_of(pieces: Iterator[Block | Damage], path: Path) -> Block | Damage | None:
-    with _as_store_error():
-        try:
-            return await trio.to_thread.run_sync(next, pieces, None)
-        except FileNotFoundError:
-            log.error("journal.segment_missing", path=str(path))
-            return None
-
-
-@contextmanager
-def _as_store_error() -> Iterator[None]:
-    """Raise a StoreError for an OSError of the state folder, such as a full disk, so that the window is retried."""
-    try:
-        yield
-    except OSError as exc:
-        raise StoreError(f"the state folder cannot be used: {exc}") from exc
