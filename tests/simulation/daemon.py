@@ -120,6 +120,7 @@ class SimulatedDaemon:
             refused_folder=folder / "refused",
             now_s=lambda: now_ms() // 1000 - (plan.writer_lag_s if plan.holds else 0),
             hold_hours=plan.holds,
+            small_intervals=1,  # the plan chooses how long windows are
         )
         self.intake = Intake(
             self.rows,

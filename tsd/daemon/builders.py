@@ -33,7 +33,7 @@ from tsd.ingest.open_rows import OpenRows
 from tsd.ingest.rejected.log import RejectedLog
 from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import SeriesTable
-from tsd.ingest.writer import Writer
+from tsd.ingest.writer import SMALL_INTERVALS, Writer
 from tsd.lazy import LazyLogger
 from tsd.query.engine import EngineSettings, Flush, QueryEngine
 from tsd.query.limits import Bounds, Limits, read_overrides
@@ -99,6 +99,7 @@ def build_ingest(
         refused_folder=folder / "refused",
         now_s=lambda: now_ms() // 1000,
         hold_hours=hold_hours,
+        small_intervals=1 if tables.entities else SMALL_INTERVALS,  # newest values are those of sealed windows
         due_metrics=(CANARY_METRIC,),
     )
     rejected = RejectedLog(

@@ -57,6 +57,10 @@ class OpenHour:
         while len(self.parts) > self._packing + 1 and len(self.parts[-2].series) <= len(self.parts[-1].series):
             self.parts[-2:] = [joined_columns(self.parts[-2:])]  # few parts, and each point is copied seldom
 
+    def is_over(self, now_s: int) -> bool:
+        """Return whether the hour is not open any more."""
+        return now_s >= self.until_s or not is_held(self.base_s, now_s)
+
     def window(self, since_s: int) -> Window:
         """Return a window of the points. `since_s`: when they became due, by the wall clock."""
         return Window(
@@ -108,13 +112,13 @@ class OpenHours:
             hour.add(columns, segment)
             self.points += len(columns.series)
 
+    def is_over(self, now_s: int) -> bool:
+        """Return whether an hour is not open any more."""
+        return any(hour.is_over(now_s) for hour in self)
+
     def take(self, now_s: int | None = None) -> list[OpenHour]:
         """Remove and return the hours that are not open any more, or all if no time is given; the oldest first."""
-        over = [
-            base_s
-            for base_s, hour in sorted(self._hours.items())
-            if now_s is None or now_s >= hour.until_s or not is_held(base_s, now_s)
-        ]
+        over = [base_s for base_s, hour in sorted(self._hours.items()) if now_s is None or hour.is_over(now_s)]
         taken = [self._hours.pop(base_s) for base_s in over]
         self.points -= sum(hour.points for hour in taken)
         return taken

@@ -43,6 +43,8 @@ SMALL = 20_000  # points that are searched in the event loop
 HELD_SHARE = 4  # points of open hours may use 1/4 of the memory for points
 UNPACKED_SHARE = 8  # 1/8 of that is packed at once
 LEAST_PACKED = 4096  # points: fewer would not get smaller
+SMALL_SHARE = 16  # a window with 1/16 of the most points is small
+SMALL_INTERVALS = 6  # it stays open for as many intervals while hours are held
 AWAY_S = 5.0  # a write that takes longer counts as a failing store
 AWAY_BYTES = 2 << 20  # of open points while the store is away; more are dropped, and read from the journal again
 RETRY_S = 0.2, 2.0  # the first and the longest pause after an error of the store
@@ -69,17 +71,20 @@ class Writer:
         uptime_s: Callable[[], int] = lambda: int(trio.current_time()),
         retry_s: tuple[float, float] = RETRY_S,
         hold_hours: bool = False,
+        small_intervals: int = SMALL_INTERVALS,
         due_metrics: Sequence[bytes] = (),
     ) -> None:
-        """`hold_hours`: hold the points of open hours, except those of `due_metrics`. `now_s` is the wall clock.
-        `uptime_s` never goes back: it separates series that may be evicted from those that waiting windows hold.
-        `retry_s` is the first and the longest pause after an error of the store."""
+        """`hold_hours`: hold the points of open hours, except those of `due_metrics`; small windows then stay open for
+        `small_intervals`. `now_s` is the wall clock. `uptime_s` never goes back: it separates series that may be
+        evicted from those that waiting windows hold. `retry_s` is the first and the longest pause after an error of the
+        store."""
         self._rows = rows
         self._journal = journal
         self._points = points
         self._ledger = ledger
         self._backpressure = backpressure
         self._interval_s = interval_s
+        self._small_s = (small_intervals - 1) * interval_s  # a small window that is older ends with its interval
         self._memory_limit = memory_limit
         self._max_points = min(MAX_POINTS, memory_limit // 8 // POINT_BYTES)
         self._series_ttl_s = series_ttl_s
@@ -315,10 +320,19 @@ class Writer:
             self._backpressure.release(reason)
 
     async def seal_windows(self) -> None:
-        """Seal a window at every interval, until cancelled."""
+        """Seal a window at every interval, a small one of open hours seldom. Runs until cancelled."""
         while True:
             await trio.sleep(self._interval_s)
-            self.seal()
+            if not self._is_small_window():
+                self.seal()
+
+    def _is_small_window(self) -> bool:
+        """Return whether the open window has few points that open hours may take, and is young: each window takes a
+        segment of the journal."""
+        now_s = self._now_s()
+        if not self._hold_hours or self._hours.is_over(now_s) or self._rows.points > self._max_points // SMALL_SHARE:
+            return False
+        return self._open_since_s is not None and 0 <= now_s - self._open_since_s < self._small_s
 
     async def write_windows(self) -> None:
         """Write sealed windows until `finish` is called and no window is left."""

@@ -50,6 +50,7 @@ class Parts:
             "rules": SummaryRules(NameRules(), "tsdb"),
             "load": None,
             "hold_hours": False,
+            "interval_s": 3600,
             **settings,
         }
         self.store = store
@@ -85,7 +86,7 @@ class Parts:
             self.ledger,
             self.backpressure,
             summaries=self.summaries,
-            interval_s=3600,
+            interval_s=float(str(chosen["interval_s"])),
             memory_limit=int(str(chosen["memory_limit"])),
             series_ttl_s=7200,
             refused_folder=folder / "refused",

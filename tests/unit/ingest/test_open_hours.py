@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from tests import layouts
 from tests.flaky_store import Fault
@@ -19,9 +20,60 @@ OVER_S = held_until_s(BASE, BASE)
 
 
 async def holding(folder: Path, **settings: object) -> Parts:
-    parts = Parts(folder, await make_store(), hold_hours=True, **settings)
+    parts = Parts(folder, await make_store(), **{"hold_hours": True, **settings})
     parts.now_s = BASE + 600
     return parts
+
+
+class Windows:
+    """A writer that seals windows by virtual time, without journal and store."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+
+    async def after(self, intervals: int) -> int:
+        """Send a line in each of some intervals of 10 s; return how many windows were sealed meanwhile."""
+        before = self.parts.writer.windows
+        await trio.sleep(5)  # between two seals
+        for at in range(intervals):
+            await self.parts.take(line(at, at))
+            await trio.sleep(10)
+            self.parts.now_s += 10
+        return self.parts.writer.windows - before
+
+
+@pytest.mark.parametrize("hold_hours", [False, True])
+async def test_small_windows_of_open_hours_wait(tmp_path: Path, autojump_clock: MockClock, hold_hours: bool) -> None:
+    windows = Windows(await holding(tmp_path, interval_s=10, hold_hours=hold_hours))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(windows.parts.writer.seal_windows)
+        count = await windows.after(20)
+        assert 1 <= count <= 5 if hold_hours else count >= 19
+        nursery.cancel_scope.cancel()
+
+
+async def test_hour_that_is_over_is_released_with_the_next_interval(tmp_path: Path, autojump_clock: MockClock) -> None:
+    windows = Windows(await holding(tmp_path, interval_s=10))
+    parts = windows.parts
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(parts.writer.seal_windows)
+        await windows.after(20)
+        held = parts.writer.held_points
+        parts.now_s = OVER_S
+        await trio.sleep(20)
+        assert parts.writer.held_points < held
+        nursery.cancel_scope.cancel()
+
+
+async def test_small_windows_end_though_the_clock_goes_back(tmp_path: Path, autojump_clock: MockClock) -> None:
+    windows = Windows(await holding(tmp_path, interval_s=10))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(windows.parts.writer.seal_windows)
+        await windows.parts.take(line(0, 0))
+        windows.parts.now_s -= 300
+        await trio.sleep(20)
+        assert windows.parts.writer.windows == 1
+        nursery.cancel_scope.cancel()
 
 
 def segments(folder: Path) -> int:
