@@ -2,7 +2,6 @@
 
 import os
 import sys
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
@@ -111,7 +110,7 @@ def import_all() -> None:
     for name in COMMANDS:
         find_command(name)
     for name in DEFERRED:
-        import_module(f"tsd.cli.{name}")
+        imported(f"tsd.cli.{name}:__name__")
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
