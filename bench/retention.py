@@ -34,6 +34,7 @@ HOUR_S, DAY_S = 3600, 86_400
 BATCH_ROWS = 10_000
 QUIET_S = 5.0
 LINES = 2000
+LONGEST_WAIT_S = 120.0  # for space
 
 
 def retention(series: int, days: int, expired: int, step_s: int, count: int) -> None:
@@ -70,6 +71,7 @@ def _round(state: Path, series: int, days: int, expired: int, step_s: int, found
         assert abs(estimated["points"] - deleted["points"]) <= 0.05 * deleted["points"], (estimated, deleted)
         found.setdefault("deletion, million points/s", []).append(deleted["points"] / took / 1e6)
         found.setdefault("puts meanwhile, share of their speed", []).append(meanwhile[0] / quiet)
+        found.setdefault("space freed after, s", []).append(_wait_for_space(state, before * (1 - expired / days / 2)))
     found.setdefault("space of the store afterwards, share", []).append(_bytes(state) / before)
     print(f"bench: {deleted} in {took:.1f} s; {found}", file=sys.stderr)
 
@@ -152,6 +154,14 @@ def _putting(daemon: Daemon) -> Iterator[_Speed]:
 def _tsd(*words: str) -> str:
     command = [str(Path(sys.executable).with_name("tsd")), "retention", *words]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _wait_for_space(state: Path, wanted: float) -> float:
+    """Wait until the store takes so many bytes. Return the seconds from the end of the client's last span."""
+    begun = time.monotonic()
+    while _bytes(state) > wanted and time.monotonic() < begun + LONGEST_WAIT_S:
+        time.sleep(0.1)  # noqa: TID251 - the daemon frees space in the background
+    return time.monotonic() - begun
 
 
 def _bytes(state: Path) -> int:
