@@ -42,6 +42,7 @@ GET    /api/version             rw ro wo
 GET    /health/live             rw ro wo
 GET    /metrics                 rw ro wo
 GET    /api/stats/clients       rw ro wo
+GET    /api/stats/hot           rw ro wo
 GET    /api/stats/query         rw ro wo
 """
 COMMANDS = {

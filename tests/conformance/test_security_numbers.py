@@ -16,6 +16,8 @@ TARGETS = [
     "GET /api/query/gexp?start=1h-ago&exp=movingAverage(sum:a.b,{})",
     "GET /api/query/gexp?start=1h-ago&exp=movingAverage(sum:a.b,%27{}min%27)",
     "GET /api/stats/clients?limit={}",
+    "GET /api/stats/hot?limit={}",
+    "GET /api/stats/hot?since={}m",
     "DELETE /api/stats/query?id={}",
 ]
 

@@ -156,7 +156,16 @@ async def test_names_in_answers_are_not_scripts(daemon: Running) -> None:
     assert response.status == 200
     assert is_harmless(await http_request(daemon, f"/api/annotation?start_time={BASE}"), SCRIPT)
     await http_request(daemon, f"/api/nosuch{quote(SCRIPT)}", f"User-Agent: {SCRIPT}")
-    for path in ("/logs", "/logs?json", "/api/stats/query", "/api/stats/clients", "/stats", "/metrics", "/api/config"):
+    for path in (
+        "/logs",
+        "/logs?json",
+        "/api/stats/query",
+        "/api/stats/clients",
+        "/api/stats/hot",
+        "/stats",
+        "/metrics",
+        "/api/config",
+    ):
         assert is_harmless(await http_request(daemon, path), SCRIPT)
 
 

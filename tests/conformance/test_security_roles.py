@@ -78,6 +78,7 @@ GET    /api/stats/threads                 a
 GET    /api/stats/Threads                 a
 GET    /api/stats/region_clients          ra
 GET    /api/stats/clients                 ra
+GET    /api/stats/hot                     ra
 GET    /api/stats/query                   ra
 GET    /api/stats/rejected                ra
 DELETE /api/stats/query?id=1              a

@@ -175,6 +175,7 @@ def _requests() -> Iterator[tuple[str, bytes]]:
     )
     yield "points without tags", _json("/api/put?details", [{**bad, "value": 1, "tags": {}}] * 15_000)
     yield "many registered queries", _get("/api/stats/query")
+    yield "hot ranges", _get("/api/stats/hot?since=180m&limit=0")
 
 
 def _bombs() -> Iterator[tuple[str, bytes]]:

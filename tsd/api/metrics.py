@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 import tsd
 from tsd.api.health import Health
+from tsd.api.hot import SORTS, HotKeys
 from tsd.api.messages import check_method
 from tsd.config.health import OK
 from tsd.ingest.journal.journal import Journal
@@ -235,6 +236,7 @@ class MetricSources:
     store_calls: Mapping[str, Latency]  # how long calls of the store took
     requests: Mapping[str, Latency]  # durations of HTTP requests by kind
     lag: LoopLag
+    hot: HotKeys | None  # None: the table layout counts no ranges
 
 
 def routes(sources: MetricSources, health: Health) -> dict[str, Endpoint]:
@@ -244,7 +246,8 @@ def routes(sources: MetricSources, health: Health) -> dict[str, Endpoint]:
         check_method(request, "GET", "HEAD")
         checks = await health.check("ready")
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(200, encode(_registry(sources, checks)), content_type)
+        hot = await _hot_metrics(sources.hot) if sources.hot else []
+        return Response(200, encode(_registry(sources, checks, hot)), content_type)
 
     return {"metrics": metrics}
 
@@ -259,15 +262,31 @@ class _FixedCollector(Collector):
         return self._metrics
 
 
-def _registry(sources: MetricSources, health: Mapping[str, str]) -> CollectorRegistry:
+def _registry(sources: MetricSources, health: Mapping[str, str], hot: Iterable[Metric]) -> CollectorRegistry:
     registry = CollectorRegistry()
     stats = sources.statistics()
     registry.register(
-        _FixedCollector([*families(stats), *_uid_ratios(stats), *_measurements(sources), *_health_metrics(health)])
+        _FixedCollector(
+            [*families(stats), *_uid_ratios(stats), *_measurements(sources), *_health_metrics(health), *hot]
+        )
     )
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     return registry
+
+
+async def _hot_metrics(hot: HotKeys) -> list[Metric]:
+    """Return the shares of the ranges of row keys with most writes and reads. Their number has a bound."""
+    found: list[Metric] = []
+    for sort, verb in (("writes", "written"), ("reads", "read")):
+        text = (
+            f"Share of a range of row keys in the cells {verb} in the last ten minutes; those with the largest shares."
+        )
+        family = GaugeMetricFamily(f"tsd_hot_range_{verb}_ratio", text, labels=["table", "start", "metric"])
+        for row in await hot.wide_ranges(sort):
+            family.add_metric([row["table"], row["start"], row.get("metric", "")], row[SORTS[sort]])
+        found.append(family)
+    return found
 
 
 def _health_metrics(health: Mapping[str, str]) -> Iterator[Metric]:

@@ -113,6 +113,7 @@ ENDPOINT_PERMISSIONS: Mapping[str, Permission] = {
     "api/serializers": ANY_ROLE,
     "api/stats": _stats,
     "api/stats/clients": _stats,
+    "api/stats/hot": _stats,
     "api/stats/query": _stats,
     "api/stats/rejected": _stats,
     "api/suggest": Role.READ,

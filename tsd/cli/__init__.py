@@ -27,6 +27,7 @@ SECTIONS = {
         "serve": CommandEntry("tsd.cli.commands.daemon:serve", "Run the daemon until SIGTERM or Ctrl-C."),
         "health": CommandEntry("tsd.cli.status:health", "Print whether the running daemon is healthy."),
         "top": CommandEntry("tsd.cli.top:top", "Show the busiest clients of the running daemon."),
+        "hot": CommandEntry("tsd.cli.hot:hot", "Show the row keys that are written and read most."),
         "rejected": CommandEntry("tsd.cli.rejected:rejected", "List refused lines, and send them again."),
         "check-config": CommandEntry("tsd.cli.status:check_config", "Report every problem of a configuration."),
         "token": CommandEntry("tsd.cli.token:token", "Manage the accounts of tsd.auth.file."),

@@ -4,9 +4,11 @@ Commands do not import this module, nor the daemon, so that they start fast.
 """
 
 import socket
+from collections.abc import Sequence
 
 import trio
 
+from tsd.api.hot import HotKeys
 from tsd.config.loader import Config
 from tsd.daemon.builders import build_access, build_canary, build_ingest, build_query, build_server
 from tsd.daemon.daemon import Daemon
@@ -17,6 +19,8 @@ from tsd.daemon.systemd import watchdog_s
 from tsd.daemon.wiring import BuildTables, TableCallbacks, build_configured_tables
 from tsd.ingest.series import SeriesTable
 from tsd.store import Store
+from tsd.store.counted import CountedStore
+from tsd.store.key_load import KeyLoad
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.catalog import Stat
 
@@ -47,6 +51,11 @@ def build_daemon(
     async def stats() -> bytes:
         return await daemon.stats()
 
+    def split_key(table: str, key: bytes) -> Sequence[bytes]:
+        return tables.key_ranges.split(table, key) if tables.key_ranges else ()
+
+    key_load = KeyLoad(split_key, now_ms)
+    store = CountedStore(store, key_load)
     known = SeriesTable()
     callbacks = TableCallbacks(lambda: ingest.writer.is_behind, drop_caches)
     tables = build_tables(config, store, now_ms, callbacks)
@@ -57,7 +66,8 @@ def build_daemon(
         tables.entities.include_open_points(ingest.writer)
     access = build_access(config, now_ms)
     control = DaemonControl(drop_caches, stop.set, statistics, stats_tags, stats)
-    api = ApiParts(config, store, tables, ingest, query, access, control, now_ms)
+    hot = HotKeys(key_load, tables.key_ranges) if tables.key_ranges else None
+    api = ApiParts(config, store, tables, ingest, query, access, control, hot, now_ms)
     server = build_server(config, api, ingest, access)
     watchdog = watchdog_s()
     canary = build_canary(config, ingest, tables, socket.gethostname(), watchdog, now_ms)

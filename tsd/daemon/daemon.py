@@ -11,6 +11,7 @@ from typing import Any
 
 import trio
 
+from tsd.api.hot import read_request
 from tsd.api.stats import DaemonStats, collect, rank_clients, render
 from tsd.auth.authenticator import NETWORK_SETTINGS
 from tsd.config.loader import Config, Loaded, keys
@@ -21,7 +22,7 @@ from tsd.daemon.parts import AccessParts, IngestParts, QueryParts
 from tsd.daemon.replay import Replay, verbs
 from tsd.daemon.settings import Clock
 from tsd.daemon.systemd import FEEDS
-from tsd.errors import StoreError
+from tsd.errors import Refused, StoreError, TsdError
 from tsd.ingest.canary import Canary
 from tsd.ingest.journal.journal import Segment
 from tsd.lazy import LazyLogger
@@ -252,12 +253,22 @@ class Daemon:
         async def clients(sort: str, limit: int) -> list[dict[str, Any]]:
             return rank_clients(self.access.clients, sort, limit)
 
+        async def hot(since: str, sort: str, limit: int) -> dict[str, Any]:
+            if http.hot_keys is None:
+                raise TsdError("got a request for hot ranges, wanted a table layout whose ranges are counted")
+            try:
+                wanted = read_request(since, sort, str(limit))
+            except Refused as exc:
+                raise TsdError(f"{exc.message}: {exc.details}") from exc
+            return await http.hot_keys.listed(wanted)
+
         replay = Replay(self.ingest.intake, self.ingest.rejected, http.endpoints.get)
         return {
             **control.store_operations(self.store),
             **self.tables.operations,
             **verbs(replay, self.ingest.rejected),
             "clients": clients,
+            "hot": hot,
             "flush": self.flush,
             "stats": self.stats,
             "drop_caches": drop_caches,

@@ -9,7 +9,7 @@ from typing import Any
 
 import trio
 
-from tsd.api import annotation, entity, health, heroic, metrics, put, query, search, stats, system, tree, uid
+from tsd.api import annotation, entity, health, heroic, hot, metrics, put, query, search, stats, system, tree, uid
 from tsd.api.graph import endpoint as graph
 from tsd.api.kairosdb.query import KairosQueries
 from tsd.api.kairosdb.routes import KairosParts
@@ -44,6 +44,7 @@ class ApiParts:
     query: QueryParts
     access: AccessParts
     control: DaemonControl
+    hot_keys: hot.HotKeys | None  # None: the table layout counts no ranges
     now_ms: Clock
 
 
@@ -66,6 +67,7 @@ def routes(parts: ApiParts, request_stats: RequestStats, watch: health.Health, l
         ),
         **stats.rejected_routes(state_folder(config), parts.ingest.rejected.flush),
         **stats.client_routes(parts.access.clients),
+        **hot.routes(parts.hot_keys),
         **stats.routes(control.statistics, control.stats_tags, parts.now_ms, lambda: _gateways(parts)),
         **query.routes(engine, registry, rules, parts.now_ms),
         **_kairosdb_routes(parts, watch),
@@ -85,6 +87,7 @@ def _metric_sources(parts: ApiParts, request_stats: RequestStats, lag: LoopLag) 
         parts.store.latencies,
         request_stats.durations,
         lag,
+        parts.hot_keys,
     )
 
 
@@ -185,6 +188,7 @@ class HttpServer:
             config.mode, ingest.backpressure, ingest.journal, self._probe, lambda: ingest.writer.trouble or ""
         )
         self._lag = LoopLag()
+        self.hot_keys = parts.hot_keys
         self.endpoints = routes(parts, self.request_stats, self.health, self._lag)
         self._authorizer = Authorizer(
             Cors(config.cors_domains, config.cors_headers),

@@ -7,6 +7,7 @@ from tsd.store import Store
 from tsd.tables import Tables
 from tsd.tables.heroic.catalog import HeroicCatalog
 from tsd.tables.heroic.index import SeriesIndex
+from tsd.tables.heroic.key_ranges import HeroicKeyRanges
 from tsd.tables.heroic.reader import HeroicReader
 from tsd.tables.heroic.series import HeroicResolver
 from tsd.tables.heroic.tables import HeroicTables
@@ -44,5 +45,6 @@ def build(store: Store, settings: HeroicTableSettings, now_ms: Callable[[], int]
         drop_caches=drop_caches,
         statistics=list,
         deleter=reader,
+        key_ranges=HeroicKeyRanges(settings.points),
         required=(settings.points, settings.series),
     )

@@ -18,6 +18,7 @@ from tsd.tables.opentsdb.annotations import AnnotationRows
 from tsd.tables.opentsdb.catalog import OpentsdbCatalog, UidNames, uid_stats
 from tsd.tables.opentsdb.compaction.folder import FoldStats
 from tsd.tables.opentsdb.compaction.scheduler import CompactionScheduler
+from tsd.tables.opentsdb.key_ranges import OpentsdbKeyRanges
 from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader
 from tsd.tables.opentsdb.lookup import SeriesFinder
 from tsd.tables.opentsdb.metadata import MetadataTables, MetaTable, UidMetas
@@ -175,6 +176,12 @@ def build(
         rollups=RollupChecker(summaries.rollups, summaries.names) if summaries.rollups else None,
         histograms=None if codec_id is None else HistogramChecker(codec_id, summaries.names),
         annotations=AnnotationRows(store, config.data_table, form),
+        key_ranges=OpentsdbKeyRanges(
+            form,
+            uids,
+            (config.data_table, *_rollup_tables(config, summaries)),
+            (config.meta_table, config.series_table),
+        ),
         required=(config.data_table, config.uid_table, *_rollup_tables(config, summaries)),
         tasks=tasks,
         fatal_tasks=(compactor.run,) if compactor else (),

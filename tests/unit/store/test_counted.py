@@ -1,0 +1,97 @@
+"""A store whose load is counted: it answers what the store that it wraps answers, and each call counts."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from tsd.store import Cursor, Family, Put, Rewrite, Store, Table, cell_pages, scan
+from tsd.store.counted import CountedStore
+from tsd.store.key_load import MINUTE_MS, KeyLoad
+from tsd.store.memory import MemoryStore
+from tsd.store.rocksdb.engine import EmbeddedStore
+
+NOW_MS = 1_700_000_000_000
+CELLS = [Put(b"r%d" % row, b"t:%d" % column, b"value") for row in range(3) for column in range(2)]
+
+
+@pytest.fixture(params=["memory", "embedded"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """A store with a table."""
+    opened: Store = MemoryStore(lambda: NOW_MS)
+    if request.param == "embedded":
+        opened = await EmbeddedStore.open(tmp_path / "store", lambda: NOW_MS)
+    await opened.create_tables([Table("t", (Family(b"t"),))])
+    yield opened
+    await opened.aclose()
+
+
+async def counts(load: KeyLoad) -> tuple[int, int]:
+    """Cells written and read."""
+    hot = await load.hot_ranges(MINUTE_MS, least_share=0)
+    return round(hot.cells_written), round(hot.cells_read)
+
+
+@pytest.fixture
+def load() -> KeyLoad:
+    return KeyLoad(lambda _, key: (key[:2],), lambda: NOW_MS)
+
+
+async def test_writes_count(store: Store, load: KeyLoad) -> None:
+    counted: Store = CountedStore(store, load)
+    await counted.put("t", CELLS)
+    assert await counts(load) == (6, 0)
+    assert await counted.create("t", [Put(b"r0", b"t:0", b"x"), Put(b"new", b"t:0", b"x")]) == [False, True]
+    assert await counts(load) == (7, 0)
+    assert await counted.check_and_put("t", b"r0", b"t:0", b"y", expected=b"value")
+    assert not await counted.check_and_put("t", b"r0", b"t:0", b"z", expected=b"value")
+    assert await counted.increment("t", b"n", b"t:0", 5) == 5
+    assert await counts(load) == (9, 0)
+    if counted.wide_rows:
+        await counted.wide_rows.replace("t", CELLS[:2])
+        assert await counts(load) == (11, 0)
+    if counted.atomic_rewrites:
+        change = Rewrite(b"r1", [Put(b"r1", b"t:9", b"x")], NOW_MS, [])
+        assert await counted.atomic_rewrites.rewrite("t", [change]) == [True]
+        assert await counts(load) == (12, 0)
+
+
+async def test_reads_answer_the_same_and_count(store: Store, load: KeyLoad) -> None:
+    await store.put("t", CELLS)
+    counted: Store = CountedStore(store, load)
+    rows = [b"r0", b"r2", b"no"]
+    assert await counted.get("t", rows) == await store.get("t", rows)
+    assert await counts(load) == (0, 4)
+    assert await counted.page("t", b"", None, limit=9) == await store.page("t", b"", None, limit=9)
+    assert [row async for rows in scan(counted, "t") for row in rows]
+    assert await counts(load) == (0, 16)
+    async with aclosing(cell_pages(counted, "t", b"", None)) as pages:
+        assert [key async for page in pages for key in page.keys] == [cell.row for cell in CELLS]
+    assert await counts(load) == (0, 22)
+    if counted.cell_reader:
+        cursor = Cursor()
+        await counted.cell_reader.read_cells("t", b"", None, limit_bytes=1, cursor=cursor)
+        await counted.cell_reader.close_cursor("t", cursor)
+    if counted.wide_rows:
+        _, before = await counts(load)
+        assert await counted.wide_rows.get_between("t", [b"r0"], b"t:0", b"t:9") == await store.get("t", [b"r0"])
+        assert await counted.wide_rows.row_keys("t", b"", None, limit=9) == [b"r0", b"r1", b"r2"]
+        assert await counts(load) == (0, before + 5)
+
+
+async def test_other_calls_reach_the_store(store: Store, load: KeyLoad) -> None:
+    counted: Store = CountedStore(store, load)
+    assert await counted.tables() == ["t"]
+    assert await counted.create_tables([Table("u", (Family(b"t"),))]) == ["u"]
+    await counted.put("t", CELLS)
+    await counted.delete("t", {b"r0": [b"t:0", b"t:1"]}, up_to_ms=None)
+    await counted.sync()
+    assert await store.get("t", [b"r0"]) == {}
+    assert counted.capabilities == store.capabilities
+    assert counted.statistics() == store.statistics()
+    assert counted.latencies is store.latencies
+    for part in ("change_feed", "cell_signatures", "range_deletes", "snapshots", "cql"):
+        assert getattr(counted, part) is getattr(store, part)
+    for part in ("cell_reader", "column_blocks", "wide_rows", "atomic_rewrites", "derived_values", "versioned_cells"):
+        assert (getattr(counted, part) is None) == (getattr(store, part) is None)

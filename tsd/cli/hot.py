@@ -1,0 +1,75 @@
+"""`tsd hot`: the ranges of row keys with most writes and reads of a running daemon."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from tsd.cli.control import DaemonConnection
+from tsd.cli.settings import with_config
+from tsd.config.loader import Loaded, state_folder
+from tsd.errors import StoreDown
+
+SORTS = ("writes", "bytes", "reads")
+HEAD = f"{'WRITES':>7}  {'BYTES':>7}  {'READS':>7}  RANGE"
+
+
+@click.command()
+@click.option("--since", default="10m", show_default=True, metavar="DURATION", help="Length of time, up to 180m.")
+@click.option("--sort", type=click.Choice(SORTS), default="writes", show_default=True)
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="Number of ranges.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_config
+def hot(loaded: Loaded, since: str, sort: str, limit: int, as_json: bool) -> None:
+    """Show which ranges of row keys the running daemon writes and reads most, each with its share of all cells.
+
+    A range is an hour of a metric (and salt), a metric, or the rest of a table. The load of one is not counted again in
+    a wider one. The numbers are estimates from samples; GET /api/stats/hot has them, too.
+    """
+    try:
+        daemon = DaemonConnection(loaded.config)
+    except OSError as exc:
+        raise StoreDown(
+            f"no daemon runs on {state_folder(loaded.config)}, or it belongs to another user: {exc.strerror}"
+        ) from exc
+    with daemon:
+        found = daemon.call("hot", since=since, sort=sort, limit=limit)
+    click.echo(msgspec.json.encode(found) if as_json else "\n".join(table(found)))
+
+
+def table(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of the table."""
+    yield (
+        f"{_date(found['since'])} to {_date(found['until'])}: about {found['cellsWritten']:,} cells "
+        f"({found['bytesWritten']:,} bytes) written, {found['cellsRead']:,} read"
+    )
+    if not found["ranges"]:
+        return
+    yield HEAD
+    for row in found["ranges"]:
+        shares = "  ".join(f"{row[share]:>7.1%}" for share in ("writeShare", "byteShare", "readShare"))
+        yield f"{shares}  {shown_range(row)}"
+
+
+def shown_range(row: Mapping[str, Any]) -> str:
+    """Return the table, then the names of a range, or its prefix in hex.
+
+    >>> shown_range({"table": "tsdb", "start": "0400000150e22700", "metric": "cpu", "salt": 4, "time": 1356998400})
+    'tsdb metric=cpu salt=4 time=2013-01-01T00:00:00Z'
+    >>> shown_range({"table": "tsdb-uid", "start": "00"}), shown_range({"table": "tsdb", "start": ""})
+    ('tsdb-uid start=00', 'tsdb others')
+    """
+    if not row["start"]:
+        return f"{row['table']} others"
+    words = [f"{key}={row[key]}" for key in ("metric", "tags", "salt") if key in row]
+    if "metric" not in row:
+        words.insert(0, f"start={row['start']}")
+    if "time" in row:
+        words.append(f"time={_date(row['time'])}")
+    return " ".join([row["table"], *words])
+
+
+def _date(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
