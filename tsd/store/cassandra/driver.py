@@ -213,7 +213,8 @@ def translated(error: BaseException) -> StoreError:
 
 def _no_host(error: NoHostAvailable) -> StoreError:
     """Return the errors of all tried nodes as one StoreError."""
-    errors = dict(error.errors)
+    given = error.errors  # by node; the names of the nodes alone if the driver knows no error
+    errors = given if isinstance(given, dict) else dict.fromkeys(given, "no answer")
     said = "; ".join(f"{host}: {' '.join(str(cause).split())}" for host, cause in errors.items())[:500]
     causes = list(errors.values())
     if causes and all(isinstance(cause, OverloadedErrorMessage) for cause in causes):

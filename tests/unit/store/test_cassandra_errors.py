@@ -1,0 +1,32 @@
+"""Errors of cassandra-driver as StoreErrors, with their causes."""
+
+import pytest
+
+from tsd.errors import StoreBusy, StoreDown, StoreError
+
+pytest.importorskip("cassandra")
+from cassandra import OperationTimedOut, Unavailable
+from cassandra.cluster import NoHostAvailable
+from cassandra.protocol import OverloadedErrorMessage
+
+from tsd.store.cassandra.driver import translated
+
+OVERLOADED = OverloadedErrorMessage(0x1001, "too many requests", {})
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "word"),
+    [
+        (Unavailable("not enough replicas", required_replicas=2, alive_replicas=1), StoreDown, "replicas"),
+        (OVERLOADED, StoreBusy, "overloaded"),
+        (NoHostAvailable("all failed", {"10.0.0.1": OVERLOADED, "10.0.0.2": OVERLOADED}), StoreBusy, "10.0.0.2"),
+        (NoHostAvailable("all failed", {"10.0.0.1": OVERLOADED, "10.0.0.2": OSError("gone")}), StoreDown, "gone"),
+        (NoHostAvailable("all failed", ["10.0.0.1"]), StoreDown, "10.0.0.1"),
+        (NoHostAvailable("all failed", {}), StoreDown, "no node answers"),
+        (OperationTimedOut(), StoreDown, "no answer in time"),
+    ],
+)
+def test_error_says_what_to_do(error: Exception, kind: type[StoreError], word: str) -> None:
+    found = translated(error)
+    assert type(found) is kind
+    assert word in str(found)
