@@ -4,7 +4,8 @@ with a start the series of many.
 An entity is the value of the tag `tsd.entity.tag`, such as a host. Times in answers are Unix milliseconds.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -103,8 +104,7 @@ class EntityEndpoint:
         wanted = read_range(request, self._now_ms())
         await self._stored(METADATA_METRIC)
         most = MOST_VERSIONS + 1 if wanted.versions is None else wanted.versions
-        share = self._engine.memory.share()
-        try:
+        with self._share() as share:
             async with self._reads:
                 try:
                     found = await self._entities.read(
@@ -117,9 +117,15 @@ class EntityEndpoint:
                 share.add(point_count(found) * POINT_BYTES)
             chosen, omitted = await self._engine.workers.run(partial(select_series, found, wanted))
             return await respond(partial(series_chunks, chosen, omitted), point_count(chosen), self._engine, share)
-        except BaseException:
-            share.release()
-            raise
+
+    @contextmanager
+    def _share(self) -> Iterator[MemoryShare]:
+        """Give a share of the memory of queries. The end of the answer releases it, or a failure before."""
+        share = self._engine.memory.share()
+        with ExitStack() as failure:
+            failure.callback(share.release)
+            yield share
+            failure.pop_all()
 
     async def _without_points(self, name: bytes) -> Entity:
         """Return a known entity without points in the range. Raise Refused for an unknown one."""
@@ -131,15 +137,11 @@ class EntityEndpoint:
     async def _many(self, request: Request) -> Response:
         """Return the series of many entities."""
         wanted = read_many(request, self._now_ms())
-        share = self._engine.memory.share()
-        try:
+        with self._share() as share:
             async with self._reads:
                 found, next_name = await self._scan_many(wanted, share)
             count = sum(map(point_count, found))
             return await respond(partial(many_chunks, found, next_name), count, self._engine, share)
-        except BaseException:
-            share.release()
-            raise
 
     async def _scan_many(self, wanted: ManyRequest, share: MemoryShare) -> tuple[list[Entity], bytes | None]:
         """Return the entities of a page, and the name that starts the next one. A page that takes much memory ends
@@ -168,15 +170,11 @@ class EntityEndpoint:
     async def _inventory(self, request: Request) -> Response:
         """Return the newest values of entities."""
         wanted = read_inventory(request, self._now_ms())
-        share = self._engine.memory.share()
-        try:
+        with self._share() as share:
             async with self._reads:
                 kept, next_name = await self._scan(wanted, share)
             count = sum(point_count(one.entity) for one in kept)
             return await respond(partial(inventory_chunks, kept, next_name), count, self._engine, share)
-        except BaseException:
-            share.release()
-            raise
 
     async def _scan(self, wanted: InventoryRequest, share: MemoryShare) -> tuple[list[Kept], bytes | None]:
         """Return the chosen entities, and the name that starts the next page (None: there is none)."""
