@@ -1,6 +1,7 @@
 """What connections to gateways of both Thrift APIs have in common."""
 
 import select
+from abc import ABC, abstractmethod
 from typing import Any
 
 from tsd.errors import StoreError
@@ -10,7 +11,7 @@ from tsd.store.hbase.thrift_codec import Socket
 NO_SCANNER = -1  # gateways count scanners from 0
 
 
-class GatewayConnection:
+class GatewayConnection(ABC):
     """A connection to one gateway. A subclass connects the socket and wraps it into a transport and a protocol."""
 
     CLOSE_SCANNER: str  # name of the call
@@ -19,9 +20,9 @@ class GatewayConnection:
     _transport: Any
     _coded: Any  # the protocol
 
+    @abstractmethod
     def _call(self, call: str, table: str, *arguments: object) -> Any:
         """Return the answer to a call. `table` is for error messages. Raise StoreError, NoAnswer."""
-        raise NotImplementedError
 
     def _probe(self) -> None:
         """Have the gateway answer a call that it needs no HBase for: it refuses to close a scanner that does not exist.
