@@ -36,7 +36,7 @@ class MetaLine(NamedTuple):
 
 
 def stamped(line: bytes, now_ms: int) -> bytes:
-    """Return a received line as it stands in the journal. Lines of other commands are returned unchanged.
+    """Return the line that the journal stores for a received `meta` line. Return other lines unchanged.
 
     >>> stamped(b"meta web01 rack=r1", 1356998400000), stamped(b"rollup x", 0)
     (b'meta@1356998400000 web01 rack=r1', b'rollup x')
