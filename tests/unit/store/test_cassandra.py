@@ -103,3 +103,38 @@ async def test_silent_node_is_a_timeout_and_is_used_again(cassandra: RunningCass
             assert cell.value == b"after"
         finally:
             await store.aclose()
+
+
+async def test_repeated_answers_are_never_taken_for_others(cassandra: RunningCassandra) -> None:
+    """Regression: two requests shared a stream ID after an answer that came twice."""
+    values = {b"%03d" % number: b"value %03d" % number for number in range(500)}
+    keyspace = cassandra.unused_keyspace()
+    with FaultyProxy(cassandra.host, cassandra.port) as proxy:
+        store = cassandra.store(keyspace, port=proxy.port, timeout_s=2.0)
+        found: dict[bytes, bytes] = {}
+
+        async def read(row: bytes) -> None:
+            try:
+                [cell] = (await store.get(TABLE.name, [row]))[row]
+            except StoreDown:
+                return
+            found[row] = cell.value
+
+        async def read_all() -> None:
+            found.clear()
+            async with trio.open_nursery() as nursery:
+                for row in values:
+                    nursery.start_soon(read, row)
+            assert found.items() <= values.items()
+
+        try:
+            await store.create_tables([TABLE])
+            await store.put(TABLE.name, [Put(row, COLUMN, value) for row, value in values.items()])
+            for _ in range(3):
+                proxy.mode = ProxyMode.REPEAT
+                await read_all()
+                proxy.mode = ProxyMode.PASS
+                while len(found) < len(values):
+                    await read_all()
+        finally:
+            await store.aclose()

@@ -20,7 +20,7 @@ from cassandra import (
 )
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable, ResponseFuture
-from cassandra.connection import ConnectionException
+from cassandra.connection import ConnectionException, ProtocolError
 from cassandra.metadata import Murmur3Token
 from cassandra.policies import (
     ConstantReconnectionPolicy,
@@ -42,6 +42,24 @@ CONDITIONAL, RAW = "conditional", "raw"  # profiles of statements with IF, and o
 _ABSENT = re.compile(r"(unconfigured table|[Kk]eyspace '?\"?\w+'?\"? does not exist|does not exist)")
 
 _UNVERIFIED = re.compile("certificate verify failed", re.IGNORECASE)
+
+
+class CheckedConnection(Cluster.connection_class):  # type: ignore[misc, name-defined]
+    """A connection that ends at an answer to no request of its own.
+
+    The driver ignores such an answer and lists its stream ID as free a second time. Two requests then share the ID, and
+    one gets the other's answer: a write that never happened would count as stored.
+    """
+
+    def process_msg(self, header: Any, body: bytes) -> None:
+        """Handle an answer, in the thread of the driver's event loop."""
+        stream = header.stream
+        with self.lock:
+            is_ours = stream < 0 or stream in self._requests or stream in self.orphaned_request_ids
+        if is_ours:
+            super().process_msg(header, body)
+        elif not (self.is_closed or self.is_defunct):
+            self.defunct(ProtocolError(f"got an answer for stream {stream}, which has no request"))
 
 
 class DriverSession:
@@ -72,6 +90,7 @@ class DriverSession:
             self._cluster = Cluster(
                 contact_points=list(contact.hosts),
                 port=contact.hosts[0][1],
+                connection_class=CheckedConnection,
                 protocol_version=PROTOCOL,
                 execution_profiles=profiles,
                 auth_provider=_credentials(contact),
