@@ -44,7 +44,7 @@ _ABSENT = re.compile(r"(unconfigured table|[Kk]eyspace '?\"?\w+'?\"? does not ex
 _UNVERIFIED = re.compile("certificate verify failed", re.IGNORECASE)
 
 
-class CheckedConnection(Cluster.connection_class):  # type: ignore[misc, name-defined]
+class CheckedConnection(Cluster.connection_class):  # type: ignore[misc]
     """A connection that ends at an answer to no request of its own.
 
     The driver ignores such an answer and lists its stream ID as free a second time. Two requests then share the ID, and
