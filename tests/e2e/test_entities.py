@@ -94,3 +94,10 @@ def test_tables_are_filled_and_checked_by_commands(tsd: Tsd, hbase: RunningHbase
     assert shown["metadata"] == {"owner": "ops", "rack": "r2"}
     assert len(shown["series"][0]["dps"]) == 100
     assert json.loads(tsd.run("entity", "check", "--json").out) == {"points": 300, "differences": 0, "warnings": 0}
+    ruled = tsd.but({"tsd.retention.rules": "*=1000d"})
+    told = json.loads(ruled.run("retention", "--dry-run", "--exact", "--json").out)["rules"]
+    assert json.loads(ruled.run("retention", "--trust-clock", "--json").out)["rules"] == told
+    points = {rule: amount["points"] for rule, amount in told.items()}
+    assert points == {"*=1000d": 300, "*=1000d in tsdb-entity": 300, "*=1000d in tsdb-current": 3}
+    found = stored_entities(tsd.folder, tsd.settings)
+    assert (found.points, found.newest) == ({}, {})

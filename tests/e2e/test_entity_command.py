@@ -10,7 +10,7 @@ import trio
 from tests.e2e.command import Tsd
 from tests.e2e.entities import stored_entities
 from tsd.config.loader import Given
-from tsd.daemon.settings import read_config
+from tsd.daemon.settings import now_ms, read_config
 from tsd.daemon.wiring import opened_store, versioned_cells
 from tsd.store.versions import VersionPut
 from tsd.tables.entity.tables import ENTITIES, NEWEST
@@ -168,3 +168,27 @@ def test_refused_where_entities_are_not_kept(tmp_path: Path) -> None:
     done = tsd.run("entity", "list")
     assert done.status == 1
     assert "tsd.entity.enabled" in done.err
+
+
+@pytest.mark.parametrize("with_daemon", [False, True])
+def test_retention_tells_and_deletes_what_has_expired(tmp_path: Path, with_daemon: bool) -> None:
+    now_s = now_ms() // 1000
+    tsd = Tsd(tmp_path / "state", {**SETTINGS, "tsd.retention.rules": "sys.*=10d"})
+    with tsd.serve() as daemon:
+        lines = [
+            f"put {metric} {now_s - days * 86_400} {days} host=a\n" for metric in ("sys.x", "y") for days in (1, 20)
+        ]
+        daemon.send_lines("".join([*lines, f"put sys.z {PAST_S} 1 host=b\n", "meta b rack=r1\n"]).encode())
+        daemon.flush()
+        if with_daemon:
+            told = json.loads(tsd.run("retention", "--dry-run", "--exact", "--json").out)
+            done = json.loads(tsd.run("retention", "--trust-clock", "--json").out)
+    if not with_daemon:
+        told = json.loads(tsd.run("retention", "--dry-run", "--exact", "--json").out)
+        done = json.loads(tsd.run("retention", "--trust-clock", "--json").out)
+    points = {rule: amount["points"] for rule, amount in told["rules"].items()}
+    assert points == {"sys.*=10d": 2, "sys.*=10d in tsdb-entity": 2, "sys.*=10d in tsdb-current": 1}
+    assert all(done["rules"][rule] == told["rules"][rule] for rule in points if " in " in rule)
+    found = stored_entities(tsd.folder, tsd.settings)
+    assert {series: len(of_series) for series, of_series in found.points.items()} == {("a", "sys.x"): 1, ("a", "y"): 2}
+    assert set(found.newest) == {("a", "sys.x"), ("a", "y")}

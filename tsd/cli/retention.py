@@ -11,7 +11,7 @@ from tsd.cli.context import access, flush_pending
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded
 from tsd.daemon.settings import now_ms
-from tsd.daemon.wiring import clock_guard, configured_rollups
+from tsd.daemon.wiring import clock_guard, configured_rollups, entity_retention
 from tsd.errors import TsdError
 from tsd.tables.opentsdb.layout import make_retention, retention_policy
 from tsd.tables.opentsdb.retention import Amount
@@ -48,6 +48,10 @@ async def _estimate(config: Config, exact: bool) -> dict[str, Amount]:
         async for expired in kept.expired(now_ms() // 1000):
             amount = await kept.estimate(expired, exact=exact)
             found[expired.rule] = found.get(expired.rule, Amount()).plus(amount)
+        entities = entity_retention(config, opened.store, now_ms)
+        if entities is not None:
+            async for rule, amount in entities.count():
+                found[rule] = found.get(rule, Amount()).plus(amount)
     return found
 
 
@@ -58,7 +62,8 @@ async def _delete(config: Config, trust_clock: bool) -> Mapping[str, Any]:
             answer: Mapping[str, Any] = await opened.daemon.call("retention", trust_clock=trust_clock)
             return answer
         kept = make_retention(config, opened.store, opened.uids, configured_rollups(config))
-        task = RetentionTask(kept, clock_guard(config), now_ms, lambda: False)
+        entities = entity_retention(config, opened.store, now_ms)
+        task = RetentionTask(kept, clock_guard(config), now_ms, lambda: False, entities)
         result = await task.round(trust_clock)
         await kept.reclaim()
         return result

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,9 +41,9 @@ from tsd.store.cassandra.keys import Widths
 from tsd.store.scheduling import IngestLoad
 from tsd.tables import Tables
 from tsd.tables.clock_guard import ClockGuard
-from tsd.tables.entity.newest import NewestValues
+from tsd.tables.entity import layout as entity
+from tsd.tables.entity.retention import EntityRetention
 from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityTables
-from tsd.tables.entity.writer import EntityWriter
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
 from tsd.tables.opentsdb.compaction.folder import BlockFolder, FoldRules
@@ -434,7 +433,12 @@ def daemon_retention(
     retention = opentsdb.make_retention(config, store, uids, rollups)
     if not retention.policy.expires:
         return None
-    return RetentionTask(retention, clock_guard(config), now_ms, is_busy)
+    return RetentionTask(retention, clock_guard(config), now_ms, is_busy, entity_retention(config, store, now_ms))
+
+
+def entity_retention(config: Config, store: Store, now_ms: Clock) -> EntityRetention | None:
+    """Return what deletes expired points from the tables of entities, None if these are not kept. Raises BadConfig."""
+    return entity.make_retention(config, versioned_cells(config, store), now_ms) if config.entity else None
 
 
 def rollup_builder(
@@ -566,17 +570,11 @@ def build_configured_tables(config: Config, store: Store, now_ms: Clock, callbac
         build = build_kairosdb_tables
     elif config.has_heroic_tables:
         build = build_heroic_tables
-    return with_entities(config, store, build(config, store, now_ms, callbacks))
-
-
-def with_entities(config: Config, store: Store, tables: Tables) -> Tables:
-    """Return tables whose writer also writes the tables of entities, if they are configured. Raises BadConfig."""
+    tables = build(config, store, now_ms, callbacks)
     if not config.entity:
         return tables
-    cells, newest = versioned_cells(config, store), NewestValues(config.entity_tag.encode("latin-1"))
-    writer = EntityWriter(tables.writer, cells, newest)
-    own = () if has_local_store(config) else (ENTITIES.name, NEWEST.name)  # a local store makes them
-    return replace(tables, writer=writer, entities=EntityTables(cells, newest), required=(*tables.required, *own))
+    cells = versioned_cells(config, store)
+    return entity.with_entities(config, cells, tables, now_ms, required=not has_local_store(config))
 
 
 def versioned_cells(config: Config, store: Store) -> VersionedCells:

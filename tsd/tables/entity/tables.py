@@ -3,7 +3,7 @@
 They need a store whose cells keep versions. Every write may be repeated and may come in any order.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import islice
 from typing import NamedTuple
@@ -52,10 +52,17 @@ class EntityPoint(NamedTuple):
 class EntityTables(Entities):
     """The two tables of entities. Calls raise StoreError, and CorruptRow for damaged cells."""
 
-    def __init__(self, cells: VersionedCells, newest: NewestValues | None = None) -> None:
-        """`newest`: newest values that may not be stored yet."""
+    def __init__(
+        self,
+        cells: VersionedCells,
+        newest: NewestValues | None = None,
+        is_kept: Callable[[bytes, int], bool] = lambda _metric, _time_ms: True,
+    ) -> None:
+        """`newest`: newest values that may not be stored yet. `is_kept`: whether a point of a metric at a time in
+        ms has not expired."""
         self._cells = cells
         self._newest = newest
+        self._is_kept = is_kept
         self._open: OpenSeriesSource | None = None
 
     async def create(self) -> list[str]:
@@ -196,14 +203,26 @@ class EntityTables(Entities):
         page = await self._cells.page_columns(NEWEST.name, start, stop, limit=limit)
         stored = {entity.name: entity for entity in await _entities(page.columns)}
         if self._newest is None:
-            return EntityPage(list(stored.values()), page.next_start)
+            return EntityPage(self._unexpired(stored.values()), page.next_start)
         end = stop if page.next_start is None else page.next_start
         merged = sorted({*stored, *islice(self._newest.names(start, end), limit + 1)})
         names, more = merged[:limit], merged[limit:]
         newer = self._in_memory(names)
         await trio.lowlevel.checkpoint()
-        entities = [_later(stored.get(name), newer.get(name)) for name in names]
-        return EntityPage(entities, more[0] if more else page.next_start)
+        entities = (_later(stored.get(name), newer.get(name)) for name in names)
+        return EntityPage(self._unexpired(entities), more[0] if more else page.next_start)
+
+    def _unexpired(self, entities: Iterable[Entity]) -> list[Entity]:
+        """Return the entities with newest values that have not expired: those in memory outlive their points."""
+        found: list[Entity] = []
+        for entity in entities:
+            gone = [one for one, points in entity.series.items() if not self._is_kept(one.metric, points[-1][0])]
+            if not gone:
+                found.append(entity)
+            elif len(gone) < len(entity.series):
+                kept = {one: points for one, points in entity.series.items() if one not in gone}
+                found.append(entity._replace(series=kept))
+        return found
 
     def _in_memory(self, names: Sequence[bytes]) -> dict[bytes, Entity]:
         """Return the newest values of entities in memory."""

@@ -3,7 +3,7 @@
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TypedDict
+from typing import Protocol, TypedDict
 
 import numpy as np
 import trio
@@ -36,14 +36,28 @@ class RoundResult(TypedDict):
 OnPoints = Callable[[Columns, SeriesLookup], Awaitable[None]]
 
 
+class FurtherTables(Protocol):
+    """Tables next to the layout's, from which points expire by the same rules."""
+
+    def remove(self) -> AsyncGenerator[tuple[str, Amount], None]:
+        """Delete what has expired. Yield the rule and what each step deleted. Raise StoreError."""
+        ...
+
+
 class RetentionTask:
     """Runs rounds of retention, and counts what they delete."""
 
     def __init__(
-        self, retention: Retention, guard: ClockGuard, now_ms: Callable[[], int], is_writer_behind: Callable[[], bool]
+        self,
+        retention: Retention,
+        guard: ClockGuard,
+        now_ms: Callable[[], int],
+        is_writer_behind: Callable[[], bool],
+        further: FurtherTables | None = None,
     ) -> None:
         """Nothing is deleted while `is_writer_behind` returns True; `now_ms` is the wall clock."""
         self._retention = retention
+        self._further = further
         self._guard = guard
         self._now_ms = now_ms
         self._is_writer_behind = is_writer_behind
@@ -123,13 +137,23 @@ class RetentionTask:
 
     async def _delete(self, deleted: dict[str, Amount]) -> AsyncGenerator[None, None]:
         """Delete what has expired. Yield after each step."""
+        async with aclosing(self._steps()) as steps:
+            async for rule, amount in steps:
+                self.deleted = self.deleted.plus(amount)
+                deleted[rule] = deleted.get(rule, Amount()).plus(amount)
+                yield
+
+    async def _steps(self) -> AsyncGenerator[tuple[str, Amount], None]:
+        """Delete what has expired. Yield the rule and what each step deleted."""
         async with aclosing(self._retention.expired(self._now_ms() // 1000)) as ranges:
             async for expired in ranges:
                 async with aclosing(self._retention.remove(expired, self._now_ms)) as amounts:
                     async for amount in amounts:
-                        self.deleted = self.deleted.plus(amount)
-                        deleted[expired.rule] = deleted.get(expired.rule, Amount()).plus(amount)
-                        yield
+                        yield expired.rule, amount
+        if self._further is not None:
+            async with aclosing(self._further.remove()) as further:
+                async for step in further:
+                    yield step
 
     async def _pause(self) -> None:
         """Let others use the store."""

@@ -1,0 +1,38 @@
+"""Builds the parts of the tables of entities from the settings."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tsd.config.loader import Config
+from tsd.config.retention import parse_rules
+from tsd.store import VersionedCells
+from tsd.tables import Tables
+from tsd.tables.entity.newest import NewestValues
+from tsd.tables.entity.retention import EntityRetention, Expiry
+from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityTables
+from tsd.tables.entity.writer import EntityWriter
+
+
+def with_entities(
+    config: Config, cells: VersionedCells, tables: Tables, now_ms: Callable[[], int], *, required: bool
+) -> Tables:
+    """Return a layout's tables whose writer also writes those of entities. `required`: the store does not make them."""
+    newest = NewestValues(config.entity_tag.encode("latin-1"))
+    entities = EntityTables(cells, newest, make_expiry(config, now_ms).is_kept)
+    names = (ENTITIES.name, NEWEST.name) if required else ()
+    return replace(
+        tables,
+        writer=EntityWriter(tables.writer, cells, newest),
+        entities=entities,
+        required=(*tables.required, *names),
+    )
+
+
+def make_expiry(config: Config, now_ms: Callable[[], int]) -> Expiry:
+    """Return how long points are kept."""
+    return Expiry(parse_rules(config.retention_rules), lambda: now_ms() // 1000)
+
+
+def make_retention(config: Config, cells: VersionedCells, now_ms: Callable[[], int]) -> EntityRetention:
+    """Return the retention of the configuration's rules."""
+    return EntityRetention(cells, make_expiry(config, now_ms))

@@ -1,0 +1,153 @@
+"""Deletes expired points from the tables of entities, by the rules of tsd.retention.
+
+The rules are those of the layout's points, and a point goes with the hour it is in. Times of cells are those of points,
+so a delete up to a time needs no list of cells. Metadata stays: its times are later than any point.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import NamedTuple
+
+import numpy as np
+
+from tsd.codec.entity.records import parse_series_column
+from tsd.codec.putline import HOUR_S
+from tsd.config.retention import RetentionRule, RetentionRules
+from tsd.errors import CorruptRow
+from tsd.store import VersionedCells
+from tsd.store.versions import VersionColumns, Wanted
+from tsd.tables.entity.tables import ENTITIES, NEWEST
+from tsd.tables.opentsdb.retention import Amount
+
+PAGE_ROWS = 50  # entities that are searched per call of the store
+STEP_COLUMNS = 10  # of an entity that are read and deleted together
+STEP_VERSIONS = 250  # of each: a step of the embedded store takes a few milliseconds
+
+
+class ExpiredColumns(NamedTuple):
+    """Columns of a row that have expired points."""
+
+    table: str
+    rule: str  # as written
+    row: bytes
+    columns: Sequence[bytes]
+    until_ms: int  # points before it have expired
+
+    @property
+    def name(self) -> str:
+        """What was deleted by which rule."""
+        return f"{self.rule} in {self.table}"
+
+
+class Expiry:
+    """How long the points of each metric are kept."""
+
+    def __init__(self, rules: RetentionRules, now_s: Callable[[], int]) -> None:
+        self.ages_s = sorted({rule.keep_s for rule in rules.rules if rule.keep_s is not None})  # that rules name
+        self._rules = rules
+        self._now_s = now_s
+        self._found: dict[bytes, RetentionRule | None] = {}  # by metric
+
+    def until_ms(self, keep_s: int) -> int:
+        """Return the end of the last hour whose points have expired, 0 if none has."""
+        cutoff_s = max(self._now_s() - keep_s, 0)
+        return (cutoff_s - cutoff_s % HOUR_S) * 1000
+
+    def rule_of(self, metric: bytes) -> RetentionRule | None:
+        """Return the rule for a metric, None if its points stay."""
+        if metric not in self._found:
+            found = self._rules.find(metric.decode("latin-1"))
+            self._found[metric] = None if found is None or found.keep_s is None else found
+        return self._found[metric]
+
+    def is_kept(self, metric: bytes, time_ms: int) -> bool:
+        """Return whether a point has not expired."""
+        if not self.ages_s or time_ms >= self.until_ms(self.ages_s[0]):
+            return True
+        rule = self.rule_of(metric)
+        return rule is None or rule.keep_s is None or time_ms >= self.until_ms(rule.keep_s)
+
+
+class EntityRetention:
+    """Finds, counts and deletes expired points in the tables of entities. Calls raise StoreError."""
+
+    def __init__(self, cells: VersionedCells, expiry: Expiry) -> None:
+        self._cells = cells
+        self._expiry = expiry
+
+    async def remove(self) -> AsyncGenerator[tuple[str, Amount], None]:
+        """Delete what has expired. Yield the rule and what each step deleted, so that the caller can pause between
+        steps. The call may be repeated after an error."""
+        async with aclosing(self.expired()) as found:
+            async for expired in found:
+                yield expired.name, await self._remove(expired)
+
+    async def count(self) -> AsyncGenerator[tuple[str, Amount], None]:
+        """Yield the rule and what each step of `remove` would delete."""
+        async with aclosing(self.expired()) as found:
+            async for expired in found:
+                yield expired.name, (await self._count(expired))[0]
+
+    async def expired(self) -> AsyncGenerator[ExpiredColumns, None]:
+        """Yield the columns that have expired points."""
+        for keep_s in self._expiry.ages_s:
+            if not (until_ms := self._expiry.until_ms(keep_s)):
+                continue
+            for table in (ENTITIES.name, NEWEST.name):
+                async with aclosing(self._expired_in(table, keep_s, until_ms)) as found:
+                    async for expired in found:
+                        yield expired
+
+    async def _expired_in(self, table: str, keep_s: int, until_ms: int) -> AsyncGenerator[ExpiredColumns, None]:
+        at: bytes | None = b""
+        while at is not None:
+            wanted = Wanted(until_ms=until_ms, versions=1)
+            page = await self._cells.page_columns(table, at, None, limit=PAGE_ROWS, wanted=wanted)
+            at = page.next_start
+            columns: dict[tuple[str, bytes], list[bytes]] = {}
+            for row, column in page.columns.places:
+                rule = self._rule_of(column)
+                if rule is not None and rule.keep_s == keep_s:
+                    columns.setdefault((rule.text, row), []).append(column)
+            for (text, row), of_row in columns.items():
+                for start in range(0, len(of_row), STEP_COLUMNS):
+                    yield ExpiredColumns(table, text, row, of_row[start : start + STEP_COLUMNS], until_ms)
+
+    def _rule_of(self, column: bytes) -> RetentionRule | None:
+        try:
+            return self._expiry.rule_of(parse_series_column(column).metric)
+        except CorruptRow:  # `tsd entity NAME` tells of it
+            return None
+
+    async def _count(self, expired: ExpiredColumns) -> tuple[Amount, list[int]]:
+        """Return what expires, and times that cut it into steps, the newest first."""
+        left, until_ms = list(expired.columns), expired.until_ms
+        steps, points, size = [until_ms], 0, 0
+        while left:
+            wanted = Wanted(until_ms=until_ms, versions=STEP_VERSIONS, columns=frozenset(left))
+            found = await self._cells.get_columns(expired.table, [expired.row], wanted)
+            left, until_ms = _unfinished(found)
+            is_counted = np.ones(len(found.times_ms), np.bool_)
+            if left:  # what is before the next step is read again
+                is_left = np.repeat([column in left for _, column in found.places], np.diff(found.bounds))
+                is_counted = ~is_left | (found.times_ms >= until_ms)
+                steps.append(until_ms)
+            points += int(is_counted.sum())
+            size += int((np.diff(found.ends, prepend=0) + 8)[is_counted].sum())
+        return Amount(1 if points else 0, points, size), steps
+
+    async def _remove(self, expired: ExpiredColumns) -> Amount:
+        """Delete the oldest points first, so that a call that fails leaves no gap."""
+        amount, steps = await self._count(expired)
+        for until_ms in reversed(steps):
+            await self._cells.delete(expired.table, expired.row, expired.columns, until_ms=until_ms)
+        return amount
+
+
+def _unfinished(found: VersionColumns) -> tuple[list[bytes], int]:
+    """Return the columns that may have more versions than were read, and the time before which these are."""
+    counts = np.diff(found.bounds)
+    full = np.flatnonzero(counts >= STEP_VERSIONS)
+    if not len(full):
+        return [], 0
+    return [found.places[at][1] for at in full.tolist()], int(found.times_ms[found.bounds[full]].max())
