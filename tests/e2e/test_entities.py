@@ -1,4 +1,4 @@
-"""The tables of entities on HBase with a gateway of Thrift 2: created, written by the daemon, and read."""
+"""The tables of entities on HBase with a gateway of Thrift 2 and on Bigtable's emulator: created, written and read."""
 
 import json
 import socket
@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
-from tests.e2e.command import Tsd, on_hbase
+from tests.e2e.command import Tsd, on_bigtable, on_hbase
 from tests.e2e.entities import stored_entities
 from tests.peers.hbase import RunningHbase
+from tsd.config.loader import Given
+from tsd.daemon.settings import read_config
+from tsd.daemon.wiring import opened_store, versioned_cells
 from tsd.store.versions import UNBOUNDED
 from tsd.tables.entity.tables import ENTITIES, NEWEST
 
@@ -19,25 +23,44 @@ PAST_S = 1_500_000_000
 YEAR_S = 31_556_952
 
 
+ON_HBASE = pytest.param("hbase", marks=pytest.mark.hbase)
+ENGINES = [ON_HBASE, pytest.param("bigtable", marks=pytest.mark.bigtable)]
+SETTINGS = {"tsd.entity.enabled": "true", "tsd.storage.flush_interval": "40"}
+
+
 @pytest.fixture
-def tsd(hbase: RunningHbase, tmp_path: Path) -> Iterator[Tsd]:
-    """Commands on tables of the test's own, except those of entities, whose names are fixed."""
-    settings = {
-        "tsd.entity.enabled": "true",
-        "tsd.storage.hbase.thrift2": f"{hbase.host}:{hbase.thrift2_port}",
-        "tsd.storage.flush_interval": "40",
-    }
+def tsd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tsd]:
+    """Commands on an engine, with tables of the test's own. On HBase, those of entities have fixed names."""
+    if request.param == "bigtable":
+        yield Tsd(tmp_path / "state", on_bigtable(request.getfixturevalue("bigtable"), SETTINGS))
+        return
+    hbase: RunningHbase = request.getfixturevalue("hbase")
+    settings = {**SETTINGS, "tsd.storage.hbase.thrift2": f"{hbase.host}:{hbase.thrift2_port}"}
     yield Tsd(tmp_path / "state", on_hbase(hbase, hbase.unused_tables(), settings))
     for name in {ENTITIES.name, NEWEST.name} & set(hbase.tables.tables()):
         hbase.tables.drop(name)
 
 
-def test_years_of_points_and_the_newest_are_in_hbase(tsd: Tsd, hbase: RunningHbase) -> None:
+def kept_versions(tsd: Tsd) -> dict[str, dict[bytes, int]]:
+    """Return how many versions the families of both tables keep."""
+    config, _ = read_config(
+        Given("test", key, value) for key, value in {"tsd.storage.path": str(tsd.folder), **tsd.settings}.items()
+    )
+
+    async def read() -> dict[str, dict[bytes, int]]:
+        async with opened_store(config) as store:
+            cells = versioned_cells(config, store)
+            return {table.name: dict(await cells.families(table.name)) for table in (ENTITIES, NEWEST)}
+
+    return trio.run(read)
+
+
+@pytest.mark.parametrize("tsd", ENGINES, indirect=True)
+def test_years_of_points_and_the_newest_are_stored(tsd: Tsd) -> None:
     made = tsd.run("create-tables", "--json")
     assert (made.status, made.err) == (0, "")
     assert {ENTITIES.name, NEWEST.name} <= set(json.loads(made.out)["created"])
-    assert hbase.tables.versions(ENTITIES.name) == {b"t": UNBOUNDED, b"m": 1}
-    assert hbase.tables.versions(NEWEST.name) == {b"t": 1}
+    assert kept_versions(tsd) == {ENTITIES.name: {b"t": UNBOUNDED, b"m": 1}, NEWEST.name: {b"t": 1}}
     with tsd.serve() as daemon:
         times = [PAST_S, PAST_S - 2 * YEAR_S, PAST_S - YEAR_S, PAST_S - 3 * YEAR_S]
         for at_s in times:  # the newest first: older points never replace it
@@ -51,7 +74,8 @@ def test_years_of_points_and_the_newest_are_in_hbase(tsd: Tsd, hbase: RunningHba
     assert len(tsd.lines("house.size")) == len(times)
 
 
-def test_points_and_metadata_wait_while_thrift_2_is_away(tsd: Tsd, hbase: RunningHbase) -> None:
+@pytest.mark.parametrize("tsd", [ON_HBASE], indirect=True)
+def test_points_and_metadata_wait_while_thrift_2_is_away(tsd: Tsd) -> None:
     assert tsd.run("create-tables").status == 0
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # and does not listen
@@ -72,7 +96,8 @@ def test_points_and_metadata_wait_while_thrift_2_is_away(tsd: Tsd, hbase: Runnin
     assert found.metadata == {"h": {"rack": "r1"}}
 
 
-def test_tables_are_filled_and_checked_by_commands(tsd: Tsd, hbase: RunningHbase) -> None:
+@pytest.mark.parametrize("tsd", ENGINES, indirect=True)
+def test_tables_are_filled_and_checked_by_commands(tsd: Tsd) -> None:
     before = tsd.but({"tsd.entity.enabled": "false"})
     assert before.run("create-tables").status == 0
     with before.serve() as daemon:

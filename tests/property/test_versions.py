@@ -15,6 +15,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.peers.bigtable import RunningBigtable
 from tests.peers.hbase import RunningHbase
 from tsd.errors import InvalidCell, NoTable, StoreDown, TooManyVersions
 from tsd.store import Cell, Family, Page, Row, Store, Table, VersionedCells
@@ -265,14 +266,56 @@ def test_hbase_store(hbase: RunningHbase, program: list[Call]) -> None:
     trio.run(partial(check, program, in_hbase(hbase), markers=True, prefix=prefix))
 
 
-@pytest.mark.hbase
-async def test_one_call_brings_years_of_a_column_and_its_label(hbase: RunningHbase) -> None:
-    async with in_hbase(hbase)() as store:
+def in_bigtable(bigtable: RunningBigtable) -> Opened:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Store]:
+        store = bigtable.store("versions")
+        try:
+            yield store
+        finally:
+            await store.aclose()
+
+    return opened
+
+
+@pytest.mark.bigtable
+@given(program=st.lists(calls, max_size=20))
+@settings(deadline=None, max_examples=25)
+def test_bigtable_store(bigtable: RunningBigtable, program: list[Call]) -> None:
+    trio.run(partial(check, program, in_bigtable(bigtable), prefix=b"%06d/" % next(prefixes)))
+
+
+@pytest.mark.bigtable
+async def test_bigtable_reads_more_columns_than_a_filter_may_name(bigtable: RunningBigtable) -> None:
+    async with in_bigtable(bigtable)() as store:
+        cells = versioned(store)
+        await cells.create_tables([TABLE])
+        puts = [VersionPut(b"wide", b"t:%0400d" % at, b"v", at) for at in range(200)]
+        await cells.put(TABLE.name, [*puts, VersionPut(b"wide", b"m:label", b"w", 7)])
+        wanted = Wanted(columns={put.column for put in puts[:150]} | {b"m:label"})
+        expected = [Cell(b"m:label", b"w", 7), *(Cell(put.column, b"v", put.time_ms) for put in puts[:150])]
+        assert await cells.get(TABLE.name, [b"wide"], wanted) == {b"wide": expected}
+        page = await cells.page(TABLE.name, b"wide", b"wide\0", limit=5, wanted=wanted)
+        assert page.rows == [Row(b"wide", expected)]
+        with pytest.raises(NoTable, match="no-versions"):
+            await cells.get("no-versions", [b"row"])
+        with pytest.raises(InvalidCell):
+            await cells.put(TABLE.name, [VersionPut(bytes(5000), b"t:a", b"v", 1)])
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param("hbase", marks=pytest.mark.hbase), pytest.param("bigtable", marks=pytest.mark.bigtable)],
+)
+async def test_one_call_brings_years_of_a_column_and_its_label(engine: str, request: pytest.FixtureRequest) -> None:
+    peer = request.getfixturevalue(engine)
+    async with (in_hbase(peer) if engine == "hbase" else in_bigtable(peer))() as store:
         cells = versioned(store)
         await cells.create_tables([TABLE])
         years = [VersionPut(b"one", b"t:size", b"%d" % year, year * 31_556_952_000) for year in range(1, 6)]
         label = VersionPut(b"one", b"m:label", b"house", 50_000 * 31_556_952_000)
         await cells.put(TABLE.name, [*years, label])
+        await cells.families(TABLE.name)
         before = store.statistics()["requests"]
         found = await cells.get(TABLE.name, [b"one"], Wanted(years[0].time_ms))
         assert store.statistics()["requests"] == before + 1

@@ -14,7 +14,7 @@ class EntitySettings:
     entity: bool = setting(
         "tsd.entity.enabled", False,
         "Write points to the tables tsdb-entity and tsdb-current, too: all points of an entity, such as a host, in one "
-        "row, and the newest values of all entities. They need the embedded store, or HBase with "
+        "row, and the newest values of all entities. They need the embedded store, Bigtable, or HBase with "
         "tsd.storage.hbase.thrift2. `tsd create-tables` makes them.")
     entity_tag: str = setting(
         "tsd.entity.tag", "host",

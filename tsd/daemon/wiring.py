@@ -580,7 +580,9 @@ def build_configured_tables(config: Config, store: Store, now_ms: Clock, callbac
 def versioned_cells(config: Config, store: Store) -> VersionedCells:
     """Return the store's tables whose cells keep versions. Raises BadConfig for an engine without them."""
     if store.versioned_cells is None:
-        wanted = "wanted an engine whose cells keep versions: embedded, or hbase with tsd.storage.hbase.thrift2"
+        wanted = (
+            "wanted an engine whose cells keep versions: embedded, bigtable, or hbase with tsd.storage.hbase.thrift2"
+        )
         raise BadConfig([f"tsd.entity.enabled: got tsd.storage.backend = {config.backend.value}, {wanted}"])
     return store.versioned_cells
 

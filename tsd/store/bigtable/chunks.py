@@ -49,6 +49,8 @@ class RowReader:
         value = b""
         size = 0
         ends = resets = False
+        if not self._parts:  # a time of 0 is not sent; further parts of a value come without a time
+            self._time_ms = 0
         at, end = 0, len(data)
         try:
             while at < end:

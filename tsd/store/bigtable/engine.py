@@ -36,6 +36,7 @@ from tsd.store import (
 from tsd.store.bigtable import messages
 from tsd.store.bigtable.chunks import RowReader
 from tsd.store.bigtable.session import ALREADY_EXISTS, UNAVAILABLE, Caller, CallError, Contact, Session
+from tsd.store.bigtable.versions import LONGEST_KEY, LONGEST_QUALIFIER, MOST_FILTER, BigtableVersions
 from tsd.store.retry import run_bounded
 from tsd.store.rules import check_column, check_row, whole_rows
 from tsd.store.timing import new_latencies, timed
@@ -49,11 +50,8 @@ else:  # optional, and grpcio takes 0.1 s and 30 MB
 DATA, ADMIN = "/google.bigtable.v2.Bigtable/", "/google.bigtable.admin.v2.BigtableTableAdmin/"
 SERVICE = "bigtable.googleapis.com:443"
 
-LONGEST_KEY = 4096
-LONGEST_QUALIFIER = 16 << 10
 MOST_VALUE = 100 << 20
 MOST_MUTATIONS = 100_000  # of one request
-MOST_FILTER = 20_000  # bytes
 LATEST_MS = (2**63 - 1) // 1000 - 2
 BATCH_CELLS, BATCH_BYTES = 1000, 1 << 20  # of one request
 GET_ROWS, GET_KEY_BYTES = 1000, 100_000  # of one request
@@ -76,7 +74,6 @@ class BigtableStore:
     derived_values: DerivedValues | None = None
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
-    versioned_cells: VersionedCells | None = None
     cql: None = None
 
     def __init__(self, contact: Contact, clock_ms: Callable[[], int], *, expected: Sequence[Table] = ()) -> None:
@@ -100,6 +97,7 @@ class BigtableStore:
         self._clock_ms = clock_ms
         self._last_ms = 0
         self._expected = expected
+        self.versioned_cells: VersionedCells | None = BigtableVersions(self)
 
     @property
     def cell_reader(self) -> "BigtableStore":
@@ -143,12 +141,16 @@ class BigtableStore:
 
     async def _check_families(self, table: str, wanted: Collection[bytes]) -> None:
         """Raise StoreError if a table lacks a family."""
-        versions = messages.family_versions(await self._admin("GetTable", self._name(table), table))
+        versions = await self.family_limits(table)
         if missing := sorted(set(wanted) - versions.keys()):
             raise StoreError(
                 f"table {table} of {self._contact.name} lacks a column family: "
                 f"got {_listed(versions)}, wanted also {_listed(missing)}"
             )
+
+    async def family_limits(self, table: str) -> dict[bytes, int]:
+        """Return how many versions each family keeps, 0: all, or by another rule. For BigtableVersions."""
+        return messages.family_versions(await self._admin("GetTable", self._name(table), table))
 
     async def drop_tables(self, tables: Iterable[str]) -> None:
         """Delete these tables and their contents. Not part of Store: for temporary tables of tests."""
@@ -205,10 +207,10 @@ class BigtableStore:
         self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
     ) -> dict[bytes, list[Cell]]:
         """See Store."""
-        return await self._get(table, rows, list(_filters(columns)))
+        return await self.read_rows(table, rows, list(_filters(columns)))
 
-    async def _get(self, table: str, rows: Collection[bytes], filters: Sequence[bytes]) -> dict[bytes, list[Cell]]:
-        """Return what each of some filters leaves of rows."""
+    async def read_rows(self, table: str, rows: Collection[bytes], filters: Sequence[bytes]) -> dict[bytes, list[Cell]]:
+        """Return what each of some filters leaves of rows. For BigtableVersions, too."""
         found: dict[bytes, list[Cell]] = {}
         keys = sorted({row for row in rows if 0 < len(row) <= LONGEST_KEY})
 
@@ -245,14 +247,14 @@ class BigtableStore:
         """See Store."""
         filters = list(_filters(columns))
         if len(filters) > 1:  # more columns than a filter may name
-            page = await self._page(table, start, stop, limit, messages.NEWEST, PAGE_BYTES)
+            page = await self.read_page(table, start, stop, limit, messages.NEWEST, PAGE_BYTES)
             wanted = frozenset(columns or ())
             kept = [row._replace(cells=[cell for cell in row.cells if cell.column in wanted]) for row in page.rows]
             return Page([row for row in kept if row.cells], page.next_start)
         if not filters:
             await trio.lowlevel.checkpoint()
             return Page([], None)
-        return await self._page(table, start, stop, limit, filters[0], PAGE_BYTES)
+        return await self.read_page(table, start, stop, limit, filters[0], PAGE_BYTES)
 
     @timed
     async def read_cells(
@@ -260,7 +262,7 @@ class BigtableStore:
     ) -> CellPage:
         """See CellReader. The average size of a row bounds what is read ahead."""
         limit = max(limit_bytes // cursor.row_bytes, 1) if cursor.row_bytes else 0
-        page = await self._page(table, start, stop, limit, messages.NEWEST, limit_bytes)
+        page = await self.read_page(table, start, stop, limit, messages.NEWEST, limit_bytes)
         if page.rows:
             cursor.row_bytes = max(sum(len(cell.value) for row in page.rows for cell in row.cells) // len(page.rows), 1)
         return cells_of_rows(page.rows, page.next_start)
@@ -279,15 +281,15 @@ class BigtableStore:
         self, table: str, rows: Collection[bytes], first: bytes, last: bytes
     ) -> dict[bytes, list[Cell]]:
         """See WideRows."""
-        return await self._get(table, rows, [messages.newest_between(first, last)])
+        return await self.read_rows(table, rows, [messages.newest_between(first, last)])
 
     @timed
     async def row_keys(self, table: str, start: bytes, stop: bytes | None, *, limit: int) -> list[bytes]:
         """See WideRows."""
-        page = await self._page(table, start, stop, limit, messages.KEYS, PAGE_BYTES)
+        page = await self.read_page(table, start, stop, limit, messages.KEYS, PAGE_BYTES)
         return [row.key for row in page.rows]
 
-    async def _page(
+    async def read_page(
         self, table: str, start: bytes, stop: bytes | None, limit: int, filter_: bytes, most_bytes: int
     ) -> Page:
         """Return a page of up to `limit` rows (0: any number), which ends with the row that reaches `most_bytes`."""
@@ -365,7 +367,7 @@ class BigtableStore:
         async def write(part: Sequence[Put]) -> None:
             if len(part) > (most := MOST_MUTATIONS // (1 + replace)):
                 raise InvalidCell(f"got {len(part)} cells of row {part[0].row[:32].hex()}, wanted {most}")
-            await self._mutate(table, messages.put_entries(part, stamp, replace=replace))
+            await self.mutate(table, messages.put_entries(part, stamp, replace=replace))
 
         await run_bounded(
             whole_rows(cells, most_cells=BATCH_CELLS, most_bytes=BATCH_BYTES), write, limit=CONCURRENT_PARTS
@@ -383,12 +385,13 @@ class BigtableStore:
 
         async def remove(at: int) -> None:
             entries = [messages.delete_entry(row, names, bound) for row, names in rows[at : at + DELETE_ROWS]]
-            await self._mutate(table, entries)
+            await self.mutate(table, entries)
 
         await run_bounded(range(0, len(rows), DELETE_ROWS), remove, limit=CONCURRENT_PARTS)
 
-    async def _mutate(self, table: str, entries: Sequence[bytes]) -> None:
-        """Apply the mutations of rows. Those that failed, or that were not answered, are repeated."""
+    async def mutate(self, table: str, entries: Sequence[bytes]) -> None:
+        """Apply the mutations of rows. Those that failed, or that were not answered, are repeated.
+        For BigtableVersions, too."""
         pending = list(entries)
 
         async def attempt(session: Session, left_s: float) -> None:

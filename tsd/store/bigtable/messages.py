@@ -4,10 +4,13 @@ A column is `family:qualifier`. Times are in microseconds since 1970, in whole m
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from tsd.store.bigtable.wire import chunk, fields, number, signed, varint
 from tsd.store.cells import Cell, Family, Put
+from tsd.store.versions import VersionPut
 
 MS = 1000  # microseconds of a millisecond
 NEWEST = number(12, 1)  # filter: one cell per column
@@ -67,6 +70,18 @@ def _head(column: bytes, stamp: bytes) -> bytes:
 def _set_cell(column: bytes, value: bytes, stamp: bytes) -> bytes:
     """Return a mutation."""
     return chunk(1, _head(column, stamp) + varint(len(value)) + value)
+
+
+def version_entries(cells: Sequence[VersionPut]) -> list[bytes]:
+    """Return an entry for each row; the cells of one row follow each other."""
+    return [
+        chunk(1, row)
+        + b"".join(
+            chunk(2, _set_cell(cell.column, cell.value, _SET_TIME + varint(cell.time_ms * MS) + _SET_VALUE))
+            for cell in of_row
+        )
+        for row, of_row in groupby(cells, attrgetter("row"))
+    ]
 
 
 def delete_entry(row: bytes, columns: Iterable[bytes], up_to_ms: int) -> bytes:
@@ -141,9 +156,32 @@ def newest_of(columns: Collection[bytes] | None) -> bytes:
     """Return a filter for the newest cells of some columns, None: of all."""
     if columns is None:
         return NEWEST
-    named = [_one_column(column) for column in sorted(columns)]
-    one = named[0] if len(named) == 1 else chunk(2, b"".join(chunk(1, filter_) for filter_ in named))
-    return _chain([one, NEWEST])
+    return _chain([either([_one_column(column) for column in sorted(columns)]), NEWEST])
+
+
+def either(filters: Sequence[bytes]) -> bytes:
+    """Return a filter for what one of some filters leaves; no cell passes two of them."""
+    return filters[0] if len(filters) == 1 else chunk(2, b"".join(chunk(1, one) for one in filters))
+
+
+def versions_of(
+    columns: Sequence[bytes] | None,
+    family: bytes,
+    newest: int | None,
+    span_ms: tuple[int, int] | None,
+    versions: int | None,
+) -> bytes:
+    """Return a filter for versions of columns of a family (None: of all its columns): of the `newest` of each column
+    those from one time to before another, and of these the newest `versions`. None does not restrict."""
+    named = [chunk(7, chunk(1, family))] if columns is None else [_one_column(column) for column in columns]
+    parts = [either(named)]
+    if newest is not None:
+        parts.append(number(12, newest))
+    if span_ms is not None:
+        parts.append(chunk(8, number(1, span_ms[0] * MS) + number(2, span_ms[1] * MS)))
+    if versions is not None:
+        parts.append(number(12, versions))
+    return parts[0] if len(parts) == 1 else _chain(parts)
 
 
 def newest_between(first: bytes, last: bytes) -> bytes:
