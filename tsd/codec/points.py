@@ -66,6 +66,11 @@ class Batch(NamedTuple):
     bits: Int64
     floats: Bool
 
+    def has_places_of(self, other: "Batch") -> bool:
+        """Return whether another batch has points of the same series at the same times."""
+        pairs = ((self.times, other.times), (self.starts, other.starts), (self.series, other.series))
+        return all(one is two or np.array_equal(one, two) for one, two in pairs)
+
 
 def doubles_as_points(times: Int64, values: Float64) -> Points:
     """Return points with doubles as values."""

@@ -51,6 +51,11 @@ class Downsampler:
         self._slots: list[tuple[Int64, Int64]] = []  # series and stamps of new slots, batch by batch
         self._last_stamps, self._last_slots = np.empty(0, np.int64), np.empty(0, np.int64)  # of each series
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """Milliseconds: points before the first or from the second on are in no bucket."""
+        return self._buckets.span
+
     def _new_kernel(self) -> Kernel:
         return BY_NAME[self._spec.function].make(integers=False, quirks=self._quirks)
 

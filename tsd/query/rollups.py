@@ -263,6 +263,9 @@ class RollupPoints:
             else Downsampler(bare, query.start_ms, query.end_ms, scan, quirks=query.quirks)
             for _ in cells.aggregators
         ]
+        self._is_mean = self._is_bucket and len(cells.aggregators) > 1  # of cells: each is divided as it comes
+        if self._is_mean:
+            self._parts = [PointJoiner() if spec.fill is Fill.NONE and not spec.calendar else self._last]
         first_ms, stop_ms = (scan.start_ms, FOREVER_MS) if only is None else (only.start_ms, only.stop_ms)
         self._only = first_ms, stop_ms
         self._counts = np.zeros(0, np.int64)
@@ -272,11 +275,14 @@ class RollupPoints:
         batches = [within(batch, self._only) for batch in page.batches]
         if len(batches) > 1:
             batches = [_shared(batch, other) for batch, other in zip(batches, reversed(batches), strict=True)]
-        for part, batch in zip(self._parts, batches, strict=True):
-            part.feed(_as_doubles(batch) if self._is_bucket else batch)
-            self._counts = np.append(self._counts, np.zeros(max(len(series.pairs) - len(self._counts), 0), int))
+        self._counts = np.append(self._counts, np.zeros(max(len(series.pairs) - len(self._counts), 0), int))
+        for batch in batches:
             np.add.at(self._counts, batch.series, np.diff(batch.starts))
             read.points += len(batch.times)
+        if self._is_mean:
+            batches = [within(_mean(*batches), self._last.span)]
+        for part, batch in zip(self._parts, batches, strict=True):
+            part.feed(_as_doubles(batch) if self._is_bucket else batch)
         read.rows_read += page.rows_read
         read.size += page.size
         read.duplicates += page.duplicates
@@ -311,6 +317,13 @@ def _quotients(sums: SeriesColumns, counts: SeriesColumns) -> Batch:
     return Batch(every, sums.bounds, times, values.view(np.int64), np.ones(len(times), np.bool_))
 
 
+def _mean(sums: Batch, counts: Batch) -> Batch:
+    """Divide sums by counts that are at the same places."""
+    with np.errstate(all="ignore"):
+        values = _as_doubles(sums).bits.view(np.float64) / _as_doubles(counts).bits.view(np.float64)
+    return sums._replace(bits=values.view(np.int64), floats=np.ones(len(values), np.bool_))
+
+
 def _quotient(sums: Points, counts: Points) -> Points:
     """Divide sums by counts, at the times that have both."""
     _, one, other = np.intersect1d(sums.times, counts.times, assume_unique=True, return_indices=True)
@@ -329,7 +342,7 @@ def _as_doubles(batch: Batch) -> Batch:
 
 def _shared(batch: Batch, other: Batch) -> Batch:
     """Return the points of a batch that the other also has: a sum without its count gives no mean."""
-    if np.array_equal(batch.starts, other.starts) and np.array_equal(_places(batch), _places(other)):
+    if batch.has_places_of(other):
         return batch
     kept = np.isin(_places(batch), _places(other))
     before: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)))

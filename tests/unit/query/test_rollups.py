@@ -78,8 +78,15 @@ async def test_mean_needs_sum_and_count(tmp_path: Path) -> None:
     ]
     async with running(tmp_path, SETTINGS) as daemon:
         assert await daemon.send_lines("".join(f"{line}\n" for line in lines).encode()) == b"synced 7\n"
-        [group] = await fetch(daemon, "sum:2h-avg:m")
-    assert group["dps"] == {str(START_S): 5.25, str(START_S + 7200): 6.5}
+        [two_hours], [hours], [filled] = [
+            await fetch(daemon, f"sum:{spec}:m{{host=a}}".replace("{", "%7B").replace("}", "%7D"))
+            for spec in ("2h-avg", "1h-avg", "1h-avg-zero")
+        ]
+    assert two_hours["dps"] == {str(START_S): 5.25, str(START_S + 7200): 6.5}
+    assert hours["dps"] == {str(START_S + hour * 3600): (hour + 10) / 2 for hour in (0, 1, 3)}
+    assert filled["dps"] == {
+        str(START_S + hour * 3600): (hour + 10) / 2 if hour in (0, 1, 3) else 0 for hour in range(24)
+    }
 
 
 @pytest.mark.difference("rollup-duplicates")

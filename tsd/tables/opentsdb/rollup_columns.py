@@ -36,6 +36,10 @@ class Columns(NamedTuple):
     bits: Int64
     floats: Bool
 
+    def has_places_of(self, other: "Columns") -> bool:
+        """Return whether the cells are of the same rows and intervals as those of another aggregator."""
+        return np.array_equal(self.rows, other.rows) and np.array_equal(self.offsets, other.offsets)
+
 
 class Rows(NamedTuple):
     """The rows of a page, and its cells by aggregator."""
@@ -160,10 +164,15 @@ class DerivedRollups:
         every = [pairs for _, some in self._chunks for pairs in some]
         numbers = np.fromiter(map(self._numbers.__getitem__, every), np.int64, len(every))
         bases = np.full(len(every), self._base_s, np.int64)
-        batches = [
-            batch_of(_of_rows(self._columns(kind), numbers >= 0), numbers, bases, self._interval)
-            for kind in self._kinds
-        ]
+        batches: list[Batch] = []
+        first: Columns | None = None
+        for kind in self._kinds:
+            columns = _of_rows(self._columns(kind), numbers >= 0)
+            if first is not None and columns.has_places_of(first):
+                batches.append(batches[0]._replace(bits=columns.bits, floats=columns.floats))
+                continue
+            first = first or columns
+            batches.append(batch_of(columns, numbers, bases, self._interval))
         size = sum(len(batch.times) for batch in batches) * (VALUE_BYTES + _COLUMN_BYTES)
         return RollupPage(batches, len(every), size, 0, ())
 
