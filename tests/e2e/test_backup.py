@@ -1,15 +1,20 @@
 """`tsd backup` and `tsd restore` as operators run them: next to a daemon that takes lines, and without one."""
 
 import json
+import os
+import shutil
+import signal
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.command import Served, Tsd
+from tests.e2e.command import Served, Tsd, until
 from tests.e2e.entities import stored_entities
+from tsd.store import Put
 
 pytestmark = pytest.mark.slow
 
@@ -151,6 +156,61 @@ def test_interrupted_restoration_starts_over(tmp_path: Path) -> None:
     with restored.serve():
         pass
     assert values(restored) == list(range(10))
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another file system than `tmp_path`, to which files are copied."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK) or memory.stat().st_dev == tmp_path.stat().st_dev:
+        yield tmp_path
+        return
+    folder = Path(tempfile.mkdtemp(dir=memory))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_killed_backup_and_restoration_say_what_they_lack(tmp_path: Path, other_disk: Path) -> None:
+    tsd, restored = Tsd(tmp_path / "state", SETTINGS), Tsd(other_disk / "restored", SETTINGS)
+    with tsd.serve() as served:
+        served.send_lines(put_lines(0, 500))
+    tsd.put_directly("tsdb", *(Put(b"\xff%012d" % at, b"t:\0\0", os.urandom(1 << 16)) for at in range(512)))
+    with tsd.serve() as served:
+        served.send_lines(put_lines(500, 500))
+        for number, begun in enumerate(("*/backup.json", "*/state/id", "*/store/*")):
+            folder = other_disk / f"killed-{number}"
+            _kill_once(tsd, ["backup", folder], lambda: any(folder.glob(begun)))  # noqa: B023
+            [listed] = json.loads(tsd.run("backup", "--list", "--json", folder).out)
+            assert listed["complete"] != bool(listed["lacks"])
+            if listed["lacks"]:
+                refused = restored.run("restore", folder)
+                assert (refused.status, restored.folder.exists()) == (1, False)
+                assert "lacks" in refused.err
+                assert tsd.run("backup", folder).status == 0
+            assert restored.run("restore", "--check", folder).status == 0
+        served.kill()
+    unfinished = restored.folder / "restoration"
+    for begun in ("restoration", "journal", "store/CURRENT"):
+        _kill_once(restored, ["restore", folder], (restored.folder / begun).exists)
+        if unfinished.exists():
+            with restored.spawn() as refusing:
+                assert refusing.wait() == 1
+                assert "lacks" in refusing.log_text()
+        else:
+            shutil.rmtree(restored.folder)
+    assert restored.run("restore", folder).status == 0
+    with restored.serve() as served:
+        served.flush()
+    assert values(restored) == list(range(1000))
+
+
+def _kill_once(tsd: Tsd, words: list[str | Path], has_begun: Callable[[], bool]) -> None:
+    """Kill a command once it has begun with something. It may have ended by then."""
+    with tsd.popen(*words) as process:
+        until(lambda: has_begun() or process.poll() is not None, "it has begun")
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        process.wait()
 
 
 def test_backup_of_hbase_is_refused(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
@@ -36,7 +37,6 @@ MANIFEST = "backup.json"
 STATE, JOURNAL, STORE = "state", "journal", "store"
 SNAPSHOT = "snapshot.tmp"  # in the state folder, while a backup is made
 LOCK = "backup.lock"  # in the state folder: one backup at a time
-COPY_BYTES = 1 << 20
 _NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\dZ(?:-\d+)?")
 _IMMUTABLE = re.compile(r"\d+\.(?:sst|blob)")
 _NOT_COPIED = frozenset(
@@ -183,14 +183,15 @@ class BackupWriter:
 
     def take_store(self, snapshot: Path) -> Iterator[int]:
         """Move the snapshot into the backup, or copy it to another file system. Yield the bytes of each file."""
-        for path in sorted(files_below(snapshot)):
-            name = Path(STORE) / path.relative_to(snapshot)
-            size = path.stat().st_size
-            if self._link_to_previous(path, name) or self._move(path, name):
-                self.linked_bytes += size
-            else:
-                self._add(path, name)
-            yield size
+        with FileCopier() as copier:
+            for path in sorted(files_below(snapshot)):
+                name = Path(STORE) / path.relative_to(snapshot)
+                size = path.stat().st_size
+                if self._link_to_previous(path, name) or self._move(path, name):
+                    self.linked_bytes += size
+                else:
+                    self._record(name, copier.copy(path, self.backup / name))
+                yield size
 
     def finish(self) -> Manifest:
         """Sync everything, and mark the backup as complete."""
@@ -252,8 +253,9 @@ def prune(folder: Path, keep: int) -> list[Path]:
 
 def restore_files(backup: Path, manifest: Manifest, state: Path, journal: Path) -> Iterator[int]:
     """Copy the files of a backup to a state folder and its journal's folder. Yield the bytes of each file."""
-    for name, target in restored_places(manifest, state, journal).items():
-        yield copy_file(backup / name, target)
+    with FileCopier() as copier:
+        for name, target in restored_places(manifest, state, journal).items():
+            yield copier.copy(backup / name, target)
     for folder in {state, *(path.parent for path in files_below(state)), *(p.parent for p in files_below(journal))}:
         sync_folder(folder)
 
@@ -284,15 +286,72 @@ def files_below(folder: Path) -> Iterable[Path]:
                 yield path
 
 
+class FileCopier:
+    """Copies files one after the other. Each is synced in a thread while the next one is copied, so that one disk is
+    read while the other is written. All are on disk when the block ends."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._syncing: Future[None] | None = None
+
+    def __enter__(self) -> "FileCopier":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._thread:
+            self._wait()
+
+    def copy(self, source: Path, target: Path) -> int:
+        """Copy a file with its modification time. Return its size in bytes. Raise OSError, for the file before too."""
+        copied = _copied(source, target)
+        try:
+            self._wait()
+        except BaseException:
+            os.close(copied.descriptor)
+            raise
+        self._syncing = self._thread.submit(_sync_and_close, copied.descriptor)
+        return copied.size
+
+    def _wait(self) -> None:
+        syncing, self._syncing = self._syncing, None
+        if syncing is not None:
+            syncing.result()
+
+
+class _Copied(NamedTuple):
+    """A copy that is not synced yet."""
+
+    descriptor: int  # open
+    size: int
+
+
 def copy_file(source: Path, target: Path) -> int:
     """Copy a file with its modification time, and sync it. Return its size in bytes. Raise OSError."""
+    copied = _copied(source, target)
+    _sync_and_close(copied.descriptor)
+    return copied.size
+
+
+def _copied(source: Path, target: Path) -> _Copied:
+    """Copy a file with its modification time. Raise OSError."""
     _make_parents(target)
-    with source.open("rb") as read, target.open("wb") as write:
+    with source.open("rb") as read:
         about = os.fstat(read.fileno())
-        _copy_range(read.fileno(), write.fileno(), 0, about.st_size)
-        os.fsync(write.fileno())
-        os.utime(write.fileno(), ns=(about.st_atime_ns, about.st_mtime_ns))
-    return about.st_size
+        write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            _copy_range(read.fileno(), write, 0, about.st_size)
+            os.utime(write, ns=(about.st_atime_ns, about.st_mtime_ns))
+        except BaseException:
+            os.close(write)
+            raise
+    return _Copied(write, about.st_size)
+
+
+def _sync_and_close(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def copy_segment(source: Path, target: Path) -> int:
@@ -310,17 +369,13 @@ def copy_segment(source: Path, target: Path) -> int:
 
 
 def _copy_range(source: int, target: int, start: int, stop: int) -> None:
-    """Append the bytes from `start` to before `stop` of one open file to another. Raise OSError."""
+    """Append the bytes from `start` to before `stop` of one open file to another, within the kernel. Raise OSError."""
     os.posix_fadvise(source, start, stop - start, os.POSIX_FADV_SEQUENTIAL)
-    buffer = memoryview(bytearray(COPY_BYTES))
     while start < stop:
-        read = os.preadv(source, [buffer[: min(COPY_BYTES, stop - start)]], start)
-        if not read:
+        copied = os.sendfile(target, source, start, stop - start)
+        if not copied:
             raise OSError(errno.EIO, "a file became shorter while it was copied")
-        written = 0
-        while written < read:
-            written += os.write(target, buffer[written:read])
-        start += read
+        start += copied
 
 
 def _make_parents(target: Path) -> None:
