@@ -7,6 +7,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +36,7 @@ class Event:
     modules: set[str] = field(default_factory=set)
 
 
+@cache
 def events(root: Path = ROOT) -> dict[str, Event]:
     """Return the events in the code of tsd, by name."""
     found: dict[str, Event] = {}

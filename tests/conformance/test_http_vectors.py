@@ -30,7 +30,7 @@ DEFAULTS = {
     "tsd.http.request.enable_chunked": "false",
     "tsd.http.request.max_chunk": "4096",
 }
-ROLLUPS = {
+ROLLUPS: dict[str, Any] = {
     "aggregationIds": {"sum": 0, "count": 1, "min": 2, "max": 3, "avg": 4},
     "intervals": [
         {
@@ -213,6 +213,10 @@ async def test_embedded_answers_recorded_http_requests(group: str, tmp_path: Pat
 @pytest.mark.parametrize("group", sorted(SEQUENCES))
 async def test_hbase_answers_recorded_http_requests(group: str, tmp_path: Path, hbase: RunningHbase) -> None:
     tables = hbase.new_tables()
+    if group.startswith("rollups"):
+        for one in ROLLUPS["intervals"]:
+            for name in (one["table"], one["preAggregationTable"]):
+                hbase.tables.create(name, ["t"])
     settings = {
         "tsd.storage.backend": "hbase",
         "tsd.storage.hbase.thrift": hbase.gateway,

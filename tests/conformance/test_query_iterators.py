@@ -16,7 +16,7 @@ from tests.query_vectors import QueryRequest, Value, answer
 from tsd.query.plan import output_range, scan_range
 
 pytestmark = pytest.mark.opentsdb
-law = settings(deadline=None, max_examples=1000, suppress_health_check=list(HealthCheck))
+law = settings(deadline=None, max_examples=500, suppress_health_check=list(HealthCheck))
 
 
 class Iterators:

@@ -38,7 +38,7 @@ def something_happened(compactors: list[RowCompactor]) -> None:
 )
 @pytest.mark.parametrize("kind", [MemoryStore, Graves])
 @pytest.mark.parametrize(
-    "seeds", [range(100), *(pytest.param(range(at, at + 275), marks=pytest.mark.slow) for at in range(100, 1200, 275))]
+    "seeds", [range(100), *(pytest.param(range(at, at + 150), marks=pytest.mark.slow) for at in range(100, 700, 150))]
 )
 async def test_concurrent_compaction_in_memory(kind: Callable[[Callable[[], int]], MemoryStore], seeds: range) -> None:
     store = kind(lambda: NOW_MS)
@@ -52,7 +52,7 @@ async def test_concurrent_compaction_on_the_embedded_store() -> None:
         store = await EmbeddedStore.open(folder, lambda: NOW_MS)
         try:
             await store.create_tables([CELLS])
-            something_happened(await play(range(200), store, "cells", cuts=True))
+            something_happened(await play(range(100), store, "cells", cuts=True))
         finally:
             await store.aclose()
 
@@ -63,7 +63,7 @@ def test_concurrent_compaction_on_hbase(hbase: RunningHbase) -> None:
         store = HBaseStore([(hbase.host, hbase.thrift_port)], connections=2)
         name = hbase.unused_tables().data
         await store.create_tables([Table(name, CELLS.families)])
-        something_happened(await play(range(100), store, name, cuts=False))
+        something_happened(await play(range(50), store, name, cuts=False))
         await store.aclose()
 
     trio.run(run)

@@ -243,8 +243,8 @@ class Simulation:
     async def _read(self, rng: random.Random) -> None:
         """Query a metric: have its points written or take them from memory, then read and check them."""
         sound = FaultyStore(self.server, sound=True)
-        while True:
-            await trio.sleep(rng.random() * self.plan.length_s / 3)
+        while True:  # rarely in a run that does not end
+            await trio.sleep(rng.random() * max(self.plan.length_s / 3, trio.current_time() / 30))
             metric = rng.choice(METRICS[:-1])  # except the renamed one
             safe, daemon = self.sent_points.safe(metric), self.daemon
             if daemon is None or not daemon.serves or not await daemon.writer.write_metric(metric.encode()):
