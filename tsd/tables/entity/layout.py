@@ -7,6 +7,7 @@ from tsd.config.loader import Config
 from tsd.config.retention import parse_rules
 from tsd.store import VersionedCells
 from tsd.tables import Tables
+from tsd.tables.entity.catalog import EntityCatalog
 from tsd.tables.entity.newest import NewestValues
 from tsd.tables.entity.retention import EntityRetention, Expiry
 from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityTables
@@ -22,6 +23,7 @@ def with_entities(
     names = (ENTITIES.name, NEWEST.name) if required else ()
     return replace(
         tables,
+        catalog=EntityCatalog(tables.catalog, entities, config.entity_tag, now_ms),
         writer=EntityWriter(tables.writer, cells, newest),
         entities=entities,
         required=(*tables.required, *names),

@@ -37,6 +37,7 @@ from tsd.tables.entity.newest import NewestValues, Place
 ENTITIES = Table("tsdb-entity", (Family(SERIES, UNBOUNDED), Family(METADATA)))
 NEWEST = Table("tsdb-current", (Family(SERIES),))
 LOOP_CELLS, LOOP_COLUMNS = 10_000, 1000  # that are read in the event loop: about 2 ms
+LOOP_ENTITIES = 20  # whose newest values are taken from memory between two checkpoints
 
 
 class EntityPoint(NamedTuple):
@@ -207,8 +208,7 @@ class EntityTables(Entities):
         end = stop if page.next_start is None else page.next_start
         merged = sorted({*stored, *islice(self._newest.names(start, end), limit + 1)})
         names, more = merged[:limit], merged[limit:]
-        newer = self._in_memory(names)
-        await trio.lowlevel.checkpoint()
+        newer = await self._in_memory(names)
         entities = (_later(stored.get(name), newer.get(name)) for name in names)
         return EntityPage(self._unexpired(entities), more[0] if more else page.next_start)
 
@@ -224,10 +224,38 @@ class EntityTables(Entities):
                 found.append(entity._replace(series=kept))
         return found
 
-    def _in_memory(self, names: Sequence[bytes]) -> dict[bytes, Entity]:
-        """Return the newest values of entities in memory."""
+    async def newest_of(
+        self, places: Collection[tuple[bytes, EntitySeries]]
+    ) -> dict[tuple[bytes, EntitySeries], tuple[int, int | float]]:
+        """Return the newest points of series of entities, of those that have any."""
+        if not places:
+            return {}
+        names = sorted({name for name, _ in places})
+        wanted = Wanted(columns={series_column(series) for _, series in places})
+        columns = await self._cells.get_columns(NEWEST.name, names, wanted)
+        stored = {entity.name: entity for entity in await _entities(columns)}
+        newer = {} if self._newest is None else await self._in_memory(names, wanted.columns)
+        merged = self._unexpired(_later(stored.get(name), newer.get(name)) for name in {*stored, *newer})
+        points = {(entity.name, one): found[-1] for entity in merged for one, found in entity.series.items()}
+        return {place: points[place] for place in places if place in points}
+
+    async def _in_memory(self, names: Sequence[bytes], columns: Collection[bytes] | None = None) -> dict[bytes, Entity]:
+        """Return the newest values of entities in memory, those of some columns or of all."""
+        found: dict[bytes, Entity] = {}
+        for at in range(0, len(names), LOOP_ENTITIES):
+            found.update(self._some_in_memory(names[at : at + LOOP_ENTITIES], columns))
+            await trio.lowlevel.checkpoint()
+        return found
+
+    def _some_in_memory(self, names: Sequence[bytes], columns: Collection[bytes] | None) -> dict[bytes, Entity]:
         assert self._newest is not None
-        places = [(name, numbers) for name in names if (numbers := self._newest.of_entity(name))]
+        places = []
+        for name in names:
+            numbers = self._newest.of_entity(name)
+            if columns is not None:
+                numbers = {number: column for number, column in numbers.items() if column in columns}
+            if numbers:
+                places.append((name, numbers))
         chosen = [number for _, numbers in places for number in numbers]
         if not chosen:
             return {}
