@@ -24,6 +24,7 @@ from urllib.parse import quote, urlencode
 import numpy as np
 
 from bench.daemon import Daemon, serving
+from bench.process_usage import usage
 from bench.report import machine, publish, spread, table
 from bench.victoria import running_victoria
 from tsd.daemon.settings import now_ms
@@ -33,6 +34,7 @@ START_S = 1_700_006_400  # start of an hour
 CPUS = 8  # series of a host
 CLOSE = 1e-9  # relative tolerance for the order of additions and for VictoriaMetrics' precision
 REQUEST_S = 2.0  # duration of a measurement of requests per second
+ONE_HOUR, ONE_OPEN = "one series, an hour, raw", "one of them, raw"  # asked as fast as possible, too
 NO_CACHE = {"tsd.query.cache_memory": "0"}
 
 
@@ -96,6 +98,7 @@ def questions(size: Size, fresh: Rows) -> list[Question]:
     some = '{__name__="reads.wide",host=~"h0000.*"}'
     middle = f"h{size.wide // CPUS // 2:05d}"
     one = f'{{__name__="reads.wide",host="{middle}",cpu="3"}}'
+    newest = f"h{fresh.series // CPUS // 2:05d}"
     found = 10 * CPUS
     return [
         Question(
@@ -130,7 +133,7 @@ def questions(size: Size, fresh: Rows) -> list[Question]:
             _buckets(f"avg_over_time({by_month}[1h])", month, 3600),
         ),
         Question("the same, raw", _query_path("sum:reads.month", month), _raw(by_month, month)),
-        Question("one series, an hour, raw", _query_path("sum:reads.month", hour), _raw(by_month, hour)),
+        Question(ONE_HOUR, _query_path("sum:reads.month", hour), _raw(by_month, hour)),
         Question(
             f"{fresh.series:,} series × {fresh.points} points of the open hour, summed",
             _query_path(f"sum:{fresh.metric}", hour, fresh.start_s),
@@ -140,6 +143,15 @@ def questions(size: Size, fresh: Rows) -> list[Question]:
                 start=fresh.start_s,
                 end=fresh.start_s + (fresh.points - 1) * fresh.step_s,
                 step=fresh.step_s,
+            ),
+        ),
+        Question(
+            ONE_OPEN,
+            _query_path(f"sum:{fresh.metric}{{host={newest},cpu=3}}", hour, fresh.start_s),
+            _path(
+                "query",
+                query=f'{{__name__="{fresh.metric}",host="{newest}",cpu="3"}}[{hour + 1}s]',
+                time=fresh.start_s + hour,
             ),
         ),
     ]
@@ -168,17 +180,25 @@ def _raw(series: str, length_s: int) -> str:
     return _path("query", query=f"{series}[{length_s}s]", time=START_S + length_s)
 
 
+class Rate(NamedTuple):
+    """How fast small requests are answered."""
+
+    per_s: float
+    cpu_ms: float  # of the system, for one request
+
+
 class System:
     """A system that is asked over one connection."""
 
-    def __init__(self, name: str, port: int, path_of: Callable[[Question], str]) -> None:
+    def __init__(self, name: str, port: int, pid: int, path_of: Callable[[Question], str]) -> None:
         self.name = name
         self.port = port
+        self.pid = pid
         self.path_of = path_of
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
         self.first: dict[str, float] = {}
         self.taken: dict[str, list[float]] = {}
-        self.rates: dict[int, float] = {}
+        self.rates: dict[str, Rate] = {}  # by query and number of clients
 
     def query(self, question: Question) -> bytes:
         """Return the body of the answer."""
@@ -217,13 +237,13 @@ def reads(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
         with text.open("w") as file:
             file.writelines(fresh.lines())
         victoria.await_stored(lines + _send(victoria.port, text))
-        peer = System("VictoriaMetrics", victoria.web_port, lambda question: question.victoria)
+        peer = System("VictoriaMetrics", victoria.web_port, victoria.pid, lambda question: question.victoria)
         found: list[System] = []
         for title, extra in (("tsd", NO_CACHE), ("tsd, result cache", {})):
             with serving(folder / "tsd", {**settings, **extra}) as daemon:
                 if title == "tsd":
                     _send(daemon.port, text)  # queries see the points; they are stored when their hour is over
-                mine = System(title, daemon.port, lambda question: question.path)
+                mine = System(title, daemon.port, daemon.pid, lambda question: question.path)
                 _measure(mine, peer, daemon, chosen, rounds)
                 found.append(mine)
         systems = [*found, peer]
@@ -242,13 +262,13 @@ def _measure(mine: System, peer: System, daemon: Daemon, chosen: Sequence[Questi
                 system.taken.setdefault(question.name, []).append(system.timed(question))
         shown = [round(statistics.median(system.taken[question.name]), 1) for system in (mine, peer)]
         print(f"bench: {mine.name}: {question.name}: {shown} ms", file=sys.stderr)
-        if question.name == "one series, an hour, raw":
+        if question.name in (ONE_HOUR, ONE_OPEN):
             for clients in (1, 8):
                 for system in (mine, peer):
-                    system.rates[clients] = _requests_per_s(system, question, clients)
+                    system.rates[f"{question.name}, {clients} clients"] = _request_rate(system, question, clients)
 
 
-def _requests_per_s(system: System, question: Question, clients: int) -> float:
+def _request_rate(system: System, question: Question, clients: int) -> Rate:
     """Return the rate at which some clients, each with one connection, get answers."""
     request = f"GET {system.path_of(question)} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     connections = {one.fileno(): one for one in (_connected(system.port) for _ in range(clients))}
@@ -257,7 +277,7 @@ def _requests_per_s(system: System, question: Question, clients: int) -> float:
     for number, connection in connections.items():
         poller.register(number, select.EPOLLIN)
         connection.sendall(request)
-    count, begun = 0, time.perf_counter()
+    count, begun, cpu_s = 0, time.perf_counter(), usage(system.pid).cpu_s
     while time.perf_counter() < begun + REQUEST_S:
         for number, _ in poller.poll():
             got[number] += connections[number].recv(1 << 20)
@@ -265,11 +285,11 @@ def _requests_per_s(system: System, question: Question, clients: int) -> float:
                 assert b" 200 " in got[number][:15], got[number][:500]
                 count, got[number] = count + 1, b""
                 connections[number].sendall(request)
-    taken = time.perf_counter() - begun
+    taken, cpu_s = time.perf_counter() - begun, usage(system.pid).cpu_s - cpu_s
     poller.close()
     for connection in connections.values():
         connection.close()
-    return count / taken
+    return Rate(count / taken, cpu_s * 1000 / count)
 
 
 def _connected(port: int) -> socket.socket:
@@ -344,10 +364,13 @@ def _report(systems: Sequence[System], chosen: Sequence[Question]) -> str:
         theirs = statistics.median(peer.taken[question.name])
         ratios = [f"{statistics.median(one.taken[question.name]) / theirs:.2f}" for one in ours]
         rows.append([question.name, *times, *ratios])
-    for clients in sorted(peer.rates):
-        rates = [figure for one in systems for figure in ("", f"{one.rates[clients]:,.0f}")]
-        ratios = [f"{one.rates[clients] / peer.rates[clients]:.2f}" for one in ours]
-        rows.append([f"requests/s for one series and hour, {clients} clients", *rates, *ratios])
+    for key, peers in peer.rates.items():
+        rates = [figure for one in systems for figure in ("", f"{one.rates[key].per_s:,.0f}")]
+        ratios = [f"{one.rates[key].per_s / peers.per_s:.2f}" for one in ours]
+        rows.append([f"{key}: requests/s", *rates, *ratios])
+        times = [figure for one in systems for figure in ("", f"{one.rates[key].cpu_ms:.2f}")]
+        ratios = [f"{one.rates[key].cpu_ms / peers.cpu_ms:.1f}" for one in ours]
+        rows.append([f"{key}: CPU ms a request", *times, *ratios])
     return f"One connection unless said otherwise; {machine()}.\n\n{table(head, rows)}"
 
 

@@ -20,6 +20,7 @@ from tsd.ingest.windows import PendingSegment, Window
 
 HOUR_S = 3600
 LATE_S = 120  # after the end of an hour: points that arrive until then still belong to it
+FEW = 4  # up to so many series are looked for one by one
 AHEAD_S = 60  # before the start of an hour: clients' clocks may be fast
 
 
@@ -177,7 +178,31 @@ def points_of(metric: bytes, parts: Sequence[Columns | PackedPoints], table: Ser
     to call in a thread while no series is evicted."""
     number = table.metric_number(metric)
     found = [part.of_metric(number) if isinstance(part, PackedPoints) else part for part in parts]
-    columns = joined_columns([part.at(table.of_metric(metric, part.series)) for part in found])
+    return _indexed(joined_columns([part.at(table.of_metric(metric, part.series)) for part in found]))
+
+
+def points_of_known(
+    metric: bytes, wanted: Int32, parts: Sequence[Columns | PackedPoints], table: SeriesTable
+) -> tuple[Columns, Int32]:
+    """Return the points of some series of a metric as `points_of` does. `wanted` are their numbers. Safe to call in a
+    thread while no series is evicted."""
+    number = table.metric_number(metric)
+    mask = np.zeros(table.texts.count, np.bool_)
+    mask[wanted] = True
+    found = []
+    for part in parts:
+        if isinstance(part, PackedPoints):
+            found.append(part.of_series(mask, number))
+        elif len(wanted) > FEW:
+            found.append(part.at(np.flatnonzero(mask[part.series])))
+        else:
+            chosen = [np.flatnonzero(part.series == one) for one in wanted.tolist()]
+            found.append(part.at(np.sort(np.concatenate(chosen)) if len(chosen) > 1 else chosen[0]))
+    return _indexed(joined_columns(found))
+
+
+def _indexed(columns: Columns) -> tuple[Columns, Int32]:
+    """Replace the numbers of series by indexes of those that are present. Return these numbers, too."""
     if not len(columns.series):
         return columns, columns.series
     index_of = np.zeros(int(columns.series.max()) + 1, np.int32)

@@ -115,10 +115,13 @@ class PackedPoints:
             [chunk.unpack() for chunk in self._chunks if chunk.first.metric <= metric <= chunk.last.metric]
         )
 
-    def of_series(self, wanted: Bool) -> Columns:
-        """Return the points of series, those of each in order of arrival. `wanted` is a mask by number."""
+    def of_series(self, wanted: Bool, metric: int | None = None) -> Columns:
+        """Return the points of series, those of each in order of arrival. `wanted` is a mask by number. With `metric`
+        all of them are of this one."""
         found = []
         for chunk in self._chunks:
+            if metric is not None and not chunk.first.metric <= metric <= chunk.last.metric:
+                continue
             if wanted[_decoded(chunk.series, chunk.rows)].any():
                 columns = chunk.unpack()
                 found.append(columns.at(wanted[columns.series]))

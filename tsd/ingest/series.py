@@ -8,7 +8,9 @@ slower.
 """
 
 import os
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from tsd.codec.putline import NameRules, check_series, split_tags
 from tsd.codec.text import LEGAL, words_of
 from tsd.errors import BadLine, bare
-from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
+from tsd.tables.writing import KnownSeries, SeriesKey, SeriesKeys, SeriesText
 
 try:
     from tsd.ingest import _parser
@@ -26,6 +28,8 @@ else:
     HAS_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
 
 INITIAL_ROOM = 1024  # series
+NONE = np.empty(0, np.int32)
+MAX_LISTED = 300_000  # series in all lists of known series: each takes some 100 bytes
 
 
 class Texts:
@@ -114,6 +118,15 @@ class Texts:
         return self._metric_ids.get(metric, 0)
 
 
+class _Listed(NamedTuple):
+    """The series of a metric, as of the table's number of changes."""
+
+    series: KnownSeries
+    generations: NDArray[np.int64]
+    changes: int
+    late_keys: int
+
+
 class SeriesTable:
     """Map of series texts to numbers and keys. All methods are synchronous.
 
@@ -129,6 +142,9 @@ class SeriesTable:
         self._metric_of = np.zeros(INITIAL_ROOM, np.int32)  # by number: its metric's number
         self._generations = np.zeros(INITIAL_ROOM, np.int64)  # by number: how many series were inserted up to this one
         self._inserted = 0
+        self._changes = 0  # of numbers and keys
+        self._late_keys = 0  # keys that unresolved series got
+        self._lists: OrderedDict[bytes, _Listed] = OrderedDict()  # by metric
         self._now_s = 0
         self._orphans: list[int] = []  # numbers without linked texts, whose points may still be in windows
         self.unresolved: dict[int, SeriesText] = {}
@@ -156,6 +172,7 @@ class SeriesTable:
                 number = self.texts.add(*text)
                 self._make_room()
                 self._inserted += 1
+                self._changes += 1
                 self._seen_s[number], self._generations[number] = self._now_s, self._inserted
                 self._metric_of[number] = self.texts.metric_id(text.metric, enter=True)
             else:
@@ -189,6 +206,7 @@ class SeriesTable:
             self._metric_of[numbers] = metrics
             self._generations[numbers] = np.arange(self._inserted + 1, self._inserted + 1 + len(numbers))
             self._inserted += len(numbers)
+            self._changes += 1
 
     def _make_room(self) -> None:
         if self.texts.count > (size := len(self._seen_s)):
@@ -202,7 +220,9 @@ class SeriesTable:
     def set_key(self, number: int, key: SeriesKey) -> None:
         """Set the key of a series."""
         self.texts.set_key(number, key)
-        self.unresolved.pop(number, None)
+        if self.unresolved.pop(number, None) is not None:
+            self._late_keys += 1
+            self._changes += 1
 
     def refuse(self, number: int) -> None:
         """Mark an unresolved series as refused, because it cannot get a key. Its texts become unknown again."""
@@ -256,6 +276,34 @@ class SeriesTable:
         wanted = self.metric_number(metric)
         return self._metric_of[numbers] == wanted if wanted else np.zeros(len(numbers), np.bool_)
 
+    def known_series(self, metric: bytes) -> KnownSeries | None:
+        """Return the series of a metric: the same object as before while they do not change. None if they are too many
+        to be listed."""
+        listed = self._lists.pop(metric, None)
+        if listed is None or listed.changes != self._changes:
+            listed = self._list(metric, listed)
+        if listed is None:
+            return None
+        self._lists[metric] = listed
+        while sum(len(one.series) for one in self._lists.values()) > MAX_LISTED:
+            self._lists.popitem(last=False)
+        return listed.series
+
+    def _list(self, metric: bytes, before: _Listed | None) -> _Listed | None:
+        wanted = self.metric_number(metric)
+        numbers = np.flatnonzero(self._metric_of[: self.texts.count] == wanted).astype(np.int32) if wanted else NONE
+        if len(numbers) > MAX_LISTED:
+            return None
+        generations = self._generations[numbers]
+        if (
+            before is not None
+            and before.late_keys == self._late_keys
+            and np.array_equal(before.series.numbers, numbers)
+            and np.array_equal(before.generations, generations)
+        ):
+            return before._replace(changes=self._changes)
+        return _Listed(KnownSeries(numbers, self.keys(numbers)), generations, self._changes, self._late_keys)
+
     def mark_seen(self, numbers: NDArray[np.int32], now_s: int) -> None:
         """Record that these series have points now."""
         self._now_s = now_s
@@ -278,6 +326,7 @@ class SeriesTable:
             self._unlink(number)
             self.texts.drop(number)
             self.refused.discard(number)
+        self._changes += bool(evicted)
         return len(evicted)
 
     def invalidate(self) -> None:

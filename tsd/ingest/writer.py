@@ -24,14 +24,23 @@ from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreError
 from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, LineCounts
 from tsd.ingest.journal.journal import Journal, Segment
 from tsd.ingest.lines import POINT_BYTES
-from tsd.ingest.open_hours import OpenHour, OpenHours, pack_parts, points_between, points_of, points_of_series, split
+from tsd.ingest.open_hours import (
+    OpenHour,
+    OpenHours,
+    pack_parts,
+    points_between,
+    points_of,
+    points_of_known,
+    points_of_series,
+    split,
+)
 from tsd.ingest.open_rows import OpenRows
 from tsd.ingest.packed_points import PackedPoints, slices
 from tsd.ingest.rollups import Summaries
 from tsd.ingest.window_reader import WindowReader, as_store_error
 from tsd.ingest.windows import PendingSegment, Window, WindowMemory, Written
 from tsd.lazy import LazyLogger
-from tsd.tables.open_points import OpenPoints
+from tsd.tables.open_points import ChooseSeries, OpenPoints
 from tsd.tables.writing import PointWriter, SeriesResolver
 
 log = LazyLogger(__name__)
@@ -40,6 +49,7 @@ log = LazyLogger(__name__)
 MAX_POINTS = 2_000_000  # of a window: limits the memory of sorting and encoding
 MAX_FOUND = 4_000_000  # points of one metric that a query reads from memory; if it has more, they are written first
 SMALL = 20_000  # points that are searched in the event loop
+SMALL_CHOSEN = 500_000  # the same for the points of chosen series, if none is packed
 HELD_SHARE = 4  # points of open hours may use 1/4 of the memory for points
 UNPACKED_SHARE = 8  # 1/8 of that is packed at once
 LEAST_PACKED = 4096  # points: fewer would not get smaller
@@ -406,19 +416,22 @@ class Writer:
                 self.seal()
             return await self._wait_written(min(wanted, self._sealed), patient=False)
 
-    async def open_points(self, metric: bytes) -> OpenPoints | None:
+    async def open_points(self, metric: bytes, choose: ChooseSeries | None = None) -> OpenPoints | None:
         """Return the points of a metric that are not stored, see `OpenPointSource`."""
+        table = self._rows.table
         while True:
             evicted = self._evicted
+            wanted = await self._chosen(metric, choose)
             parts = self._parts_with(metric)
             if parts is None:
                 return None
-            find = partial(points_of, metric, parts, self._rows.table)
-            is_small = sum(SMALL if isinstance(part, PackedPoints) else len(part.series) for part in parts) < SMALL
+            if wanted is None:
+                find, is_small = partial(points_of, metric, parts, table), _points(parts) < SMALL
+            else:
+                find, is_small = partial(points_of_known, metric, wanted, parts, table), _points(parts) < SMALL_CHOSEN
             columns, numbers = find() if is_small else await trio.to_thread.run_sync(find)
             if evicted == self._evicted:  # else numbers may have been reused during the search
                 break
-        table = self._rows.table
         if len(columns.series) > MAX_FOUND:
             return None
         if (table.unresolved or table.refused) and not (table.unresolved.keys() | table.refused).isdisjoint(
@@ -426,6 +439,15 @@ class Writer:
         ):
             return None
         return OpenPoints(columns, table.keys(numbers))
+
+    async def _chosen(self, metric: bytes, choose: ChooseSeries | None) -> Int32 | None:
+        """Return the numbers of the series that `choose` chooses; None: all."""
+        table = self._rows.table
+        if choose is None or table.unresolved or table.refused:  # a layout cannot choose series without keys
+            return None
+        known = table.known_series(metric)
+        places = None if known is None else await choose(known)
+        return None if known is None or places is None else known.numbers[places]
 
     async def open_series(self, numbers: Int32) -> Columns:
         """Return the points of series that are not stored, see `OpenSeriesSource`."""
@@ -517,3 +539,8 @@ class Writer:
             find = partial(points_between, window.packed, window.parts, self._rows.table, after, last)
             await self._points.write(await trio.to_thread.run_sync(find), self._rows.table)
         await self._points.sync()
+
+
+def _points(parts: Sequence[Columns | PackedPoints]) -> float:
+    """Return the number of points; infinite if some must be unpacked."""
+    return sum(math.inf if isinstance(part, PackedPoints) else len(part.series) for part in parts)

@@ -18,11 +18,12 @@ from tsd.tables.reading import (
     UNWANTED,
     EncodedPage,
     HourSource,
+    Places,
     PointPage,
     ScanRange,
     Selection,
 )
-from tsd.tables.writing import SeriesKeys
+from tsd.tables.writing import KnownSeries, SeriesKeys
 
 T = TypeVar("T")
 HOUR_MS = HOUR_S * 1000
@@ -51,11 +52,15 @@ class OpenPoints(NamedTuple):
         return tuple(bases[(bases >= span.start_s) & (bases < span.stop_s)].tolist())
 
 
+ChooseSeries = Callable[[KnownSeries], Awaitable[Places | None]]  # see `Selection.find_known`
+
+
 class OpenPointSource(Protocol):
     """Accepted points that the store lacks."""
 
-    async def open_points(self, metric: bytes) -> OpenPoints | None:
-        """Return the points of a metric; None if some of them must be written to be read."""
+    async def open_points(self, metric: bytes, choose: ChooseSeries | None = None) -> OpenPoints | None:
+        """Return the points of a metric; None if some of them must be written to be read. `choose` may leave out
+        series. Raises what `choose` raises."""
 
     async def flush(self, *, patient: bool = True) -> bool:
         """Write all points accepted so far and return whether they are stored. Unless `patient`, give up when the
@@ -94,6 +99,10 @@ class OpenSelection(Selection):
     def pairs_of(self, keys: SeriesKeys) -> Sequence[bytes | None]:
         """Return the pairs of series, see `Selection`."""
         return self._stored.pairs_of(keys)
+
+    async def find_known(self, series: KnownSeries) -> Places | None:
+        """Return the places of matching series, see `Selection`."""
+        return await self._stored.find_known(series)
 
     async def read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
         """Read stored and open points, see `Selection`."""

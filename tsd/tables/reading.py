@@ -10,19 +10,24 @@ order of groups in answers.
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind, Widths
 from tsd.codec.points import Batch, Bool, Histogram, Int64, Points
 from tsd.store.cells import CellSigner
 from tsd.tables.filters import Filter
 from tsd.tables.quirks import OPENTSDB, Quirks
-from tsd.tables.writing import SeriesKey, SeriesKeys
+from tsd.tables.writing import KnownSeries, SeriesKey, SeriesKeys
 
 HOUR_S = 3600
 UNWANTED = -1  # the number of a series that does not match
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
+
+Places = NDArray[np.intp]
 
 
 class ScanRange(NamedTuple):
@@ -348,6 +353,11 @@ class Selection(Protocol):
     def pairs_of(self, keys: SeriesKeys) -> Sequence[bytes | None]:
         """Return the pairs of series, each None if the request cannot match it."""
         ...
+
+    async def find_known(self, series: KnownSeries) -> Places | None:  # noqa: ARG002
+        """Return the places of the matching ones among some series of the request's metric, without looking at each of
+        them. None: that is not faster, or not possible. Raises BadQuery, StoreError."""
+        return None
 
     async def read(
         self, span: ScanRange, take: Callable[[EncodedPage[PointPage]], Awaitable[None]], *, annotations: bool

@@ -6,9 +6,9 @@ them opaque in `SeriesKey`, and gets them back, joined, when it writes.
 `RollupBodies` and `HistogramBodies` check rollups and histograms whose members are separate, as in JSON bodies.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,9 @@ except ImportError:  # no C compiler at installation
 
     class KeyComposer:  # type: ignore[no-redef]
         """Replaces the compiled base class in type annotations."""
+
+
+T = TypeVar("T")
 
 
 class SeriesText(NamedTuple):
@@ -68,6 +71,27 @@ class SeriesKeys:
         bounds = self.bounds.tolist()
         for start, middle, end in zip(bounds[:-1:2], bounds[1::2], bounds[2::2], strict=True):
             yield SeriesKey(self.joined[start:middle], self.joined[middle:end])
+
+
+class KnownSeries:
+    """The series of one metric that have numbers, at one moment. Not changed once made."""
+
+    def __init__(self, numbers: Int32, keys: SeriesKeys) -> None:
+        """`keys` are those of the numbers, in order; a free number has none."""
+        self.numbers = numbers
+        self.keys = keys
+        self._views: dict[Hashable, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def view(self, key: Hashable, make: Callable[[SeriesKeys], T]) -> T:
+        """Return what `make` returns for the keys. It is made once for each `key`, which names it."""
+        if key not in self._views:
+            self._views.clear()  # a layout has one; another is of a metric that has another id now
+            self._views[key] = make(self.keys)
+        found: T = self._views[key]
+        return found
 
 
 class SeriesLookup(Protocol):

@@ -105,6 +105,54 @@ def test_evicted_series_leave_no_texts() -> None:
 
 
 @pytest.mark.parametrize("by_loop", [False, pytest.param(True, marks=needs_loop)])
+def test_known_series_are_those_of_the_metric(by_loop: bool) -> None:
+    table = SeriesTable(compiled=by_loop)
+    keys = [SeriesKey(b"m", b"%d" % at) for at in range(3)]
+    first = [enter(table, b"m", b"a=%d" % at, key) for at, key in enumerate(keys)]
+    known = table.known_series(b"m")
+    assert known is not None
+    assert (known.numbers.tolist(), list(known.keys)) == (first, keys)
+    enter(table, b"n", b"a=1", PARTS)
+    assert table.known_series(b"m") is known
+    late = enter(table, b"m", b"a=9")
+    unresolved = table.known_series(b"m")
+    assert unresolved is not None
+    assert unresolved.numbers.tolist() == [*first, late]
+    table.set_key(late, PARTS)
+    resolved = table.known_series(b"m")
+    assert resolved is not None
+    assert list(resolved.keys) == [*keys, PARTS]
+    absent = table.known_series(b"absent")
+    assert absent is not None
+    assert len(absent) == 0
+
+
+def test_known_series_change_with_a_reused_number() -> None:
+    table = SeriesTable()
+    enter(table, b"m", b"a=1", SeriesKey(b"m", b"1"))
+    before = table.known_series(b"m")
+    assert table.evict(before_s=1, held_since_s=1) == 1
+    enter(table, b"m", b"a=2", SeriesKey(b"m", b"2"))
+    after = table.known_series(b"m")
+    assert before is not None
+    assert after is not None
+    assert before.numbers.tolist() == after.numbers.tolist()
+    assert list(after.keys) == [SeriesKey(b"m", b"2")]
+
+
+def test_too_many_series_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "MAX_LISTED", 3)
+    table = SeriesTable()
+    for metric in (b"m", b"n"):
+        for at in range(2):
+            enter(table, metric, b"a=%d" % at, PARTS)
+        assert table.known_series(metric) is not None
+    for at in range(2, 4):
+        enter(table, b"m", b"a=%d" % at, PARTS)
+    assert table.known_series(b"m") is None
+
+
+@pytest.mark.parametrize("by_loop", [False, pytest.param(True, marks=needs_loop)])
 def test_longest_series_key_fits(by_loop: bool) -> None:
     """No series has longer ones: a setting of more tags than a row key has room for is refused at the start."""
     table = SeriesTable(compiled=by_loop)

@@ -50,8 +50,11 @@ class Readers:
         self.flushed.append(metric)
 
 
-async def answers(engine: QueryEngine, queries: Sequence[str] = QUERIES) -> list[object]:
-    found: list[object] = []
+Found = tuple[str, dict[str, str], list[int], list[float]]
+
+
+async def answers(engine: QueryEngine, queries: Sequence[str] = QUERIES) -> list[Found]:
+    found: list[Found] = []
     for m in queries:
         query = read_uri({"start": [str(BASE)], "end": [str(BASE + 10799)], "m": [m]}, NOW_MS)
         answer = await engine.run(query)
@@ -105,6 +108,37 @@ async def test_answers_with_open_hours_are_those_after_a_flush(tmp_path: Path, s
         assert parts.writer.held_points
         assert await parts.writer.flush()
         assert before == await answers(readers.stored)
+
+
+HOSTS = [f"h{at:02d}" for at in range(20)]
+FEW = (
+    "none:m{host=h03}",
+    "sum:m{host=literal_or(h03|h19)}",
+    "sum:m{}{host=regexp(h0[0-2])}",
+    "max:m{host=h07,rack=r1}",
+    "sum:m{}{host=not_literal_or(h01),rack=wildcard(*1)}",
+    "sum:m{host=literal_or(h03|h05|h06|h07|h08|h09)}",
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_few_of_many_open_series_are_answered_as_after_a_flush(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    held = Parts(tmp_path, await make_store(), hold_hours=True, memory_limit=8 << 20)
+    held.now_s = BASE + 3500
+    async with going(held) as parts:
+        readers = Readers(parts)
+        racks = [put(BASE, 0, host).decode() + f" rack=r{at % 2}" for at, host in enumerate(HOSTS)]
+        await parts.take(*map(str.encode, racks), put(BASE, 0, "h00"))
+        for _ in range(4):
+            await parts.take(*(put(BASE + rng.randrange(3600), at, rng.choice(HOSTS)) for at in range(3000)))
+            await parts.writer.flush_due()
+            assert await answers(readers.live, FEW[:1])  # whatever is packed by then
+        before = await answers(readers.live, FEW)
+        assert parts.writer.held_points
+        assert {m for m, *_ in before} >= {*FEW[:4], FEW[5]}
+        assert await parts.writer.flush()
+        assert before == await answers(readers.stored, FEW)
 
 
 async def test_deleting_query_deletes_points_of_open_hours(tmp_path: Path) -> None:

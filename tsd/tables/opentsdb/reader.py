@@ -5,14 +5,11 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
 from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import ANNOTATION, decode_annotation
-from tsd.codec.opentsdb.cell import COLUMN, MS_MARK
+from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Rollups
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, salts
-from tsd.codec.points import Int64
 from tsd.codec.putline import base_time
 from tsd.errors import CorruptRow, DamagedBlock
 from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, Store, scan
@@ -20,8 +17,9 @@ from tsd.store.capabilities import CellSignatures, ChangeFeed
 from tsd.store.cells import CellSigner
 from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.column_pages import ColumnPage, column_pages, columns_of_rows
-from tsd.tables.opentsdb.decode import Decoded, decode
+from tsd.tables.opentsdb.decode import decode
 from tsd.tables.opentsdb.delete import remove_rows
+from tsd.tables.opentsdb.known_series import known_table
 from tsd.tables.opentsdb.rollup_scan import read_rollups
 from tsd.tables.opentsdb.scan import (
     StoredPage,
@@ -38,6 +36,7 @@ from tsd.tables.opentsdb.scan import (
 from tsd.tables.opentsdb.selection import FilterResolver, FilterRules, ResolvedRequest, SeriesMatcher
 from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.opentsdb.series_table import TagTests
+from tsd.tables.opentsdb.stored_rows import StoredRows
 from tsd.tables.opentsdb.summary_cells import HistogramFormat, RollupColumns, decode_histograms
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.reading import (
@@ -49,6 +48,7 @@ from tsd.tables.reading import (
     HistogramSource,
     HourSource,
     OnChange,
+    Places,
     PointPage,
     RollupInterval,
     RollupPage,
@@ -61,10 +61,10 @@ from tsd.tables.reading import (
     SignedHour,
     TextSource,
 )
-from tsd.tables.writing import SeriesKeys
+from tsd.tables.writing import KnownSeries, SeriesKeys
 
 SIGNED_BYTES = 4 << 20  # of keys and columns per call that computes signatures
-ROW_SPAN_MS = 1 << 22  # range of offsets in a qualifier of milliseconds
+KNOWN_COST = 4  # finding the points of 1/4 of a metric's series takes as long as those of all
 TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 
 
@@ -77,105 +77,6 @@ class ReadRules(NamedTuple):
 
 
 DEFAULT_RULES = ReadRules()
-
-
-class StoredRows:
-    """The rows of a decoded page, for the result cache."""
-
-    def __init__(self, page: CellPage, decoded: Decoded, layout: Layout) -> None:
-        self._page = page
-        self._decoded = decoded
-        self._pairs_start = layout.pairs_start
-        self._base_at = layout.metric_end
-        self._cells: _CellSizes | None = None
-        self.complete = len(decoded.row_of) == len(page.keys)
-        self.plain = decoded.plain
-
-    @property
-    def first_s(self) -> int:
-        """Hour of the page's first row, matching or not."""
-        return self._base(self._page.keys[0])
-
-    @property
-    def last_s(self) -> int:
-        """Hour of the page's last row."""
-        return self._base(self._page.keys[-1])
-
-    def _base(self, key: bytes) -> int:
-        return int.from_bytes(key[self._base_at : self._pairs_start], "big")
-
-    @property
-    def bases_s(self) -> Int64:
-        """Hour of each row."""
-        return self._decoded.bases_ms // 1000
-
-    def series(self, rows: slice) -> list[bytes]:
-        """Return the tag pairs of each row."""
-        start = self._pairs_start
-        return [key[start:] for key in self._decoded.keys[rows]]
-
-    def sizes(self, rows: slice) -> Int64:
-        """Return the bytes of columns and values of each row."""
-        cells, part = self._sizes(), self._part(rows)
-        sizes = cells.columns[part] + cells.values[part]
-        found = np.bincount(self._decoded.row_of[part] - rows.start, sizes, rows.stop - rows.start)
-        return found.astype(np.int64)
-
-    def names_size(self, rows: slice) -> int:
-        """Return the bytes of keys and columns."""
-        return int(self._sizes().names[self._part(rows)].sum())
-
-    def sign(self, rows: slice, signing: CellSigner, newest_ms: int) -> bool:
-        """Add the cells of rows of one hour to signatures. Return False if a signature could miss a change, or is
-        larger than the cells."""
-        page, cells, part = self._page, self._sizes(), self._part(rows)
-        times_ms = np.array(page.times_ms[part], np.int64)
-        if times_ms.max() >= newest_ms or cells.values[part].sum() < cells.names[part].sum():
-            return False
-        # OpenTSDB can be configured to use a point's time as cell timestamp: a changed value then has the same
-        # timestamp.
-        base_ms = int(self._decoded.bases_ms[rows.start])
-        own = np.flatnonzero((times_ms >= base_ms) & (times_ms < base_ms + ROW_SPAN_MS)).tolist()
-        columns = page.columns[part]
-        if any(last_offset_ms(columns[at]) == times_ms[at] - base_ms for at in own):
-            return False
-        signing.add(page.keys[part], columns, cells.values[part], page.times_ms[part])
-        return True
-
-    def _part(self, rows: slice) -> slice:
-        """Return the slice of the page's cells that some rows have."""
-        return slice(*np.searchsorted(self._decoded.row_of, (rows.start, rows.stop)).tolist())
-
-    def _sizes(self) -> "_CellSizes":
-        if self._cells is None:
-            self._cells = _cell_sizes(self._page)
-        return self._cells
-
-
-class _CellSizes(NamedTuple):
-    """Bytes of a page's cells."""
-
-    names: Int64  # keys and columns
-    columns: Int64
-    values: Int64
-
-
-def _cell_sizes(page: CellPage) -> _CellSizes:
-    count = len(page.keys)
-    columns = np.fromiter(map(len, page.columns), np.int64, count)
-    values = np.fromiter(map(len, page.values), np.int64, count) - page.ahead
-    return _CellSizes(np.fromiter(map(len, page.keys), np.int64, count) + columns, columns, values)
-
-
-def last_offset_ms(column: bytes) -> int:
-    """Return the offset of the last point of a cell from its base time, in ms.
-
-    >>> last_offset_ms(b"t:" + bytes.fromhex("00130f93")), last_offset_ms(b"t:" + bytes.fromhex("f0000043"))
-    (249000, 1)
-    """
-    if column[len(COLUMN)] >= MS_MARK:
-        return (int.from_bytes(column[-4:], "big") & 0x0FFFFFC0) >> 6
-    return (int.from_bytes(column[-2:], "big") >> 4) * 1000
 
 
 OnDelete = Callable[[Sequence[bytes]], Awaitable[None]]  # keys of rows
@@ -230,6 +131,21 @@ class StoredSelection:
         if self._resolved.is_empty:
             return [None] * len(keys)
         return [key.tail if key.head[salt:] == metric else None for key in keys]
+
+    async def find_known(self, series: KnownSeries) -> Places | None:
+        """Return the places of matching series, see `Selection`."""
+        metric, layout = self._resolved.metric, self._table.layout
+        if (
+            metric is None
+            or self._resolved.impossible
+            or not (self._matcher.excludes or self._resolved.pairs is not None)
+        ):
+            return None
+        known = series.view(metric, lambda keys: known_table(keys, metric, layout))
+        if known is None:
+            return None
+        rows = await self._matcher.find(known.table)
+        return known.places[rows] if len(rows) * KNOWN_COST < len(series) else None
 
     async def read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
         """Read raw rows with scans. Raises StoreError and what `take` raises."""

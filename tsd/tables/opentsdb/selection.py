@@ -24,7 +24,6 @@ from tsd.tables.opentsdb.series_table import (
     FAILED,
     PASSED,
     UNTESTED,
-    Places,
     SeriesTable,
     TagColumn,
     TagTests,
@@ -32,7 +31,7 @@ from tsd.tables.opentsdb.series_table import (
 )
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.quirks import Quirks
-from tsd.tables.reading import UNWANTED, SeriesRequest
+from tsd.tables.reading import UNWANTED, Places, SeriesRequest
 
 _HEX = re.compile("[0-9a-fA-F]*")
 YIELD_NAMES = 16  # names tested between two trio checkpoints: a pattern may be slow
@@ -284,7 +283,8 @@ class SeriesMatcher:
 
         Names are tested once for each distinct tag value, and cached for later requests.
         """
-        assert self._listed is None  # these are known without a search
+        if self._resolved.pairs is not None:
+            return table.find(self._resolved.pairs)
         resolved, generation = self._resolved, self._uids.generation
         key = resolved.conditions, resolved.explicit, resolved.fuzzy, generation
         found = table.result(key)

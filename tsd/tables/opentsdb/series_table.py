@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from tsd.codec.names import Widths
 from tsd.codec.points import Bool, Int64
+from tsd.tables.reading import Places
 
-Places = NDArray[np.intp]
 Uint64 = NDArray[np.uint64]
 Joined = NDArray[np.bytes_]
 
+_NO_SERIES = np.empty(0, "S1")
 MAX_RESULTS = 64  # cached results of filters on one table
 MAX_RESULT_ROWS = 1_000_000  # series in all of them
 
@@ -128,6 +129,20 @@ class SeriesTable:
             size, joined = block.itemsize, block[own].tobytes()
             found += [joined[at : at + size] for at in range(0, len(joined), size)]
         return sorted(found)
+
+    def find(self, pairs: Iterable[bytes]) -> Places:
+        """Return the rows of those of some series that are in the table."""
+        found = []
+        by_size = {
+            block.itemsize: (start, block) for start, block in zip(self._starts.tolist(), self._blocks, strict=False)
+        }
+        for one in pairs:
+            start, block = by_size.get(len(one), (0, _NO_SERIES))
+            joined = np.frombuffer(one, f"S{len(one)}") if len(one) else _NO_SERIES
+            place = int(np.searchsorted(block, joined)[0]) if len(block) else 0
+            if place < len(block) and block[place] == joined[0]:
+                found.append(start + place)
+        return np.array(found, np.intp)
 
     def result(self, key: Hashable) -> Places | None:
         """Return the rows that `remember` got for the same key."""
