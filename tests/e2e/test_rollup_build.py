@@ -45,6 +45,10 @@ def lines(metric: str, days: int = DAYS) -> list[str]:
     ]
 
 
+POINTS = 10 * len(lines("m"))
+CELLS = 10 * 3 * DAYS * 25 * 4
+
+
 def answer(served: Served, query: str, usage: str) -> Any:
     function, rest = query.split(":", 1)
     spec, metric = rest.split(":", 1)
@@ -80,9 +84,7 @@ def test_built_rollups_answer_like_raw_points(tsd: Tsd) -> None:
         assert differing(served) == QUERIES
     done = tsd.run("rollup", "build", "--json")
     assert (done.status, done.err) == (0, "")
-    points = 10 * len(lines("m"))
-    cells = 10 * 3 * DAYS * 25 * 4
-    assert json.loads(done.out) == {"points": points, "cells": cells, "warnings": 0}
+    assert json.loads(done.out) == {"points": POINTS, "cells": CELLS, "warnings": 0}
     with tsd.serve() as served:
         assert differing(served) == []
         late = f"put m7 {START_S + 450} 1000000 host=h1\n"
@@ -94,17 +96,55 @@ def test_built_rollups_answer_like_raw_points(tsd: Tsd) -> None:
 
 
 def test_killed_build_resumes(tsd: Tsd) -> None:
-    whole = tsd.run("rollup", "build", "--checkpoint", str(tsd.folder / "other.json"), "--json")
-    with tsd.popen("rollup", "build", "--pause", "1000000") as process:
-        checkpoint = tsd.folder / "rollup.json"
-        until(checkpoint.exists, "a checkpoint")
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    checkpoint = tsd.folder / "rollup.json"
+    saved = ""
+    for pause in ("1000000", "20"):
+        with tsd.popen("rollup", "build", "--pause", pause) as process:
+            until(lambda: checkpoint.exists() and checkpoint.read_text() != saved, "a later checkpoint")  # noqa: B023
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        saved = checkpoint.read_text()
     resumed = tsd.run("rollup", "build", "--json")
     assert resumed.status == 0
     assert "resuming" in resumed.err
     assert not checkpoint.exists()
-    assert json.loads(resumed.out) == json.loads(whole.out)
+    assert json.loads(resumed.out) == {"points": POINTS, "cells": CELLS, "warnings": 0}
+    with tsd.serve() as served:
+        assert differing(served) == []
+
+
+def test_killed_daemon_completes_its_rollups(tsd: Tsd) -> None:
+    building = tsd.but({"tsd.rollups.build": "true"})
+    progress = tsd.folder / "rollups.json"
+    with building.serve() as served:
+        until(progress.exists, "a build has begun")
+        served.kill()
+    with building.serve() as served:
+        until(lambda: served.stats()["rollups.cells"] > 0, "a part is built")
+        served.kill()
+    with building.serve() as served:
+        _await_rollups(served)
+        assert served.send_lines(f"put m7 {START_S + 450} 1000000 host=h1\n".encode()) == b"synced 1\n"
+        served.kill()
+    with building.serve() as served:
+        served.flush()
+    with building.serve() as served:
+        _await_rollups(served)
+        assert differing(served) == []
+        [group] = answer(served, "sum:1d-max:m7{host=h1}", "rollup_nofallback")
+        assert group["dps"][str(START_S)] == 1000000
+
+
+def _await_rollups(served: Served) -> None:
+    """Wait until the rollups of all stored points are complete."""
+
+    def complete() -> bool:
+        stats = served.stats()
+        return stats["rollups.late"] == 0 and all(
+            stats[f"rollups.complete interval={name}"] > START_S + DAYS * DAY_S for name in ("1h", "1d")
+        )
+
+    until(complete, "complete rollups")
 
 
 def test_build_says_what_it_cannot_do(tsd: Tsd, tmp_path: Path) -> None:

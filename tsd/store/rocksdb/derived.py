@@ -102,7 +102,7 @@ def _read(at: RdictIter, prefix: bytes, kinds: bytes) -> dict[bytes, bytes] | No
 
 def drop(batch: WriteBatch, family: DerivedFamily, rows: Iterable[bytes]) -> None:
     """Add the removal of the values that depend on some rows to a batch."""
-    for prefix in {row[: family.width] for row in rows}:
+    for prefix in {row[: family.width] for row in set(rows)}:
         batch.delete(prefix, family.handle)
 
 

@@ -1,4 +1,9 @@
-"""Background task of a daemon that writes rollups of hours and days that are over, and again where late points came."""
+"""Background task of a daemon that writes rollups of hours and days that are over, and again where late points came.
+
+It reads the stored points of an hour back, and does not add them up as they are stored. Only the store has all of them
+after a crash, with those of other writers and imports, and counts a time once that was sent twice in two windows. So
+there is one way for new, late and past points. Of the CPU of a build, reading and decoding are about half.
+"""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
@@ -20,6 +25,7 @@ from tsd.tables.writing import SeriesLookup
 log = LazyLogger(__name__)
 
 CLOSED_S = 300  # after the end of an interval: most of its points are stored by then
+FIRST_ROUND_S = 2.0  # after a start: a crash may have left rollups that are due
 ROUND_S = 60.0  # between two rounds; also after an error
 SAVE_S = 10.0  # shortest interval between saves of the position of a pass
 DAEMON_PAUSE_RATIO = 1.0  # a pause after each part of a build, as long as it took
@@ -101,12 +107,13 @@ class RollupTask:
 
     async def run(self) -> None:
         """Build what is due, each minute, until cancelled."""
+        await trio.sleep(FIRST_ROUND_S)
         while True:
-            await trio.sleep(ROUND_S)
             try:
                 await self.round()
             except (StoreError, OSError) as error:
                 log.warning("rollups.delayed", error=str(error))
+            await trio.sleep(ROUND_S)
 
     async def round(self) -> None:
         """Build what is due. Raise StoreError, OSError."""
