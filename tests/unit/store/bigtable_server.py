@@ -1,5 +1,6 @@
 """A server of Bigtable's protocol that gives scripted answers, for what the emulator never does."""
 
+import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -112,3 +113,8 @@ def cell_chunk(
 def verdict(index: int, code: int = 0, message: str = "") -> bytes:
     """An entry as a field of MutateRowsResponse."""
     return chunk(1, number(1, index) + chunk(2, number(1, code) + chunk(2, message.encode())))
+
+
+def rate_limit(factor: float, *, period_s: int = 0) -> bytes:
+    """A RateLimitInfo as a field of MutateRowsResponse."""
+    return chunk(3, chunk(1, number(1, period_s)) + b"\x11" + struct.pack("<d", factor))

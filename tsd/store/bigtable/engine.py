@@ -35,7 +35,16 @@ from tsd.store import (
 )
 from tsd.store.bigtable import messages
 from tsd.store.bigtable.chunks import RowReader
-from tsd.store.bigtable.session import ALREADY_EXISTS, UNAVAILABLE, Caller, CallError, Contact, Session
+from tsd.store.bigtable.rate_limit import RateLimit, RateLimitInfo
+from tsd.store.bigtable.session import (
+    ALREADY_EXISTS,
+    RESOURCE_EXHAUSTED,
+    UNAVAILABLE,
+    Caller,
+    CallError,
+    Contact,
+    Session,
+)
 from tsd.store.bigtable.versions import LONGEST_KEY, LONGEST_QUALIFIER, MOST_FILTER, BigtableVersions
 from tsd.store.retry import run_bounded
 from tsd.store.rules import check_column, check_row, whole_rows
@@ -96,6 +105,7 @@ class BigtableStore:
         self._caller = Caller(contact, connect, self._count)
         self._clock_ms = clock_ms
         self._last_ms = 0
+        self._rate_limit = RateLimit()
         self._expected = expected
         self.versioned_cells: VersionedCells | None = BigtableVersions(self)
 
@@ -397,11 +407,18 @@ class BigtableStore:
         async def attempt(session: Session, left_s: float) -> None:
             nonlocal pending
             verdicts: dict[int, messages.Status] = {}
+            asked: list[RateLimitInfo] = []
 
             def take(message: bytes) -> bool:
                 verdicts.update((status.entry, status) for status in messages.statuses(message))
+                if (info := messages.rate_limit_of(message)) is not None:
+                    asked.append(info)
                 return False
 
+            begin_s = trio.current_time()
+            if not await self._rate_limit.wait(left_s):
+                raise CallError(RESOURCE_EXHAUSTED, f"it asks for {self._rate_limit.per_s:.1f} requests a second")
+            left_s -= trio.current_time() - begin_s
             request = messages.mutate_rows(self._name(table), self._profile, pending)
             try:
                 await session.stream(f"{DATA}MutateRows", request, self._params(table), left_s, take)
@@ -409,6 +426,8 @@ class BigtableStore:
                 done = {index for index, status in verdicts.items() if status.code == 0}
                 failed = [CallError(status.code, status.message) for status in verdicts.values() if status.code]
                 pending = [entry for index, entry in enumerate(pending) if index not in done]
+                for info in asked:
+                    self._rate_limit.follow(info)
             for error in failed:
                 if not (error.is_passing or error.is_busy):
                     raise error

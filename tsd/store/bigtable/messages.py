@@ -6,8 +6,10 @@ A column is `family:qualifier`. Times are in microseconds since 1970, in whole m
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
+from struct import Struct
 from typing import NamedTuple
 
+from tsd.store.bigtable.rate_limit import RateLimitInfo
 from tsd.store.bigtable.wire import chunk, fields, number, signed, varint
 from tsd.store.cells import Cell, Family, Put
 from tsd.store.versions import VersionPut
@@ -15,6 +17,7 @@ from tsd.store.versions import VersionPut
 MS = 1000  # microseconds of a millisecond
 NEWEST = number(12, 1)  # filter: one cell per column
 
+_DOUBLE = Struct("<d")
 _SET_FAMILY, _SET_QUALIFIER, _SET_TIME, _SET_VALUE = b"\x0a", b"\x12", b"\x18", b"\x22"
 
 
@@ -256,6 +259,19 @@ def statuses(answer: bytes) -> Iterator[Status]:
                     elif part == 2:
                         message = text.decode(errors="replace")
         yield Status(index, code, message)
+
+
+def rate_limit_of(answer: bytes) -> RateLimitInfo | None:
+    """Return what a MutateRowsResponse asks for, None: nothing."""
+    info = _only(answer, 3)
+    if not info:
+        return None
+    factor = 1.0
+    for field, value, _ in fields(info):
+        if field == 2:
+            (factor,) = _DOUBLE.unpack(value.to_bytes(_DOUBLE.size, "little"))
+    period = {field: value for field, value, _ in fields(_only(info, 1))}  # seconds and nanoseconds
+    return RateLimitInfo(period.get(1, 0) + period.get(2, 0) / 1e9, factor)
 
 
 def is_matched(answer: bytes) -> bool:

@@ -4,6 +4,7 @@ Calls with one answer are futures that wake their task; a stream is read in one 
 cancels its call.
 """
 
+import base64
 import itertools
 import math
 from collections import deque
@@ -34,6 +35,8 @@ CALLS = 100  # a connection carries as many at once
 STREAMS = 16  # threads
 CLOSED = "the connection did not answer, and is closed"
 RETRY_INFO = b"google.rpc.RetryInfo"
+# FeatureFlags: mutate_rows_rate_limit, mutate_rows_rate_limit2 and retry_info are true.
+FEATURES = ("bigtable-features", base64.urlsafe_b64encode(b"\x18\x01\x28\x01\x38\x01").decode())
 
 
 class Credentials(Protocol):
@@ -202,7 +205,7 @@ def _begun(begin: Callable[[], Any]) -> Any:
 
 
 def _metadata(params: str) -> tuple[tuple[str, str], ...]:
-    return (("x-goog-request-params", params),)
+    return (("x-goog-request-params", params), FEATURES)
 
 
 def failure(error: Any) -> CallError:
