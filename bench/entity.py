@@ -1,7 +1,8 @@
 """Tables of entities: what they cost a point, and what reads take, next to queries of an OpenTSDB on the same HBase.
 
 One data set is an hour of some machines with many metrics each, the other the newest values of many machines. Both are
-in a past hour, so all points are in the store.
+in a past hour, so all points are in the store. A loop of additions tells how fast a core is; the same lines without
+entities tell what the tables add.
 """
 
 import http.client
@@ -36,7 +37,9 @@ START_S = 1_700_002_800  # the start of an hour
 HOUR_S = 3600
 NEWEST_METRICS = 10
 BATCH_LINES = 20_000
-WARM_UPS = 20
+ADDITIONS = 20_000_000
+WARM_UPS = 5  # fewer before slow reads
+COMPARED_MACHINES = 100  # whose lines are also sent without entities
 
 
 class Size(NamedTuple):
@@ -92,9 +95,9 @@ class Client:
         return body
 
 
-def timed(call: Callable[[], object], rounds: int) -> list[float]:
+def timed(call: Callable[[], object], rounds: int, warm_ups: int = WARM_UPS) -> list[float]:
     """Return how long calls take, in ms, after some that are not counted."""
-    for _ in range(WARM_UPS):
+    for _ in range(warm_ups):
         call()
     taken = []
     for _ in range(rounds):
@@ -115,7 +118,7 @@ def reads(daemon: Daemon, size: Size, rounds: int) -> dict[str, list[float]]:
     assert [len(entity["series"]) for entity in entities] == [NEWEST_METRICS] * size.inventory
     return {
         "all series of one machine": timed(lambda: client.get(one), rounds),
-        "newest values": timed(lambda: client.get(newest), max(rounds // 5, 3)),
+        "newest values": timed(lambda: client.get(newest), max(rounds // 5, 3), 1),
     }
 
 
@@ -130,8 +133,8 @@ def queries(port: int, size: Size, rounds: int) -> dict[str, list[float]]:
     every = span + "".join(f"&m=sum:sys.m{metric:03d}{host}" for metric in range(size.metrics))
     assert len(json.loads(client.get(every))) == size.metrics
     return {
-        "all series of one machine": timed(lambda: [client.get(path) for path in paths], rounds),
-        "the same in one request": timed(lambda: client.get(every), rounds),
+        "all series of one machine": timed(lambda: [client.get(path) for path in paths], max(rounds // 5, 3), 1),
+        "the same in one request": timed(lambda: client.get(every), max(rounds // 5, 3), 1),
     }
 
 
@@ -211,6 +214,22 @@ async def _costs(folder: Path, size: Size) -> dict[str, float]:
     }
 
 
+def additions_s() -> float:
+    """Return the CPU time of a loop of additions in Python, in s."""
+    begun, total = time.process_time(), 0
+    for number in range(ADDITIONS):
+        total += number
+    return time.process_time() - begun
+
+
+def _stored_us(folder: Path, settings: dict[str, str], size: Size) -> float:
+    """Return the daemon's CPU time for a point, from the line to the store, in us."""
+    with serving(folder, settings) as daemon:
+        before = daemon.usage()
+        send(daemon, size)
+        return (daemon.usage().cpu_s - before.cpu_s) * 1e6 / sum(1 for _ in lines(size))
+
+
 async def _create(settings: dict[str, str]) -> None:
     config, _ = read_config(Given("benchmark", key, value) for key, value in settings.items())
     async with opened_store(config) as store:
@@ -223,7 +242,12 @@ def entity(size: Size, hbase_machines: int, rounds: int) -> None:
     taken: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
+        speed_s = additions_s()
         costs = trio.run(_costs, folder / "costs", size._replace(machines=min(size.machines, 200)))
+        compared = size._replace(machines=min(size.machines, COMPARED_MACHINES), inventory=0)
+        without = {"tsd.core.auto_create_metrics": "true"}
+        costs["line to store, without entities"] = _stored_us(folder / "without", without, compared)
+        costs["line to store, with entities"] = _stored_us(folder / "with", entities, compared)
         with serving(folder / "embedded", entities) as daemon:
             send(daemon, size)
             taken["tsd, embedded"] = reads(daemon, size, rounds)
@@ -240,10 +264,13 @@ def entity(size: Size, hbase_machines: int, rounds: int) -> None:
                 taken["tsd, HBase"] = reads(daemon, few, rounds)
             peer = stack.enter_context(running_opentsdb(folder / "opentsdb", base, settings))
             taken["OpenTSDB, HBase"] = queries(peer.port, few, rounds)
-    publish("entity", _report(size, hbase_machines, costs, taken), {"costs": costs, "taken": taken})
+    figures = {"costs": costs, "taken": taken, "additions_s": speed_s}
+    publish("entity", _report(size, hbase_machines, costs, taken, speed_s), figures)
 
 
-def _report(size: Size, few: int, costs: dict[str, float], taken: dict[str, dict[str, list[float]]]) -> str:
+def _report(
+    size: Size, few: int, costs: dict[str, float], taken: dict[str, dict[str, list[float]]], speed_s: float
+) -> str:
     names = list(dict.fromkeys(name for found in taken.values() for name in found))
     rows: list[Sequence[str]] = [
         [name, *(spread(found[name], 1) if name in found else "" for found in taken.values())] for name in names
@@ -257,6 +284,7 @@ def _report(size: Size, few: int, costs: dict[str, float], taken: dict[str, dict
     shown = table(["µs of CPU a point", ""], [[name, f"{cost:.2f}"] for name, cost in costs.items()])
     return (
         f"{size.machines:,} machines (on HBase {few}) with {size.metrics} metrics, a point every {size.step_s} s for "
-        f"an hour; {size.inventory:,} machines with {NEWEST_METRICS} newest values, warm; {machine()}.\n\n"
+        f"an hour; {size.inventory:,} machines with {NEWEST_METRICS} newest values, warm; {machine()}; "
+        f"{ADDITIONS:,} additions in Python take {speed_s:.1f} s of CPU.\n\n"
         f"{text}\n{shown}"
     )

@@ -20,7 +20,7 @@ import numpy as np
 import trio
 
 from tsd.codec.points import Columns, Int32, no_columns
-from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreError
+from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreDown, StoreError
 from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, LineCounts
 from tsd.ingest.journal.journal import Journal, Segment
 from tsd.ingest.lines import POINT_BYTES
@@ -453,14 +453,22 @@ class Writer:
         """Return the points of series that are not stored, see `OpenSeriesSource`."""
         if not len(numbers):
             return no_columns()
-        if self._parts_with(None) is None:
-            await self.flush_due()
-        while (parts := self._parts_with(None)) is not None:
+        while True:
+            parts = self._parts_with(None)
+            if parts is None:
+                await self._write_unread()
+                continue
             evicted = self._evicted
             columns = await trio.to_thread.run_sync(points_of_series, numbers, parts)
             if evicted == self._evicted:  # else numbers may have been reused during the search
                 return columns
-        return no_columns()
+
+    async def _write_unread(self) -> None:
+        """Write points that are only in the journal. Raise StoreDown if they cannot be written."""
+        await trio.lowlevel.checkpoint()
+        if not await self.flush_due():
+            reason = self.trouble or self._journal.trouble
+            raise StoreDown(f"points that only the journal has cannot be written to the store now: {reason}")
 
     def _parts_with(self, metric: bytes | None) -> list[Columns | PackedPoints] | None:
         """Return all points that are not stored, those of one hour in order of arrival. None: some are only in the

@@ -33,7 +33,8 @@ class OpenSeriesSource(Protocol):
     """Accepted points that the store lacks, by the numbers of their series."""
 
     async def open_series(self, numbers: Int32) -> Columns:
-        """Return the points of series, those of each in order of arrival. What memory lacks is written first."""
+        """Return the points of series, those of each in order of arrival. What memory lacks is written first.
+        Raise StoreDown if it cannot be."""
         ...
 
 

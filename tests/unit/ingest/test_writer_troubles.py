@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import trio
 
@@ -13,7 +14,7 @@ from tests.unit.ingest.parts import BASE, SERIES, Parts, going, line, make_store
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_counter, id_column
 from tsd.codec.putline import NameRules
-from tsd.errors import BadLine
+from tsd.errors import BadLine, StoreDown
 from tsd.ingest.journal.journal import Segment
 from tsd.ingest.journal.segment import Block, Damage
 from tsd.ingest.series import Validator
@@ -173,6 +174,21 @@ async def test_lines_of_a_removed_segment_are_counted_as_damaged(tmp_path: Path)
         assert await parts.writer.flush()
         assert parts.ledger.refused == {"journal_damaged": 1}
         assert await parts.stored() == {(SERIES, (BASE + 1) * 1000): 2}
+
+
+async def test_reads_of_series_fail_while_only_the_journal_has_their_points(tmp_path: Path) -> None:
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        numbers = np.arange(1, dtype=np.int32)
+        parts.store.always = Fault.REFUSED
+        await parts.take(line(0, 1))
+        assert len((await parts.writer.open_series(numbers)).series) == 1
+        parts.writer.seal()
+        parts.window().drop()
+        with pytest.raises(StoreDown, match="journal"):
+            await parts.writer.open_series(numbers)
+        parts.store.always = Fault.NONE
+        await until(lambda: parts.ledger.stored == 1, trio.lowlevel.checkpoint)
+        assert len((await parts.writer.open_series(numbers)).series) == 0
 
 
 @layouts.opentsdb_only
