@@ -42,7 +42,8 @@ from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.tables.entities import METADATA_METRIC, POINTS_END_MS, Entities, Entity
 
 CONCURRENT_READS = 4  # rows that are read at a time: their memory counts once they are read
-PAGE_ENTITIES = 200  # of one call of the store
+PAGE_ENTITIES = 200  # with their series, of one call of the store
+PAGE_NEWEST = 500  # with their newest values
 PAGE_SHARE = 8  # a page of many entities ends once it takes 1/8 of the memory of queries
 STORED_BYTES = 18  # of a point in the store, with its time
 
@@ -183,7 +184,7 @@ class EntityEndpoint:
         at: bytes | None = wanted.first
         stop = prefix_stop(wanted.prefix)
         while at is not None:
-            page = await self._entities.newest(at, stop, limit=PAGE_ENTITIES)
+            page = await self._entities.newest(at, stop, limit=PAGE_NEWEST)
             at = page.next_start
             kept += await workers.run(partial(choose, page.entities, wanted))
             if wanted.metric is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -27,6 +28,7 @@ DEFAULT_START = "1d-ago"
 POINT_BYTES = 250  # of a point while its answer is made: a cell, numbers and JSON
 ENTITY_POINTS = 4  # an entity without its values takes the memory of so many points
 CHUNK_BYTES = 64 << 10
+CACHED_HEADS = 50_000
 
 Points = list[tuple[int, int | float]]
 
@@ -267,27 +269,31 @@ def _series(found: Entity) -> Iterator[bytes]:
     """Yield the JSON of each series."""
     for series, points in found.series.items():
         dps = {str(time_ms): value for time_ms, value in points}
-        yield msgspec.json.encode({**_names(series.metric, series.tags), "dps": dps})
+        yield b'%b,"dps":%b}' % (_head(*series), msgspec.json.encode(dps))
 
 
 def inventory_chunks(kept: Sequence[Kept], next_name: bytes | None) -> Iterator[bytes]:
     """Yield the JSON of newest values."""
+    head = msgspec.json.encode({"next": None if next_name is None else next_name.decode("latin-1")})
+    yield from _joined(head[:-1] + b',"entities":[', (_newest(one.entity) for one in kept))
+
+
+def _newest(entity: Entity) -> bytes:
+    """Return the JSON of an entity's newest values."""
     encode = msgspec.json.encode
-    head = encode({"next": None if next_name is None else next_name.decode("latin-1")})
-    yield from _joined(head[:-1] + b',"entities":[', (encode(_newest(one.entity)) for one in kept))
-
-
-def _newest(entity: Entity) -> dict[str, object]:
     shown = [
-        {**_names(series.metric, series.tags), "timestamp": points[-1][0], "value": points[-1][1]}
+        b'%b,"timestamp":%d,"value":%b}' % (_head(*series), points[-1][0], encode(points[-1][1]))
         for series, points in entity.series.items()
     ]
-    return {"entity": entity.name.decode("latin-1"), "series": shown}
+    name = encode({"entity": entity.name.decode("latin-1")})
+    return b'%b,"series":[%b]}' % (name[:-1], b",".join(shown))
 
 
-def _names(metric: bytes, pairs: Tags) -> dict[str, object]:
+@lru_cache(CACHED_HEADS)
+def _head(metric: bytes, pairs: Tags) -> bytes:
+    """Return the JSON of a series' names, without its end; many entities have the same."""
     tags = {tagk.decode("latin-1"): tagv.decode("latin-1") for tagk, tagv in pairs}
-    return {"metric": metric.decode("latin-1"), "tags": tags}
+    return msgspec.json.encode({"metric": metric.decode("latin-1"), "tags": tags})[:-1]
 
 
 def _joined(head: bytes, shown: Iterator[bytes]) -> Iterator[bytes]:

@@ -8,9 +8,9 @@ each of them, with the cell's value. Those that keep all have chunks: see `tsd.s
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise
 from operator import attrgetter
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import trio
@@ -49,6 +49,7 @@ SLICE_HOURS = 4096  # of columns that are encoded at once
 CHUNK_CELLS = 1000  # read between two checkpoints: about a millisecond
 CELLS_OF_CHUNK = 10  # a chunk takes the time of so many cells
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
+COLUMN_END = len(ROW_END) + TIME_BYTES  # bytes of a key after the column
 AFTER = b"\xff"  # instead of a time: sorts after all versions of a column
 
 
@@ -121,6 +122,19 @@ class _Gathered:
             self._lengths.append(lengths)
             self._values.append(values)
 
+    def add_entries(self, places: Sequence[tuple[bytes, bytes]], entries: Sequence[tuple[bytes, bytes]]) -> None:
+        """Add columns with one version each. `entries` are keys and values, those of the places first."""
+        self._end_some()
+        count = len(places)
+        self.places += places
+        self._counts += [1] * count
+        times = np.frombuffer(b"".join([key[-TIME_BYTES:] for key, _ in entries[:count]]), ">i8")
+        values = [value for _, value in entries[:count]]
+        self._times.append(END_MS - 1 - times.astype(np.int64))
+        self._lengths.append(np.array(list(map(len, values)), np.int64))
+        self._values += values
+        self.grow(VERSION_BYTES * count + sum(map(len, values)))
+
     def _end_some(self) -> None:
         times, lengths = self._some
         if times:
@@ -155,6 +169,7 @@ class VersionView:
         self._translated = translated
         self._families = families
         self._read = 0  # cells, since the start
+        self._rows = rows
         self._at = rows.iter(self._options)
 
     def times(self, row: bytes, column: bytes) -> list[int]:
@@ -195,6 +210,8 @@ class VersionView:
     def page(self, start: bytes, limit: int, wanted: Wanted, found: _Gathered) -> Generator[None, None, VersionPage]:
         """Return up to `limit` rows with wanted versions from `start` on. The page ends early with the row that brings
         it to PAGE_BYTES."""
+        if wanted == ALL and set(self._families.values()) == {1}:
+            return (yield from self._page_of_newest(start, limit, found))
         rows = 0
         self._at.seek(row_prefix(start))
         while self._at.valid():
@@ -206,6 +223,30 @@ class VersionView:
             rows += len(found.places) > before
         self._check()
         return VersionPage(found.columns(), None)
+
+    def _page_of_newest(self, start: bytes, limit: int, found: _Gathered) -> Generator[None, None, VersionPage]:
+        """Do the same for a table that keeps one version of each column. Each entry is one place."""
+        with self._translated():
+            entries = self._rows.items(from_key=row_prefix(start), read_opt=self._options)
+        rows, cut, row, prefix, key = 0, 0, b"", row_prefix(b""), row_prefix(start)  # no key starts with the prefix
+        while True:
+            with self._translated():
+                part = cast(list[tuple[bytes, bytes]], list(islice(entries, CHUNK_CELLS)))
+            if not part:
+                self._at.seek(key + b"\0")  # `items` ends without an error at a damaged block
+                self._check()
+                return VersionPage(found.columns(), None)
+            places: list[tuple[bytes, bytes]] = []
+            for key, _ in part:
+                if not key.startswith(prefix):
+                    row, prefix = split_key(key)
+                    if rows >= limit or found.size >= PAGE_BYTES:
+                        found.add_entries(places, part)
+                        return VersionPage(found.columns(), row)
+                    rows, cut = rows + 1, len(prefix)
+                places.append((row, key[cut:-COLUMN_END].replace(ESCAPED_ZERO, b"\0")))
+            found.add_entries(places, part)
+            yield
 
     def _row(self, row: bytes, prefix: bytes, wanted: Wanted, found: _Gathered) -> Generator[None, None, None]:
         """Add the wanted versions of the row whose keys start with `prefix`. The iterator is at its first key, and

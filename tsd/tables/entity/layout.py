@@ -19,7 +19,8 @@ def with_entities(
 ) -> Tables:
     """Return a layout's tables whose writer also writes those of entities. `required`: the store does not make them."""
     newest = NewestValues(config.entity_tag.encode("latin-1"))
-    entities = EntityTables(cells, newest, make_expiry(config, now_ms).is_kept)
+    expiry = make_expiry(config, now_ms)
+    entities = EntityTables(cells, newest, expiry.is_kept if expiry.ages_s else None)
     names = (ENTITIES.name, NEWEST.name) if required else ()
     return replace(
         tables,

@@ -54,6 +54,7 @@ class NewestValues:
             np.zeros(INITIAL_ROOM, np.uint8),
             np.zeros(INITIAL_ROOM, np.int64),
         )
+        self._unstored = bytearray(INITIAL_ROOM)  # 1 for series whose newest point is not in the table yet
         self._places: dict[int, Place] = {}
         self._entities: dict[bytes, dict[int, bytes]] = {}  # columns by entity and number; some may be the same
         self._names: list[bytes] | None = None  # of the entities, sorted; None: not sorted yet
@@ -105,6 +106,13 @@ class NewestValues:
         points.instants[chosen] = newest.points.instants[newer]
         points.flags[chosen] = newest.points.flags[newer]
         points.bits[chosen] = newest.points.bits[newer]
+        np.frombuffer(self._unstored, np.uint8)[chosen] = 1
+
+    def mark_stored(self, points: Columns) -> None:
+        """Note that newest points are in the table, unless newer ones came meanwhile."""
+        same = self._points.instants[points.series] == points.instants
+        same &= self._points.bits[points.series] == points.bits
+        np.frombuffer(self._unstored, np.uint8)[points.series[same]] = 0
 
     def _add_place(self, number: int, place: Place) -> None:
         self._places[number] = place
@@ -132,6 +140,7 @@ class NewestValues:
         room = max(2 * old, size)
         more = room - old
         self._generations = np.concatenate([self._generations, np.zeros(more, np.int64)])
+        self._unstored = self._unstored + bytes(more)
         self._points = Columns(
             np.arange(room, dtype=np.int32),
             np.concatenate([self._points.instants, np.full(more, -1, np.int64)]),
@@ -155,6 +164,11 @@ class NewestValues:
     def of_entity(self, name: bytes) -> dict[int, bytes]:
         """Return the columns of an entity's series by their numbers."""
         return self._entities.get(name, {})
+
+    def unstored_of(self, name: bytes) -> dict[int, bytes]:
+        """Return the columns of those series of an entity whose newest points are not in the table yet."""
+        unstored = self._unstored
+        return {number: column for number, column in self.of_entity(name).items() if unstored[number]}
 
     def names(self, start: bytes, stop: bytes | None) -> Iterator[bytes]:
         """Yield the names of entities from `start` to before `stop`."""

@@ -57,10 +57,10 @@ class EntityTables(Entities):
         self,
         cells: VersionedCells,
         newest: NewestValues | None = None,
-        is_kept: Callable[[bytes, int], bool] = lambda _metric, _time_ms: True,
+        is_kept: Callable[[bytes, int], bool] | None = None,
     ) -> None:
         """`newest`: newest values that may not be stored yet. `is_kept`: whether a point of a metric at a time in
-        ms has not expired."""
+        ms has not expired. None: all are kept."""
         self._cells = cells
         self._newest = newest
         self._is_kept = is_kept
@@ -209,14 +209,17 @@ class EntityTables(Entities):
         merged = sorted({*stored, *islice(self._newest.names(start, end), limit + 1)})
         names, more = merged[:limit], merged[limit:]
         newer = await self._in_memory(names)
-        entities = (_later(stored.get(name), newer.get(name)) for name in names)
+        entities = [_later(stored.get(name), newer.get(name)) for name in names if name in stored or name in newer]
         return EntityPage(self._unexpired(entities), more[0] if more else page.next_start)
 
     def _unexpired(self, entities: Iterable[Entity]) -> list[Entity]:
         """Return the entities with newest values that have not expired: those in memory outlive their points."""
+        is_kept = self._is_kept
+        if is_kept is None:
+            return list(entities)
         found: list[Entity] = []
         for entity in entities:
-            gone = [one for one, points in entity.series.items() if not self._is_kept(one.metric, points[-1][0])]
+            gone = [one for one, points in entity.series.items() if not is_kept(one.metric, points[-1][0])]
             if not gone:
                 found.append(entity)
             elif len(gone) < len(entity.series):
@@ -251,7 +254,7 @@ class EntityTables(Entities):
         assert self._newest is not None
         places = []
         for name in names:
-            numbers = self._newest.of_entity(name)
+            numbers = self._newest.unstored_of(name)
             if columns is not None:
                 numbers = {number: column for number, column in numbers.items() if column in columns}
             if numbers:

@@ -78,3 +78,4 @@ class EntityWriter(PointWriter):
             part = chosen[at : at + SLICE]
             newest, some = self._newest.points(part), {number: places[number] for number in part.tolist()}
             await self._cells.put_columns(NEWEST.name, await trio.to_thread.run_sync(encode, newest, some))
+            self._newest.mark_stored(newest)
