@@ -135,7 +135,7 @@ def test_rollups_answered_as_by_opentsdb(
         daemon.flush()
         for start, end in RANGES:
             for query in QUERIES + OF_HISTOGRAMS:
-                path = f"/api/query?start={START_S + start}&end={START_S + end}&show_tsuids&m={quote(query)}"
+                path = f"/api/query?start={START_S + start}&end={START_S + end}&show_tsuids&show_query&m={quote(query)}"
                 there, here = get(peer.port, path), get(daemon.port, path)
                 torn = salted and query in OF_HISTOGRAMS
                 if torn and query.startswith("none:"):

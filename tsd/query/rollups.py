@@ -174,8 +174,7 @@ class RollupQuery(NamedTuple):
         count = len(series.pairs)
         finish = partial(points.finish, count)
         found = finish() if points.size(count) <= SMALL else await budget.workers.run(finish)
-        table = self.rollups.table(cells.interval, pre_aggregated=pre_aggregated)
-        return Collected(found, points.counts(count), {}, read, table, scan)
+        return Collected(found, points.counts(count), {}, read, cells.interval.name, scan)
 
 
 class CompletePart(NamedTuple):

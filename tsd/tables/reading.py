@@ -221,10 +221,6 @@ class RollupSource(Protocol):
         """Return whether an aggregator has cells."""
         ...
 
-    def table(self, interval: RollupInterval, *, pre_aggregated: bool) -> str:
-        """Return the name of an interval's table, for the echo of a query."""
-        ...
-
     def complete_until_s(self, interval: RollupInterval) -> int | None:
         """Return the time before which an interval's rollups agree with the points; None if that is not known."""
         ...

@@ -100,7 +100,7 @@ async def test_late_points_renew_the_columns_of_their_day(tmp_path: Path) -> Non
         await rolled.task.round()
         assert await derived(rolled.env) == before
         found = await rolled.answer("none:1h-max:m{host=a}")
-        assert found.rollup_table == "r1h"
+        assert found.rollup_table == "1h"
         assert shown(found) == shown(await rolled.answer("none:1h-max:m{host=a}", usage=RAW))
 
 

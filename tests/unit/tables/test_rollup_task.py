@@ -186,9 +186,9 @@ async def test_day_with_late_points_is_answered_from_points_until_it_is_built_ag
     await rolled.put(lines_of(2))
     await rolled.task.round()
     await rolled.put([f"m {START_S + 100} 1e6 host=a"])
-    for table in ("raw", "r1d"):
+    for interval in ("raw", "1d"):
         found = await rolled.answer("sum:1d-max:m")
-        assert found.rollup_table == table
+        assert found.rollup_table == interval
         assert shown(found) == shown(await rolled.answer("sum:1d-max:m", usage=RAW))
         await rolled.task.round()
 

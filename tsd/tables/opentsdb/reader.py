@@ -289,11 +289,6 @@ class StoredRollups:
         """Return whether an aggregator has cells."""
         return aggregator in self._rollups.config.ids
 
-    def table(self, interval: RollupInterval, *, pre_aggregated: bool) -> str:
-        """Return the name of an interval's table."""
-        found = self._rollups.config.interval(interval.name)
-        return found.pre_aggregate_table if pre_aggregated else found.table
-
     def complete_until_s(self, interval: RollupInterval) -> int | None:
         """Return the time before which an interval's rollups agree with the points; None if that is not known."""
         if self._complete is None:
@@ -312,8 +307,9 @@ class StoredRollups:
     ) -> None:
         """Read the cells of some aggregators. Raises StoreError and what `take` raises."""
         config, numbers = self._rollups.config, self._selection.series.numbers
-        columns = RollupColumns(config.interval(interval.name), config.column_starts(aggregators))
-        table = self.table(interval, pre_aggregated=pre_aggregated)
+        found = config.interval(interval.name)
+        columns = RollupColumns(found, config.column_starts(aggregators))
+        table = found.pre_aggregate_table if pre_aggregated else found.table
         await read_rollups(self._table.store, table, self._table.layout, self._resolved, span, columns, numbers, take)
 
     async def read_pre_aggregated(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
