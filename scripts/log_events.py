@@ -43,7 +43,7 @@ def events(root: Path = ROOT) -> dict[str, Event]:
     for file in sorted((root / "tsd").rglob("*.py")):
         tree = ast.parse(file.read_text("utf-8"))
         for name in _hints(tree):
-            found[name] = Event({"warning"}, {"hint"}, {file.relative_to(root).as_posix()})
+            found[name] = Event({"warning"}, {"next_step"}, {file.relative_to(root).as_posix()})
         for call in _calls(tree):
             for name in _names(call.args[0]):
                 event = found.setdefault(name, Event())

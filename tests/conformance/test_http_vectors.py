@@ -203,7 +203,7 @@ async def judge(folder: Path, vectors: list[dict[str, Any]], settings: dict[str,
     "home-page",
     topic="http",
     theirs="`/` is a page that draws graphs",
-    ours="It is a page of links",
+    ours="The page has other controls; links of OpenTSDB's page work",
 )
 @pytest.mark.parametrize("group", sorted(TOPICS))
 async def test_embedded_answers_recorded_http_requests(group: str, tmp_path: Path) -> None:

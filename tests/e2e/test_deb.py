@@ -34,7 +34,7 @@ head -n 1 "$1/usr/bin/tsd"
 python="$1/usr/lib/tsd/bin/python -I"
 $python -c 'import tsd; print(tsd.__file__); print(tsd.revision())'
 tsd="$python $1/usr/bin/tsd"
-$tsd check-config --config "$1/etc/tsd/tsd.conf"
+$tsd check-config --config "$1/etc/tsd/tsd.conf" --data "$1/state"
 $tsd serve --config "$1/etc/tsd/tsd.conf" --data "$1/state" --port 0 2>"$1/log" &
 daemon=$!
 until $tsd --data "$1/state" health ready >&2; do kill -0 $daemon; done

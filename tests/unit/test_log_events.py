@@ -13,4 +13,4 @@ def test_log_events_have_names_and_not_sentences() -> None:
 
 def test_log_events_include_both_branches_of_a_choice() -> None:
     assert events()["journal.segment_damaged"].levels == {"error", "warning"}
-    assert events()["access.open_port"].fields == {"hint"}
+    assert events()["access.open_port"].fields == {"next_step"}

@@ -1,4 +1,5 @@
-"""Copy points from one table layout to another, metric by metric: the part of `tsd copy` for KairosDB's tables."""
+"""Copy points from one table layout to another, metric by metric: the part of `tsd copy` for KairosDB's and
+Heroic's tables."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -22,7 +22,10 @@ def build(loaded: Loaded, as_json: bool) -> None:
     """Run `tsd index build`."""
     config = loaded.config
     if not config.has_heroic_tables:
-        raise TsdError(f"this command works on Heroic's table, and tsd.storage.layout is {config.layout}")
+        raise TsdError(
+            f"this command works on Heroic's table, and tsd.storage.layout is {config.layout}. "
+            "The daemon itself fills the series index of OpenTSDB's tables (tsd.query.series_index)"
+        )
     rows, wrong = trio.run(_build, config)
     for text in wrong[:SHOWN]:
         click.echo(f"tsd: {text}", err=True)

@@ -364,6 +364,18 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
         ):
             if given:
                 yield {"tsd.storage.layout"}, f"{key}: {name}'s tables (tsd.storage.layout) have no place for them"
+        instead = "wanted a ttl in each point" if config.has_kairosdb_tables else "wanted a TTL of the table"
+        for key, given in (
+            ("tsd.retention.rules", config.retention_rules.strip()),
+            ("tsd.retention.rollups", config.retention_rollups.strip()),
+            ("tsd.retention.annotations", config.retention_annotations.strip()),
+            ("tsd.retention.series", config.retention_series.strip()),
+        ):
+            if given:
+                yield {"tsd.storage.layout", key}, f"{key}: has no effect on {name}'s tables, {instead}"
+    if config.blocks and not (config.backend is Backend.EMBEDDED and config.has_opentsdb_tables):
+        wanted = "wanted tsd.storage.backend = embedded and tsd.storage.layout = opentsdb"
+        yield {"tsd.storage.backend", "tsd.storage.layout"}, f"tsd.storage.blocks: got true, {wanted}"
     if config.has_heroic_tables:
         yield from _heroic_problems(config)
     tag = config.entity_tag.encode("latin-1", "replace")
@@ -407,11 +419,7 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
 
 def _heroic_problems(config: Config) -> Iterator[tuple[set[str], str]]:
     """Yield settings that Heroic's table has no place for: the keys concerned, and a sentence."""
-    for key, given in (
-        ("tsd.retention.rules", config.retention_rules.strip()),
-        ("tsd.storage.blocks", config.blocks),
-        ("tsd.core.meta.enable_tsuid_tracking", config.track_series),
-    ):
+    for key, given in (("tsd.core.meta.enable_tsuid_tracking", config.track_series),):
         if given:
             yield {"tsd.storage.layout", key}, f"{key}: requires tsd.storage.layout = opentsdb, and it is heroic"
     if config.heroic_table == config.heroic_series or not config.heroic_table or not config.heroic_series:

@@ -21,7 +21,8 @@ SECTIONS = {
     "TLS": (("tsd.tls.certificate",), ""),
     "limits": (
         ("tsd.network.connections_per_address", "tsd.network.proxy_protocol"),
-        "Limits protect clients from each other. They are off by default: the right values depend on the fleet. "
+        "Limits protect clients from each other. A client's share is not limited by default: the right values depend "
+        "on the fleet. What protects the daemon itself (new_names_pace, partial_input_memory) is on. "
         "docs/limits.md explains how to choose them. A client is an address; if clients log in, it is each account at "
         "each address.",
     ),
@@ -219,8 +220,8 @@ class Config(
 
     auto_create_metrics: bool | None = setting(
         "tsd.core.auto_create_metrics", None,
-        "Assign UIDs to unknown metrics. Unset: true on the embedded store, false (as in OpenTSDB) on HBase, where "
-        "a typing error would use up a UID.", example="true")
+        "Assign UIDs to unknown metrics. Unset: true on the embedded store, false (as in OpenTSDB) on HBase, Cassandra "
+        "and Bigtable, where a typing error would use up a UID.", example="true")
     auto_create_tagks: bool = setting("tsd.core.auto_create_tagks", True, "Assign UIDs to unknown tag names.")
     auto_create_tagvs: bool = setting("tsd.core.auto_create_tagvs", True, "Assign UIDs to unknown tag values.")
     allow_specialchars: str = setting(
@@ -407,7 +408,7 @@ class Config(
 
     corrected: bool = setting(
         "tsd.query.corrected", False,
-        "true: answers without OpenTSDB's harmful errors (README, Differences), unless a request has "
+        "true: answers without OpenTSDB's harmful errors (docs/corrected.md), unless a request has "
         "corrected=false. false: OpenTSDB's answers, unless a request has corrected=true.")
     allow_delete: bool = setting(
         "tsd.http.query.allow_delete", False,
@@ -450,7 +451,7 @@ class Config(
     series_index: bool | None = setting(
         "tsd.query.series_index", None,
         "Keep an index of series by tags, so that a query for few of many series reads no others. Unset: true on "
-        "the embedded store, false on HBase, where the index would miss what an OpenTSDB writes into the same "
+        "the embedded store, false on others, where the index would miss what an OpenTSDB writes into the same "
         "tables.", example="true")
     series_table: str = setting("tsd.query.series_table", "tsdb-series", "Table of that index.")
     expansion_limit: int = setting(

@@ -178,7 +178,7 @@ def build_access(config: Config, now_ms: Clock) -> AccessParts:
     tls = Tls(config, now_ms) if config.tls_certificate else None
     authenticator = Authenticator(config, now_ms)
     for event, hint in warnings(config, anonymous_roles(config), config.bind):
-        log.warning(event, hint=hint)
+        log.warning(event, next_step=hint)
     return AccessParts(clients, authenticator, tls)
 
 

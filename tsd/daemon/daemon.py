@@ -1,6 +1,7 @@
 """The daemon, made of built parts: statistics, background tasks, control commands and reloads.
 
-`tsd.daemon.wiring` builds the parts; `tsd.daemon.lifecycle` starts and stops them.
+`tsd.daemon.assembly` and `tsd.daemon.builders` build the parts, `tsd.daemon.wiring` the store and the tables;
+`tsd.daemon.lifecycle` starts and stops them.
 """
 
 import math
@@ -193,7 +194,7 @@ class Daemon:
             log.warning("journal.replay_deferred", error=writer.trouble or journal.trouble)
 
     async def flush(self) -> bool:
-        """Write open rows now. False if the store does not accept them."""
+        """Write all pending points now, also those of open hours. False if the store does not accept them."""
         return await self.ingest.writer.flush(patient=False)
 
     async def check_tables(self) -> None:

@@ -366,7 +366,7 @@ def store_settings(target: str, option: str) -> list[Given] | None:
     if kind not in keys:
         return None
     if not colon or not place:
-        wanted = "embedded:FOLDER, hbase:HOST:PORT, cassandra:HOST:PORT or a configuration file"
+        wanted = "embedded:FOLDER, hbase:HOST:PORT, cassandra:HOST:PORT, bigtable:PROJECT/INSTANCE or a file"
         raise BadConfig([f"{option} {target}: wanted {wanted}"])
     return [Given(option, "tsd.storage.backend", kind), Given(option, keys[kind], place)]
 

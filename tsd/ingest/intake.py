@@ -278,7 +278,7 @@ class Intake:
         return stop, self._journal.position
 
     async def take_summaries(self, block: bytes, origin: Origin | None = None, explain: Explain = unchanged) -> Taken:
-        """Accept lines from the start of `block`, which has only rollups and histograms."""
+        """Accept lines from the start of `block`, which has no puts: rollups, histograms, texts and metadata."""
         admission = OriginAdmission(self._name_limit, origin)
         absorbed = await self._summaries.absorb(self._rows, block, journal_only=True, admission=admission)
         return self._journal_and_count(absorbed, block, origin, explain)

@@ -132,7 +132,14 @@ class WindowReader:
         with as_store_error():
             path = await trio.to_thread.run_sync(write)
         first = refused[0].error
-        log.error("journal.lines_refused", lines=len(refused), reason=first.reason, error=str(first), path=str(path))
+        log.error(
+            "journal.lines_refused",
+            lines=len(refused),
+            reason=first.reason,
+            error=str(first),
+            path=str(path),
+            next_step="tsd rejected --replay",
+        )
 
 
 async def _next_of(pieces: Iterator[Block | Damage], path: Path) -> Block | Damage | None:

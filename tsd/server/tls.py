@@ -191,13 +191,13 @@ class Tls:
     def _log_certificate(self) -> None:
         certificate = self._keys.certificate
         left_s = certificate.seconds_left(self._now_ms())
-        write = log.info if left_s > EXPIRY_WARNING_S else log.warning
-        write(
-            "tls.certificate_loaded" if left_s > 0 else "tls.certificate_expired",
-            subject=certificate.subject,
-            names=" ".join(certificate.names),
-            expires=certificate.expires.isoformat(),
-        )
+        subject, names, expires = certificate.subject, " ".join(certificate.names), certificate.expires.isoformat()
+        if left_s <= 0:
+            log.warning("tls.certificate_expired", subject=subject, names=names, expires=expires)
+        elif left_s <= EXPIRY_WARNING_S:
+            log.warning("tls.certificate_expires_soon", subject=subject, names=names, expires=expires)
+        else:
+            log.info("tls.certificate_loaded", subject=subject, names=names, expires=expires)
 
     def statistics(self) -> TlsStatistics:
         """Return a snapshot of the counts."""

@@ -133,3 +133,22 @@ async def test_missing_credentials_stop_a_daemon_only(tmp_path: Path, monkeypatc
     [error] = caught.value.exceptions
     assert isinstance(error, BadConfig)
     assert [problem.split(":")[0] for problem in error.problems] == ["tsd.auth.file"]
+
+
+@pytest.mark.parametrize("layout", ["kairosdb", "heroic"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("rules", "*=7d"), ("rollups", "*@1h=30d"), ("annotations", "7d"), ("series", "7d")],
+)
+def test_retention_without_effect_is_refused(layout: str, key: str, value: str) -> None:
+    given = {"tsd.storage.backend": "cassandra", "tsd.storage.layout": layout, f"tsd.retention.{key}": value}
+    with pytest.raises(BadConfig) as caught:
+        read_config(Given("test", name, text) for name, text in given.items())
+    assert any(f"tsd.retention.{key}: " in problem for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize("given", [("tsd.storage.backend", "hbase"), ("tsd.storage.layout", "heroic")])
+def test_blocks_without_effect_are_refused(given: tuple[str, str]) -> None:
+    with pytest.raises(BadConfig) as caught:
+        read_config([Given("test", *given), Given("test", "tsd.storage.blocks", "true")])
+    assert any("tsd.storage.blocks: " in problem for problem in caught.value.problems)

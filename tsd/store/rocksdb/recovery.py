@@ -113,7 +113,9 @@ def _open_truncated(path: Path, options: Options, families: dict[str, Options], 
         log.warning("store.unsynced_writes_dropped", path=str(path))
     else:
         kept = _keep_logs(path)
-        log.error("store.writes_lost", path=str(path), readable_writes=reached, logs_kept_in=str(kept))
+        log.error(
+            "store.writes_lost", path=str(path), readable_writes=reached, logs_kept_in=str(kept), next_step="tsd fsck"
+        )
     return Rdict(str(path), options, families)
 
 

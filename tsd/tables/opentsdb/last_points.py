@@ -5,7 +5,7 @@ points that other processes write. `checked_ms` and `depth_h` have the time and 
 rows.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -153,10 +153,6 @@ class LastPointCache:
     def pairs_of(self, metric: bytes) -> Collection[bytes]:
         """Return the tag pairs of a metric's series."""
         return self._slots[metric].keys() if metric in self._slots else ()
-
-    def slots_of(self, metric: bytes, pairs: Iterable[bytes]) -> Slots:
-        """Return the slots of some series of a metric, new ones for new series."""
-        return np.array(self._slots_for(metric, [*pairs]), np.intp)
 
     def times_ms(self, slots: Slots) -> NDArray[np.int64]:
         """Return the times of the newest points; NO_TIME if there is none."""

@@ -1,8 +1,9 @@
 """Writes rollups of stored points: sum, count, minimum and maximum of past intervals, into OpenTSDB's rollup tables.
 
 Metric after metric, a few days at a time. Cells are computed from all points of their interval, so a part may be built
-again at any time, for example after an error or where late points came. Nothing is deleted: rollups of points that have
-expired stay. Rollups are not computed from what retention has left of an interval, either: see `RollupBuilder.run`.
+again at any time, for example after an error or where late points came. Rollups of points that have expired stay;
+`clear` deletes those of intervals whose points were deleted. Rollups are not computed from what retention has left of
+an interval: see `RollupBuilder.run`.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence

@@ -34,7 +34,7 @@ OnPoints = Callable[[Columns, SeriesLookup], Awaitable[None]]
 
 def log_unread_rollups(warning: str) -> None:
     """Log that points could not be read, so that rollups lack them."""
-    log.warning("rollups.points_not_read", reason=warning)
+    log.warning("rollups.points_not_read", reason=warning, next_step="tsd fsck")
 
 
 def days_of_points(columns: Columns, series: SeriesLookup, salt_width: int) -> set[LateDay]:

@@ -217,7 +217,7 @@ async def watch_counters(uids: Uids) -> None:
         except StoreError as error:
             log.debug("uids.counters_unread", error=str(error))
         except CorruptRow as error:  # existing names need no counter
-            log.error("uids.counter_damaged", error=str(error), what_to_do=COUNTER_REPAIR)
+            log.error("uids.counter_damaged", error=str(error), next_step=COUNTER_REPAIR)
         await trio.sleep(COUNTERS_S)
 
 

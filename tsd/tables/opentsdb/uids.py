@@ -475,7 +475,7 @@ class _KindTable:
                 kind=self._kind.value,
                 used=self._used,
                 capacity=capacity(self._width),
-                what_to_do="find the source of new names (tsd uid grep), and stop it before UIDs are exhausted",
+                next_step="find the source of new names (tsd uid grep), and stop it before UIDs are exhausted",
             )
 
     def _exhausted(self) -> UidsExhausted:
