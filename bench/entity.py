@@ -19,7 +19,8 @@ import numpy as np
 import trio
 
 from bench.daemon import Daemon, serving
-from bench.peers import running_hbase, running_opentsdb
+from bench.peers import Opentsdb, running_hbase, running_opentsdb
+from bench.process_usage import Usage
 from bench.report import machine, publish, spread, table
 from bench.telnet import Telnet
 from scripts.peers import hbase as hbase_peer
@@ -95,20 +96,28 @@ class Client:
         return body
 
 
-def timed(call: Callable[[], object], rounds: int, warm_ups: int = WARM_UPS) -> list[float]:
-    """Return how long calls take, in ms, after some that are not counted."""
+class Taken(NamedTuple):
+    """What calls took."""
+
+    ms: list[float]  # of each
+    cpu_ms: float  # of the daemon, on average
+
+
+def timed(call: Callable[[], object], usage: Callable[[], Usage], rounds: int, warm_ups: int = WARM_UPS) -> Taken:
+    """Return what calls take, after some that are not counted."""
     for _ in range(warm_ups):
         call()
     taken = []
+    before = usage().cpu_s
     for _ in range(rounds):
         begun = time.perf_counter()
         call()
         taken.append((time.perf_counter() - begun) * 1000)
-    return taken
+    return Taken(taken, (usage().cpu_s - before) * 1000 / rounds)
 
 
-def reads(daemon: Daemon, size: Size, rounds: int) -> dict[str, list[float]]:
-    """Return the times of reads, after checks of the answers."""
+def reads(daemon: Daemon, size: Size, rounds: int) -> dict[str, Taken]:
+    """Return what reads take, after checks of the answers."""
     client = Client(daemon.port)
     one = f"/api/entity/h{size.machines // 2:05d}?start={START_S}"
     found = json.loads(client.get(one))["series"]
@@ -117,14 +126,14 @@ def reads(daemon: Daemon, size: Size, rounds: int) -> dict[str, list[float]]:
     entities = json.loads(client.get(newest))["entities"]
     assert [len(entity["series"]) for entity in entities] == [NEWEST_METRICS] * size.inventory
     return {
-        "all series of one machine": timed(lambda: client.get(one), rounds),
-        "newest values": timed(lambda: client.get(newest), max(rounds // 5, 3), 1),
+        "all series of one machine": timed(lambda: client.get(one), daemon.usage, rounds),
+        "newest values": timed(lambda: client.get(newest), daemon.usage, max(rounds // 5, 3), 1),
     }
 
 
-def queries(port: int, size: Size, rounds: int) -> dict[str, list[float]]:
-    """Return the times of the same reads as queries: a request for each metric, and one request with all."""
-    client = Client(port)
+def queries(peer: Opentsdb, size: Size, rounds: int) -> dict[str, Taken]:
+    """Return what the same reads take as queries: a request for each metric, and one request with all."""
+    client, few = Client(peer.port), max(rounds // 5, 3)
     host = f"{{host=h{size.machines // 2:05d}}}"
     span = f"/api/query?start={START_S}&end={START_S + HOUR_S - 1}"
     paths = [f"{span}&m=sum:sys.m{metric:03d}{host}" for metric in range(size.metrics)]
@@ -133,8 +142,8 @@ def queries(port: int, size: Size, rounds: int) -> dict[str, list[float]]:
     every = span + "".join(f"&m=sum:sys.m{metric:03d}{host}" for metric in range(size.metrics))
     assert len(json.loads(client.get(every))) == size.metrics
     return {
-        "all series of one machine": timed(lambda: [client.get(path) for path in paths], max(rounds // 5, 3), 1),
-        "the same in one request": timed(lambda: client.get(every), max(rounds // 5, 3), 1),
+        "all series of one machine": timed(lambda: [client.get(path) for path in paths], peer.usage, few, 1),
+        "the same in one request": timed(lambda: client.get(every), peer.usage, few, 1),
     }
 
 
@@ -239,7 +248,7 @@ async def _create(settings: dict[str, str]) -> None:
 def entity(size: Size, hbase_machines: int, rounds: int) -> None:
     """Run it and publish the report. HBase has `hbase_machines` with an hour of points; 0: it is left out."""
     entities = {"tsd.entity.enabled": "true", "tsd.core.auto_create_metrics": "true"}
-    taken: dict[str, dict[str, list[float]]] = {}
+    taken: dict[str, dict[str, Taken]] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         speed_s = additions_s()
@@ -263,22 +272,24 @@ def entity(size: Size, hbase_machines: int, rounds: int) -> None:
                 costs["HBase's CPU time, all tables"] = (base.cpu_s() - begun) * 1e6 / sum(1 for _ in lines(few))
                 taken["tsd, HBase"] = reads(daemon, few, rounds)
             peer = stack.enter_context(running_opentsdb(folder / "opentsdb", base, settings))
-            taken["OpenTSDB, HBase"] = queries(peer.port, few, rounds)
+            taken["OpenTSDB, HBase"] = queries(peer, few, rounds)
     figures = {"costs": costs, "taken": taken, "additions_s": speed_s}
     publish("entity", _report(size, hbase_machines, costs, taken, speed_s), figures)
 
 
-def _report(
-    size: Size, few: int, costs: dict[str, float], taken: dict[str, dict[str, list[float]]], speed_s: float
-) -> str:
+def _shown(taken: Taken) -> str:
+    return f"{spread(taken.ms, 1)}, {taken.cpu_ms:.1f}"
+
+
+def _report(size: Size, few: int, costs: dict[str, float], taken: dict[str, dict[str, Taken]], speed_s: float) -> str:
     names = list(dict.fromkeys(name for found in taken.values() for name in found))
     rows: list[Sequence[str]] = [
-        [name, *(spread(found[name], 1) if name in found else "" for found in taken.values())] for name in names
+        [name, *(_shown(found[name]) if name in found else "" for found in taken.values())] for name in names
     ]
-    text = table(["ms", *taken], rows)
+    text = table(["ms, of CPU", *taken], rows)
     if few:
-        ours = statistics.median(taken["tsd, HBase"]["all series of one machine"])
-        theirs = [statistics.median(found) for found in taken["OpenTSDB, HBase"].values()]
+        ours = statistics.median(taken["tsd, HBase"]["all series of one machine"].ms)
+        theirs = [statistics.median(found.ms) for found in taken["OpenTSDB, HBase"].values()]
         text += f"\nOne read is {theirs[0] / ours:.1f} times as fast as {size.metrics} queries of OpenTSDB, "
         text += f"{theirs[1] / ours:.1f} times as one request with all of them.\n"
     shown = table(["µs of CPU a point", ""], [[name, f"{cost:.2f}"] for name, cost in costs.items()])

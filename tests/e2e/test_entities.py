@@ -14,6 +14,8 @@ from tests.peers.hbase import RunningHbase
 from tsd.config.loader import Given
 from tsd.daemon.settings import read_config
 from tsd.daemon.wiring import opened_store, versioned_cells
+from tsd.store import Family, Table
+from tsd.store.bigtable.engine import BigtableStore
 from tsd.store.versions import UNBOUNDED
 from tsd.tables.entity.tables import ENTITIES, NEWEST
 
@@ -126,3 +128,27 @@ def test_tables_are_filled_and_checked_by_commands(tsd: Tsd) -> None:
     assert points == {"*=1000d": 300, "*=1000d in tsdb-entity": 300, "*=1000d in tsdb-current": 3}
     found = stored_entities(tsd.folder, tsd.settings)
     assert (found.points, found.newest) == ({}, {})
+
+
+@pytest.mark.parametrize("tsd", ENGINES[1:], indirect=True)
+def test_a_table_that_keeps_too_few_versions_is_refused(tsd: Tsd) -> None:
+    assert tsd.run("create-tables").status == 0
+    config, _ = read_config(
+        Given("test", key, value) for key, value in {"tsd.storage.path": str(tsd.folder), **tsd.settings}.items()
+    )
+
+    async def remake(table: Table) -> None:
+        async with opened_store(config) as store:
+            assert isinstance(store, BigtableStore)
+            await store.drop_tables([ENTITIES.name])
+            await versioned_cells(config, store).create_tables([table])
+
+    trio.run(remake, Table(ENTITIES.name, (Family(b"t"), Family(b"m"))))
+    with tsd.serve() as daemon:
+        daemon.await_event("tables.unfit")
+        assert daemon.send_lines(b"put m %d 1 host=h\nput m %d 2 host=h\n" % (PAST_S, PAST_S + 1)) == b"synced 2\n"
+        assert "VERSIONS" in daemon.await_event("store.unavailable")["error"]
+        trio.run(remake, ENTITIES)
+        daemon.await_event("store.available")
+    found = stored_entities(tsd.folder, tsd.settings)
+    assert found.points == {("h", "m"): [(PAST_S * 1000, 1), ((PAST_S + 1) * 1000, 2)]}

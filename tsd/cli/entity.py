@@ -270,6 +270,8 @@ async def _work(job: _Job, opened: Opened, tables: Tables, state: BuildState) ->
     )
     known = sorted(set(job.metrics)) or await tables.catalog.suggest(Kind.METRIC, "", MOST_METRICS)
     try:
+        if job.kind == "check":
+            await checker.begin(span)
         for metric in metrics_from(known, state.metric):
             if job.kind == "build":
                 await builder.run(metric, span)
@@ -278,6 +280,8 @@ async def _work(job: _Job, opened: Opened, tables: Tables, state: BuildState) ->
                 output.add_differences(await checker.run(metric, span))
             output.state = output.state._replace(metric=metric)
             await trio.to_thread.run_sync(job.file.save, output.state._asdict())
+        if job.kind == "check" and not job.metrics:
+            output.add_differences(checker.unknown(known))
     finally:
         output.close()
     job.file.clear()

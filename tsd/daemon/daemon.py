@@ -210,6 +210,11 @@ class Daemon:
                 tables=" ".join(missing),
                 next_step="tsd create-tables",
             )
+        elif self.tables.entities is not None:
+            try:
+                await self.tables.entities.check()
+            except StoreError as error:
+                log.error("tables.unfit", error=str(error))
 
     async def resolve_host(self) -> None:
         """Look up this machine's full name, once and in a thread: a resolver may be slow."""

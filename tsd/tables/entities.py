@@ -41,6 +41,10 @@ class OpenSeriesSource(Protocol):
 class Entities(Protocol):
     """All data of one entity, and the newest values of all entities. Calls raise StoreError, and CorruptRow."""
 
+    async def check(self) -> None:
+        """Raise NoTable for a missing table, WrongTable for one that keeps another number of versions."""
+        ...
+
     async def read(
         self,
         name: bytes,

@@ -103,7 +103,8 @@ def build(loaded: Loaded, **given: Any) -> None:
 def check(loaded: Loaded, **given: Any) -> None:
     """Compare the tables of entities with the stored points of METRICs or all metrics. Daemons may run.
 
-    A point may be missing, different, or extra: between two stored points and not among them. The newest value of a
-    series may be missing or old. `tsd entity build` repairs all but extra points. Exit status 1 if anything differs.
+    A point may be missing, different, or extra: between two stored points and not among them, or of a series without
+    stored points. The newest value of a series may be missing or old. `tsd entity build` repairs all but extra points.
+    Exit status 1 if anything differs.
     """
     perform("tsd.cli.entity:check", loaded, **given)

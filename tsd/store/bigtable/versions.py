@@ -63,7 +63,8 @@ class BigtableVersions(CellwiseColumns):
         return await self._calls.create_tables(tables)
 
     async def families(self, table: str) -> Mapping[bytes, int]:
-        """See VersionedCells."""
+        """See VersionedCells. They are read again: the table may have been altered."""
+        self._families.pop(table, None)
         return await self._limits(table)
 
     async def put(self, table: str, cells: Sequence[VersionPut]) -> None:

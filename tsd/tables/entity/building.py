@@ -1,16 +1,17 @@
 """Fills the tables of entities from stored points, and compares the two. Any layout has the points.
 
 Points are written as by ingest, so building again changes nothing. What was deleted from the layout's tables stays in
-those of entities, and is found by the comparison where it lies between stored points.
+those of entities, and is found by the comparison where it lies between stored points, or if no point of its series is
+stored.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import trio
 
-from tsd.codec.entity.records import point_values, split_point_value
+from tsd.codec.entity.records import YEARS_MS, parse_series_column, point_values, split_point_value
 from tsd.codec.points import Columns
 from tsd.codec.text import decode_number
 from tsd.errors import CorruptRow
@@ -104,6 +105,24 @@ class EntityChecker:
         self._settle = settle
         self._on_points = on_points
         self._on_warning = on_warning
+        self._kept: dict[str, dict[Place, int]] = {}  # by metric: the time of a point of each series in the tables
+
+    async def begin(self, span: TimeRange) -> None:
+        """Read which series the tables of entities have, before `run` reads those of the layout."""
+        for table in (NEWEST.name, ENTITIES.name):
+            at: bytes | None = b""
+            while at is not None:
+                wanted = Wanted(span.since_ms, min(span.until_ms, YEARS_MS), versions=1)
+                page = await self._cells.page_columns(table, at, None, limit=COMPARED_ROWS, wanted=wanted)
+                for place, time_ms in zip(page.columns.places, page.columns.times_ms.tolist(), strict=True):
+                    metric = parse_series_column(place[1]).metric.decode("latin-1")
+                    self._kept.setdefault(metric, {})[Place(*place)] = time_ms
+                at = page.next_start
+
+    def unknown(self, metrics: Collection[str]) -> list[Difference]:
+        """Return the series in the tables of entities whose metrics are not among some."""
+        left = [metric for metric in self._kept if metric not in metrics]
+        return [Difference("extra", *item) for metric in left for item in self._kept[metric].items()]
 
     async def run(self, metric: str, span: TimeRange) -> list[Difference]:
         """Return what is wrong with the points of one metric. Raise StoreError, CorruptRow."""
@@ -122,7 +141,9 @@ class EntityChecker:
         numbers = newest.numbers()
         places = newest.places(numbers.tolist())
         found += await self._settled(NEWEST.name, _by_place(newest.points(numbers), places))
-        return found
+        known = set(places.values())
+        kept = self._kept.get(metric, {})
+        return found + [Difference("extra", place, at) for place, at in kept.items() if place not in known]
 
     async def _settled(self, table: str, stored: Series) -> list[Difference]:
         """Compare points with a table, and a second time if they differ."""

@@ -40,6 +40,17 @@ LOOP_CELLS, LOOP_COLUMNS = 10_000, 1000  # that are read in the event loop: abou
 LOOP_ENTITIES = 20  # whose newest values are taken from memory between two checkpoints
 
 
+async def check_tables(cells: VersionedCells) -> None:
+    """Raise NoTable for a missing table, WrongTable for one that keeps another number of versions."""
+    for table in (ENTITIES, NEWEST):
+        stored = await cells.families(table.name)
+        for name, versions, _ in table.families:
+            if stored.get(name) != versions:
+                got = f"VERSIONS => {stored[name]}" if name in stored else "no such family"
+                wanted = f"wanted VERSIONS => {versions}: alter the table in the store's own shell"
+                raise WrongTable(f"table {table.name}, family {name.decode()}: got {got}, {wanted}")
+
+
 class EntityPoint(NamedTuple):
     """One point of an entity, with its number as stored."""
 
@@ -71,14 +82,8 @@ class EntityTables(Entities):
         return await self._cells.create_tables([ENTITIES, NEWEST])
 
     async def check(self) -> None:
-        """Raise NoTable for a missing table, WrongTable for one that keeps another number of versions."""
-        for table in (ENTITIES, NEWEST):
-            stored = await self._cells.families(table.name)
-            for name, versions, _ in table.families:
-                if stored.get(name) != versions:
-                    got = f"VERSIONS => {stored[name]}" if name in stored else "no such family"
-                    wanted = f"wanted VERSIONS => {versions}: alter the table in the store's own shell"
-                    raise WrongTable(f"table {table.name}, family {name.decode()}: got {got}, {wanted}")
+        """See Entities."""
+        await check_tables(self._cells)
 
     async def write(self, points: Iterable[EntityPoint]) -> None:
         """Write points to both tables. If the call fails, one of them may have more points: repeat it."""

@@ -13,7 +13,7 @@ from tsd.store import VersionedCells
 from tsd.tables.entity.encode import encode
 from tsd.tables.entity.metadata import MetadataWriter
 from tsd.tables.entity.newest import NewestValues
-from tsd.tables.entity.tables import ENTITIES, NEWEST
+from tsd.tables.entity.tables import ENTITIES, NEWEST, check_tables
 from tsd.tables.writing import PointWriter, SeriesLookup, SummaryWriter
 
 log = LazyLogger(__name__)
@@ -29,6 +29,7 @@ class EntityWriter(PointWriter):
         self._cells = cells
         self._newest = newest
         self._metadata = MetadataWriter(inner.summaries, cells)
+        self._is_checked = False
 
     @property
     def cells(self) -> int:
@@ -67,7 +68,10 @@ class EntityWriter(PointWriter):
         return found.numbers
 
     async def _write_entities(self, points: Columns, series: SeriesLookup) -> None:
-        """Put points and newest values of entities. Points without an entity are left out."""
+        """Put points and newest values of entities. Points without an entity are left out. Raise WrongTable."""
+        if not self._is_checked:  # in a table that keeps too few versions points would be lost
+            await check_tables(self._cells)
+            self._is_checked = True
         numbers = await self._note(points, series)
         places = await trio.to_thread.run_sync(lambda: self._newest.places(numbers.tolist()))
         if not places:
