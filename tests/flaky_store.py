@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from enum import Enum, auto
 from typing import TypeVar
 
+import trio
+
 from tsd.errors import StoreDown
 from tsd.store import (
     AtomicRewrites,
@@ -35,12 +37,15 @@ class Fault(Enum):
 
 
 class FlakyStore:
-    """A MemoryStore with faults. `plan` has the faults of the next calls; after them `always` applies."""
+    """A MemoryStore with faults. `plan` has the faults of the next calls; after them `always` applies. Puts wait for
+    `hold`."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.store = store
         self.plan: list[Fault] = []
         self.always = Fault.NONE
+        self.hold: trio.Event | None = None
+        self.held = trio.Event()  # a put waits
         self.calls: list[str] = []
         self.capabilities = store.capabilities
         self.latencies = store.latencies
@@ -77,6 +82,9 @@ class FlakyStore:
         return await self._call("get", lambda: self.store.get(table, rows, columns=columns))
 
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
+        if self.hold is not None:
+            self.held.set()
+            await self.hold.wait()
         await self._call("put", lambda: self.store.put(table, cells, time_ms=time_ms))
 
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:

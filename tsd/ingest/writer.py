@@ -55,8 +55,8 @@ UNPACKED_SHARE = 8  # 1/8 of that is packed at once
 LEAST_PACKED = 4096  # points: fewer would not get smaller
 SMALL_SHARE = 16  # a window with 1/16 of the most points is small
 SMALL_INTERVALS = 6  # it stays open for as many intervals while hours are held
-AWAY_S = 5.0  # a write that takes longer counts as a failing store
-AWAY_BYTES = 2 << 20  # of open points while the store is away; more are dropped, and read from the journal again
+AWAY_S = 3.0  # a store that takes nothing of a window for longer counts as failing
+OPEN_BYTES = 2 << 20  # of open points while they are left to the journal; more are dropped, and read again
 RETRY_S = 0.2, 2.0  # the first and the longest pause after an error of the store
 
 
@@ -120,6 +120,8 @@ class Writer:
         self._finishing = False
         self._writing_metric = trio.Lock()
         self._writing_since_s = math.inf  # start of the write of a window, by trio's clock
+        self._seen_cells = 0  # that were put when the store was last seen to take some
+        self._seen_s = -math.inf  # that time
         self.trouble: str | None = None  # error of the last write, None if it succeeded
         self.retries = 0
 
@@ -165,9 +167,22 @@ class Writer:
         return self.trouble is not None or len(self._windows) > 1 or not self._backpressure.is_open
 
     @property
-    def _store_is_away(self) -> bool:
-        """Whether the store fails, or takes long: then waiting windows are only in the journal."""
-        return self.trouble is not None or trio.current_time() - self._writing_since_s > AWAY_S
+    def _leaves_to_journal(self) -> bool:
+        """Whether new points stay in memory only as long as they are few: the store fails, takes nothing, or is still
+        getting older points that are read from the journal."""
+        return self.trouble is not None or self._store_hangs() or self._reads_backlog
+
+    @property
+    def _reads_backlog(self) -> bool:
+        """Whether other windows wait for one that is read from the journal."""
+        return len(self._windows) > 1 and self._windows[0].parts is None
+
+    def _store_hangs(self) -> bool:
+        """Return whether the store has taken nothing of the window that is being written for AWAY_S."""
+        now, cells = trio.current_time(), self._points.cells
+        if self._seen_cells != cells:
+            self._seen_cells, self._seen_s = cells, now
+        return now - max(self._writing_since_s, self._seen_s) > AWAY_S
 
     def adopt(self, segments: list[Segment]) -> None:
         """Queue the segments of an earlier run, before anything else, and count their damaged lines."""
@@ -308,9 +323,10 @@ class Writer:
         if self._hours.points and self._journal.size >= self._journal.max_bytes:  # it may have been made smaller
             self.seal(hold=False)
             return
-        if self._store_is_away and not self._hold_hours and self._rows.size > AWAY_BYTES:
+        leaves = self._leaves_to_journal
+        if leaves and not self._hold_hours and self._rows.size > OPEN_BYTES:
             self._rows.table.mark_seen(self._rows.drop().series, self._uptime_s())
-        most = 0 if self._store_is_away else self._memory_limit // 2 - self._rows.size - self.held_memory
+        most = 0 if leaves else self._memory_limit // 2 - self._rows.size - self.held_memory
         self._memory.shrink(most, but=self.next_window)
         self._hold(self._journal.size >= self._journal.max_bytes, JOURNAL_FULL)
         self._hold(self._journal.pending > self._memory_limit // 4, JOURNAL_SLOW)

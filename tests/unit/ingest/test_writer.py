@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from tests import layouts
 from tests.flaky_store import Fault
@@ -160,6 +161,55 @@ async def test_open_points_are_dropped_while_the_store_is_away(tmp_path: Path) -
         assert await parts.writer.flush()
         assert len(await parts.stored()) == 2000 * hosts + 1
         parts.check_ledger()
+
+
+async def test_open_points_are_dropped_once_the_store_takes_nothing(tmp_path: Path, mock_clock: MockClock) -> None:
+    mock_clock.rate = 1.0
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        await parts.take(*(line(0, 0, f"h{host}") for host in range(100)))
+        assert await parts.writer.flush()
+        await parts.take(line(1, 0, "h0"))
+        parts.store.hold = trio.Event()
+        parts.writer.seal()
+        await parts.store.held.wait()
+        for host in range(100):
+            await parts.take(*(line(offset, offset, f"h{host}") for offset in range(2000)))
+        assert parts.rows.size == 100 * 2000 * POINT_BYTES
+        mock_clock.jump(60)
+        parts.writer.regulate()
+        assert parts.rows.size == 0
+        parts.store.hold.set()
+        assert await parts.writer.flush()
+        assert len(await parts.stored()) == 2000 * 100
+        parts.check_ledger()
+
+
+async def test_points_wait_in_the_journal_while_older_ones_are_read_from_it(tmp_path: Path) -> None:
+    before = Parts(tmp_path, await make_store())
+    before.journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(before.journal.run)
+        await before.journal.wait_synced((await before.take(line(0, 0))).position)
+        nursery.cancel_scope.cancel()  # nothing of it was written
+    after = Parts(tmp_path, before.store)
+    segments = after.journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(after.journal.run)
+        after.writer.adopt(segments)
+        most, hosts = 0, 150
+        for host in range(hosts):
+            await after.take(*(line(offset, offset, f"h{host}") for offset in range(2000)))
+            if not host:
+                after.writer.seal()
+            after.writer.regulate()
+            most = max(most, after.rows.size)
+        assert after.writer.window_memory == 0
+        assert most < 1000 * hosts * POINT_BYTES
+        nursery.start_soon(after.writer.write_windows)
+        assert await after.writer.flush()
+        assert len(await after.stored()) == 2000 * hosts + 1
+        after.check_ledger()
+        nursery.cancel_scope.cancel()
 
 
 async def test_full_journal_holds_lines_until_the_store_works(tmp_path: Path) -> None:
