@@ -69,11 +69,28 @@ def read_manifest(backup: Path) -> Manifest:
         read = json.loads(path.read_bytes())
         if read["format"] != FORMAT:
             raise BrokenBackup(f"{path}: its format is {read['format']!r}, wanted {FORMAT}: another version made it")
-        return Manifest(read["identity"], read["made"], read["complete"] is True, dict(read["files"]))
+        found = Manifest(
+            read["identity"],
+            read["made"],
+            read["complete"] is True,
+            {name: int(size) for name, size in read["files"].items()},
+        )
     except OSError as exc:
         raise BrokenBackup(f"{backup} is no backup: {MANIFEST}: {exc.strerror}") from exc
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise BrokenBackup(f"{path} is damaged: {exc!r}") from exc
+    for name in found.files:
+        _check_name(name, path)
+    return found
+
+
+def _check_name(name: str, manifest: Path) -> None:
+    """Raise BrokenBackup for a file outside the folders of a backup: a restoration would write it anywhere."""
+    parts = Path(name).parts
+    if len(parts) < 2 or parts[0] not in (STATE, JOURNAL, STORE) or ".." in parts:
+        raise BrokenBackup(
+            f"{manifest} is damaged: got the file {name!r}, wanted one below {STATE}, {JOURNAL} or {STORE}"
+        )
 
 
 def write_manifest(backup: Path, manifest: Manifest) -> None:

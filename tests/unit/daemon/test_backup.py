@@ -1,5 +1,6 @@
 """Backups of a state folder, made and restored step by step; each step may be the last one before a kill."""
 
+import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -140,6 +141,15 @@ def test_damaged_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
     [(path, found)] = list_backups(tmp_path / "backups")
     assert path == backup
     assert isinstance(found, BrokenBackup)
+
+
+@pytest.mark.parametrize("name", ["state/../../evil", "/etc/evil", "evil", "state", "other/evil", "journal/..", ""])
+def test_manifest_with_a_file_outside_the_backup_is_refused(tmp_path: Path, name: str) -> None:
+    backup = new_backup(tmp_path / "backups", DAY_MS, OWNER)
+    (backup / MANIFEST).write_text(json.dumps({**json.loads((backup / MANIFEST).read_text()), "files": {name: 1}}))
+    with pytest.raises(BrokenBackup, match=MANIFEST) as refused:
+        read_manifest(backup)
+    assert repr(name) in str(refused.value)
 
 
 def test_second_backup_links_files_that_are_the_same(tmp_path: Path, state: Path, snapshot: Path) -> None:
