@@ -4,15 +4,14 @@
 
 from collections.abc import Mapping
 from functools import partial
-from itertools import islice
 
 import msgspec
 import trio
 
-from tsd.api.kairosdb.messages import errors_response, with_errors
+from tsd.api.kairosdb.messages import errors_response, failures_response, with_errors
 from tsd.api.kairosdb.points import Collector, ParsedBody, check_brackets
 from tsd.api.messages import check_method
-from tsd.api.points import PutFailure, PutFlags, PutHandler, parse_flags
+from tsd.api.points import PutFlags, PutHandler, parse_flags
 from tsd.codec.kairosline import put_line
 from tsd.codec.putline import illegal
 from tsd.errors import BadLine, Refused
@@ -111,16 +110,11 @@ class WriteEndpoint:
             return errors_response(400, [str(error).removeprefix("illegal argument: ")])
         wanted = PutFlags(summary=False, details=True, sync=flags.sync, timeout_ms=flags.timeout_ms)
         outcome = await self._handler.store(parsed.slices, wanted, parsed.points, self._intake.take, request)
-        errors = [_message(failure) for failure in islice(outcome.refused, self._handler.limits.shown_errors)]
-        if not errors and (late := [*outcome.unstored, *outcome.late]):
+        if outcome.refused:
+            return await failures_response(outcome.refused, self._handler.limits.shown_errors)
+        if late := [*outcome.unstored, *outcome.late]:
             raise Refused(503, f"{len(late)} points are accepted, but not in the store yet: {late[0].error}")
-        return Response(400 if errors else 200, msgspec.json.encode({"errors": errors}))
-
-
-def _message(failure: PutFailure) -> str:
-    """Return the error of a point, which names the point."""
-    place = (failure.datapoint or {}).get("point")
-    return failure.error if place is None or failure.error.startswith(place) else f"{place}: {failure.error}"
+        return errors_response(200, [])
 
 
 def routes(handler: PutHandler, intake: Intake, resource_tags: frozenset[str] | None) -> dict[str, Endpoint]:

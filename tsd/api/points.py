@@ -28,6 +28,7 @@ STEP_S = 0.002  # a slice that takes longer to parse is followed by a smaller on
 SMALLEST_BYTES = 4 << 10  # of a slice
 YIELD_POINTS = 100  # refused points between two checkpoints
 LARGE_FAILURES = 500  # more are written in a thread
+LARGE_BODY = 64 << 10  # bytes: so are those of a larger request, because they show its points
 HeaderTag = tuple[str, str]
 MAX_WAIT_S = 10.0  # how long a request waits while the journal is full or the disk does not respond
 HIGHEST_INT = (1 << 31) - 1
@@ -394,7 +395,7 @@ class PutHandler:
         if not any(one.size for one in slices):
             raise Refused(400, "No datapoints found in content")
         outcome = await self.store(slices, flags, echo, ingest, request)
-        if len(outcome.refused) <= LARGE_FAILURES:
+        if len(outcome.refused) <= LARGE_FAILURES and (not outcome.refused or len(request.body) <= LARGE_BODY):
             return respond(outcome, flags, self.limits.shown_errors)
         return await trio.to_thread.run_sync(respond, outcome, flags, self.limits.shown_errors)
 

@@ -1,9 +1,12 @@
 """KairosDB's form of errors, for all of its endpoints."""
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import msgspec
+import trio
 
+from tsd.api.points import LARGE_FAILURES, PutFailure
 from tsd.errors import Refused, StoreError
 from tsd.query.kairosdb.model import BadRequest
 from tsd.server.http.messages import Endpoint, Request, Response
@@ -14,6 +17,21 @@ UNAVAILABLE = 503
 def errors_response(status: int, messages: Iterable[str], headers: Sequence[tuple[str, str]] = ()) -> Response:
     """Return an error with its messages."""
     return Response(status, msgspec.json.encode({"errors": list(messages)}), headers=headers)
+
+
+async def failures_response(failures: Sequence[PutFailure], most: int) -> Response:
+    """Return the errors of up to `most` points. Those of many points are written in a thread."""
+
+    def respond() -> Response:
+        return errors_response(400, map(_message, islice(failures, most)))
+
+    return respond() if len(failures) <= LARGE_FAILURES else await trio.to_thread.run_sync(respond)
+
+
+def _message(failure: PutFailure) -> str:
+    """Return the error of a point, which names the point."""
+    place = (failure.datapoint or {}).get("point")
+    return failure.error if place is None or failure.error.startswith(place) else f"{place}: {failure.error}"
 
 
 def with_errors(endpoint: Endpoint) -> Endpoint:

@@ -11,6 +11,7 @@ from tsd.tables.catalog import ServiceMetadata
 MOST_KEYS = 100_000  # in an answer
 VALUE_BYTES = 1 << 20  # of a stored text: Cassandra refuses a write of several MiB
 NAME_BYTES = 30_000  # of service and service key together, and of a key: Cassandra takes 65,535
+MOST_NAMES = 3  # of a path: service, service key and key
 METADATA = "metadata"  # the word before the service in a path
 
 
@@ -57,6 +58,8 @@ def _names(request: Request) -> Sequence[str]:
     assert request.split is not None
     parts = request.split.path.rstrip("/").split("/")
     start = next(at for at, part in enumerate(parts) if unquote(part).lower() == METADATA) + 1
+    if (count := len(parts) - start) > MOST_NAMES:
+        raise Refused(404, "Endpoint not found", f"got {count} names, wanted /SERVICE/SERVICE_KEY/KEY")
     try:
         names = [unquote(part, errors="strict") for part in parts[start:]]
     except UnicodeDecodeError:

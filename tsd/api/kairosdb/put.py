@@ -1,14 +1,13 @@
 """POST /api/v1/datapoints: KairosDB's points into any table layout."""
 
 from functools import partial
-from itertools import islice
 
 import trio
 
-from tsd.api.kairosdb.messages import errors_response
+from tsd.api.kairosdb.messages import errors_response, failures_response
 from tsd.api.kairosdb.points import parse_body
 from tsd.api.messages import check_method
-from tsd.api.points import PutFailure, PutFlags, PutHandler, parse_flags
+from tsd.api.points import PutFlags, PutHandler, parse_flags
 from tsd.codec.kairosline import is_text_line
 from tsd.errors import Refused
 from tsd.ingest.intake import Intake, Taken
@@ -39,9 +38,8 @@ class DatapointsEndpoint:
         parsed = self._parse(request.body) if small else await trio.to_thread.run_sync(self._parse, request.body)
         wanted = PutFlags(summary=False, details=True, sync=flags.sync, timeout_ms=flags.timeout_ms)
         outcome = await self._handler.store(parsed.slices, wanted, parsed.points, self._ingest, request)
-        shown = self._handler.limits.shown_errors
         if outcome.refused:
-            return errors_response(400, map(_message, islice(outcome.refused, shown)))
+            return await failures_response(outcome.refused, self._handler.limits.shown_errors)
         if late := [*outcome.unstored, *outcome.late]:
             raise Refused(503, f"{len(late)} points are accepted, but not in the store yet: {late[0].error}")
         return Response(204, b"", None)
@@ -50,9 +48,3 @@ class DatapointsEndpoint:
         """Ingest the lines of a slice, which are all of numbers or all of texts."""
         take = self._intake.take_summaries if is_text_line(block) else self._intake.take
         return await take(block, peer)
-
-
-def _message(failure: PutFailure) -> str:
-    """Return the error of a point, which names the point."""
-    place = (failure.datapoint or {}).get("point")
-    return failure.error if place is None or failure.error.startswith(place) else f"{place}: {failure.error}"
