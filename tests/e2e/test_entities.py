@@ -74,10 +74,19 @@ def test_years_of_points_and_the_newest_are_stored(tsd: Tsd) -> None:
     assert found.points == {("one", "house.size"): points}
     assert found.newest == {("one", "house.size"): points[-1:]}
     assert len(tsd.lines("house.size")) == len(times)
+    late = [PAST_S - years * YEAR_S for years in (5, 9)]  # imported without a daemon
+    lines = b"".join(b"house.size %d %d host=one\n" % (at_s, at_s % 1000) for at_s in late)
+    assert tsd.run("import", "-", stdin=lines).status == 0
+    assert tsd.run("entity", "build", "--until", str(PAST_S - 4 * YEAR_S)).status == 0
+    assert tsd.run("entity", "check").status == 0
+    found = stored_entities(tsd.folder, tsd.settings)
+    imported = [(at_s * 1000, at_s % 1000) for at_s in sorted(late)]
+    assert found.points == {("one", "house.size"): imported + points}
+    assert found.newest == {("one", "house.size"): points[-1:]}
 
 
 @pytest.mark.parametrize("tsd", [ON_HBASE], indirect=True)
-def test_points_and_metadata_wait_while_thrift_2_is_away(tsd: Tsd) -> None:
+def test_points_and_metadata_wait_while_thrift_2_is_away(tsd: Tsd, hbase: RunningHbase) -> None:
     assert tsd.run("create-tables").status == 0
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # and does not listen
@@ -92,10 +101,15 @@ def test_points_and_metadata_wait_while_thrift_2_is_away(tsd: Tsd) -> None:
     with tsd.serve() as daemon:
         daemon.flush()
         assert daemon.stats()["ledger.stored"] == 21
+        hbase.thrift_kill()  # both gateways
+        assert daemon.send_lines(b"put m %d 20 host=h\nmeta h rack=r2\n" % (PAST_S + 20)) == b"synced 2\n"
+        daemon.await_event("store.unavailable")
+        hbase.thrift_start()
+        daemon.await_event("store.available")
     found = stored_entities(tsd.folder, tsd.settings)
-    assert found.points == {("h", "m"): [((PAST_S + at) * 1000, at) for at in range(20)]}
-    assert found.newest == {("h", "m"): [((PAST_S + 19) * 1000, 19)]}
-    assert found.metadata == {"h": {"rack": "r1"}}
+    assert found.points == {("h", "m"): [((PAST_S + at) * 1000, at) for at in range(21)]}
+    assert found.newest == {("h", "m"): [((PAST_S + 20) * 1000, 20)]}
+    assert found.metadata == {"h": {"rack": "r2"}}
 
 
 @pytest.mark.parametrize("tsd", ENGINES, indirect=True)

@@ -6,25 +6,33 @@ python -m tests.faults.crashing_daemon TABLE before|after serve …
 import os
 import signal
 import sys
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from typing import Any
 from unittest.mock import patch
 
 from tsd.cli import main
 from tsd.store.rocksdb.versions import EmbeddedVersions
-from tsd.store.versions import VersionColumns
+from tsd.store.versions import CellwiseColumns, VersionColumns, VersionedCells
 
-WRITE = EmbeddedVersions.put_columns
+Write = Callable[[Any, str, VersionColumns], Awaitable[None]]
 
 
 def serve(table: str, moment: str) -> None:
     """Run the command. Kill this process before or after the first write to `table`."""
 
-    async def put(versions: EmbeddedVersions, written: str, columns: VersionColumns) -> None:
-        if written != table or moment == "after":
-            await WRITE(versions, written, columns)
-        if written == table:
-            os.kill(os.getpid(), signal.SIGKILL)
+    def killing(write: Write) -> Write:
+        async def put(versions: VersionedCells, written: str, columns: VersionColumns) -> None:
+            if written != table or moment == "after":
+                await write(versions, written, columns)
+            if written == table:
+                os.kill(os.getpid(), signal.SIGKILL)
 
-    with patch.object(EmbeddedVersions, "put_columns", put):
+        return put
+
+    with ExitStack() as stack:
+        for engine in (EmbeddedVersions, CellwiseColumns):  # HBase and Bigtable inherit from the latter
+            stack.enter_context(patch.object(engine, "put_columns", killing(engine.put_columns)))
         main()
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.e2e.command import HOST, PATIENCE_S, ROOT, Tsd, send_lines
+from tests.e2e.command import HOST, PATIENCE_S, ROOT, Tsd, on_bigtable, on_hbase, send_lines
 from tests.e2e.entities import Points, Series, stored_entities
+from tests.peers.hbase import RunningHbase
 from tsd.daemon.wiring import now_ms
 from tsd.errors import TsdError
 from tsd.store.remote import ControlClient
@@ -79,11 +80,40 @@ def write_windows(folder: Path) -> None:
         trio.run(call)
 
 
+@pytest.fixture
+def tsd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tsd]:
+    """Commands on an engine with tables, and windows that stay open."""
+    settings = {**SETTINGS, "tsd.storage.flush_interval": "60000"}
+    folder = tmp_path / "state"
+    if request.param == "embedded":
+        yield Tsd(folder, settings)
+        return
+    if request.param == "bigtable":
+        tsd = Tsd(folder, on_bigtable(request.getfixturevalue("bigtable"), settings))
+        assert tsd.run("create-tables").status == 0
+        yield tsd
+        return
+    hbase: RunningHbase = request.getfixturevalue("hbase")
+    settings["tsd.storage.hbase.thrift2"] = f"{hbase.host}:{hbase.thrift2_port}"
+    tsd = Tsd(folder, on_hbase(hbase, hbase.unused_tables(), settings))
+    assert tsd.run("create-tables").status == 0
+    yield tsd
+    for name in (ENTITIES.name, NEWEST.name):
+        hbase.tables.drop(name)
+
+
 @pytest.mark.parametrize(
-    ("table", "moment"), [(ENTITIES.name, "before"), (NEWEST.name, "before"), (NEWEST.name, "after")]
+    ("tsd", "table", "moment"),
+    [
+        ("embedded", ENTITIES.name, "before"),
+        ("embedded", NEWEST.name, "before"),
+        ("embedded", NEWEST.name, "after"),
+        pytest.param("hbase", NEWEST.name, "before", marks=pytest.mark.hbase),
+        pytest.param("bigtable", NEWEST.name, "before", marks=pytest.mark.bigtable),
+    ],
+    indirect=["tsd"],
 )
-def test_kill_at_a_write_to_a_table_of_entities(tmp_path: Path, table: str, moment: str) -> None:
-    tsd = Tsd(tmp_path / "state", {**SETTINGS, "tsd.storage.flush_interval": "60000"})
+def test_kill_at_a_write_to_a_table_of_entities(tsd: Tsd, table: str, moment: str) -> None:
     now_s = now_ms() // 1000
     stored = {("a", PAST_S): 1, ("a", PAST_S + 10): 2, ("b", now_s): 3}
     with tsd.serve() as daemon:
