@@ -150,8 +150,8 @@ def _version_operations(cells: VersionedCells | None) -> dict[str, Operation]:
     async def page(table: str, start: bytes, stop: bytes | None, limit: int, wanted: list[Any]) -> Any:
         return await cells.page(table, start, stop, limit=limit, wanted=Wanted(*wanted))
 
-    async def delete(table: str, row: bytes, columns: list[bytes], until_ms: int) -> None:
-        await cells.delete(table, row, columns, until_ms=until_ms)
+    async def delete(table: str, row: bytes, columns: list[bytes], since_ms: int, until_ms: int) -> None:
+        await cells.delete(table, row, columns, since_ms=since_ms, until_ms=until_ms)
 
     return {
         "versions_create_tables": create_tables,

@@ -52,11 +52,13 @@ class MemoryVersions(CellwiseColumns):
                 rows.append(Row(row, cells))
         return Page(rows, None)
 
-    async def delete(self, table: str, row: bytes, columns: Collection[bytes], *, until_ms: int = END_MS) -> None:
+    async def delete(
+        self, table: str, row: bytes, columns: Collection[bytes], *, since_ms: int = 0, until_ms: int = END_MS
+    ) -> None:
         """See VersionedCells."""
         stored = await self._table(table)
         for column in columns:
-            stored.delete(row, column, until_ms)
+            stored.delete(row, column, since_ms, until_ms)
 
     async def _table(self, name: str) -> "_VersionTable":
         await trio.lowlevel.checkpoint()
@@ -90,8 +92,8 @@ class _VersionTable:
                 found += [Cell(column, versions[time_ms], time_ms) for time_ms in times[: wanted.versions]]
         return found
 
-    def delete(self, row: bytes, column: bytes, until_ms: int) -> None:
-        """Delete the versions of a column before a time."""
+    def delete(self, row: bytes, column: bytes, since_ms: int, until_ms: int) -> None:
+        """Delete the versions of a column from one time to before another."""
         versions: dict[int, bytes] = self.rows.get(row, {}).get(column, {})
-        for time_ms in [each for each in versions if each < until_ms]:
+        for time_ms in [each for each in versions if since_ms <= each < until_ms]:
             del versions[time_ms]

@@ -59,9 +59,12 @@ class RemoteVersions(CellwiseColumns):
         rows, next_start = answer
         return Page([Row(key, [Cell(*cell) for cell in cells]) for key, cells in rows], next_start)
 
-    async def delete(self, table: str, row: bytes, columns: Collection[bytes], *, until_ms: int = END_MS) -> None:
+    async def delete(
+        self, table: str, row: bytes, columns: Collection[bytes], *, since_ms: int = 0, until_ms: int = END_MS
+    ) -> None:
         """See VersionedCells."""
-        await self._client.call("versions_delete", table=table, row=row, columns=list(columns), until_ms=until_ms)
+        span = {"since_ms": since_ms, "until_ms": until_ms}
+        await self._client.call("versions_delete", table=table, row=row, columns=list(columns), **span)
 
 
 def _listed(wanted: Wanted) -> list[object]:

@@ -124,8 +124,11 @@ class VersionedCells(Protocol):
         page may end early: only `next_start` shows whether the range has ended."""
         ...
 
-    async def delete(self, table: str, row: bytes, columns: Collection[bytes], *, until_ms: int = END_MS) -> None:
-        """Delete the versions of some columns whose times are before `until_ms`."""
+    async def delete(
+        self, table: str, row: bytes, columns: Collection[bytes], *, since_ms: int = 0, until_ms: int = END_MS
+    ) -> None:
+        """Delete the versions of some columns from `since_ms` to before `until_ms`. With a start, HBase and Bigtable
+        may show an older one again that its family did not keep."""
         ...
 
     async def put_columns(self, table: str, columns: VersionColumns) -> None:

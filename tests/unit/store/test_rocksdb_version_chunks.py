@@ -48,10 +48,11 @@ async def test_late_versions_and_deletes_in_long_hours(cells: VersionedCells) ->
             newest = sorted((item for item in model.items() if since <= item[0] < until), reverse=True)
             assert await stored(cells, Wanted(since, until)) == newest
             assert await stored(cells, Wanted(since, until, versions=700)) == newest[:700]
-        until = chosen.choice(sorted(model)[: len(model) // 4])
-        await cells.delete(TABLE.name, ROW, [COLUMN], until_ms=until)
-        model = {time_ms: value for time_ms, value in model.items() if time_ms >= until}
-        assert await stored(cells, Wanted()) == sorted(model.items(), reverse=True)
+        first, second = chosen.choice(sorted(model)[: len(model) // 4]), chosen.choice(sorted(model))
+        for since, until in ((0, first), (second, second + chosen.choice((1, HOUR_MS // 8, HOUR_MS // 2)))):
+            await cells.delete(TABLE.name, ROW, [COLUMN], since_ms=since, until_ms=until)
+            model = {time_ms: value for time_ms, value in model.items() if not since <= time_ms < until}
+            assert await stored(cells, Wanted()) == sorted(model.items(), reverse=True)
 
 
 async def test_values_longer_than_a_chunk(cells: VersionedCells) -> None:

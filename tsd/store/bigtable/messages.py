@@ -87,10 +87,10 @@ def version_entries(cells: Sequence[VersionPut]) -> list[bytes]:
     ]
 
 
-def delete_entry(row: bytes, columns: Iterable[bytes], up_to_ms: int) -> bytes:
-    """Return an entry that deletes all versions up to a time. A range of that time alone would bring an older version
-    back."""
-    span = chunk(3, number(2, (up_to_ms + 1) * MS))
+def delete_entry(row: bytes, columns: Iterable[bytes], up_to_ms: int, since_ms: int = 0) -> bytes:
+    """Return an entry that deletes the versions from one time up to another. A range of a last time alone would bring
+    an older version back."""
+    span = chunk(3, number(1, since_ms * MS) + number(2, (up_to_ms + 1) * MS))
     return chunk(1, row) + b"".join(chunk(2, chunk(2, _column(name) + span)) for name in columns)
 
 

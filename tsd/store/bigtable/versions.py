@@ -116,12 +116,14 @@ class BigtableVersions(CellwiseColumns):
         ]
         return Page([row for row in rows if row.cells], page.next_start)
 
-    async def delete(self, table: str, row: bytes, columns: Collection[bytes], *, until_ms: int = END_MS) -> None:
+    async def delete(
+        self, table: str, row: bytes, columns: Collection[bytes], *, since_ms: int = 0, until_ms: int = END_MS
+    ) -> None:
         """See VersionedCells."""
         families = await self._limits(table)
         known = [column for column in columns if b":" in column and _family(column) in families]
-        if known and until_ms and row:
-            await self._calls.mutate(table, [messages.delete_entry(row, known, until_ms - 1)])
+        if known and since_ms < until_ms and row:
+            await self._calls.mutate(table, [messages.delete_entry(row, known, until_ms - 1, since_ms)])
 
     async def _limits(self, table: str) -> dict[bytes, int]:
         """Return how many versions each family of a table keeps."""

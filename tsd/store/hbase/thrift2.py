@@ -73,6 +73,7 @@ service THBaseService {
 }
 """
 api: Any = thriftpy2.load_fp(io.StringIO(INTERFACE), "tsd_hbase_thrift2_thrift")
+DELETE_COLUMN = 0  # deletes one version
 DELETE_COLUMNS = 1  # deletes also all older versions
 
 
@@ -160,6 +161,11 @@ class VersionsConnection(GatewayConnection):
         """Delete the version of each column with a time, and all older ones."""
         columns = [api.TColumn(*column.split(b":", 1), time_ms) for column, time_ms in times.items()]
         self._call("deleteSingle", table, table.encode(), api.TDelete(row, columns, DELETE_COLUMNS))
+
+    def delete_exact(self, table: str, row: bytes, places: Sequence[tuple[bytes, int]]) -> None:
+        """Delete versions of columns, each with its time."""
+        columns = [api.TColumn(*column.split(b":", 1), time_ms) for column, time_ms in places]
+        self._call("deleteSingle", table, table.encode(), api.TDelete(row, columns, DELETE_COLUMN))
 
     def page_versions(
         self, table: str, start: bytes, stop: bytes | None, limit: int, chosen: Selection

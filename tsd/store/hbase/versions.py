@@ -3,11 +3,13 @@
 HBase removes versions above a family's limit when it compacts, and a range of times that ends before now would show
 them until then: of such families, reads select by the end of the range themselves.
 
-A delete leaves a marker at the newest version it deletes. Until a major compaction the marker also hides versions of
-that time or older ones that are written later.
+A delete leaves markers, which hide what is written later until a major compaction: one without a start has a marker at
+the newest version it deletes, for versions of that time and older ones; one of a range has a marker for each version,
+for those of that time.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar
@@ -27,6 +29,7 @@ T = TypeVar("T")
 
 BATCH_CELLS = 1000  # per putMultiple
 GET_ROWS = 100  # per getMultiple
+RANGE_VERSIONS = 1000  # of a column, that are deleted at once
 
 
 class HBaseVersions(CellwiseColumns):
@@ -94,11 +97,17 @@ class HBaseVersions(CellwiseColumns):
         [(rows, next_start)] = read
         return Page([Row(row.key, cells) for row in rows if (cells := _within(row.cells, wanted))], next_start)
 
-    async def delete(self, table: str, row: bytes, columns: Collection[bytes], *, until_ms: int = END_MS) -> None:
+    async def delete(
+        self, table: str, row: bytes, columns: Collection[bytes], *, since_ms: int = 0, until_ms: int = END_MS
+    ) -> None:
         """See VersionedCells. Versions that are written meanwhile stay."""
         families = await self._limits(table)
         known = [column for column in columns if column.partition(b":")[0] in families and b":" in column]
-        if not known or not until_ms or not row:
+        if not known or since_ms >= until_ms or not row:
+            return
+        if since_ms:
+            selection = Selection(known, since_ms, until_ms, RANGE_VERSIONS)
+            await self._spread(table, partial(self._delete_range, table, row), [selection])
             return
 
         async def remove(chosen: Selection) -> None:
@@ -107,6 +116,13 @@ class HBaseVersions(CellwiseColumns):
                 await self._calls.call(VersionsConnection.delete_versions, table, row, times)
 
         await self._spread(table, remove, [Selection(known, 0, until_ms, 1)])
+
+    async def _delete_range(self, table: str, row: bytes, chosen: Selection) -> None:
+        """Delete versions one by one, until none is left: below one that is gone, HBase may still have an older one
+        that its family does not keep."""
+        while found := await self._calls.call(VersionsConnection.get_versions, table, [row], [chosen]):
+            places = [(cell.column, cell.time_ms) for cell in found[row]]
+            await self._calls.call(VersionsConnection.delete_exact, table, row, places)
 
     async def _limits(self, table: str) -> dict[bytes, int]:
         """Return how many versions each family of a table keeps."""

@@ -25,6 +25,7 @@ from tsd.store.rocksdb.version_chunks import (
     decode_chunk,
     encode_chunk,
     hour_of,
+    joined,
     merged,
     split_chunk,
 )
@@ -445,16 +446,19 @@ class EmbeddedVersions:
         page = await self.page_columns(table, start, stop, limit=limit, wanted=wanted)
         return Page(await trio.to_thread.run_sync(_rows_of, page.columns), page.next_start)
 
-    async def delete(self, table: str, row: bytes, columns: Collection[bytes], *, until_ms: int = END_MS) -> None:
+    async def delete(
+        self, table: str, row: bytes, columns: Collection[bytes], *, since_ms: int = 0, until_ms: int = END_MS
+    ) -> None:
         """See VersionedCells."""
 
         def changes(database: VersionDatabase) -> Changes:
             found, view, families = Changes(), database.version_view(table), database.families(table)
             for column in columns:
                 if has_chunks(families, column):
-                    _delete_chunks(view, column_prefix(row, column), until_ms, found)
+                    _delete_chunks(view, column_prefix(row, column), since_ms, until_ms, found)
                 else:
-                    found.deletes += view.keys(row, column, until_ms=until_ms)
+                    keys = view.keys(row, column, until_ms=until_ms)
+                    found.deletes += (key for key in keys if time_in(key) >= since_ms)
             return found
 
         await self._engine.write_versions(table, changes)
@@ -558,18 +562,31 @@ def _merge_hour(view: VersionView, hour: _Hour, found: Changes) -> int:
     return size
 
 
-def _delete_chunks(view: VersionView, prefix: bytes, until_ms: int, found: Changes) -> None:
-    """Add the changes that delete the versions of a column before a time."""
-    for start_ms, stored in view.chunks(prefix, until_ms):
-        end_ms = min(hour_of(start_ms) + HOUR_MS, END_MS)
-        if end_ms <= until_ms:
-            found.deletes.append(prefix + time_suffix(start_ms))
+def _delete_chunks(view: VersionView, prefix: bytes, since_ms: int, until_ms: int, found: Changes) -> None:
+    """Add the changes that delete the versions of a column from one time to before another."""
+    if since_ms >= until_ms:
+        return
+    end_ms = min(hour_of(until_ms - 1) + HOUR_MS, END_MS)
+    chunks = view.chunks(prefix, end_ms, hour_of(since_ms))
+    for hour_ms, of_hour in groupby(chunks, lambda chunk: hour_of(chunk[0])):
+        stored = list(of_hour)
+        if since_ms <= hour_ms and hour_ms + HOUR_MS <= until_ms:
+            found.deletes += [prefix + time_suffix(start_ms) for start_ms, _ in stored]
             continue
-        kept = decode_chunk(start_ms, stored).between(until_ms, end_ms)
-        if len(kept.times_ms) or start_ms == hour_of(start_ms):
-            found.puts[prefix + time_suffix(start_ms)] = encode_chunk(start_ms, kept)
-        else:
-            found.deletes.append(prefix + time_suffix(start_ms))
+        kept = {start_ms: _without(decode_chunk(start_ms, value), since_ms, until_ms) for start_ms, value in stored}
+        is_empty = not any(len(left.times_ms) for left in kept.values())
+        for start_ms, left in kept.items():
+            key = prefix + time_suffix(start_ms)
+            if is_empty or (start_ms != hour_ms and not len(left.times_ms)):
+                found.deletes.append(key)
+            else:
+                found.puts[key] = encode_chunk(start_ms, left)
+
+
+def _without(versions: Versions, since_ms: int, until_ms: int) -> Versions:
+    """Return the versions before one time and those from another on."""
+    start, end = versions.times_ms.searchsorted((since_ms, until_ms)).tolist()
+    return joined([versions.at(0, start), versions.at(end, len(versions.times_ms))])
 
 
 def _changes(table: str, cells: Sequence[VersionPut], database: VersionDatabase) -> Changes:
