@@ -14,7 +14,8 @@ from tsd.store import VersionedCells
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.entity.newest import NewestValues
-from tsd.tables.entity.retention import STEP_COLUMNS, STEP_VERSIONS, EntityRetention, Expiry
+from tsd.tables.entity.removal import STEP_COLUMNS, STEP_VERSIONS
+from tsd.tables.entity.retention import EntityRetention, Expiry
 from tsd.tables.entity.tables import EntityPoint, EntityTables
 from tsd.tables.entity.writer import EntityWriter
 from tsd.tables.opentsdb.retention import Amount

@@ -8,7 +8,9 @@ from tsd.config.retention import parse_rules
 from tsd.store import VersionedCells
 from tsd.tables import Tables
 from tsd.tables.entity.catalog import EntityCatalog
+from tsd.tables.entity.deleting import EntityDeleter, EntityReader
 from tsd.tables.entity.newest import NewestValues
+from tsd.tables.entity.removal import EntityRemoval
 from tsd.tables.entity.retention import EntityRetention, Expiry
 from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityTables
 from tsd.tables.entity.writer import EntityWriter
@@ -17,8 +19,11 @@ from tsd.tables.entity.writer import EntityWriter
 def with_entities(
     config: Config, cells: VersionedCells, tables: Tables, now_ms: Callable[[], int], *, required: bool
 ) -> Tables:
-    """Return a layout's tables whose writer also writes those of entities. `required`: the store does not make them."""
-    newest = NewestValues(config.entity_tag.encode("latin-1"))
+    """Return a layout's tables whose parts also write to those of entities and delete from them. `required`: the store
+    does not make them."""
+    tag = config.entity_tag.encode("latin-1")
+    newest = NewestValues(tag)
+    removal, deleter = EntityRemoval(cells, newest), tables.deleter
     expiry = make_expiry(config, now_ms)
     entities = EntityTables(cells, newest, expiry.is_kept if expiry.ages_s else None)
     names = (ENTITIES.name, NEWEST.name) if required else ()
@@ -26,6 +31,8 @@ def with_entities(
         tables,
         catalog=EntityCatalog(tables.catalog, entities, config.entity_tag, now_ms),
         writer=EntityWriter(tables.writer, cells, newest),
+        reader=EntityReader(tables.reader, removal, tag),
+        deleter=None if deleter is None else EntityDeleter(deleter, tables.reader, removal, tag),
         entities=entities,
         required=(*tables.required, *names),
     )

@@ -4,7 +4,7 @@ They include points of open hours, which are not stored yet.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -113,6 +113,14 @@ class NewestValues:
         same = self._points.instants[points.series] == points.instants
         same &= self._points.bits[points.series] == points.bits
         np.frombuffer(self._unstored, np.uint8)[points.series[same]] = 0
+
+    def remove(self, entity: bytes, columns: Collection[bytes], since_ms: int, until_ms: int) -> None:
+        """Forget the newest points of some series that are from one time to before another."""
+        numbers = np.array([at for at, column in self.of_entity(entity).items() if column in columns], np.int32)
+        times = self._points.instants[numbers] >> 1
+        gone = numbers[(times >= since_ms) & (times < until_ms)]
+        self._points.instants[gone] = -1
+        np.frombuffer(self._unstored, np.uint8)[gone] = 0
 
     def _add_place(self, number: int, place: Place) -> None:
         self._places[number] = place

@@ -4,39 +4,32 @@ The rules are those of the layout's points, and a point goes with the hour it is
 so a delete up to a time needs no list of cells. Metadata stays: its times are later than any point.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import NamedTuple
-
-import numpy as np
 
 from tsd.codec.entity.records import parse_series_column
 from tsd.codec.putline import HOUR_S
 from tsd.config.retention import RetentionRule, RetentionRules
 from tsd.errors import CorruptRow
 from tsd.store import VersionedCells
-from tsd.store.versions import VersionColumns, Wanted
+from tsd.store.versions import Wanted
+from tsd.tables.entity.removal import PAGE_ROWS, STEP_COLUMNS, RowPart, measure, remove_part
+from tsd.tables.entity.stored_points import TimeRange
 from tsd.tables.entity.tables import ENTITIES, NEWEST
 from tsd.tables.opentsdb.retention import Amount
-
-PAGE_ROWS = 50  # entities that are searched per call of the store
-STEP_COLUMNS = 10  # of an entity that are read and deleted together
-STEP_VERSIONS = 250  # of each: a step of the embedded store takes a few milliseconds
 
 
 class ExpiredColumns(NamedTuple):
     """Columns of a row that have expired points."""
 
-    table: str
     rule: str  # as written
-    row: bytes
-    columns: Sequence[bytes]
-    until_ms: int  # points before it have expired
+    part: RowPart
 
     @property
     def name(self) -> str:
         """What was deleted by which rule."""
-        return f"{self.rule} in {self.table}"
+        return f"{self.rule} in {self.part.table}"
 
 
 class Expiry:
@@ -80,13 +73,13 @@ class EntityRetention:
         steps. The call may be repeated after an error."""
         async with aclosing(self.expired()) as found:
             async for expired in found:
-                yield expired.name, await self._remove(expired)
+                yield expired.name, await remove_part(self._cells, expired.part)
 
     async def count(self) -> AsyncGenerator[tuple[str, Amount], None]:
         """Yield the rule and what each step of `remove` would delete."""
         async with aclosing(self.expired()) as found:
             async for expired in found:
-                yield expired.name, (await self._count(expired))[0]
+                yield expired.name, (await measure(self._cells, expired.part))[0]
 
     async def expired(self) -> AsyncGenerator[ExpiredColumns, None]:
         """Yield the columns that have expired points."""
@@ -111,43 +104,11 @@ class EntityRetention:
                     columns.setdefault((rule.text, row), []).append(column)
             for (text, row), of_row in columns.items():
                 for start in range(0, len(of_row), STEP_COLUMNS):
-                    yield ExpiredColumns(table, text, row, of_row[start : start + STEP_COLUMNS], until_ms)
+                    some = of_row[start : start + STEP_COLUMNS]
+                    yield ExpiredColumns(text, RowPart(table, row, some, TimeRange(0, until_ms)))
 
     def _rule_of(self, column: bytes) -> RetentionRule | None:
         try:
             return self._expiry.rule_of(parse_series_column(column).metric)
         except CorruptRow:  # `tsd entity NAME` tells of it
             return None
-
-    async def _count(self, expired: ExpiredColumns) -> tuple[Amount, list[int]]:
-        """Return what expires, and times that cut it into steps, the newest first."""
-        left, until_ms = list(expired.columns), expired.until_ms
-        steps, points, size = [until_ms], 0, 0
-        while left:
-            wanted = Wanted(until_ms=until_ms, versions=STEP_VERSIONS, columns=frozenset(left))
-            found = await self._cells.get_columns(expired.table, [expired.row], wanted)
-            left, until_ms = _unfinished(found)
-            is_counted = np.ones(len(found.times_ms), np.bool_)
-            if left:  # what is before the next step is read again
-                is_left = np.repeat([column in left for _, column in found.places], np.diff(found.bounds))
-                is_counted = ~is_left | (found.times_ms >= until_ms)
-                steps.append(until_ms)
-            points += int(is_counted.sum())
-            size += int((np.diff(found.ends, prepend=0) + 8)[is_counted].sum())
-        return Amount(1 if points else 0, points, size), steps
-
-    async def _remove(self, expired: ExpiredColumns) -> Amount:
-        """Delete the oldest points first, so that a call that fails leaves no gap."""
-        amount, steps = await self._count(expired)
-        for until_ms in reversed(steps):
-            await self._cells.delete(expired.table, expired.row, expired.columns, until_ms=until_ms)
-        return amount
-
-
-def _unfinished(found: VersionColumns) -> tuple[list[bytes], int]:
-    """Return the columns that may have more versions than were read, and the time before which these are."""
-    counts = np.diff(found.bounds)
-    full = np.flatnonzero(counts >= STEP_VERSIONS)
-    if not len(full):
-        return [], 0
-    return [found.places[at][1] for at in full.tolist()], int(found.times_ms[found.bounds[full]].max())

@@ -101,16 +101,18 @@ class _Reading:
 
     async def _name(self, series: SeriesSet) -> None:
         """Make the texts of new series known."""
-        new = series.pairs[len(self._lookup.texts) :]
-        split = [list(_split(pairs, series.widths.tagk, series.widths.tagv)) for pairs in new]
-        if not split:
-            return
-        tagks = await series.names(Kind.TAGK, list(dict.fromkeys(tagk for pairs in split for tagk, _ in pairs)))
-        tagvs = await series.names(Kind.TAGV, list(dict.fromkeys(tagv for pairs in split for _, tagv in pairs)))
-        metric = self._metric.encode("latin-1")
-        for pairs in split:
-            words = [f"{tagks[tagk]}={tagvs[tagv]}".encode("latin-1") for tagk, tagv in pairs]
-            self._lookup.texts.append(SeriesText(metric, b" ".join(words)))
+        self._lookup.texts += await series_texts(self._metric.encode("latin-1"), series, len(self._lookup.texts))
+
+
+async def series_texts(metric: bytes, series: SeriesSet, start: int = 0) -> list[SeriesText]:
+    """Return the texts of the series of a metric from the number `start` on."""
+    split = [list(_split(pairs, series.widths.tagk, series.widths.tagv)) for pairs in series.pairs[start:]]
+    if not split:
+        return []
+    tagks = await series.names(Kind.TAGK, list(dict.fromkeys(tagk for pairs in split for tagk, _ in pairs)))
+    tagvs = await series.names(Kind.TAGV, list(dict.fromkeys(tagv for pairs in split for _, tagv in pairs)))
+    words = ([f"{tagks[tagk]}={tagvs[tagv]}".encode("latin-1") for tagk, tagv in pairs] for pairs in split)
+    return [SeriesText(metric, b" ".join(of_series)) for of_series in words]
 
 
 def _split(pairs: bytes, tagk_size: int, tagv_size: int) -> Iterator[tuple[bytes, bytes]]:

@@ -4,15 +4,14 @@ A call returns only when both have the points, so their segment of the journal s
 the two, the replay writes both again.
 """
 
-import numpy as np
 import trio
 
-from tsd.codec.points import Columns, Int32
+from tsd.codec.points import Columns
 from tsd.lazy import LazyLogger
 from tsd.store import VersionedCells
 from tsd.tables.entity.encode import encode
 from tsd.tables.entity.metadata import MetadataWriter
-from tsd.tables.entity.newest import NewestValues
+from tsd.tables.entity.newest import Newest, NewestValues
 from tsd.tables.entity.tables import ENTITIES, NEWEST, check_tables
 from tsd.tables.writing import PointWriter, SeriesLookup, SummaryWriter
 
@@ -57,29 +56,31 @@ class EntityWriter(PointWriter):
         """See PointWriter."""
         await self._inner.sync()
 
-    async def _note(self, points: Columns, series: SeriesLookup) -> Int32:
-        """Make newest values known. Return the numbers of the series."""
+    async def _note(self, points: Columns, series: SeriesLookup) -> Newest:
+        """Make newest values known, and return them."""
         found = await trio.to_thread.run_sync(self._newest.find, points, series)
         if found.skipped:
             log.warning("entity.series_skipped", series=found.skipped)
         for at in range(0, len(found.numbers), SLICE):
             self._newest.add(found.at(slice(at, at + SLICE)))
             await trio.lowlevel.checkpoint()
-        return found.numbers
+        return found
 
     async def _write_entities(self, points: Columns, series: SeriesLookup) -> None:
-        """Put points and newest values of entities. Points without an entity are left out. Raise WrongTable."""
+        """Put points and the newest values of a window. Points without an entity are left out. Values that are newer in
+        memory may have been deleted from the store. Raise WrongTable."""
         if not self._is_checked:  # in a table that keeps too few versions points would be lost
             await check_tables(self._cells)
             self._is_checked = True
-        numbers = await self._note(points, series)
-        places = await trio.to_thread.run_sync(lambda: self._newest.places(numbers.tolist()))
+        found = await self._note(points, series)
+        places = await trio.to_thread.run_sync(lambda: self._newest.places(found.numbers.tolist()))
         if not places:
             return
         await self._cells.put_columns(ENTITIES.name, await trio.to_thread.run_sync(encode, points, places))
-        chosen = np.fromiter(places, np.int32, len(places))
-        for at in range(0, len(chosen), SLICE):
-            part = chosen[at : at + SLICE]
-            newest, some = self._newest.points(part), {number: places[number] for number in part.tolist()}
-            await self._cells.put_columns(NEWEST.name, await trio.to_thread.run_sync(encode, newest, some))
-            self._newest.mark_stored(newest)
+        for at in range(0, len(found.numbers), SLICE):
+            part = found.at(slice(at, at + SLICE))
+            some = {number: places[number] for number in part.numbers.tolist() if number in places}
+            if some:
+                newest = await trio.to_thread.run_sync(encode, part.points, some)
+                await self._cells.put_columns(NEWEST.name, newest)
+                self._newest.mark_stored(part.points)
