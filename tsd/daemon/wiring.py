@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import trio
 
@@ -233,7 +233,10 @@ def server_addresses(config: Config) -> list[tuple[str, int]]:
     return bigtable_address(config) if config.backend is Backend.BIGTABLE else gateways(config)
 
 
-def served_store(config: Config) -> "bigtable.BigtableStore | cassandra.CassandraStore | hbase.HBaseStore":
+ServedStore: TypeAlias = "bigtable.BigtableStore | cassandra.CassandraStore | hbase.HBaseStore"
+
+
+def served_store(config: Config) -> ServedStore:
     """Return the store on those servers, which need not answer. Close it with `aclose`."""
     if config.backend is Backend.CASSANDRA:
         return cassandra_store(config)

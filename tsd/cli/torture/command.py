@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -21,8 +21,18 @@ from tsd.cli.torture.report import TortureReport, table
 from tsd.cli.torture.run import Run, TorturePlan
 from tsd.cli.torture.settings import config_of, daemon_settings
 from tsd.config.loader import Config, Loaded, state_folder
-from tsd.daemon.wiring import has_local_store, served_store, server_addresses, server_setting, tables
+from tsd.daemon.settings import now_ms
+from tsd.daemon.wiring import (
+    ServedStore,
+    create_tables,
+    default_compression,
+    has_local_store,
+    served_store,
+    server_addresses,
+    server_setting,
+)
 from tsd.errors import TsdError
+from tsd.tables.kairosdb.layout import make_tables
 
 PATIENT = {  # of this process, which creates tables
     "tsd.storage.hbase.thrift.timeout": "60000",
@@ -46,8 +56,6 @@ def torture(
 ) -> None:
     """Run `tsd torture`."""
     config = loaded.config
-    if not config.has_opentsdb_tables:
-        raise TsdError(f"torture works on OpenTSDB's tables, and tsd.storage.layout is {config.layout}")
     if not has_local_store(config) and not server_setting(config):
         places = "the embedded store, HBase, Cassandra or an emulator of Bigtable"
         raise TsdError(f"got the engine {config.backend.value}: torture runs on {places}")
@@ -133,9 +141,10 @@ async def _opened_setup(config: Config, folder: Path) -> AsyncIterator[tuple[Set
         return
     store = served_store(own)
     try:
-        made = await store.create_tables(tables(own))
-        if others := sorted({table.name for table in tables(own)} - set(made)):
-            await store.drop_tables(made)
+        found = await create_tables(own, store, default_compression(own))
+        made = [name for name, is_new in found.items() if is_new]
+        if others := sorted(found.keys() - set(made)):
+            await _drop_tables(own, store, made)
             raise TsdError(
                 f"{others[0]}: the table exists already: another run uses it or has kept it. "
                 f"Give another --folder, or drop the tables of {prefix}…"
@@ -145,10 +154,18 @@ async def _opened_setup(config: Config, folder: Path) -> AsyncIterator[tuple[Set
         finally:
             if not dropping or dropping[-1]:
                 with trio.CancelScope(shield=True):
-                    await store.drop_tables(made)
+                    await _drop_tables(own, store, made)
     finally:
         with trio.CancelScope(shield=True):
             await store.aclose()
+
+
+async def _drop_tables(config: Config, store: ServedStore, names: Sequence[str]) -> None:
+    """Delete tables of a run with their contents, KairosDB's with their keyspace. Raise StoreError."""
+    if not config.has_kairosdb_tables:
+        await store.drop_tables(names)
+    elif names:
+        await make_tables(store, config.cassandra_keyspace, now_ms).drop()
 
 
 def _in_words(reports: list[tuple[str, TortureReport]]) -> list[str]:

@@ -14,6 +14,8 @@ TABLES = {
     "tsd.storage.hbase.tree_table": "tsdb-tree",
     "tsd.storage.hbase.meta_table": "tsdb-meta",
     "tsd.query.series_table": "tsdb-series",
+    "tsd.heroic.table": "metrics",
+    "tsd.heroic.series_table": "metrics-series",
 }
 # Replace the user's values: only local clients connect, the user's files are not touched, and all lines are accepted
 # and answered. A test checks that no other setting can refuse these clients anything.
@@ -110,6 +112,7 @@ EAGER_COMPACTION = {
     "tsd.storage.blocks_delay": "0",
     "tsd.storage.blocks_least_rows": "1",
 }
+UNDERSCORES = str.maketrans("-.", "__")
 WINDOW = "tsd.storage.flush_interval"
 SHORT_WINDOWS_MS = ("10", "40", "400")
 LONG_WINDOWS_MS = ("1000",)  # for long rounds at full load
@@ -132,6 +135,8 @@ def daemon_settings(config: Config, prefix: str, folder: Path, gateways: str, *,
     if key := server_setting(config):
         given[key] = gateways
         given |= {key: f"{prefix}{name}" for key, name in TABLES.items()}
+    if config.has_kairosdb_tables:  # whose tables have the same names in each keyspace
+        given["tsd.storage.cassandra.keyspace"] = f"t_{prefix}".translate(UNDERSCORES)[-48:].lstrip("_0123456789")
     return given
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import trio
 
+from tsd.cli.torture.layout_rows import layout_rows
 from tsd.cli.torture.process import TIMEOUT_S
 from tsd.cli.torture.senders import (
     AGAIN_S,
@@ -25,9 +26,9 @@ from tsd.cli.torture.senders import (
     Sender,
     SentSeries,
     UnexpectedAnswer,
-    Values,
     format_tags,
 )
+from tsd.cli.torture.stored import DecodedPage, StoredRow
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.check import Trouble
 from tsd.codec.opentsdb.merge import MergeRules, merge
@@ -44,25 +45,15 @@ NEWEST = MergeRules(fix_duplicates=True)
 REPEATS = (Trouble.REPEATED, Trouble.CONFLICT)  # a replay may write points again, in cells of another length
 
 
-class StoredRow(NamedTuple):
-    """The points of one hour of a series."""
-
-    series: SentSeries
-    times: Numbers  # as in the lines: in seconds or ms
-    values: Values
-
-
-class DecodedPage(NamedTuple):
-    """A page of rows."""
-
-    rows: list[StoredRow]
-    corrupt: list[str]  # errors of rows that cannot be read
-
-
 async def stored_rows(
     store: Store, config: Config, metrics: Sequence[str] | None, *, thorough: bool = True
 ) -> AsyncIterator[DecodedPage]:
-    """Yield the rows of these metrics, or all rows, in pages. `thorough`: check every cell against the format."""
+    """Yield the rows of these metrics, or all rows, in pages. `thorough`: check every cell of OpenTSDB's tables against
+    the format."""
+    if not config.has_opentsdb_tables:
+        async for found in layout_rows(store, config, metrics):
+            yield found
+        return
     uids = make_uids(config, store)
     for start, stop in await _ranges(uids, config, metrics):
         async for page in scan(store, config.data_table, start, stop):
@@ -118,11 +109,13 @@ def _text(name: object) -> str:
 
 
 async def uid_errors(store: Store, config: Config) -> list[str]:
-    """Return errors of the UID table: names and UIDs must map to each other one to one, and no counter is too low.
+    """Return errors of OpenTSDB's UID table: names and UIDs must map one to one, and no counter is too low.
 
     A crash between the two writes of an assignment leaves an unused UID, and a crash before them an unused number. Both
     are allowed.
     """
+    if not config.has_opentsdb_tables:
+        return []
     columns: dict[bytes, dict[bytes, bytes]] = {}
     async for page in scan(store, config.uid_table):
         for row in page:

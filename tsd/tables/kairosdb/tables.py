@@ -93,6 +93,10 @@ class KairosTables:
             await self._cql.batch(self.texts.put_spec, put)
         return made
 
+    async def drop(self) -> None:
+        """Delete the keyspace with its tables. Raise StoreError."""
+        await self._cql.command(f'DROP KEYSPACE "{self.keyspace}"')
+
     async def spec(self) -> RowSpec:
         """Return how the tables divide time, once they are found in order. Raise StoreError."""
         if self._spec is None:

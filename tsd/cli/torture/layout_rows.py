@@ -1,0 +1,60 @@
+"""Read the stored points of KairosDB's and Heroic's tables with the layout's own reader.
+
+Rows of OpenTSDB's tables are read in `tsd.cli.torture.verify`, cell by cell.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
+
+from tsd.cli.torture.senders import BASE_S, SentSeries
+from tsd.cli.torture.stored import DecodedPage, StoredRow
+from tsd.codec.names import Kind
+from tsd.codec.points import Columns, Int64
+from tsd.codec.text import FLOAT
+from tsd.config.loader import Config
+from tsd.daemon.settings import now_ms
+from tsd.daemon.wiring import TableCallbacks, build_configured_tables
+from tsd.store import Store
+from tsd.tables.entity.stored_points import TextLookup, TimeRange, read_metric
+
+MOST_METRICS = 1 << 30
+SENT_MS = TimeRange((BASE_S - 86_400) * 1000, (BASE_S + 30 * 86_400) * 1000)  # all sent times are in it
+SHORT_FLOAT = FLOAT | 3  # flags of a number in four bytes
+
+
+async def layout_rows(store: Store, config: Config, metrics: Sequence[str] | None) -> AsyncIterator[DecodedPage]:
+    """Yield the points of these metrics, or of all, metric by metric. Raise StoreError."""
+    tables = build_configured_tables(config, store, now_ms, TableCallbacks(lambda: False, lambda: None))
+    known = await tables.catalog.suggest(Kind.METRIC, "", MOST_METRICS)
+    for metric in known if metrics is None else sorted(set(known).intersection(metrics)):
+        found = DecodedPage([], [])
+
+        async def take(points: Columns, lookup: TextLookup, found: DecodedPage = found) -> None:
+            found.rows.extend(_rows(points, lookup))
+
+        await read_metric(tables.reader, metric, SENT_MS, take, found.corrupt.append)
+        yield found
+
+
+def _rows(points: Columns, lookup: TextLookup) -> list[StoredRow]:
+    """Return the points of each series, with times as in the lines: whole seconds in seconds, others in ms."""
+    times = points.instants >> 1
+    times = np.where(times % 1000, times, times // 1000)
+    values = _values(points)
+    rows = []
+    for number in np.unique(points.series).tolist():
+        own = points.series == number
+        text = lookup.text(number)
+        assert text is not None
+        tags = sorted(tuple(word.decode("latin-1").split("=", 1)) for word in text.tags.split(b" "))
+        series = SentSeries(text.metric.decode("latin-1"), tuple((name, value) for name, value in tags))
+        rows.append(StoredRow(series, times[own], values[own]))
+    return rows
+
+
+def _values(points: Columns) -> np.typing.NDArray[np.float64]:
+    bits: Int64 = points.bits
+    short = bits.astype(np.uint32).view(np.float32).astype(np.float64)
+    floats = np.where(points.flags == SHORT_FLOAT, short, bits.view(np.float64))
+    return np.where(points.flags & FLOAT, floats, bits.astype(np.float64))
