@@ -57,7 +57,7 @@ HARMLESS = {
         "tsd.storage.bigtable.project", "tsd.storage.bigtable.instance", "tsd.storage.bigtable.app_profile",
         "tsd.storage.bigtable.credentials", "tsd.storage.bigtable.channels",
         "tsd.storage.layout", "tsd.storage.kairosdb.shared", "tsd.storage.kairosdb.tag_indexed_metrics",
-        "tsd.heroic.table", "tsd.heroic.series_table", "tsd.heroic.resource_tags",
+        "tsd.heroic.resource_tags",
         "tsd.entity.tag", "tsd.storage.hbase.thrift2",
     ),
     "what is told and kept of lines that are refused for good reason": (
