@@ -440,6 +440,27 @@ def test_inventory_is_paged_ordered_and_shared(hosts: Served, page: Page, browse
         assert phone.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
+def test_inventory_of_ten_thousand_hosts_stays_usable(page: Page, tmp_path: Path) -> None:
+    settings = {"tsd.access.anonymous": "read,write", "tsd.entity.enabled": "true"}
+    with Tsd(tmp_path / "state", settings).serve() as served:
+        now = now_ms() // 1000
+        served.send_lines(
+            b"".join(
+                b"put load %d %d host=web%05d\n" % (now - 7200 * (host % 5000 == 7), host, host)
+                for host in range(10_000)
+            )
+        )
+        served.flush()
+        page.goto(address(served, "#view=inventory&silent=1h"))
+        assert names(page, "Silent") == ["web00007", "web05007"]
+        assert names(page, "Reporting")[6:9] == ["web00006", "web00008", "web00009"]
+        page.get_by_role("button", name="load").click()
+        until(lambda: names(page, "Reporting")[0] == "web09999", "the largest first")
+        page.locator("#inventory-view [data-field=prefix]").fill("web0500")
+        page.keyboard.press("Enter")
+        until(lambda: names(page, "Silent") == ["web05007"], "a prefix")
+
+
 def test_metadata_of_a_host_is_added_and_deleted(hosts: Served, page: Page) -> None:
     page.goto(address(hosts, "#view=entity&entity=web001"))
     page.get_by_role("button", name="Add metadata").click()

@@ -80,13 +80,14 @@ function reportingSection(answer, state, go) {
   return section(title, table, below);
 }
 
-async function content({ state, go }) {
+async function content({ state, go }, again, early) {
   const { prefix, metrics, silent } = state;
   const known = { prefix, metrics, max_age: durationMs(silent) === null ? "" : silent };
-  const [still, reporting] = await Promise.all([
-    getJson(path({ ...known, stale: "true", limit: MOST_SILENT })),
-    getJson(path({ ...known, limit: PAGE, order: state.order, from: state.order ? "" : state.from })),
-  ]);
+  const asked = getJson(path({ ...known, stale: "true", limit: MOST_SILENT })); // looks at all entities
+  asked.catch(() => {}); // told below, unless the other request fails first
+  const reporting = await getJson(path({ ...known, limit: PAGE, order: state.order, from: state.order ? "" : state.from }));
+  if (reporting.entities.length) early([section(`Silent for more than ${state.silent}`, element("p", "Looking …")), reportingSection(reporting, state, go)]);
+  const still = await asked;
   if (!still.entities.length && !reporting.entities.length && !state.from) {
     const wanted = prefix || metrics ? "Nothing has such a name and such metrics." : "There are no entities yet: send points.";
     return [element("p", wanted)];

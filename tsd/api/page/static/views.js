@@ -48,22 +48,36 @@ export function link(text, fragment, className = "") {
   return found;
 }
 
-/** Return a view. `content(state, again)` resolves to its elements; `again` refreshes it. */
+const REST = 9; // a view rests this many times as long as its refresh took, so that an open page loads the daemon little
+
+/** Return a view. `content(state, again, early)` resolves to its elements; `again` refreshes it. It may pass elements to
+ * `early` that are shown until then, if nothing of these choices is shown yet. */
 export function refreshedView(content, everyMs) {
   let timer = 0;
   let current = 0; // number of the newest refresh
+
+  /** Call `again` after a while; not while the page is hidden. */
+  function later(again, ms) {
+    timer = setTimeout(() => {
+      if (document.hidden) document.addEventListener("visibilitychange", again, { once: true });
+      else again();
+    }, ms);
+  }
 
   /** Show the view and refresh it until `stop`. `failed` is called with an error, or null. */
   async function start(box, state, failed) {
     clearTimeout(timer);
     const mine = (current += 1);
     const again = () => start(box, state, failed);
+    const begun = performance.now();
+    const early = (elements) => {
+      if (mine !== current || !box.classList.contains("busy")) return;
+      show(box, elements);
+    };
     try {
-      const shown = await content(state, again);
+      const shown = await content(state, again, early);
       if (mine !== current) return;
-      replace(box, shown);
-      box.classList.remove("stale", "busy");
-      box.dataset.at = formatTime(Date.now());
+      show(box, shown);
       failed(null);
     } catch (error) {
       if (!(error instanceof RequestError)) throw error;
@@ -75,7 +89,7 @@ export function refreshedView(content, everyMs) {
       }
       failed(error);
     } finally {
-      if (mine === current) timer = setTimeout(again, everyMs);
+      if (mine === current) later(() => mine === current && again(), Math.max(everyMs, REST * (performance.now() - begun)));
     }
   }
 
@@ -85,6 +99,12 @@ export function refreshedView(content, everyMs) {
   }
 
   return { start, stop };
+}
+
+function show(box, elements) {
+  replace(box, elements);
+  box.classList.remove("stale", "busy");
+  box.dataset.at = formatTime(Date.now());
 }
 
 /** Replace the content of a view. The focus stays, and tables keep their scroll positions. */
