@@ -22,7 +22,8 @@ from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.uids import Uids
 
 COUNTED_HOURS = 48  # of a range; of a longer one a sample is counted
-SAMPLED_HOURS = 8  # of each range, for an estimate: in the middles of equal parts
+SAMPLED_PARTS = (1, 4, 6, 0, 7, 3, 2, 5)  # of each range, for an estimate: an hour in the middle of each eighth
+LEAST_SAMPLED_HOURS, ENOUGH_BYTES = 3, 32 << 20  # after which an estimate ends early
 RECLAIM_BYTES = 32 << 20  # deleted from a range before its space is freed: files have 64 MiB
 RECLAIM_SHARE = 0.1  # of a table's bytes, deleted from smaller ranges, after which all of its space is freed
 GLOBAL = "global annotations"  # what their rule is called
@@ -118,16 +119,14 @@ class Retention:
         rows = max((expired.stop_s - first_s) // step_s, 1)
         if exact or rows <= COUNTED_HOURS:
             return await self._count(expired.table, expired.start, expired.stop)
-        places = {rows * (2 * at + 1) // (2 * SAMPLED_HOURS) for at in range(SAMPLED_HOURS)}
-        chosen = [first_s + step_s * place for place in sorted(places)]
-        found = Amount()
-        for base in chosen:
-            found = found.plus(
-                await self._count(
-                    expired.table, expired.prefix + base_bytes(base), expired.prefix + base_bytes(base + step_s)
-                )
-            )
-        return Amount().plus(found, rows / len(chosen))
+        found, hours = Amount(), 0
+        for part in SAMPLED_PARTS:
+            base = first_s + step_s * (rows * (2 * part + 1) // (2 * len(SAMPLED_PARTS)))
+            start, stop = (expired.prefix + base_bytes(at) for at in (base, base + step_s))
+            found, hours = found.plus(await self._count(expired.table, start, stop)), hours + 1
+            if hours >= LEAST_SAMPLED_HOURS and found.bytes >= ENOUGH_BYTES:
+                break
+        return Amount().plus(found, rows / hours)
 
     async def remove(self, expired: ExpiredRange, now_ms: Callable[[], int]) -> AsyncGenerator[Amount, None]:
         """Delete the rows of a range. Yield what each step deleted, so that the caller can pause between steps. It is

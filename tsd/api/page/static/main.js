@@ -150,10 +150,13 @@ function range() {
   return [from, to];
 }
 
-function nameOf(group, isOnly) {
+function metricOf(group, query) {
+  return query?.rate ? `rate of ${group.metric}` : group.metric;
+}
+
+function nameOf(group, query, isOnly) {
   const tags = Object.entries(group.tags).map(([name, value]) => `${name}=${value}`).join(" ");
-  if (isOnly) return group.metric;
-  return tags ? `${group.metric} ${tags}` : group.metric;
+  return tags && !isOnly ? `${metricOf(group, query)} ${tags}` : metricOf(group, query);
 }
 
 const NATURAL = 1000; // more curves are ordered by characters, which is ten times as fast
@@ -204,13 +207,11 @@ async function show() {
     const answer = await getJson(`/api/query?${given}${flags}`, { signal: mine.signal });
     if (running !== mine) return;
     const groups = answer.filter((group) => group.dps);
-    const curves = inOrder(groups.map((group) => ({
-      query: group.query?.index ?? 0,
-      name: nameOf(group, groups.length === 1 && !Object.keys(group.tags).length),
-      metric: group.metric,
-      axis: queries[group.query?.index ?? 0]?.axis ?? "left",
-      points: group.dps,
-    })));
+    const curves = inOrder(groups.map((group) => {
+      const at = group.query?.index ?? 0;
+      const name = nameOf(group, queries[at], groups.length === 1 && !Object.keys(group.tags).length);
+      return { query: at, name, metric: metricOf(group, queries[at]), axis: queries[at]?.axis ?? "left", points: group.dps };
+    }));
     shown = { curves, queries, range: span, intervals };
     if (hasLibrary) await draw(box, curves, annotationsOf(answer), span, state.scale, zoomed);
     else await drawPicture(box, { queries, scale: state.scale }, span, intervals, mine.signal);
