@@ -1,10 +1,13 @@
 """Deletion of points with `tsd delete` and `tsd scan --delete`, on both engines and with a daemon."""
 
+import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.command import HOST, Done, Tsd
+from tests.e2e.entities import stored_entities
 from tsd.store import Put
 
 pytestmark = pytest.mark.slow
@@ -112,6 +115,48 @@ def test_delete_handles_lines_left_in_journal(tmp_path: Path) -> None:
     with tsd.serve():
         assert tsd.lines("sys.cpu") == WEB01[:2]
     assert tsd.lines("sys.cpu") == WEB01[:2]
+
+
+@pytest.mark.parametrize("serves", [False, True], ids=["alone", "daemon"])
+def test_deleted_points_leave_the_tables_of_entities(tmp_path: Path, serves: bool) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.entity.enabled": "true", "tsd.core.auto_create_metrics": "true"})
+    with tsd.serve() as daemon:
+        lines = "".join(f"put {line}\n" for line in [*WEB01, *WEB02, *OTHER])
+        assert daemon.send_lines(lines.encode()).startswith(b"synced ")
+        daemon.flush()
+
+    def run(*words: str) -> Done:
+        return tsd.run(*words)
+
+    with tsd.serve() if serves else nullcontext():
+        told = run("delete", "sys.cpu", *SPAN)
+        assert told == Done(0, WOULD, f"{TOTAL}, and 7 points of entities would be deleted; add --yes to delete them\n")
+        assert run("delete", "sys.cpu", *SPAN, "--yes").err == f"deleted {TOTAL}, and 7 points of entities\n"
+        assert json.loads(run("entity", "check", "--json").out)["differences"] == 0
+        shown = json.loads(run("entity", "web02", "--start", "1", "--json").out)["series"]
+        assert [list(one["dps"]) for one in shown] == [[str(T * 1000 + 500)]]
+        assert run("scan", "--delete", str(T), str(T + 60), "sum", "sys.cpu", "host=web01").status == 0
+        assert json.loads(run("entity", "check", "--json").out)["differences"] == 0
+    left = stored_entities(tsd.folder, tsd.settings)
+    assert sorted(at // 1000 - T for at, _ in left.points["web01", "sys.cpu"]) == [4800, 5400, 6000, 6600]
+    assert left.newest == {series: points[-1:] for series, points in left.points.items()}
+    assert set(left.points) == {("web01", "sys.cpu"), ("web02", "sys.cpu"), ("web01", "sys.mem")}
+
+
+def test_delete_finds_points_that_only_the_tables_of_entities_have(tmp_path: Path) -> None:
+    settings = {"tsd.entity.enabled": "true", "tsd.core.auto_create_metrics": "true"}
+    tsd = Tsd(tmp_path / "state", settings)
+    every = ("--since", "0", "--until", "now")
+    with tsd.serve() as daemon:
+        daemon.send_lines("".join(f"put {line}\n" for line in [*WEB01, *OTHER]).encode())
+        daemon.flush()
+        assert tsd.but({"tsd.entity.enabled": "false"}).run("delete", "sys.cpu", *every, "--yes").status == 0
+    assert tsd.run("uid", "delete", "metrics", "sys.cpu").status == 0
+    words = ("sys.cpu", "host=web01", *every)
+    done = tsd.run("delete", *words, "--yes", "--json")
+    assert (done.status, json.loads(done.out)["entity_points"]) == (0, len(WEB01)), done
+    assert tsd.run("delete", *words).err.startswith("tsd: No such name")
+    assert set(stored_entities(tsd.folder, tsd.settings).newest) == {("web01", "sys.mem")}
 
 
 @pytest.mark.difference(

@@ -166,3 +166,26 @@ def test_a_table_that_keeps_too_few_versions_is_refused(tsd: Tsd) -> None:
         daemon.await_event("store.available")
     found = stored_entities(tsd.folder, tsd.settings)
     assert found.points == {("h", "m"): [(PAST_S * 1000, 1), ((PAST_S + 1) * 1000, 2)]}
+
+
+@pytest.mark.parametrize("tsd", ENGINES, indirect=True)
+def test_deleted_points_leave_both_tables(tsd: Tsd) -> None:
+    assert tsd.run("create-tables").status == 0
+    with tsd.serve() as daemon:
+        for start in range(0, 90, 30):  # several windows: the store may still have superseded newest values
+            lines = (b"put m %d %d host=h%d\n" % (PAST_S + at, at, at % 3) for at in range(start, start + 30))
+            daemon.send_lines(b"".join(lines))
+            daemon.flush()
+        span = ("--since", str(PAST_S + 20), "--until", str(PAST_S + 90), "--json")
+        told = json.loads(tsd.run("delete", "m", "host=h0", *span).out)
+        assert (told["points"], told["entity_points"]) == (23, 23)
+        done = json.loads(tsd.run("delete", "m", "host=h0", *span, "--yes").out)
+        assert (done["points"], done["entity_points"], done["remaining"]) == (23, 23, 0)
+        assert json.loads(tsd.run("entity", "check", "--json").out)["differences"] == 0
+    found = stored_entities(tsd.folder, tsd.settings)
+    assert found.points["h0", "m"] == [((PAST_S + at) * 1000, at) for at in range(0, 20, 3)]
+    assert found.newest == {series: points[-1:] for series, points in found.points.items()}
+    everything = json.loads(tsd.run("delete", "m", "--since", "0", "--until", "now", "--yes", "--json").out)
+    assert (everything["entity_points"], everything["remaining"]) == (67, 0)
+    found = stored_entities(tsd.folder, tsd.settings)
+    assert (found.points, found.newest) == ({}, {})

@@ -5,22 +5,25 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 import click
 import trio
 
 from tsd.cli.context import Access, access, flush_pending
+from tsd.cli.entity_points import delete_range
 from tsd.cli.late_rollups import mark_late
 from tsd.cli.output import named
-from tsd.cli.scan import BadRequest, ScanRequest, parse_selection, selected_rows
+from tsd.cli.scan import BadRequest, RowSelection, ScanRequest, parse_selection, selected_rows
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.opentsdb.row import Span, data_cells, removal
 from tsd.codec.opentsdb.rowkey import SplitKey, split_key
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, layout
 from tsd.daemon.settings import now_ms
-from tsd.errors import CorruptRow
+from tsd.errors import CorruptRow, NoSuchName
 from tsd.store import Row
+from tsd.tables.entity.stored_points import TimeRange
 from tsd.tables.opentsdb.delete import RowRemoval, remove_parts
 from tsd.tables.opentsdb.rollup_progress import days_of
 
@@ -41,6 +44,7 @@ class Found:
 
     series: dict[str, _SeriesPoints] = field(default_factory=dict)
     left: int = 0  # rows with points to delete that were left unchanged
+    entity_points: int | None = None  # in the tables of entities; None: these are not kept
 
     @property
     def points(self) -> int:
@@ -55,7 +59,14 @@ class Found:
     def report(self) -> dict[str, object]:
         """Return the counts as JSON members."""
         series = [{"series": name, **asdict(counts)} for name, counts in self.series.items()]
-        return {"series": series, "points": self.points, "rows": self.rows, "rows_left": self.left}
+        counts = {"series": series, "points": self.points, "rows": self.rows, "rows_left": self.left}
+        return counts if self.entity_points is None else {**counts, "entity_points": self.entity_points}
+
+    def total(self) -> str:
+        """Say how much it is in all."""
+        points, rows = counted(self.points, "point"), counted(self.rows, "row")
+        text = f"{points} in {rows} of {counted(len(self.series), 'series', 'series')}"
+        return text if self.entity_points is None else f"{text}, and {counted(self.entity_points, 'point')} of entities"
 
     def count_row(self, name: str, base_ms: int, points: Sequence[int]) -> None:
         """Count a row. `points` has the ascending offsets of its points from the base time, in ms."""
@@ -71,25 +82,27 @@ class Found:
 def delete(loaded: Loaded, words: Sequence[str], since: str, until: str, yes: bool, as_json: bool) -> None:
     """Run `tsd delete`."""
     request = _request(words, since, until)
-    found = trio.run(_delete, loaded.config, request, yes)
-    left = trio.run(_delete, loaded.config, request, False) if yes and found.rows else Found()
+    found = trio.run(partial(_delete, loaded.config, request, yes=yes))
+    left = Found()
+    if yes and (found.rows or found.entity_points):
+        left = trio.run(partial(_delete, loaded.config, request, yes=False, may_be_unknown=not found.rows))
+    remaining = max(left.points, left.entity_points or 0)
     if as_json:
-        click.echo(json.dumps({**found.report(), "deleted": yes, "remaining": left.points}))
+        click.echo(json.dumps({**found.report(), "deleted": yes, "remaining": remaining}))
     else:
         for name, counts in found.series.items():
             first_ms, last_ms = counts.first_ms, counts.last_ms
             times = f", {_date(first_ms)} to {_date(last_ms)}" if first_ms is not None and last_ms is not None else ""
             click.echo(f"{name}: {counted(counts.points, 'point')} in {counted(counts.rows, 'row')}{times}")
-        points, rows = counted(found.points, "point"), counted(found.rows, "row")
-        total = f"{points} in {rows} of {counted(len(found.series), 'series', 'series')}"
+        total = found.total()
         click.echo(f"deleted {total}" if yes else f"{total} would be deleted; add --yes to delete them", err=True)
-    if left.points:
+    if remaining:
         click.echo(
-            f"tsd: remaining: {counted(left.points, 'point')}, written meanwhile or written again by a compaction. "
+            f"tsd: remaining: {counted(remaining, 'point')}, written meanwhile or written again by a compaction. "
             "Run the command again",
             err=True,
         )
-    sys.exit(1 if found.left or left.points else 0)
+    sys.exit(1 if found.left or remaining else 0)
 
 
 def _request(words: Sequence[str], since: str, until: str) -> ScanRequest:
@@ -104,20 +117,32 @@ def _request(words: Sequence[str], since: str, until: str) -> ScanRequest:
         raise click.UsageError(str(exc)) from exc
 
 
-async def _delete(config: Config, request: ScanRequest, yes: bool) -> Found:
+async def _delete(config: Config, request: ScanRequest, *, yes: bool, may_be_unknown: bool = False) -> Found:
+    """Return the points to delete, and with `yes` delete them. Those of entities go first: if the rest fails, the same
+    command finds it again. Raise NoSuchName, unless there are points of entities or names `may_be_unknown`."""
     found = Found()
     async with access(config, must_exist=True) as opened:
         await flush_pending(opened, delete=yes)
         [selection] = request.selections
-        read_ms = now_ms()
-        async for rows in selected_rows(
-            opened.store, config.data_table, opened.uids, layout(config), request, selection
-        ):
-            await _remove(opened, config, _removals(config, request, rows, found), found, read_ms if yes else None)
-            read_ms = now_ms()
+        span = TimeRange(request.start_ms, request.end_ms + 1)
+        found.entity_points = await delete_range(config, opened, selection, span, yes=yes)
+        try:
+            await _delete_rows(opened, config, request, selection, found, yes=yes)
+        except NoSuchName:
+            if not (found.entity_points or may_be_unknown):
+                raise
         if yes:
             await opened.store.sync()
     return found
+
+
+async def _delete_rows(
+    opened: Access, config: Config, request: ScanRequest, selection: RowSelection, found: Found, *, yes: bool
+) -> None:
+    read_ms = now_ms()
+    async for rows in selected_rows(opened.store, config.data_table, opened.uids, layout(config), request, selection):
+        await _remove(opened, config, _removals(config, request, rows, found), found, read_ms if yes else None)
+        read_ms = now_ms()
 
 
 def _removals(

@@ -15,6 +15,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access, flush_pending
+from tsd.cli.entity_points import delete_hours
 from tsd.cli.late_rollups import mark_late
 from tsd.cli.output import NamedKey, named
 from tsd.cli.scan_heroic import print_rows
@@ -159,6 +160,7 @@ class Scanned(NamedTuple):
     """Result of printing rows."""
 
     printed: list[Row]
+    names: list[NamedKey]  # of the printed ones
     corrupt: int
 
 
@@ -189,6 +191,7 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_
                     corrupt += done.corrupt
                     if delete:
                         sys.stdout.flush()  # if this fails, for example on a full disk, nothing is deleted
+                        await delete_hours(config, opened, done.names)
                         days = days_of(layout(config), [row.key for row in done.printed])
                         await mark_late(config, opened, days, deleted=True)
                         await remove_rows(opened.store, config.data_table, done.printed, read_ms=read_ms)
@@ -217,6 +220,7 @@ def _scan_heroic(config: Config, request: ScanRequest, form: str, *, delete: boo
 async def _print_rows(opened: Access, config: Config, rows: Sequence[Row], form: RowForm) -> Scanned:
     """Print rows. Return the printed ones and the number of unreadable ones."""
     printed: list[Row] = []
+    printed_names: list[NamedKey] = []
     readable: list[tuple[Row, SplitKey]] = []
     for row in rows:
         try:
@@ -235,7 +239,8 @@ async def _print_rows(opened: Access, config: Config, rows: Sequence[Row], form:
                 text.encode("latin-1") if form is lines_of else text, nl=False
             )  # lines are bytes, whatever the locale
             printed.append(row)
-    return Scanned(printed, len(rows) - len(printed))
+            printed_names.append(key)
+    return Scanned(printed, printed_names, len(rows) - len(printed))
 
 
 def lines_of(row: NamedKey, cells: Sequence[StoredCell]) -> Iterator[str]:

@@ -55,6 +55,8 @@ def delete(loaded: Loaded, **given: Any) -> None:
     This applies to all series that have at least these tags. Of an hour that is only partly in the range, the other
     points are kept. Of a whole hour, annotations and unreadable cells are deleted too. Names keep their UIDs. Exit
     status 1 if points remain: a partly covered hour cannot be read, or points were written meanwhile.
+
+    With tsd.entity.enabled the points also leave the tables of entities, and so do those that only these tables have.
     """
     perform("tsd.cli.delete:delete", loaded, **given)
 

@@ -4,7 +4,7 @@ A query with `delete` reads the rows that it deletes. The pages are looked at on
 its first point to its last one, and what is written later than that stays.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import numpy as np
 import trio
@@ -29,6 +29,7 @@ from tsd.tables.reading import (
 )
 from tsd.tables.writing import KnownSeries, SeriesKeys
 
+SLICE = 500  # series that are handled at once
 TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 Spans = dict[int, tuple[int, int]]  # times of the first and the last point in ms, by the number of a series
 
@@ -71,18 +72,26 @@ class _SeenPoints:
         """Return a callback that notes pages and passes them on."""
         return lambda page: take(_SeenPage(page, self.note))
 
-    async def by_place(self, tag: bytes) -> list[tuple[Place, TimeRange]]:
-        """Return the ranges of those series that have an entity."""
+    async def remove(self, removal: EntityRemoval, tag: bytes, within: TimeRange = ALWAYS) -> None:
+        """Delete the points of those series that have an entity, some at a time."""
+        spans = await trio.to_thread.run_sync(self._spans)
+        metric, series = self._selection.metric.encode("latin-1"), self._selection.series
+        for start in range(0, len(series.pairs), SLICE):
+            texts = await series_texts(metric, series, start, start + SLICE)
+            found: list[tuple[Place, TimeRange]] = []
+            for number, text in enumerate(texts, start):
+                place = _place(metric, text.tags, tag) if number in spans else None
+                if place is not None and (part := _common(spans[number], within)) is not None:
+                    found.append((place, part))
+            await removal.remove(found)
+            await trio.lowlevel.checkpoint()
+
+    def _spans(self) -> Spans:
+        """Return the ranges of all pages."""
         spans: Spans = {}
         for page in self._pages:
             _join(spans, ((number, *span) for number, span in page.items()))
-        texts = await series_texts(self._selection.metric.encode("latin-1"), self._selection.series)
-        found: list[tuple[Place, TimeRange]] = []
-        for number, (first_ms, last_ms) in spans.items():
-            place = _place(texts[number].metric, texts[number].tags, tag)
-            if place is not None:
-                found.append((place, TimeRange(first_ms, last_ms + 1)))
-        return found
+        return spans
 
 
 def _join(spans: Spans, more: Iterable[tuple[int, int, int]]) -> None:
@@ -136,7 +145,7 @@ class DeletingSelection(Selection):
 
     async def delete(self, read_ms: int) -> None:
         """See Selection."""
-        await self._removal.remove(await self._seen.by_place(self._tag))
+        await self._seen.remove(self._removal, self._tag)
         await self._inner.delete(read_ms)
 
 
@@ -176,13 +185,12 @@ class EntityDeleter(PointDeleter):
         try:
             selection = await self._reader.select(request)
         except BadQuery:  # of an unknown metric, for example: the layout has no points then
-            found = []
+            pass
         else:
-            found = await self._found(selection, span)
-        await self._removal.remove(found)
+            await self._remove(selection, span)
         await self._inner.delete(request, first_ms, last_ms)
 
-    async def _found(self, selection: Selection, span: TimeRange) -> list[tuple[Place, TimeRange]]:
+    async def _remove(self, selection: Selection, span: TimeRange) -> None:
         seen = _SeenPoints(selection)
 
         async def take(page: EncodedPage[PointPage]) -> None:
@@ -190,7 +198,7 @@ class EntityDeleter(PointDeleter):
             seen.note((await trio.to_thread.run_sync(page.decode)).batch)
 
         await selection.read(span.hours, take, annotations=False)
-        return list(_within(await seen.by_place(self._tag), span))
+        await seen.remove(self._removal, self._tag, span)
 
     async def delete_metric(self, metric: str) -> None:
         """See PointDeleter."""
@@ -199,9 +207,7 @@ class EntityDeleter(PointDeleter):
         await self._inner.delete_metric(metric)
 
 
-def _within(series: Iterable[tuple[Place, TimeRange]], span: TimeRange) -> Iterator[tuple[Place, TimeRange]]:
-    """Yield the parts of ranges that are within a range."""
-    for place, (since_ms, until_ms) in series:
-        part = TimeRange(max(since_ms, span.since_ms), min(until_ms, span.until_ms))
-        if part.since_ms < part.until_ms:
-            yield place, part
+def _common(span: tuple[int, int], within: TimeRange) -> TimeRange | None:
+    """Return the part of a first to a last time that is within a range, None if there is none."""
+    part = TimeRange(max(span[0], within.since_ms), min(span[1] + 1, within.until_ms))
+    return part if part.since_ms < part.until_ms else None

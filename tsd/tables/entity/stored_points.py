@@ -104,9 +104,9 @@ class _Reading:
         self._lookup.texts += await series_texts(self._metric.encode("latin-1"), series, len(self._lookup.texts))
 
 
-async def series_texts(metric: bytes, series: SeriesSet, start: int = 0) -> list[SeriesText]:
-    """Return the texts of the series of a metric from the number `start` on."""
-    split = [list(_split(pairs, series.widths.tagk, series.widths.tagv)) for pairs in series.pairs[start:]]
+async def series_texts(metric: bytes, series: SeriesSet, start: int, stop: int | None = None) -> list[SeriesText]:
+    """Return the texts of the series of a metric from the number `start` to before `stop` (None: the end)."""
+    split = [list(_split(pairs, series.widths.tagk, series.widths.tagv)) for pairs in series.pairs[start:stop]]
     if not split:
         return []
     tagks = await series.names(Kind.TAGK, list(dict.fromkeys(tagk for pairs in split for tagk, _ in pairs)))
