@@ -1,7 +1,7 @@
 """Fills the tables of entities from stored points, and compares the two. Any layout has the points.
 
-Points are written as by ingest, so building again changes nothing. What was deleted from the layout's tables stays in
-those of entities, and is found by the comparison where it lies between stored points, or if no point of its series is
+Points are written as by ingest, so building again changes nothing. What other programs deleted from the layout's tables
+stays in those of entities. The comparison finds it where it lies between stored points, or if no point of its series is
 stored.
 """
 
