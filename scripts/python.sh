@@ -17,6 +17,11 @@ quietly() {
     }
 }
 
+# Runs a command and shows its progress on a terminal. Elsewhere prints its output only if it fails.
+watched() {
+    if [ -t 2 ]; then "$@" >&2 || die "failed: $*"; else quietly "$@"; fi
+}
+
 is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
 # Prints the first Python of version 3.11 or newer: $PYTHON, or one with a common name.
