@@ -12,6 +12,7 @@ from bench import day as day_module
 from bench import disk as disk_module
 from bench import entity as entity_module
 from bench import fairness as fairness_module
+from bench import first_point as first_point_module
 from bench import idle as idle_module
 from bench import ingest as ingest_module
 from bench import kairosdb as kairosdb_module
@@ -141,6 +142,13 @@ def fairness(pairs: int, seconds: int, only: str) -> None:
 def outage(pairs: int, rate: int, seconds: int) -> None:
     """Memory while HBase is away, and how soon points are stored after its return."""
     outage_module.outage(pairs, rate, seconds)
+
+
+@bench.command("first-point")
+@click.option("--rounds", default=1, help="Rounds.")
+def first_point(rounds: int) -> None:
+    """Run `scripts/run` in fresh clones until a query finds a point: without and with a cache."""
+    first_point_module.first_point(rounds)
 
 
 @bench.command()
