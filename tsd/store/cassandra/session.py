@@ -3,6 +3,7 @@
 `tsd.store.cassandra.driver` implements `Session` with cassandra-driver, which is an optional dependency.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -181,12 +182,15 @@ class Connector:
         token = trio.lowlevel.current_trio_token()
         answered = trio.Event()
         answers: list[tuple[T, StoreError | None]] = []
+        calls = itertools.count()
 
         def finish() -> None:
             self._slots.release()
             answered.set()
 
         def done(rows: T, error: StoreError | None) -> None:
+            if next(calls):  # the driver reports some requests twice when their connection ends
+                return
             answers.append((rows, error))
             with suppress(trio.RunFinishedError):  # the caller is gone
                 token.run_sync_soon(finish)

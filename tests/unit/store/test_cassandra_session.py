@@ -1,0 +1,60 @@
+"""How answers of a driver reach the tasks that wait for them."""
+
+from collections.abc import Sequence
+
+from tsd.errors import StoreDown, StoreError
+from tsd.store.cassandra.session import (
+    NO_ROWS,
+    Connector,
+    Done,
+    Parameters,
+    Placement,
+    RawDone,
+    Rows,
+    Session,
+    Statement,
+)
+
+
+class TwiceAnswering:
+    """A session that reports each request twice: with its answer, and as lost with its connection."""
+
+    def prepare(self, cql: str, *, conditional: bool) -> Statement:
+        return object()
+
+    def command(self, cql: str, parameters: Parameters = ()) -> Rows:
+        return []
+
+    def submit(self, statement: Statement, parameters: Parameters, done: Done) -> None:
+        done([parameters], None)
+        done([], StoreDown("the connection is lost"))
+
+    def submit_batch(self, statement: Statement, rows: Sequence[Parameters], done: Done) -> None:
+        self.submit(statement, (), done)
+
+    def submit_raw(self, statement: Statement, parameters: Parameters, partition: bytes | None, done: RawDone) -> None:
+        done(NO_ROWS, None)
+        done(NO_ROWS, StoreError("the connection is lost"))
+
+    def placements(self, keyspace: str, keys: Sequence[bytes]) -> list[Placement] | None:
+        return None
+
+    def submit_encoded(self, statement: Statement, rows: Sequence[bytes], partition: bytes | None, done: Done) -> None:
+        self.submit(statement, (), done)
+
+    def close(self) -> None:
+        pass
+
+
+async def test_second_answer_of_a_request_is_ignored() -> None:
+    """Regression: the daemon ended with an internal error of trio."""
+
+    def connect() -> Session:
+        return TwiceAnswering()
+
+    connector = Connector(connect, in_flight=1)
+    for number in range(3):
+        assert await connector.ask("SELECT", (number,)) == [(number,)]
+        assert await connector.ask_raw("SELECT", ()) == NO_ROWS
+        await connector.batch("INSERT", [(number,)])
+    await connector.aclose()
