@@ -13,6 +13,7 @@ from tsd.auth.networks import parse_address
 
 LOCAL_HOSTS = "localhost, *.localhost, 127.0.0.0/8, ::1"
 DEFAULT_PORTS = (80, 443)  # of HTTP and HTTPS: a Host header without a port stands for one of them
+MAX_ALLOWED, MAX_KEPT_CHARS = 100, 300  # headers that are remembered, and the length of each
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+(?:%[^\]\s]+)?\]|[^\s:\[\]/@]+)(?::(?P<port>\d{1,5})?)?")
 _NAME = re.compile(r"(?:\*\.)?[\w-]+(?:\.[\w-]+)*\.?", re.ASCII)
 
@@ -38,6 +39,7 @@ class Hosts:
 
     def __init__(self, entries: Sequence[_Entry] | None) -> None:
         self._entries = entries
+        self._allowed: set[str] = set()  # headers of requests before
 
     def allows(self, header: str) -> bool:
         """Return whether a request with this Host header is allowed. Browsers always send one: "" is allowed.
@@ -46,14 +48,18 @@ class Hosts:
         >>> [hosts.allows(text) for text in ("TSD.example.com:4242", "a.lan", "[::1]:80", "tsd.example.com", "lan")]
         [True, True, True, False, False]
         """
-        if self._entries is None or not header:
+        if self._entries is None or not header or header in self._allowed:
             return True
         match = _HOST.fullmatch(header)
         if match is None:
             return False
         name = match["name"].strip("[]").lower().removesuffix(".")
         ports = (int(match["port"]),) if match["port"] else DEFAULT_PORTS
-        return any(entry.has(name, ports) for entry in self._entries)
+        if not any(entry.has(name, ports) for entry in self._entries):
+            return False
+        if len(self._allowed) < MAX_ALLOWED and len(header) <= MAX_KEPT_CHARS:
+            self._allowed.add(header)
+        return True
 
 
 ANY_HOST = Hosts(None)

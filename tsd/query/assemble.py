@@ -112,6 +112,9 @@ class Assembly:
     def form_groups(self) -> int:
         """Divide the series into groups. Return the number of groups."""
         series = self._series
+        if len(series.pairs) == 1:
+            self._groups = [np.zeros(1, np.int64)]
+            return 1
         order = series.order(range(len(series.pairs)))
         each = self._plan.sub.aggregator == NONE
         places = grouped([series.pairs[number] for number in order], series.widths, series.group_by, each=each)

@@ -5,8 +5,8 @@ one from memory counts: of two values of one time it is the later one, or the sa
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from functools import cached_property, partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 import trio
@@ -35,21 +35,36 @@ SINGLE = FLOAT | 3  # flags of a 4-byte float
 TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 
 
-class OpenPoints(NamedTuple):
+class OpenPoints:
     """Points of one metric, in order of arrival. Their `series` are indexes of `keys`."""
 
-    columns: Columns
-    keys: SeriesKeys
+    def __init__(self, columns: Columns, keys: SeriesKeys) -> None:
+        self.columns = columns
+        self.keys = keys
+
+    @cached_property
+    def bases(self) -> list[int]:
+        """The hours that have points, as base times in ascending order."""
+        if not len(self.columns.instants):
+            return []
+        hours = self.columns.instants // (2 * HOUR_MS)
+        low, high = int(hours.min()), int(hours.max())
+        if low == high:
+            return [low * HOUR_S]
+        found = np.unique(hours) if high - low > MOST_HOURS else low + np.flatnonzero(np.bincount(hours - low))
+        bases: list[int] = (found * HOUR_S).tolist()
+        return bases
 
     def hours(self, span: ScanRange) -> tuple[int, ...]:
         """Return the hours within a span that have points, as base times in ascending order."""
-        if not len(self.columns.instants):
-            return ()
-        hours = self.columns.instants // (2 * HOUR_MS)
-        low, high = int(hours.min()), int(hours.max())
-        found = np.unique(hours) if high - low > MOST_HOURS else low + np.flatnonzero(np.bincount(hours - low))
-        bases = found * HOUR_S
-        return tuple(bases[(bases >= span.start_s) & (bases < span.stop_s)].tolist())
+        return tuple(base_s for base_s in self.bases if span.start_s <= base_s < span.stop_s)
+
+    def of_hour(self, span: ScanRange) -> Columns:
+        """Return the points of an hour."""
+        if self.bases == [span.start_s]:
+            return self.columns
+        times = self.columns.instants >> 1
+        return self.columns.at((times >= span.start_ms) & (times < span.stop_ms))
 
 
 ChooseSeries = Callable[[KnownSeries], Awaitable[Places | None]]  # see `Selection.find_known`
@@ -131,14 +146,15 @@ class OpenSelection(Selection):
 
         if not await self._stored.read_few(span, merge, annotations=annotations):
             await self._stored.read(span, merge, annotations=annotations)
-        stored = [page.found for page in pages]
-        left = rows.at(~np.isin(rows.batch.series, np.concatenate([np.empty(0, np.int32), *stored])))
+        left = rows
+        if pages:
+            left = rows.at(~np.isin(rows.batch.series, np.concatenate([page.found for page in pages])))
         for part in await _in_thread(left.cells, lambda: list(left.pages())):
             await take(part)
 
     async def _rows(self, span: ScanRange) -> "OpenRowsOfHour":
         """Return the open rows of matching series in an hour."""
-        columns = await _in_thread(len(self._points.columns.series), partial(_within, self._points.columns, span))
+        columns = await _in_thread(len(self._points.columns.series), partial(self._points.of_hour, span))
         pairs = self._stored.pairs_of(self._points.keys)
         present = np.flatnonzero(np.bincount(columns.series)).tolist()
         wanted = [one for at in present if (one := pairs[at]) is not None]
@@ -213,18 +229,12 @@ async def _in_thread(points: int, work: Callable[[], T]) -> T:
     return work() if points <= SMALL else await trio.to_thread.run_sync(work)
 
 
-def _within(columns: Columns, span: ScanRange) -> Columns:
-    """Return the points of a span."""
-    times = columns.instants >> 1
-    within = (times >= span.start_ms) & (times < span.stop_ms)
-    return columns if within.all() else columns.at(within)
-
-
 def _chosen_rows(columns: Columns, numbers: Int32) -> OpenRowsOfHour:
     """Return the rows of the series that have a number."""
     series = numbers[columns.series]
     columns = columns._replace(series=series)
-    return rows_of(columns.at(series != UNWANTED))
+    wanted = series != UNWANTED
+    return rows_of(columns if wanted.all() else columns.at(wanted))
 
 
 def rows_of(columns: Columns) -> OpenRowsOfHour:

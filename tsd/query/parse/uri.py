@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import tzinfo
+from functools import lru_cache
 from typing import TypeVar
 
 from tsd.codec.text import parse_double
@@ -23,6 +24,7 @@ CORRECTED_KEYS = ("corrected", "tsd.query.corrected")  # in parameters and bodie
 _OFF = ("false", "0", "no", "off")
 _LONG = re.compile(rf"[-+]?[0-9]{{1,{MOST_DIGITS}}}")
 _ROLLUPS = ("ROLLUP_RAW", "ROLLUP_NOFALLBACK", "ROLLUP_FALLBACK", "ROLLUP_FALLBACK_RAW")
+MAX_KEPT, SHORT = 1000, 300  # parsed sub queries that are kept, and the length of each
 
 T = TypeVar("T")
 Params = Mapping[str, Sequence[str]]
@@ -75,7 +77,7 @@ def read_drafts(params: Params, *, quirks: Quirks = OPENTSDB) -> list[Draft]:
     """Return the sub queries of `tsuid` and `m`, in this order, with duplicates. Raises BadQuery."""
     return [
         *(read_tsuid(text, quirks=quirks) for text in params.get("tsuid", ())),
-        *(read_m(text, quirks=quirks) for text in params.get("m", ())),
+        *((_read_short_m if len(text) <= SHORT else read_m)(text, quirks=quirks) for text in params.get("m", ())),
     ]
 
 
@@ -111,6 +113,9 @@ def read_m(text: str, *, quirks: Quirks = OPENTSDB) -> Draft:
     aggregator, *middle, last = _split(text)
     metric, filters = read_metric(last, quirks=quirks)
     return _with_parts(SubQuery(aggregator, metric, filters=filters), middle, of_metric=True)
+
+
+_read_short_m = lru_cache(MAX_KEPT)(read_m)
 
 
 def read_tsuid(text: str, *, quirks: Quirks = OPENTSDB) -> Draft:  # noqa: ARG001  the same shape as read_m

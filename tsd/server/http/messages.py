@@ -135,7 +135,9 @@ def parse_params(query: str) -> Mapping[str, Sequence[str]]:
     for part in parts:
         if part:
             name, _, value = part.partition("=")
-            found.setdefault(unquote_plus(name), []).append(unquote_plus(value))
+            if "%" in part or "+" in part:
+                name, value = unquote_plus(name), unquote_plus(value)
+            found.setdefault(name, []).append(value)
     return found
 
 

@@ -114,8 +114,8 @@ async def read_rows(store: Store, table: str, keys: Sequence[bytes], take: TakeC
     """Pass the existing rows among `keys` to `take`. Raises StoreError and what `take` raises."""
     left = iter(keys)
     while part := list(islice(left, GET_ROWS)):
-        rows = await store.get(table, part)
-        await take(cells_of_rows(Row(key, rows[key]) for key in part if key in rows))
+        if rows := await store.get(table, part):
+            await take(cells_of_rows(Row(key, rows[key]) for key in part if key in rows))
 
 
 async def read_ranges(
