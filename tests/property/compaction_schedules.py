@@ -5,6 +5,7 @@ What a reader finds is looked at after every call: the value that was written la
 
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
 import trio
@@ -126,11 +127,20 @@ class Turned:
             lambda: self._store.put(table, part, time_ms=time_ms),
         )
 
-    async def rewrite(self, table: str, changes: Sequence[Rewrite]) -> list[bool]:
+    def watching(self, table: str, rows: Collection[bytes]) -> AbstractContextManager[Collection[bytes]]:
+        assert self._store.atomic_rewrites is not None
+        return self._store.atomic_rewrites.watching(table, rows)
+
+    async def rewrite(
+        self, table: str, changes: Sequence[Rewrite], *, written: Collection[bytes] | None = None
+    ) -> list[bool]:
         rewrites = self._store.atomic_rewrites
         assert rewrites is not None
         part = self._turns.dice.sample(changes, self._turns.dice.randint(0, len(changes)))
-        return await self._call(lambda: rewrites.rewrite(table, changes), lambda: rewrites.rewrite(table, part))
+        return await self._call(
+            lambda: rewrites.rewrite(table, changes, written=written),
+            lambda: rewrites.rewrite(table, part, written=written),
+        )
 
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
         part: dict[bytes, list[bytes]] = {}

@@ -5,7 +5,8 @@ It guarantees what the Store protocol guarantees, and no more.
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple, NoReturn, TypeVar
@@ -191,7 +192,17 @@ class FaultyStore:
             self._fail(StoreDown("partially applied"))
         await self._call(lambda s: s.put(table, cells, time_ms=time_ms), changes=True)
 
-    async def rewrite(self, table: str, changes: Sequence[Rewrite]) -> list[bool]:
+    @contextmanager
+    def watching(self, table: str, rows: Collection[bytes]) -> Iterator[Collection[bytes]]:
+        yield rows
+
+    async def rewrite(
+        self,
+        table: str,
+        changes: Sequence[Rewrite],
+        *,
+        written: Collection[bytes] | None = None,
+    ) -> list[bool]:
         if self._half():
             some = [change for change in changes if self._server.rng.random() < 0.5]
             await self._call(lambda s: s.rewrite(table, some), changes=True)

@@ -13,7 +13,7 @@ from tsd.auth.networks import parse_address
 
 LOCAL_HOSTS = "localhost, *.localhost, 127.0.0.0/8, ::1"
 DEFAULT_PORTS = (80, 443)  # of HTTP and HTTPS: a Host header without a port stands for one of them
-MAX_ALLOWED, MAX_KEPT_CHARS = 100, 300  # headers that are remembered, and the length of each
+MAX_ALLOWED, MAX_KEPT_CHARS = 100, 300  # headers that are kept, and the longest of them
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+(?:%[^\]\s]+)?\]|[^\s:\[\]/@]+)(?::(?P<port>\d{1,5})?)?")
 _NAME = re.compile(r"(?:\*\.)?[\w-]+(?:\.[\w-]+)*\.?", re.ASCII)
 

@@ -1,6 +1,7 @@
 """Differences between engines: a record of facts, and optional interfaces that are None where an engine lacks them."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
@@ -153,10 +154,20 @@ class Rewrite(NamedTuple):
 class AtomicRewrites(Protocol):
     """Changes of rows that no other write and no crash can divide."""
 
-    async def rewrite(self, table: str, changes: Sequence[Rewrite]) -> list[bool]:
+    def watching(self, table: str, rows: Collection[bytes]) -> AbstractContextManager[Collection[bytes]]:
+        """Collect, while the block lasts, those of some rows that may have been written to."""
+        ...
+
+    async def rewrite(
+        self, table: str, changes: Sequence[Rewrite], *, written: Collection[bytes] | None = None
+    ) -> list[bool]:
         """Change rows, each in one atomic step; no two changes have the same row. A row is left as it is if a cell to
         write is stored with a later timestamp and another value. Return for each row whether it was changed. The call
-        may be repeated. Raise StoreError."""
+        may be repeated. Raise StoreError.
+
+        `written` comes from `watching`: all these rows were read within its block, and each change was made from all
+        cells of its row. So rows that it does not have need not be read again. None: all must be.
+        """
         ...
 
 

@@ -5,7 +5,7 @@ own.
 """
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 
 from tsd.store import (
     AtomicRewrites,
@@ -227,10 +227,15 @@ class _CountedRewrites:
         self._rewrites = rewrites
         self._load = load
 
-    async def rewrite(self, table: str, changes: Sequence[Rewrite]) -> list[bool]:
-        changed = await self._rewrites.rewrite(table, changes)
-        written = [put for change, is_done in zip(changes, changed, strict=True) if is_done for put in change.puts]
-        self._load.wrote(table, written)
+    def watching(self, table: str, rows: Collection[bytes]) -> AbstractContextManager[Collection[bytes]]:
+        return self._rewrites.watching(table, rows)
+
+    async def rewrite(
+        self, table: str, changes: Sequence[Rewrite], *, written: Collection[bytes] | None = None
+    ) -> list[bool]:
+        changed = await self._rewrites.rewrite(table, changes, written=written)
+        puts = [put for change, is_done in zip(changes, changed, strict=True) if is_done for put in change.puts]
+        self._load.wrote(table, puts)
         return changed
 
 

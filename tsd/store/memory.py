@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from types import MappingProxyType
 
@@ -133,7 +134,19 @@ class MemoryStore:
         """See Store."""
         return self
 
-    async def rewrite(self, table: str, changes: Sequence[Rewrite]) -> list[bool]:
+    @contextmanager
+    def watching(self, table: str, rows: Collection[bytes]) -> Iterator[Collection[bytes]]:
+        """See AtomicRewrites. `rewrite` checks every row."""
+        self._table(table)
+        yield rows
+
+    async def rewrite(
+        self,
+        table: str,
+        changes: Sequence[Rewrite],
+        *,
+        written: Collection[bytes] | None = None,  # noqa: ARG002
+    ) -> list[bool]:
         """See AtomicRewrites."""
         await self._enter("rewrite")
         stored = self._table(table)

@@ -7,7 +7,7 @@ increment and the cells of a row atomic. Calls that release the lock (syncs, and
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from itertools import islice, product
 from operator import itemgetter
@@ -39,6 +39,7 @@ from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, decode_cell, time_of
 from tsd.store.rocksdb.options import options
 from tsd.store.rocksdb.rewriting import EmbeddedRewrites
 from tsd.store.rocksdb.versions import Changes, EmbeddedVersions, VersionDatabase
+from tsd.store.rocksdb.watches import PrefixWatch, Watches
 from tsd.store.rocksdb.wide import EmbeddedWideRows
 from tsd.store.rules import add, bytes_of, check_row, whole_rows
 from tsd.store.scheduling import IngestLoad, Throttle
@@ -58,15 +59,6 @@ REOPEN_S = 1.0  # between attempts to reopen a database after an error
 
 class _WritesLost(StoreError):
     """The reopened database lacks writes that were accepted but not yet synced."""
-
-
-class _Watch:
-    """Notices writes to rows with a prefix."""
-
-    def __init__(self, table: str, prefix: bytes) -> None:
-        self.table = table
-        self.prefix = prefix
-        self.changed = False
 
 
 class EmbeddedStore:
@@ -96,7 +88,7 @@ class EmbeddedStore:
         self._reopen_at = 0.0
         self._broken: str | None = None
         self._subscribers: dict[str, OnWrite] = {}
-        self._watches: list[_Watch] = []
+        self._watches = Watches()
         self._folding = trio.Lock()
 
     @property
@@ -157,9 +149,7 @@ class EmbeddedStore:
     def _delete_range_now(
         self, table: str, start: bytes, stop: bytes, changed: Sequence[bytes], keep: Sequence[Put]
     ) -> None:
-        for watch in self._watches:
-            overlaps = start[: len(watch.prefix)] <= watch.prefix < stop
-            watch.changed |= watch.table == table and overlaps
+        self._watches.note_range(table, start, stop)
         batch = self._database.batch(table)
         self._database.add_range_delete(batch, table, start, stop)
         if keep:
@@ -206,15 +196,13 @@ class EmbeddedStore:
         """See Store."""
         return EmbeddedDerived(self)
 
-    @contextmanager
-    def watching(self, table: str, prefix: bytes) -> Iterator[_Watch]:
+    def watching(self, table: str, prefix: bytes) -> AbstractContextManager[PrefixWatch]:
         """Notice writes to rows with a prefix during the block."""
-        watch = _Watch(table, prefix)
-        self._watches.append(watch)
-        try:
-            yield watch
-        finally:
-            self._watches.remove(watch)
+        return self._watches.of_prefix(table, prefix)
+
+    def watching_rows(self, table: str, rows: Collection[bytes]) -> AbstractContextManager[Collection[bytes]]:
+        """See EmbeddedRewrites."""
+        return self._watches.of_rows(table, rows)
 
     async def read_in_thread(self, read: Callable[[Database], T]) -> T:
         """See EmbeddedDerived."""
@@ -317,7 +305,7 @@ class EmbeddedStore:
             if parts is not None:
                 yield parts
 
-    def _fold_now(self, watch: _Watch, part: FoldedPart) -> bool:
+    def _fold_now(self, watch: PrefixWatch, part: FoldedPart) -> bool:
         """Write the changes of a part, unless one of its rows was written to. Return whether they were written."""
         if watch.changed:
             return False
@@ -565,8 +553,7 @@ class EmbeddedStore:
                 raise
             self._broken = None
             self._count["reopened"] += 1
-            for watch in self._watches:
-                watch.changed = True
+            self._watches.note_all()
             for on_write in self._subscribers.values():  # a failed write may still have been applied
                 on_write(None)
 
@@ -599,8 +586,7 @@ class EmbeddedStore:
         derived = self._database.derived(table)
         if self._watches or derived:
             rows = list(rows)
-            for watch in self._watches:
-                watch.changed |= watch.table == table and any(row.startswith(watch.prefix) for row in rows)
+            self._watches.note(table, rows)
         if derived:
             drop(batch, derived, rows)
         if on_write := self._subscribers.get(table):

@@ -1,6 +1,7 @@
 """Rewrites of the embedded store: changes of some rows in one batch, after a read of the cells that they replace."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 import trio
@@ -17,6 +18,9 @@ STEP_CELLS = 64  # read and written in one step: about a millisecond if all are 
 class Engine(Protocol):
     """The store, as far as rewrites need it."""
 
+    def watching_rows(self, table: str, rows: Collection[bytes]) -> AbstractContextManager[Collection[bytes]]:
+        """See AtomicRewrites."""
+
     async def write_step(self, call: str, table: str, change: Callable[[Database, Batch], tuple[list[bytes], T]]) -> T:
         """Write the batch that `change` fills, for the rows that it returns, in one step with what it reads. Return
         its other result. Raise StoreError."""
@@ -28,7 +32,13 @@ class EmbeddedRewrites:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    async def rewrite(self, table: str, changes: Sequence[Rewrite]) -> list[bool]:
+    def watching(self, table: str, rows: Collection[bytes]) -> AbstractContextManager[Collection[bytes]]:
+        """See AtomicRewrites."""
+        return self._engine.watching_rows(table, rows)
+
+    async def rewrite(
+        self, table: str, changes: Sequence[Rewrite], *, written: Collection[bytes] | None = None
+    ) -> list[bool]:
         """See AtomicRewrites."""
         done: list[bool] = []
         for part in _parts(changes):
@@ -36,7 +46,7 @@ class EmbeddedRewrites:
             def change(
                 database: Database, batch: Batch, part: Sequence[Rewrite] = part
             ) -> tuple[list[bytes], list[bool]]:
-                changed = add_rewrites(database, batch, table, part)
+                changed = add_rewrites(database, batch, table, part, written)
                 return [one.row for one, is_done in zip(part, changed, strict=True) if is_done], changed
 
             done += await self._engine.write_step("rewrite", table, change)
@@ -56,13 +66,22 @@ def _parts(changes: Sequence[Rewrite]) -> Iterator[Sequence[Rewrite]]:
         yield changes[start:]
 
 
-def add_rewrites(database: Database, batch: Batch, table: str, changes: Sequence[Rewrite]) -> list[bool]:
-    """Add the changes of rows to a batch. Return for each whether its stored cells permit it."""
-    places = [place for change in changes for place in change.places]
-    stored = iter(database.read(table, places))
+def add_rewrites(
+    database: Database, batch: Batch, table: str, changes: Sequence[Rewrite], written: Collection[bytes] | None
+) -> list[bool]:
+    """Add the changes of rows to a batch. Return for each whether its stored cells permit it. They permit that of a row
+    which is not in `written`, unless that is None."""
+    places = [place for change in changes if written is None or change.row in written for place in change.places]
+    stored = iter(database.read(table, places) if places else ())
     done: list[bool] = []
-    gone = []
+    gone: list[tuple[bytes, bytes]] = []
     for change in changes:
+        if written is not None and change.row not in written:
+            done.append(True)
+            database.clock.observe(change.time_ms)
+            database.add_puts(batch, change.puts, change.time_ms)
+            gone += [(change.row, column) for column, _ in change.deletes]
+            continue
         before = [next(stored) or ABSENT for _ in change.puts]
         old = [next(stored) for _ in change.deletes]
         newer = [time_of(value) > change.time_ms for value in before]

@@ -20,7 +20,7 @@ Only a delete of points during a compaction of their row may be undone by it.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -180,18 +180,22 @@ class RowCompactor:
     async def compact_keys(self, keys: Collection[bytes]) -> list[bytes]:
         """Compact those rows that exist; return the keys of those with recent writes. Raise StoreError."""
         now_ms = self._now_ms()
-        with self._counted("read"):
-            rows = await self._store.get(self._table, keys)
-        return await self.compact([Row(*row) for row in rows.items()], read_ms=now_ms)
+        rewrites = self._store.atomic_rewrites
+        with nullcontext() if rewrites is None else rewrites.watching(self._table, keys) as written:
+            with self._counted("read"):
+                rows = await self._store.get(self._table, keys)
+            return await self.compact([Row(*row) for row in rows.items()], read_ms=now_ms, written=written)
 
-    async def compact(self, rows: Sequence[Row], *, read_ms: int) -> list[bytes]:
+    async def compact(
+        self, rows: Sequence[Row], *, read_ms: int, written: Collection[bytes] | None = None
+    ) -> list[bytes]:
         """Compact rows that were read with all their cells; return the keys of those with recent writes.
 
         Reading started at `read_ms`, which may be long ago. Only a successful call counts and reports rows, and never
-        those that it returns.
+        those that it returns. `written`: see `AtomicRewrites`.
         """
         found = await self._plan(rows, read_ms)
-        done = found.plans if self._dry else await self._execute(found.plans)
+        done = found.plans if self._dry else await self._execute(found.plans, written)
         for size in found.sizes:
             self.stats.count_row(size)
         for plan in done:
@@ -232,20 +236,22 @@ class RowCompactor:
             return compact(key, cells, self._rules)
         return await trio.to_thread.run_sync(compact, key, cells, self._rules)
 
-    async def _execute(self, plans: Sequence[RowPlan]) -> list[RowPlan]:
+    async def _execute(self, plans: Sequence[RowPlan], written: Collection[bytes] | None) -> list[RowPlan]:
         """Execute plans; return those that succeeded."""
         rewrites = self._store.atomic_rewrites
         small = [plan for plan in plans if rewrites and _cells_of(plan) <= REWRITTEN_CELLS]
-        done = await self._rewrite(rewrites, small) if rewrites and small else []
+        done = await self._rewrite(rewrites, small, written) if rewrites and small else []
         if len(small) < len(plans):
             large = [plan for plan in plans if not rewrites or _cells_of(plan) > REWRITTEN_CELLS]
             done += await self._replace(large)
         return done
 
-    async def _rewrite(self, rewrites: AtomicRewrites, plans: Sequence[RowPlan]) -> list[RowPlan]:
+    async def _rewrite(
+        self, rewrites: AtomicRewrites, plans: Sequence[RowPlan], written: Collection[bytes] | None
+    ) -> list[RowPlan]:
         """Execute plans, each in one atomic step, so that nothing has to be read back; return those that succeeded."""
         with self._counted("put"):
-            changed = await rewrites.rewrite(self._table, [_rewrite_of(plan) for plan in plans])
+            changed = await rewrites.rewrite(self._table, [_rewrite_of(plan) for plan in plans], written=written)
         visible = [plan for plan, is_done in zip(plans, changed, strict=True) if is_done]
         self.stats.hidden += len(plans) - len(visible)
         self.stats.writes += sum(len(plan.puts) for plan in visible)

@@ -1,0 +1,92 @@
+"""Rewrites of rows that were read before: rows that were written to meanwhile are read again, others are not."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tsd.store import Family, Put, Rewrite, Table
+from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.store.rocksdb.watches import Watches
+
+TABLE = Table("rows", (Family(b"t"),))
+ROWS = [b"aab1", b"aab2", b"aab3"]
+MERGED, OLD = b"t:merged", b"t:old"
+
+
+@asynccontextmanager
+async def opened(path: Path) -> AsyncIterator[EmbeddedStore]:
+    store = await EmbeddedStore.open(path, iter(range(1000, 100_000)).__next__)
+    try:
+        await store.create_tables([TABLE])
+        await store.put("rows", [Put(row, OLD, b"old") for row in ROWS], time_ms=10)
+        yield store
+    finally:
+        await store.aclose()
+
+
+def changes() -> list[Rewrite]:
+    return [Rewrite(row, [Put(row, MERGED, b"merged")], 10, [(OLD, 10)]) for row in ROWS]
+
+
+async def found(store: EmbeddedStore) -> dict[bytes, dict[bytes, bytes]]:
+    rows = await store.get("rows", ROWS)
+    return {row: {cell.column: cell.value for cell in cells} for row, cells in rows.items()}
+
+
+async def test_rows_without_writes_are_changed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        with store.atomic_rewrites.watching("rows", ROWS) as written:
+            await store.put("rows", [Put(b"other", OLD, b"")])
+            await store.put("rows", [Put(row, OLD, b"") for row in ROWS[:0]])
+            assert not written
+            assert await store.atomic_rewrites.rewrite("rows", changes(), written=written) == [True] * 3
+        assert await found(store) == {row: {MERGED: b"merged"} for row in ROWS}
+
+
+@pytest.mark.parametrize("write", ["merged", "old", "delete", "create", "increment", "range", "rewrite"])
+async def test_a_write_to_a_row_is_never_lost(tmp_path: Path, write: str) -> None:
+    async with opened(tmp_path / "with") as store, opened(tmp_path / "without") as judge:
+        with store.atomic_rewrites.watching("rows", ROWS) as written:
+            for each in (store, judge):
+                match write:
+                    case "merged":
+                        await each.put("rows", [Put(ROWS[1], MERGED, b"newer")])
+                    case "old":
+                        await each.put("rows", [Put(ROWS[1], OLD, b"newer")])
+                    case "delete":
+                        await each.delete("rows", {ROWS[1]: [OLD]}, up_to_ms=None)
+                    case "create":
+                        await each.create("rows", [Put(ROWS[1], MERGED, b"newer")])
+                    case "increment":
+                        await each.increment("rows", ROWS[1], b"t:n", 1)
+                    case "range":
+                        await each.range_deletes.delete_range("rows", b"aab2", b"aab3", changed=[])
+                    case _:
+                        change = Rewrite(ROWS[1], [Put(ROWS[1], MERGED, b"newer")], 2_000_000, [])
+                        assert await each.atomic_rewrites.rewrite("rows", [change])
+            assert list(written) == [ROWS[1]]
+            done = await store.atomic_rewrites.rewrite("rows", changes(), written=written)
+        assert done == await judge.atomic_rewrites.rewrite("rows", changes())
+        assert await found(store) == await found(judge)
+
+
+async def test_writes_after_the_block_are_not_collected(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        with store.atomic_rewrites.watching("rows", ROWS) as written:
+            pass
+        await store.put("rows", [Put(ROWS[0], OLD, b"newer")])
+        assert not written
+
+
+def test_after_an_error_every_row_may_have_changed() -> None:
+    watches = Watches()
+    assert not watches
+    with watches.of_rows("rows", ROWS) as written, watches.of_prefix("rows", b"aab") as prefix:
+        watches.note("other", ROWS)
+        watches.note_range("rows", b"b", b"c")
+        assert (prefix.changed, list(written)) == (False, [])
+        watches.note_all()
+        assert (prefix.changed, set(written)) == (True, set(ROWS))
+    assert not watches

@@ -1,0 +1,81 @@
+"""Notices writes to rows while work on what was read of them goes on: a fold, or a compaction."""
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+
+
+class PrefixWatch:
+    """Whether a row of a table with a prefix may have been written to."""
+
+    def __init__(self, table: str, prefix: bytes) -> None:
+        self.table = table
+        self.prefix = prefix
+        self.changed = False
+
+
+class _RowWatch:
+    """Which of some rows of a table may have been written to."""
+
+    def __init__(self, table: str, rows: Collection[bytes]) -> None:
+        self.table = table
+        self.rows = frozenset(rows)
+        self.written: set[bytes] = set()
+
+
+class Watches:
+    """All watches of a store."""
+
+    def __init__(self) -> None:
+        self._prefixes: list[PrefixWatch] = []
+        self._rows: list[_RowWatch] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._prefixes or self._rows)
+
+    @contextmanager
+    def of_prefix(self, table: str, prefix: bytes) -> Iterator[PrefixWatch]:
+        """Notice writes to rows with a prefix during the block."""
+        watch = PrefixWatch(table, prefix)
+        self._prefixes.append(watch)
+        try:
+            yield watch
+        finally:
+            self._prefixes.remove(watch)
+
+    @contextmanager
+    def of_rows(self, table: str, rows: Collection[bytes]) -> Iterator[Collection[bytes]]:
+        """Collect those of some rows that may have been written to during the block."""
+        watch = _RowWatch(table, rows)
+        self._rows.append(watch)
+        try:
+            yield watch.written
+        finally:
+            self._rows.remove(watch)
+
+    def note(self, table: str, rows: Collection[bytes]) -> None:
+        """Note a write to some rows."""
+        for prefix in self._prefixes:
+            prefix.changed |= prefix.table == table and any(row.startswith(prefix.prefix) for row in rows)
+        for watch in self._rows:
+            if watch.table == table:
+                watch.written |= watch.rows.intersection(rows)
+
+    def note_range(self, table: str, start: bytes, stop: bytes) -> None:
+        """Note a deletion of the rows from `start` to before `stop`."""
+        for prefix in self._prefixes:
+            overlaps = start[: len(prefix.prefix)] <= prefix.prefix < stop
+            prefix.changed |= prefix.table == table and overlaps
+        for watch in self._rows:
+            if watch.table == table:
+                watch.written.update(_within(watch.rows, start, stop))
+
+    def note_all(self) -> None:
+        """Note that any row may have changed."""
+        for prefix in self._prefixes:
+            prefix.changed = True
+        for watch in self._rows:
+            watch.written |= watch.rows
+
+
+def _within(rows: Iterable[bytes], start: bytes, stop: bytes) -> Iterator[bytes]:
+    return (row for row in rows if start <= row < stop)
