@@ -71,6 +71,7 @@ wanted = st.builds(
     st.sampled_from([0, 1, 3, 256, HOUR_MS, HOUR_MS + 1, END]),
     st.none() | st.integers(1, 3),
     st.none() | st.sets(columns, min_size=1),
+    st.none(),
 )
 calls: st.SearchStrategy[Call] = st.one_of(
     st.builds(Write, st.lists(cells, max_size=12), st.booleans()),
@@ -402,9 +403,9 @@ async def test_a_read_stops_at_its_limit_of_bytes(kind: str, tmp_path: object) -
         for family in ("t", "n"):
             row = family.encode()
             await cells.put(TABLE.name, [VersionPut(row, f"{family}:{at}".encode(), bytes(100), at) for at in range(9)])
-            assert len((await cells.get_columns(TABLE.name, [row], limit_bytes=9 * 200)).times_ms) == 9
+            assert len((await cells.get_columns(TABLE.name, [row], Wanted(limit_bytes=9 * 200))).times_ms) == 9
             with pytest.raises(TooManyVersions):
-                await cells.get_columns(TABLE.name, [row], limit_bytes=500)
+                await cells.get_columns(TABLE.name, [row], Wanted(limit_bytes=500))
 
 
 async def test_versions_and_plain_tables_have_names_apart(tmp_path: object) -> None:

@@ -34,6 +34,7 @@ from tsd.store import VersionedCells
 from tsd.tables import Tables
 from tsd.tables.entities import Entity
 from tsd.tables.entity.building import Difference, EntityBuilder, EntityChecker
+from tsd.tables.entity.layout import name_check
 from tsd.tables.entity.stored_points import TimeRange, metrics_from
 from tsd.tables.entity.tables import EntityTables
 from tsd.tables.opentsdb.checkpoint import Checkpoint
@@ -304,7 +305,7 @@ async def _opened(config: Config) -> AsyncIterator[Opened]:
         raise TsdError("the tables of entities are not kept: tsd.entity.enabled is false")
     async with access(config, must_exist=True, any_layout=True) as opened:
         cells = versioned_cells(config, opened.store)
-        yield Opened(opened, cells, EntityTables(cells))
+        yield Opened(opened, cells, EntityTables(cells, check_name=name_check(config)))
 
 
 def _time(option: str, text: str) -> int:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from tsd.config.keys import setting
 
+NO_PERIOD = "0"
+
 
 @dataclass(frozen=True)
 class EntitySettings:
@@ -19,5 +21,14 @@ class EntitySettings:
     entity_tag: str = setting(
         "tsd.entity.tag", "host",
         "The tag whose value is the entity. Points without it have no entity.")
+    entity_period: str = setting(
+        "tsd.entity.period", "",
+        "How much time a row of tsdb-entity has: a number of h, d, w, n (30 d) or y (365 d), as 30d; 0 for one row an "
+        "entity. Empty: 1d on Bigtable, which bounds rows, and 0 elsewhere. Do not change it later.")
+    entity_salt: int = setting(
+        "tsd.entity.salt", 0,
+        "Prefix row keys with a hash of the name modulo this number, so that names which follow each other are spread. "
+        "Newest values are then read by as many scans. 0: no prefix. Do not change it later.",
+        low=0, high=99)
 
     # fmt: on

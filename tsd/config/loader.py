@@ -25,6 +25,7 @@ from tsd.codec.opentsdb.rowkey import Layout, most_tags
 from tsd.codec.putline import NameRules
 from tsd.codec.text import illegal_character
 from tsd.config.bigtable import ALIASES, key_file_problem
+from tsd.config.entity import NO_PERIOD
 from tsd.config.heroic import NAME_CHARACTERS
 from tsd.config.kairosdb import LAYOUTS
 from tsd.config.keys import Key
@@ -378,6 +379,11 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
         yield {"tsd.storage.backend", "tsd.storage.layout"}, f"tsd.storage.blocks: got true, {wanted}"
     if config.has_heroic_tables:
         yield from _heroic_problems(config)
+    try:
+        if (period := config.entity_period.strip()) not in ("", NO_PERIOD) and parse_age(period) is None:
+            yield set(), f"tsd.entity.period: got {period!r}, wanted {NO_PERIOD} for no period"
+    except ValueError as exc:
+        yield set(), f"tsd.entity.period: {exc}; or {NO_PERIOD}"
     tag = config.entity_tag.encode("latin-1", "replace")
     if not tag or illegal_character(tag):
         yield set(), f"tsd.entity.tag: got {config.entity_tag!r}, wanted the name of a tag"

@@ -9,11 +9,12 @@ from enum import Enum
 
 from tsd.config.bigtable import BigtableSettings
 from tsd.config.cassandra import CassandraSettings
-from tsd.config.entity import EntitySettings
+from tsd.config.entity import NO_PERIOD, EntitySettings
 from tsd.config.heroic import HeroicSettings
 from tsd.config.kairosdb import KairosSettings
 from tsd.config.keys import setting
 from tsd.config.limits import LimitSettings
+from tsd.config.retention import parse_age
 
 # Sections of conf/tsd.conf: title -> the keys that begin it, in the order of the fields of Config, and an introduction.
 SECTIONS = {
@@ -556,6 +557,12 @@ class Config(
     def has_checked_store(self) -> bool:
         """Return whether `tsd check-config` asks the store too: settings alone do not show whether it may be used."""
         return self.backend in (Backend.BIGTABLE, Backend.CASSANDRA)
+
+    @property
+    def entity_period_s(self) -> int:
+        """Return how much time a row of an entity has, 0: all, with the default resolved."""
+        text = self.entity_period.strip() or ("1d" if self.backend is Backend.BIGTABLE else NO_PERIOD)
+        return 0 if text == NO_PERIOD else parse_age(text) or 0
 
     @property
     def creates_metrics(self) -> bool:

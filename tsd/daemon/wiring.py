@@ -43,6 +43,7 @@ from tsd.tables import Tables
 from tsd.tables.clock_guard import ClockGuard
 from tsd.tables.entity import layout as entity
 from tsd.tables.entity.retention import EntityRetention
+from tsd.tables.entity.rows import keyed
 from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityTables
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
@@ -581,13 +582,13 @@ def build_configured_tables(config: Config, store: Store, now_ms: Clock, callbac
 
 
 def versioned_cells(config: Config, store: Store) -> VersionedCells:
-    """Return the store's tables whose cells keep versions. Raises BadConfig for an engine without them."""
+    """Return the tables of entities, whose cells keep versions. Raises BadConfig for an engine without them."""
     if store.versioned_cells is None:
         wanted = (
             "wanted an engine whose cells keep versions: embedded, bigtable, or hbase with tsd.storage.hbase.thrift2"
         )
         raise BadConfig([f"tsd.entity.enabled: got tsd.storage.backend = {config.backend.value}, {wanted}"])
-    return store.versioned_cells
+    return keyed(store.versioned_cells, config.entity_period_s * 1000, config.entity_salt)
 
 
 async def create_tables(config: Config, store: Store, compression: str) -> dict[str, bool]:

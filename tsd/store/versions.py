@@ -13,7 +13,7 @@ import numpy as np
 
 from tsd.codec.points import Int64
 from tsd.errors import TooManyVersions
-from tsd.store.cells import Cell, Page, Table
+from tsd.store.cells import Cell, Page, Row, Table
 
 END_MS = 9 * 10**15  # above every time: a third of a million years; Bigtable has microseconds in 63 bits
 VERSION_BYTES = 16  # of memory of a version in arrays, besides its value
@@ -43,14 +43,14 @@ class VersionColumns(NamedTuple):
         """Bytes of times and values."""
         return len(self.values) + VERSION_BYTES * len(self.times_ms)
 
-    def puts(self) -> list[VersionPut]:
-        """Return the versions one by one."""
-        ends, times = self.ends.tolist(), self.times_ms.tolist()
-        values = [self.values[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=False)]
+    def puts(self, places: Iterable[int] | None = None) -> list[VersionPut]:
+        """Return the versions of some places, None: of all, one by one."""
+        ends, times, bounds = self.ends.tolist(), self.times_ms.tolist(), self.bounds.tolist()
+        starts = [0, *ends]
         return [
-            VersionPut(row, column, values[at], times[at])
-            for (row, column), start, end in zip(self.places, self.bounds[:-1], self.bounds[1:], strict=True)
-            for at in range(start, end)
+            VersionPut(*self.places[at], self.values[starts[index] : ends[index]], times[index])
+            for at in (range(len(self.places)) if places is None else places)
+            for index in range(bounds[at], bounds[at + 1])
         ]
 
 
@@ -74,6 +74,21 @@ def columns_of(rows: Iterable[tuple[bytes, Sequence[Cell]]]) -> VersionColumns:
     )
 
 
+def rows_of(columns: VersionColumns) -> list[Row]:
+    """Return the versions of each row as cells, in the order of a read."""
+    rows: list[Row] = []
+    cells: list[Cell] = []
+    ends, times, bounds = columns.ends.tolist(), columns.times_ms.tolist(), columns.bounds.tolist()
+    starts = [0, *ends]
+    for at, (row, column) in enumerate(columns.places):
+        if not rows or rows[-1].key != row:
+            cells = []
+            rows.append(Row(row, cells))
+        for index in range(bounds[at + 1] - 1, bounds[at] - 1, -1):
+            cells.append(Cell(column, columns.values[starts[index] : ends[index]], times[index]))
+    return rows
+
+
 class VersionPage(NamedTuple):
     """A part of a scan in arrays, and the first row of the next part (None after the last part)."""
 
@@ -88,6 +103,7 @@ class Wanted(NamedTuple):
     until_ms: int = END_MS  # exclusive
     versions: int | None = None  # the newest so many of each column within the range; None: all
     columns: Collection[bytes] | None = None  # None: all
+    limit_bytes: int | None = None  # a read with arrays fails once they take about so many
 
 
 ALL = Wanted()
@@ -135,21 +151,12 @@ class VersionedCells(Protocol):
         """Do the same as `put`. No place occurs twice, and no time of a place."""
         ...
 
-    async def get_columns(
-        self, table: str, rows: Collection[bytes], wanted: Wanted = ALL, *, limit_bytes: int | None = None
-    ) -> VersionColumns:
-        """Return the wanted versions of rows. Raise TooManyVersions once they take more than about `limit_bytes`."""
+    async def get_columns(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> VersionColumns:
+        """Return the wanted versions of rows. Raise TooManyVersions above `wanted.limit_bytes`."""
         ...
 
     async def page_columns(
-        self,
-        table: str,
-        start: bytes,
-        stop: bytes | None,
-        *,
-        limit: int,
-        wanted: Wanted = ALL,
-        limit_bytes: int | None = None,
+        self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL
     ) -> VersionPage:
         """Do the same as `page`. Raise TooManyVersions as `get_columns`."""
         ...
@@ -174,28 +181,19 @@ class CellwiseColumns:
         """See VersionedCells."""
         await self.put(table, columns.puts())
 
-    async def get_columns(
-        self, table: str, rows: Collection[bytes], wanted: Wanted = ALL, *, limit_bytes: int | None = None
-    ) -> VersionColumns:
+    async def get_columns(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> VersionColumns:
         """See VersionedCells. What is too much has been read already."""
         columns = columns_of((await self.get(table, rows, wanted)).items())
-        check_size(columns.size, limit_bytes)
+        check_size(columns.size, wanted.limit_bytes)
         return columns
 
     async def page_columns(
-        self,
-        table: str,
-        start: bytes,
-        stop: bytes | None,
-        *,
-        limit: int,
-        wanted: Wanted = ALL,
-        limit_bytes: int | None = None,
+        self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL
     ) -> VersionPage:
         """See VersionedCells."""
         page = await self.page(table, start, stop, limit=limit, wanted=wanted)
         columns = columns_of(page.rows)
-        check_size(columns.size, limit_bytes)
+        check_size(columns.size, wanted.limit_bytes)
         return VersionPage(columns, page.next_start)
 
 

@@ -72,6 +72,27 @@ async def test_newest_values_of_memory_and_table_come_in_pages(tmp_path: Path) -
     ]
 
 
+async def test_salted_rows_of_periods_answer_alike(tmp_path: Path) -> None:
+    keyed = {**SETTINGS, "tsd.entity.period": "1d", "tsd.entity.salt": "5"}
+    async with running(tmp_path, keyed) as daemon:
+        days = [put(PAST_S + day * 86_400, f"{day}", host=host) for day in range(4) for host in ("web01", "web02")]
+        assert b"illegal argument" in await daemon.send_lines(b"meta a#1 k=v\n")
+        await daemon.send_lines(b"".join(days) + b"meta web01 rack=r1\n")
+        await daemon.daemon.ingest.writer.flush()
+        found = await entities(daemon).read(b"web01", PAST_S * 1000 + 1)
+        assert found is not None
+        assert found.metadata == {"rack": "r1"}
+        assert found.series == {CPU: [((PAST_S + day * 86_400) * 1000, day) for day in (1, 2, 3)]}
+        newest_one = {CPU: [((PAST_S + 3 * 86_400) * 1000, 3)]}
+        assert await newest(daemon) == {b"web01": newest_one, b"web02": newest_one}
+
+
+@pytest.mark.parametrize("period", ["forever", "1x", "-1d"])
+def test_an_invalid_period_is_refused(period: str) -> None:
+    with pytest.raises(BadConfig, match=r"tsd\.entity\.period"):
+        read_config([Given("test", "tsd.entity.period", period)])
+
+
 def test_an_engine_without_versions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config, _ = read_config(Given("test", key, value) for key, value in SETTINGS.items())
     store = MemoryStore(now_ms)

@@ -17,7 +17,7 @@ import trio
 from rocksdict import Rdict, ReadOptions
 
 from tsd.codec.points import Int64
-from tsd.store.cells import Cell, Page, Row, Table
+from tsd.store.cells import Cell, Page, Table
 from tsd.store.rocksdb.keys import ESCAPED_ZERO, ROW_END, TIME_BYTES, row_prefix, split_key
 from tsd.store.rocksdb.version_chunks import (
     HOUR_MS,
@@ -40,6 +40,7 @@ from tsd.store.versions import (
     VersionPut,
     Wanted,
     check_size,
+    rows_of,
 )
 
 T = TypeVar("T")
@@ -200,18 +201,20 @@ class VersionView:
                 break
         self._check()
 
-    def get(self, rows: Collection[bytes], wanted: Wanted, found: _Gathered) -> Generator[None, None, VersionColumns]:
+    def get(self, rows: Collection[bytes], wanted: Wanted) -> Generator[None, None, VersionColumns]:
         """Return the wanted versions of rows."""
+        found = _Gathered(wanted.limit_bytes)
         for row in rows:
             prefix = row_prefix(row)
             self._at.seek(prefix)
             yield from self._row(row, prefix, wanted, found)
         return found.columns()
 
-    def page(self, start: bytes, limit: int, wanted: Wanted, found: _Gathered) -> Generator[None, None, VersionPage]:
+    def page(self, start: bytes, limit: int, wanted: Wanted) -> Generator[None, None, VersionPage]:
         """Return up to `limit` rows with wanted versions from `start` on. The page ends early with the row that brings
         it to PAGE_BYTES."""
-        if wanted == ALL and set(self._families.values()) == {1}:
+        found = _Gathered(wanted.limit_bytes)
+        if wanted._replace(limit_bytes=None) == ALL and set(self._families.values()) == {1}:
             return (yield from self._page_of_newest(start, limit, found))
         rows = 0
         self._at.seek(row_prefix(start))
@@ -397,7 +400,7 @@ class EmbeddedVersions:
 
     async def _put_few(self, table: str, columns: VersionColumns, places: Sequence[int]) -> None:
         """Put columns of families that keep a few versions."""
-        cells = await trio.to_thread.run_sync(_some_puts, columns, places)
+        cells = await trio.to_thread.run_sync(columns.puts, places)
         for at in range(0, len(cells), BATCH_CELLS):
             await self._engine.write_versions(table, partial(_changes, table, cells[at : at + BATCH_CELLS]))
             await trio.lowlevel.checkpoint()
@@ -410,41 +413,30 @@ class EmbeddedVersions:
             at += (await self._engine.write_versions(table, partial(_hour_changes, table, part))).hours
             await trio.lowlevel.checkpoint()
 
-    async def get_columns(
-        self, table: str, rows: Collection[bytes], wanted: Wanted = ALL, *, limit_bytes: int | None = None
-    ) -> VersionColumns:
+    async def get_columns(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> VersionColumns:
         """See VersionedCells."""
-        return await self._engine.read_in_steps(
-            lambda database: database.version_view(table).get(rows, wanted, _Gathered(limit_bytes))
-        )
+        return await self._engine.read_in_steps(lambda database: database.version_view(table).get(rows, wanted))
 
     async def get(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> dict[bytes, list[Cell]]:
         """See VersionedCells."""
         columns = await self.get_columns(table, dict.fromkeys(rows), wanted)
-        return {row.key: row.cells for row in await trio.to_thread.run_sync(_rows_of, columns)}
+        return {row.key: row.cells for row in await trio.to_thread.run_sync(rows_of, columns)}
 
     async def page_columns(
-        self,
-        table: str,
-        start: bytes,
-        stop: bytes | None,
-        *,
-        limit: int,
-        wanted: Wanted = ALL,
-        limit_bytes: int | None = None,
+        self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL
     ) -> VersionPage:
         """See VersionedCells. All rows of a page are from one snapshot."""
         if stop is not None and start >= stop:
             await trio.lowlevel.checkpoint()
             return VersionPage(_Gathered().columns(), None)
         return await self._engine.read_in_steps(
-            lambda database: database.version_view(table, stop).page(start, limit, wanted, _Gathered(limit_bytes))
+            lambda database: database.version_view(table, stop).page(start, limit, wanted)
         )
 
     async def page(self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL) -> Page:
         """See VersionedCells. All rows of a page are from one snapshot."""
         page = await self.page_columns(table, start, stop, limit=limit, wanted=wanted)
-        return Page(await trio.to_thread.run_sync(_rows_of, page.columns), page.next_start)
+        return Page(await trio.to_thread.run_sync(rows_of, page.columns), page.next_start)
 
     async def delete(
         self, table: str, row: bytes, columns: Collection[bytes], *, since_ms: int = 0, until_ms: int = END_MS
@@ -477,32 +469,6 @@ def _columns_of_puts(cells: Sequence[VersionPut]) -> VersionColumns:
     for (row, column), of_column in groupby(ordered, attrgetter("row", "column")):
         found.add(row, column, [(cell.time_ms, cell.value) for cell in of_column][::-1])
     return found.columns()
-
-
-def _rows_of(columns: VersionColumns) -> list[Row]:
-    """Return the versions of each row as cells, in the order of a read."""
-    rows: list[Row] = []
-    cells: list[Cell] = []
-    ends, times, bounds = columns.ends.tolist(), columns.times_ms.tolist(), columns.bounds.tolist()
-    starts = [0, *ends]
-    for at, (row, column) in enumerate(columns.places):
-        if not rows or rows[-1].key != row:
-            cells = []
-            rows.append(Row(row, cells))
-        for index in range(bounds[at + 1] - 1, bounds[at] - 1, -1):
-            cells.append(Cell(column, columns.values[starts[index] : ends[index]], times[index]))
-    return rows
-
-
-def _some_puts(columns: VersionColumns, places: Sequence[int]) -> list[VersionPut]:
-    """Return the versions of some columns one by one."""
-    ends, times, bounds = columns.ends.tolist(), columns.times_ms.tolist(), columns.bounds.tolist()
-    starts = [0, *ends]
-    return [
-        VersionPut(*columns.places[at], columns.values[starts[index] : ends[index]], times[index])
-        for at in places
-        for index in range(bounds[at], bounds[at + 1])
-    ]
 
 
 def _hours(columns: VersionColumns, places: Sequence[int]) -> list[_Hour]:

@@ -9,9 +9,10 @@ from tsd.store import VersionedCells
 from tsd.tables import Tables
 from tsd.tables.entity.catalog import EntityCatalog
 from tsd.tables.entity.deleting import EntityDeleter, EntityReader
-from tsd.tables.entity.newest import NewestValues
+from tsd.tables.entity.newest import CheckName, NewestValues, any_name
 from tsd.tables.entity.removal import EntityRemoval
 from tsd.tables.entity.retention import EntityRetention, Expiry
+from tsd.tables.entity.rows import check_name
 from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityTables
 from tsd.tables.entity.writer import EntityWriter
 
@@ -21,11 +22,11 @@ def with_entities(
 ) -> Tables:
     """Return a layout's tables whose parts also write to those of entities and delete from them. `required`: the store
     does not make them."""
-    tag = config.entity_tag.encode("latin-1")
-    newest = NewestValues(tag)
+    tag, check = config.entity_tag.encode("latin-1"), name_check(config)
+    newest = NewestValues(tag, check)
     removal, deleter = EntityRemoval(cells, newest), tables.deleter
     expiry = make_expiry(config, now_ms)
-    entities = EntityTables(cells, newest, expiry.is_kept if expiry.ages_s else None)
+    entities = EntityTables(cells, newest, expiry.is_kept if expiry.ages_s else None, check)
     names = (ENTITIES.name, NEWEST.name) if required else ()
     return replace(
         tables,
@@ -36,6 +37,11 @@ def with_entities(
         entities=entities,
         required=(*tables.required, *names),
     )
+
+
+def name_check(config: Config) -> CheckName:
+    """Return what raises BadLine for a name of an entity that the configured row keys cannot have."""
+    return check_name if config.entity_period_s or config.entity_salt else any_name
 
 
 def make_expiry(config: Config, now_ms: Callable[[], int]) -> Expiry:

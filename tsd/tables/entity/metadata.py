@@ -10,6 +10,7 @@ from tsd.errors import BadLine
 from tsd.store import VersionedCells
 from tsd.store.versions import VersionPut
 from tsd.tables.entities import METADATA_METRIC
+from tsd.tables.entity.newest import CheckName, any_name
 from tsd.tables.entity.tables import ENTITIES
 from tsd.tables.writing import SeriesKey, Summary, SummaryBatch, SummaryWriter
 
@@ -67,8 +68,9 @@ class MetadataBatch(SummaryBatch):
 class MetadataWriter(SummaryWriter):
     """Writes lines of metadata, and passes rollups and histograms to the layout."""
 
-    def __init__(self, inner: SummaryWriter | None, cells: VersionedCells) -> None:
-        """Without `inner`, lines other than metadata are refused."""
+    def __init__(self, inner: SummaryWriter | None, cells: VersionedCells, check_name: CheckName = any_name) -> None:
+        """Without `inner`, lines other than metadata are refused. `check_name` raises BadLine for an entity's name."""
+        self._check_name = check_name
         self._inner = inner
         self._cells = cells
 
@@ -76,7 +78,9 @@ class MetadataWriter(SummaryWriter):
         """See SummaryWriter."""
         if line.startswith(STAMP):
             try:
-                return _checked(parse_meta(line))
+                checked = _checked(parse_meta(line))
+                self._check_name(checked.entity)
+                return checked
             except BadLine as error:
                 raise illegal(str(error)) from None
         if self._inner is None:

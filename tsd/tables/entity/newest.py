@@ -4,7 +4,7 @@ They include points of open hours, which are not stored yet.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,11 @@ from tsd.errors import BadLine
 from tsd.tables.writing import SeriesLookup
 
 INITIAL_ROOM = 1024  # series
+CheckName = Callable[[bytes], None]
+
+
+def any_name(_name: bytes) -> None:
+    """Take any name of an entity."""
 
 
 class Place(NamedTuple):
@@ -44,9 +49,10 @@ class Newest(NamedTuple):
 class NewestValues:
     """The newest points, by series and by entity."""
 
-    def __init__(self, tag: bytes) -> None:
-        """`tag` names the entity."""
+    def __init__(self, tag: bytes, check_name: CheckName = any_name) -> None:
+        """`tag` names the entity. `check_name` raises BadLine for a name that no row can have."""
         self._tag = tag
+        self.check_name = check_name
         self._generations = np.zeros(INITIAL_ROOM, np.int64)
         self._points = Columns(
             np.arange(INITIAL_ROOM, dtype=np.int32),
@@ -87,7 +93,10 @@ class NewestValues:
         if text is None:
             return None
         found = entity_series(text.metric, split_tags(text.tags), self._tag)
-        return Place(found[0], series_column(found[1])) if found else None
+        if found is None:
+            return None
+        self.check_name(found[0])
+        return Place(found[0], series_column(found[1]))
 
     def add(self, newest: Newest) -> None:
         """Take the points that are not older than the known ones."""

@@ -32,7 +32,7 @@ from tsd.store import Family, Table, VersionedCells
 from tsd.store.versions import UNBOUNDED, VersionColumns, VersionPut, Wanted
 from tsd.tables.entities import Entities, Entity, EntityPage, OpenSeriesSource
 from tsd.tables.entity.encode import encode
-from tsd.tables.entity.newest import NewestValues, Place
+from tsd.tables.entity.newest import CheckName, NewestValues, Place, any_name
 
 ENTITIES = Table("tsdb-entity", (Family(SERIES, UNBOUNDED), Family(METADATA)))
 NEWEST = Table("tsdb-current", (Family(SERIES),))
@@ -69,12 +69,14 @@ class EntityTables(Entities):
         cells: VersionedCells,
         newest: NewestValues | None = None,
         is_kept: Callable[[bytes, int], bool] | None = None,
+        check_name: CheckName = any_name,
     ) -> None:
         """`newest`: newest values that may not be stored yet. `is_kept`: whether a point of a metric at a time in
-        ms has not expired. None: all are kept."""
+        ms has not expired. None: all are kept. `check_name` raises BadLine for the name of an entity."""
         self._cells = cells
         self._newest = newest
         self._is_kept = is_kept
+        self._check_name = check_name
         self._open: OpenSeriesSource | None = None
 
     async def create(self) -> list[str]:
@@ -100,6 +102,7 @@ class EntityTables(Entities):
 
     async def put_metadata(self, entity: bytes, values: Mapping[bytes, str], written_ms: int) -> None:
         """Write metadata. Values with other keys stay. Raise BadLine for an illegal key or a long value."""
+        self._check_name(entity)
         time_ms = metadata_time(written_ms)
         puts = [VersionPut(entity, metadata_column(key), metadata_value(text), time_ms) for key, text in values.items()]
         await self._cells.put(ENTITIES.name, puts)
@@ -134,11 +137,11 @@ class EntityTables(Entities):
     ) -> Entity | None:
         """Return the stored points and the metadata of an entity."""
         if end_ms is None:
-            return await self._read(name, Wanted(start_ms, versions=versions), limit_bytes)
+            return await self._read(name, Wanted(start_ms, versions=versions, limit_bytes=limit_bytes))
         found: dict[str, Entity | None] = {}
 
         async def read(part: str, wanted: Wanted) -> None:
-            found[part] = await self._read(name, wanted, limit_bytes)
+            found[part] = await self._read(name, wanted._replace(limit_bytes=limit_bytes))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(read, "points", Wanted(start_ms, min(end_ms, YEARS_MS), versions)))
@@ -148,9 +151,8 @@ class EntityTables(Entities):
             return points or metadata
         return points._replace(metadata=metadata.metadata)
 
-    async def _read(self, name: bytes, wanted: Wanted, limit_bytes: int | None) -> Entity | None:
-        columns = await self._cells.get_columns(ENTITIES.name, [name], wanted, limit_bytes=limit_bytes)
-        found = await _entities(columns)
+    async def _read(self, name: bytes, wanted: Wanted) -> Entity | None:
+        found = await _entities(await self._cells.get_columns(ENTITIES.name, [name], wanted))
         return found[0] if found else None
 
     async def scan(
@@ -166,10 +168,8 @@ class EntityTables(Entities):
         """See Entities."""
         names = [] if self._newest is None else list(islice(self._newest.names(start, stop), limit + 1))
         opened = await self._open_points(names, start_ms, end_ms)
-        wanted = Wanted(start_ms, min(end_ms, YEARS_MS))
-        page = await self._cells.page_columns(
-            ENTITIES.name, start, stop, limit=limit, wanted=wanted, limit_bytes=limit_bytes
-        )
+        wanted = Wanted(start_ms, min(end_ms, YEARS_MS), limit_bytes=limit_bytes)
+        page = await self._cells.page_columns(ENTITIES.name, start, stop, limit=limit, wanted=wanted)
         stored = {entity.name: entity for entity in await _entities(page.columns)}
         ends = [name for name in (page.next_start, *names[limit:]) if name is not None]
         end = min(ends, default=None)

@@ -27,7 +27,7 @@ class EntityWriter(PointWriter):
         self._inner = inner
         self._cells = cells
         self._newest = newest
-        self._metadata = MetadataWriter(inner.summaries, cells)
+        self._metadata = MetadataWriter(inner.summaries, cells, newest.check_name)
         self._is_checked = False
 
     @property
