@@ -1,4 +1,4 @@
-"""`python -m bench.start`: CPU time of commands that need no store, compared with an interpreter that imports click.
+"""`python -m bench.start`: CPU time of commands, some of which open a store, compared with an import of click.
 
 Print ms of CPU time (medians) and the ratio to that interpreter.
 """
@@ -14,7 +14,18 @@ from tempfile import TemporaryDirectory
 ROUNDS = 7
 PEER = "import click"
 MAIN = "from tsd.cli import main; main()"
-COMMANDS = ("--help", "version", "check-config", "health", "rejected", "token list", "top --once --interval 0")
+COMMANDS = (
+    "--help",
+    "version",
+    "check-config",
+    "health",
+    "rejected",
+    "token list",
+    "top --once --interval 0",
+    "uid grep x",
+    "scan 1h-ago sum x",
+    "query 1h-ago sum:x",
+)
 
 
 def cpu_ms(program: str, words: Sequence[str]) -> float:
