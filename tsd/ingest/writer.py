@@ -115,6 +115,7 @@ class Writer:
         self._open_since_s: int | None = None  # when the first point of the open window was accepted
         self._sealed = 0  # windows, since the start
         self._written = 0
+        self._backlog = 0  # the first windows, sealed before the end of an outage, or of an earlier run
         self._waiting = trio.Event()
         self._progress = trio.Event()
         self._finishing = False
@@ -167,15 +168,10 @@ class Writer:
         return self.trouble is not None or len(self._windows) > 1 or not self._backpressure.is_open
 
     @property
-    def _leaves_to_journal(self) -> bool:
-        """Whether new points stay in memory only as long as they are few: the store fails, takes nothing, or is still
-        getting older points that are read from the journal."""
-        return self.trouble is not None or self._store_hangs() or self._reads_backlog
-
-    @property
     def _reads_backlog(self) -> bool:
-        """Whether other windows wait for one that is read from the journal."""
-        return len(self._windows) > 1 and self._windows[0].parts is None
+        """Whether the store is getting points from the journal, those of an outage or with other windows waiting."""
+        reads = bool(self._windows) and self._windows[0].parts is None
+        return reads and (len(self._windows) > 1 or self._written < self._backlog)
 
     def _store_hangs(self) -> bool:
         """Return whether the store has taken nothing of the window that is being written for AWAY_S."""
@@ -202,6 +198,7 @@ class Writer:
             lines += segment.lines
         if together:
             self._adopt(together, lines)
+        self._backlog = self._sealed
 
     def _adopt(self, segments: list[Segment], lines: int) -> None:
         """Queue segments of an earlier run as one window."""
@@ -323,7 +320,10 @@ class Writer:
         if self._hours.points and self._journal.size >= self._journal.max_bytes:  # it may have been made smaller
             self.seal(hold=False)
             return
-        leaves = self._leaves_to_journal
+        is_away = self.trouble is not None or self._store_hangs()
+        if is_away:
+            self._backlog = self._sealed
+        leaves = is_away or self._reads_backlog  # new points to the journal
         if leaves and not self._hold_hours and self._rows.size > OPEN_BYTES:
             self._rows.table.mark_seen(self._rows.drop().series, self._uptime_s())
         most = 0 if leaves else self._memory_limit // 2 - self._rows.size - self.held_memory
