@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -60,7 +61,12 @@ def test_numbers_whole_on_80_columns_after_refused_lines(tmp_path: Path, words: 
             if not words:
                 os.write(shown, b"q")
             assert process.wait() == 0
-    lines = ESCAPES.sub("", text).replace("\r", "").split("\n")
+        if not words:
+            with terminal(tsd, "top") as (shown, process):
+                read_until(shown, "quit")
+                process.send_signal(signal.SIGINT)
+                assert process.wait() == 130
+    lines = ESCAPES.sub("", text.replace("\x1b[H", "\n")).replace("\r", "").split("\n")
     assert max(map(len, lines)) <= COLUMNS
     head = next(line for line in lines if "CLIENT" in line)
     row = next(line for line in lines if "127.0.0.1" in line)

@@ -65,6 +65,6 @@ def _message(body: bytes) -> str:
     """Return message and details of OpenTSDB's error object, empty for another body."""
     try:
         found: Any = json.loads(body)["error"]
-        return ": ".join(str(found[name]) for name in ("message", "details") if found.get(name))
+        return ": ".join(dict.fromkeys(str(found[name]) for name in ("message", "details") if found.get(name)))
     except (ValueError, KeyError, TypeError, AttributeError):
         return ""

@@ -65,10 +65,7 @@ def top(loaded: Loaded, sort: str, limit: int, interval: float, once: bool, as_j
     live = not once and not as_json and sys.stdin.isatty() and sys.stdout.isatty()
     if not once and not interval:
         raise click.UsageError("--interval 0 requires --once")
-    try:
-        (_watch if live else _print)(loaded.config, view, once=once, as_json=as_json)
-    except KeyboardInterrupt:
-        sys.exit(0)
+    (_watch if live else _print)(loaded.config, view, once=once, as_json=as_json)
 
 
 class ClientPoller:
