@@ -139,9 +139,10 @@ def fairness(pairs: int, seconds: int, only: str) -> None:
 @click.option("--pairs", default=3, help="Outages of each kind.")
 @click.option("--rate", default=40_000, help="Lines a second.")
 @click.option("--seconds", default=60, help="Duration of an outage.")
-def outage(pairs: int, rate: int, seconds: int) -> None:
+@click.option("--only", default="", help="Only outages with a name that contains this: 'loses'.")
+def outage(pairs: int, rate: int, seconds: int, only: str) -> None:
     """Memory while HBase is away, and how soon points are stored after its return."""
-    outage_module.outage(pairs, rate, seconds)
+    outage_module.outage(pairs, rate, seconds, only)
 
 
 @bench.command("first-point")
