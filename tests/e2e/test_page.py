@@ -288,7 +288,7 @@ def test_many_series_leave_the_page_usable(daemon: Served, page: Page) -> None:
     page.goto(address(daemon, graph("sum:many.series")))
     assert shown(page)["many.series"][0] == f"{MANY:,}"
     page.goto(address(daemon, graph("sum:many.series{host=*}")))
-    expect(page.locator("#message")).to_contain_text("100,000")
+    expect(page.locator("#message")).to_contain_text("100,000", timeout=3 * PATIENCE_S * 1000)
     page.locator(".tag .value").fill("h00001")
     page.locator(".tag .value + datalist option[value=h000010]").wait_for(state="attached")
     page.locator(".tag .value").fill("h000010")
