@@ -10,7 +10,7 @@ from tsd.codec.points import sort_columns
 from tsd.codec.putline import NameRules, split_tags
 from tsd.errors import INVALID_VALUE, BadLine
 from tsd.ingest.lines import LineBuffer, TooLong
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.tables.writing import SeriesKey, SeriesText
 
@@ -19,7 +19,7 @@ RULES = NameRules()
 WINDOW_LINES = 20_000  # per window
 TABLE_LINES = 200_000  # per table of series: unknown names fill it
 
-MakeRows = Callable[[], OpenRows]
+MakeRows = Callable[[], OpenWindow]
 Point = tuple[bool, int, bytes]  # in ms, flags, value
 PointKey = tuple[str, tuple[tuple[str, str], ...], int]
 
@@ -37,7 +37,7 @@ class Disagreement(AssertionError):
 
 def rows_by(by_loop: bool) -> MakeRows:
     """Return a factory of rows with the compiled loop, or with its Python twin."""
-    return lambda: OpenRows(SeriesTable(compiled=by_loop), RULES)
+    return lambda: OpenWindow(SeriesTable(compiled=by_loop), RULES)
 
 
 class Comparison:

@@ -8,10 +8,10 @@ from pathlib import Path
 from tests.peers.needs import run_script
 from tsd.daemon.settings import now_ms
 from tsd.store.cassandra.engine import CassandraStore
-from tsd.store.cassandra.keys import Widths
+from tsd.store.cassandra.keys import Prefixes
 from tsd.store.cassandra.session import Contact
 
-DEFAULT = Widths(0, 2)
+DEFAULT = Prefixes(0, 2)
 
 
 class RunningCassandra:
@@ -55,7 +55,7 @@ class RunningCassandra:
         return f"t{next(self._numbers)}"
 
     def store(
-        self, keyspace: str = "shared", *, widths: Widths = DEFAULT, port: int = 0, timeout_s: float = 20.0
+        self, keyspace: str = "shared", *, widths: Prefixes = DEFAULT, port: int = 0, timeout_s: float = 20.0
     ) -> CassandraStore:
         """Return a store on it, or on a proxy at `port`, whose tables are made with these prefixes."""
         contact = Contact(((self.host, port or self.port),), timeout_s=timeout_s)

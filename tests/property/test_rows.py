@@ -14,7 +14,7 @@ from tsd.codec.opentsdb.columns import encode_cells
 from tsd.codec.points import Columns, layers, number_columns, sort_columns
 from tsd.codec.putline import NameRules, base_time, instant, parse_put, parse_value
 from tsd.errors import BadLine
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.parser import FEW
 from tsd.ingest.series import HAS_LOOP, SeriesTable
 from tsd.tables.writing import SeriesKey, SeriesText
@@ -94,7 +94,7 @@ def reference(lines: Iterable[bytes]) -> Verdict:
     return verdict
 
 
-def absorb_all(rows: OpenRows, block: bytes) -> tuple[bytes, list[tuple[int, str, str]], bytes]:
+def absorb_all(rows: OpenWindow, block: bytes) -> tuple[bytes, list[tuple[int, str, str]], bytes]:
     """Absorb a block, inserting unknown series if their names are valid."""
     verdicts: dict[SeriesText, BadLine] = {}
     absorbed = rows.absorb(block, verdicts)
@@ -111,7 +111,7 @@ def absorb_all(rows: OpenRows, block: bytes) -> tuple[bytes, list[tuple[int, str
     return absorbed.kept, [(at, error.reason, str(error)) for at, error in absorbed.rejects], absorbed.rest
 
 
-def cells_of(rows: OpenRows) -> dict[tuple[bytes, bytes, int], Point]:
+def cells_of(rows: OpenWindow) -> dict[tuple[bytes, bytes, int], Point]:
     found: dict[tuple[bytes, bytes, int], Point] = {}
     for number, base, qualifier, value in encode_cells(sort_columns(rows.take(), join=True), join=True):
         parts = rows.table.key_of(number)
@@ -131,7 +131,7 @@ def cells_of(rows: OpenRows) -> dict[tuple[bytes, bytes, int], Point]:
 def test_packets_are_absorbed_up_to_the_first_odd_one(
     by_loop: bool, others: list[bytes], batch: list[bytes], data: st.DataObject
 ) -> None:
-    rows = OpenRows(SeriesTable(compiled=by_loop), RULES)
+    rows = OpenWindow(SeriesTable(compiled=by_loop), RULES)
     for packet in [*others, *batch]:
         if data.draw(st.booleans()):
             absorb_all(rows, packet)
@@ -156,7 +156,7 @@ def test_packets_are_absorbed_up_to_the_first_odd_one(
 def test_block_gives_the_results_of_its_lines(
     by_loop: bool, first: list[bytes], second: list[bytes], known: bool
 ) -> None:
-    rows = OpenRows(SeriesTable(compiled=by_loop), RULES)
+    rows = OpenWindow(SeriesTable(compiled=by_loop), RULES)
     if known:  # most blocks have known series only: insert them first
         absorb_all(rows, b"".join(line + b"\n" for line in reversed(first + second)))
         rows.take()
@@ -179,7 +179,7 @@ def test_block_gives_the_results_of_its_lines(
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(PLAIN, min_size=FEW + 1, max_size=FEW * 3), OTHER)
 def test_plain_lines_before_a_command_take_the_fast_path(by_loop: bool, lines: list[bytes], other: bytes) -> None:
-    rows = OpenRows(SeriesTable(compiled=by_loop), RULES)
+    rows = OpenWindow(SeriesTable(compiled=by_loop), RULES)
     block = b"".join(line + b"\n" for line in lines)
     kept, rejects, rest = absorb_all(rows, block + other + b"\n")
     assert (kept, rejects, rest) == (block, [], other + b"\n")
@@ -190,7 +190,7 @@ def test_plain_lines_before_a_command_take_the_fast_path(by_loop: bool, lines: l
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(PLAIN, min_size=FEW + 1, max_size=FEW * 3), st.lists(PLAIN, max_size=FEW - 1))
 def test_plain_blocks_take_the_fast_path_and_agree(by_loop: bool, many: list[bytes], few: list[bytes]) -> None:
-    rows = OpenRows(SeriesTable(compiled=by_loop), RULES)
+    rows = OpenWindow(SeriesTable(compiled=by_loop), RULES)
     lines = many + few + many
     wanted = reference(lines)
     for part in (many, few, many):
@@ -231,7 +231,7 @@ def test_plain_numbers_take_the_fast_path(word: bytes) -> None:
 def test_block_ends_before_the_first_other_line(
     by_loop: bool, before: list[bytes], other: bytes, after: list[bytes]
 ) -> None:
-    rows = OpenRows(SeriesTable(compiled=by_loop), RULES)
+    rows = OpenWindow(SeriesTable(compiled=by_loop), RULES)
     tail = b"".join(line + b"\n" for line in [other, *after])
     _, rejects, rest = absorb_all(rows, b"".join(line + b"\n" for line in before) + tail)
     assert rest == tail

@@ -12,7 +12,7 @@ from tsd.codec.opentsdb.columns import CELL_POINTS
 from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
 from tsd.codec.putline import NameRules, parse_put
 from tsd.errors import BadLine
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import HAS_LOOP, SeriesTable
 from tsd.store import Put
 from tsd.tables.opentsdb.encode import encode, encode_of
@@ -47,7 +47,7 @@ def altered_lines(draw: st.DrawFn) -> bytes:
     return line
 
 
-def everything(rows: OpenRows, lines: list[bytes]) -> tuple[object, ...]:
+def everything(rows: OpenWindow, lines: list[bytes]) -> tuple[object, ...]:
     """What becomes of lines, every third unknown series left to the journal; and all points in order."""
     verdicts: dict[SeriesText, BadLine | None] = {}
     rejects: list[tuple[int, str, str]] = []
@@ -85,7 +85,7 @@ def judge(table: SeriesTable, text: SeriesText, verdicts: dict[SeriesText, BadLi
 
 
 def check(*blocks: list[bytes]) -> None:
-    plain, looped = (OpenRows(SeriesTable(compiled=by_loop), RULES) for by_loop in (False, True))
+    plain, looped = (OpenWindow(SeriesTable(compiled=by_loop), RULES) for by_loop in (False, True))
     for lines in blocks:
         assert everything(plain, lines) == everything(looped, lines)
 
@@ -194,7 +194,7 @@ def test_cells_are_sorted_by_row(by_loop: bool) -> None:
 
 @pytest.mark.parametrize("count", [1, 1025, 70_000])
 def test_taken_points_do_not_change_later(count: int) -> None:
-    rows = OpenRows(SeriesTable(compiled=True), RULES)
+    rows = OpenWindow(SeriesTable(compiled=True), RULES)
     number = rows.table.insert(SeriesText(b"m", b"a=b"), SeriesKey(b"m", b"ab"))
     block = b"".join(b"put m %d %d a=b\n" % (1356998400 + at, at) for at in range(count))
     assert rows.absorb(block, {}).accepted == count

@@ -22,7 +22,7 @@ from tests.peers.hbase import RunningHbase
 from tsd.codec.blocks.compacted import read_cells
 from tsd.store import Cell, ColumnBlocks, Family, Put, Rewrite, Row, Store, Table, cell_pages
 from tsd.store.cassandra.engine import CassandraStore
-from tsd.store.cassandra.keys import Widths
+from tsd.store.cassandra.keys import Prefixes
 from tsd.store.hbase.engine import HBaseStore
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
@@ -483,7 +483,7 @@ def in_cassandra(cassandra: RunningCassandra, table: str, prefix: bytes) -> Open
     return opened
 
 
-PREFIXES = Widths(7, 8)  # a directory for each program, a partition for each first byte
+PREFIXES = Prefixes(7, 8)  # a directory for each program, a partition for each first byte
 
 
 @pytest.fixture(scope="module")

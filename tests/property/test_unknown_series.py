@@ -13,7 +13,7 @@ from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.putline import NameRules
 from tsd.ingest.intake import absorb
 from tsd.ingest.limits import NewNameLimit, OriginAdmission
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import HAS_LOOP, SeriesTable
 from tsd.store import scan
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
@@ -46,7 +46,7 @@ class Way:
         self.store = store
         self.uids = Uids(store, "tsdb-uid", layout.widths)
         self.names = UidResolver(self.uids, layout, creates, compiled=by_loop)
-        self.rows = OpenRows(SeriesTable(compiled=by_loop), NameRules(b":"))
+        self.rows = OpenWindow(SeriesTable(compiled=by_loop), NameRules(b":"))
         self.name_limit = NewNameLimit(self.rows.table, max_series=most)
 
     async def take(self, block: bytes) -> tuple[object, ...]:

@@ -17,10 +17,10 @@ from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.putline import NameRules
 from tsd.config.settings import Mode
-from tsd.ingest.intake import Backpressure, Intake, LineCounts
+from tsd.ingest.intake import Backpressure, Intake, Ledger
 from tsd.ingest.journal.disk import Disk
 from tsd.ingest.journal.journal import Journal
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import Writer
@@ -57,7 +57,7 @@ class Parts:
     compactor_store: Callable[[FaultyStore], Any] = lambda store: store
     writer: type[Writer] = Writer
     backpressure: type[Backpressure] = Backpressure
-    rows: type[OpenRows] = OpenRows
+    rows: type[OpenWindow] = OpenWindow
 
 
 def row_compactor(parts: Parts, plan: Plan, store: FaultyStore, now_ms: Callable[[], int]) -> RowCompactor:
@@ -87,7 +87,7 @@ class SimulatedDaemon:
         self.stop = trio.Event()
         self.over = False
         self.backpressure = parts.backpressure()
-        self.ledger = LineCounts()
+        self.ledger = Ledger()
         self.journal = parts.journal(
             folder / "journal",
             sync_interval_s=plan.sync_interval_s,

@@ -14,7 +14,7 @@ from tsd.codec.points import Columns
 from tsd.errors import StoreError
 from tsd.ingest.intake import Backpressure
 from tsd.ingest.journal.journal import Journal, Segment
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.writer import Writer
 from tsd.store import Cell, Put, Store
 
@@ -121,7 +121,7 @@ class OpensOnce(Backpressure):
             super().release(why)
 
 
-class ReversedPoints(OpenRows):
+class ReversedPoints(OpenWindow):
     """Returns the points of a window in the reverse order."""
 
     def take(self) -> Columns:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.peers.needs import LOOPS, need_compiled_loops
 from tsd.codec.putline import NameRules
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.store.rocksdb.keys import row_prefix, split_cells
 from tsd.tables.opentsdb.decode import read_cells
@@ -51,7 +51,7 @@ def test_compiled_loops_are_built_and_read_a_cell() -> None:
     assert (keys, columns, values) == ([b"\0k"], [b"t:\0\x10"], [b"*"])
     read = read_cells(columns, values, 2, 0, np.zeros(1, np.int64), np.array([5000]), np.zeros(1, np.bool_))
     assert (read.times.tolist(), read.bits.tolist(), read.floats.tolist()) == ([6000], [42], [False])
-    rows = OpenRows(SeriesTable(compiled=True), NameRules())
+    rows = OpenWindow(SeriesTable(compiled=True), NameRules())
     rows.table.insert(SeriesText(b"m", b"a=1"), SeriesKey(b"m", b"a1"))
     assert rows.absorb(b"put m 1 2.5 a=1\n", {}).accepted == 1
     assert (rows.slow_lines, [column.tolist() for column in rows.take()]) == (0, [[0], [2000], [11], [0x40200000]])

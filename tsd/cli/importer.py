@@ -27,7 +27,7 @@ from tsd.daemon.wiring import auto_create
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
 from tsd.ingest.intake import absorb_whole
 from tsd.ingest.lines import MAX_LINE_BYTES, LineBuffer, TooLong
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.store import Put
 from tsd.tables.opentsdb.encode import encode_of
@@ -91,7 +91,7 @@ class Importer:
         self._config = config
         self._access = opened
         self._report = report
-        self._rows = OpenRows(SeriesTable(), rules)
+        self._rows = OpenWindow(SeriesTable(), rules)
         self._resolver = UidResolver(opened.uids, layout(config), auto_create(config))
         index = make_index(config, opened.store)
         self._index_writer = IndexWriter(index, config.salt_width) if index else None

@@ -11,7 +11,7 @@ from tsd.cli.output import Progress
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded
 from tsd.errors import CorruptRow, TsdError
-from tsd.tables.heroic.index import Entry, SeriesIndex, entry_of
+from tsd.tables.heroic.index import Entry, SeriesList, entry_of
 from tsd.tables.heroic.tables import HeroicTables
 
 AT_ONCE = 1000  # rows
@@ -43,7 +43,7 @@ async def _build(config: Config) -> tuple[int, list[str]]:
     async with access(config, must_exist=True, any_layout=True) as opened:
         tables = HeroicTables(opened.store, config.heroic_table, config.heroic_series)
         await tables.check()
-        listing = SeriesIndex(tables)
+        listing = SeriesList(tables)
         progress = Progress("rows")
         entries: list[Entry] = []
         try:

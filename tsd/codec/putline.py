@@ -1,6 +1,6 @@
 """Parser of put lines, with OpenTSDB's errors (FORMATS.md §1), and timestamps, base times and instants (§3).
 
-This is the reference parser and the only one that reports errors. `tsd.ingest.open_rows` is the fast path for valid
+This is the reference parser and the only one that reports errors. `tsd.ingest.open_window` is the fast path for valid
 lines.
 
 A timestamp is a number as sent: Unix seconds below 2^32, milliseconds from there up. Inside the daemon a time is an

@@ -24,12 +24,12 @@ from tsd.ingest import series
 from tsd.ingest.canary import METRIC as CANARY_METRIC
 from tsd.ingest.canary import Canary
 from tsd.ingest.dialect import UTF_8, Translation, kairosdb
-from tsd.ingest.intake import Backpressure, Intake, LineCounts
+from tsd.ingest.intake import Backpressure, Intake, Ledger
 from tsd.ingest.journal.folder import adopted, identity
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.limits import NewNameLimit
 from tsd.ingest.lines import MAX_LINE_BYTES
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.rejected.log import RejectedLog
 from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import SeriesTable
@@ -75,7 +75,7 @@ def build_ingest(
 ) -> IngestParts:
     """Build ingest. `known` holds the active series. `hold_hours`: hold the points of open hours."""
     folder = state_folder(config)
-    ledger, backpressure = LineCounts(), Backpressure()
+    ledger, backpressure = Ledger(), Backpressure()
     journal = Journal(
         journal_folder(config),
         sync_interval_s=config.journal_sync_ms / 1000,
@@ -83,7 +83,7 @@ def build_ingest(
         owner=identity(folder),
         adopted=adopted(journal_folder(config)),
     )
-    rows = OpenRows(known, name_rules(config))
+    rows = OpenWindow(known, name_rules(config))
     summaries = Summaries(tables.resolver, tables.writer.summaries, now_ms, has_texts=tables.has_texts)
     writer = Writer(
         rows,

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tsd.auth.authenticator import Authenticator
-from tsd.ingest.intake import Backpressure, Intake, LineCounts
+from tsd.ingest.intake import Backpressure, Intake, Ledger
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.limits import NewNameLimit
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.rejected.log import RejectedLog
 from tsd.ingest.writer import Writer
 from tsd.query.engine import QueryEngine
@@ -22,10 +22,10 @@ from tsd.tables.catalog import Stat
 class IngestParts:
     """Parts that accept lines and write points."""
 
-    ledger: LineCounts
+    ledger: Ledger
     backpressure: Backpressure
     journal: Journal
-    rows: OpenRows
+    rows: OpenWindow
     writer: Writer
     intake: Intake
     rejected: RejectedLog

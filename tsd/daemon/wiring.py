@@ -37,7 +37,7 @@ from tsd.errors import BadConfig, CorruptRow, NoTable, StoreError
 from tsd.lazy import LazyModule
 from tsd.query.model import AGGREGATORS
 from tsd.store import Family, Store, Table, VersionedCells
-from tsd.store.cassandra.keys import Widths
+from tsd.store.cassandra.keys import Prefixes
 from tsd.store.scheduling import IngestLoad
 from tsd.tables import Tables
 from tsd.tables.clock_guard import ClockGuard
@@ -46,8 +46,8 @@ from tsd.tables.entity.retention import EntityRetention
 from tsd.tables.entity.rows import keyed
 from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityTables
 from tsd.tables.opentsdb import layout as opentsdb
+from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
-from tsd.tables.opentsdb.compaction.folder import BlockFolder, FoldRules
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.opentsdb.compaction.scheduler import CompactionRate, CompactionScheduler, log_corrupt_row
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
@@ -289,7 +289,7 @@ def cassandra_contact(config: Config) -> "cassandra_session.Contact":
     )
 
 
-def cassandra_widths(config: Config, table: str) -> Widths:
+def cassandra_widths(config: Config, table: str) -> Prefixes:
     """Return the prefixes of row keys that name directories and partitions of a table on Cassandra.
 
     A partition has the rows of one metric and salt in 18 hours (two of the four bytes of a base time). In other tables
@@ -297,8 +297,8 @@ def cassandra_widths(config: Config, table: str) -> Widths:
     """
     metric = config.width_metric
     if table == config.data_table or table in rollup_tables(config):
-        return Widths(config.salt_width + metric, config.salt_width + metric + 2)
-    return Widths(0, metric if table in (config.meta_table, config.series_table) else 2)
+        return Prefixes(config.salt_width + metric, config.salt_width + metric + 2)
+    return Prefixes(0, metric if table in (config.meta_table, config.series_table) else 2)
 
 
 def default_compression(config: Config) -> str:
@@ -422,12 +422,12 @@ def paced_compactor(
     )
 
 
-def block_folder(config: Config, store: Store) -> BlockFolder | None:
+def block_folder(config: Config, store: Store) -> BlockPacker | None:
     """Return what folds past hours into blocks, None if nothing does."""
     if not config.blocks or store.column_blocks is None:
         return None
     rules = FoldRules(COMPACTION_QUEUE_ROWS, config.blocks_delay_s, config.blocks_least_rows)
-    return BlockFolder(store.column_blocks, config.data_table, layout(config), rules)
+    return BlockPacker(store.column_blocks, config.data_table, layout(config), rules)
 
 
 def daemon_retention(

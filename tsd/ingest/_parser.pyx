@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The compiled parser: series texts → numbers, and a block of put lines → points, without an object for a line.
 
-`Texts` is the look-up of a `SeriesTable`, `ParsedPoints` are the points of `OpenRows`. `ParsedPoints.read` stops at a
+`Texts` is the look-up of a `SeriesTable`, `ParsedPoints` are the points of `OpenWindow`. `ParsedPoints.read` stops at a
 line that is not plain and returns where; `tsd.codec.putline` reads that line.
 """
 

@@ -15,7 +15,7 @@ from tsd.errors import BadLine, CorruptRow, StoreError
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.limits import NewNameLimit, Origin, OriginAdmission, RefusedLine
 from tsd.ingest.lines import SLOW_LINES, Absorbed, Reject, is_put, leading_others
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import Validator
 from tsd.lazy import LazyLogger
@@ -25,7 +25,7 @@ from tsd.tables.writing import SeriesResolver, SeriesText
 log = LazyLogger(__name__)
 
 
-class LineCounts:
+class Ledger:
     """Counts of lines since the start: each received line is stored, refused or waits in a window.
 
     The intake counts received and refused lines, the writer stored ones, and windows waiting ones. The counts are
@@ -107,7 +107,7 @@ class Backpressure:
 
 
 async def absorb(
-    rows: OpenRows,
+    rows: OpenWindow,
     resolver: SeriesResolver,
     block: bytes,
     *,
@@ -134,7 +134,7 @@ async def absorb(
 
 
 def _absorb_once(
-    rows: OpenRows,
+    rows: OpenWindow,
     resolver: SeriesResolver,
     block: bytes,
     refusals: dict[SeriesText, BadLine | None],
@@ -150,7 +150,7 @@ def _absorb_once(
 
 
 async def _insert_unknown(
-    rows: OpenRows,
+    rows: OpenWindow,
     resolver: SeriesResolver,
     unknown: Sequence[SeriesText],
     max_unresolved: int | None,
@@ -196,7 +196,7 @@ async def _validate(validator: Validator, unknown: Sequence[SeriesText]) -> dict
 
 
 async def absorb_whole(
-    rows: OpenRows, resolver: SeriesResolver, block: bytes, summaries: Summaries | None = None
+    rows: OpenWindow, resolver: SeriesResolver, block: bytes, summaries: Summaries | None = None
 ) -> Absorbed:
     """Absorb a whole block: put lines and, with `summaries`, lines of rollups and histograms. Raise as `absorb` does; a
     part of the block may then be absorbed."""
@@ -224,10 +224,10 @@ class Intake:
 
     def __init__(
         self,
-        rows: OpenRows,
+        rows: OpenWindow,
         resolver: SeriesResolver,
         journal: Journal,
-        ledger: LineCounts,
+        ledger: Ledger,
         backpressure: Backpressure,
         on_taken: Callable[[], None],
         *,
@@ -269,8 +269,8 @@ class Intake:
 
     def take_packets(self, block: bytes, bounds: Sequence[int], first: int) -> tuple[int, int]:
         """Do what `take` does for packets of several connections, from number `first` up to the first packet that needs
-        the slow path; see `OpenRows.absorb_packets`. Return that packet's number, and the position in the journal. The
-        caller counts the lines of each connection."""
+        the slow path; see `OpenWindow.absorb_packets`. Return that packet's number, and the position in the journal.
+        The caller counts the lines of each connection."""
         stop, accepted = self._rows.absorb_packets(block, bounds, first)
         if accepted:
             taken = block[bounds[first] : bounds[stop]]

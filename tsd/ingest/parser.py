@@ -1,4 +1,4 @@
-"""The pure parser of put lines, in Python and numpy. `tsd.ingest.open_rows` has the compiled one.
+"""The pure parser of put lines, in Python and numpy. `tsd.ingest.open_window` has the compiled one.
 
 It needs only a few C-level operations per line: it splits lines and words, looks up series texts and time words in
 dictionaries, and parses numbers as columns. If that fails, a block is parsed line by line, and `parse_put` parses the
@@ -42,7 +42,7 @@ class PureParser:
         )
 
     def absorb(self, block: bytes, refusals: Refusals) -> Absorbed:
-        """Absorb a block, see `OpenRows.absorb`. If it needs the slow path, absorb only the lines of one step."""
+        """Absorb a block, see `OpenWindow.absorb`. If it needs the slow path, absorb only the lines of one step."""
         lines = block.split(b"\n")
         lines.pop()
         if len(lines) > FEW and not refusals:
@@ -62,7 +62,7 @@ class PureParser:
         return absorbed if absorbed.unknown else absorbed._replace(rest=rest)
 
     def absorb_packets(self, block: bytes, bounds: Sequence[int], first: int) -> tuple[int, int]:
-        """Absorb packets of plain lines, see `OpenRows.absorb_packets`."""
+        """Absorb packets of plain lines, see `OpenWindow.absorb_packets`."""
         last = len(bounds) - 1
         if lines := self._absorb_plain(block[bounds[first] :]):
             return last, lines

@@ -10,7 +10,7 @@ from tsd.codec.metaline import stamped
 from tsd.codec.putline import illegal, map_order, no_summaries
 from tsd.errors import BadLine, CorruptRow, StoreError, bare
 from tsd.ingest.lines import Absorbed, Reject
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.lazy import LazyLogger
 from tsd.tables.writing import (
     NO_KEY,
@@ -51,7 +51,7 @@ class Summaries:
         self._has_texts = has_texts
 
     async def absorb(
-        self, rows: OpenRows, block: bytes, *, journal_only: bool = False, admission: Admission | None = None
+        self, rows: OpenWindow, block: bytes, *, journal_only: bool = False, admission: Admission | None = None
     ) -> Absorbed:
         """Absorb the first lines of a block without put lines into `rows`, and return without a checkpoint after that.
 
@@ -88,7 +88,7 @@ class Summaries:
 
     def _insert(
         self,
-        rows: OpenRows,
+        rows: OpenWindow,
         lines: list[bytes],
         parsed: list[Summary | BadLine],
         found: dict[SeriesText, SeriesKey | BadLine] | None,

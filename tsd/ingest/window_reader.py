@@ -18,7 +18,7 @@ from tsd.ingest.journal.disk import unused, write_new
 from tsd.ingest.journal.journal import Journal, Segment
 from tsd.ingest.journal.segment import Block, Damage
 from tsd.ingest.limits import RefusedLine
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.rollups import Summaries
 from tsd.ingest.windows import Window
 from tsd.lazy import LazyLogger
@@ -40,7 +40,7 @@ class WindowReader:
 
     def __init__(
         self,
-        rows: OpenRows,
+        rows: OpenWindow,
         resolver: SeriesResolver,
         journal: Journal,
         summaries: Summaries,
@@ -100,7 +100,7 @@ class WindowReader:
         rows.table.mark_seen(columns.series, self._uptime_s())
         return Contents(columns, rows.take_summaries(), refused)
 
-    async def _read_segment(self, segment: Segment, rows: OpenRows) -> list[RefusedLine]:
+    async def _read_segment(self, segment: Segment, rows: OpenWindow) -> list[RefusedLine]:
         """Add the points of a segment to `rows`. Return the lines that are refused now."""
         refused: list[RefusedLine] = []
         await self._journal.wait_synced(segment.position)  # until then it is incomplete

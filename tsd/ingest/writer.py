@@ -21,7 +21,7 @@ import trio
 
 from tsd.codec.points import Columns, Int32, no_columns
 from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreDown, StoreError
-from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, LineCounts
+from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, Ledger
 from tsd.ingest.journal.journal import Journal, Segment
 from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.open_hours import (
@@ -34,7 +34,7 @@ from tsd.ingest.open_hours import (
     points_of_series,
     split,
 )
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.packed_points import PackedPoints, slices
 from tsd.ingest.rollups import Summaries
 from tsd.ingest.window_reader import WindowReader, as_store_error
@@ -65,11 +65,11 @@ class Writer:
 
     def __init__(
         self,
-        rows: OpenRows,
+        rows: OpenWindow,
         resolver: SeriesResolver,
         journal: Journal,
         points: PointWriter,
-        ledger: LineCounts,
+        ledger: Ledger,
         backpressure: Backpressure,
         *,
         summaries: Summaries,

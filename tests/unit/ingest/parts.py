@@ -18,9 +18,9 @@ from tsd.codec.opentsdb.row import data_cells, points, problems
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.codec.putline import NameRules
-from tsd.ingest.intake import Backpressure, Intake, LineCounts, Taken
+from tsd.ingest.intake import Backpressure, Intake, Ledger, Taken
 from tsd.ingest.journal.journal import Journal
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.windows import Window
@@ -58,7 +58,7 @@ class Parts:
         self.now_s = 1_000_000  # the wall clock
         self.uptime_s = 1_000_000
         self.backpressure = Backpressure()
-        self.ledger = LineCounts()
+        self.ledger = Ledger()
         self.journal = Journal(
             folder / "journal",
             sync_interval_s=0.001,
@@ -67,7 +67,7 @@ class Parts:
             retry_s=0.001,
         )
         self.uids = Uids(store, "tsdb-uid", Widths())
-        self.rows = OpenRows(SeriesTable(), NameRules())
+        self.rows = OpenWindow(SeriesTable(), NameRules())
         creates = bool(chosen["metrics"])
         self.resolver: SeriesResolver = UidResolver(self.uids, Layout(), AutoCreate(creates, True, True))
         rules = chosen["rules"]

@@ -15,7 +15,7 @@ from tsd.codec.putline import NameRules
 from tsd.ingest import series
 from tsd.ingest.intake import absorb_whole
 from tsd.ingest.lines import Reject
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
 
@@ -33,7 +33,7 @@ REFUSED = (
 @pytest.mark.parametrize("by_loop", [False, True] if series.HAS_LOOP else [False])
 async def test_refused_lines_reference_no_block(tmp_path: Path, by_loop: bool) -> None:
     parts = Parts(tmp_path, await make_store())
-    rows = OpenRows(SeriesTable(compiled=by_loop), NameRules())
+    rows = OpenWindow(SeriesTable(compiled=by_loop), NameRules())
     names = UidResolver(parts.uids, Layout(), AutoCreate(True, True, True))
     absorbed = await absorb_whole(rows, names, b"".join(text + b"\n" for text in (line(0, 1), *REFUSED)))
     check_bare(absorbed.rejects)

@@ -15,7 +15,7 @@ from tsd.codec.points import series_ends, sort_columns
 from tsd.codec.putline import NameRules
 from tsd.errors import BadQuery
 from tsd.ingest.intake import absorb_whole
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.model import Query
@@ -100,7 +100,7 @@ class QueryEnvironment:
     async def put(self, lines: Sequence[str]) -> None:
         """Store points as one batch."""
         rules = NameRules(b"", 8)
-        rows = OpenRows(SeriesTable(), rules)
+        rows = OpenWindow(SeriesTable(), rules)
         creates = AutoCreate(metrics=True, tagks=True, tagvs=True)
         names: SeriesResolver = self.readable or UidResolver(self.uids, self.layout, creates)
         absorbed = await absorb_whole(rows, names, "".join(f"put {line}\n" for line in lines).encode())

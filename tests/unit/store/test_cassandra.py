@@ -12,7 +12,7 @@ from tsd.daemon.settings import now_ms
 from tsd.errors import NoTable, StoreDown, StoreError
 from tsd.store import Family, Put, Table, scan
 from tsd.store.cassandra.engine import CassandraStore
-from tsd.store.cassandra.keys import Widths
+from tsd.store.cassandra.keys import Prefixes
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.slow]
 TABLE = Table("some-cells", (Family(b"t"),))
@@ -23,7 +23,7 @@ HOUR_MS = 3_600_000
 @pytest.fixture
 async def store(cassandra: RunningCassandra) -> AsyncIterator[CassandraStore]:
     """A store with one table in a keyspace of its own."""
-    store = cassandra.store(cassandra.unused_keyspace(), widths=Widths(1, 2))
+    store = cassandra.store(cassandra.unused_keyspace(), widths=Prefixes(1, 2))
     assert await store.create_tables([TABLE], compression="ZSTD") == [TABLE.name]
     yield store
     await store.aclose()

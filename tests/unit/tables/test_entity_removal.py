@@ -17,7 +17,7 @@ from tsd.store.hbase.engine import HBaseStore
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.versions import END_MS, VersionPut
-from tsd.tables.entity.newest import NewestValues, Place
+from tsd.tables.entity.newest import EntityColumn, NewestValues
 from tsd.tables.entity.removal import ALWAYS, STEP_COLUMNS, STEP_VERSIONS, EntityRemoval, with_tags
 from tsd.tables.entity.stored_points import TimeRange
 from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityPoint, EntityTables
@@ -210,7 +210,7 @@ async def test_a_deleted_newest_value_does_not_come_back_from_memory() -> None:
     await writer.write(window(3), lookup)
     assert await newest_minute() == 3
     await writer.write(window(9), lookup)
-    await EntityRemoval(cells, newest).remove([(Place(b"a", b"t:sys.cpu cpu=0"), span(9, 10))])
+    await EntityRemoval(cells, newest).remove([(EntityColumn(b"a", b"t:sys.cpu cpu=0"), span(9, 10))])
     assert await newest_minute() == 3
     await writer.record(window(4), lookup)
     assert await newest_minute() == 4

@@ -23,7 +23,7 @@ from tsd.codec.names import Kind
 from tsd.codec.points import Columns
 from tsd.codec.putline import NameRules
 from tsd.ingest.intake import absorb_whole
-from tsd.ingest.open_rows import OpenRows
+from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.result import SubAnswer
@@ -70,7 +70,7 @@ class Rolled:
 
     async def put(self, lines: Sequence[str]) -> None:
         """Store points as the daemon does."""
-        rows = OpenRows(SeriesTable(), RULES)
+        rows = OpenWindow(SeriesTable(), RULES)
         creates = AutoCreate(metrics=True, tagks=True, tagvs=True)
         text = "".join(f"put {line}\n" for line in lines).encode()
         await absorb_whole(rows, UidResolver(self.env.uids, self.env.layout, creates), text)

@@ -38,7 +38,7 @@ from tsd.store import (
 )
 from tsd.store.cassandra import schema
 from tsd.store.cassandra.directory import Directory
-from tsd.store.cassandra.keys import Shape, Widths, bounds, cassandra_name, parse_comment
+from tsd.store.cassandra.keys import Prefixes, Shape, bounds, cassandra_name, parse_comment
 from tsd.store.cassandra.session import Connector, Contact, Parameters, Rows, Session, Value
 from tsd.store.retry import backoff, run_bounded
 from tsd.store.rules import add, bytes_of, check_column, check_row, whole_rows
@@ -89,7 +89,7 @@ class CassandraStore:
     derived_values: DerivedValues | None = None
 
     def __init__(
-        self, contact: Contact, keyspace: str, clock_ms: Callable[[], int], widths: Callable[[str], Widths]
+        self, contact: Contact, keyspace: str, clock_ms: Callable[[], int], widths: Callable[[str], Prefixes]
     ) -> None:
         """`clock_ms` is the wall clock in Unix milliseconds. `widths` has the prefix lengths of a table by its name;
         it is asked when a table is created."""

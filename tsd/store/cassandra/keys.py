@@ -13,7 +13,7 @@ ROOT = b""  # the directory of directories
 LONGEST_NAME = 48  # of a table in Cassandra
 
 
-class Widths(NamedTuple):
+class Prefixes(NamedTuple):
     """Lengths of the prefixes of a row key that name its directory and its partition. Directory 0: only the root."""
 
     directory: int
@@ -25,12 +25,12 @@ class Shape(NamedTuple):
 
     name: str
     families: tuple[bytes, ...]
-    widths: Widths
+    widths: Prefixes
 
     def partition(self, row: bytes) -> bytes:
         """Return the partition of a row.
 
-        >>> Shape("tsdb", (b"t",), Widths(1, 3)).partition(b"abcde"), Shape("x", (), Widths(0, 2)).partition(b"a")
+        >>> Shape("tsdb", (b"t",), Prefixes(1, 3)).partition(b"abcde"), Shape("x", (), Prefixes(0, 2)).partition(b"a")
         (b'abc', b'a')
         """
         return row[: self.widths.partition]
@@ -42,9 +42,9 @@ class Shape(NamedTuple):
     def entries(self, partition: bytes) -> list[tuple[bytes, bytes]]:
         """Return the entries that lead to a partition, as (directory, what it lists).
 
-        >>> Shape("tsdb", (b"t",), Widths(1, 3)).entries(b"abc")
+        >>> Shape("tsdb", (b"t",), Prefixes(1, 3)).entries(b"abc")
         [(b'a', b'abc'), (b'', b'a')]
-        >>> Shape("tsdb", (b"t",), Widths(0, 3)).entries(b"abc")
+        >>> Shape("tsdb", (b"t",), Prefixes(0, 3)).entries(b"abc")
         [(b'', b'abc')]
         """
         directory = self.directory(partition)
@@ -54,7 +54,7 @@ class Shape(NamedTuple):
 def comment(shape: Shape) -> str:
     """Return the comment of a table.
 
-    >>> comment(Shape("tsdb-uid", (b"id", b"name"), Widths(0, 2)))
+    >>> comment(Shape("tsdb-uid", (b"id", b"name"), Prefixes(0, 2)))
     'tsd cells: tsdb-uid; families id,name; prefixes 0,2'
     """
     families = ",".join(family.decode("latin-1") for family in shape.families)
@@ -68,14 +68,14 @@ def parse_comment(text: str) -> Shape | None:
     """Return the shape of a table by its comment, None if it is not a table of a store.
 
     >>> parse_comment("tsd cells: tsdb-uid; families id,name; prefixes 0,2")
-    Shape(name='tsdb-uid', families=(b'id', b'name'), widths=Widths(directory=0, partition=2))
+    Shape(name='tsdb-uid', families=(b'id', b'name'), widths=Prefixes(directory=0, partition=2))
     >>> parse_comment("made by hand")
     """
     match = _COMMENT.fullmatch(text)
     if match is None:
         return None
     families = tuple(word.encode("latin-1") for word in match[2].split(","))
-    return Shape(match[1], families, Widths(int(match[3]), int(match[4])))
+    return Shape(match[1], families, Prefixes(int(match[3]), int(match[4])))
 
 
 def cassandra_name(name: str) -> str:

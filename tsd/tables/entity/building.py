@@ -17,7 +17,7 @@ from tsd.codec.text import decode_number
 from tsd.errors import CorruptRow
 from tsd.store import Cell, VersionedCells
 from tsd.store.versions import Wanted
-from tsd.tables.entity.newest import NewestValues, Place
+from tsd.tables.entity.newest import EntityColumn, NewestValues
 from tsd.tables.entity.stored_points import TextLookup, TimeRange, read_metric
 from tsd.tables.entity.tables import ENTITIES, NEWEST
 from tsd.tables.entity.writer import EntityWriter
@@ -26,7 +26,7 @@ from tsd.tables.writing import PointWriter, SeriesLookup, SummaryWriter
 
 COMPARED_ROWS = 100  # entities per call of the store
 Number = int | float
-Series = Mapping[Place, Mapping[int, Number]]  # numbers by place and time in ms
+Series = Mapping[EntityColumn, Mapping[int, Number]]  # numbers by place and time in ms
 
 
 class StoredAlready(PointWriter):
@@ -78,7 +78,7 @@ class Difference(NamedTuple):
     """What is wrong with a point in the tables of entities."""
 
     kind: str  # missing, different, extra; newest: in tsdb-current
-    place: Place
+    place: EntityColumn
     time_ms: int
 
     def __str__(self) -> str:
@@ -105,7 +105,9 @@ class EntityChecker:
         self._settle = settle
         self._on_points = on_points
         self._on_warning = on_warning
-        self._kept: dict[str, dict[Place, int]] = {}  # by metric: the time of a point of each series in the tables
+        self._kept: dict[
+            str, dict[EntityColumn, int]
+        ] = {}  # by metric: the time of a point of each series in the tables
 
     async def begin(self, span: TimeRange) -> None:
         """Read which series the tables of entities have, before `run` reads those of the layout."""
@@ -116,7 +118,7 @@ class EntityChecker:
                 page = await self._cells.page_columns(table, at, None, limit=COMPARED_ROWS, wanted=wanted)
                 for place, time_ms in zip(page.columns.places, page.columns.times_ms.tolist(), strict=True):
                     metric = parse_series_column(place[1]).metric.decode("latin-1")
-                    self._kept.setdefault(metric, {})[Place(*place)] = time_ms
+                    self._kept.setdefault(metric, {})[EntityColumn(*place)] = time_ms
                 at = page.next_start
 
     def unknown(self, metrics: Collection[str]) -> list[Difference]:
@@ -155,7 +157,7 @@ class EntityChecker:
         return await self._compare(table, {place: points for place, points in stored.items() if place in wrong})
 
     async def _compare(self, table: str, stored: Series) -> list[Difference]:
-        entities: dict[bytes, list[Place]] = {}
+        entities: dict[bytes, list[EntityColumn]] = {}
         for place in stored:
             entities.setdefault(place.entity, []).append(place)
         names = list(entities)
@@ -175,9 +177,9 @@ class EntityChecker:
         return found
 
 
-def _by_place(points: Columns, places: Mapping[int, Place]) -> Series:
+def _by_place(points: Columns, places: Mapping[int, EntityColumn]) -> Series:
     """Return the numbers of points by place and time. Of equal times the last one counts."""
-    found: dict[Place, dict[int, Number]] = {place: {} for place in places.values()}
+    found: dict[EntityColumn, dict[int, Number]] = {place: {} for place in places.values()}
     values = point_values(points.flags, points.bits)
     for number, time_ms, value in zip(points.series.tolist(), (points.instants >> 1).tolist(), values, strict=True):
         if number in places:
@@ -187,18 +189,18 @@ def _by_place(points: Columns, places: Mapping[int, Place]) -> Series:
 
 def _numbers_of(rows: Mapping[bytes, Iterable[Cell]]) -> Series:
     """Return the numbers in the cells of rows. An unreadable one is not equal to any."""
-    found: dict[Place, dict[int, Number]] = {}
+    found: dict[EntityColumn, dict[int, Number]] = {}
     for row, cells in rows.items():
         for column, value, time_ms in cells:
             try:
                 number = decode_number(*split_point_value(value))
             except CorruptRow:
                 number = np.nan
-            found.setdefault(Place(row, column), {})[time_ms] = number
+            found.setdefault(EntityColumn(row, column), {})[time_ms] = number
     return found
 
 
-def _differences(place: Place, stored: Mapping[int, Number], kept: Mapping[int, Number]) -> list[Difference]:
+def _differences(place: EntityColumn, stored: Mapping[int, Number], kept: Mapping[int, Number]) -> list[Difference]:
     """Compare the points of one series."""
     first, last = min(stored), max(stored)
     found = [
@@ -209,7 +211,7 @@ def _differences(place: Place, stored: Mapping[int, Number], kept: Mapping[int, 
     return found + [Difference("extra", place, at) for at in kept if first < at < last and at not in stored]
 
 
-def _stale(place: Place, stored: Mapping[int, Number], kept: Mapping[int, Number]) -> list[Difference]:
+def _stale(place: EntityColumn, stored: Mapping[int, Number], kept: Mapping[int, Number]) -> list[Difference]:
     """Compare the newest point of one series. One that is newer than the stored points is right: it may be new."""
     [(time_ms, number)] = stored.items()
     if any(at > time_ms for at in kept) or kept.get(time_ms) == number:

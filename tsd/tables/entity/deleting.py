@@ -14,7 +14,7 @@ from tsd.codec.metadata import Annotation
 from tsd.codec.points import Batch
 from tsd.codec.putline import split_tags
 from tsd.errors import BadLine, BadQuery
-from tsd.tables.entity.newest import Place
+from tsd.tables.entity.newest import EntityColumn
 from tsd.tables.entity.removal import ALWAYS, Choice, EntityRemoval
 from tsd.tables.entity.stored_points import TimeRange, series_texts
 from tsd.tables.reading import (
@@ -78,7 +78,7 @@ class _SeenPoints:
         metric, series = self._selection.metric.encode("latin-1"), self._selection.series
         for start in range(0, len(series.pairs), SLICE):
             texts = await series_texts(metric, series, start, start + SLICE)
-            found: list[tuple[Place, TimeRange]] = []
+            found: list[tuple[EntityColumn, TimeRange]] = []
             for number, text in enumerate(texts, start):
                 place = _place(metric, text.tags, tag) if number in spans else None
                 if place is not None and (part := _common(spans[number], within)) is not None:
@@ -100,11 +100,11 @@ def _join(spans: Spans, more: Iterable[tuple[int, int, int]]) -> None:
         spans[number] = min(known[0], first), max(known[1], last)
 
 
-def _place(metric: bytes, tags: bytes, tag: bytes) -> Place | None:
+def _place(metric: bytes, tags: bytes, tag: bytes) -> EntityColumn | None:
     """Return the place of a series, None if the tables have none for it."""
     try:
         found = entity_series(metric, split_tags(tags), tag)
-        return None if found is None else Place(found[0], series_column(found[1]))
+        return None if found is None else EntityColumn(found[0], series_column(found[1]))
     except BadLine:
         return None
 

@@ -23,7 +23,7 @@ def any_name(_name: bytes) -> None:
     """Take any name of an entity."""
 
 
-class Place(NamedTuple):
+class EntityColumn(NamedTuple):
     """Row and column of a series."""
 
     entity: bytes
@@ -36,7 +36,7 @@ class Newest(NamedTuple):
     numbers: Int32  # of series, ascending
     generations: Int64
     points: Columns
-    places: dict[int, Place]  # by number: of series that were not known yet and have an entity
+    places: dict[int, EntityColumn]  # by number: of series that were not known yet and have an entity
     skipped: int  # new series of entities whose names the tables cannot have
 
     def at(self, part: slice) -> "Newest":
@@ -61,7 +61,7 @@ class NewestValues:
             np.zeros(INITIAL_ROOM, np.int64),
         )
         self._unstored = bytearray(INITIAL_ROOM)  # 1 for series whose newest point is not in the table yet
-        self._places: dict[int, Place] = {}
+        self._places: dict[int, EntityColumn] = {}
         self._entities: dict[bytes, dict[int, bytes]] = {}  # columns by entity and number; some may be the same
         self._names: list[bytes] | None = None  # of the entities, sorted; None: not sorted yet
 
@@ -75,7 +75,7 @@ class NewestValues:
         known = np.zeros(len(numbers), np.int64)
         inside = numbers < len(self._generations)
         known[inside] = self._generations[numbers[inside]]
-        places: dict[int, Place] = {}
+        places: dict[int, EntityColumn] = {}
         skipped = 0
         for number in numbers[known != generations].tolist():
             try:
@@ -87,7 +87,7 @@ class NewestValues:
                 places[number] = place
         return Newest(numbers, generations, columns.at(at[numbers]), places, skipped)
 
-    def _place(self, number: int, series: SeriesLookup) -> Place | None:
+    def _place(self, number: int, series: SeriesLookup) -> EntityColumn | None:
         """Return the place of a series, None if it has no entity. Raise BadLine for names without a column."""
         text = series.text(number)
         if text is None:
@@ -96,7 +96,7 @@ class NewestValues:
         if found is None:
             return None
         self.check_name(found[0])
-        return Place(found[0], series_column(found[1]))
+        return EntityColumn(found[0], series_column(found[1]))
 
     def add(self, newest: Newest) -> None:
         """Take the points that are not older than the known ones."""
@@ -131,7 +131,7 @@ class NewestValues:
         self._points.instants[gone] = -1
         np.frombuffer(self._unstored, np.uint8)[gone] = 0
 
-    def _add_place(self, number: int, place: Place) -> None:
+    def _add_place(self, number: int, place: EntityColumn) -> None:
         self._places[number] = place
         columns = self._entities.get(place.entity)
         if columns is None:
@@ -165,7 +165,7 @@ class NewestValues:
             np.concatenate([self._points.bits, np.zeros(more, np.int64)]),
         )
 
-    def places(self, numbers: Iterable[int]) -> dict[int, Place]:
+    def places(self, numbers: Iterable[int]) -> dict[int, EntityColumn]:
         """Return the places of those series that have an entity."""
         found = {number: self._places.get(number) for number in numbers}
         return {number: place for number, place in found.items() if place is not None}

@@ -16,7 +16,7 @@ from tsd.errors import CorruptRow
 from tsd.store import Cell, VersionedCells
 from tsd.store.retry import run_bounded
 from tsd.store.versions import VersionColumns, VersionPut, Wanted
-from tsd.tables.entity.newest import NewestValues, Place
+from tsd.tables.entity.newest import EntityColumn, NewestValues
 from tsd.tables.entity.stored_points import TimeRange
 from tsd.tables.entity.tables import ENTITIES, NEWEST
 from tsd.tables.opentsdb.retention import Amount
@@ -105,7 +105,7 @@ class EntityRemoval:
                     points += (await measure(self._cells, part))[0].points
         return points
 
-    async def _find(self, table: str, choice: Choice, span: TimeRange) -> AsyncGenerator[list[Place], None]:
+    async def _find(self, table: str, choice: Choice, span: TimeRange) -> AsyncGenerator[list[EntityColumn], None]:
         """Yield the chosen series that have points, page by page. All columns of the entities are looked at."""
         at: bytes | None = b"" if choice.entity is None else choice.entity
         stop = None if choice.entity is None else choice.entity + b"\0"
@@ -113,9 +113,9 @@ class EntityRemoval:
         while at is not None:
             page = await self._cells.page_columns(table, at, stop, limit=PAGE_ROWS, wanted=wanted)
             at = page.next_start
-            yield [Place(*place) for place in page.columns.places if _is_chosen(choice, *place)]
+            yield [EntityColumn(*place) for place in page.columns.places if _is_chosen(choice, *place)]
 
-    async def remove(self, series: Iterable[tuple[Place, TimeRange]]) -> int:
+    async def remove(self, series: Iterable[tuple[EntityColumn, TimeRange]]) -> int:
         """Delete the points of series within ranges of times. Return how many there were."""
         points = 0
 
@@ -163,7 +163,7 @@ class EntityRemoval:
         return found
 
 
-def _parts(series: Iterable[tuple[Place, TimeRange]]) -> list[RowPart]:
+def _parts(series: Iterable[tuple[EntityColumn, TimeRange]]) -> list[RowPart]:
     """Return parts of rows for series of entities, those of one row and range together."""
     columns: dict[tuple[bytes, TimeRange], dict[bytes, None]] = {}
     for place, span in series:

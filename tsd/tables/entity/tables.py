@@ -32,7 +32,7 @@ from tsd.store import Family, Table, VersionedCells
 from tsd.store.versions import UNBOUNDED, VersionColumns, VersionPut, Wanted
 from tsd.tables.entities import Entities, Entity, EntityPage, OpenSeriesSource
 from tsd.tables.entity.encode import encode
-from tsd.tables.entity.newest import CheckName, NewestValues, Place, any_name
+from tsd.tables.entity.newest import CheckName, EntityColumn, NewestValues, any_name
 
 ENTITIES = Table("tsdb-entity", (Family(SERIES, UNBOUNDED), Family(METADATA)))
 NEWEST = Table("tsdb-current", (Family(SERIES),))
@@ -194,7 +194,9 @@ class EntityTables(Entities):
         if self._open is None or self._newest is None:
             return {}
         places = {
-            number: Place(name, column) for name in names for number, column in self._newest.of_entity(name).items()
+            number: EntityColumn(name, column)
+            for name in names
+            for number, column in self._newest.of_entity(name).items()
         }
         columns = await self._open.open_series(np.fromiter(places, np.int32, len(places)))
         times = columns.instants >> 1

@@ -7,7 +7,7 @@ from tsd.codec.names import Kind, parse_uid
 from tsd.errors import CorruptRow, NoSuchName
 from tsd.store.retry import run_bounded
 from tsd.tables.catalog import LastPoint, LastPoints, SeriesName, SeriesSelector
-from tsd.tables.heroic.index import ListedSeries, SeriesIndex
+from tsd.tables.heroic.index import ListedSeries, SeriesList
 from tsd.tables.heroic.reader import HeroicReader
 from tsd.tables.heroic.series import Names, names_of, parse_series_id, series_id
 from tsd.tables.heroic.slices import GROWTH, decode_rows, read_slice
@@ -20,7 +20,7 @@ CONCURRENT = 16
 class HeroicCatalog:
     """Names, series and their newest points."""
 
-    def __init__(self, reader: HeroicReader, index: SeriesIndex, now_ms: Callable[[], int]) -> None:
+    def __init__(self, reader: HeroicReader, index: SeriesList, now_ms: Callable[[], int]) -> None:
         self._reader = reader
         self._index = index
         self._now_ms = now_ms

@@ -42,7 +42,7 @@ class ListedSeries(NamedTuple):
     last_ms: int
 
 
-class SeriesIndex:
+class SeriesList:
     """Lists series. What this process listed it does not write again."""
 
     def __init__(self, tables: HeroicTables) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from tsd.store import Store
 from tsd.tables import Tables
 from tsd.tables.heroic.catalog import HeroicCatalog
-from tsd.tables.heroic.index import SeriesIndex
+from tsd.tables.heroic.index import SeriesList
 from tsd.tables.heroic.key_ranges import HeroicKeyRanges
 from tsd.tables.heroic.reader import HeroicReader
 from tsd.tables.heroic.series import HeroicResolver
@@ -27,7 +27,7 @@ class HeroicTableSettings(NamedTuple):
 def build(store: Store, settings: HeroicTableSettings, now_ms: Callable[[], int]) -> Tables:
     """Build the layout's `Tables`."""
     tables = HeroicTables(store, settings.points, settings.series)
-    index = SeriesIndex(tables)
+    index = SeriesList(tables)
     resolver = HeroicResolver(index, settings.resource_tags, creates_metrics=settings.creates_metrics)
     reader = HeroicReader(tables, index, is_known=resolver.knows, now_ms=now_ms)
 

@@ -12,7 +12,7 @@ from tsd.codec.names import Kind
 from tsd.codec.points import Points
 from tsd.errors import BadQuery, CorruptRow
 from tsd.tables import reading
-from tsd.tables.heroic.index import ListedSeries, SeriesIndex
+from tsd.tables.heroic.index import ListedSeries, SeriesList
 from tsd.tables.heroic.series import names_of, parse_series_id, series_id
 from tsd.tables.heroic.slices import StoredRow, decode_rows, read_slice, slices
 from tsd.tables.heroic.tables import HeroicTables
@@ -101,7 +101,7 @@ class HeroicReader(reading.PointReader):
     def __init__(
         self,
         tables: HeroicTables,
-        index: SeriesIndex,
+        index: SeriesList,
         *,
         is_known: Callable[[str], bool],
         now_ms: Callable[[], int],

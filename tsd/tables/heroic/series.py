@@ -22,7 +22,7 @@ from tsd.codec.heroic.keys import (
 from tsd.codec.names import Kind
 from tsd.codec.putline import illegal, split_tags
 from tsd.errors import UNKNOWN_NAME, BadLine
-from tsd.tables.heroic.index import SeriesIndex
+from tsd.tables.heroic.index import SeriesList
 from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesText
 
 MOST_KNOWN = 100_000  # metrics
@@ -93,7 +93,7 @@ class HeroicResolver:
 
     composer = None
 
-    def __init__(self, index: SeriesIndex, resource_tags: frozenset[str], *, creates_metrics: bool) -> None:
+    def __init__(self, index: SeriesList, resource_tags: frozenset[str], *, creates_metrics: bool) -> None:
         self._index = index
         self._resource_tags = resource_tags
         self._creates_metrics = creates_metrics

@@ -15,7 +15,7 @@ from tsd.codec.heroic.values import PERIOD_MS, encode_values, point_columns
 from tsd.codec.points import Columns, Float64, Int64
 from tsd.codec.text import FLOAT, LENGTH
 from tsd.store import Put
-from tsd.tables.heroic.index import Entry, SeriesIndex
+from tsd.tables.heroic.index import Entry, SeriesList
 from tsd.tables.heroic.tables import HeroicTables
 from tsd.tables.writing import SeriesKey, SeriesLookup, SummaryWriter
 
@@ -96,7 +96,7 @@ class HeroicWriter:
 
     summaries: SummaryWriter | None = None
 
-    def __init__(self, tables: HeroicTables, index: SeriesIndex) -> None:
+    def __init__(self, tables: HeroicTables, index: SeriesList) -> None:
         self._tables = tables
         self._index = index
         self.cells = 0  # put since the start

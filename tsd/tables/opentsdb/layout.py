@@ -16,7 +16,7 @@ from tsd.tables import Tables, Task
 from tsd.tables.catalog import Stat
 from tsd.tables.opentsdb.annotations import AnnotationRows
 from tsd.tables.opentsdb.catalog import OpentsdbCatalog, UidNames, uid_stats
-from tsd.tables.opentsdb.compaction.folder import FoldStats
+from tsd.tables.opentsdb.compaction.block_packer import FoldStats
 from tsd.tables.opentsdb.compaction.scheduler import CompactionScheduler
 from tsd.tables.opentsdb.key_ranges import OpentsdbKeyRanges
 from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader

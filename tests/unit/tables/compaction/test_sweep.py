@@ -13,8 +13,8 @@ from tsd.codec.opentsdb.rowkey import Layout, row_key
 from tsd.errors import StoreDown, StoreError
 from tsd.store import Family, Put, Store, Table
 from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
-from tsd.tables.opentsdb.compaction.folder import BlockFolder, FoldRules
 from tsd.tables.opentsdb.compaction.sweep import Sweep, SweepRange
 
 TWO, ONE = "0000=2a@5 0010=2b@6", "00000010=2a2b00"
@@ -150,7 +150,7 @@ async def test_sweep_folds_the_hours_that_it_compacted(tmp_path: Path) -> None:
     try:
         await store.create_tables([Table(TABLE, (Family(b"t"),))])
         await store.put(TABLE, [Put(row, b"t:\0\0", b"\x2a") for row in rows])
-        folder = BlockFolder(store, TABLE, Layout(), FoldRules(0, 0, 1))
+        folder = BlockPacker(store, TABLE, Layout(), FoldRules(0, 0, 1))
         await run(sweep(store, folder=folder), SweepRange(HOURS[0], HOURS[3]))
         assert folder.stats.cells == 2 * 3 * 299
         assert await store.next_unfolded(TABLE, b"", None) == key(HOURS[3], 1)

@@ -17,8 +17,8 @@ from tsd.errors import CorruptRow, StoreError
 from tsd.lazy import LazyLogger
 from tsd.store import Put
 from tsd.store.retry import backoff
+from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldStats
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, RowCompactor
-from tsd.tables.opentsdb.compaction.folder import BlockFolder, FoldStats
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 
 log = LazyLogger(__name__)
@@ -70,7 +70,7 @@ class CompactionScheduler:
         rate: CompactionRate,
         is_writer_behind: Callable[[], bool],
         now_s: Callable[[], int],
-        folder: BlockFolder | None = None,
+        folder: BlockPacker | None = None,
     ) -> None:
         """No row is compacted while `is_writer_behind` returns True; `now_s` is the wall clock. `folder` folds hours
         whose rows are compacted."""

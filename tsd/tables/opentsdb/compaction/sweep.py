@@ -16,8 +16,8 @@ from tsd.errors import StoreError
 from tsd.store import Page, Row, Store
 from tsd.store.retry import backoff
 from tsd.tables.opentsdb.checkpoint import Checkpoint
+from tsd.tables.opentsdb.compaction.block_packer import BlockPacker
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, CompactionStats, RowCompactor
-from tsd.tables.opentsdb.compaction.folder import BlockFolder
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Sweep:
         rate: float | None = None,
         pause_ratio: float = 0.0,
         on_retry: Callable[[StoreError], None] = lambda _: None,
-        folder: BlockFolder | None = None,
+        folder: BlockPacker | None = None,
     ) -> None:
         """`rate` limits the rows per second. After each page the pass sleeps for `pause_ratio` times as long as the
         page took. `now_ms` is the wall clock; `on_retry` is called with each StoreError that is retried. `folder` folds

@@ -39,7 +39,7 @@ class CompiledParser:
         return self._table.has_metric(metric, np.frombuffer(self._points.numbers(), np.int32))
 
     def absorb(self, block: bytes, refusals: Refusals, composer: KeyComposer | None, room: int) -> Absorbed:
-        """Absorb a block, see `OpenRows.absorb`."""
+        """Absorb a block, see `OpenWindow.absorb`."""
         before = len(self._points)
         unknown: dict[SeriesText, None] | None = None if refusals else {}  # a refusal is looked up line by line
         composer = None if refusals else composer
@@ -61,7 +61,7 @@ class CompiledParser:
         return absorbed
 
     def absorb_packets(self, block: bytes, bounds: Sequence[int], first: int) -> tuple[int, int]:
-        """Absorb packets of plain lines, see `OpenRows.absorb_packets`."""
+        """Absorb packets of plain lines, see `OpenWindow.absorb_packets`."""
         before = len(self._points)
         try:
             end = self._points.read(block, bounds[first], None, None, 0)
@@ -122,7 +122,7 @@ class CompiledParser:
         return no_columns() if taken is None else columns_of(taken)
 
 
-class OpenRows:
+class OpenWindow:
     """Points that are accepted and not yet sealed, and rollups and histograms. `points` counts the lines of both,
     including those that only the journal has."""
 
@@ -140,9 +140,9 @@ class OpenRows:
             PureParser(table, texts, rules) if isinstance(texts, Texts) else CompiledParser(table, texts, rules)
         )
 
-    def new_rows(self) -> "OpenRows":
+    def new_rows(self) -> "OpenWindow":
         """Return empty rows on the same series table, for a window that is read again."""
-        return OpenRows(self.table, self._rules)
+        return OpenWindow(self.table, self._rules)
 
     @property
     def size(self) -> int:

@@ -40,7 +40,7 @@ class FoldRules(NamedTuple):
     least_rows: int  # fewer rows stay as they are: a reader of one row of a block reads more than that row
 
 
-class BlockFolder:
+class BlockPacker:
     """Hours of metrics to fold."""
 
     def __init__(self, blocks: ColumnBlocks, table: str, layout: Layout, rules: FoldRules) -> None:

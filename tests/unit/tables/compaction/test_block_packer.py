@@ -9,7 +9,7 @@ from tsd.codec.opentsdb.rowkey import Layout
 from tsd.errors import DamagedBlock, StoreError
 from tsd.store import ColumnBlocks, ColumnPart, Family, Folded, Put, Table
 from tsd.store.rocksdb.engine import EmbeddedStore
-from tsd.tables.opentsdb.compaction.folder import BlockFolder, FoldRules
+from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.opentsdb.compaction.scheduler import JITTER_S, SAFE_S, CompactionRate, CompactionScheduler
 
@@ -27,7 +27,7 @@ class Folding:
         self.store = store
         self.now_s = 0
         self.behind = False
-        self.folder = BlockFolder(blocks or store, "tsdb", Layout(), FoldRules(limit, LATE_S, least_rows))
+        self.folder = BlockPacker(blocks or store, "tsdb", Layout(), FoldRules(limit, LATE_S, least_rows))
         queue = RowQueue(Layout(), 1000, 0)
         rate = CompactionRate(1, 0, 1000, 3600)
         self.scheduler = CompactionScheduler(
