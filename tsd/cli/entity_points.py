@@ -9,7 +9,7 @@ from tsd.codec.putline import HOUR_S, Tags, split_tags
 from tsd.config.loader import Config
 from tsd.daemon.wiring import versioned_cells
 from tsd.errors import BadLine
-from tsd.tables.entity.newest import Place
+from tsd.tables.entity.newest import EntityColumn
 from tsd.tables.entity.removal import EntityRemoval, with_tags
 from tsd.tables.entity.stored_points import TimeRange
 
@@ -33,9 +33,9 @@ async def delete_hours(config: Config, opened: Access, rows: Sequence[NamedKey])
         await EntityRemoval(versioned_cells(config, opened.store)).remove(list(_hours(rows, tag)))
 
 
-def _hours(rows: Sequence[NamedKey], tag: bytes) -> Iterator[tuple[Place, TimeRange]]:
+def _hours(rows: Sequence[NamedKey], tag: bytes) -> Iterator[tuple[EntityColumn, TimeRange]]:
     """Yield the hours of rows of entities, those that follow each other as one range."""
-    bases: dict[Place, list[int]] = {}
+    bases: dict[EntityColumn, list[int]] = {}
     for row in rows:
         if (place := _place(row, tag)) is not None:
             bases.setdefault(place, []).append(row.base)
@@ -49,11 +49,11 @@ def _hours(rows: Sequence[NamedKey], tag: bytes) -> Iterator[tuple[Place, TimeRa
         yield place, TimeRange(start * 1000, end * 1000)
 
 
-def _place(row: NamedKey, tag: bytes) -> Place | None:
+def _place(row: NamedKey, tag: bytes) -> EntityColumn | None:
     """Return the place of a row's series, None if the tables have none for it."""
     try:
         tags = split_tags(" ".join(row.tags).encode("latin-1"))
         found = entity_series(row.metric.encode("latin-1"), tags, tag)
-        return None if found is None else Place(found[0], series_column(found[1]))
+        return None if found is None else EntityColumn(found[0], series_column(found[1]))
     except BadLine:
         return None

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from tsd.errors import StoreDown, StoreError
 from tsd.store.cassandra.session import (
-    NO_ROWS,
     Connector,
     Done,
     Parameters,
@@ -14,6 +13,9 @@ from tsd.store.cassandra.session import (
     Session,
     Statement,
 )
+from tsd.store.cassandra.wire import RawRows
+
+NOTHING = RawRows(0, b"")
 
 
 class TwiceAnswering:
@@ -33,8 +35,8 @@ class TwiceAnswering:
         self.submit(statement, (), done)
 
     def submit_raw(self, statement: Statement, parameters: Parameters, partition: bytes | None, done: RawDone) -> None:
-        done(NO_ROWS, None)
-        done(NO_ROWS, StoreError("the connection is lost"))
+        done(NOTHING, None)
+        done(NOTHING, StoreError("the connection is lost"))
 
     def placements(self, keyspace: str, keys: Sequence[bytes]) -> list[Placement] | None:
         return None
@@ -55,6 +57,6 @@ async def test_second_answer_of_a_request_is_ignored() -> None:
     connector = Connector(connect, in_flight=1)
     for number in range(3):
         assert await connector.ask("SELECT", (number,)) == [(number,)]
-        assert await connector.ask_raw("SELECT", ()) == NO_ROWS
+        assert await connector.ask_raw("SELECT", ()) == NOTHING
         await connector.batch("INSERT", [(number,)])
     await connector.aclose()

@@ -105,9 +105,8 @@ class EntityChecker:
         self._settle = settle
         self._on_points = on_points
         self._on_warning = on_warning
-        self._kept: dict[
-            str, dict[EntityColumn, int]
-        ] = {}  # by metric: the time of a point of each series in the tables
+        # By metric: the time of a point of each series in the tables.
+        self._kept: dict[str, dict[EntityColumn, int]] = {}
 
     async def begin(self, span: TimeRange) -> None:
         """Read which series the tables of entities have, before `run` reads those of the layout."""
