@@ -186,6 +186,8 @@ def points_of_known(
 ) -> tuple[Columns, Int32]:
     """Return the points of some series of a metric as `points_of` does. `wanted` are their numbers. Safe to call in a
     thread while no series is evicted."""
+    if not len(wanted):
+        return _indexed(joined_columns([]))
     number = table.metric_number(metric)
     mask = np.zeros(table.texts.count, np.bool_)
     mask[wanted] = True

@@ -118,6 +118,7 @@ FEW = (
     "max:m{host=h07,rack=r1}",
     "sum:m{}{host=not_literal_or(h01),rack=wildcard(*1)}",
     "sum:m{host=literal_or(h03|h05|h06|h07|h08|h09)}",
+    "sum:m{}{host=literal_or(h03),rack=wildcard(*none)}",
 )
 
 
