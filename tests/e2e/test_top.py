@@ -29,7 +29,9 @@ def terminal(tsd: Tsd, *words: str) -> Iterator[tuple[int, "subprocess.Popen[byt
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
     environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES")}
-    command = [sys.executable, "-c", "from tsd.cli import main; main()", *words, "--data", str(tsd.folder)]
+    # The shell that runs the tests may have them ignore SIGINT.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from tsd.cli import main; main()"
+    command = [sys.executable, "-c", code, *words, "--data", str(tsd.folder)]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)
         try:
