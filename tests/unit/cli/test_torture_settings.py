@@ -58,7 +58,7 @@ HARMLESS = {
         "tsd.storage.bigtable.credentials", "tsd.storage.bigtable.channels",
         "tsd.storage.layout", "tsd.storage.kairosdb.shared", "tsd.storage.kairosdb.tag_indexed_metrics",
         "tsd.heroic.resource_tags",
-        "tsd.entity.tag", "tsd.storage.hbase.thrift2",
+        "tsd.entity.tag", "tsd.entity.period", "tsd.entity.salt", "tsd.storage.hbase.thrift2",
     ),
     "what is told and kept of lines that are refused for good reason": (
         "tsd.rejected.max_bytes", "tsd.stats.canonical", "tsd.core.stats_with_port",

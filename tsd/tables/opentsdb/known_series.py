@@ -25,8 +25,10 @@ def known_table(keys: SeriesKeys, metric: bytes, layout: Layout) -> KnownTable |
     """Return the table of those series whose keys have a metric's UID. None if two of them are equal, or the tags of
     one are not pairs of UIDs.
 
+    >>> from tsd.tables.writing import NO_KEY, SeriesKey
     >>> tags = [bytes((0, 0, 1, 0, 0, value)) for value in (9, 8)]
-    >>> keys = SeriesKeys.of([SeriesKey(b"met", tags[0]), None, SeriesKey(b"met", tags[1]), SeriesKey(b"tem", tags[1])])
+    >>> series = [SeriesKey(b"met", tags[0]), NO_KEY, SeriesKey(b"met", tags[1]), SeriesKey(b"tem", tags[1])]
+    >>> keys = SeriesKeys.of(series)
     >>> known_table(keys, b"met", Layout()).places.tolist()
     [2, 0]
     """
