@@ -293,6 +293,8 @@ def test_send_prints_the_daemons_replies(tmp_path: Path) -> None:
         assert tsd.run("send", good, "put a.b 1356998401 2 host=web01", *port) == Done(0, "synced 2\n", "")
         refused = "put: invalid value: Invalid character 'x' in x\nsynced 1\n"
         assert tsd.run("send", *port, stdin=f"{good}\nput a.b 1 x host=web01".encode()) == Done(1, refused, "")
+        many = "".join(f"put a.b {1356998400 + n} {n} host=web01\n" for n in range(5000)).encode()
+        assert tsd.run("send", *port, stdin=many.rstrip()) == Done(0, "synced 5000\n", "")
         assert VERSION.match(tsd.run("send", "version", *port).out)
     gone = tsd.run("send", good, *port)
     assert (gone.status, gone.out) == (1, "")

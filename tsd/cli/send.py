@@ -4,8 +4,10 @@ import json
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from io import BufferedReader
+from typing import cast
 
 import click
 
@@ -13,7 +15,8 @@ from tsd.cli.settings import with_config
 from tsd.config.loader import Loaded
 from tsd.errors import TsdError
 
-RECEIVE_BYTES = 64 << 10
+RECEIVE_BYTES = SEND_BYTES = 64 << 10
+START_BYTES = 4  # of a line, which tell a put
 
 
 @click.command()
@@ -28,14 +31,13 @@ def send(loaded: Loaded, lines: Sequence[str], host: str | None, port: int | Non
     The daemon's replies are printed. The last one, `synced N`, means that N put lines are on disk. The exit status is 1
     if it is missing or a line was refused.
     """
-    text = b"".join(line.encode() + b"\n" for line in lines) if lines else sys.stdin.buffer.read()
-    if text and not text.endswith(b"\n"):
-        text += b"\n"
+    given = [b"".join(line.encode() + b"\n" for line in lines)] if lines else iter(_read_input, b"")
     target = (host or loaded.config.bind, port or loaded.config.port)
-    answer = _converse(target, text + b"sync\nexit\n")
+    sender = _Sender(given)
+    answer = _converse(target, sender)
     before, synced, last = answer.rpartition(b"synced ")
     stored = int(last) if synced and last.strip().isdigit() else None
-    puts = sum(line == b"put" or line.startswith(b"put ") for line in text.split(b"\n"))
+    puts = sender.puts
     if as_json:
         replies = (before if stored is not None else answer).decode(errors="replace").splitlines()
         click.echo(json.dumps({"sent": puts, "synced": stored, "replies": replies}))
@@ -44,24 +46,48 @@ def send(loaded: Loaded, lines: Sequence[str], host: str | None, port: int | Non
     sys.exit(0 if stored == puts else 1)
 
 
-def _converse(target: tuple[str, int], text: bytes) -> bytes:
-    """Send `text` and return all replies of the daemon. Raise TsdError."""
+def _read_input() -> bytes:
+    """Return what standard input has, empty at its end."""
+    return cast(BufferedReader, sys.stdin.buffer).read1(SEND_BYTES)
+
+
+class _Sender:
+    """Sends lines as they come, so that input of any size needs little memory, and counts the puts among them."""
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        self._blocks = blocks
+        self._start = b""  # of a line that has not ended
+        self.puts = 0
+
+    def run(self, connection: socket.socket) -> None:
+        """Send all blocks, `sync` and `exit`."""
+        with suppress(OSError):  # the reader sees the end of the connection too
+            for block in self._blocks:
+                self._count(block)
+                connection.sendall(block)
+            end = b"\n" if self._start else b""
+            self._count(end)
+            connection.sendall(end + b"sync\nexit\n")
+
+    def _count(self, block: bytes) -> None:
+        first, *others = block.split(b"\n")
+        starts = [self._start + first[:START_BYTES], *(line[:START_BYTES] for line in others)]
+        *ended, last = (start[:START_BYTES] for start in starts)
+        self.puts += sum(start == b"put" or start.startswith(b"put ") for start in ended)
+        self._start = last
+
+
+def _converse(target: tuple[str, int], lines: _Sender) -> bytes:
+    """Send lines and return all replies of the daemon. Raise TsdError."""
     try:
         connection = socket.create_connection(target)
     except OSError as exc:
         raise TsdError(f"no daemon answers at {target[0]}:{target[1]}: {exc.strerror or exc}") from exc
     with connection:
         # Replies are read meanwhile: a daemon with many of them stops reading until they are read.
-        sender = threading.Thread(target=_send, args=(connection, text), daemon=True)
-        sender.start()
+        threading.Thread(target=lines.run, args=(connection,), daemon=True).start()
         try:
             answer = b"".join(iter(lambda: connection.recv(RECEIVE_BYTES), b""))
         except OSError as exc:
             raise TsdError(f"the daemon at {target[0]}:{target[1]} broke the connection") from exc
-        sender.join()
     return answer
-
-
-def _send(connection: socket.socket, text: bytes) -> None:
-    with suppress(OSError):  # the reader sees the end of the connection too
-        connection.sendall(text)
