@@ -17,7 +17,7 @@ from tsd.codec.putline import HOUR_S
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, layout, state_folder
 from tsd.daemon.settings import now_ms
-from tsd.daemon.wiring import block_folder, has_local_store, row_compactor, store_address
+from tsd.daemon.wiring import block_packer, has_local_store, row_compactor, store_address
 from tsd.errors import CorruptRow, StoreError, TsdError
 from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, summary
@@ -109,7 +109,7 @@ async def _sweep(
         rate=rate,
         pause_ratio=pause_ratio,
         on_retry=messages.on_retry,
-        folder=None if file is None else block_folder(config, opened.store),
+        folder=None if file is None else block_packer(config, opened.store),
     )
     due_s = trio.current_time() + SAVE_S
     async for rows, position in sweep.run(state.range, state.position):

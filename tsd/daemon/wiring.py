@@ -418,11 +418,11 @@ def paced_compactor(
         ),
         is_busy,
         lambda: now_ms() // 1000,
-        block_folder(config, store),
+        block_packer(config, store),
     )
 
 
-def block_folder(config: Config, store: Store) -> BlockPacker | None:
+def block_packer(config: Config, store: Store) -> BlockPacker | None:
     """Return what folds past hours into blocks, None if nothing does."""
     if not config.blocks or store.column_blocks is None:
         return None
