@@ -20,6 +20,7 @@ NO_TTL = "these tables cannot store a time to live: points stay until they are d
 _WORDS = re.compile(rb'"(.*?)(?:"(?=[\x00-\x20]|$)|$)|([^\x00-\x20]+)', re.DOTALL)
 _LONG = re.compile(rb"-?[0-9]+")
 TTL = "kairos_opt.ttl"
+LONGEST_NAME = 65_535  # bytes; no table stores a longer one, and a long line holds up the event loop
 
 
 def put_line(metric: str, tags: Iterable[tuple[str, str]], time_ms: int, number: int | float) -> bytes:
@@ -42,10 +43,13 @@ def is_text_line(line: bytes) -> bool:
 
 
 def _names(metric: str, tags: Iterable[tuple[str, str]]) -> tuple[bytes, bytes]:
-    """Return metric and tags as lines have them. Raise BadLine for a name that would not be one word."""
+    """Return metric and tags as lines have them. Raise BadLine for a name that is too long or not one word."""
     names = [(encode_name(tagk), encode_name(tagv)) for tagk, tagv in tags]
     name = encode_name(metric)
     for word in (name, *(word for pair in names for word in pair)):
+        if len(word) > LONGEST_NAME:
+            start = word[:60].decode("latin-1")
+            raise illegal(f"got a name of {len(word)} bytes, wanted up to {LONGEST_NAME}: {start!r}…")
         if not word or word.translate(None, b" =\n\r\t") != word:
             raise illegal(f"got the name {word.decode('latin-1')!r}, wanted one without blanks, line ends and =")
     return name, b" ".join(tagk + b"=" + tagv for tagk, tagv in names)
