@@ -118,7 +118,7 @@ class PutOutcome(NamedTuple):
     """The result of a request."""
 
     accepted: int  # points in the journal
-    refused: Sequence[PutFailure]
+    refused: list[PutFailure]
     unstored: Sequence[PutFailure] = ()  # not stored although `sync` was set
     late: Sequence[PutFailure] = ()  # not stored within `sync_timeout`
 
@@ -361,6 +361,14 @@ class StoreFlush(NamedTuple):
     trouble: Callable[[], str | None]  # returns why they are not
 
 
+def _respond_and_free(outcome: PutOutcome, flags: PutFlags, shown_errors: int) -> Response:
+    """Return the response to a request, and free its failures here: freeing thousands of tags takes long."""
+    try:
+        return respond(outcome, flags, shown_errors)
+    finally:
+        outcome.refused.clear()
+
+
 class PutHandler:
     """Ingests the lines of /api/put, /api/rollup and /api/histogram."""
 
@@ -397,7 +405,7 @@ class PutHandler:
         outcome = await self.store(slices, flags, echo, ingest, request)
         if len(outcome.refused) <= LARGE_FAILURES and (not outcome.refused or len(request.body) <= LARGE_BODY):
             return respond(outcome, flags, self.limits.shown_errors)
-        return await trio.to_thread.run_sync(respond, outcome, flags, self.limits.shown_errors)
+        return await trio.to_thread.run_sync(_respond_and_free, outcome, flags, self.limits.shown_errors)
 
     async def store(
         self, slices: Sequence[BodySlice], flags: PutFlags, echo: Echo, ingest: Ingest, request: Request
