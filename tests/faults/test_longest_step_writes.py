@@ -3,11 +3,12 @@
 import gzip
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import trio
 
-from tests.faults.test_longest_step import BASE, LONGEST_MS, ROUNDS, SETTINGS, measured, timed
+from tests.faults.test_longest_step import BASE, LONGEST_MS, SETTINGS, longest_step, measured, send_synced
 from tests.running import Running
 from tests.unit.server.web_parts import read_response
 
@@ -101,18 +102,11 @@ LINES = {
 }
 
 
-async def _longest(daemon: Running, data: bytes, *, is_http: bool) -> tuple[float, str]:
-    """Send a request or lines up to `ROUNDS` times. Return the longest step of the best round in ms, and its task."""
-    steps: list[tuple[float, str]] = []
-    while len(steps) < ROUNDS and not any(step[0] <= LONGEST_MS for step in steps):
-        async with timed() as clock, daemon.client() as client, trio.open_nursery() as nursery:
-            nursery.start_soon(client.send, data if is_http else data + b"sync\n")
-            if is_http:
-                assert (await read_response(client)).status != 500
-            else:
-                await client.read_until(b"synced ")
-        steps.append((clock.longest_ms, clock.task))
-    return min(steps)
+async def _ask(daemon: Running, request: bytes) -> None:
+    """Send a request, and read its answer while it is being sent."""
+    async with daemon.client() as client, trio.open_nursery() as nursery:
+        nursery.start_soon(client.send, request)
+        assert (await read_response(client)).status != 500
 
 
 async def _slow(folder: Path, named: dict[str, bytes], *, is_http: bool) -> list[tuple[str, float, str]]:
@@ -121,7 +115,7 @@ async def _slow(folder: Path, named: dict[str, bytes], *, is_http: bool) -> list
     async with measured(folder, {**SETTINGS, "tsd.rollups.enable": "true"}) as daemon:
         await daemon.send_lines(b"put m %d 1 host=a\n" % BASE)
         for name, data in named.items():
-            step = await _longest(daemon, data, is_http=is_http)
+            step = await longest_step(partial(_ask if is_http else send_synced, daemon, data))
             if step[0] > LONGEST_MS:
                 found.append((name, *step))
     return found
