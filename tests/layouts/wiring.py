@@ -16,8 +16,8 @@ from tests.layouts.readable import (
     ReadableWriter,
 )
 from tsd.config.loader import Config
+from tsd.daemon.layouts import TableCallbacks
 from tsd.daemon.settings import Clock
-from tsd.daemon.wiring import TableCallbacks
 from tsd.store import Store
 from tsd.store.memory import MemoryStore
 from tsd.tables import Tables

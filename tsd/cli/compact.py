@@ -16,8 +16,9 @@ from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.putline import HOUR_S
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, layout, state_folder
+from tsd.daemon.layouts import block_packer, row_compactor
 from tsd.daemon.settings import now_ms
-from tsd.daemon.wiring import block_packer, has_local_store, row_compactor, store_address
+from tsd.daemon.wiring import has_local_store, store_address
 from tsd.errors import CorruptRow, StoreError, TsdError
 from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, summary

@@ -20,10 +20,10 @@ from tsd.cli.output import Progress
 from tsd.cli.settings import overrides
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, keys, layout, name_rules, state_folder
+from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import load_config, now_ms, read_config
+from tsd.daemon.wiring import create_tables as make_tables
 from tsd.daemon.wiring import (
-    TableCallbacks,
-    build_configured_tables,
     default_compression,
     has_local_store,
     opened_store,
@@ -33,7 +33,6 @@ from tsd.daemon.wiring import (
     tables,
     uses_hbase,
 )
-from tsd.daemon.wiring import create_tables as make_tables
 from tsd.errors import BadConfig, StoreError, TsdError
 from tsd.store import Store
 from tsd.tables.opentsdb.checkpoint import Checkpoint

@@ -27,8 +27,9 @@ from tsd.codec.metaline import check_entity
 from tsd.codec.names import Kind
 from tsd.codec.text import counted, encode_name
 from tsd.config.loader import Config, Loaded, state_folder
+from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import now_ms
-from tsd.daemon.wiring import TableCallbacks, build_configured_tables, store_address, versioned_cells
+from tsd.daemon.wiring import store_address, versioned_cells
 from tsd.errors import BadLine, StoreError, TsdError
 from tsd.store import VersionedCells
 from tsd.tables import Tables

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tsd.cli.context import Access
 from tsd.config.loader import Config, state_folder
-from tsd.daemon.wiring import ROLLUPS_FILE
+from tsd.daemon.layouts import ROLLUPS_FILE
 from tsd.errors import TsdError
 from tsd.tables.opentsdb.rollup_progress import LateDay, RollupProgress
 

@@ -10,8 +10,9 @@ import trio
 from tsd.cli.context import access, flush_pending
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded
+from tsd.daemon.layouts import clock_guard, entity_retention
 from tsd.daemon.settings import now_ms
-from tsd.daemon.wiring import clock_guard, configured_rollups, entity_retention
+from tsd.daemon.wiring import configured_rollups
 from tsd.errors import TsdError
 from tsd.tables.opentsdb.layout import make_retention, retention_policy
 from tsd.tables.opentsdb.retention import Amount

@@ -14,8 +14,9 @@ from tsd.cli.output import Progress
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, state_folder
+from tsd.daemon.layouts import rollup_builder
 from tsd.daemon.settings import now_ms
-from tsd.daemon.wiring import has_local_store, rollup_builder, rollup_tables, store_address
+from tsd.daemon.wiring import has_local_store, rollup_tables, store_address
 from tsd.errors import NoTable, StoreError
 from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.opentsdb.rollup_builder import START, BuildPosition, BuildRange

@@ -12,11 +12,11 @@ from tsd.api.hot import HotKeys
 from tsd.config.loader import Config
 from tsd.daemon.builders import build_access, build_canary, build_ingest, build_query, build_server
 from tsd.daemon.daemon import Daemon
+from tsd.daemon.layouts import BuildTables, TableCallbacks, build_configured_tables
 from tsd.daemon.parts import DaemonControl
 from tsd.daemon.routes import ApiParts
 from tsd.daemon.settings import Clock, now_ms
 from tsd.daemon.systemd import watchdog_s
-from tsd.daemon.wiring import BuildTables, TableCallbacks, build_configured_tables
 from tsd.ingest.series import SeriesTable
 from tsd.store import Store
 from tsd.store.counted import CountedStore

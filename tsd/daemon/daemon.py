@@ -1,7 +1,7 @@
 """The daemon, made of built parts: statistics, background tasks, control commands and reloads.
 
-`tsd.daemon.assembly` and `tsd.daemon.builders` build the parts, `tsd.daemon.wiring` the store and the tables;
-`tsd.daemon.lifecycle` starts and stops them.
+`tsd.daemon.assembly` and `tsd.daemon.builders` build the parts, `tsd.daemon.wiring` the store, `tsd.daemon.layouts` the
+tables; `tsd.daemon.lifecycle` starts and stops them.
 """
 
 import math

@@ -22,10 +22,11 @@ from tsd.config.state_dir import lock_state
 from tsd.daemon.assembly import build_daemon
 from tsd.daemon.daemon import Daemon, apply_settings
 from tsd.daemon.diagnostics import log_tasks, tune_malloc
+from tsd.daemon.layouts import BuildTables, build_configured_tables
 from tsd.daemon.settings import control_path, now_ms
 from tsd.daemon.systemd import Watchdog, WatchdogTimeouts, microseconds, notify, notify_soon, notify_until_sent
 from tsd.daemon.waiting import lacks_space, wait_for_space
-from tsd.daemon.wiring import BuildTables, OpenStore, build_configured_tables, opened_store
+from tsd.daemon.wiring import OpenStore, opened_store
 from tsd.errors import BadConfig, StoreError, TsdError, bare
 from tsd.ingest.journal.folder import held_journal
 from tsd.lazy import LazyLogger

@@ -7,8 +7,8 @@ import pytest
 from tests.running import Running, running
 from tsd.codec.entity.records import EntitySeries
 from tsd.config.loader import Given
+from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import now_ms, read_config
-from tsd.daemon.wiring import TableCallbacks, build_configured_tables
 from tsd.errors import BadConfig
 from tsd.store.memory import MemoryStore
 from tsd.tables.entities import Entities, Entity

@@ -13,8 +13,8 @@ from tsd.codec.names import Kind
 from tsd.codec.points import Columns, Int64
 from tsd.codec.text import FLOAT
 from tsd.config.loader import Config
+from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import now_ms
-from tsd.daemon.wiring import TableCallbacks, build_configured_tables
 from tsd.store import Store
 from tsd.tables.entity.stored_points import TextLookup, TimeRange, read_metric
 

@@ -1,0 +1,257 @@
+"""The configured table layout: its tables, and what compacts, expires and summarises its rows.
+
+Commands use `row_compactor`, `rollup_builder` and `build_configured_tables`; the store comes from `tsd.daemon.wiring`.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from tsd.codec.opentsdb.merge import MergeRules
+from tsd.codec.opentsdb.rollup import Rollups
+from tsd.config.loader import (
+    Config,
+    Mode,
+    layout,
+    name_rules,
+    state_folder,
+)
+from tsd.daemon.settings import Clock
+from tsd.daemon.wiring import (
+    auto_create,
+    configured_reader,
+    configured_rollups,
+    has_local_store,
+    summary_rules,
+    versioned_cells,
+)
+from tsd.errors import BadConfig, CorruptRow, StoreError
+from tsd.lazy import LazyModule
+from tsd.store import Store
+from tsd.tables import Tables
+from tsd.tables.clock_guard import ClockGuard
+from tsd.tables.entity import layout as entity
+from tsd.tables.entity.retention import EntityRetention
+from tsd.tables.opentsdb import layout as opentsdb
+from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
+from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
+from tsd.tables.opentsdb.compaction.queue import RowQueue
+from tsd.tables.opentsdb.compaction.scheduler import CompactionRate, CompactionScheduler, log_corrupt_row
+from tsd.tables.opentsdb.resolver import UidResolver
+from tsd.tables.opentsdb.retention_task import RetentionTask
+from tsd.tables.opentsdb.rollup_builder import BuildRules, RollupBuilder
+from tsd.tables.opentsdb.rollup_progress import RollupProgress
+from tsd.tables.opentsdb.rollup_sums import intervals_to_build
+from tsd.tables.opentsdb.rollup_task import DAEMON_PAUSE_RATIO, OnPoints, RollupTask, log_unread_rollups
+from tsd.tables.opentsdb.series_recorder import make_recorder
+from tsd.tables.opentsdb.uids import Uids
+from tsd.tables.opentsdb.writer import CellWriter
+
+if TYPE_CHECKING:
+    from tsd.tables.heroic import layout as heroic
+    from tsd.tables.kairosdb import layout as kairosdb
+else:  # a command uses one layout
+    heroic = LazyModule("tsd.tables.heroic.layout")
+    kairosdb = LazyModule("tsd.tables.kairosdb.layout")
+
+COMPACTION_QUEUE_ROWS = 500_000  # waiting for compaction; `tsd compact` finds other rows
+COMPACTION_ROUND_ROWS = 10_000  # most rows of one round
+ROLLUPS_FILE = "rollups.json"  # in the state folder: the progress of the daemon's rollups
+
+
+class TableCallbacks(NamedTuple):
+    """Callbacks of a table layout into parts that are built later."""
+
+    writer_is_busy: Callable[[], bool]
+    on_change: Callable[[], None]  # another process renamed or deleted names: drop all caches
+
+
+BuildTables = Callable[[Config, Store, Clock, TableCallbacks], Tables]
+
+
+def build_opentsdb_tables(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> Tables:
+    """Build OpenTSDB's table layout. Raises BadConfig."""
+    parts = opentsdb.make_parts(config, store, now_ms)
+    formats = summary_rules(config)
+    compactor = paced_compactor(config, store, now_ms, callbacks.writer_is_busy)
+    recorder = make_recorder(parts, config, store, now_ms)
+    on_points: OnPoints = recorder.record
+    retention = daemon_retention(config, store, parts.uids, formats.rollups, now_ms, callbacks.writer_is_busy)
+    if retention is not None:
+        on_points = retention.observing(on_points)
+    rollup_task = daemon_rollups(config, store, parts.uids, now_ms)
+    if rollup_task is not None:
+        on_points = rollup_task.observing(on_points)
+    writer = CellWriter(
+        store,
+        formats,
+        join=config.join_points,
+        on_cells=compactor.record if compactor else lambda _: None,
+        on_points=on_points,
+    )
+    resolver = UidResolver(parts.uids, layout(config), auto_create(config))
+    return opentsdb.build(
+        parts, config, store, now_ms, callbacks.on_change, compactor, formats, writer, resolver, retention, rollup_task
+    )
+
+
+def build_kairosdb_tables(config: Config, store: Store, now_ms: Clock, _: TableCallbacks) -> Tables:
+    """Build KairosDB's table layout. Raises BadConfig."""
+    settings = kairosdb.KairosTableSettings(
+        config.cassandra_keyspace,
+        config.kairosdb_shared,
+        kairosdb.tag_indexed(config.kairosdb_tag_indexed),
+        config.creates_metrics,
+        name_rules(config),
+    )
+    return kairosdb.build(store, settings, now_ms)
+
+
+def build_heroic_tables(config: Config, store: Store, now_ms: Clock, _: TableCallbacks) -> Tables:
+    """Build Heroic's table layout."""
+    settings = heroic.HeroicTableSettings(
+        config.heroic_table,
+        config.heroic_series,
+        config.resource_tags,
+        config.creates_metrics,
+    )
+    return heroic.build(store, settings, now_ms)
+
+
+def build_configured_tables(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> Tables:
+    """Build the configured table layout, with entities if they are configured. Raises BadConfig."""
+    build: BuildTables = build_opentsdb_tables
+    if config.has_kairosdb_tables:
+        build = build_kairosdb_tables
+    elif config.has_heroic_tables:
+        build = build_heroic_tables
+    tables = build(config, store, now_ms, callbacks)
+    if not config.entity:
+        return tables
+    cells = versioned_cells(config, store)
+    return entity.with_entities(config, cells, tables, now_ms, required=not has_local_store(config))
+
+
+def row_compactor(
+    config: Config,
+    store: Store,
+    now_ms: Callable[[], int],
+    on_corrupt: Callable[[CorruptRow], None],
+    *,
+    dry: bool = False,
+) -> RowCompactor:
+    """Return a compactor of the data table. `dry`: it writes nothing."""
+    return RowCompactor(
+        store,
+        config.data_table,
+        layout(config),
+        MergeRules(fix_duplicates=config.fix_duplicates),
+        now_ms,
+        on_corrupt,
+        settle_ms=0 if store.capabilities.ascending_timestamps else SETTLE_MS,
+        dry=dry,
+    )
+
+
+def paced_compactor(
+    config: Config, store: Store, now_ms: Callable[[], int], is_busy: Callable[[], bool]
+) -> CompactionScheduler | None:
+    """Return the compactor of a daemon, None if it is off. It pauses while the writer `is_busy`."""
+    if not config.enable_compaction:
+        return None
+    return CompactionScheduler(
+        RowQueue(layout(config), COMPACTION_QUEUE_ROWS, now_ms() // 1000),
+        row_compactor(config, store, now_ms, log_corrupt_row),
+        CompactionRate(
+            config.compaction_interval_s,
+            config.compaction_threshold,
+            COMPACTION_ROUND_ROWS,
+            config.compaction_speed,
+        ),
+        is_busy,
+        lambda: now_ms() // 1000,
+        block_packer(config, store),
+    )
+
+
+def block_packer(config: Config, store: Store) -> BlockPacker | None:
+    """Return what folds past hours into blocks, None if nothing does."""
+    if not config.blocks or store.column_blocks is None:
+        return None
+    rules = FoldRules(COMPACTION_QUEUE_ROWS, config.blocks_delay_s, config.blocks_least_rows)
+    return BlockPacker(store.column_blocks, config.data_table, layout(config), rules)
+
+
+def daemon_retention(
+    config: Config, store: Store, uids: Uids, rollups: Rollups | None, now_ms: Clock, is_busy: Callable[[], bool]
+) -> RetentionTask | None:
+    """Return the task that deletes expired points, None if nothing expires. It pauses while the writer `is_busy`."""
+    retention = opentsdb.make_retention(config, store, uids, rollups)
+    if not retention.policy.expires:
+        return None
+    return RetentionTask(retention, clock_guard(config), now_ms, is_busy, entity_retention(config, store, now_ms))
+
+
+def entity_retention(config: Config, store: Store, now_ms: Clock) -> EntityRetention | None:
+    """Return what deletes expired points from the tables of entities, None if these are not kept. Raises BadConfig."""
+    return entity.make_retention(config, versioned_cells(config, store), now_ms) if config.entity else None
+
+
+def rollup_builder(
+    config: Config,
+    store: Store,
+    uids: Uids,
+    names: Sequence[str],
+    now_ms: Clock,
+    *,
+    pause_ratio: float,
+    on_retry: Callable[[StoreError], None],
+    on_warning: Callable[[str], None],
+) -> RollupBuilder:
+    """Return what writes the rollups of some intervals, by name; without names, of all that can be computed. Raises
+    BadConfig."""
+    rollups = configured_rollups(config)
+    if rollups is None:
+        raise BadConfig(["tsd.rollups.enable: rollups are off: set it, or tsd.rollups.build"])
+    policy = opentsdb.retention_policy(config)
+
+    def keep_s(metric: str) -> int | None:
+        rule = policy.points.find(metric)
+        return rule.keep_s if rule else None
+
+    rules = BuildRules(rollups, intervals_to_build(rollups.config, names), keep_s, pause_ratio)
+    return RollupBuilder(
+        store,
+        config.data_table,
+        layout(config),
+        uids,
+        configured_reader(config, store, uids),
+        rules,
+        now_ms,
+        on_retry=on_retry,
+        on_warning=on_warning,
+    )
+
+
+def daemon_rollups(config: Config, store: Store, uids: Uids, now_ms: Clock) -> RollupTask | None:
+    """Return the task that writes rollups, None if it is off. Raises BadConfig."""
+    rollups, file = configured_rollups(config), state_folder(config) / ROLLUPS_FILE
+    if rollups is None or not config.rollups_build:
+        if config.mode is not Mode.READ_ONLY:  # late points are not recorded from now on: later all must be built again
+            file.unlink(missing_ok=True)
+        return None
+    intervals = intervals_to_build(rollups.config)
+    progress = RollupProgress(file, {one.name: one.table for one in intervals})
+
+    def builder(names: Sequence[str]) -> RollupBuilder:
+        return rollup_builder(
+            config, store, uids, names, now_ms,
+            pause_ratio=DAEMON_PAUSE_RATIO, on_retry=lambda _: None, on_warning=log_unread_rollups,
+        )  # fmt: skip
+
+    return RollupTask(builder, intervals, progress, config.salt_width, lambda: now_ms() // 1000)
+
+
+def clock_guard(config: Config) -> ClockGuard:
+    """Return the guard of the wall clock that deletes old points."""
+    return ClockGuard(state_folder(config) / "retention.json", lambda: time.monotonic() * 1000)
