@@ -10,22 +10,30 @@ from tsd.codec._siphash cimport Key, State, add_bytes, add_word, finish, start
 
 
 def split_cells(list part, list keys, list columns, list values):
-    """Append row, column and value of each (key, value) to the lists; return their size in bytes.
+    """Append row, column and value of each (key, value) to the lists; return their size in bytes. Cells of one row
+    that follow each other share its key.
 
     Keys are not checked: one without the mark that ends a row gives the whole key as row, and an empty column.
     """
-    cdef Py_ssize_t size = 0, length, at, filled
+    cdef Py_ssize_t size = 0, length, at, filled, column_at = 0
     cdef const char* text
+    cdef const char* last = NULL  # the key before, up to its column at `column_at`
     cdef const char* zero
     cdef char* row
-    cdef bytes key, value, made = b""
+    cdef bytes key, value, made, row_key = b""
     for key, value in part:
         length = PyBytes_GET_SIZE(key)
         size += length + PyBytes_GET_SIZE(value)
         text = PyBytes_AS_STRING(key)
+        values.append(value)
+        if last != NULL and length >= column_at and memcmp(text, last, column_at) == 0:
+            keys.append(row_key)
+            columns.append(PyBytes_FromStringAndSize(text + column_at, length - column_at))
+            continue
         made = PyBytes_FromStringAndSize(NULL, length)
         row = PyBytes_AS_STRING(made)
         at = filled = 0
+        last = NULL
         while True:
             zero = <const char*> memchr(text + at, 0, length - at) if at < length else NULL
             if zero == NULL:
@@ -38,14 +46,15 @@ def split_cells(list part, list keys, list columns, list values):
             at = zero - text + 1
             if at < length and text[at] == 1:
                 at += 1
+                last, column_at = text, at
                 break
             row[filled] = 0
             filled += 1
             if at < length and <unsigned char> text[at] == 0xFF:
                 at += 1
-        keys.append(PyBytes_FromStringAndSize(row, filled))
+        row_key = PyBytes_FromStringAndSize(row, filled)
+        keys.append(row_key)
         columns.append(PyBytes_FromStringAndSize(text + at, length - at))
-        values.append(value)
     return size
 
 

@@ -6,7 +6,18 @@ from hypothesis import strategies as st
 
 from tsd.errors import CorruptRow
 from tsd.store import Cell, Put
-from tsd.store.rocksdb.keys import HAS_CELL_LOOP, decode_cell, encode_value, row_prefix, split_cells, split_key, time_of
+from tsd.store.rocksdb.keys import (
+    HAS_CELL_LOOP,
+    HAS_KEY_LOOP,
+    decode_cell,
+    encode_value,
+    find_digests,
+    key_column,
+    row_prefix,
+    split_cells,
+    split_key,
+    time_of,
+)
 from tsd.store.rules import whole_rows
 
 tricky = st.lists(st.sampled_from([b"\0", b"\1", b"\xff", b"a"]), max_size=6).map(b"".join)
@@ -75,6 +86,9 @@ def test_batches_have_whole_rows(shape: list[tuple[int, int]], most_cells: int, 
             st.one_of(
                 st.lists(st.sampled_from([0, 1, 255, 97]), max_size=12).map(bytes),
                 st.tuples(st.binary(max_size=6), st.binary(max_size=6)).map(lambda made: row_prefix(made[0]) + made[1]),
+                st.tuples(st.sampled_from([b"", b"a", b"a\0"]), st.binary(max_size=3)).map(
+                    lambda made: row_prefix(made[0]) + made[1]
+                ),
             ),
             st.binary(max_size=9),
         )
@@ -85,3 +99,19 @@ def test_compiled_and_pure_split_are_equal(part: list[tuple[bytes, bytes]]) -> N
     compiled: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
     assert split_cells(part, *plain, by_loop=False) == split_cells(part, *compiled, by_loop=True)
     assert plain == compiled
+
+
+@pytest.mark.skipif(not HAS_KEY_LOOP, reason="no C compiler when tsd was installed: only the Python code exists")
+@given(
+    st.lists(st.one_of(st.binary(max_size=3), st.binary(min_size=34, max_size=40)).map(key_column)),
+    st.integers(0, 3),
+)
+def test_compiled_and_pure_digests_are_equal(columns: list[bytes], since: int) -> None:
+    assert find_digests(columns, since, by_loop=True) == find_digests(columns, since, by_loop=False)
+
+
+def test_cells_of_a_row_share_its_key() -> None:
+    keys: list[bytes] = []
+    split_cells([(row_prefix(b"a\0") + column, b"") for column in (b"t:1", b"t:2")], keys, [], [])
+    assert keys == [b"a\0", b"a\0"]
+    assert keys[0] is keys[1] or not HAS_CELL_LOOP

@@ -72,3 +72,15 @@ def keys_of(places not None, Py_ssize_t short_bytes, list others not None):
             others.append(len(keys))
         keys.append(key_of(item(place, 0), column))
     return keys
+
+
+def find_digests(list columns not None, Py_ssize_t since, Py_ssize_t size, unsigned char mark):
+    """Return the indexes, from `since` on, of columns that have `size` bytes and end with `mark`."""
+    cdef Py_ssize_t at
+    cdef bytes column
+    cdef list found = []
+    for at in range(since, len(columns)):
+        column = columns[at]
+        if PyBytes_GET_SIZE(column) == size and <unsigned char> PyBytes_AS_STRING(column)[size - 1] == mark:
+            found.append(at)
+    return found

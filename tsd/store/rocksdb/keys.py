@@ -171,10 +171,21 @@ def decode_long_cell(digest: bytes, stored: bytes) -> tuple[bytes, bytes]:
     return stored[start:end], stored[:TIME_BYTES] + stored[end:]
 
 
+def find_digests(columns: list[bytes], since: int, *, by_loop: bool = HAS_KEY_LOOP) -> list[int]:
+    """Return the indexes of the digests among columns, from `since` on.
+
+    >>> find_digests([b"t:\\0\\0", key_column(bytes(34))], 0)
+    [1]
+    """
+    if by_loop:
+        return _keys.find_digests(columns, since, DIGEST_BYTES, _MARK)
+    return [at for at in range(since, len(columns)) if is_digest(columns[at])]
+
+
 def decode_long_cells(keys: list[bytes], columns: list[bytes], values: list[bytes], since: int) -> int:
     """Replace digests by their columns in parallel lists of cells in key order, from index `since` on, and sort the
     cells of each row by column. Return the growth in bytes."""
-    long = [at for at in range(since, len(columns)) if len(columns[at]) == DIGEST_BYTES and columns[at][-1] == _MARK]
+    long = find_digests(columns, since)
     grown = 0
     for at in long:
         before = len(columns[at]) + len(values[at])
