@@ -6,6 +6,7 @@ time; its speed during the deletion is compared with its speed before and after.
 
 import json
 import random
+import resource
 import struct
 import subprocess
 import sys
@@ -57,9 +58,10 @@ def _round(state: Path, series: int, days: int, expired: int, step_s: int, found
     before = _bytes(state)
     with serving(state, settings) as daemon:
         words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        begun = time.monotonic()
+        begun, used_s = time.monotonic(), _cpu_s(daemon)
         about = json.loads(_tsd("--dry-run", "--json", *words))
         found.setdefault("dry run, s", []).append(time.monotonic() - begun)
+        found.setdefault("dry run, s of CPU of command and daemon", []).append(_cpu_s(daemon) - used_s)
         with _putting(daemon) as speed:
             quiet = speed(QUIET_S)
             begun = time.monotonic()
@@ -69,6 +71,7 @@ def _round(state: Path, series: int, days: int, expired: int, step_s: int, found
             quiet = (quiet + speed(QUIET_S)) / 2
         [deleted], [estimated] = done["rules"].values(), about["rules"].values()
         assert abs(estimated["points"] - deleted["points"]) <= 0.05 * deleted["points"], (estimated, deleted)
+        found.setdefault("deletion, s", []).append(took)
         found.setdefault("deletion, million points/s", []).append(deleted["points"] / took / 1e6)
         found.setdefault("puts meanwhile, share of their speed", []).append(meanwhile[0] / quiet)
         found.setdefault("space freed after, s", []).append(_wait_for_space(state, before * (1 - expired / days / 2)))
@@ -154,6 +157,12 @@ def _putting(daemon: Daemon) -> Iterator[_Speed]:
 def _tsd(*words: str) -> str:
     command = [str(Path(sys.executable).with_name("tsd")), "retention", *words]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def _cpu_s(daemon: Daemon) -> float:
+    """Return the CPU seconds of the daemon and of all commands so far."""
+    commands = resource.getrusage(resource.RUSAGE_CHILDREN)  # of processes that have ended
+    return daemon.usage().cpu_s + commands.ru_utime + commands.ru_stime
 
 
 def _wait_for_space(state: Path, wanted: float) -> float:
