@@ -96,7 +96,7 @@ def test_built_rollups_answer_like_raw_points(tsd: Tsd) -> None:
 
 
 def test_killed_build_resumes(tsd: Tsd) -> None:
-    checkpoint = tsd.folder / "rollup.json"
+    checkpoint = tsd.folder / "rollup-build.json"
     saved = ""
     for pause in ("1000000", "20"):
         with tsd.popen("rollup", "build", "--pause", pause) as process:
@@ -115,7 +115,7 @@ def test_killed_build_resumes(tsd: Tsd) -> None:
 
 def test_killed_daemon_completes_its_rollups(tsd: Tsd) -> None:
     building = tsd.but({"tsd.rollups.build": "true"})
-    progress = tsd.folder / "rollups.json"
+    progress = tsd.folder / "rollup-progress.json"
     with building.serve() as served:
         until(progress.exists, "a build has begun")
         served.kill()
@@ -160,7 +160,7 @@ def test_build_says_what_it_cannot_do(tsd: Tsd, tmp_path: Path) -> None:
 
 def test_commands_tell_which_days_they_change(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.rollups.build": "true"})
-    progress = tsd.folder / "rollups.json"
+    progress = tsd.folder / "rollup-progress.json"
 
     def late(name: str = "late") -> list[int]:
         return sorted((day_s - START_S) // DAY_S for _, day_s in json.loads(progress.read_text())[name])

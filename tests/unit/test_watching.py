@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 RULES = (ROOT / "conf" / "prometheus" / "tsd.rules.yml").read_text()
 DASHBOARD = json.loads((ROOT / "conf" / "grafana" / "tsd-dashboard.json").read_text())
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+FAILURES = (ROOT / "docs" / "failures.md").read_text()
 METRIC = re.compile(r"\b(?:tsd|process)_[a-z_]+")
 
 
@@ -37,7 +38,8 @@ async def test_every_mentioned_metric_exists(tmp_path: Path) -> None:
         f"tsd_{how.name}{'_total' if how.is_counter else ''}" for how in METRICS.values() if how
     }  # by the settings
     expressions = [target["expr"] for panel in panels() for target in panel["targets"]]
-    for where, spoken in {"rules": RULES, "dashboard": "\n".join(expressions), "operations.md": OPERATIONS}.items():
+    pages = {"operations.md": OPERATIONS, "failures.md": FAILURES}
+    for where, spoken in {"rules": RULES, "dashboard": "\n".join(expressions), **pages}.items():
         names = set(METRIC.findall(spoken))
         assert len(names) > 8
         missing = {name for name in names if name not in exported and f"{name}_count" not in exported}
@@ -66,8 +68,8 @@ def test_dashboard_is_complete() -> None:
 
 
 def test_every_alert_names_a_remedy() -> None:
-    headings = {anchor(heading) for heading in re.findall(r"^#+ (.+)$", OPERATIONS, re.MULTILINE)}
-    books = re.findall(r"runbook: docs/operations\.md#(.+)", RULES)
+    headings = {anchor(heading) for heading in re.findall(r"^#+ (.+)$", FAILURES, re.MULTILINE)}
+    books = re.findall(r"runbook: docs/failures\.md#(.+)", RULES)
     assert len(books) == RULES.count("- alert:") == len(re.findall(r"severity: (?:critical|warning)\}", RULES))
     assert set(books) <= headings
-    assert set(re.findall(r"\]\(#([^)]+)\)", OPERATIONS)) <= headings
+    assert set(re.findall(r"\]\(#([^)]+)\)", FAILURES)) <= headings

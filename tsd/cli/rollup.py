@@ -62,7 +62,7 @@ def build(
     job = _Job(tuple(sorted(set(metrics))), start, end, intervals, pause)
     words = [config.backend.value, store_address(config), config.data_table, start, end, ",".join(intervals)]
     words.append(config.rollups_config)
-    file = Checkpoint(checkpoint or state_folder(config) / "rollup.json", [*words, *job.metrics])
+    file = Checkpoint(checkpoint or state_folder(config) / "rollup-build.json", [*words, *job.metrics])
     done = trio.run(_run, config, file, job)
     if as_json:
         click.echo(json.dumps({"points": done.points, "cells": done.cells, "warnings": done.warnings}))

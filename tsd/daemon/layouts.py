@@ -56,7 +56,7 @@ else:  # a command uses one layout
 
 COMPACTION_QUEUE_ROWS = 500_000  # waiting for compaction; `tsd compact` finds other rows
 COMPACTION_ROUND_ROWS = 10_000  # most rows of one round
-ROLLUPS_FILE = "rollups.json"  # in the state folder: the progress of the daemon's rollups
+ROLLUPS_FILE = "rollup-progress.json"  # in the state folder: the progress of the daemon's rollups
 
 
 class TableCallbacks(NamedTuple):

@@ -52,7 +52,7 @@ class Rolled:
         self.task = RollupTask(
             lambda names: builder(env, *names, now_s=self.now_s),
             INTERVALS,
-            RollupProgress(state / "rollups.json", TABLES),
+            RollupProgress(state / "rollup-progress.json", TABLES),
             env.layout.salt_width,
             lambda: self.now_s,
         )
@@ -233,7 +233,7 @@ async def test_clock_that_was_ahead_loses_no_rollup(tmp_path: Path) -> None:
 async def test_state_survives_and_belongs_to_its_tables(tmp_path: Path) -> None:
     rolled = Rolled(await environment(LINES), tmp_path, LATER_S)
     await rolled.task.round()
-    same, other = (RollupProgress(tmp_path / "rollups.json", tables) for tables in (TABLES, {"1h": "other"}))
+    same, other = (RollupProgress(tmp_path / "rollup-progress.json", tables) for tables in (TABLES, {"1h": "other"}))
     await same.load()
     await other.load()
     assert same.complete_s == rolled.task.progress.complete_s
@@ -241,7 +241,7 @@ async def test_state_survives_and_belongs_to_its_tables(tmp_path: Path) -> None:
 
 
 def test_many_late_days_let_all_be_built_again_from_the_first(tmp_path: Path) -> None:
-    progress = RollupProgress(tmp_path / "rollups.json", TABLES)
+    progress = RollupProgress(tmp_path / "rollup-progress.json", TABLES)
     progress.complete_s = dict.fromkeys(TABLES, 10 * DAY_S)
     progress.mark(LateDay(at.to_bytes(3, "big"), (3 + at % 5) * DAY_S) for at in range(MOST_LATE_DAYS + 1))
     assert set(progress.complete_s.values()) == {3 * DAY_S}

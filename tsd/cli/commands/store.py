@@ -101,7 +101,7 @@ def rollup(**_: object) -> None:
 @click.option("--end", default="now", show_default=True, help="And those that end later, or in the last five minutes.")
 @click.option("--interval", "intervals", multiple=True, help="As configured, such as 1h; repeatable. Default: all.")
 @click.option("--pause", type=click.FloatRange(0), help="Pause after each part, as a share of the time that it took.")
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="Default: rollup.json in the state folder.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="Default: rollup-build.json in the state folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config
 def build_rollups(loaded: Loaded, **given: Any) -> None:
