@@ -42,7 +42,7 @@ IMPURE = frozenset({"trio", "asyncio", "threading", "socket", "time", "logging",
 # Names that only some parts of the package may contain, in code, compiled code and comments: (pattern, what to write in
 # the message, the parts that must not contain it). Compiled sources import too.
 SOURCES = ("*.py", "*.pyi", "*.pyx", "*.pxd", "*.pxi")
-LAYOUT = re.compile(r"\b(?:codec|tables)\.(?:opentsdb|kairosdb|heroic|entity)\b")
+LAYOUT = re.compile(r"\b(?:codec|tables)\.(?:opentsdb|kairosdb|heroic|tall|entity)\b")
 ENGINE = re.compile(r"\bBackend\.[A-Z]")
 LAYOUT_FREE = ("ingest", "query", "server", "api")
 ENGINE_FREE = ("errors", "codec", "auth", "store", "tables", "ingest", "query", "server", "api", "daemon", "cli")

@@ -13,6 +13,7 @@ import tsd.codec.entity
 import tsd.codec.heroic
 import tsd.codec.kairosdb
 import tsd.codec.opentsdb
+import tsd.codec.tall
 from tests.unit.codec.codec_rows import KEY, cells
 from tsd.codec.opentsdb.cell import Point
 from tsd.codec.opentsdb.merge import StoredCell
@@ -24,7 +25,7 @@ PAGES = (
     PAGE,
     *(
         Path(one.__file__).with_name("FORMATS.md")
-        for one in (tsd.codec.blocks, tsd.codec.entity, tsd.codec.heroic, tsd.codec.kairosdb)
+        for one in (tsd.codec.blocks, tsd.codec.entity, tsd.codec.heroic, tsd.codec.kairosdb, tsd.codec.tall)
     ),
 )
 
