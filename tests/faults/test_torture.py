@@ -147,6 +147,11 @@ async def test_torture_heroic_table(tmp_path: Path) -> None:
     assert report["all"]["stored"] > 0
 
 
+async def test_torture_tall_tables(tmp_path: Path) -> None:
+    report = await torture(tmp_path, {"kill": 1}, {"tsd.storage.layout": "tall"}, daemons=1)
+    assert report["all"]["stored"] > 0
+
+
 async def test_torture_detects_lost_points(tmp_path: Path) -> None:
     """Remove stored points, so that verification has to fail."""
 

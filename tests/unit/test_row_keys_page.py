@@ -8,6 +8,7 @@ from tsd.codec.heroic.values import base_of
 from tsd.codec.kairosdb.keys import DataRow, encode_tags
 from tsd.codec.kairosdb.rows import RowSpec
 from tsd.codec.opentsdb.rowkey import Layout, join_pairs, row_key
+from tsd.codec.tall.rules import parse_rules
 
 PAGE = (Path(__file__).parents[2] / "docs" / "row-keys.md").read_text()
 TIME_S = 1356998400
@@ -40,6 +41,14 @@ def test_kairosdbs_key_has_readable_tags() -> None:
 def test_heroics_key_has_the_resource_last() -> None:
     key = series_head(METRIC, [("dc", "lga")]) + encode_base(base_of(TIME_S * 1000)) + series_tail((("host", HOST),))
     assert f"\n{parse_heroic_key(key).shown()}\n" in PAGE
+
+
+def test_tall_keys_have_the_tag_and_then_the_time() -> None:
+    for time, clock in (("{ts}", b""), ("{day}", b"#0000")):
+        [rule] = parse_rules(f"METRIC {{host}}#{time} *")
+        place = rule.place(METRIC, {"host": HOST, "dc": "lga"})
+        key = place.prefix + rule.template.time_text(rule.template.row_time(TIME_S * 1000))
+        assert f"\n{key.decode()}   t:{(place.field + clock).decode()}\n" in PAGE
 
 
 def test_the_row_of_an_entity_has_its_name_only() -> None:

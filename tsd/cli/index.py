@@ -1,6 +1,7 @@
-"""`tsd index build`: list the series of Heroic's table again, from its rows."""
+"""`tsd index build`: list the series of Heroic's table, or of rows of events and days, again, from their rows."""
 
 import json
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import click
@@ -11,8 +12,10 @@ from tsd.cli.output import Progress
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded
 from tsd.errors import CorruptRow, TsdError
+from tsd.store import Store
 from tsd.tables.heroic.index import Entry, SeriesList, entry_of
 from tsd.tables.heroic.tables import HeroicTables
+from tsd.tables.tall.listing import list_rows
 
 AT_ONCE = 1000  # rows
 SHOWN = 20  # rows with unreadable keys
@@ -21,10 +24,10 @@ SHOWN = 20  # rows with unreadable keys
 def build(loaded: Loaded, as_json: bool) -> None:
     """Run `tsd index build`."""
     config = loaded.config
-    if not config.has_heroic_tables:
+    if not (config.has_heroic_tables or config.has_tall_tables):
         raise TsdError(
-            f"this command works on Heroic's table, and tsd.storage.layout is {config.layout}. "
-            "The daemon itself fills the series index of OpenTSDB's tables (tsd.query.series_index)"
+            f"this command works on Heroic's table and on rows of events and days, and tsd.storage.layout is "
+            f"{config.layout}. The daemon itself fills the series index of OpenTSDB's tables (tsd.query.series_index)"
         )
     rows, wrong = trio.run(_build, config)
     for text in wrong[:SHOWN]:
@@ -41,25 +44,37 @@ async def _build(config: Config) -> tuple[int, list[str]]:
     rows = 0
     wrong: list[str] = []
     async with access(config, must_exist=True, any_layout=True) as opened:
-        tables = HeroicTables(opened.store, config.heroic_table, config.heroic_series)
-        await tables.check()
-        listing = SeriesList(tables)
         progress = Progress("rows")
-        entries: list[Entry] = []
+        found = _list_heroic(config, opened.store, wrong)
+        if config.has_tall_tables:
+            found = list_rows(opened.store, config.tall_tables(), config.tall_series, wrong)
         try:
-            async with aclosing(tables.keys(b"")) as keys:
-                async for row in keys:
-                    try:
-                        entries.append(entry_of(row))
-                    except CorruptRow as exc:
-                        wrong.append(str(exc))
-                    if len(entries) == AT_ONCE:
-                        await listing.ensure(entries)
-                        rows += len(entries)
-                        progress.add(len(entries))
-                        entries = []
-            await listing.ensure(entries)
+            async with aclosing(found) as counts:
+                async for count in counts:
+                    rows += count
+                    progress.add(count)
         finally:
             progress.close()
         await opened.store.sync()
-    return rows + len(entries), wrong
+    return rows, wrong
+
+
+async def _list_heroic(config: Config, store: Store, wrong: list[str]) -> AsyncGenerator[int, None]:
+    """List the series of Heroic's rows, and yield how many rows have been listed since. Add what is wrong with others
+    to `wrong`. Raise StoreError."""
+    tables = HeroicTables(store, config.heroic_table, config.heroic_series)
+    await tables.check()
+    listing = SeriesList(tables)
+    entries: list[Entry] = []
+    async with aclosing(tables.keys(b"")) as keys:
+        async for row in keys:
+            try:
+                entries.append(entry_of(row))
+            except CorruptRow as exc:
+                wrong.append(str(exc))
+            if len(entries) == AT_ONCE:
+                await listing.ensure(entries)
+                yield len(entries)
+                entries = []
+    await listing.ensure(entries)
+    yield len(entries)

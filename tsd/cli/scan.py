@@ -18,7 +18,8 @@ from tsd.cli.context import Access, access, flush_pending
 from tsd.cli.entity_points import delete_hours
 from tsd.cli.late_rollups import mark_late
 from tsd.cli.output import NamedKey, named
-from tsd.cli.scan_heroic import print_rows
+from tsd.cli.scan_heroic import print_rows as print_heroic_rows
+from tsd.cli.scan_tall import print_rows as print_tall_rows
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.annotation import decode_annotation, encode_annotation
@@ -174,8 +175,8 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_
     except BadRequest as exc:
         raise click.UsageError(str(exc)) from exc
     config = loaded.config
-    if config.has_heroic_tables:
-        _scan_heroic(config, request, "json" if as_json else "lines" if as_lines else "plain", delete=delete)
+    if config.has_heroic_tables or config.has_tall_tables:
+        _scan_layout(config, request, "json" if as_json else "lines" if as_lines else "plain", delete=delete)
     corrupt = deleted = 0
 
     async def run() -> None:
@@ -205,14 +206,15 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_
     sys.exit(1 if corrupt else 0)
 
 
-def _scan_heroic(config: Config, request: ScanRequest, form: str, *, delete: bool) -> NoReturn:
-    """Print rows of Heroic's table, and exit."""
+def _scan_layout(config: Config, request: ScanRequest, form: str, *, delete: bool) -> NoReturn:
+    """Print rows of Heroic's table, or of events and days, and exit."""
     if delete:
-        raise TsdError("--delete works on OpenTSDB's tables, and tsd.storage.layout is heroic")
+        raise TsdError(f"--delete works on OpenTSDB's tables, and tsd.storage.layout is {config.layout}")
+    show = print_heroic_rows if config.has_heroic_tables else print_tall_rows
 
     async def run() -> int:
         span = request.start_ms, request.end_ms
-        return sum([await print_rows(config, *span, *each, form=form) for each in request.selections])
+        return sum([await show(config, *span, *each, form=form) for each in request.selections])
 
     sys.exit(1 if trio.run(run) else 0)
 

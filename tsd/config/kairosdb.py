@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tsd.config.keys import setting
 
-LAYOUTS = OPENTSDB, KAIROSDB, HEROIC = ("opentsdb", "kairosdb", "heroic")
+LAYOUTS = OPENTSDB, KAIROSDB, HEROIC, TALL = ("opentsdb", "kairosdb", "heroic", "tall")
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,9 @@ class KairosSettings:
     layout: str = setting(
         "tsd.storage.layout", OPENTSDB,
         "opentsdb: OpenTSDB's rows. kairosdb: KairosDB's tables in tsd.storage.cassandra.keyspace, which requires "
-        "tsd.storage.backend = cassandra. heroic: Heroic's rows, of tsd.heroic.table. With the last two, metrics are "
-        "created unless tsd.core.auto_create_metrics is false.")
+        "tsd.storage.backend = cassandra. heroic: Heroic's rows, of tsd.heroic.table. tall: rows of "
+        "events or days, of tsd.tall.tables. With the last three, metrics are created unless "
+        "tsd.core.auto_create_metrics is false.")
     kairosdb_shared: bool = setting(
         "tsd.storage.kairosdb.shared", True,
         "A KairosDB writes to the same tables. Deletes then leave index rows, because a running KairosDB does not "
@@ -46,6 +47,11 @@ class KairosSettings:
     def has_heroic_tables(self) -> bool:
         """Return whether points are stored in Heroic's table."""
         return self.layout == HEROIC
+
+    @property
+    def has_tall_tables(self) -> bool:
+        """Return whether points are stored in rows of events or days."""
+        return self.layout == TALL
 
     @property
     def has_kairosdb_tables(self) -> bool:

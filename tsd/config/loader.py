@@ -167,6 +167,8 @@ def credential_name(text: str) -> str | None:
     return next((text.removeprefix(prefix) for prefix in CREDENTIAL_PREFIXES if text.startswith(prefix)), None)
 
 
+LAYOUT_NAMES = {"kairosdb": "KairosDB's", "heroic": "Heroic's", "tall": "tall"}
+
 __all__ = ["Backend", "Config", "Loaded", "Mode", "gateways", "keys", "layout", "load", "read_settings"]
 
 BIGTABLE_KEY = 4096  # bytes of a row key
@@ -357,14 +359,14 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
         wanted = "got kairosdb, which requires tsd.storage.backend = cassandra"
         yield {"tsd.storage.backend"}, f"tsd.storage.layout: {wanted}"
     if not config.has_opentsdb_tables:
-        name = "KairosDB" if config.has_kairosdb_tables else "Heroic"
+        name = f"{LAYOUT_NAMES[config.layout]} tables"
         for key, given in (
             ("tsd.rollups.enable", config.rollups_enable),
             ("tsd.rollups.build", config.rollups_build),
             ("tsd.core.histograms.config", config.histograms_config.strip()),
         ):
             if given:
-                yield {"tsd.storage.layout"}, f"{key}: {name}'s tables (tsd.storage.layout) have no place for them"
+                yield {"tsd.storage.layout"}, f"{key}: {name} (tsd.storage.layout) have no place for them"
         instead = "wanted a ttl in each point" if config.has_kairosdb_tables else "wanted a TTL of the table"
         for key, given in (
             ("tsd.retention.rules", config.retention_rules.strip()),
@@ -373,12 +375,18 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
             ("tsd.retention.series", config.retention_series.strip()),
         ):
             if given:
-                yield {"tsd.storage.layout", key}, f"{key}: has no effect on {name}'s tables, {instead}"
+                yield {"tsd.storage.layout", key}, f"{key}: has no effect on {name}, {instead}"
     if config.blocks and not (config.backend is Backend.EMBEDDED and config.has_opentsdb_tables):
         wanted = "wanted tsd.storage.backend = embedded and tsd.storage.layout = opentsdb"
         yield {"tsd.storage.backend", "tsd.storage.layout"}, f"tsd.storage.blocks: got true, {wanted}"
+    if config.track_series and (config.has_heroic_tables or config.has_tall_tables):
+        key = "tsd.core.meta.enable_tsuid_tracking"
+        wanted = f"requires tsd.storage.layout = opentsdb, and it is {config.layout}"
+        yield {"tsd.storage.layout", key}, f"{key}: {wanted}"
     if config.has_heroic_tables:
         yield from _heroic_problems(config)
+    if config.has_tall_tables:
+        yield from _tall_problems(config)
     try:
         if (period := config.entity_period.strip()) not in ("", NO_PERIOD) and parse_age(period) is None:
             yield set(), f"tsd.entity.period: got {period!r}, wanted {NO_PERIOD} for no period"
@@ -425,12 +433,26 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
 
 def _heroic_problems(config: Config) -> Iterator[tuple[set[str], str]]:
     """Yield settings that Heroic's table has no place for: the keys concerned, and a sentence."""
-    for key, given in (("tsd.core.meta.enable_tsuid_tracking", config.track_series),):
-        if given:
-            yield {"tsd.storage.layout", key}, f"{key}: requires tsd.storage.layout = opentsdb, and it is heroic"
     if config.heroic_table == config.heroic_series or not config.heroic_table or not config.heroic_series:
         got = f"got {config.heroic_table!r} and {config.heroic_series!r}, wanted two different names"
         yield {"tsd.heroic.table", "tsd.heroic.series_table"}, f"tsd.heroic.series_table: {got}"
+
+
+def _tall_problems(config: Config) -> Iterator[tuple[set[str], str]]:
+    """Yield what is wrong with the tables of rows of events or days: the keys concerned, and a sentence."""
+    try:
+        rules = config.tall_tables()
+    except ValueError as exc:
+        yield {"tsd.tall.tables"}, f"tsd.tall.tables: {exc}"
+        return
+    for rule in rules:
+        if config.backend is Backend.CASSANDRA and not rule.template.prefix_bytes:
+            wanted = "wanted a width of each tag, as in {host:32}: on Cassandra the first bytes of keys make partitions"
+            got = f"tsd.tall.tables: {rule.table}: got {rule.template.shown()}, {wanted}"
+            yield {"tsd.tall.tables", "tsd.storage.backend"}, got
+    if not config.tall_series or config.tall_series in [rule.table for rule in rules]:
+        got = f"got {config.tall_series!r}, wanted another name than the tables of tsd.tall.tables have"
+        yield {"tsd.tall.tables", "tsd.tall.series_table"}, f"tsd.tall.series_table: {got}"
 
 
 def _bigtable_problems(config: Config) -> Iterator[tuple[set[str], str]]:

@@ -15,6 +15,7 @@ from tsd.config.kairosdb import KairosSettings
 from tsd.config.keys import setting
 from tsd.config.limits import LimitSettings
 from tsd.config.retention import parse_age
+from tsd.config.tall import TallSettings
 
 # Sections of conf/tsd.conf: title -> the keys that begin it, in the order of the fields of Config, and an introduction.
 SECTIONS = {
@@ -51,6 +52,7 @@ SECTIONS = {
     "HTTP": (("tsd.core.enable_api",), ""),
     "KairosDB": (("tsd.kairosdb.enabled",), ""),
     "Heroic": (("tsd.heroic.enabled",), ""),
+    "rows of events and days": (("tsd.tall.tables",), ""),
     "entities": (("tsd.entity.enabled",), ""),
     "logging and statistics": (("tsd.canary.enable",), ""),
 }
@@ -180,7 +182,8 @@ class Charset(Enum):
 
 @dataclass(frozen=True)
 class Config(
-    AccessSettings, LimitSettings, BigtableSettings, CassandraSettings, KairosSettings, HeroicSettings, EntitySettings
+    AccessSettings, LimitSettings, BigtableSettings, CassandraSettings, KairosSettings, HeroicSettings, TallSettings,
+    EntitySettings,
 ):
     """The settings of one daemon or command. `None` stands for a default that depends on other settings."""
 

@@ -50,9 +50,11 @@ from tsd.tables.opentsdb.writer import CellWriter
 if TYPE_CHECKING:
     from tsd.tables.heroic import layout as heroic
     from tsd.tables.kairosdb import layout as kairosdb
+    from tsd.tables.tall import layout as tall
 else:  # a command uses one layout
     heroic = LazyModule("tsd.tables.heroic.layout")
     kairosdb = LazyModule("tsd.tables.kairosdb.layout")
+    tall = LazyModule("tsd.tables.tall.layout")
 
 COMPACTION_QUEUE_ROWS = 500_000  # waiting for compaction; `tsd compact` finds other rows
 COMPACTION_ROUND_ROWS = 10_000  # most rows of one round
@@ -118,6 +120,12 @@ def build_heroic_tables(config: Config, store: Store, now_ms: Clock, _: TableCal
     return heroic.build(store, settings, now_ms)
 
 
+def build_tall_tables(config: Config, store: Store, now_ms: Clock, _: TableCallbacks) -> Tables:
+    """Build the layout of rows of events or days."""
+    settings = tall.TallTableSettings(config.tall_tables(), config.tall_series, config.creates_metrics)
+    return tall.build(store, settings, now_ms)
+
+
 def build_configured_tables(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> Tables:
     """Build the configured table layout, with entities if they are configured. Raises BadConfig."""
     build: BuildTables = build_opentsdb_tables
@@ -125,6 +133,8 @@ def build_configured_tables(config: Config, store: Store, now_ms: Clock, callbac
         build = build_kairosdb_tables
     elif config.has_heroic_tables:
         build = build_heroic_tables
+    elif config.has_tall_tables:
+        build = build_tall_tables
     tables = build(config, store, now_ms, callbacks)
     if not config.entity:
         return tables

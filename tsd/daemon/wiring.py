@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tsd.store.rocksdb import engine as rocksdb
     from tsd.tables.heroic import layout as heroic
     from tsd.tables.kairosdb import layout as kairosdb
+    from tsd.tables.tall import layout as tall
 else:  # a command uses one engine; the drivers of the others take a tenth of a second to import
     bigtable = LazyModule("tsd.store.bigtable.engine")
     bigtable_session = LazyModule("tsd.store.bigtable.session")
@@ -64,12 +65,16 @@ else:  # a command uses one engine; the drivers of the others take a tenth of a 
     rocksdb = LazyModule("tsd.store.rocksdb.engine")
     heroic = LazyModule("tsd.tables.heroic.layout")
     kairosdb = LazyModule("tsd.tables.kairosdb.layout")
+    tall = LazyModule("tsd.tables.tall.layout")
 
 
 def tables(config: Config) -> list[Table]:
-    """Return OpenTSDB's tables, as its own script creates them, and those of rollups; or Heroic's. Raises BadConfig."""
+    """Return OpenTSDB's tables, as its own script creates them, and those of rollups; or those of another layout.
+    Raises BadConfig."""
     if config.has_heroic_tables:
         return heroic.heroic_tables(config.heroic_table, config.heroic_series)
+    if config.has_tall_tables:
+        return tall.tall_tables(config.tall_tables(), config.tall_series)
     return [
         Table(config.data_table, (Family(FAMILY),)),
         Table(config.uid_table, (Family(ID_FAMILY), Family(NAME_FAMILY))),
@@ -274,6 +279,8 @@ def cassandra_widths(config: Config, table: str) -> Prefixes:
     A partition has the rows of one metric and salt in 18 hours (two of the four bytes of a base time). In other tables
     it has the rows that share two bytes, or a metric in tables of series.
     """
+    if config.has_tall_tables:
+        return tall.partition_widths(config.tall_tables(), table)
     metric = config.width_metric
     if table == config.data_table or table in rollup_tables(config):
         return Prefixes(config.salt_width + metric, config.salt_width + metric + 2)
@@ -316,9 +323,12 @@ def uses_hbase(config: Config) -> bool:
 
 def store_name(config: Config) -> str:
     """Return a text that is the same for two configurations only if they use the same tables."""
-    names = f" {config.heroic_table}" if config.has_heroic_tables else f" {config.data_table} {config.uid_table}"
+    names = f" {config.data_table} {config.uid_table}"
+    if config.has_heroic_tables or config.has_tall_tables:
+        names = f" {config.heroic_table if config.has_heroic_tables else config.tall_rules}"
     if has_local_store(config):
-        return f"embedded:{os.path.realpath(state_folder(config))}" + names * config.has_heroic_tables
+        own = names if config.has_heroic_tables or config.has_tall_tables else ""
+        return f"embedded:{os.path.realpath(state_folder(config))}{own}"
     if config.backend is Backend.CASSANDRA:
         hosts = ",".join(f"{host}:{port}" for host, port in sorted(cassandra_hosts(config)))
         return f"cassandra:{hosts} {config.cassandra_keyspace}{names}"

@@ -39,7 +39,7 @@ REPAIRS = {
 )  # fmt: skip
 @click.option(
     "--rename", "renames", multiple=True, metavar="PATTERN=REPLACEMENT",
-    help="From or to KairosDB's or Heroic's tables: replace what matches in names that the target cannot spell.",
+    help="From or to another layout's tables: replace what matches in names that the target cannot spell.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config
@@ -50,7 +50,7 @@ def copy(loaded: Loaded, **given: Any) -> None:
     stop the daemon, and copy again. Nothing is deleted in the target, and a target with other names for the same UIDs
     is refused. Exit status 1 if something cannot be read back.
 
-    From or to KairosDB's or Heroic's tables (tsd.storage.layout) points are copied metric by metric. Exit status 1 if
+    From or to the tables of another layout (tsd.storage.layout) points are copied metric by metric. Exit status 1 if
     series have names that the target cannot spell, or points are texts. Times to live are not copied: the number of
     points with one is printed.
     """
@@ -118,17 +118,18 @@ def build_rollups(loaded: Loaded, **given: Any) -> None:
 
 @click.group()
 def index(**_: object) -> None:
-    """Rebuild the list of series of Heroic's table."""
+    """Rebuild the list of series of Heroic's table, or of rows of events and days."""
 
 
 @index.command("build")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config
 def build_index(loaded: Loaded, **given: Any) -> None:
-    """List the series of all rows of tsd.heroic.table in tsd.heroic.series_table. Daemons may run.
+    """List the series of all rows of tsd.heroic.table in tsd.heroic.series_table, or of those of tsd.tall.tables in
+    tsd.tall.series_table. Daemons may run.
 
-    Needed once for rows that a Heroic wrote, and if the list is lost. Only keys of rows are read. An interrupted run
-    may be repeated. Exit status 1 if keys cannot be read.
+    Needed once for rows that other programs wrote, such as Heroic, and if the list is lost. Of Heroic's rows only the
+    keys are read. An interrupted run may be repeated. Exit status 1 if keys or columns cannot be read.
     """
     perform("tsd.cli.index:build", loaded, **given)
 

@@ -1,4 +1,4 @@
-"""Read the stored points of KairosDB's and Heroic's tables with the layout's own reader.
+"""Read the stored points of KairosDB's, Heroic's and tall tables with the layout's own reader.
 
 Rows of OpenTSDB's tables are read in `tsd.cli.torture.verify`, cell by cell.
 """

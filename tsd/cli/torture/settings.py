@@ -16,6 +16,8 @@ TABLES = {
     "tsd.query.series_table": "tsdb-series",
     "tsd.heroic.table": "metrics",
     "tsd.heroic.series_table": "metrics-series",
+    "tsd.tall.tables": "METRIC {host:32}#{ts} *",
+    "tsd.tall.series_table": "tall-series",
 }
 # Replace the user's values: only local clients connect, the user's files are not touched, and all lines are accepted
 # and answered. A test checks that no other setting can refuse these clients anything.

@@ -1,0 +1,313 @@
+"""Rows of events and days on several engines: the schema guide's tables, queries, rewrites and deletes."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.peers.bigtable import RunningBigtable
+from tsd.codec.names import Kind
+from tsd.codec.points import Columns, Int32, Int64
+from tsd.codec.tall.rules import parse_rules
+from tsd.codec.text import FLOAT
+from tsd.errors import BadQuery, NoTable
+from tsd.store import Put, Store
+from tsd.store.memory import MemoryStore
+from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.tables import Tables
+from tsd.tables.catalog import SeriesSelector
+from tsd.tables.filters import make_filter
+from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, SeriesRequest
+from tsd.tables.tall.layout import TallTableSettings, build, tall_tables
+from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
+
+ENGINES = [
+    "memory",
+    "embedded",
+    pytest.param("bigtable", marks=pytest.mark.bigtable),
+]
+RULES = parse_rules(
+    "QUOTE {exchange:6}#{symbol:5}#{ts} QUOTE.*; TRADE {exchange:6}#{symbol:5}#{ts} TRADE.*; "
+    "SENSOR {meter:010=ID}#{day} meter.kwh; METRIC {host}#{ts} *"
+)
+TABLES = tall_tables(RULES, "listed")
+NOW_MS = 1_426_540_000_000
+EVENT_MS = 1_426_535_612_045
+DAY_MS = 86_400_000
+FIRST_DAY_MS = 1_389_312_000_000  # 2014-01-10
+CPU = SeriesText(b"CPU/CPU1_USR", b"host=server0001.bbb.com")
+READS = SeriesText(b"IO/BLK_READ", b"host=server0001.bbb.com")
+METER = SeriesText(b"meter.kwh", b"meter=987654321")
+Found = dict[tuple[tuple[str, str], ...], dict[int, int | float]]
+Points = tuple[SeriesText, int, int | float]
+
+
+class Lookup:
+    """Series by their numbers."""
+
+    def __init__(self, keys: list[SeriesKey]) -> None:
+        self._keys = keys
+
+    def keys(self, numbers: Int32) -> SeriesKeys:
+        return SeriesKeys.of(self._keys[number] for number in numbers.tolist())
+
+    def text(self, number: int) -> SeriesText | None:
+        raise NotImplementedError
+
+    def generations(self, numbers: Int32) -> Int64:
+        return np.ones(len(numbers), np.int64)
+
+
+class Tall:
+    """The layout on a store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.tables = self.opened()
+
+    def opened(self, *, creates_metrics: bool = True) -> Tables:
+        """Return the layout without what it has cached."""
+        return build(self.store, TallTableSettings(RULES, "listed", creates_metrics), lambda: NOW_MS)
+
+    async def put(self, *points: Points) -> None:
+        """Put the points of one window."""
+        resolved = await self.tables.resolver.resolve([text for text, _, _ in points])
+        assert not resolved.refused, resolved.refused
+        columns = Columns(
+            np.arange(len(points), dtype=np.int32),
+            np.array([time_ms << 1 | 1 for _, time_ms, _ in points], np.int64),
+            np.array([FLOAT | 7 if isinstance(value, float) else 7 for _, _, value in points], np.uint8),
+            np.array([np.float64(v).view(np.int64) if isinstance(v, float) else v for _, _, v in points], np.int64),
+        )
+        await self.tables.writer.write(columns, Lookup(list(resolved.keys)))
+
+    async def read(self, request: SeriesRequest, first_ms: int, last_ms: int) -> Found:
+        """Return the points of each series by its tags."""
+        selection = await self.tables.reader.select(request)
+        found: Found = {}
+
+        async def take(page: EncodedPage[PointPage]) -> None:
+            await selection.series.match(page.series())
+            decoded = page.decode()
+            assert not decoded.warnings
+            batch = decoded.batch
+            for row, number in enumerate(batch.series.tolist()):
+                part = slice(batch.starts[row], batch.starts[row + 1])
+                pairs = selection.series.pairs[number]
+                words = [pairs[at : at + 4] for at in range(0, len(pairs), 4)]
+                tagks = await selection.series.names(Kind.TAGK, words[::2])
+                tagvs = await selection.series.names(Kind.TAGV, words[1::2])
+                tags = sorted((tagks[k], tagvs[v]) for k, v in zip(words[::2], words[1::2], strict=True))
+                values = [
+                    double if is_float else number
+                    for double, number, is_float in zip(
+                        batch.bits[part].view(np.float64).tolist(),
+                        batch.bits[part].tolist(),
+                        batch.floats[part].tolist(),
+                        strict=True,
+                    )
+                ]
+                found.setdefault(tuple(tags), {}).update(zip(batch.times[part].tolist(), values, strict=True))
+
+        span = ScanRange(first_ms // 1000 // HOUR_S * HOUR_S, (last_ms // 1000 // HOUR_S + 1) * HOUR_S)
+        await selection.read(span, take, annotations=False)
+        cut = {tags: {t: v for t, v in each.items() if first_ms <= t <= last_ms} for tags, each in found.items()}
+        return {tags: each for tags, each in cut.items() if each}
+
+    async def shown(self, table: str) -> dict[str, dict[str, str]]:
+        """Return the rows of a table as texts."""
+        page = await self.store.page(table, b"", None, limit=1000)
+        assert page.next_start is None
+        return {
+            row.key.decode(): {cell.column.decode(): cell.value.decode() for cell in row.cells} for row in page.rows
+        }
+
+
+@pytest.fixture(params=ENGINES)
+async def tall(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Tall]:
+    store: Store
+    if request.param == "memory":
+        store = MemoryStore(lambda: NOW_MS)
+    elif request.param == "embedded":
+        store = await EmbeddedStore.open(tmp_path, lambda: NOW_MS)
+    else:
+        bigtable: RunningBigtable = request.getfixturevalue("bigtable")
+        store = bigtable.store(bigtable.unused_instance())
+    await store.create_tables(TABLES)
+    yield Tall(store)
+    await store.aclose()
+
+
+async def test_rows_of_the_guide(tall: Tall) -> None:
+    nasdaq, nyse = b"exchange=NASDAQ symbol=ZXZZT", b"symbol=IBM exchange=NYSE"
+    await tall.put(
+        (CPU, EVENT_MS, 0.82),
+        (READS, EVENT_MS, 253_453_634),
+        (SeriesText(b"QUOTE.BID", nasdaq), EVENT_MS, 600.55),
+        (SeriesText(b"QUOTE.ASK", nasdaq), EVENT_MS, 600.6),
+        (SeriesText(b"TRADE.LASTSALE", nasdaq), EVENT_MS, 600.58),
+        (SeriesText(b"TRADE.LASTSIZE", nasdaq), EVENT_MS, 300),
+        (SeriesText(b"TRADE.LASTSIZE", nyse), EVENT_MS, 100),
+        (METER, FIRST_DAY_MS, 1.5),
+        (METER, FIRST_DAY_MS + 900_000, 2),
+        (METER, FIRST_DAY_MS + DAY_MS - 900_000, 0.25),
+        (METER, FIRST_DAY_MS + DAY_MS, 7),
+    )
+    assert await tall.shown("METRIC") == {
+        "server0001.bbb.com#1426535612045": {"t:CPU/CPU1_USR": "0.82", "t:IO/BLK_READ": "253453634"}
+    }
+    assert await tall.shown("QUOTE") == {"NASDAQ#ZXZZT#1426535612045": {"t:ASK": "600.6", "t:BID": "600.55"}}
+    assert await tall.shown("TRADE") == {
+        "NASDAQ#ZXZZT#1426535612045": {"t:LASTSALE": "600.58", "t:LASTSIZE": "300"},
+        "NYSE  #IBM  #1426535612045": {"t:LASTSIZE": "100"},
+    }
+    assert await tall.shown("SENSOR") == {
+        "0987654321#20140110": {"t:0000": "1.5", "t:0015": "2", "t:2345": "0.25", "t:ID": "987654321"},
+        "0987654321#20140111": {"t:0000": "7", "t:ID": "987654321"},
+    }
+
+
+async def test_points_come_back_with_their_tags(tall: Tall) -> None:
+    other = SeriesText(b"CPU/CPU1_USR", b"host=server0002.bbb.com dc=lga")
+    times = [EVENT_MS + 5000 * number for number in range(300)]
+    await tall.put(*((text, time_ms, time_ms % 1000 + 0.5) for text in (CPU, other) for time_ms in times))
+    await tall.put((READS, EVENT_MS, 5))
+    wanted = dict.fromkeys(times, 45.5)
+    one, two = (("host", "server0001.bbb.com"),), (("dc", "lga"), ("host", "server0002.bbb.com"))
+    request = SeriesRequest("CPU/CPU1_USR")
+    assert await tall.read(request, 0, NOW_MS) == {one: wanted, two: wanted}
+    few = dict.fromkeys(times[10:21], 45.5)
+    assert await tall.read(request, times[10], times[20]) == {one: few, two: few}
+    named = request._replace(filters=(make_filter("host", "literal_or", "server0002.bbb.com|absent|a#b"),))
+    tall.tables = tall.opened()
+    assert await tall.read(named, 0, NOW_MS) == {two: wanted}
+    outside = request._replace(filters=(make_filter("dc", "wildcard", "l*", group_by=True),))
+    assert await tall.read(outside, 0, NOW_MS) == {two: wanted}
+    with pytest.raises(BadQuery, match="absent"):
+        await tall.read(SeriesRequest("absent"), 0, NOW_MS)
+
+
+@pytest.mark.parametrize("days", [3, 40])
+async def test_days_are_read_by_key_or_as_a_scan(tall: Tall, days: int) -> None:
+    second = SeriesText(b"meter.kwh", b"meter=5")
+    points = {FIRST_DAY_MS + number * 7_200_000 + number: number for number in range(12 * days)}
+    await tall.put(*((text, time_ms, value) for text in (METER, second) for time_ms, value in points.items()))
+    last_ms = FIRST_DAY_MS + days * DAY_MS
+    both = (("meter", "5"),), (("meter", "987654321"),)
+    assert await tall.read(SeriesRequest("meter.kwh"), FIRST_DAY_MS, last_ms) == dict.fromkeys(both, points)
+    cut = {time_ms: value for time_ms, value in points.items() if FIRST_DAY_MS + 10**7 <= time_ms <= last_ms - 10**7}
+    one = SeriesRequest("meter.kwh", filters=(make_filter("meter", "literal_or", "5"),))
+    assert await tall.read(one, FIRST_DAY_MS + 10**7, last_ms - 10**7) == {both[0]: cut}
+
+
+async def test_rewrites_add_nothing_and_the_last_counts(tall: Tall) -> None:
+    await tall.put((CPU, EVENT_MS, 1), (CPU, EVENT_MS, 2.5))
+    before = await tall.shown("METRIC"), await tall.shown("listed")
+    await tall.put((CPU, EVENT_MS, 2.5))
+    assert (await tall.shown("METRIC"), await tall.shown("listed")) == before
+    padded = SeriesText(b"meter.kwh", b"meter=0000000005")
+    await tall.put((padded, FIRST_DAY_MS, 1), (SeriesText(b"meter.kwh", b"meter=5"), FIRST_DAY_MS, 2))
+    assert await tall.shown("SENSOR") == {"0000000005#20140110": {"t:0000": "2", "t:ID": "5"}}
+
+
+async def test_series_and_newest_points_are_listed(tall: Tall) -> None:
+    await tall.put((CPU, EVENT_MS, 0.5), (CPU, EVENT_MS - 10**9, 9), (READS, 5_000, 3), (METER, FIRST_DAY_MS, 2))
+    tall.tables = tall.opened()
+    catalog = tall.tables.catalog
+    assert await catalog.suggest(Kind.METRIC, "", 10) == ["CPU/CPU1_USR", "IO/BLK_READ", "meter.kwh"]
+    assert await catalog.suggest(Kind.TAGV, "server", 10) == ["server0001.bbb.com"]
+    selected = await catalog.select(SeriesSelector("*", []))
+    found = [series async for page in selected.pages() for series in page]
+    newest = await catalog.last_points(found, None)
+    assert [point and (point.time_ms, point.number) for point in newest.points] == [
+        (EVENT_MS, 0.5),
+        (5_000, 3),
+        (FIRST_DAY_MS, 2),
+    ]
+    assert (await catalog.last_points(found[1:], 24)).points == [None, None]
+    key = await tall.tables.resolver.assign(CPU)
+    points = await tall.tables.series_reader.read_series(key, EVENT_MS, EVENT_MS)
+    assert points.times.tolist() == [EVENT_MS]
+
+
+async def test_a_query_deletes_what_it_read(tall: Tall) -> None:
+    await tall.put((METER, FIRST_DAY_MS, 1), (METER, FIRST_DAY_MS + 900_000, 2), (METER, FIRST_DAY_MS + DAY_MS, 3))
+    selection = await tall.tables.reader.select(SeriesRequest("meter.kwh", delete=True))
+
+    async def take(page: EncodedPage[PointPage]) -> None:
+        await selection.series.match(page.series())
+
+    first_s = FIRST_DAY_MS // 1000
+    await selection.read(ScanRange(first_s, first_s + HOUR_S), take, annotations=False)
+    await tall.put((METER, FIRST_DAY_MS + 900_000, 5))
+    await selection.delete(NOW_MS)
+    assert await tall.shown("SENSOR") == {
+        "0987654321#20140110": {"t:0015": "5", "t:ID": "987654321"},
+        "0987654321#20140111": {"t:0000": "3", "t:ID": "987654321"},
+    }
+
+
+async def test_deletes_leave_other_points(tall: Tall) -> None:
+    await tall.put((CPU, EVENT_MS, 1), (CPU, EVENT_MS + 1, 2), (READS, EVENT_MS, 3), (METER, FIRST_DAY_MS, 1))
+    deleter = tall.tables.deleter
+    assert deleter is not None
+    await deleter.delete(SeriesRequest("CPU/CPU1_USR"), EVENT_MS, EVENT_MS)
+    assert await tall.shown("METRIC") == {
+        "server0001.bbb.com#1426535612045": {"t:IO/BLK_READ": "3"},
+        "server0001.bbb.com#1426535612046": {"t:CPU/CPU1_USR": "2"},
+    }
+    await deleter.delete_metric("meter.kwh")
+    assert await tall.shown("SENSOR") == {}
+    assert await tall.tables.catalog.suggest(Kind.METRIC, "m", 10) == []
+    await tall.put((METER, FIRST_DAY_MS, 4))
+    assert await tall.read(SeriesRequest("meter.kwh"), 0, NOW_MS) == {(("meter", "987654321"),): {FIRST_DAY_MS: 4}}
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (SeriesText(b"cpu", b"dc=lga"), "metric cpu, table METRIC: got no tag host"),
+        (SeriesText(b"QUOTE.BID", b"exchange=TOOLONG symbol=A"), "wanted up to 6 bytes"),
+        (SeriesText(b"meter.kwh", b"meter=12a"), "wanted digits"),
+    ],
+)
+async def test_series_without_a_place_are_refused(text: SeriesText, wanted: str) -> None:
+    tall = Tall(MemoryStore(lambda: NOW_MS))
+    await tall.store.create_tables(TABLES)
+    resolved = await tall.tables.resolver.resolve([text, CPU])
+    assert list(resolved.refused) == [0]
+    assert wanted in str(resolved.refused[0])
+    strict = tall.opened(creates_metrics=False).resolver
+    assert list((await strict.resolve([CPU, SeriesText(b"new", b"host=a")])).refused) == [1]
+
+
+async def test_values_that_cannot_be_read_are_named() -> None:
+    tall = Tall(MemoryStore(lambda: NOW_MS))
+    await tall.store.create_tables(TABLES)
+    await tall.put((CPU, EVENT_MS, 1), (CPU, EVENT_MS + 1, 2))
+    [row, _] = (await tall.store.page("METRIC", b"", None, limit=2)).rows
+    await tall.store.put("METRIC", [Put(row.key, row.cells[0].column, b"x")])
+    selection = await tall.tables.reader.select(SeriesRequest("CPU/CPU1_USR"))
+    pages: list[PointPage] = []
+
+    async def take(page: EncodedPage[PointPage]) -> None:
+        await selection.series.match(page.series())
+        pages.append(page.decode())
+
+    await selection.read(ScanRange(0, NOW_MS // 1000), take, annotations=False)
+    [page] = pages
+    assert page.batch.times.tolist() == [EVENT_MS + 1]
+    assert "wanted the text of a number" in page.warnings[0]
+
+
+async def test_missing_tables_are_named() -> None:
+    with pytest.raises(NoTable, match="QUOTE, TRADE, SENSOR, METRIC, listed"):
+        await Tall(MemoryStore(lambda: NOW_MS)).tables.check()
+
+
+async def test_ranges_are_the_rows_of_the_same_tags() -> None:
+    ranges = Tall(MemoryStore(lambda: NOW_MS)).tables.key_ranges
+    assert ranges is not None
+    [prefix] = ranges.split("METRIC", b"server0001.bbb.com#1426535612045")
+    assert await ranges.names([("METRIC", prefix), ("listed", b"sCPU")]) == [{"host": "server0001.bbb.com"}, {}]

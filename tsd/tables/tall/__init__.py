@@ -1,0 +1,1 @@
+"""Tables of the schema guide: rows of events or of days, with an index of series."""

@@ -1,0 +1,120 @@
+"""The index of series: which there are, by metric and then by the prefix of their row keys, and all names.
+
+A row is a letter and what it lists. `s`, a metric, the prefix of row keys and the field, with zero bytes between them:
+a series. `m`, `k` and `v`, and a metric, a tag name or a tag value. Entries are written before points; their values
+mean nothing.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from typing import NamedTuple
+
+import trio
+
+from tsd.codec.names import Kind
+from tsd.codec.tall.fields import COLUMN
+from tsd.codec.tall.rules import Place
+from tsd.store import Put, Row, scan
+from tsd.tables.tall.tables import TallTables, prefix_end
+from tsd.tables.writing import SeriesKey
+
+SERIES = b"s"
+NAMES = {Kind.METRIC: b"m", Kind.TAGK: b"k", Kind.TAGV: b"v"}
+END = b"\0"  # of a name
+PRESENT = b"1"
+MOST_KNOWN = 1_000_000  # entries
+PAGE_ROWS = 1000
+
+
+class ListedSeries(NamedTuple):
+    """A series with its place."""
+
+    metric: str
+    tags: Mapping[str, str]
+    place: Place
+
+
+class SeriesList:
+    """Lists series. What this process listed it does not write again."""
+
+    def __init__(self, tables: TallTables) -> None:
+        self.lock = trio.Lock()  # held while points and their entries are written, and while both are deleted
+        self._tables = tables
+        self._known: dict[bytes, None] = {}  # rows; the oldest first
+        self._keys: dict[SeriesKey, None] = {}  # of listed series; likewise
+
+    async def ensure(self, keys: Iterable[SeriesKey], listed: Callable[[SeriesKey], ListedSeries]) -> None:
+        """Return when series and their names are listed; `listed` returns the entry of a key. Raise StoreError."""
+        rows: dict[bytes, None] = {}
+        new_keys = [key for key in keys if key not in self._keys]
+        for metric, tags, place in map(listed, new_keys):
+            row = _series_row(metric, place)
+            if row in self._known or row in rows:
+                continue
+            rows[row] = None
+            words = [(Kind.METRIC, metric), *((Kind.TAGK, each) for each in tags)]
+            words += [(Kind.TAGV, each) for each in tags.values()]
+            rows.update((NAMES[kind] + _encode(name), None) for kind, name in words)
+        if new := sorted(row for row in rows if row not in self._known):
+            await self._tables.store.put(self._tables.index, [Put(row, COLUMN, PRESENT) for row in new])
+            self._known.update(dict.fromkeys(new))
+        self._keys.update(dict.fromkeys(new_keys))
+        while len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+        while len(self._keys) > MOST_KNOWN:
+            del self._keys[next(iter(self._keys))]
+
+    async def has_metric(self, metric: str) -> bool:
+        """Return whether a metric is listed. Raise StoreError."""
+        row = NAMES[Kind.METRIC] + _encode(metric)
+        return row in self._known or bool(await self._tables.store.get(self._tables.index, [row]))
+
+    async def names(self, kind: Kind, prefix: str, limit: int) -> list[str]:
+        """Return listed names of a kind with a prefix, in order of their bytes, at most `limit`. Raise StoreError."""
+        found: list[str] = []
+        async with aclosing(self._scan(NAMES[kind] + _encode(prefix), limit)) as rows:
+            async for row in rows:
+                found.append(row.key[1:].decode("latin-1"))
+                if len(found) >= limit:
+                    break
+        return found
+
+    async def places(self, metric: str, prefix: bytes | None = None) -> list[Place]:
+        """Return the places of the series of a metric, all or those with one prefix of row keys. Raise StoreError."""
+        start = SERIES + _encode(metric) + END
+        async with aclosing(self._scan(start if prefix is None else start + prefix + END, PAGE_ROWS)) as rows:
+            return [_place(row.key[len(start) :]) async for row in rows]
+
+    async def _scan(self, prefix: bytes, limit: int) -> AsyncGenerator[Row, None]:
+        pages = scan(self._tables.store, self._tables.index, prefix, prefix_end(prefix), limit=min(limit, PAGE_ROWS))
+        async with aclosing(pages):
+            async for page in pages:
+                for row in page:
+                    yield row
+
+    async def remove(self, metric: str) -> None:
+        """Remove a metric with its series. Names of tags stay. Raise StoreError."""
+        rows = {NAMES[Kind.METRIC] + _encode(metric): [COLUMN]}
+        async with aclosing(self._scan(SERIES + _encode(metric) + END, PAGE_ROWS)) as found:
+            async for row in found:
+                rows[row.key] = [COLUMN]
+        await self._tables.store.delete(self._tables.index, rows, up_to_ms=None)
+        self.forget()  # last: a name that is resolved meanwhile is listed again with its points
+
+    def forget(self) -> None:
+        """Forget what is listed: it is written again."""
+        self._known.clear()
+        self._keys.clear()
+
+
+def _encode(name: str) -> bytes:
+    return name.encode("latin-1", "replace")
+
+
+def _series_row(metric: str, place: Place) -> bytes:
+    return SERIES + _encode(metric) + END + place.prefix + END + place.field
+
+
+def _place(data: bytes) -> Place:
+    prefix, _, field = data.rpartition(END)
+    return Place(prefix, field)

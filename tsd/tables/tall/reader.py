@@ -1,0 +1,215 @@
+"""Reads and deletes points: the layout's `PointReader` and `PointDeleter`.
+
+A query that names all tags of the row key reads the index for that prefix only; others read it for their metric.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from itertools import product
+from math import prod
+
+from tsd.codec.names import Kind
+from tsd.codec.points import Points
+from tsd.codec.tall.rules import Place, TableRule, rule_of
+from tsd.errors import BadQuery, CorruptRow
+from tsd.store.retry import run_bounded
+from tsd.tables import reading
+from tsd.tables.filters import matcher_of
+from tsd.tables.interned import InternedSeries, Resolved, batch_of, resolve
+from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest
+from tsd.tables.tall.index import SeriesList
+from tsd.tables.tall.rows import CONCURRENT, Part, Reading, StoredCell, decode
+from tsd.tables.tall.series import Placing, parse_series_id, series_id
+from tsd.tables.tall.tables import TallTables
+from tsd.tables.writing import SeriesKey, SeriesKeys
+
+MOST_PREFIXES = 1000  # that are read from the index one by one
+WARNINGS = 20  # of a page
+LAST_MS = (1 << 63) - 1
+Take = Callable[[EncodedPage[PointPage]], Awaitable[None]]
+
+
+class TallPage:
+    """Parts of rows as stored; each series is named by its pairs."""
+
+    def __init__(self, series: InternedSeries, part: Part[bytes]) -> None:
+        self._series = series
+        self._part = part
+        self._cells: dict[bytes, list[StoredCell]] = {}
+        for pairs, cell in part.cells:
+            self._cells.setdefault(pairs, []).append(cell)
+        self.cells = len(part.cells)
+
+    def series(self) -> list[bytes]:
+        """Return the series of the page."""
+        return list(self._cells)
+
+    def decode(self) -> PointPage:
+        """Decode the rows."""
+        decoded = [(self._series.numbers[pairs], decode(cells)) for pairs, cells in self._cells.items()]
+        warnings = [*self._part.wrong, *(text for _, one in decoded for text in one.wrong)]
+        size = sum(len(one.cell.column) + len(one.cell.value) for _, one in self._part.cells)
+        batch = batch_of([(number, one.points) for number, one in decoded])
+        return PointPage(batch, self._part.rows, size, (), warnings[:WARNINGS], 0, None)
+
+
+class TallSelection(reading.Selection):
+    """One request, resolved."""
+
+    reads_hours_in_parts = True  # an hour of a series may come in several pages
+
+    def __init__(self, reader: "TallReader", request: SeriesRequest, resolved: Resolved, rule: TableRule) -> None:
+        self._reader = reader
+        self._request = request
+        self._resolved = resolved
+        self._rule = rule
+        group_by = {one.tagk for one in request.filters if one.group_by}
+        self._series = self.series = InternedSeries(group_by, lambda series: series)
+        self._read: dict[bytes, list[StoredCell]] = {}  # by row, for `delete`
+        self.metric = resolved.metric
+        tagks = tuple(sorted(self._series.id_of(Kind.TAGK, tagk) for tagk in resolved.tagks))
+        self.filter_tagks = tagks or None
+
+    def pairs_of(self, keys: SeriesKeys) -> list[bytes | None]:
+        """Return the ids of the tags of those series that pass the filters."""
+        return [self._pairs_of(*self._reader.placing.names_of(key)) for key in keys]
+
+    def _pairs_of(self, metric: str, tags: Mapping[str, str]) -> bytes | None:
+        if metric != self.metric or not self._resolved.passes(tags):
+            return None
+        return self._series.pairs_of(series_id(metric, tags), tags)
+
+    async def read(self, span: ScanRange, take: Take, *, annotations: bool) -> None:  # noqa: ARG002 - there are none
+        """Read the rows of points, page by page."""
+        wanted: dict[bytes, dict[bytes, bytes]] = {}
+        for place in await self._reader.places(self._request, self._resolved, self._rule):
+            pairs = self._pairs_of(*self._rule.names(place))
+            if pairs is not None:
+                wanted.setdefault(place.prefix, {})[place.field] = pairs
+        found = Reading(self._reader.tables, self._rule, wanted, span.start_ms, span.stop_ms - 1)
+        async with aclosing(found.parts()) as parts:
+            async for part in parts:
+                if self._request.delete:
+                    for _, cell in part.cells:
+                        self._read.setdefault(cell.row, []).append(cell)
+                await take(TallPage(self._series, part))
+
+    async def delete(self, read_ms: int) -> None:  # noqa: ARG002
+        """Delete the points that were read, unless they were written again since. Stores may stamp writes in quick
+        succession later than `read_ms`, so the stamps that were read count."""
+        for row, cells in self._read.items():
+            newest_ms = max(one.cell.time_ms for one in cells)
+            await self._reader.tables.delete(self._rule, {row: [one.cell.column for one in cells]}, newest_ms)
+
+
+class TallReader(reading.PointReader):
+    """Requests → selections; deletes by time."""
+
+    def __init__(
+        self, tables: TallTables, index: SeriesList, placing: Placing, *, is_known: Callable[[str], bool]
+    ) -> None:
+        """`is_known` returns whether points of a metric are about to be written."""
+        self.tables = tables
+        self.placing = placing
+        self._index = index
+        self._is_known = is_known
+
+    async def select(self, request: SeriesRequest) -> TallSelection:
+        """Resolve a request. Raises BadQuery, StoreError."""
+        resolved, rule = self.resolve(request), self.rule(request)
+        if rule is None or not (self._is_known(resolved.metric) or await self._index.has_metric(resolved.metric)):
+            raise BadQuery(f"No such name for '{Kind.METRIC.value}': '{resolved.metric}'")
+        return TallSelection(self, request, resolved, rule)
+
+    def resolve(self, request: SeriesRequest) -> Resolved:
+        """Return the metric of a request, and the test of its series. Raise BadQuery."""
+        return resolve(request, series_id, parse_series_id)
+
+    def rule(self, request: SeriesRequest) -> TableRule | None:
+        """Return the rule that applies to the metric of a request. Raise BadQuery."""
+        return rule_of(self.placing.rules, self.resolve(request).metric)
+
+    async def places(self, request: SeriesRequest, resolved: Resolved, rule: TableRule) -> list[Place]:
+        """Return places of series of a request, and of others with the same tags in their row keys. Those whose bytes
+        the rule cannot read are of an earlier rule. Raise StoreError."""
+        prefixes = named_prefixes(request, rule)
+        found: list[Place] = []
+        if prefixes is None:
+            found = await self._index.places(resolved.metric)
+        else:
+
+            async def read(prefix: bytes) -> None:
+                found.extend(await self._index.places(resolved.metric, prefix))
+
+            await run_bounded(prefixes, read, limit=CONCURRENT)
+        return sorted(place for place in found if self._is_readable(rule, place))
+
+    def _is_readable(self, rule: TableRule, place: Place) -> bool:
+        try:
+            self.placing.names_of(self.placing.key_at(rule, place))
+        except CorruptRow:
+            return False
+        return True
+
+    async def read_series(self, key: SeriesKey, start_ms: int, end_ms: int) -> Points:
+        """Return the points of a series, which need not be listed. Raise StoreError, CorruptRow."""
+        rule, place = self.placing.placed(key)
+        found = Reading(self.tables, rule, {place.prefix: {place.field: b""}}, start_ms, end_ms)
+        cells: list[StoredCell] = []
+        async with aclosing(found.parts()) as parts:
+            async for part in parts:
+                if part.wrong:
+                    raise CorruptRow(part.wrong[0])
+                cells += [cell for _, cell in part.cells]
+        decoded = decode(cells)
+        if decoded.wrong:
+            raise CorruptRow(decoded.wrong[0])
+        return decoded.points
+
+    async def delete(self, request: SeriesRequest, first_ms: int, last_ms: int) -> None:
+        """Delete points, see `PointDeleter`. The index keeps their series."""
+        resolved, rule = self.resolve(request), self.rule(request)
+        if rule is None:
+            return
+        wanted: dict[bytes, dict[bytes, None]] = {}
+        for place in await self.places(request, resolved, rule):
+            if resolved.passes(rule.names(place)[1]):
+                wanted.setdefault(place.prefix, {})[place.field] = None
+        found = Reading(self.tables, rule, wanted, first_ms, last_ms)
+        async with aclosing(found.parts()) as parts:
+            async for part in parts:
+                rows: dict[bytes, list[bytes]] = {}
+                for _, one in part.cells:
+                    rows.setdefault(one.row, []).append(one.cell.column)
+                await self.tables.delete(rule, rows, None)
+
+    async def delete_metric(self, metric: str) -> None:
+        """Delete all points of a metric, and its name, see `PointDeleter`."""
+        async with self._index.lock:
+            await self.delete(SeriesRequest(metric), 0, LAST_MS)
+            await self._index.remove(metric)
+
+
+def named_prefixes(request: SeriesRequest, rule: TableRule) -> Sequence[bytes] | None:
+    """Return the prefixes of row keys that a request names; None if it names too many, or does not name a tag."""
+    if request.tsuids:
+        tags = [parse_series_id(bytes.fromhex(text)).tags for text in request.tsuids]
+    else:
+        values: list[Sequence[str]] = []
+        for field in rule.template.fields:
+            named = [one for one in request.filters if one.tagk == field.tag]
+            literals = [found for one in named if (found := matcher_of(one).literals)]
+            if not literals:
+                return None
+            values.append(min(literals, key=len))
+        if prod(map(len, values)) > MOST_PREFIXES:
+            return None
+        names = [field.tag for field in rule.template.fields]
+        tags = [dict(zip(names, chosen, strict=True)) for chosen in product(*values)]
+    prefixes: dict[bytes, None] = {}
+    for one in tags:
+        try:
+            prefixes[rule.template.prefix(one)] = None
+        except ValueError:
+            continue  # no series has such tags
+    return list(prefixes)

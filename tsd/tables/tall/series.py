@@ -1,0 +1,149 @@
+"""Series: their texts as sent, their keys in ingest, and names. Names are ISO-8859-1.
+
+A key has the table and the prefix of row keys, and after the time the field of columns.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from tsd.codec.names import Kind
+from tsd.codec.putline import illegal, split_tags
+from tsd.codec.tall.rules import Place, TableRule, rule_of
+from tsd.errors import UNKNOWN_NAME, BadLine, CorruptRow
+from tsd.tables.tall.index import ListedSeries, SeriesList
+from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesText
+
+MOST_KNOWN = 100_000  # metrics
+CACHED = 100_000  # series
+END = b"\0"  # of a name
+
+
+class Names(NamedTuple):
+    """Metric and tags of a series."""
+
+    metric: str
+    tags: Mapping[str, str]
+
+
+class PlacedSeries(NamedTuple):
+    """A series with its rule."""
+
+    rule: TableRule
+    place: Place
+
+
+def series_id(metric: str, tags: Mapping[str, str]) -> bytes:
+    """Return what identifies a series to users.
+
+    >>> series_id("m", {"b": "c", "a": "d"})
+    b'm\\x00a=d\\x00b=c'
+    """
+    words = [metric, *(f"{name}={tags[name]}" for name in sorted(tags))]
+    return END.join(word.encode("latin-1", "replace") for word in words)
+
+
+def parse_series_id(series: bytes) -> Names:
+    """Return metric and tags of a series. Raise CorruptRow.
+
+    >>> parse_series_id(b"m\\x00a=d")
+    Names(metric='m', tags={'a': 'd'})
+    """
+    metric, *words = series.decode("latin-1").split("\0")
+    pairs = [word.partition("=") for word in words]
+    if not metric or not all(name and value for name, _, value in pairs):
+        raise CorruptRow(f"series: got {series!r}, wanted a metric and tags")
+    return Names(metric, {name: value for name, _, value in pairs})
+
+
+class Placing:
+    """Keys and names of series by the rules."""
+
+    def __init__(self, rules: Sequence[TableRule]) -> None:
+        self.rules = rules
+        self._tables = {rule.table.encode(): rule for rule in rules}
+        self.names_of = lru_cache(CACHED)(self._names_of)
+
+    def key_of(self, text: SeriesText) -> SeriesKey:
+        """Return the key of a series. Raise BadLine."""
+        metric = text.metric.decode("latin-1")
+        tags = {tagk.decode("latin-1"): tagv.decode("latin-1") for tagk, tagv in split_tags(text.tags)}
+        rule = rule_of(self.rules, metric)
+        if rule is None:
+            raise illegal(f"metric {metric}: no rule of tsd.tall.tables applies to it")
+        try:
+            place = rule.place(metric, tags)
+        except ValueError as exc:
+            raise illegal(f"metric {metric}, table {rule.table}: {exc}") from exc
+        return self.key_at(rule, place)
+
+    def key_at(self, rule: TableRule, place: Place) -> SeriesKey:
+        """Return the key of a place."""
+        return SeriesKey(rule.table.encode() + END + place.prefix, place.field)
+
+    def placed(self, key: SeriesKey) -> PlacedSeries:
+        """Return rule and place of a key."""
+        table, _, prefix = key.head.partition(END)
+        return PlacedSeries(self._tables[table], Place(prefix, key.tail))
+
+    def listed(self, key: SeriesKey) -> ListedSeries:
+        """Return the entry of a series in the index. Raise CorruptRow."""
+        return ListedSeries(*self.names_of(key), self.placed(key).place)
+
+    def _names_of(self, key: SeriesKey) -> Names:
+        """Return the names of a key. Raise CorruptRow."""
+        found = self.placed(key)
+        return Names(*found.rule.names(found.place))
+
+
+class TallResolver:
+    """Series texts → keys. Names are stored as they are: a metric is new if the index does not list it."""
+
+    composer = None
+
+    def __init__(self, index: SeriesList, placing: Placing, *, creates_metrics: bool) -> None:
+        self._index = index
+        self._placing = placing
+        self._creates_metrics = creates_metrics
+        self._known: dict[bytes, None] = {}  # metrics that are listed, or admitted
+
+    async def resolve(self, series: Sequence[SeriesText], admission: Admission | None = None) -> ResolvedSeries:
+        """Resolve well-formed series, see `SeriesResolver`."""
+        keys: list[SeriesKey] = []
+        refused: dict[int, BadLine] = {}
+        for at, text in enumerate(series):
+            try:
+                key = self._placing.key_of(text)
+                await self._admit(text.metric, admission)
+            except BadLine as error:
+                key, refused[at] = NO_KEY, error
+            keys.append(key)
+        await self._index.ensure([key for key in keys if key != NO_KEY], self._placing.listed)
+        return ResolvedSeries(SeriesKeys.of(keys), refused)
+
+    async def assign(self, series: SeriesText) -> SeriesKey:
+        """Return the key of a series. Raise BadLine."""
+        return self._placing.key_of(series)
+
+    async def _admit(self, metric: bytes, admission: Admission | None) -> None:
+        """Raise BadLine unless a metric exists, or may be new. Raise StoreError."""
+        if metric in self._known:
+            return
+        name = metric.decode("latin-1")
+        if not (self._creates_metrics and admission is None) and not await self._index.has_metric(name):
+            if not self._creates_metrics:
+                raise BadLine(UNKNOWN_NAME, f"unknown metric: No such name for '{Kind.METRIC.value}': '{name}'")
+            error = admission.admit_name(Kind.METRIC, metric) if admission is not None else None
+            if error is not None:
+                raise error
+        self._known[metric] = None
+        while len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def knows(self, metric: str) -> bool:
+        """Return whether a metric was resolved."""
+        return metric.encode("latin-1", "replace") in self._known
+
+    def forget(self) -> None:
+        """Forget which metrics exist."""
+        self._known.clear()

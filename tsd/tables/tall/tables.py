@@ -1,0 +1,79 @@
+"""The tables of the rules, and a table that lists the series."""
+
+from collections.abc import Mapping, Sequence
+
+from tsd.codec.tall.fields import COLUMN, FAMILY
+from tsd.codec.tall.rules import TableRule
+from tsd.codec.tall.template import RowTime
+from tsd.errors import NoTable
+from tsd.store import Family, Store, Table
+from tsd.store.cassandra.keys import Prefixes
+
+DELETE_CELLS = 10_000  # of one request
+EVENT_PARTITION, DAY_PARTITION = 6, 4  # bytes of times that name a partition on Cassandra
+INDEX_PARTITION = 8  # bytes of a row key of the index that name one
+
+
+def tall_tables(rules: Sequence[TableRule], index: str) -> list[Table]:
+    """Return the tables."""
+    return [Table(name, (Family(FAMILY),)) for name in (*(rule.table for rule in rules), index)]
+
+
+def partition_widths(rules: Sequence[TableRule], table: str) -> Prefixes:
+    """Return the prefixes of row keys that name directories and partitions of a table on Cassandra. A partition has the
+    rows of events of one prefix in 2.8 hours, which are six of the 13 digits of milliseconds, or the days of a year.
+
+    >>> from tsd.codec.tall.rules import parse_rules
+    >>> partition_widths(parse_rules("SENSOR {meter:010}#{day} meter.kwh"), "SENSOR")
+    Prefixes(directory=7, partition=15)
+    """
+    found = [rule.template for rule in rules if rule.table == table]
+    if not found:
+        return Prefixes(0, INDEX_PARTITION)
+    width = found[0].prefix_bytes
+    return Prefixes(width * 2 // 3, width + (EVENT_PARTITION if found[0].time is RowTime.EVENT else DAY_PARTITION))
+
+
+class TallTables:
+    """The tables in a store."""
+
+    def __init__(self, store: Store, rules: Sequence[TableRule], index: str) -> None:
+        self.store = store
+        self.rules = rules
+        self.index = index
+
+    @property
+    def names(self) -> list[str]:
+        """All tables."""
+        return [*(rule.table for rule in self.rules), self.index]
+
+    async def check(self) -> None:
+        """Raise StoreError unless all tables exist."""
+        existing = await self.store.tables()
+        if missing := [name for name in self.names if name not in existing]:
+            raise NoTable(f"there is no table {', '.join(missing)}: `tsd create-tables` creates it")
+
+    async def delete(self, rule: TableRule, cells: Mapping[bytes, Sequence[bytes]], up_to_ms: int | None) -> None:
+        """Delete columns of rows that were written by a time; None: by now. A row that has only columns of tags then is
+        deleted. Raise StoreError."""
+        for row, columns in cells.items():
+            for at in range(0, len(columns), DELETE_CELLS):
+                part = columns[at : at + DELETE_CELLS]
+                await self.store.delete(rule.table, {row: part}, up_to_ms=up_to_ms)
+        labels = {COLUMN + label for label in rule.labels}
+        if not labels:
+            return
+        for row, left in (await self.store.get(rule.table, list(cells))).items():
+            if labels.issuperset(cell.column for cell in left):  # points that come now write these anew, and later
+                newest_ms = max(cell.time_ms for cell in left)
+                await self.store.delete(rule.table, {row: list(labels)}, up_to_ms=newest_ms)
+
+
+def prefix_end(prefix: bytes) -> bytes | None:
+    """Return the first key after all that start with a prefix, None if there is none.
+
+    >>> prefix_end(b"a\\xff"), prefix_end(b"\\xff")
+    (b'b', None)
+    """
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None
