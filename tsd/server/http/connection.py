@@ -391,14 +391,15 @@ class HttpConnection:
             headers += [("Content-Encoding", coding), ("Vary", "Accept-Encoding")]
         if status not in BODILESS:
             headers.append(("Content-Length", str(len(body))))
-        pieces = self._http.send_with_data_passthrough(_response_head(status, headers)) or []
+        head = b"".join(self._http.send_with_data_passthrough(_response_head(status, headers)) or [])
+        pieces: list[bytes] = []
         if body and not self._is_head_request and status not in BODILESS:
             pieces += self._http.send_with_data_passthrough(h11.Data(data=body)) or []
         pieces += self._http.send_with_data_passthrough(h11.EndOfMessage()) or []
         if len(body) < SEND_BYTES:
-            await self._send_bytes(b"".join(pieces))
+            await self._send_bytes(b"".join((head, *pieces)))
         else:
-            for piece in pieces:
+            for piece in (head, *pieces):
                 await self._send_bytes(piece)
 
     async def _send_chunks(
