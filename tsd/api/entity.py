@@ -20,8 +20,6 @@ from tsd.api.entity_answers import (
     ManyRequest,
     choose,
     choose_series,
-    inventory_chunks,
-    many_chunks,
     point_count,
     prefix_stop,
     read_inventory,
@@ -29,9 +27,9 @@ from tsd.api.entity_answers import (
     read_range,
     respond,
     select_series,
-    series_chunks,
     trim,
 )
+from tsd.api.entity_json import inventory_chunks, many_chunks, series_chunks
 from tsd.api.messages import DONE, check_meant_method, object_of, unparsable, words_of_all
 from tsd.codec.metaline import LONGEST_NAME, MOST_KEYS, check_entity
 from tsd.codec.text import encode_name
@@ -43,7 +41,7 @@ from tsd.tables.entities import METADATA_METRIC, POINTS_END_MS, Entities, Entity
 
 CONCURRENT_READS = 4  # rows that are read at a time: their memory counts once they are read
 PAGE_ENTITIES = 200  # with their series, of one call of the store
-PAGE_NEWEST = 500  # with their newest values
+PAGE_NEWEST = 1000  # with their newest values
 PAGE_SHARE = 8  # a page of many entities ends once it takes 1/8 of the memory of queries
 STORED_BYTES = 18  # of a point in the store, with its time
 
@@ -174,8 +172,10 @@ class EntityEndpoint:
         with self._share() as share:
             async with self._reads:
                 kept, next_name = await self._scan(wanted, share)
-            count = sum(point_count(one.entity) for one in kept)
-            return await respond(partial(inventory_chunks, kept, next_name), count, self._engine, share)
+            count = sum(one.size for one in kept) // POINT_BYTES
+            return await respond(
+                partial(inventory_chunks, [one.entity for one in kept], next_name), count, self._engine, share
+            )
 
     async def _scan(self, wanted: InventoryRequest, share: MemoryShare) -> tuple[list[Kept], bytes | None]:
         """Return the chosen entities, and the name that starts the next page (None: there is none)."""

@@ -1,17 +1,13 @@
-"""Parameters of requests for entities, the choice of series and entities, and the JSON of answers."""
+"""Parameters of requests for entities, and the choice of series and entities."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import NamedTuple
 
-import msgspec
-
 from tsd.api.messages import is_true, words_of_all
-from tsd.api.query import LARGE_POINTS, AnswerBody
+from tsd.api.query import AnswerBody
 from tsd.codec.dates import BadDate, duration_ms, parse_date
-from tsd.codec.putline import Tags
 from tsd.codec.text import encode_name
 from tsd.errors import BadLine, Refused
 from tsd.query.engine import QueryEngine
@@ -25,12 +21,9 @@ DEFAULT_ENTITIES = 1000
 DEFAULT_MANY = 100  # entities in an answer with their series
 MOST_PATTERNS = 100
 DEFAULT_START = "1d-ago"
+LARGE_POINTS = 20_000  # of a larger answer, parts are sent while others are encoded
 POINT_BYTES = 250  # of a point while its answer is made: a cell, numbers and JSON
 ENTITY_POINTS = 4  # an entity without its values takes the memory of so many points
-CHUNK_BYTES = 64 << 10
-CACHED_HEADS = 50_000
-
-Points = list[tuple[int, int | float]]
 
 
 class RangeRequest(NamedTuple):
@@ -192,13 +185,15 @@ def point_count(entity: Entity) -> int:
 
 def _matches(metric: bytes, patterns: Sequence[str]) -> bool:
     name = metric.decode("latin-1")
-    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def select_series(found: Entity, wanted: RangeRequest) -> tuple[Entity, int]:
     """Return an entity with its wanted series, and how many `limit` left out. Raise Refused for a series with too many
     points."""
-    matching = [series for series in sorted(found.series) if _matches(series.metric, wanted.metrics)]
+    matching = sorted(found.series)
+    if wanted.metrics:
+        matching = [series for series in matching if _matches(series.metric, wanted.metrics)]
     chosen = matching[: wanted.limit]
     for series in chosen:
         if len(found.series[series]) > MOST_VERSIONS:
@@ -223,7 +218,9 @@ def choose(entities: Sequence[Entity], wanted: InventoryRequest) -> list[Kept]:
 
 
 def _chosen(entity: Entity, wanted: InventoryRequest) -> Kept | None:
-    series = {one: points for one, points in entity.series.items() if points and _matches(one.metric, wanted.metrics)}
+    series = entity.series
+    if wanted.metrics:
+        series = {one: points for one, points in series.items() if _matches(one.metric, wanted.metrics)}
     if wanted.oldest_ms is not None:
         recent = {one: points for one, points in series.items() if points[-1][0] >= wanted.oldest_ms}
         if not wanted.stale:
@@ -245,69 +242,6 @@ def _chosen(entity: Entity, wanted: InventoryRequest) -> Kept | None:
 def trim(kept: list[Kept], wanted: InventoryRequest) -> list[Kept]:
     """Return the first entities in the order of values."""
     return sorted(kept, key=lambda one: (one.order, one.entity.name))[: wanted.limit]
-
-
-def series_chunks(found: Entity, omitted: int) -> Iterator[bytes]:
-    """Yield the JSON of an entity."""
-    encode = msgspec.json.encode
-    head = encode({"entity": found.name.decode("latin-1"), "metadata": found.metadata, "omitted": omitted})
-    yield from _joined(head[:-1] + b',"series":[', _series(found))
-
-
-def many_chunks(entities: Sequence[Entity], next_name: bytes | None) -> Iterator[bytes]:
-    """Yield the JSON of the series of many entities."""
-    encode = msgspec.json.encode
-    head = encode({"next": None if next_name is None else next_name.decode("latin-1")})
-    shown = (
-        b'%b,"series":[%b]}' % (encode({"entity": entity.name.decode("latin-1")})[:-1], b",".join(_series(entity)))
-        for entity in entities
-    )
-    yield from _joined(head[:-1] + b',"entities":[', shown)
-
-
-def _series(found: Entity) -> Iterator[bytes]:
-    """Yield the JSON of each series."""
-    for series, points in found.series.items():
-        dps = {str(time_ms): value for time_ms, value in points}
-        yield b'%b,"dps":%b}' % (_head(*series), msgspec.json.encode(dps))
-
-
-def inventory_chunks(kept: Sequence[Kept], next_name: bytes | None) -> Iterator[bytes]:
-    """Yield the JSON of newest values."""
-    head = msgspec.json.encode({"next": None if next_name is None else next_name.decode("latin-1")})
-    yield from _joined(head[:-1] + b',"entities":[', (_newest(one.entity) for one in kept))
-
-
-def _newest(entity: Entity) -> bytes:
-    """Return the JSON of an entity's newest values."""
-    encode = msgspec.json.encode
-    shown = [
-        b'%b,"timestamp":%d,"value":%b}' % (_head(*series), points[-1][0], encode(points[-1][1]))
-        for series, points in entity.series.items()
-    ]
-    name = encode({"entity": entity.name.decode("latin-1")})
-    return b'%b,"series":[%b]}' % (name[:-1], b",".join(shown))
-
-
-@lru_cache(CACHED_HEADS)
-def _head(metric: bytes, pairs: Tags) -> bytes:
-    """Return the JSON of a series' names, without its end; many entities have the same."""
-    tags = {tagk.decode("latin-1"): tagv.decode("latin-1") for tagk, tagv in pairs}
-    return msgspec.json.encode({"metric": metric.decode("latin-1"), "tags": tags})[:-1]
-
-
-def _joined(head: bytes, shown: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield chunks of an object that ends with a list."""
-    parts, size = [head], len(head)
-    comma = b""
-    for text in shown:
-        parts += (comma, text)
-        comma = b","
-        size += len(text)
-        if size >= CHUNK_BYTES:
-            yield b"".join(parts)
-            parts, size = [], 0
-    yield b"".join(parts) + b"]}"
 
 
 async def respond(

@@ -11,14 +11,8 @@ from typing import NamedTuple
 import click
 import trio
 
-from tsd.api.entity_answers import (
-    Kept,
-    RangeRequest,
-    inventory_chunks,
-    prefix_stop,
-    select_series,
-    series_chunks,
-)
+from tsd.api.entity_answers import RangeRequest, prefix_stop, select_series
+from tsd.api.entity_json import inventory_chunks, series_chunks
 from tsd.cli.context import Access, access, flush_pending
 from tsd.cli.output import Progress
 from tsd.codec.dates import BadDate, duration_ms, parse_date
@@ -71,7 +65,7 @@ def list_entities(loaded: Loaded, prefix: str, silent_for: str | None, as_json: 
 
     found = trio.run(run)
     if as_json:
-        click.echo(b"".join(inventory_chunks([Kept(0, one, 0) for one in found], None)))
+        click.echo(b"".join(inventory_chunks(found, None)))
         return
     rows = [
         [_text(one.name), counted(len(one.series), "series", "series"), _with_age(_newest_ms(one))] for one in found

@@ -474,6 +474,9 @@ class Writer:
             if parts is None:
                 await self._write_unread()
                 continue
+            if not parts:
+                await trio.lowlevel.checkpoint()
+                return no_columns()
             evicted = self._evicted
             columns = await trio.to_thread.run_sync(points_of_series, numbers, parts)
             if evicted == self._evicted:  # else numbers may have been reused during the search

@@ -25,7 +25,7 @@ from tsd.store.rocksdb.block_view import BlockView
 from tsd.store.rocksdb.blocks import BlockCache, BlockFamily, BlockReader
 from tsd.store.rocksdb.keys import decode_long_cell, encode_batch, encode_keys, key_column, row_prefix
 from tsd.store.rocksdb.recovery import SyncedRecord, open_checked
-from tsd.store.rocksdb.versions import VersionView
+from tsd.store.rocksdb.version_reads import VersionView
 from tsd.store.rocksdb.view import View
 
 LEAD_MS = 1000  # lead of the bound: after a crash, timestamps may be this far in the future

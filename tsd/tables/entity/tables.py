@@ -4,7 +4,7 @@ They need a store whose cells keep versions. Every write may be repeated and may
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -16,28 +16,26 @@ from tsd.codec.entity.records import (
     SERIES,
     YEARS_MS,
     EntitySeries,
-    is_metadata,
     join_values,
     metadata_column,
     metadata_time,
     metadata_value,
-    parse_series_column,
     point_value,
     series_column,
     split_values,
 )
-from tsd.codec.points import Bool
 from tsd.errors import WrongTable
 from tsd.store import Family, Table, VersionedCells
 from tsd.store.versions import UNBOUNDED, VersionColumns, VersionPut, Wanted
 from tsd.tables.entities import Entities, Entity, EntityPage, OpenSeriesSource
+from tsd.tables.entity.decode import decode_rows, series_of
 from tsd.tables.entity.encode import encode
 from tsd.tables.entity.newest import CheckName, EntityColumn, NewestValues, any_name
 
 ENTITIES = Table("tsdb-entity", (Family(SERIES, UNBOUNDED), Family(METADATA)))
 NEWEST = Table("tsdb-current", (Family(SERIES),))
 LOOP_CELLS, LOOP_COLUMNS = 10_000, 1000  # that are read in the event loop: about 2 ms
-LOOP_ENTITIES = 20  # whose newest values are taken from memory between two checkpoints
+LOOP_SERIES = 1000  # whose newest values are taken from memory between two checkpoints
 
 
 async def check_tables(cells: VersionedCells) -> None:
@@ -130,7 +128,9 @@ class EntityTables(Entities):
         stored = await self._stored(name, start_ms, end_ms, versions, limit_bytes)
         if stored is None:
             stored = None if opened is None else Entity(name, {}, {})
-        return None if stored is None else await trio.to_thread.run_sync(_with_open, stored, opened, versions)
+        if stored is None or opened is None:
+            return stored
+        return await trio.to_thread.run_sync(_with_open, stored, opened, versions)
 
     async def _stored(
         self, name: bytes, start_ms: int, end_ms: int | None, versions: int | None, limit_bytes: int | None
@@ -203,7 +203,7 @@ class EntityTables(Entities):
         columns = columns.at((times >= start_ms) & (times < (YEARS_MS if end_ms is None else end_ms)))
         if not len(columns.series):
             return {}
-        found = await trio.to_thread.run_sync(lambda: _decoded(encode(columns, places)))
+        found = await trio.to_thread.run_sync(lambda: decode_rows(encode(columns, places)))
         return {entity.name: entity for entity in found}
 
     async def newest(self, start: bytes, stop: bytes | None, *, limit: int) -> EntityPage:
@@ -251,21 +251,28 @@ class EntityTables(Entities):
 
     async def _in_memory(self, names: Sequence[bytes], columns: Collection[bytes] | None = None) -> dict[bytes, Entity]:
         """Return the newest values of entities in memory, those of some columns or of all."""
-        found: dict[bytes, Entity] = {}
-        for at in range(0, len(names), LOOP_ENTITIES):
-            found.update(self._some_in_memory(names[at : at + LOOP_ENTITIES], columns))
-            await trio.lowlevel.checkpoint()
-        return found
-
-    def _some_in_memory(self, names: Sequence[bytes], columns: Collection[bytes] | None) -> dict[bytes, Entity]:
         assert self._newest is not None
-        places = []
+        found: dict[bytes, Entity] = {}
+        places: list[tuple[bytes, Mapping[int, bytes]]] = []
+        seen = 0
         for name in names:
             numbers = self._newest.unstored_of(name)
+            seen += 1 + len(self._newest.of_entity(name))
             if columns is not None:
                 numbers = {number: column for number, column in numbers.items() if column in columns}
             if numbers:
                 places.append((name, numbers))
+            if seen >= LOOP_SERIES:
+                found.update(self._points_in_memory(places))
+                await trio.lowlevel.checkpoint()
+                places, seen = [], 0
+        found.update(self._points_in_memory(places))
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        return found
+
+    def _points_in_memory(self, places: Sequence[tuple[bytes, Mapping[int, bytes]]]) -> dict[bytes, Entity]:
+        """Return the newest values of entities, whose columns by the numbers of their series are given."""
+        assert self._newest is not None
         chosen = [number for _, numbers in places for number in numbers]
         if not chosen:
             return {}
@@ -281,7 +288,7 @@ def _newest_series(
     """Return the next newest points by series. Two numbers may be the same series."""
     found: dict[EntitySeries, list[tuple[int, int | float]]] = {}
     for column in columns.values():
-        pair, series = next(pairs), _series_of(column)
+        pair, series = next(pairs), series_of(column)
         if series not in found or found[series][0][0] <= pair[0]:
             found[series] = [pair]
     return found
@@ -318,50 +325,6 @@ def _later(stored: Entity | None, newer: Entity | None) -> Entity:
 async def _entities(columns: VersionColumns) -> list[Entity]:
     """Return what rows say. Long ones are read in a thread."""
     if len(columns.times_ms) > LOOP_CELLS or len(columns.places) > LOOP_COLUMNS:
-        return await trio.to_thread.run_sync(_decoded, columns)
+        return await trio.to_thread.run_sync(decode_rows, columns)
     await trio.lowlevel.cancel_shielded_checkpoint()
-    return _decoded(columns)
-
-
-def _decoded(columns: VersionColumns) -> list[Entity]:
-    """Return the entities of rows. Raise CorruptRow."""
-    is_text = np.array([is_metadata(column) for _, column in columns.places], np.bool_)
-    counts = np.diff(columns.bounds)
-    texts = np.repeat(is_text, counts)
-    numbers = _numbers(columns, texts)
-    points = list(zip(columns.times_ms.tolist(), numbers, strict=True))
-    bounds, ends = columns.bounds.tolist(), columns.ends
-    found: list[Entity] = []
-    name: bytes | None = None
-    for at, (row, column) in enumerate(columns.places):
-        if row != name:
-            name, metadata, series = row, dict[str, str](), dict[EntitySeries, list[tuple[int, int | float]]]()
-            found.append(Entity(row, metadata, series))
-        if is_text[at]:
-            last = bounds[at + 1] - 1
-            value = columns.values[int(ends[last - 1]) if last else 0 : int(ends[last])]
-            metadata[column.partition(b":")[2].decode("latin-1")] = value.decode("utf-8", "replace")
-        else:
-            series[_series_of(column)] = points[bounds[at] : bounds[at + 1]]
-    return found
-
-
-def _numbers(columns: VersionColumns, texts: Bool) -> list[int | float]:
-    """Return the number of each version, 0 for texts."""
-    if not texts.any():
-        return split_values(columns.ends, columns.values)
-    ends = columns.ends.tolist()
-    starts = [0, *ends]
-    chosen = np.flatnonzero(~texts).tolist()
-    values = b"".join(columns.values[starts[at] : ends[at]] for at in chosen)
-    lengths = np.diff(columns.ends, prepend=0)[~texts]
-    found: list[int | float] = [0] * len(ends)
-    for at, number in zip(chosen, split_values(np.cumsum(lengths), values), strict=True):
-        found[at] = number
-    return found
-
-
-@lru_cache(100_000)
-def _series_of(column: bytes) -> EntitySeries:
-    """Return the series of a column; many entities have the same."""
-    return parse_series_column(column)
+    return decode_rows(columns)
