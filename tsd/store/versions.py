@@ -89,6 +89,67 @@ def rows_of(columns: VersionColumns) -> list[Row]:
     return rows
 
 
+def select(columns: VersionColumns, until_ms: int, versions: int | None) -> VersionColumns:
+    """Return the versions before a time, and of these the newest so many of each column (None: all)."""
+    if versions is None and (not len(columns.times_ms) or int(columns.times_ms.max()) < until_ms):
+        return columns
+    counts = np.diff(columns.bounds)
+    place = np.repeat(np.arange(len(counts)), counts)
+    kept = columns.times_ms < until_ms
+    left = np.bincount(place[kept], minlength=len(counts))
+    if versions is not None:  # those before the time are the first ones of each column
+        kept &= left[place] - (np.arange(len(place)) - columns.bounds[place]) <= versions
+        left = np.minimum(left, versions)
+    lengths = np.diff(columns.ends, prepend=0)
+    values = np.frombuffer(columns.values, np.uint8)[np.repeat(kept, lengths)].tobytes()
+    chosen = np.flatnonzero(left)
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(left[chosen])])
+    places = [columns.places[at] for at in chosen.tolist()]
+    return VersionColumns(places, bounds, columns.times_ms[kept], np.cumsum(lengths[kept]), values)
+
+
+def concatenate(parts: Sequence[VersionColumns]) -> VersionColumns:
+    """Return the columns of several arrays one after another. No place is in two of them."""
+    if len(parts) == 1:
+        return parts[0]
+    bounds, ends, versions, size = [np.zeros(1, np.int64)], [np.zeros(0, np.int64)], 0, 0
+    for part in parts:
+        bounds.append(part.bounds[1:] + versions)
+        ends.append(part.ends + size)
+        versions += len(part.times_ms)
+        size += len(part.values)
+    return VersionColumns(
+        [place for part in parts for place in part.places],
+        np.concatenate(bounds),
+        np.concatenate([np.zeros(0, np.int64), *(part.times_ms for part in parts)]),
+        np.concatenate(ends),
+        b"".join(part.values for part in parts),
+    )
+
+
+def gather(chosen: Sequence[tuple[tuple[bytes, bytes], VersionColumns, int]]) -> VersionColumns:
+    """Return columns of several arrays as one, in the given order. Those of one place follow each other, the oldest
+    first, and become one."""
+    places: list[tuple[bytes, bytes]] = []
+    counts: list[int] = []
+    times: list[Int64] = [np.zeros(0, np.int64)]
+    lengths: list[Int64] = [np.zeros(0, np.int64)]
+    values: list[bytes] = []
+    for place, part, at in chosen:
+        first, last = int(part.bounds[at]), int(part.bounds[at + 1])
+        begin = int(part.ends[first - 1]) if first else 0
+        times.append(part.times_ms[first:last])
+        lengths.append(np.diff(part.ends[first:last], prepend=begin))
+        values.append(part.values[begin : int(part.ends[last - 1]) if last else 0])
+        if places and places[-1] == place:
+            counts[-1] += last - first
+        else:
+            places.append(place)
+            counts.append(last - first)
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
+    return VersionColumns(places, bounds, np.concatenate(times), np.cumsum(np.concatenate(lengths)), b"".join(values))
+
+
 class VersionPage(NamedTuple):
     """A part of a scan in arrays, and the first row of the next part (None after the last part)."""
 

@@ -17,9 +17,9 @@ from thriftpy2.thrift import TClient
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport, TTransportException
 
 from tsd.errors import StoreError, bare
-from tsd.store.cells import Cell, Row
 from tsd.store.hbase.connection import (
     BUFFER_BYTES,
+    FAST,
     PROBE_S,
     TRANSPORTS,
     first_line,
@@ -29,8 +29,9 @@ from tsd.store.hbase.connection import (
 )
 from tsd.store.hbase.gateway import GatewayConnection
 from tsd.store.hbase.pool import Address, NoAnswer
-from tsd.store.hbase.thrift_codec import PROTOCOLS, CheckedProtocol, Socket
-from tsd.store.versions import VersionPut
+from tsd.store.hbase.results import HAS_RESULT_LOOP, ResultReader, Results, read_by_thriftpy
+from tsd.store.hbase.thrift_codec import PROTOCOLS, CheckedProtocol, OtherAnswer, Socket
+from tsd.store.versions import VersionColumns, VersionPage, VersionPut, concatenate
 
 FIRST_ROWS = 32  # first request of a scan, to measure the size of its rows
 PAGE_BYTES = 4 << 20  # of values: approximate size of a page
@@ -113,6 +114,8 @@ class VersionsConnection(GatewayConnection):
             self._transport = TRANSPORTS[transport](self._socket, BUFFER_BYTES)
             self._coded = PROTOCOLS[protocol](self._transport, decode_response=False)
         self._client = TClient(api.THBaseService, self._coded)
+        is_fast = (transport, protocol) == FAST and HAS_RESULT_LOOP
+        self._reader = ResultReader(self._socket.receive_into) if is_fast else None
         try:
             self._transport.open()
         except (OSError, TTransportException, UnicodeError) as exc:  # UnicodeError: an invalid host name
@@ -126,28 +129,21 @@ class VersionsConnection(GatewayConnection):
         descriptor = self._call("getTableDescriptor", table, api.TTableName(qualifier=table.encode()))
         return {family.name: family.maxVersions for family in descriptor.columns}
 
-    def get_versions(
-        self, table: str, rows: Sequence[bytes], selections: Sequence[Selection]
-    ) -> dict[bytes, list[Cell]]:
-        """Return the cells of each row that any of the selections finds, in order."""
+    def get_versions(self, table: str, rows: Sequence[bytes], selections: Sequence[Selection]) -> VersionColumns:
+        """Return the versions of each row that any of the selections finds: row after row, and selection after
+        selection."""
         gets = [
             api.TGet(row=row, columns=_columns(chosen.columns), timeRange=_range(chosen), maxVersions=chosen.versions)
             for row in rows
             for chosen in selections
         ]
-        answer = self._call("getMultiple", table, table.encode(), gets)
-        if len(answer) != len(gets):
-            raise NoAnswer(f"requested {len(gets)} rows, got {len(answer)}")
-        found: dict[bytes, list[Cell]] = {}
-        for get, result in zip(gets, answer, strict=True):
-            if result.columnValues:
-                if result.row != get.row:
-                    raise NoAnswer(f"requested row {get.row.hex()}, got {result.row!r}")
-                found.setdefault(get.row, []).extend(_cells(result))
-        if len(selections) > 1:
-            for cells in found.values():
-                cells.sort(key=attrgetter("column"))
-        return found
+        answer = self._results("getMultiple", table, table=table.encode(), tgets=gets)
+        if len(answer.rows) != len(gets):
+            raise NoAnswer(f"requested {len(gets)} rows, got {len(answer.rows)}")
+        for get, row in zip(gets, answer.rows, strict=True):
+            if row is not None and row != get.row:
+                raise NoAnswer(f"requested row {get.row.hex()}, got {row.hex()}")
+        return answer.columns
 
     def put_versions(self, table: str, cells: Sequence[VersionPut]) -> None:
         """Write versions."""
@@ -167,10 +163,8 @@ class VersionsConnection(GatewayConnection):
         columns = [api.TColumn(*column.split(b":", 1), time_ms) for column, time_ms in places]
         self._call("deleteSingle", table, table.encode(), api.TDelete(row, columns, DELETE_COLUMN))
 
-    def page_versions(
-        self, table: str, start: bytes, stop: bytes | None, limit: int, chosen: Selection
-    ) -> tuple[list[Row], bytes | None]:
-        """Return up to `limit` rows from `start` to before `stop`, and the first row of the next page."""
+    def page_versions(self, table: str, start: bytes, stop: bytes | None, limit: int, chosen: Selection) -> VersionPage:
+        """Return up to `limit` rows from `start` to before `stop`."""
         ranges = {family: api.TTimeRange(since, LATEST) for family, since in chosen.family_since.items()}
         scan = api.TScan(
             startRow=start,
@@ -188,21 +182,38 @@ class VersionsConnection(GatewayConnection):
             with suppress(StoreError):
                 self._call("closeScanner", table, scanner)
 
-    def _read_rows(self, table: str, scanner: int, limit: int) -> tuple[list[Row], bytes | None]:
-        rows: list[Row] = []
-        size = 0
+    def _read_rows(self, table: str, scanner: int, limit: int) -> VersionPage:
+        parts: list[VersionColumns] = []
+        rows = size = 0
         wanted = min(limit, FIRST_ROWS)
         while True:
-            answer = self._call("getScannerRows", table, scanner, wanted)
-            for result in answer:
-                row = Row(result.row, _cells(result))
-                rows.append(row)
-                size += sum(len(cell.value) for cell in row.cells)
-            if len(answer) < wanted:
-                return rows, None
-            if len(rows) >= limit or size >= PAGE_BYTES:
-                return rows, rows[-1].key + b"\0"
-            wanted = min(limit - len(rows), max((PAGE_BYTES - size) * len(rows) // (size + 1), 1))
+            answer = self._results("getScannerRows", table, scannerId=scanner, numRows=wanted)
+            parts.append(answer.columns)
+            rows += len(answer.rows)
+            size += len(answer.columns.values)
+            if len(answer.rows) < wanted:
+                return VersionPage(concatenate(parts), None)
+            if rows >= limit or size >= PAGE_BYTES:
+                last = answer.rows[-1]
+                if last is None:
+                    raise NoAnswer("got a row of a scan without a key")
+                return VersionPage(concatenate(parts), last + b"\0")
+            wanted = min(limit - rows, max((PAGE_BYTES - size) * rows // (size + 1), 1))
+
+    def _results(self, call: str, table: str, /, **arguments: object) -> Results:
+        """Return the answer to a call for rows. `table` is for error messages."""
+        with self._errors(table), translated(self._endpoint, call):
+            self._client._send(call, **arguments)
+            if self._reader is None:
+                return read_by_thriftpy(self._client._recv(call))
+            name, number = self._coded.sent
+            try:
+                return self._reader.read_results(name.encode(), number)
+            except EOFError as exc:
+                raise TTransportException(TTransportException.END_OF_FILE, str(exc)) from exc
+            except OtherAnswer as other:
+                self._socket.returned = other.received
+                return read_by_thriftpy(self._client._recv(call))
 
     def _call(self, call: str, table: str, *arguments: object) -> Any:
         """Return the answer to a call. `table` is for error messages."""
@@ -234,8 +245,3 @@ def _columns(columns: Collection[bytes] | None) -> list[Any] | None:
 def _column_value(cell: VersionPut) -> Any:
     family, _, qualifier = cell.column.partition(b":")
     return api.TColumnValue(family, qualifier, cell.value, cell.time_ms)
-
-
-def _cells(result: Any) -> list[Cell]:
-    """Return the cells of a row."""
-    return [Cell(each.family + b":" + each.qualifier, each.value, each.timestamp) for each in result.columnValues]

@@ -10,7 +10,6 @@ for those of that time.
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar
 
@@ -18,21 +17,36 @@ import trio
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
 from tsd.errors import NoTable
-from tsd.store.cells import Cell, Page, Row, Table
+from tsd.store.cells import Cell, Page, Table
 from tsd.store.hbase.calls import CONCURRENT_PARTS, GatewayCalls
 from tsd.store.hbase.thrift2 import ALL_VERSIONS, LATEST, Selection, VersionsConnection
 from tsd.store.retry import run_bounded
 from tsd.store.rules import check_version
-from tsd.store.versions import ALL, END_MS, UNBOUNDED, CellwiseColumns, VersionPut, Wanted
+from tsd.store.versions import (
+    ALL,
+    END_MS,
+    UNBOUNDED,
+    VersionColumns,
+    VersionPage,
+    VersionPut,
+    Wanted,
+    check_size,
+    columns_of,
+    concatenate,
+    gather,
+    rows_of,
+    select,
+)
 
 T = TypeVar("T")
 
 BATCH_CELLS = 1000  # per putMultiple
 GET_ROWS = 100  # per getMultiple
 RANGE_VERSIONS = 1000  # of a column, that are deleted at once
+NOTHING = columns_of([])
 
 
-class HBaseVersions(CellwiseColumns):
+class HBaseVersions:
     """VersionedCells on gateways."""
 
     def __init__(
@@ -68,34 +82,57 @@ class HBaseVersions(CellwiseColumns):
 
         await self._spread(table, write, parts)
 
+    async def put_columns(self, table: str, columns: VersionColumns) -> None:
+        """See VersionedCells."""
+        await self.put(table, await trio.to_thread.run_sync(columns.puts))
+
     async def get(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> dict[bytes, list[Cell]]:
         """See VersionedCells."""
+        columns = await self.get_columns(table, rows, wanted)
+        return {row.key: row.cells for row in await trio.to_thread.run_sync(rows_of, columns)}
+
+    async def get_columns(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> VersionColumns:
+        """See VersionedCells. What is too much has been read already."""
         selections = _selections(await self._limits(table), wanted)
-        found: dict[bytes, list[Cell]] = {}
-        if not selections:
-            return found
+        keys = [row for row in dict.fromkeys(rows) if 0 < len(row) <= LONGEST_KEY] if selections else []
+        parts = [keys[at : at + GET_ROWS] for at in range(0, len(keys), GET_ROWS)]
+        found: list[VersionColumns] = [NOTHING] * len(parts)
 
-        async def read(part: Sequence[bytes]) -> None:
-            found.update(await self._calls.call(VersionsConnection.get_versions, table, part, selections))
+        async def read(number: int) -> None:
+            found[number] = await self._calls.call(VersionsConnection.get_versions, table, parts[number], selections)
 
-        keys = [row for row in dict.fromkeys(rows) if 0 < len(row) <= LONGEST_KEY]
-        await self._spread(table, read, (keys[at : at + GET_ROWS] for at in range(0, len(keys), GET_ROWS)))
-        return {row: cells for row, all_cells in found.items() if (cells := _within(all_cells, wanted))}
+        await self._spread(table, read, range(len(parts)))
+        columns = concatenate(found)
+        check_size(columns.size, wanted.limit_bytes)
+        if wanted.until_ms >= END_MS and len(selections) < 2:
+            return columns
+        return await trio.to_thread.run_sync(_within, columns, keys, wanted)
 
     async def page(self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL) -> Page:
+        """See VersionedCells."""
+        page = await self.page_columns(table, start, stop, limit=limit, wanted=wanted)
+        return Page(await trio.to_thread.run_sync(rows_of, page.columns), page.next_start)
+
+    async def page_columns(
+        self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL
+    ) -> VersionPage:
         """See VersionedCells. Each page opens, reads and closes a scanner."""
         selections = _selections(await self._limits(table), wanted)
         if not selections or (stop is not None and start >= stop):
-            return Page([], None)
-        read: list[tuple[list[Row], bytes | None]] = []
+            return VersionPage(NOTHING, None)
+        read: list[VersionPage] = []
 
         async def scan(chosen: Selection) -> None:
             call = VersionsConnection.page_versions
             read.append(await self._calls.call(call, table, start, stop, limit, chosen))
 
         await self._spread(table, scan, [_joined(selections)])
-        [(rows, next_start)] = read
-        return Page([Row(row.key, cells) for row in rows if (cells := _within(row.cells, wanted))], next_start)
+        [page] = read
+        check_size(page.columns.size, wanted.limit_bytes)
+        if wanted.until_ms < END_MS:
+            chosen = await trio.to_thread.run_sync(select, page.columns, wanted.until_ms, wanted.versions)
+            page = page._replace(columns=chosen)
+        return page
 
     async def delete(
         self, table: str, row: bytes, columns: Collection[bytes], *, since_ms: int = 0, until_ms: int = END_MS
@@ -112,7 +149,7 @@ class HBaseVersions(CellwiseColumns):
 
         async def remove(chosen: Selection) -> None:
             found = await self._calls.call(VersionsConnection.get_versions, table, [row], [chosen])
-            if times := {cell.column: cell.time_ms for cell in found.get(row, [])}:
+            if times := {column: int(found.times_ms[at]) for at, (_, column) in enumerate(found.places)}:
                 await self._calls.call(VersionsConnection.delete_versions, table, row, times)
 
         await self._spread(table, remove, [Selection(known, 0, until_ms, 1)])
@@ -120,8 +157,11 @@ class HBaseVersions(CellwiseColumns):
     async def _delete_range(self, table: str, row: bytes, chosen: Selection) -> None:
         """Delete versions one by one, until none is left: below one that is gone, HBase may still have an older one
         that its family does not keep."""
-        while found := await self._calls.call(VersionsConnection.get_versions, table, [row], [chosen]):
-            places = [(cell.column, cell.time_ms) for cell in found[row]]
+        while True:
+            found = await self._calls.call(VersionsConnection.get_versions, table, [row], [chosen])
+            if not found.places:
+                return
+            places = [(put.column, put.time_ms) for put in found.puts()]
             await self._calls.call(VersionsConnection.delete_exact, table, row, places)
 
     async def _limits(self, table: str) -> dict[bytes, int]:
@@ -173,11 +213,12 @@ def _family(column: bytes) -> bytes:
     return column.partition(b":")[0]
 
 
-def _within(cells: Sequence[Cell], wanted: Wanted) -> list[Cell]:
-    """Return the wanted cells of a selection's."""
-    if wanted.until_ms >= END_MS:
-        return list(cells)
-    kept = [cell for cell in cells if cell.time_ms < wanted.until_ms]
-    if wanted.versions is None:
-        return kept
-    return [cell for _, of_column in groupby(kept, attrgetter("column")) for cell in list(of_column)[: wanted.versions]]
+def _within(columns: VersionColumns, rows: Sequence[bytes], wanted: Wanted) -> VersionColumns:
+    """Return the wanted versions of selections, in the order of rows and columns."""
+    chosen = select(columns, wanted.until_ms, wanted.versions)
+    number = {row: at for at, row in enumerate(rows)}
+    keys = [(number[row], column) for row, column in chosen.places]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    if order == list(range(len(keys))):
+        return chosen
+    return gather([(chosen.places[at], chosen, at) for at in order])

@@ -6,15 +6,12 @@ without them. Each is a view of the tables whose rows are whole entities under t
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import groupby
-from operator import attrgetter
 from zlib import crc32
 
 import numpy as np
 import trio
 
 from tsd.codec.entity.records import is_metadata
-from tsd.codec.points import Int64
 from tsd.errors import ILLEGAL_ARGUMENT, BadLine
 from tsd.store.cells import Cell, Page, Table
 from tsd.store.retry import run_bounded
@@ -27,8 +24,9 @@ from tsd.store.versions import (
     VersionPut,
     Wanted,
     check_size,
-    columns_of,
+    gather,
     rows_of,
+    select,
 )
 from tsd.tables.entity.tables import ENTITIES
 
@@ -125,30 +123,7 @@ def _merged(parts: Sequence[VersionColumns], next_start: bytes | None, limit: in
         next_start, rows = rows[limit], rows[:limit]
     wanted = set(rows)
     chosen = [(place, part, at) for part in parts for at, place in enumerate(part.places) if place[0] in wanted]
-    return VersionPage(_gathered(sorted(chosen, key=lambda one: one[0])), next_start)
-
-
-def _gathered(chosen: Sequence[tuple[tuple[bytes, bytes], VersionColumns, int]]) -> VersionColumns:
-    """Return columns of several arrays as one, in the given order. Those of one place follow each other, the oldest
-    first, and become one."""
-    places: list[tuple[bytes, bytes]] = []
-    counts: list[int] = []
-    times: list[Int64] = [np.zeros(0, np.int64)]
-    lengths: list[Int64] = [np.zeros(0, np.int64)]
-    values: list[bytes] = []
-    for place, part, at in chosen:
-        first, last = int(part.bounds[at]), int(part.bounds[at + 1])
-        begin = int(part.ends[first - 1]) if first else 0
-        times.append(part.times_ms[first:last])
-        lengths.append(np.diff(part.ends[first:last], prepend=begin))
-        values.append(part.values[begin : int(part.ends[last - 1]) if last else 0])
-        if places and places[-1] == place:
-            counts[-1] += last - first
-        else:
-            places.append(place)
-            counts.append(last - first)
-    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.array(counts, np.int64))])
-    return VersionColumns(places, bounds, np.concatenate(times), np.cumsum(np.concatenate(lengths)), b"".join(values))
+    return VersionPage(gather(sorted(chosen, key=lambda one: one[0])), next_start)
 
 
 class PeriodRows:
@@ -252,13 +227,8 @@ class PeriodRows:
             ((_name_of(row), column), row, part, at) for part in parts for at, (row, column) in enumerate(part.places)
         ]
         chosen.sort(key=lambda one: one[:2])
-        whole = _gathered([(place, part, at) for place, _, part, at in chosen])
-        if versions is None or not len(whole.places) or int(np.diff(whole.bounds).max()) <= versions:
-            return whole
-        return columns_of(
-            (row, [cell for _, same in groupby(cells, attrgetter("column")) for cell in list(same)[:versions]])
-            for row, cells in rows_of(whole)
-        )
+        whole = gather([(place, part, at) for place, _, part, at in chosen])
+        return select(whole, END_MS, versions)
 
     async def page(self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL) -> Page:
         """See VersionedCells."""
@@ -291,7 +261,7 @@ class PeriodRows:
         next_start = ordered[limit]
         count = sum(1 for row, _ in whole.places if row < next_start)
         chosen = [(place, whole, index) for index, place in enumerate(whole.places[:count])]
-        return VersionPage(await trio.to_thread.run_sync(_gathered, chosen), next_start)
+        return VersionPage(await trio.to_thread.run_sync(gather, chosen), next_start)
 
     async def delete(
         self, table: str, row: bytes, columns: Collection[bytes], *, since_ms: int = 0, until_ms: int = END_MS
