@@ -52,6 +52,37 @@ async def test_conditional_write_under_a_future_timestamp_is_an_error(store: Cas
     assert not await store.check_and_put(TABLE.name, ROW, COLUMN, b"new", expected=b"other")
 
 
+async def test_cells_of_one_partition_are_each_created_once(cassandra: RunningCassandra) -> None:
+    keyspace = cassandra.unused_keyspace()
+    stores = [cassandra.store(keyspace) for _ in range(2)]
+    await stores[0].create_tables([TABLE])
+    rows = [b"part%03d" % n for n in range(150)]  # more than a batch
+    await stores[0].put(TABLE.name, [Put(rows[7], COLUMN, b"there"), Put(rows[120], COLUMN, b"")])
+    created: list[tuple[bytes, bytes]] = []
+
+    async def create(store: CassandraStore, value: bytes) -> None:
+        written = await store.create(TABLE.name, [Put(row, COLUMN, value) for row in rows])
+        created.extend((row, value) for row, is_new in zip(rows, written, strict=True) if is_new)
+
+    async with trio.open_nursery() as nursery:
+        for number, value in enumerate((b"a", b"b", b"c")):
+            nursery.start_soon(create, stores[number % 2], value)
+    found = {row: cells[0].value for row, cells in (await stores[1].get(TABLE.name, rows)).items()}
+    for store in stores:
+        await store.aclose()
+    assert len(created) == 149
+    assert found == dict(created) | {rows[7]: b"there"}
+
+
+async def test_a_cell_under_a_later_delete_is_created_or_told(store: CassandraStore) -> None:
+    hidden = Put(b"part1", COLUMN, b"v")
+    await store.put(TABLE.name, [hidden])
+    await store.delete(TABLE.name, {hidden.row: [COLUMN]}, up_to_ms=now_ms() + HOUR_MS)
+    with pytest.raises(StoreError, match=rf"\b{hidden.row.hex()}\b"):
+        await store.create(TABLE.name, [hidden, Put(b"part2", COLUMN, b"v")])
+    assert list(await store.get(TABLE.name, [hidden.row, b"part2"])) == [b"part2"]
+
+
 async def test_increments_of_two_stores_are_all_counted(cassandra: RunningCassandra) -> None:
     keyspace = cassandra.unused_keyspace()
     stores = [cassandra.store(keyspace) for _ in range(2)]

@@ -34,6 +34,9 @@ class TwiceAnswering:
     def submit_batch(self, statement: Statement, rows: Sequence[Parameters], done: Done) -> None:
         self.submit(statement, (), done)
 
+    def submit_conditional(self, statement: Statement, rows: Sequence[Parameters], done: Done) -> None:
+        self.submit(statement, (True,), done)
+
     def submit_raw(self, statement: Statement, parameters: Parameters, partition: bytes | None, done: RawDone) -> None:
         done(NOTHING, None)
         done(NOTHING, StoreError("the connection is lost"))

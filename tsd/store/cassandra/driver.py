@@ -135,11 +135,11 @@ class DriverSession:
 
     def submit_batch(self, statement: PreparedStatement, rows: Sequence[Parameters], done: Done) -> None:
         """See Session."""
-        batch = BatchStatement(BatchType.UNLOGGED)
-        for row in rows:
-            batch.add(statement, row)
-        batch.is_idempotent = True
-        self._submit(batch, None, EXEC_PROFILE_DEFAULT, done)
+        self._submit(_batch(statement, rows), None, EXEC_PROFILE_DEFAULT, done)
+
+    def submit_conditional(self, statement: PreparedStatement, rows: Sequence[Parameters], done: Done) -> None:
+        """See Session."""
+        self._submit(_batch(statement, rows), None, CONDITIONAL, done)
 
     def submit_raw(
         self, statement: PreparedStatement, parameters: Parameters, partition: bytes | None, done: RawDone
@@ -197,6 +197,15 @@ class DriverSession:
     def close(self) -> None:
         """See Session."""
         self._cluster.shutdown()
+
+
+def _batch(statement: PreparedStatement, rows: Sequence[Parameters]) -> BatchStatement:
+    """Return an unlogged batch, which may be sent twice if its statement may."""
+    batch = BatchStatement(BatchType.UNLOGGED)
+    for row in rows:
+        batch.add(statement, row)
+    batch.is_idempotent = statement.is_idempotent
+    return batch
 
 
 def connect(contact: Contact) -> DriverSession:

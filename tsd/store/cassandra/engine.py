@@ -1,8 +1,7 @@
 """The Cassandra engine: cells in tables of its own, ordered by directories of partitions (see keys, directory).
 
 Write timestamps are microseconds of this process's clock, which never fall here; those of conditional writes are of a
-node's clock. A conditional write may be hidden by a later timestamp of a process whose clock is ahead. It is read back,
-and repeated until it shows.
+node's clock (see conditional).
 
 Of two values with the same timestamp Cassandra keeps the larger one. A put with a timestamp of its caller therefore
 reads the cells first, and takes one of the 1,000 microseconds of its millisecond that is later than theirs.
@@ -17,7 +16,7 @@ from typing import TypeVar
 import trio
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
-from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError, bare
+from tsd.errors import NoTable, StoreBusy, StoreError
 from tsd.store import (
     AtomicRewrites,
     Capabilities,
@@ -37,11 +36,12 @@ from tsd.store import (
     WideRows,
 )
 from tsd.store.cassandra import schema
+from tsd.store.cassandra.conditional import ConditionalWrites, WriteClock
 from tsd.store.cassandra.directory import Directory
 from tsd.store.cassandra.keys import Prefixes, Shape, bounds, cassandra_name, parse_comment
 from tsd.store.cassandra.session import Connector, Contact, Parameters, Rows, Session, Value
 from tsd.store.retry import backoff, run_bounded
-from tsd.store.rules import add, bytes_of, check_column, check_row, whole_rows
+from tsd.store.rules import check_column, check_row, whole_rows
 from tsd.store.timing import new_latencies, timed
 
 try:
@@ -66,9 +66,6 @@ MOST_AHEAD = 8  # partitions that a page reads at once
 MS, LAST_US = 1000, 999  # microseconds of a millisecond
 LATEST_MS = (2**63 - 1) // MS - 1
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.1, 2.0, 5  # while Cassandra is overloaded: 3 to 5 s in all
-FIRST_HIDDEN_S, LONGEST_HIDDEN_S, HIDDEN_TRIES = 0.002, 0.5, 12  # until a conditional write shows: 2 to 3 s in all
-MOST_AHEAD_US = 60_000_000  # a clock that is further ahead is wrong, and is not followed
-CONTENDED_TRIES = 50  # of an increment that others overtake
 
 
 class CassandraStore:
@@ -106,13 +103,12 @@ class CassandraStore:
         self._keyspace = keyspace
         self._connector = self.cql = Connector(lambda: connect(contact), in_flight=IN_FLIGHT)
         self._directory = Directory(keyspace, self._connector)
-        self._clock_ms = clock_ms
-        self._last_us = 0
+        self._clock = WriteClock(clock_ms)
         self._widths = widths
         self._shapes: dict[str, Shape] = {}
         self._cql: dict[str, schema.Statements] = {}
-        self._increments = trio.Lock()
         self._count: Counter[str] = Counter()
+        self._conditional = ConditionalWrites(self._connector, self._ask, self._clock, self._count)
 
     # ---- Tables
 
@@ -298,7 +294,7 @@ class CassandraStore:
             raise StoreError(f"write timestamp: got {time_ms} ms, wanted 0 to {LATEST_MS}")
         if not cells:
             return
-        stamp = self._stamp() if time_ms is None else time_ms * MS
+        stamp = self._clock.next() if time_ms is None else time_ms * MS
         latest = {(cell.row, cell.column): cell for cell in cells}  # of several puts to one cell the last one counts
         kept = cells if len(latest) == len(cells) else sorted(latest.values())
         groups = grouped((shape.partition(cell.row), cell) for cell in kept)
@@ -351,7 +347,7 @@ class CassandraStore:
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
         """See Store."""
         shape = await self._checked(table, ((row, column) for row, names in columns.items() for column in names))
-        stamp = self._stamp() if up_to_ms is None else min(up_to_ms, LATEST_MS) * MS + LAST_US
+        stamp = self._clock.next() if up_to_ms is None else min(up_to_ms, LATEST_MS) * MS + LAST_US
         groups = grouped((shape.partition(row), (row, name)) for row, names in columns.items() for name in names)
         cql = self._cql[table]
 
@@ -367,96 +363,21 @@ class CassandraStore:
         """See Store. Raise StoreError if later timestamps hide the write for seconds: the clocks differ too much."""
         shape = await self._checked(table, [(row, column)])
         await self._directory.enter(shape, [shape.partition(row)])
-        return await self._check_and_put(shape, Put(row, column, value), expected or b"")
+        return await self._conditional.replace(shape, self._cql[table], Put(row, column, value), expected or b"")
 
     @timed
     async def create(self, table: str, cells: Sequence[Put]) -> list[bool]:
         """See Store."""
         shape = await self._checked(table, ((cell.row, cell.column) for cell in cells))
         await self._directory.enter(shape, dict.fromkeys(shape.partition(cell.row) for cell in cells))
-        written: dict[bytes, bool] = {}
-
-        async def write(cell: Put) -> None:
-            written[cell.row] = await self._check_and_put(shape, cell, b"")
-
-        await run_bounded(cells, write, limit=CONCURRENT)
-        return [written[cell.row] for cell in cells]
-
-    async def _check_and_put(self, shape: Shape, cell: Put, expected: bytes) -> bool:
-        """Write a cell if its value is `expected` (empty: or if it is absent)."""
-        before: bytes | None = expected or None
-        for wait_s in backoff(FIRST_HIDDEN_S, LONGEST_HIDDEN_S, HIDDEN_TRIES):
-            stored = await self._replace(shape, cell, before)
-            if stored is not before and stored != before:
-                if (stored or b"") != expected:
-                    return False
-                before = stored  # absent and empty are the same to the caller, but not to Cassandra
-                continue
-            if await self._shows(shape, cell, before):
-                self._count["cells_put"] += 1
-                return True
-            await trio.sleep(wait_s)
-        raise self._hidden(shape, cell)
-
-    async def _replace(self, shape: Shape, cell: Put, before: bytes | None) -> bytes | None:
-        """Write a cell if its value is `before` (None: absent). Return the value that it had."""
-        partition = shape.partition(cell.row)
-        rest = cell.row[len(partition) :]
-        cql = self._cql[shape.name].replace
-        try:
-            [(applied, *found)] = await self._connector.ask(
-                cql, (cell.value, partition, rest, cell.column, before), conditional=True
-            )
-        except StoreBusy as exc:
-            raise StoreDown(f"a conditional write may or may not have been executed: {exc}") from bare(exc)
-        if applied:
-            return before
-        value = found[-1] if found else None
-        assert value is None or isinstance(value, bytes)
-        return value
-
-    async def _shows(self, shape: Shape, cell: Put, before: bytes | None) -> bool:
-        """Return whether a conditional write that was applied shows. If it does, follow the node's clock."""
-        partition = shape.partition(cell.row)
-        answer = await self._ask(self._cql[shape.name].stored, (partition, cell.row[len(partition) :], [cell.column]))
-        for _, value, stamp in cells_of(answer):
-            if stamp < self._clock_ms() * MS + MOST_AHEAD_US:
-                self._last_us = max(self._last_us, stamp)
-            return value != before or value == cell.value
-        return before is not None  # deleted by another process meanwhile
-
-    def _hidden(self, shape: Shape, cell: Put) -> StoreError:
-        """Return the error of a write that does not show."""
-        return StoreError(
-            f"table {shape.name}: a write to row {cell.row.hex()} column {cell.column.hex()} is hidden by a write or "
-            "delete with a later timestamp: check the clocks of all daemons and Cassandra nodes"
-        )
+        return await self._conditional.create(shape, self._cql[table], cells)
 
     @timed
     async def increment(self, table: str, row: bytes, column: bytes, by: int) -> int:
         """See Store. The value is read, and replaced if it is still the same."""
         shape = await self._checked(table, [(row, column)])
-        partition = shape.partition(row)
-        await self._directory.enter(shape, [partition])
-        async with self._increments:  # others of this process would only fail
-            answer = await self._ask(self._cql[table].stored, (partition, row[len(partition) :], [column]))
-            before = next((value for _, value, _ in cells_of(answer)), None)
-            hidden = 0
-            waits = list(backoff(FIRST_HIDDEN_S, LONGEST_HIDDEN_S, HIDDEN_TRIES))
-            for _ in range(CONTENDED_TRIES):
-                total = add(before, by)
-                cell = Put(row, column, bytes_of(total))
-                stored = await self._replace(shape, cell, before)
-                if stored != before:
-                    before = stored
-                elif await self._shows(shape, cell, before):
-                    return total
-                elif hidden == len(waits):
-                    raise self._hidden(shape, cell)
-                else:
-                    await trio.sleep(waits[hidden])
-                    hidden += 1
-        raise StoreDown(f"table {table}: others incremented {row.hex()} {CONTENDED_TRIES} times in between")
+        await self._directory.enter(shape, [shape.partition(row)])
+        return await self._conditional.increment(shape, self._cql[table], row, column, by)
 
     @timed
     async def sync(self) -> None:
@@ -470,11 +391,6 @@ class CassandraStore:
     def statistics(self) -> Mapping[str, int]:
         """See Store."""
         return MappingProxyType(dict(self._count))
-
-    def _stamp(self) -> int:
-        """Return a write timestamp in microseconds, later than all before."""
-        self._last_us = max(self._last_us + 1, self._clock_ms() * MS)
-        return self._last_us
 
     async def _ask(self, cql: str, parameters: Parameters) -> Rows:
         """Execute a statement that may be repeated."""

@@ -81,6 +81,10 @@ class Session(Protocol):
         """Execute a prepared statement for each of `rows` as one unlogged batch: atomic in each partition."""
         ...
 
+    def submit_conditional(self, statement: Statement, rows: Sequence[Parameters], done: Done) -> None:
+        """Execute a prepared statement with IF for each of `rows`, which are of one partition: all of them or none."""
+        ...
+
     def submit_raw(self, statement: Statement, parameters: Parameters, partition: bytes | None, done: RawDone) -> None:
         """Execute a prepared statement whose rows are answered as sent. `partition` is the key by which the node is
         chosen, None if the parameters tell it."""
@@ -169,6 +173,14 @@ class Connector:
         statement = self._statements.get(cql) or await self.prepared(cql)
         session = await self.session()
         await self._answer(partial(session.submit_batch, statement, rows))
+
+    async def conditional_batch(self, cql: str, rows: Sequence[Parameters]) -> bool:
+        """Execute a statement with IF for each of `rows`, which are of one partition, if all conditions hold. Return
+        whether they held."""
+        statement = self._statements.get(cql) or await self.prepared(cql, conditional=True)
+        session = await self.session()
+        answer = await self._answer(partial(session.submit_conditional, statement, rows))
+        return bool(answer[0][0])
 
     async def batch_encoded(self, cql: str, rows: Sequence[bytes], partition: bytes | None) -> None:
         """Do the same as `batch` for encoded values, see `Session.submit_encoded`."""
