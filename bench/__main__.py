@@ -136,12 +136,12 @@ def fairness(pairs: int, seconds: int, only: str) -> None:
 
 
 @bench.command()
-@click.option("--pairs", default=3, help="Outages of each kind.")
-@click.option("--rate", default=40_000, help="Lines a second.")
-@click.option("--seconds", default=60, help="Duration of an outage.")
+@click.option("--pairs", default=1, help="Outages of each kind.")
+@click.option("--rate", default=100_000, help="Lines a second.")
+@click.option("--seconds", default=40, help="Duration of an outage.")
 @click.option("--only", default="", help="Only outages with a name that contains this: 'loses'.")
 def outage(pairs: int, rate: int, seconds: int, only: str) -> None:
-    """Memory while HBase is away, and how soon points are stored after its return."""
+    """Memory while HBase is away, and how soon points are stored after its return. Takes six minutes."""
     outage_module.outage(pairs, rate, seconds, only)
 
 

@@ -23,10 +23,10 @@ from bench.telnet import Telnet
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 
 CONNECTIONS = 100
-WARM_S = 45.0  # until memory is level: several windows, and the driver's buffers
+WARM_S = 30.0  # until memory is level: several windows, and the driver's buffers
 LEVEL_S = 10.0
 POLL_S = 0.1
-PATIENCE_S = 600
+PATIENCE_S = 180
 MODES = {
     "refuses connections": ProxyMode.REFUSE,
     "hangs, and answers later": ProxyMode.HOLD,

@@ -56,6 +56,7 @@ LEAST_PACKED = 4096  # points: fewer would not get smaller
 SMALL_SHARE = 16  # a window with 1/16 of the most points is small
 SMALL_INTERVALS = 6  # it stays open for as many intervals while hours are held
 AWAY_S = 3.0  # a store that takes nothing of a window for longer counts as failing
+LEFT_SHARE = 4  # a window that is left to the journal has 1/4 of the most points: it is read again as a whole
 OPEN_BYTES = 2 << 20  # of open points while they are left to the journal; more are dropped, and read again
 RETRY_S = 0.2, 2.0  # the first and the longest pause after an error of the store
 
@@ -314,16 +315,17 @@ class Writer:
         accepting lines while the journal is full or too slow."""
         if self._open_since_s is None and self._rows.points:
             self._open_since_s = self._now_s()
-        if self._rows.points >= self._max_points or self._rows.size > self._memory_limit // 4:  # of long lines
+        is_away = self.trouble is not None or self._store_hangs()
+        if is_away:
+            self._backlog = self._sealed
+        leaves = is_away or self._reads_backlog  # new points to the journal
+        most_points = self._max_points // LEFT_SHARE if leaves else self._max_points
+        if self._rows.points >= most_points or self._rows.size > self._memory_limit // 4:  # of long lines
             self.seal()
             return
         if self._hours.points and self._journal.size >= self._journal.max_bytes:  # it may have been made smaller
             self.seal(hold=False)
             return
-        is_away = self.trouble is not None or self._store_hangs()
-        if is_away:
-            self._backlog = self._sealed
-        leaves = is_away or self._reads_backlog  # new points to the journal
         if leaves and not self._hold_hours and self._rows.size > OPEN_BYTES:
             self._rows.table.mark_seen(self._rows.drop().series, self._uptime_s())
         most = 0 if leaves else self._memory_limit // 2 - self._rows.size - self.held_memory

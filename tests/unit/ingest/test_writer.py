@@ -163,6 +163,26 @@ async def test_open_points_are_dropped_while_the_store_is_away(tmp_path: Path) -
         parts.check_ledger()
 
 
+async def test_windows_left_to_the_journal_are_small(tmp_path: Path) -> None:
+    """They are read again as a whole, next to the points that arrive."""
+    most = 4000  # points of a window
+    async with going(Parts(tmp_path, await make_store(), memory_limit=8 * most * POINT_BYTES)) as parts:
+        await parts.take(*(line(0, 0, f"h{host}") for host in range(100)))
+        assert await parts.writer.flush()
+        parts.store.always = Fault.REFUSED
+        await parts.take(line(1, 1, "h0"))
+        assert not await parts.writer.flush(patient=False)
+        waiting = parts.writer.windows
+        for host in range(100):
+            await parts.take(*(line(offset, offset, f"h{host}") for offset in range(most // 100)))
+            parts.writer.regulate()
+        assert parts.writer.windows == waiting + 4
+        parts.store.always = Fault.NONE
+        assert await parts.writer.flush()
+        assert len(await parts.stored()) == most
+        parts.check_ledger()
+
+
 async def test_open_points_are_dropped_once_the_store_takes_nothing(tmp_path: Path, mock_clock: MockClock) -> None:
     mock_clock.rate = 0.01  # so slow that no pause of the machine counts
     async with going(Parts(tmp_path, await make_store())) as parts:
