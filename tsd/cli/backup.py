@@ -10,10 +10,9 @@ from pathlib import Path
 
 import click
 import trio
-from rich.progress import DownloadColumn, TransferSpeedColumn
 
 from tsd.cli.context import Access, access
-from tsd.cli.output import Bar
+from tsd.cli.output import Bar, byte_columns
 from tsd.config.loader import Config, Loaded, journal_folder, state_folder
 from tsd.config.state_dir import (
     RESTORATION,
@@ -214,7 +213,7 @@ def _check_empty(state: Path, journal: Path) -> None:
 
 def _verify(store: Path, journal: Path) -> tuple[Contents, int]:
     """Read a store and a journal in full. Raise TsdError for damage."""
-    bar = Bar(None, DownloadColumn(), TransferSpeedColumn(), description="read back")
+    bar = Bar(None, byte_columns, description="read back")
     try:
         for contents in read_back(store):
             bar.set(contents.bytes)
@@ -225,7 +224,7 @@ def _verify(store: Path, journal: Path) -> tuple[Contents, int]:
 
 def _show(steps: Iterator[int], total: int, description: str) -> None:
     """Take steps that yield bytes, with a progress bar."""
-    bar = Bar(total, DownloadColumn(), TransferSpeedColumn(), description=description)
+    bar = Bar(total, byte_columns, description=description)
     done = 0
     try:
         for size in steps:

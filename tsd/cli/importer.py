@@ -15,11 +15,10 @@ from typing import BinaryIO, NamedTuple, TypeVar, cast
 
 import click
 import trio
-from rich.progress import DownloadColumn
 
 from tsd.cli.context import Access, access
 from tsd.cli.late_rollups import mark_late
-from tsd.cli.output import Bar, write_above_bar
+from tsd.cli.output import Bar, byte_columns, write_above_bar
 from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, layout, name_rules
@@ -181,7 +180,7 @@ def _read(path: str, max_line: int) -> Iterator[Numbered | Skipped]:
     number = 1
     buffer = LineBuffer(max_line)
     done = 0
-    with _opened(path) as source, _shown(Bar(source.size, DownloadColumn(), description=path)) as bar:
+    with _opened(path) as source, _shown(Bar(source.size, byte_columns, description=path)) as bar:
         for data in chain(
             iter(lambda: source.text.read(READ_BYTES), b""), [b"\n"]
         ):  # the last line may lack its line end

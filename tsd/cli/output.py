@@ -3,35 +3,52 @@
 Row keys with the names of their UIDs, as commands show them.
 """
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 import trio
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
-from rich.text import Text
 
 from tsd.cli.context import Access
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.rowkey import SplitKey
+from tsd.lazy import LazyModule
 from tsd.store import Row
 
+if TYPE_CHECKING:
+    from rich import console as consoles
+    from rich import progress as bars
+    from rich import text as texts
+else:  # most commands show no bar
+    consoles = LazyModule("rich.console")
+    bars = LazyModule("rich.progress")
+    texts = LazyModule("rich.text")
+
 PLAIN_INTERVAL_S = 10.0  # between two plain lines
-STDERR = Console(stderr=True)
+
+
+@cache
+def stderr() -> "consoles.Console":
+    """Standard error, if it is a terminal."""
+    return consoles.Console(stderr=True)
 
 
 class Bar:
     """A progress bar on standard error; nothing if that is no terminal."""
 
-    def __init__(self, total: int | None, *columns: ProgressColumn, description: str = "") -> None:
-        """Show the bar. `total` None: unknown."""
-        self.is_shown = STDERR.is_terminal
-        self._bars = Bars(
-            TextColumn("{task.description}", markup=False), BarColumn(), *columns, TimeElapsedColumn(), console=STDERR,
-            transient=True, redirect_stdout=False, redirect_stderr=False,
+    def __init__(
+        self, total: int | None, columns: "Callable[[], Iterable[bars.ProgressColumn]]", *, description: str = ""
+    ) -> None:
+        """Show the bar. `total` None: unknown. `columns` makes those between the bar and the time."""
+        self.is_shown = sys.stderr.isatty()
+        if not self.is_shown:
+            return
+        self._bars = bars.Progress(
+            bars.TextColumn("{task.description}", markup=False), bars.BarColumn(), *columns(),
+            bars.TimeElapsedColumn(), console=stderr(), transient=True, redirect_stdout=False, redirect_stderr=False,
         )  # fmt: skip
         self._task = self._bars.add_task(description, total=total)
         self.show()
@@ -52,9 +69,17 @@ class Bar:
             self._bars.update(self._task, completed=done)
 
 
+def byte_columns() -> "list[bars.ProgressColumn]":
+    """Columns of a bar that counts bytes: those done, and the speed."""
+    return [bars.DownloadColumn(), bars.TransferSpeedColumn()]
+
+
 def write_above_bar(message: str) -> None:
     """Print a line on standard error, above a bar that is shown."""
-    STDERR.print(Text(message), soft_wrap=True)
+    if sys.stderr.isatty():
+        stderr().print(texts.Text(message), soft_wrap=True)
+    else:
+        click.echo(message, err=True)
 
 
 class Progress:
@@ -67,7 +92,7 @@ class Progress:
         self._total = total
         self._done = 0
         self._last_s = trio.current_time()
-        self._bar = Bar(total, MofNCompleteColumn(), TextColumn(unit))
+        self._bar = Bar(total, lambda: (bars.MofNCompleteColumn(), bars.TextColumn(unit)))
 
     def add(self, count: int) -> None:
         """Add to the count."""

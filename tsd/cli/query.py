@@ -88,7 +88,7 @@ def query(
     if url is not None:
         _query_daemon(loaded, words, url, timeout, form, graph, kind, right, picture)
     elif graph is not None:
-        imported("tsd.cli.query_store:draw_query")(loaded, words, picture, right, graph, kind)
+        imported("tsd.cli.query_picture:draw_query")(loaded, words, picture, right, graph, kind)
     else:
         imported("tsd.cli.query_store:print_query")(loaded, words, form)
 

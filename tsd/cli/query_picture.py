@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -13,8 +14,14 @@ from tsd.cli.query_output import Series
 from tsd.codec.points import Float64, Int64
 from tsd.config.loader import Loaded, state_folder
 from tsd.daemon.settings import now_ms
+from tsd.lazy import LazyModule
 from tsd.query.parse.times import read_time
 from tsd.query.result import Answer
+
+if TYPE_CHECKING:
+    from tsd.cli import query_store as query_store
+else:  # an answer over HTTP needs no store
+    query_store = LazyModule("tsd.cli.query_store")
 
 Line = tuple[str, Int64, Float64, int]  # label, times in ms, values, number of the sub query
 
@@ -49,6 +56,21 @@ def draw_series(
     now = now_ms()
     picture = read_picture(options, read_time(start, now), read_time(end, now) if end else now)
     trio.run(draw, picture, series_lines(found), right, loaded, file, kind)
+
+
+def draw_query(
+    loaded: Loaded, words: Sequence[str], options: Mapping[str, Sequence[str]], right: Sequence[int], file: Path,
+    kind: Kind,
+) -> None:  # fmt: skip
+    """Run a query on the store and draw it to a file. Raise TsdError."""
+    wanted = query_store.read_query(loaded.config, words)
+
+    async def run() -> None:
+        answer = await query_store.find(loaded.config, wanted)
+        picture = read_picture(options, answer.query.start_ms, answer.query.end_ms)
+        await draw(picture, lines_of(answer), right, loaded, file, kind)
+
+    trio.run(run)
 
 
 async def draw(

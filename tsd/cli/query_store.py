@@ -1,21 +1,18 @@
 """Queries of the store of a state folder: `tsd query` without --url."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal, localcontext
-from pathlib import Path
 
 import click
 import trio
 
-from tsd.api.graph.picture import Kind, read_picture
 from tsd.cli.context import access, flush_pending
 from tsd.cli.query_output import in_form
-from tsd.cli.query_picture import draw, lines_of
 from tsd.cli.query_words import NOT_ENOUGH, has_own_form
 from tsd.cli.query_words import read as read_own_form
 from tsd.config.loader import Config, Loaded
-from tsd.daemon.builders import make_engine
+from tsd.daemon.engine import make_engine
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import configured_reader
 from tsd.errors import BadQuery
@@ -32,7 +29,7 @@ _MILLIONTH = Decimal("0.000001")
 
 def print_query(loaded: Loaded, words: Sequence[str], form: str) -> None:
     """Run a query and print it in a form: lines, table, csv or json. Raise TsdError."""
-    wanted = _read(loaded.config, words)
+    wanted = read_query(loaded.config, words)
     if form in ("table", "csv"):
         wanted = replace(wanted, ms_resolution=True)
 
@@ -45,22 +42,8 @@ def print_query(loaded: Loaded, words: Sequence[str], form: str) -> None:
     trio.run(run)
 
 
-def draw_query(
-    loaded: Loaded, words: Sequence[str], options: Mapping[str, Sequence[str]], right: Sequence[int], file: Path,
-    kind: Kind,
-) -> None:  # fmt: skip
-    """Run a query and draw it to a file. Raise TsdError."""
-    wanted = _read(loaded.config, words)
-
-    async def run() -> None:
-        answer = await find(loaded.config, wanted)
-        picture = read_picture(options, answer.query.start_ms, answer.query.end_ms)
-        await draw(picture, lines_of(answer), right, loaded, file, kind)
-
-    trio.run(run)
-
-
-def _read(config: Config, words: Sequence[str]) -> Query:
+def read_query(config: Config, words: Sequence[str]) -> Query:
+    """Return the query of a command line. Raise TsdError."""
     quirks = quirks_for(config.corrected)
     if has_own_form(words):
         found = read_own_form(words)

@@ -10,14 +10,16 @@ import trio
 
 from tsd.api.hot import HotKeys
 from tsd.config.loader import Config
-from tsd.daemon.builders import build_access, build_canary, build_ingest, build_query, build_server
+from tsd.daemon.builders import build_access, build_canary, build_ingest, build_server
 from tsd.daemon.daemon import Daemon
+from tsd.daemon.engine import build_engine
 from tsd.daemon.layouts import BuildTables, TableCallbacks, build_configured_tables
-from tsd.daemon.parts import DaemonControl
+from tsd.daemon.parts import DaemonControl, QueryParts
 from tsd.daemon.routes import ApiParts
 from tsd.daemon.settings import Clock, now_ms
 from tsd.daemon.systemd import watchdog_s
 from tsd.ingest.series import SeriesTable
+from tsd.query.registry import QueryRegistry
 from tsd.store import Store
 from tsd.store.counted import CountedStore
 from tsd.store.key_load import KeyLoad
@@ -61,7 +63,8 @@ def build_daemon(
     tables = build_tables(config, store, now_ms, callbacks)
     hold_hours = config.hold_open_hours and config.join_points and not store.capabilities.shared
     ingest = build_ingest(config, known, tables, load, now_ms, hold_hours=hold_hours)
-    query = build_query(config, tables.reader, ingest.writer.write_metric, load, now_ms, open_points=ingest.writer)
+    engine = build_engine(config, tables.reader, ingest.writer.write_metric, load, now_ms, open_points=ingest.writer)
+    query = QueryParts(engine, QueryRegistry(now_ms, duplicates=config.query_duplicates))
     if tables.entities is not None:
         tables.entities.include_open_points(ingest.writer)
     access = build_access(config, now_ms)

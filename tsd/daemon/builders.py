@@ -7,7 +7,6 @@ import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import trio
 
@@ -17,9 +16,9 @@ from tsd.auth.accounts import warnings
 from tsd.auth.authenticator import Authenticator, anonymous_roles
 from tsd.config.loader import Config, Mode, journal_folder, name_rules, state_folder
 from tsd.config.settings import Charset
-from tsd.daemon.parts import AccessParts, DaemonControl, IngestParts, QueryParts
+from tsd.daemon.parts import AccessParts, DaemonControl, IngestParts
 from tsd.daemon.routes import ApiParts, HttpServer
-from tsd.daemon.settings import Clock, now_ms
+from tsd.daemon.settings import Clock
 from tsd.ingest import series
 from tsd.ingest.canary import METRIC as CANARY_METRIC
 from tsd.ingest.canary import Canary
@@ -35,9 +34,6 @@ from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import SMALL_INTERVALS, Writer
 from tsd.lazy import LazyLogger
-from tsd.query.engine import EngineSettings, Flush, QueryEngine
-from tsd.query.limits import Bounds, Limits, read_overrides
-from tsd.query.registry import QueryRegistry
 from tsd.server.clients import Clients, configured_quotas
 from tsd.server.listener import Listener, ListenerLimits, PartialInputBudget
 from tsd.server.multiplexer import Multiplexer
@@ -47,8 +43,6 @@ from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetSession, Teln
 from tsd.server.tls import Tls
 from tsd.store.scheduling import IngestLoad
 from tsd.tables import Tables
-from tsd.tables.open_points import OpenPointSource
-from tsd.tables.reading import PointReader
 
 log = LazyLogger(__name__)
 
@@ -143,35 +137,6 @@ def build_canary(
     return Canary(ingest.intake, tables.resolver, tables.series_reader, ingest.writer.write_metric, host, name, now_ms)
 
 
-def build_query(
-    config: Config,
-    reader: PointReader,
-    flush: Flush,
-    load: IngestLoad | None,
-    now_ms: Clock,
-    *,
-    cache: bool = True,
-    open_points: OpenPointSource | None = None,
-) -> QueryParts:
-    """Build the query engine. `open_points` has points that the store lacks, and `flush` writes those of a metric.
-    Raises BadConfig."""
-    limits = Limits(
-        Bounds(config.query_bytes, config.query_points),
-        read_overrides(Path(config.query_overrides)) if config.query_overrides else (),
-        size_override=config.query_bytes_override,
-        points_override=config.query_points_override,
-        timeout_ms=config.query_timeout_ms,
-    )
-    settings = EngineSettings(
-        limits,
-        memory_bytes=config.query_memory,
-        max_concurrent=config.max_queries,
-        cache_bytes=config.cache_memory if cache else 0,
-    )
-    engine = QueryEngine(reader, settings=settings, flush=flush, now_ms=now_ms, load=load, open_points=open_points)
-    return QueryParts(engine, QueryRegistry(now_ms, duplicates=config.query_duplicates))
-
-
 def build_access(config: Config, now_ms: Clock) -> AccessParts:
     """Build authentication, TLS and the table of clients. Raises BadConfig."""
     clients = Clients(configured_quotas(config), now_ms, prefix=config.ipv6_prefix)
@@ -248,12 +213,3 @@ def _translation(config: Config, tables: Tables) -> Translation | None:
 def _telnet_commands(control: DaemonControl, *, kairosdb: bool) -> DaemonCommands:
     version = kairosdb_version if kairosdb else partial(version_reply, by_loop=series.HAS_LOOP)
     return DaemonCommands(control.stats, version, control.drop_caches, control.stop)
-
-
-def make_engine(config: Config, reader: PointReader) -> QueryEngine:
-    """Return a query engine for commands: all points are in the store, results are not cached. Raises BadConfig."""
-
-    async def flushed(_: bytes) -> bool:
-        return True
-
-    return build_query(config, reader, flushed, None, now_ms, cache=False).engine

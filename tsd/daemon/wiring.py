@@ -35,10 +35,7 @@ from tsd.errors import BadConfig, NoTable
 from tsd.lazy import LazyModule
 from tsd.query.model import AGGREGATORS
 from tsd.store import Family, Store, Table, VersionedCells
-from tsd.store.cassandra.keys import Prefixes
 from tsd.store.scheduling import IngestLoad
-from tsd.tables.entity.rows import keyed
-from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityTables
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.resolver import AutoCreate
 from tsd.tables.opentsdb.series_index import SeriesIndex
@@ -50,19 +47,25 @@ if TYPE_CHECKING:
     from tsd.store.bigtable import engine as bigtable
     from tsd.store.bigtable import session as bigtable_session
     from tsd.store.cassandra import engine as cassandra
+    from tsd.store.cassandra import keys as cassandra_keys
     from tsd.store.cassandra import session as cassandra_session
     from tsd.store.hbase import engine as hbase
     from tsd.store.rocksdb import engine as rocksdb
+    from tsd.tables.entity import rows as entity_rows
+    from tsd.tables.entity import tables as entity_tables
     from tsd.tables.heroic import layout as heroic
     from tsd.tables.kairosdb import layout as kairosdb
     from tsd.tables.tall import layout as tall
-else:  # a command uses one engine; the drivers of the others take a tenth of a second to import
+else:  # a command uses one engine and seldom entities; the others' drivers take a tenth of a second to import
     bigtable = LazyModule("tsd.store.bigtable.engine")
     bigtable_session = LazyModule("tsd.store.bigtable.session")
     cassandra = LazyModule("tsd.store.cassandra.engine")
+    cassandra_keys = LazyModule("tsd.store.cassandra.keys")
     cassandra_session = LazyModule("tsd.store.cassandra.session")
     hbase = LazyModule("tsd.store.hbase.engine")
     rocksdb = LazyModule("tsd.store.rocksdb.engine")
+    entity_rows = LazyModule("tsd.tables.entity.rows")
+    entity_tables = LazyModule("tsd.tables.entity.tables")
     heroic = LazyModule("tsd.tables.heroic.layout")
     kairosdb = LazyModule("tsd.tables.kairosdb.layout")
     tall = LazyModule("tsd.tables.tall.layout")
@@ -167,7 +170,7 @@ async def opened_store(
         if config.backend is Backend.EMBEDDED:
             await store.create_tables(tables(config))
             if config.entity:
-                await EntityTables(versioned_cells(config, store)).create()
+                await entity_tables.EntityTables(versioned_cells(config, store)).create()
         if may_lack_writes and config.has_opentsdb_tables:
             await SeriesIndex(store, config.series_table, layout(config)).outdate()
         yield store
@@ -248,7 +251,7 @@ async def check_entities(config: Config) -> None:
     if has_local_store(config):
         return
     async with opened_store(config) as store:
-        await EntityTables(versioned_cells(config, store)).check()
+        await entity_tables.EntityTables(versioned_cells(config, store)).check()
 
 
 def cassandra_store(config: Config) -> "cassandra.CassandraStore":
@@ -273,7 +276,7 @@ def cassandra_contact(config: Config) -> "cassandra_session.Contact":
     )
 
 
-def cassandra_widths(config: Config, table: str) -> Prefixes:
+def cassandra_widths(config: Config, table: str) -> "cassandra_keys.Prefixes":
     """Return the prefixes of row keys that name directories and partitions of a table on Cassandra.
 
     A partition has the rows of one metric and salt in 18 hours (two of the four bytes of a base time). In other tables
@@ -283,8 +286,8 @@ def cassandra_widths(config: Config, table: str) -> Prefixes:
         return tall.partition_widths(config.tall_tables(), table)
     metric = config.width_metric
     if table == config.data_table or table in rollup_tables(config):
-        return Prefixes(config.salt_width + metric, config.salt_width + metric + 2)
-    return Prefixes(0, metric if table in (config.meta_table, config.series_table) else 2)
+        return cassandra_keys.Prefixes(config.salt_width + metric, config.salt_width + metric + 2)
+    return cassandra_keys.Prefixes(0, metric if table in (config.meta_table, config.series_table) else 2)
 
 
 def default_compression(config: Config) -> str:
@@ -379,7 +382,7 @@ def versioned_cells(config: Config, store: Store) -> VersionedCells:
             "wanted an engine whose cells keep versions: embedded, bigtable, or hbase with tsd.storage.hbase.thrift2"
         )
         raise BadConfig([f"tsd.entity.enabled: got tsd.storage.backend = {config.backend.value}, {wanted}"])
-    return keyed(store.versioned_cells, config.entity_period_s * 1000, config.entity_salt)
+    return entity_rows.keyed(store.versioned_cells, config.entity_period_s * 1000, config.entity_salt)
 
 
 async def create_tables(config: Config, store: Store, compression: str) -> dict[str, bool]:
@@ -397,5 +400,5 @@ async def _create_entities(config: Config, store: Store) -> dict[str, bool]:
     """Create the tables of entities, if they are configured."""
     if not config.entity:
         return {}
-    made = await EntityTables(versioned_cells(config, store)).create()
-    return {table.name: table.name in made for table in (ENTITIES, NEWEST)}
+    made = await entity_tables.EntityTables(versioned_cells(config, store)).create()
+    return {table.name: table.name in made for table in (entity_tables.ENTITIES, entity_tables.NEWEST)}

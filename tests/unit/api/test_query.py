@@ -19,7 +19,7 @@ from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rowkey import after
 from tsd.config.loader import Config
-from tsd.daemon.builders import build_query
+from tsd.daemon.engine import build_engine
 from tsd.daemon.wiring import configured_reader, make_uids, tables
 from tsd.query.engine import Flush, QueryEngine
 from tsd.query.registry import QueryRegistry
@@ -167,7 +167,7 @@ async def engine_that_waits(flush: Flush) -> QueryEngine:
     await store.create_tables(tables(Config()))
     uids = make_uids(Config(), store)
     await uids.find_or_assign(Kind.METRIC, [b"a.b"])
-    return build_query(Config(), configured_reader(Config(), store, uids), flush, None, lambda: 1, cache=False).engine
+    return build_engine(Config(), configured_reader(Config(), store, uids), flush, None, lambda: 1, cache=False)
 
 
 async def test_outcomes_are_counted(daemon: Running) -> None:

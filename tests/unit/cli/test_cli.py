@@ -46,6 +46,19 @@ def test_commands_that_need_no_store_import_no_engine(words: str, tmp_path: Path
     assert done.stdout.endswith("set()\n"), done.stderr
 
 
+SERVING = {"tsd.server", "tsd.daemon.routes", "tsd.api.query", "cryptography", "prometheus_client", "rich", "structlog"}
+RARE = {"tsd.tables.entity.layout", "tsd.store.hbase", "tsd.store.cassandra.keys", "tsd.api.graph.picture"}
+
+
+@pytest.mark.parametrize("words", ["query 1h-ago sum:sys.cpu", "uid grep metrics .", "fsck", "scan 1h-ago sum sys.cpu"])
+def test_commands_on_local_store_import_no_server(words: str, tmp_path: Path) -> None:
+    report = f"import atexit; atexit.register(lambda: print({SERVING | RARE!r} & set(sys.modules))); main()"
+    folder = ["--set", f"tsd.storage.path={tmp_path}"]
+    run(*folder, "mkmetric", "sys.cpu")
+    done = run(*folder, *words.split(), program=report)
+    assert done.stdout.endswith("set()\n"), done.stderr
+
+
 HELPS = """
 import click, sys
 from tsd.cli import COMMANDS, find_command
