@@ -38,6 +38,7 @@ class Figures(NamedTuple):
     """Results of one outage."""
 
     before_mib: float  # median
+    before_peak_mib: float  # most, while windows are written
     away_mib: float  # most, during the outage
     after_mib: float  # most, until the points of the outage are stored
     stored_s: float  # from the return until points are stored
@@ -59,12 +60,13 @@ def outage(pairs: int, rate: int, seconds: float, only: str = "") -> None:
                 home = Path(folder) / f"{number}-{at}"
                 found.setdefault(name, []).append(_measure(base, home, mode, rate, seconds))
                 print(f"bench: {name}: {found[name][-1]}", file=sys.stderr)
-    head = ["HBase", "MiB before", "away ÷ before", "afterwards ÷ before"]
+    head = ["HBase", "MiB before", "peak before ÷ before", "away ÷ before", "afterwards ÷ before"]
     head += ["s until points are stored", "s until all are", "lines/s"]
     rows = [
         [
             name,
             spread([f.before_mib for f in some], 0),
+            spread([f.before_peak_mib / f.before_mib for f in some]),
             spread([f.away_mib / f.before_mib for f in some]),
             spread([f.after_mib / f.before_mib for f in some]),
             spread([f.stored_s for f in some], 1),
@@ -103,7 +105,7 @@ def _measure(base: Hbase, home: Path, mode: ProxyMode, rate: int, seconds: float
 
             _until(has_all)
             caught_up_s = time.monotonic() - back
-    return Figures(statistics.median(before), max(during), max(after), stored_s, caught_up_s, rate_seen)
+    return Figures(statistics.median(before), max(before), max(during), max(after), stored_s, caught_up_s, rate_seen)
 
 
 def _agents(daemon: Daemon, rate: int) -> "_Agents":

@@ -4,9 +4,8 @@ from collections.abc import Iterable
 
 from tsd.cli.context import Access
 from tsd.config.loader import Config, state_folder
-from tsd.daemon.layouts import ROLLUPS_FILE
 from tsd.errors import TsdError
-from tsd.tables.opentsdb.rollup_progress import LateDay, RollupProgress
+from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, LateDay, RollupProgress
 
 
 async def mark_late(config: Config, opened: Access, days: Iterable[LateDay], *, deleted: bool = False) -> None:

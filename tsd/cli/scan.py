@@ -9,13 +9,12 @@ import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 import trio
 
 from tsd.cli.context import Access, access, flush_pending
-from tsd.cli.entity_points import delete_hours
 from tsd.cli.late_rollups import mark_late
 from tsd.cli.output import NamedKey, named
 from tsd.cli.scan_heroic import print_rows as print_heroic_rows
@@ -32,11 +31,17 @@ from tsd.codec.text import FLOAT, counted, encode_name, show_signed
 from tsd.config.loader import Config, Loaded, layout
 from tsd.daemon.settings import now_ms
 from tsd.errors import BadLine, CorruptRow, NoSuchName, TsdError
+from tsd.lazy import LazyModule
 from tsd.store import Row, Store
 from tsd.store import scan as scan_store
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.rollup_progress import days_of
 from tsd.tables.opentsdb.uids import Uids
+
+if TYPE_CHECKING:
+    from tsd.cli import entity_points as entity_points
+else:  # only to delete
+    entity_points = LazyModule("tsd.cli.entity_points")
 
 _END = re.compile(r".*[:/-].*|\d+(ms)?|now")
 
@@ -192,7 +197,7 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_
                     corrupt += done.corrupt
                     if delete:
                         sys.stdout.flush()  # if this fails, for example on a full disk, nothing is deleted
-                        await delete_hours(config, opened, done.names)
+                        await entity_points.delete_hours(config, opened, done.names)
                         days = days_of(layout(config), [row.key for row in done.printed])
                         await mark_late(config, opened, days, deleted=True)
                         await remove_rows(opened.store, config.data_table, done.printed, read_ms=read_ms)

@@ -40,7 +40,7 @@ from tsd.tables.opentsdb.compaction.scheduler import CompactionRate, CompactionS
 from tsd.tables.opentsdb.resolver import UidResolver
 from tsd.tables.opentsdb.retention_task import RetentionTask
 from tsd.tables.opentsdb.rollup_builder import BuildRules, RollupBuilder
-from tsd.tables.opentsdb.rollup_progress import RollupProgress
+from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, RollupProgress
 from tsd.tables.opentsdb.rollup_sums import intervals_to_build
 from tsd.tables.opentsdb.rollup_task import DAEMON_PAUSE_RATIO, OnPoints, RollupTask, log_unread_rollups
 from tsd.tables.opentsdb.series_recorder import make_recorder
@@ -58,7 +58,6 @@ else:  # a command uses one layout
 
 COMPACTION_QUEUE_ROWS = 500_000  # waiting for compaction; `tsd compact` finds other rows
 COMPACTION_ROUND_ROWS = 10_000  # most rows of one round
-ROLLUPS_FILE = "rollup-progress.json"  # in the state folder: the progress of the daemon's rollups
 
 
 class TableCallbacks(NamedTuple):

@@ -50,7 +50,9 @@ SERVING = {"tsd.server", "tsd.daemon.routes", "tsd.api.query", "cryptography", "
 RARE = {"tsd.tables.entity.layout", "tsd.store.hbase", "tsd.store.cassandra.keys", "tsd.api.graph.picture"}
 
 
-@pytest.mark.parametrize("words", ["query 1h-ago sum:sys.cpu", "uid grep metrics .", "fsck", "scan 1h-ago sum sys.cpu"])
+@pytest.mark.parametrize(
+    "words", ["query 1h-ago sum:sys.cpu", "uid grep metrics .", "fsck --full-scan", "scan 1h-ago sum sys.cpu"]
+)
 def test_commands_on_local_store_import_no_server(words: str, tmp_path: Path) -> None:
     report = f"import atexit; atexit.register(lambda: print({SERVING | RARE!r} & set(sys.modules))); main()"
     folder = ["--set", f"tsd.storage.path={tmp_path}"]

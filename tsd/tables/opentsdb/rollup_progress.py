@@ -17,6 +17,7 @@ from tsd.tables.opentsdb.rollup_builder import START, BuildPosition, BuildRange
 from tsd.tables.opentsdb.rollup_sums import DAY_S
 
 MOST_LATE_DAYS = 10_000  # days of metrics; beyond it all tables are built again from the first of them
+ROLLUPS_FILE = "rollup-progress.json"  # in the state folder: the progress of the daemon's rollups
 
 
 class LateDay(NamedTuple):
