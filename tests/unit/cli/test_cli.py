@@ -47,7 +47,7 @@ def test_commands_that_need_no_store_import_no_engine(words: str, tmp_path: Path
 
 
 SERVING = {"tsd.server", "tsd.daemon.routes", "tsd.api.query", "cryptography", "prometheus_client", "rich", "structlog"}
-RARE = {"tsd.tables.entity.layout", "tsd.store.hbase", "tsd.store.cassandra.keys", "tsd.api.graph.picture"}
+RARE = {"tsd.tables.entity.layout", "tsd.store.hbase", "tsd.api.graph.picture"}
 
 
 @pytest.mark.parametrize(

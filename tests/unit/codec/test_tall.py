@@ -12,14 +12,13 @@ from tsd.codec.putline import LAST_BASE_MS
 from tsd.codec.tall.fields import (
     day_column,
     encode_field,
-    number_texts,
     parse_day_column,
     parse_field,
-    parse_numbers,
 )
 from tsd.codec.tall.rules import Place, parse_rules, rule_of
 from tsd.codec.tall.template import parse_template
 from tsd.codec.tall.times import DAY_MS, clock_text, day_text, event_text, parse_clock, parse_day, parse_event
+from tsd.codec.tall.values import number_texts, parse_numbers
 from tsd.errors import CorruptRow
 
 GUIDE = (

@@ -6,10 +6,11 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from tsd.codec.points import NO_POINTS, Points
-from tsd.codec.tall.fields import COLUMN, parse_day_column, parse_numbers
+from tsd.codec.tall.fields import COLUMN, parse_day_column
 from tsd.codec.tall.rules import TableRule
 from tsd.codec.tall.template import RowTime
 from tsd.codec.tall.times import DAY_MS
+from tsd.codec.tall.values import parse_numbers
 from tsd.errors import CorruptRow
 from tsd.store import Cell, Row
 from tsd.store.retry import run_bounded

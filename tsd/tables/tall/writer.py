@@ -10,10 +10,11 @@ import numpy as np
 import trio
 
 from tsd.codec.points import Bool, Columns, Int64
-from tsd.codec.tall.fields import COLUMN, day_column, number_texts
+from tsd.codec.tall.fields import COLUMN, day_column
 from tsd.codec.tall.rules import TableRule
 from tsd.codec.tall.template import RowTime
 from tsd.codec.tall.times import DAY_MS
+from tsd.codec.tall.values import number_texts
 from tsd.codec.text import FLOAT, LENGTH
 from tsd.store import Put
 from tsd.tables.tall.index import SeriesList
