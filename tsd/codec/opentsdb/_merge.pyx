@@ -3,7 +3,7 @@
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t
-from libc.stdlib cimport free, malloc, qsort
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from tsd.codec.opentsdb.cell import MS_MARK, VALUE_SIZES
@@ -21,9 +21,50 @@ cdef struct Entry:
     const uint8_t* value
 
 
-cdef int compared(const void* left, const void* right) noexcept nogil:
-    cdef uint32_t first = (<const Entry*> left).moment, second = (<const Entry*> right).moment
-    return (first > second) - (first < second)
+cdef Py_ssize_t run_end(const Entry* entries, Py_ssize_t start, Py_ssize_t count) noexcept nogil:
+    """Return the end of the ascending run that begins at `start`."""
+    cdef Py_ssize_t at = start + 1
+    while at < count and entries[at - 1].moment < entries[at].moment:
+        at += 1
+    return at if at < count else count
+
+
+cdef bint merge_two(const Entry* left, const Entry* right, Py_ssize_t first, Py_ssize_t second, Entry* to) noexcept nogil:
+    """Merge `first` and `second` entries, which ascend, into `to`. Return False if two have equal times."""
+    cdef const Entry* left_end = left + first
+    cdef const Entry* right_end = right + second
+    while left < left_end and right < right_end:
+        if left.moment == right.moment:
+            return False
+        if left.moment < right.moment:
+            to[0] = left[0]
+            left += 1
+        else:
+            to[0] = right[0]
+            right += 1
+        to += 1
+    if left < left_end:
+        memcpy(to, left, (left_end - left) * sizeof(Entry))
+    else:
+        memcpy(to, right, (right_end - right) * sizeof(Entry))
+    return True
+
+
+cdef Entry* merged_runs(Entry* entries, Entry* spare, Py_ssize_t count) noexcept nogil:
+    """Sort entries by merging their runs in pairs: cells ascend, so there are few. Return the array with the result,
+    which is one of the two; NULL if two entries have equal times."""
+    cdef Py_ssize_t start, middle, end
+    cdef Entry* before
+    while run_end(entries, 0, count) < count:
+        start = 0
+        while start < count:
+            middle = run_end(entries, start, count)
+            end = run_end(entries, middle, count) if middle < count else count
+            if not merge_two(entries + start, entries + middle, middle - start, end - middle, spare + start):
+                return NULL
+            start = end
+        before, entries, spare = entries, spare, entries
+    return entries
 
 
 cdef Py_ssize_t width_of(list cells) except -1:
@@ -91,12 +132,13 @@ def join_cells(list cells not None):
     cdef bytes qualifier, value
     cdef bint ascends = True
     cdef Entry* entries
+    cdef Entry* ordered
     if width == 0:
         return None
     for cell in cells:
         qualifier = cell[0]
         count += PyBytes_GET_SIZE(qualifier) // width
-    entries = <Entry*> malloc(count * sizeof(Entry))
+    entries = <Entry*> malloc(2 * count * sizeof(Entry))  # the second half is for sorting
     if entries == NULL:
         raise MemoryError
     try:
@@ -108,11 +150,11 @@ def join_cells(list cells not None):
         for at in range(count):
             size += entries[at].size
             ascends &= at == 0 or entries[at - 1].moment < entries[at].moment
+        ordered = entries
         if not ascends:
-            qsort(entries, count, sizeof(Entry), compared)
-            for at in range(1, count):
-                if entries[at - 1].moment == entries[at].moment:
-                    return None
-        return join_entries(entries, count, width, size)
+            ordered = merged_runs(entries, entries + count, count)
+            if ordered == NULL:
+                return None
+        return join_entries(ordered, count, width, size)
     finally:
         free(entries)
