@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import trio
 
+from tsd.cli.options import imported
 from tsd.config import log
 from tsd.config.loader import Given
-from tsd.daemon import lifecycle
 from tsd.daemon.settings import load_config
 
 BOOT_S = 100_000.0  # a machine's uptime, so that no time is below 0
@@ -73,10 +73,11 @@ def words_of(timeline: Timeline, settings: Mapping[str, str]) -> list[str]:
 def main() -> None:
     """Run the daemon until SIGTERM."""
     timeline = Timeline(*map(float, sys.argv[1:4]))
+    serve = imported("tsd.daemon.lifecycle:serve")  # as `tsd serve` does
     settings = load_config(None, [Given("benchmark", *word.split("=", 1)) for word in sys.argv[4:]])
     vars(time).update(time=timeline.now_s, time_ns=lambda: int(timeline.now_s() * 1e9))
     log.configure(settings.config.log_level, settings.config.log_format, time.monotonic)
-    trio.run(lifecycle.serve, settings, trio.Event(), _tune_collector, clock=ScaledClock(timeline))
+    trio.run(serve, settings, trio.Event(), _tune_collector, clock=ScaledClock(timeline))
 
 
 def _tune_collector(*_: object) -> None:
