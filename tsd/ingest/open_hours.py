@@ -17,6 +17,7 @@ from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.packed_points import PackedPoints, Place, pack
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.windows import PendingSegment, Window
+from tsd.tables.reading import ScanRange
 
 HOUR_S = 3600
 LATE_S = 120  # after the end of an hour: points that arrive until then still belong to it
@@ -165,6 +166,17 @@ def split(columns: Columns, now_s: int, excluded: Sequence[Bool] = ()) -> Split:
             held[hour * HOUR_S] = columns.at(chosen)
             due &= ~chosen
     return Split(columns.at(due) if held else columns, held)
+
+
+def has_hours_of(part: Columns, span: ScanRange | None) -> bool:
+    """Return whether points may be of the hours of a span; None: of any."""
+    if span is None or not len(part.instants):
+        return span is None
+    for instant in (part.instants[0], part.instants[-1]):  # most queries are about the hours of most points
+        if span.start_s <= int(instant) // (2000 * HOUR_S) * HOUR_S < span.stop_s:
+            return True
+    low, high = int(part.instants.min()), int(part.instants.max())
+    return low // (2000 * HOUR_S) * HOUR_S < span.stop_s and high // (2000 * HOUR_S) * HOUR_S >= span.start_s
 
 
 def pack_parts(parts: Sequence[Columns], table: SeriesTable) -> PackedPoints:

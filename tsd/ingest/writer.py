@@ -27,6 +27,7 @@ from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.open_hours import (
     OpenHour,
     OpenHours,
+    has_hours_of,
     pack_parts,
     points_between,
     points_of,
@@ -41,6 +42,7 @@ from tsd.ingest.window_reader import WindowReader, as_store_error
 from tsd.ingest.windows import PendingSegment, Window, WindowMemory, Written
 from tsd.lazy import LazyLogger
 from tsd.tables.open_points import ChooseSeries, OpenPoints
+from tsd.tables.reading import ScanRange
 from tsd.tables.writing import PointWriter, SeriesResolver
 
 log = LazyLogger(__name__)
@@ -434,13 +436,17 @@ class Writer:
                 self.seal()
             return await self._wait_written(min(wanted, self._sealed), patient=False)
 
-    async def open_points(self, metric: bytes, choose: ChooseSeries | None = None) -> OpenPoints | None:
+    async def open_points(
+        self, metric: bytes, choose: ChooseSeries | None = None, span: ScanRange | None = None
+    ) -> OpenPoints | None:
         """Return the points of a metric that are not stored, see `OpenPointSource`."""
         table = self._rows.table
+        if self._parts_with(metric, span) == []:  # as for most hours that are over
+            return OpenPoints(no_columns(), table.keys(np.empty(0, np.int32)))
         while True:
             evicted = self._evicted
             wanted = await self._chosen(metric, choose)
-            parts = self._parts_with(metric)
+            parts = self._parts_with(metric, span)
             if parts is None:
                 return None
             if wanted is None:
@@ -491,9 +497,9 @@ class Writer:
             reason = self.trouble or self._journal.trouble
             raise StoreDown(f"points that only the journal has cannot be written to the store now: {reason}")
 
-    def _parts_with(self, metric: bytes | None) -> list[Columns | PackedPoints] | None:
-        """Return all points that are not stored, those of one hour in order of arrival. None: some are only in the
-        journal, or a metric has rollups or histograms."""
+    def _parts_with(self, metric: bytes | None, span: ScanRange | None = None) -> list[Columns | PackedPoints] | None:
+        """Return all points that are not stored, those of one hour in order of arrival; with a `span` without parts
+        that have no points of its hours. None: some are only in the journal, or a metric has rollups or histograms."""
         if not self._rows.complete or (metric is not None and self._rows.has_summaries(metric)):
             return None
         parts: list[Columns | PackedPoints] = []
@@ -502,10 +508,11 @@ class Writer:
                 return None
             if metric is not None and window.summaries is not None and metric in window.summaries.metrics:
                 return None
-            parts += [*window.packed, *window.parts]
+            parts += [*window.packed, *(part for part in window.parts if has_hours_of(part, span))]
         for hour in self._hours:
-            parts += [*hour.packed, *hour.parts]
-        return parts + self._rows.peek()
+            if span is None or span.start_s <= hour.base_s < span.stop_s:
+                parts += [*hour.packed, *hour.parts]
+        return parts + [part for part in self._rows.peek() if has_hours_of(part, span)]
 
     def _has_metric(self, window: Window, metric: bytes) -> bool:
         """Return whether a window may have points of a metric, or gave some to open hours. Series of a released hour

@@ -264,7 +264,7 @@ class QueryEngine:
         is_mergeable = not (query.delete or selection.reads_beyond or selection.reads_hours_in_parts)
         if source is not None and is_mergeable:
             for is_last in (False, True):
-                points = await source.open_points(metric, selection.find_known)
+                points = await source.open_points(metric, selection.find_known, plan.scan)
                 hours = points.hours(plan.scan) if points is not None else ()
                 if points is not None and not hours:
                     return plan

@@ -73,9 +73,11 @@ ChooseSeries = Callable[[KnownSeries], Awaitable[Places | None]]  # see `Selecti
 class OpenPointSource(Protocol):
     """Accepted points that the store lacks."""
 
-    async def open_points(self, metric: bytes, choose: ChooseSeries | None = None) -> OpenPoints | None:
+    async def open_points(
+        self, metric: bytes, choose: ChooseSeries | None = None, span: ScanRange | None = None
+    ) -> OpenPoints | None:
         """Return the points of a metric; None if some of them must be written to be read. `choose` may leave out
-        series. Raises what `choose` raises."""
+        series, and points of other hours than those of `span` may be left out. Raises what `choose` raises."""
 
     async def flush(self, *, patient: bool = True) -> bool:
         """Write all points accepted so far and return whether they are stored. Unless `patient`, give up when the

@@ -14,7 +14,7 @@ from tests.unit.ingest.parts import BASE, Parts, going, make_store
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.parse.uri import read_uri
-from tsd.tables.open_points import split_span
+from tsd.tables.open_points import OpenPoints, split_span
 from tsd.tables.opentsdb.reader import OpenTsdbReader
 from tsd.tables.reading import PointReader, ScanRange
 
@@ -167,6 +167,32 @@ async def test_no_query_makes_the_writer_write(tmp_path: Path) -> None:
         ("sum:m", {"host": "a"}, [BASE * 1000], [1.0]),
         ("sum:m", {"host": "a"}, [BASE * 1000, BASE * 1000 + 1000], [1.0, 2.0]),
     )
+
+
+@pytest.mark.parametrize("hold_hours", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+async def test_points_of_a_span_are_all_those_of_its_hours(tmp_path: Path, seed: int, hold_hours: bool) -> None:
+    rng = random.Random(seed)
+    held = Parts(tmp_path, await make_store(), hold_hours=hold_hours)
+    held.now_s = BASE + 3500
+    async with going(held) as parts:
+        for _ in range(8):
+            await parts.take(*(random_line(rng) for _ in range(rng.randrange(1, 20))))
+            if rng.random() < 0.5:
+                parts.writer.seal()
+            every = await parts.writer.open_points(b"m")
+            assert every is not None
+            for first, hours in ((0, 1), (1, 1), (1, 2), (3, 4), (-5, 4), (-1, 9)):
+                span = ScanRange(BASE + first * 3600, BASE + (first + hours) * 3600)
+                found = await parts.writer.open_points(b"m", None, span)
+                assert found is not None
+                assert _within(found, span) == _within(every, span)
+
+
+def _within(points: OpenPoints, span: ScanRange) -> list[tuple[int, int]]:
+    times = points.columns.instants >> 1
+    chosen = points.columns.at((times >= span.start_ms) & (times < span.stop_ms))
+    return list(zip(chosen.instants.tolist(), chosen.bits.tolist(), strict=True))
 
 
 async def test_points_read_before_are_written_once_and_in_order(tmp_path: Path) -> None:
