@@ -85,6 +85,11 @@ def test_points_are_put_queried_kept_and_deleted(tsd: Tsd) -> None:
         assert kairos_values(served, "a.b") == [[T * 1000, 1], [T * 1000 + 1000, 2.5], [T * 1000 + 7_200_000, -3]]
         assert query(served, "m=sum:a.b{host=b}", "DELETE") == {"b": wanted["b"]}
         assert query(served, "m=sum:a.b{host=*}") == {"a": wanted["a"]}
+        found = json.loads(tsd.run("export", "--day", "20130101", "--json").out)
+        assert (found["rows"], found["cells"], found["changed"]) == (1, 97, 97)
+    done = tsd.run("export", "--day", "20130101", "--keep", "1", "--json")
+    again = json.loads(done.out)
+    assert (again["cells"], again["changed"], again["dropped"]) == (97, 0, [found["table"]]), done
 
 
 def test_scan_index_and_copy(tmp_path: Path) -> None:
@@ -145,6 +150,22 @@ def test_bad_settings_are_named(settings: dict[str, str], named: str, tmp_path: 
     done = tsd.but(settings).run("check-config")
     assert (done.status, named in done.err) == (2, True), done.err
     assert len(done.err.splitlines()) == 1, done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--day", "2013"], "wanted a day as YYYYMMDD"),
+        (["--day", "20990101"], "which is not over"),
+        (["--table", "METRIC"], "wanted one of: SENSOR"),
+    ],
+)
+def test_bad_exports_are_named(words: list[str], wanted: str, tmp_path: Path) -> None:
+    done = embedded(tmp_path).run("export", *words)
+    assert done.status != 0
+    assert wanted in done.err
+    plain = embedded(tmp_path, {"tsd.storage.layout": "opentsdb"}).run("export")
+    assert "tsd.storage.layout is opentsdb" in plain.err
 
 
 def test_commands_on_other_rows_refuse_the_layout(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ SECTIONS = {
         "compact": CommandEntry("tsd.cli.commands.store:compact", "Make one cell of each row of past hours."),
         "rollup": CommandEntry("tsd.cli.commands.store:rollup", "Write rollups of past points."),
         "index": CommandEntry("tsd.cli.commands.store:index", "Rebuild the list of series of Heroic's table."),
+        "export": CommandEntry("tsd.cli.commands.store:export", "Copy a day's rows to a table of that day."),
         "copy": CommandEntry("tsd.cli.commands.store:copy", "Copy all tables to another store."),
         "backup": CommandEntry(
             "tsd.cli.commands.store:backup", "Back up the embedded store and the journal, while it runs."
@@ -63,7 +64,7 @@ SECTIONS = {
     },
 }
 DEFERRED = (
-    "backup", "compact", "copy", "delete", "entity", "fsck", "importer", "index", "prune", "query_picture",
+    "backup", "compact", "copy", "delete", "entity", "export", "fsck", "importer", "index", "prune", "query_picture",
     "query_store", "retention", "rollup", "scan", "serve", "torture.command", "uid",
 )  # modules of tsd.cli that commands import when they run  # fmt: skip
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}

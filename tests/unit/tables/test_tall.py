@@ -18,8 +18,11 @@ from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables import Tables
 from tsd.tables.catalog import SeriesSelector
 from tsd.tables.filters import make_filter
+from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, SeriesRequest
+from tsd.tables.tall.export import DayCopy, copy_day, drop, expired_copies
 from tsd.tables.tall.layout import TallTableSettings, build, tall_tables
+from tsd.tables.tall.tables import TallTables
 from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
 
 ENGINES = [
@@ -57,6 +60,10 @@ class Lookup:
 
     def generations(self, numbers: Int32) -> Int64:
         return np.ones(len(numbers), np.int64)
+
+
+class Interrupted(Exception):
+    """Ends a copy."""
 
 
 class Tall:
@@ -262,6 +269,45 @@ async def test_deletes_leave_other_points(tall: Tall) -> None:
     assert await tall.tables.catalog.suggest(Kind.METRIC, "m", 10) == []
     await tall.put((METER, FIRST_DAY_MS, 4))
     assert await tall.read(SeriesRequest("meter.kwh"), 0, NOW_MS) == {(("meter", "987654321"),): {FIRST_DAY_MS: 4}}
+
+
+async def test_a_days_copy_has_what_the_day_has(tall: Tall, tmp_path: Path) -> None:
+    names = [SeriesText(b"meter.kwh", b"meter=%d" % number) for number in range(1, 1202)]
+    await tall.put(*((name, FIRST_DAY_MS + 900_000, number) for number, name in enumerate(names)))
+    await tall.put((names[0], FIRST_DAY_MS, 5), (names[0], FIRST_DAY_MS + DAY_MS, 5), (CPU, FIRST_DAY_MS, 1))
+    file, parts = Checkpoint(tmp_path / "mark.json", ["job"]), 0
+
+    async def copied(most_parts: int = 100) -> DayCopy:
+        def count(_: int) -> None:
+            nonlocal parts
+            parts += 1
+            if parts == most_parts:
+                raise Interrupted
+
+        tables = TallTables(tall.store, RULES, "listed")
+        return await copy_day(tables, RULES[2], FIRST_DAY_MS, file, compression="NONE", on_rows=count)
+
+    with pytest.raises(Interrupted):
+        await copied(2)
+    assert await copied() == DayCopy(rows=201, cells=402, written=402)  # the first 1,000 rows were done
+    assert not file.path.exists()
+    page = await tall.store.page("SENSOR_20140110", b"", None, limit=2000)
+    assert len(page.rows) == len(names)
+    assert {cell.column: cell.value for cell in page.rows[0].cells} == {
+        b"t:0000": b"5", b"t:0015": b"0", b"t:ID": b"1",
+    }  # fmt: skip
+
+    await tall.put((names[0], FIRST_DAY_MS, 6), (names[1], FIRST_DAY_MS + 1_800_000, 7))
+    assert tall.tables.deleter is not None
+    await tall.tables.deleter.delete(
+        SeriesRequest("meter.kwh", filters=(make_filter("meter", "literal_or", "3"),)), 0, NOW_MS
+    )
+    assert await copied() == DayCopy(rows=1200, cells=2402, written=2, removed=2)
+    assert await copied() == DayCopy(rows=1200, cells=2402)
+    assert expired_copies(await tall.store.tables(), RULES[2], FIRST_DAY_MS) == []
+    assert await drop(tall.store, "SENSOR_20140110")
+    if "SENSOR_20140110" in await tall.store.tables():
+        assert not await drop(tall.store, "SENSOR_20140110")
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,23 @@ def index(**_: object) -> None:
     """Rebuild the list of series of Heroic's table, or of rows of events and days."""
 
 
+@click.command()
+@click.option("--day", metavar="YYYYMMDD", help="The day, in UTC (default: yesterday).")
+@click.option("--table", metavar="NAME", help="The table (default: the only one of tsd.tall.tables with {day}).")
+@click.option("--keep", type=click.IntRange(min=1), metavar="DAYS", help="Then drop the tables of older days.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@with_config
+def export(loaded: Loaded, **given: Any) -> None:
+    """Copy a day's rows of a table with {day} in tsd.tall.tables to a table of that day, such as SENSOR_20140110.
+
+    Run it each night: what reads all rows of a day then scans that table. Run it again to bring in what came late, was
+    amended or deleted since: the number of changed cells is printed. An interrupted run continues with the same
+    arguments. The daemon of this state folder first writes its pending points. On the embedded store, tables of older
+    days are emptied.
+    """
+    perform("tsd.cli.export:export", loaded, **given)
+
+
 @index.command("build")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config

@@ -20,7 +20,7 @@ from tsd.tables.writing import SeriesKey
 
 SERIES = b"s"
 NAMES = {Kind.METRIC: b"m", Kind.TAGK: b"k", Kind.TAGV: b"v"}
-END = b"\0"  # of a name
+END, NEXT = b"\0", b"\1"  # of a name, and what follows it
 PRESENT = b"1"
 MOST_KNOWN = 1_000_000  # entries
 PAGE_ROWS = 1000
@@ -84,6 +84,26 @@ class SeriesList:
         start = SERIES + _encode(metric) + END
         async with aclosing(self._scan(start if prefix is None else start + prefix + END, PAGE_ROWS)) as rows:
             return [_place(row.key[len(start) :]) async for row in rows]
+
+    async def prefixes(self, metric: str, after: bytes, limit: int) -> AsyncGenerator[list[bytes], None]:
+        """Yield the prefixes of row keys of a metric's series after one, in order, up to `limit` at a time. Raise
+        StoreError."""
+        head = SERIES + _encode(metric) + END
+        found: list[bytes] = []
+        start = head + after + NEXT if after else head
+        pages = scan(self._tables.store, self._tables.index, start, prefix_end(head), limit=PAGE_ROWS)
+        async with aclosing(pages):
+            async for page in pages:
+                for row in page:
+                    prefix = _place(row.key[len(head) :]).prefix
+                    if found and found[-1] == prefix:
+                        continue
+                    if len(found) == limit:
+                        yield found
+                        found = []
+                    found.append(prefix)
+        if found:
+            yield found
 
     async def _scan(self, prefix: bytes, limit: int) -> AsyncGenerator[Row, None]:
         pages = scan(self._tables.store, self._tables.index, prefix, prefix_end(prefix), limit=min(limit, PAGE_ROWS))

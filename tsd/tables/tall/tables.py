@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from tsd.codec.tall.fields import COLUMN, FAMILY
 from tsd.codec.tall.rules import TableRule
 from tsd.codec.tall.template import RowTime
+from tsd.codec.tall.times import DAY_BYTES, day_text
 from tsd.errors import NoTable
 from tsd.store import Family, Store, Table
 from tsd.store.cassandra.keys import Prefixes
@@ -26,12 +27,23 @@ def partition_widths(rules: Sequence[TableRule], table: str) -> Prefixes:
     >>> from tsd.codec.tall.rules import parse_rules
     >>> partition_widths(parse_rules("SENSOR {meter:010}#{day} meter.kwh"), "SENSOR")
     Prefixes(directory=7, partition=15)
+    >>> partition_widths(parse_rules("SENSOR {meter:010}#{day} meter.kwh"), "SENSOR_20140110")
+    Prefixes(directory=7, partition=15)
     """
-    found = [rule.template for rule in rules if rule.table == table]
+    found = [rule.template for rule in rules if table in (rule.table, f"{rule.table}{table[-DAY_BYTES - 1 :]}")]
     if not found:
         return Prefixes(0, INDEX_PARTITION)
     width = found[0].prefix_bytes
     return Prefixes(width * 2 // 3, width + (EVENT_PARTITION if found[0].time is RowTime.EVENT else DAY_PARTITION))
+
+
+def copy_name(table: str, day_ms: int) -> str:
+    """Return the name of the table with a copy of one day.
+
+    >>> copy_name("SENSOR", 1389312000000)
+    'SENSOR_20140110'
+    """
+    return f"{table}_{day_text(day_ms).decode()}"
 
 
 class TallTables:
