@@ -102,7 +102,7 @@ function scaled(scale, curves) {
 }
 
 function layout(curves, annotations, range, scale) {
-  const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), exponentformat: "SI", automargin: true };
+  const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), exponentformat: "SI", separatethousands: true, automargin: true };
   const found = {
     height: Math.round(Math.max(320, Math.min(560, window.innerHeight * 0.55))),
     margin: { l: 50, r: 20, t: 16, b: 40 },
