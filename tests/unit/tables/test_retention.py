@@ -121,7 +121,7 @@ async def test_estimate_says_what_is_deleted(engine: str, tmp_path: Path) -> Non
             Put(
                 row_key(Layout(), uids["sys.cpu"], base, b"\0\0\1\0\0" + bytes([series])),
                 COLUMN + b"\0\0" * 12,
-                b"\1" * 13,
+                b"\1" * 1300,  # so many bytes that a sample is counted
             )
             for base in sorted(hours(range(0, 60 * DAY_S, HOUR_S)))
             for series in range(1, 6)
@@ -133,6 +133,17 @@ async def test_estimate_says_what_is_deleted(engine: str, tmp_path: Path) -> Non
         assert exact.points == exact.rows * 12
         assert await remove_all(retention) == exact
         assert len(await keys(store)) == len(puts) - exact.rows
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_few_rows_of_a_long_range_are_counted(engine: str, tmp_path: Path) -> None:
+    async with opened(engine, tmp_path) as store:
+        retention, uids = await make(store)
+        await store.put(
+            TABLE, [Put(row_key(Layout(), uids["sys.cpu"], base, HOST), POINT, b"\1") for base in hours([90 * DAY_S])]
+        )
+        [expired] = [one async for one in retention.expired(NOW_S)]
+        assert (await retention.estimate(expired)).rows == 1
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -21,7 +21,7 @@ from tsd.store import CellPage, Put, Row, Store, cell_pages
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.uids import Uids
 
-COUNTED_HOURS = 48  # of a range; of a longer one a sample is counted
+COUNTED_HOURS, COUNTED_BYTES = 48, 2 << 20  # of a range; of one with more hours and bytes a sample is counted
 SAMPLED_PARTS = (1, 4, 6, 0, 7, 3, 2, 5)  # of each range, for an estimate: an hour in the middle of each eighth
 LEAST_SAMPLED_HOURS, ENOUGH_BYTES = 3, 32 << 20  # after which an estimate ends early
 RECLAIM_BYTES = 32 << 20  # deleted from a range before its space is freed: files have 64 MiB
@@ -113,12 +113,16 @@ class Retention:
                         yield found
 
     async def estimate(self, expired: ExpiredRange, *, exact: bool = False) -> Amount:
-        """Return what a range holds, from a sample of its hours if it is long and not `exact`. Raise StoreError."""
+        """Return what a range holds, from a sample of its hours if it is long and large, and not `exact`. Raise
+        StoreError."""
         step_s = HOUR_S if expired.interval is None else expired.interval.row_s
         first_s = await self._first_base(expired)
         rows = max((expired.stop_s - first_s) // step_s, 1)
         if exact or rows <= COUNTED_HOURS:
             return await self._count(expired.table, expired.start, expired.stop)
+        small = await self._count_small(expired)  # points may be in few hours, which a sample misses
+        if small is not None:
+            return small
         found, hours = Amount(), 0
         for part in SAMPLED_PARTS:
             base = first_s + step_s * (rows * (2 * part + 1) // (2 * len(SAMPLED_PARTS)))
@@ -270,6 +274,19 @@ class Retention:
             async with aclosing(self._pages(table, start, stop)) as pages:
                 async for page in pages:
                     found = found.plus(_amount(page))
+        return found
+
+    async def _count_small(self, expired: ExpiredRange) -> Amount | None:
+        """Return what a range holds; None if that is `COUNTED_BYTES` or more, or in part unreadable."""
+        found = Amount()
+        try:
+            async with aclosing(self._pages(expired.table, expired.start, expired.stop)) as pages:
+                async for page in pages:
+                    found = found.plus(_amount(page))
+                    if found.bytes >= COUNTED_BYTES:
+                        return None
+        except DamagedBlock:
+            return None
         return found
 
     def _pages(self, table: str, start: bytes, stop: bytes) -> AsyncGenerator[CellPage, None]:
