@@ -128,6 +128,19 @@ def test_key_names_as_many_curves_as_fit() -> None:
     assert f"{500 - named} more" in svg
 
 
+@pytest.mark.parametrize(("least", "most", "labels"), [(1, 1e6, 7), (1, 900, 9), (20, 80, 7)])
+def test_labels_of_a_log_axis_have_room(least: float, most: float, labels: int) -> None:
+    empty = picture(svg="", ylog="", nokey="", wxh="800x400" if most > 80 else "800x800")
+    values = np.geomspace(least, most, 50)
+    drawn = draw(
+        msgspec.structs.replace(empty, curves=[curve("m", np.linspace(*HOUR, 50).astype(np.int64), values, empty)])
+    )
+    axis = drawn.decode().split('id="matplotlib.axis_2"')[1].split('<g id="patch')[0]
+    heights = sorted(float(y) for y in re.findall(r'<text[^>]* y="(.*?)"', axis))
+    assert len(heights) >= labels
+    assert min(np.diff(heights)) > 8  # an SVG's unit is 1/72 inch, and a label has 10
+
+
 def test_twenty_curves_have_twenty_colours() -> None:
     svg = drawn_svg(20, 5, style="line")
     curves = re.findall(r'clip-path="[^"]*" style="fill: none; stroke: (#[0-9a-f]{6}); stroke-(?!opacity)', svg)

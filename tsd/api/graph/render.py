@@ -121,6 +121,7 @@ _KEY_ROW, _KEY_LETTER, _KEY_SAMPLE = 20, 7, 65  # pixels of a key's row, of a le
 _DENSE = 8  # pixels a point below which a curve has no markers
 _CROWDED = 2  # pixels a point of all curves below which none has markers
 _LIGHT = 0.15  # opacity of a fill
+_ALL_MULTIPLES, _TWO_MULTIPLES = 300, 60  # pixels of a power of ten above which 2 to 9, or 2 and 5, have labels
 _LINE_STYLES: dict[str, dict[str, Any]] = {
     "line": {"linewidth": 1.2},
     "linespoint": {"linewidth": 1.0, "marker": "+", "markersize": 4},
@@ -182,6 +183,8 @@ def _fill(figure: Figure, picture: Picture) -> None:
     for axes, axis in ((left, picture.left), (right, picture.right)):
         if axes is not None and (axis.low is not None or axis.high is not None):
             axes.set_ylim(axis.low, axis.high)
+        if axes is not None and axis.is_log:
+            _label_between_decades(axes, axis, picture)
     if picture.has_key and lines:
         _add_key(figure, lines, picture)
 
@@ -209,9 +212,23 @@ def _style_axis(axes: Axes, axis: Axis, picture: Picture) -> None:
         _plain(axes.set_ylabel(axis.label, color=picture.foreground))
     if axis.is_log:
         axes.set_yscale("log", nonpositive="mask")
-        axes.yaxis.set_minor_formatter(FuncFormatter(number_writer(axis.format or "%g")))
     if axis.format or axis.is_log:
         axes.yaxis.set_major_formatter(FuncFormatter(number_writer(axis.format or "%g")))
+
+
+def _label_between_decades(axes: Axes, axis: Axis, picture: Picture) -> None:
+    """Label as many multiples of each power of ten as have room: 2 to 9, or 2 and 5, or none."""
+    low, high = axes.get_ylim()
+    decade = picture.height / max(math.log10(high / low), 0.1)  # pixels
+    shown: Sequence[int] = range(2, 10) if decade > _ALL_MULTIPLES else (2, 5) if decade > _TWO_MULTIPLES else ()
+    write = number_writer(axis.format or "%g")
+
+    def label(value: float, position: int | None) -> str:
+        return write(value, position) if round(value / 10 ** math.floor(math.log10(value))) in shown else ""
+
+    axes.yaxis.set_minor_formatter(FuncFormatter(label))
+    if shown and axis is picture.left:
+        axes.grid(visible=True, which="minor", axis="y", color=picture.foreground, alpha=_LIGHT)
 
 
 def number_writer(form: str) -> Callable[[float, int | None], str]:
