@@ -70,8 +70,16 @@ def page_of(drawn: list[list[tuple[bytes, bytes]]], ahead: int) -> CellPage:
 
 def shown(decoded: Decoded) -> tuple[object, ...]:
     batch = decoded.batch
-    arrays = [column.tolist() for column in batch]
-    return (*arrays, decoded.rows, decoded.size, decoded.notes, decoded.warnings, decoded.duplicates)
+    arrays = [column.tolist() for column in (*batch, decoded.row_of, decoded.plain, decoded.bases_ms)]
+    return (
+        *arrays,
+        list(decoded.keys),
+        decoded.rows,
+        decoded.size,
+        decoded.notes,
+        decoded.warnings,
+        decoded.duplicates,
+    )
 
 
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only numpy's way is there")
@@ -85,6 +93,15 @@ def test_loop_and_numpy_decode_alike(drawn: list[list[tuple[bytes, bytes]]], ahe
 
     plain = decode(page, number_of, base_at=3, by_loop=False)
     assert shown(decode(page, number_of, base_at=3, by_loop=True)) == shown(plain)
+
+
+@pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only numpy's way is there")
+@settings(deadline=None)
+@given(cells(), st.sampled_from([0, 8]), st.sampled_from([-1, 0, 7]))
+def test_page_of_one_cell_is_decoded_alike(cell: tuple[bytes, bytes], ahead: int, number: int) -> None:
+    page = page_of([[cell]], ahead)
+    plain = decode(page, lambda _: number, base_at=3, by_loop=False)
+    assert shown(decode(page, lambda _: number, base_at=3, by_loop=True)) == shown(plain)
 
 
 @settings(deadline=None)

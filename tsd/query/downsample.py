@@ -213,6 +213,9 @@ class PointJoiner:
         batches, self._batches = self._batches, []
         if not batches:
             return SeriesColumns(NO_POINTS, np.zeros(series_count + 1, np.int64))
+        if len(batches) == series_count == 1:
+            [only] = batches
+            return SeriesColumns(Points(only.times, only.bits, only.floats), only.starts[[0, -1]])
         table = _table(batches, series_count)
         if table is not None:
             return table

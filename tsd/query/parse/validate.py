@@ -75,7 +75,9 @@ def check_sub(draft: Draft, query: Query, zone: str = "", index: int = 0) -> Sub
         _check_histogram(sub, downsample.function if downsample else "sum")
     if downsample and zone and find_zone(zone) is None:
         raise BadQuery("The timezone specification could not be found")
-    return replace(sub, downsample=downsample, index=index)
+    return (
+        sub if downsample is sub.downsample and index == sub.index else replace(sub, downsample=downsample, index=index)
+    )
 
 
 def _check_histogram(sub: SubQuery, function: str) -> None:
@@ -93,6 +95,8 @@ def deduplicated(drafts: Sequence[Draft], *, quirks: Quirks = OPENTSDB) -> list[
     group by are equal. Raises BadQuery for too many."""
     if len(drafts) > MAX_SUB_QUERIES:
         raise BadQuery(f"{len(drafts)} sub queries, wanted at most {MAX_SUB_QUERIES}", status=413)
+    if len(drafts) == 1:
+        return [*drafts]
     found: dict[object, Draft] = {}
     for draft in drafts:
         found.setdefault(identity_of(draft, quirks=quirks), draft)

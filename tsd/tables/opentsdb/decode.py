@@ -123,6 +123,8 @@ def decode(
     `number_of` returns the series of a key's tag pairs, which follow the base time at `base_at`; negative if it does
     not match. It is called for each cell, so it should be a dictionary's method.
     """
+    if by_loop and len(page.keys) == 1 and (only := _decode_cell(page, number_of, base_at)) is not None:
+        return only
     rows = _matching_rows(page, number_of, base_at)
     warnings: list[str] = []
     notes: list[SeriesAnnotation] = []
@@ -150,6 +152,23 @@ def decode(
     return Decoded(
         batch, len(rows.series), size, notes, warnings, duplicates, rows.row_keys, rows.row_of, plain, rows.bases_ms
     )
+
+
+def _decode_cell(page: CellPage, number_of: Callable[[bytes], int], base_at: int) -> Decoded | None:
+    """Decode a page of one cell, as queries for one series often read. None: it is not simple, or does not match."""
+    [key], [column], [value] = page.keys, page.columns, page.values
+    number, length = number_of(key[base_at + 4 :]), len(column) - len(COLUMN)
+    if number < 0 or length <= 0 or length & 1:
+        return None
+    bases_ms = np.array([int.from_bytes(key[base_at : base_at + 4], "big") * 1000], np.int64)
+    row_of = np.zeros(1, np.intp)
+    read = read_cells([column], [value], len(COLUMN), page.ahead, row_of, bases_ms, np.zeros(1, np.bool_))
+    if read.slow[0]:
+        return None
+    starts = np.array([0, len(read.times)], np.int64)
+    batch = Batch(np.array([number], np.int32), starts, read.times, read.bits, read.floats)
+    size = len(column) + len(value) - page.ahead
+    return Decoded(batch, 1, size, [], [], 0, page.keys, row_of, np.ones(1, np.bool_), bases_ms)
 
 
 def _matching_rows(page: CellPage, number_of: Callable[[bytes], int], base_at: int) -> _Rows:
