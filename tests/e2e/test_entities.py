@@ -124,6 +124,9 @@ def test_tables_are_filled_and_checked_by_commands(tsd: Tsd) -> None:
     assert ENTITIES.name in missing.err
     assert tsd.run("create-tables").status == 0
     assert tsd.run("check-config").status == 0
+    salted = tsd.but({"tsd.entity.salt": "3"}).run("check-config")
+    assert salted.status != 0
+    assert "tsd.entity.salt: got '3', wanted '0'" in salted.err
     assert json.loads(tsd.run("entity", "check", "--json").out)["differences"] == 303
     with tsd.serve() as daemon:
         assert json.loads(tsd.run("entity", "build", "--json").out) == {"points": 300, "warnings": 0}

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from tsd.store.cassandra import session as cassandra_session
     from tsd.store.hbase import engine as hbase
     from tsd.store.rocksdb import engine as rocksdb
-    from tsd.tables.entity import rows as entity_rows
+    from tsd.tables.entity import form as entity_form
     from tsd.tables.entity import tables as entity_tables
     from tsd.tables.heroic import layout as heroic
     from tsd.tables.kairosdb import layout as kairosdb
@@ -64,7 +64,7 @@ else:  # a command uses one engine and seldom entities; the others' drivers take
     cassandra_session = LazyModule("tsd.store.cassandra.session")
     hbase = LazyModule("tsd.store.hbase.engine")
     rocksdb = LazyModule("tsd.store.rocksdb.engine")
-    entity_rows = LazyModule("tsd.tables.entity.rows")
+    entity_form = LazyModule("tsd.tables.entity.form")
     entity_tables = LazyModule("tsd.tables.entity.tables")
     heroic = LazyModule("tsd.tables.heroic.layout")
     kairosdb = LazyModule("tsd.tables.kairosdb.layout")
@@ -382,7 +382,9 @@ def versioned_cells(config: Config, store: Store) -> VersionedCells:
             "wanted an engine whose cells keep versions: embedded, bigtable, or hbase with tsd.storage.hbase.thrift2"
         )
         raise BadConfig([f"tsd.entity.enabled: got tsd.storage.backend = {config.backend.value}, {wanted}"])
-    return entity_rows.keyed(store.versioned_cells, config.entity_period_s * 1000, config.entity_salt)
+    return entity_form.FormedRows(
+        store.versioned_cells, entity_form.RowForm(config.entity_period_s, config.entity_salt)
+    )
 
 
 async def create_tables(config: Config, store: Store, compression: str) -> dict[str, bool]:

@@ -9,7 +9,7 @@ from tsd.codec.entity.records import EntitySeries
 from tsd.config.loader import Given
 from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import now_ms, read_config
-from tsd.errors import BadConfig
+from tsd.errors import BadConfig, WrongTable
 from tsd.store.memory import MemoryStore
 from tsd.tables.entities import Entities, Entity
 
@@ -85,6 +85,24 @@ async def test_salted_rows_of_periods_answer_alike(tmp_path: Path) -> None:
         assert found.series == {CPU: [((PAST_S + day * 86_400) * 1000, day) for day in (1, 2, 3)]}
         newest_one = {CPU: [((PAST_S + 3 * 86_400) * 1000, 3)]}
         assert await newest(daemon) == {b"web01": newest_one, b"web02": newest_one}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"), [("tsd.entity.period", "2d", "86400s"), ("tsd.entity.salt", "0", "5")]
+)
+async def test_a_start_with_other_row_keys_than_the_stored_ones_is_refused(
+    tmp_path: Path, key: str, value: str, wanted: str
+) -> None:
+    keyed = {**SETTINGS, "tsd.entity.period": "1d", "tsd.entity.salt": "5"}
+    async with running(tmp_path, keyed) as daemon:
+        await daemon.send_lines(put(PAST_S, "7"))
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(WrongTable, match=rf"{key}: got .*, wanted '{wanted}'"), flatten_subgroups=True
+    ):
+        async with running(tmp_path, {**keyed, key: value}):
+            pass
+    async with running(tmp_path, keyed) as daemon:
+        assert await newest(daemon) == {b"web01": {CPU: [(PAST_S * 1000, 7)]}}
 
 
 @pytest.mark.parametrize("period", ["forever", "1x", "-1d"])

@@ -6,11 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tsd.codec.entity.records import EntitySeries
-from tsd.errors import BadLine
+from tsd.errors import BadLine, WrongTable
 from tsd.store.memory import MemoryStore
 from tsd.store.memory_versions import MemoryVersions
 from tsd.store.versions import VersionedCells, Wanted
 from tsd.tables.entities import Entity
+from tsd.tables.entity.form import FormedRows, RowForm
 from tsd.tables.entity.rows import check_name, keyed
 from tsd.tables.entity.tables import ENTITIES, EntityPoint, EntityTables
 
@@ -88,3 +89,36 @@ async def test_rows_have_salts_and_periods_in_their_keys() -> None:
 def test_names_that_keys_cannot_tell_apart_are_refused(name: bytes) -> None:
     with pytest.raises(BadLine, match="entity"):
         check_name(name)
+
+
+async def test_rows_of_another_form_are_refused() -> None:
+    cells = MemoryStore(lambda: 1).versioned_cells
+    made = EntityTables(FormedRows(cells, RowForm(3600, 3)))
+    await made.create()
+    await made.write([EntityPoint(b"a", EntitySeries(b"m", ()), 5, 0, b"1")])
+    for form, text in (
+        (RowForm(0, 3), r"tsd\.entity\.period: got '0', wanted '3600s'"),
+        (RowForm(3600, 0), "salt: got '0'"),
+    ):
+        other = EntityTables(FormedRows(cells, form))
+        for call in (
+            lambda tables=other: tables.read(b"a", 0),
+            lambda tables=other: tables.newest(b"", None, limit=1),
+            lambda tables=other: tables.put_metadata(b"a", {b"k": "v"}, 1),
+            lambda tables=other: tables.delete_metadata(b"a", [b"k"]),
+            lambda tables=other: tables.write([EntityPoint(b"a", EntitySeries(b"m", ()), 6, 0, b"1")]),
+            other.check,
+            other.create,
+        ):
+            with pytest.raises(WrongTable, match=text):
+                await call()
+    same = EntityTables(FormedRows(cells, RowForm(3600, 3)))
+    await same.check()
+    assert [entity.name for entity in (await same.scan(b"", None, 0, 10**15, limit=9)).entities] == [b"a"]
+
+
+async def test_the_row_of_the_form_is_no_entity() -> None:
+    tables = EntityTables(FormedRows(MemoryStore(lambda: 1).versioned_cells, RowForm(0, 0)))
+    await tables.create()
+    assert (await tables.scan(b"", None, 0, 10**15, limit=9)).entities == []
+    assert (await tables.newest(b"", None, limit=9)).entities == []

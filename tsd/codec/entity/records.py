@@ -15,6 +15,7 @@ from tsd.errors import ILLEGAL_ARGUMENT, BadLine, CorruptRow
 SERIES, METADATA = b"t", b"m"  # families
 YEARS_MS = 50_000 * 31_556_952 * 1000  # added to the times of metadata: they are later than any point
 LONGEST_METADATA = 64 << 10  # bytes of a value
+FORM_ROW = b"\0"  # no name: it says how row keys are made
 _NUMBER_BYTES = {False: (1, 2, 4, 8), True: (4, 8)}
 _PADDED_BYTES = 9  # of a value with the longest number
 _KEPT = np.array([[at == 0 or at > 7 - length for at in range(_PADDED_BYTES)] for length in range(8)])  # by length - 1
@@ -176,3 +177,15 @@ def metadata_time(written_ms: int) -> int:
 def is_metadata(column: bytes) -> bool:
     """Return whether a column has metadata."""
     return column.startswith(METADATA + b":")
+
+
+def form_columns(period_s: int, salts: int) -> dict[bytes, tuple[bytes, str]]:
+    """Return the value of each column of the row that says how row keys are made, and the setting it is from.
+
+    >>> form_columns(86400, 0)
+    {b'm:period': (b'86400s', 'tsd.entity.period'), b'm:salt': (b'0', 'tsd.entity.salt')}
+    """
+    return {
+        METADATA + b":period": (b"%ds" % period_s if period_s else b"0", "tsd.entity.period"),
+        METADATA + b":salt": (b"%d" % salts, "tsd.entity.salt"),
+    }
