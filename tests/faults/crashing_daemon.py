@@ -1,40 +1,36 @@
-"""A daemon that kills itself at a write to a table of entities. Run as a module with the words of the command:
+"""A daemon or another command that kills itself at a write to a table of entities, or at a deletion from one.
 
-python -m tests.faults.crashing_daemon TABLE before|after serve …
+Run as a module with the words of the command:
+
+python -m tests.faults.crashing_daemon TABLE before|after put|delete serve …
 """
 
 import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
 from tsd.cli import main
-from tsd.store.rocksdb.versions import EmbeddedVersions
-from tsd.store.versions import CellwiseColumns, VersionColumns, VersionedCells
+from tsd.tables.entity.form import FormedRows
 
-Write = Callable[[Any, str, VersionColumns], Awaitable[None]]
+CALLS = {"put": "put_columns", "delete": "delete"}
 
 
-def serve(table: str, moment: str) -> None:
-    """Run the command. Kill this process before or after the first write to `table`."""
+def run(table: str, moment: str, name: str) -> None:
+    """Run the command. Kill this process before or after the first call of a kind for `table`."""
+    call: Callable[..., Awaitable[None]] = getattr(FormedRows, name)
 
-    def killing(write: Write) -> Write:
-        async def put(versions: VersionedCells, written: str, columns: VersionColumns) -> None:
-            if written != table or moment == "after":
-                await write(versions, written, columns)
-            if written == table:
-                os.kill(os.getpid(), signal.SIGKILL)
+    async def killing(rows: FormedRows, called: str, *words: Any, **options: Any) -> None:
+        if called != table or moment == "after":
+            await call(rows, called, *words, **options)
+        if called == table:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-        return put
-
-    with ExitStack() as stack:
-        for engine in (EmbeddedVersions, CellwiseColumns):  # HBase and Bigtable inherit from the latter
-            stack.enter_context(patch.object(engine, "put_columns", killing(engine.put_columns)))
+    with patch.object(FormedRows, name, killing):
         main()
 
 
 if __name__ == "__main__":
-    serve(sys.argv.pop(1), sys.argv.pop(1))
+    run(sys.argv.pop(1), sys.argv.pop(1), CALLS[sys.argv.pop(1)])

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -46,13 +46,18 @@ def check(tsd: Tsd, sent: Sent, metadata: Metadata) -> None:
     assert found.metadata == metadata
 
 
+def crashing_command(tsd: Tsd, table: str, moment: str, *words: str) -> list[str]:
+    """Return a command that kills itself before or after a call for a table; the words name the call first."""
+    settings = [word for key, value in tsd.settings.items() for word in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "tests.faults.crashing_daemon", table, moment, *words]
+    return [*command, "--data", str(tsd.folder), *settings]
+
+
 @contextmanager
 def crashing(tsd: Tsd, table: str, moment: str) -> Iterator[subprocess.Popen[bytes]]:
     """Start a daemon that kills itself before or after its first write to a table."""
-    settings: Mapping[str, str] = {**tsd.settings, "tsd.log.format": "json"}
-    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "tests.faults.crashing_daemon", table, moment, "serve", "--port", "0"]
-    with subprocess.Popen([*command, "--data", str(tsd.folder), *words], stderr=subprocess.PIPE, cwd=ROOT) as process:
+    command = crashing_command(tsd.but({"tsd.log.format": "json"}), table, moment, "put", "serve", "--port", "0")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=ROOT) as process:
         try:
             yield process
         finally:
@@ -128,6 +133,30 @@ def test_kill_at_a_write_to_a_table_of_entities(tsd: Tsd, table: str, moment: st
     with tsd.serve():
         pass
     check(tsd, stored | more, {"a": {"rack": "r2", "owner": "x"}, "c": {"rack": "r3"}})
+
+
+@pytest.mark.parametrize(
+    ("tsd", "table", "moment"),
+    [
+        ("embedded", NEWEST.name, "after"),
+        ("embedded", ENTITIES.name, "after"),
+        pytest.param("hbase", ENTITIES.name, "after", marks=pytest.mark.hbase),
+        pytest.param("bigtable", ENTITIES.name, "after", marks=pytest.mark.bigtable),
+    ],
+    indirect=["tsd"],
+)
+def test_kill_at_a_deletion_that_the_same_one_completes(tsd: Tsd, table: str, moment: str) -> None:
+    sent = {(host, PAST_S + at): at for host in ("a", "b") for at in range(0, 60, 10)}
+    kept = {place: value for place, value in sent.items() if place[1] < PAST_S + 20 or place[0] == "b"}
+    with tsd.serve() as daemon:
+        daemon.send_lines(put_lines(sent) + b"meta a rack=r1\n")
+    words = ("delete", METRIC, "host=a", "--since", str(PAST_S + 20), "--until", "now", "--yes", "--json")
+    killed = subprocess.run(crashing_command(tsd, table, moment, "delete", *words), capture_output=True, cwd=ROOT)
+    assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, b"")
+    assert tsd.run("entity", "check").status == 1  # tells that the deletion is unfinished
+    assert json.loads(tsd.run(*words).out)["remaining"] == 0
+    assert tsd.run("entity", "check").status == 0
+    check(tsd, kept, {"a": {"rack": "r1"}})
 
 
 def test_kills_between_sends(tmp_path: Path) -> None:

@@ -274,6 +274,22 @@ async def test_no_request_for_entities_holds_the_event_loop(tmp_path: Path) -> N
             assert (longest := await longest_step(send))[0] <= LONGEST_MS, (name, longest)
 
 
+async def test_no_deletion_of_many_series_of_entities_holds_the_event_loop(tmp_path: Path) -> None:
+    lines = b"".join(b"put m %d %d host=web%d\n" % (BASE + at, at, n) for at in (-3600, 0) for n in range(1000))
+    target = f"/api/query?start={BASE}&end={BASE + 60}&m=none:m{{host=*}}"
+    settings = {**SETTINGS, "tsd.entity.enabled": "true", "tsd.http.query.allow_delete": "true"}
+    async with measured(tmp_path, settings) as daemon:
+
+        async def write_and_delete() -> None:
+            await daemon.send_lines(lines)
+            await daemon.daemon.ingest.writer.flush()
+            assert (await _send(daemon, _get(target).replace(b"GET", b"DELETE", 1))).status == 200
+
+        assert (longest := await longest_step(write_and_delete))[0] <= LONGEST_MS, longest
+        newest = json.loads((await _send(daemon, _get("/api/entity?limit=10000"))).body)["entities"]
+        assert [one["series"][0]["timestamp"] for one in newest] == [(BASE - 3600) * 1000] * 1000
+
+
 async def send_synced(daemon: Running, lines: bytes) -> None:
     """Send lines, and read answers until they are on disk."""
     async with daemon.client() as client, trio.open_nursery() as nursery:
