@@ -38,6 +38,7 @@ START_S = 1_700_002_800  # the start of an hour
 HOUR_S = 3600
 NEWEST_METRICS = 10
 BATCH_LINES = 20_000
+LOADED_MACHINES = 5  # whose lines come together
 ADDITIONS = 20_000_000
 WARM_UPS = 5  # fewer before slow reads
 COMPARED_MACHINES = 100  # whose lines are also sent without entities
@@ -53,11 +54,14 @@ class Size(NamedTuple):
 
 
 def lines(size: Size) -> Iterator[bytes]:
-    """Yield put lines, in order of times."""
-    for time_s in range(START_S, START_S + HOUR_S, size.step_s):
-        for host in range(size.machines):
-            for metric in range(size.metrics):
-                yield b"put sys.m%03d %d %d.5 host=h%05d dc=eu" % (metric, time_s, (time_s + host) % 100, host)
+    """Yield put lines: an hour of some machines in order of times, then that of the next ones. So a window has whole
+    hours, as with a current hour, which is held in memory."""
+    for first in range(0, size.machines, LOADED_MACHINES):
+        hosts = range(first, min(first + LOADED_MACHINES, size.machines))
+        for time_s in range(START_S, START_S + HOUR_S, size.step_s):
+            for host in hosts:
+                for metric in range(size.metrics):
+                    yield b"put sys.m%03d %d %d.5 host=h%05d dc=eu" % (metric, time_s, (time_s + host) % 100, host)
     for host in range(size.inventory):
         for metric in range(NEWEST_METRICS):
             yield b"put inv.m%d %d %d host=n%05d" % (metric, START_S, host % 250, host)
