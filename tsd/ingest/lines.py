@@ -98,7 +98,7 @@ class LineBuffer:
 
 
 POINT_BYTES = 21  # size of a point in the columns
-SLOW_LINES = 100  # lines parsed one by one between checkpoints: each may take 25 µs
+SLOW_LINES = 50  # lines parsed one by one between checkpoints: each may take 25 µs
 SLOW_BYTES = 8192  # bytes of these lines: one with many tags may take 1 ms a KiB
 
 
