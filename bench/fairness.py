@@ -165,7 +165,7 @@ def _measure_sync(port: int, number: int, end: float, waits: list[float]) -> Non
         for at in itertools.count():
             lines = "".join(f"put {metric} {START_S + at % 3600} {at}.5 {tags}\n" for metric, tags in texts)
             syncs = time.monotonic()
-            if syncs >= end:
+            if syncs >= end and at > 1:  # it has measured at least one
                 return
             connection.sendall(lines.encode() + b"sync\n")
             answer = connection.recv(PIECE_BYTES)
