@@ -16,6 +16,7 @@ from bench import first_point as first_point_module
 from bench import idle as idle_module
 from bench import ingest as ingest_module
 from bench import kairosdb as kairosdb_module
+from bench import kairosdb_pace as kairosdb_pace_module
 from bench import mixed_load as mixed_load_module
 from bench import outage as outage_module
 from bench import pace as pace_module
@@ -109,6 +110,14 @@ def bigtable(cells: int, rounds: int) -> None:
 def kairosdb(series: int, points: int, connections: int, rounds: int) -> None:
     """Put and query lines, compared with a real KairosDB on the same Cassandra."""
     kairosdb_module.compare(Load(series, points, connections), rounds)
+
+
+@bench.command()
+@click.option("--series", default=1_000, help="Series.")
+@click.option("--rounds", default=60, help="Points of each series, ten seconds apart.")
+def kairosdb_pace(series: int, rounds: int) -> None:
+    """Points at the agents' pace, and their bytes, compared with a real KairosDB on the same Cassandra."""
+    kairosdb_pace_module.pace(Load(series, rounds, 1))
 
 
 @bench.command()

@@ -49,14 +49,14 @@ def compare(load: Load, times: int) -> None:
     """Measure each system several times, alternately, and publish the report."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True)))
-        port = stack.enter_context(_cassandra(folder / "cassandra"))
+        port = stack.enter_context(running_cassandra(folder / "cassandra"))
         base = {"tsd.storage.backend": "cassandra", "tsd.storage.cassandra.hosts": f"127.0.0.1:{port}"}
         systems = {
-            "KairosDB": stack.enter_context(_kairosdb(folder / "kairosdb", port)),
+            "KairosDB": stack.enter_context(running_kairosdb(folder / "kairosdb", port)),
             "tsd, KairosDB's tables": stack.enter_context(
-                _tsd(folder / "shared", base | {"tsd.storage.layout": "kairosdb"}, "bench_shared")
+                running_tsd(folder / "shared", base | {"tsd.storage.layout": "kairosdb"}, "bench_shared")
             ),
-            "tsd, OpenTSDB's rows": stack.enter_context(_tsd(folder / "rows", base, "bench_rows")),
+            "tsd, OpenTSDB's rows": stack.enter_context(running_tsd(folder / "rows", base, "bench_rows")),
         }
         home = folder / "cassandra"
         found: dict[str, Figures] = {name: {"rate": [], "own": [], "with": []} for name in systems}
@@ -68,7 +68,7 @@ def compare(load: Load, times: int) -> None:
             load = load.after
         wanted = (times + 1) * load.lines
         for name, one in systems.items():
-            stored = _count(one)
+            stored = count_points(one)
             if stored != wanted:
                 raise SystemExit(f"{name}: {wanted} points were sent, {stored} are found: the figures mean nothing")
         queries = _time_queries(systems)
@@ -77,26 +77,28 @@ def compare(load: Load, times: int) -> None:
 
 def _flood(load: Load, one: System, home: Path) -> dict[str, float]:
     """Send a load as fast as it is taken. Return lines/s until stored, and CPU µs a line with and without Cassandra."""
-    cpu_s, cassandra_s = one.cpu_s(), _cassandra_s(home)
+    cpu_s, with_s = one.cpu_s(), cassandra_s(home)
     sent = send(load, one.telnet_port, one.last)
     end = one.await_stored()
     own_us = (one.cpu_s() - cpu_s) / load.lines * 1e6
-    with_us = own_us + (_cassandra_s(home) - cassandra_s) / load.lines * 1e6
+    with_us = own_us + (cassandra_s(home) - with_s) / load.lines * 1e6
     return {"rate": load.lines / (end - sent.start), "own": own_us, "with": with_us}
 
 
-def _cassandra_s(home: Path) -> float:
+def cassandra_s(home: Path) -> float:
+    """Return the CPU seconds that Cassandra used since its start."""
     return usage(_pid(home, cassandra.NAME)).cpu_s
 
 
 def _pid(home: Path, name: str) -> int:
-    pid = pid_of(home, name)
-    assert pid, f"{name} does not run"
-    return pid
+    found = pid_of(home, name)
+    assert found, f"{name} does not run"
+    return found
 
 
 @contextmanager
-def _cassandra(home: Path) -> Iterator[int]:
+def running_cassandra(home: Path) -> Iterator[int]:
+    """Run a Cassandra, and yield its port."""
     started = cassandra.start(home, cassandra.Options(port=0, storage_port=0, heap="1500m", owner=os.getpid()))
     try:
         yield started.port
@@ -105,8 +107,9 @@ def _cassandra(home: Path) -> Iterator[int]:
 
 
 @contextmanager
-def _kairosdb(home: Path, cql_port: int) -> Iterator[System]:
-    options = kairosdb.Options(cql_port=cql_port, keyspace="bench_kairosdb", port=0, telnet_port=0, owner=os.getpid())
+def running_kairosdb(home: Path, cql_port: int, keyspace: str = "bench_kairosdb") -> Iterator[System]:
+    """Run a KairosDB on that Cassandra."""
+    options = kairosdb.Options(cql_port=cql_port, keyspace=keyspace, port=0, telnet_port=0, owner=os.getpid())
     ports = kairosdb.start(home, options)
 
     def cpu_s() -> float:
@@ -131,7 +134,8 @@ def _kairosdb(home: Path, cql_port: int) -> Iterator[System]:
 
 
 @contextmanager
-def _tsd(folder: Path, base: Mapping[str, str], keyspace: str) -> Iterator[System]:
+def running_tsd(folder: Path, base: Mapping[str, str], keyspace: str) -> Iterator[System]:
+    """Run a daemon with tables of its own on that Cassandra."""
     settings = {
         **base,
         "tsd.storage.cassandra.keyspace": keyspace,
@@ -159,7 +163,7 @@ def _ask(one: System, *metrics: Mapping[str, Any]) -> Any:
         return msgspec.json.decode(answer.read())["queries"]
 
 
-def _count(one: System) -> int:
+def count_points(one: System) -> int:
     """Return how many points a system finds."""
     counting = {"name": "count", "sampling": {"value": 10, "unit": "years"}}
     metrics = [{"name": f"bench.host.metric{at}", "aggregators": [counting]} for at in range(METRICS_A_HOST)]
