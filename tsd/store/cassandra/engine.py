@@ -13,6 +13,7 @@ from contextlib import aclosing
 from types import MappingProxyType
 from typing import TypeVar
 
+import numpy as np
 import trio
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
@@ -40,6 +41,7 @@ from tsd.store.cassandra.conditional import ConditionalWrites, WriteClock
 from tsd.store.cassandra.directory import Directory
 from tsd.store.cassandra.keys import Prefixes, Shape, bounds, cassandra_name, parse_comment
 from tsd.store.cassandra.session import Connector, Contact, Parameters, Rows, Session, Value
+from tsd.store.cassandra.wire import RawRows, encode_value, find_values, fixed_values, values_at
 from tsd.store.retry import backoff, run_bounded
 from tsd.store.rules import check_column, check_row, whole_rows
 from tsd.store.timing import new_latencies, timed
@@ -63,6 +65,8 @@ PAGE_CELLS = 1000  # per request
 PAGE_LEAST_CELLS = 8  # per row of the wanted page
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
 MOST_AHEAD = 8  # partitions that a page reads at once
+STAMP_BYTES = 8
+CELL_VALUES = 4  # key, column, value, timestamp
 MS, LAST_US = 1000, 999  # microseconds of a millisecond
 LATEST_MS = (2**63 - 1) // MS - 1
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.1, 2.0, 5  # while Cassandra is overloaded: 3 to 5 s in all
@@ -305,10 +309,13 @@ class CassandraStore:
             partition, puts = part
             ends = len(partition)
             stamps = {} if time_ms is None else await self._later_stamps(table, partition, puts, stamp)
-            rows: list[Parameters] = [
-                (stamps.get((row, column), stamp), value, partition, row[ends:], column) for row, column, value in puts
-            ]
-            await self._batch(cql.put, rows)
+            at, part_key = encode_stamp(stamp), encode_value(partition)
+            rows = [
+                (encode_stamp(stamps[row, column]) if (row, column) in stamps else at)
+                + encode_value(value) + part_key + encode_value(row[ends:]) + encode_value(column)
+                for row, column, value in puts
+            ]  # fmt: skip
+            await self._batch(cql.put, rows, partition)
 
         parts = (
             (partition, slice_)
@@ -353,7 +360,9 @@ class CassandraStore:
 
         async def write(part: tuple[bytes, list[tuple[bytes, bytes]]]) -> None:
             partition, places = part
-            await self._batch(cql.delete, [(stamp, partition, row[len(partition) :], name) for row, name in places])
+            head, ends = encode_stamp(stamp) + encode_value(partition), len(partition)
+            rows = [head + encode_value(row[ends:]) + encode_value(name) for row, name in places]
+            await self._batch(cql.delete, rows, partition)
 
         await run_bounded(sliced(groups, BATCH_CELLS), write, limit=CONCURRENT)
 
@@ -393,12 +402,12 @@ class CassandraStore:
         return MappingProxyType(dict(self._count))
 
     async def _ask(self, cql: str, parameters: Parameters) -> Rows:
-        """Execute a statement that may be repeated."""
-        return await self._patiently(lambda: self._connector.ask(cql, parameters))
+        """Execute a statement for cells, which may be repeated. Return key, column, value and timestamp of each."""
+        return cells_in(await self._patiently(lambda: self._connector.ask_raw(cql, parameters)))
 
-    async def _batch(self, cql: str, rows: Sequence[Parameters]) -> None:
-        """Execute a statement for rows of one partition."""
-        await self._patiently(lambda: self._connector.batch(cql, rows))
+    async def _batch(self, cql: str, rows: Sequence[bytes], partition: bytes) -> None:
+        """Execute a statement for encoded rows of one partition."""
+        await self._patiently(lambda: self._connector.batch_encoded(cql, rows, partition))
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Execute a request, again while Cassandra is overloaded."""
@@ -466,6 +475,23 @@ def sliced(groups: Mapping[K, Sequence[T]], most: int) -> Iterator[tuple[K, list
     for key, items in groups.items():
         for at in range(0, len(items), most):
             yield key, list(items[at : at + most])
+
+
+def encode_stamp(stamp_us: int) -> bytes:
+    """Return a write timestamp as a bound value."""
+    return encode_value(stamp_us.to_bytes(STAMP_BYTES, "big", signed=True))
+
+
+def cells_in(raw: RawRows) -> Rows:
+    """Return key, column, value and timestamp of the cells in an answer."""
+    if not raw.rows:
+        return []
+    places, body = find_values(raw, CELL_VALUES), raw.body
+    stamps = np.frombuffer(fixed_values(body, places.starts[:, -1], STAMP_BYTES), ">i8").tolist()
+    keys, columns, values = (
+        values_at(body, places.starts[:, at].tolist(), places.lengths[:, at].tolist()) for at in range(CELL_VALUES - 1)
+    )
+    return list(zip(keys, columns, values, stamps, strict=True))
 
 
 def cells_of(answer: Rows) -> Iterator[tuple[bytes, bytes, int]]:
