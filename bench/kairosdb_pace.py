@@ -1,4 +1,4 @@
-"""The agents' pace on Cassandra, beside KairosDB: a point of each series a round, each round stored on its own.
+"""The agents' pace on Cassandra, next to KairosDB: a point of each series a round, each round stored on its own.
 
 The daemon writes what it holds after each round, as at its default interval, or once at the end, as at an interval of
 that length. What it wrote in parts is compacted before the figures count. Sizes are those of the files after a clean
