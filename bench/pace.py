@@ -33,6 +33,7 @@ from tsd.daemon.settings import read_config
 
 EMBEDDED, VICTORIA, HBASE = "tsd, embedded", "VictoriaMetrics", "tsd, HBase"
 WINDOWS = "tsd, embedded, hour not held"  # points are stored at the end of each window
+ENTITIES = "tsd, embedded, entities"  # points are also stored in the tables of entities
 QUIET_ROWS = 100  # tsd.storage.compaction.min_flush_threshold: fewer rows are left to `tsd compact`
 QUIET_S = 1800  # simulated time after the last hour for the first rows to be compacted
 POLL_S = 0.5
@@ -91,7 +92,7 @@ def pace(fleet: Fleet, speed: float, pairs: int, wanted: Callable[[str], bool]) 
         _hbase(Path(name), needed=wanted(HBASE)) as hbase,
     ):
         for number in range(pairs):
-            for system in (EMBEDDED, VICTORIA, WINDOWS, HBASE):
+            for system in (EMBEDDED, VICTORIA, WINDOWS, ENTITIES, HBASE):
                 if not wanted(system) or (system == VICTORIA and PROGRAM is None):
                     continue
                 print(f"bench: pair {number + 1} of {pairs}: {system}", file=sys.stderr)
@@ -104,6 +105,8 @@ def pace(fleet: Fleet, speed: float, pairs: int, wanted: Callable[[str], bool]) 
                         settings = hbase.settings(f"pace{number}")
                     elif system == WINDOWS:
                         settings |= {"tsd.storage.hold_open_hours": "false"}
+                    elif system == ENTITIES:
+                        settings |= {"tsd.entity.enabled": "true"}
                     figures = _tsd(fleet, speed, home, settings, hbase if system == HBASE else None)
                 print(f"bench: {figures}", file=sys.stderr)
                 found.setdefault(system, []).append(figures)
