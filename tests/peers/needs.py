@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tsd.api import put
+from tsd.api import entity_json, put
 from tsd.codec import bytemap, points
 from tsd.codec.kairosdb import values
 from tsd.codec.opentsdb import merge
@@ -22,8 +22,9 @@ from tsd.query import fold
 from tsd.server import multiplexer
 from tsd.store import cells
 from tsd.store.cassandra import wire
-from tsd.store.hbase import thrift_codec
-from tsd.store.rocksdb import keys
+from tsd.store.hbase import results, thrift_codec
+from tsd.store.rocksdb import keys, version_reads
+from tsd.tables.entity import decode as entity_decode
 from tsd.tables.opentsdb import decode, encode, resolver, series_index
 from tsd.tables.opentsdb.compaction import queue
 
@@ -47,6 +48,10 @@ LOOPS = {  # modules of setup.py: whether each is built and in use
     "tsd.store._cells": cells.HAS_CELL_LOOP,
     "tsd.store.cassandra._wire": wire.HAS_WIRE_LOOP,
     "tsd.codec.kairosdb._values": values.HAS_VALUES_LOOP,
+    "tsd.store.hbase._results": results.HAS_RESULT_LOOP,
+    "tsd.store.rocksdb._versions": version_reads.HAS_LOOP,
+    "tsd.tables.entity._decode": entity_decode.HAS_LOOP,
+    "tsd.api._entity_json": entity_json.HAS_LOOP,
 }
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 # Debian's packages with names other than the program's
