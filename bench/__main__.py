@@ -13,6 +13,7 @@ from bench import disk as disk_module
 from bench import entity as entity_module
 from bench import fairness as fairness_module
 from bench import first_point as first_point_module
+from bench import guide as guide_module
 from bench import idle as idle_module
 from bench import ingest as ingest_module
 from bench import kairosdb as kairosdb_module
@@ -80,6 +81,18 @@ def readme() -> None:
 def entity(machines: int, metrics: int, step: int, inventory: int, hbase_machines: int, rounds: int) -> None:
     """Measure reads of entities and newest values next to queries of OpenTSDB, and what the tables cost a point."""
     entity_module.entity(entity_module.Size(machines, metrics, step, inventory), hbase_machines, rounds)
+
+
+@bench.command()
+@click.option("--machines", default=10, help="Machines with 100 metrics.")
+@click.option("--times", default=60, help="Times of each machine, five seconds apart.")
+@click.option("--meters", default=1000, help="Meters with a reading each quarter of an hour of a day.")
+@click.option("--messages", default=10_000, help="Messages of exchanges, each a quote and a trade.")
+@click.option("--engines", default=",".join(guide_module.ENGINES), help="Engines, separated by commas.")
+@click.option("--rounds", default=20, help="Queries of each kind.")
+def guide(machines: int, times: int, meters: int, messages: int, engines: str, rounds: int) -> None:
+    """Store and query the loads of Bigtable's schema guide as rows of events and days, next to OpenTSDB's rows."""
+    guide_module.guide(guide_module.Size(machines, times, meters, messages), engines.split(","), rounds)
 
 
 @bench.command()
