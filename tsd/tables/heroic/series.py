@@ -12,20 +12,18 @@ from tsd.codec.heroic.keys import (
     BASE_BYTES,
     LONGEST_KEY,
     Pairs,
-    metric_prefix,
     ordered,
     parse_head,
     parse_tail,
     series_head,
     series_tail,
 )
-from tsd.codec.names import Kind
 from tsd.codec.putline import illegal, split_tags
-from tsd.errors import UNKNOWN_NAME, BadLine
+from tsd.errors import BadLine
 from tsd.tables.heroic.index import SeriesList
+from tsd.tables.listed_metrics import ListedMetrics
 from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesText
 
-MOST_KNOWN = 100_000  # metrics
 CACHED = 100_000  # series
 RESOURCE = "resource."  # before the name of a resource's entry, if a tag has the same name
 
@@ -96,8 +94,7 @@ class HeroicResolver:
     def __init__(self, index: SeriesList, resource_tags: frozenset[str], *, creates_metrics: bool) -> None:
         self._index = index
         self._resource_tags = resource_tags
-        self._creates_metrics = creates_metrics
-        self._known: dict[bytes, None] = {}  # metrics that are listed, or admitted, as a row key begins with them
+        self._metrics = ListedMetrics(index.has_metric, creates_metrics=creates_metrics)
 
     async def resolve(self, series: Sequence[SeriesText], admission: Admission | None = None) -> ResolvedSeries:
         """Resolve well-formed series, see `SeriesResolver`."""
@@ -106,7 +103,7 @@ class HeroicResolver:
         for at, text in enumerate(series):
             try:
                 key = key_of(text, self._resource_tags)
-                await self._admit(text.metric, admission)
+                await self._metrics.admit(text.metric, admission)
             except BadLine as error:
                 key, refused[at] = NO_KEY, error
             keys.append(key)
@@ -117,26 +114,10 @@ class HeroicResolver:
         """Return the key of a series. Raise BadLine."""
         return key_of(series, self._resource_tags)
 
-    async def _admit(self, metric: bytes, admission: Admission | None) -> None:
-        """Raise BadLine unless a metric exists, or may be new. Raise StoreError."""
-        name = metric.decode("latin-1")
-        prefix = metric_prefix(name)
-        if prefix in self._known:
-            return
-        if not (self._creates_metrics and admission is None) and not await self._index.has_metric(name):
-            if not self._creates_metrics:
-                raise BadLine(UNKNOWN_NAME, f"unknown metric: No such name for '{Kind.METRIC.value}': '{name}'")
-            error = admission.admit_name(Kind.METRIC, metric) if admission is not None else None
-            if error is not None:
-                raise error
-        self._known[prefix] = None
-        while len(self._known) > MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-
     def knows(self, metric: str) -> bool:
         """Return whether a metric was resolved. Its series are listed when their first points are written."""
-        return metric_prefix(metric) in self._known
+        return self._metrics.knows(metric)
 
     def forget(self) -> None:
         """Forget which metrics exist."""
-        self._known.clear()
+        self._metrics.forget()

@@ -7,17 +7,16 @@ in seconds, as in KairosDB's telnet lines. It is a part of the key, so a series 
 from collections.abc import Mapping, Sequence
 
 from tsd.codec.kairosdb.keys import DOUBLE, LONGEST_KEY, STRING, DataRow, encode_tags, parse_tags
-from tsd.codec.names import Kind
 from tsd.codec.putline import illegal, split_tags
-from tsd.errors import UNKNOWN_NAME, BadLine
+from tsd.errors import BadLine
 from tsd.tables.kairosdb.tables import LAST_EXPIRY_S, KairosTables
+from tsd.tables.listed_metrics import ListedMetrics
 from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesText
 
 TTL_TAG = b"kairos_opt.ttl"
 TTL_BYTES = 4
 LONGEST_TTL_S = 630_720_000  # of Cassandra: 20 years
 DEFAULT_TAGS = {"add": "tag"}  # of a series without tags, as in KairosDB
-MOST_KNOWN = 100_000  # metrics
 
 
 def key_of(text: SeriesText, now_s: int) -> SeriesKey:
@@ -76,8 +75,7 @@ class KairosResolver:
 
     def __init__(self, tables: KairosTables, *, creates_metrics: bool) -> None:
         self._tables = tables
-        self._creates_metrics = creates_metrics
-        self._known: dict[str, None] = {}  # metrics that are listed, or admitted
+        self._metrics = ListedMetrics(tables.metric_exists, creates_metrics=creates_metrics)
 
     async def resolve(self, series: Sequence[SeriesText], admission: Admission | None = None) -> ResolvedSeries:
         """Resolve well-formed series, see `SeriesResolver`."""
@@ -87,7 +85,7 @@ class KairosResolver:
         for at, text in enumerate(series):
             try:
                 key = key_of(text, now_s)
-                await self._admit(text.metric, admission)
+                await self._metrics.admit(text.metric, admission)
             except BadLine as error:
                 key, refused[at] = NO_KEY, error
             keys.append(key)
@@ -97,25 +95,10 @@ class KairosResolver:
         """Return the key of a series. Raise BadLine."""
         return key_of(series, self._tables.now_s())
 
-    async def _admit(self, metric: bytes, admission: Admission | None) -> None:
-        """Raise BadLine unless a metric exists, or may be new. Raise StoreError."""
-        name = metric.decode("latin-1")
-        if name in self._known:
-            return
-        if not (self._creates_metrics and admission is None) and not await self._tables.metric_exists(name):
-            if not self._creates_metrics:
-                raise BadLine(UNKNOWN_NAME, f"unknown metric: No such name for '{Kind.METRIC.value}': '{name}'")
-            error = admission.admit_name(Kind.METRIC, metric) if admission is not None else None
-            if error is not None:
-                raise error
-        self._known[name] = None
-        while len(self._known) > MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-
     def knows(self, metric: str) -> bool:
         """Return whether a metric was resolved. It is listed when its first points are written."""
-        return metric in self._known
+        return self._metrics.knows(metric)
 
     def forget(self) -> None:
         """Forget which metrics exist."""
-        self._known.clear()
+        self._metrics.forget()

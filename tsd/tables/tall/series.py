@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from tsd.codec.names import Kind
 from tsd.codec.putline import illegal, split_tags
 from tsd.codec.tall.rules import Place, TableRule, rule_of
-from tsd.errors import UNKNOWN_NAME, BadLine, CorruptRow
+from tsd.errors import BadLine, CorruptRow
+from tsd.tables.listed_metrics import ListedMetrics
 from tsd.tables.tall.index import ListedSeries, SeriesList
 from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesText
 
-MOST_KNOWN = 100_000  # metrics
 CACHED = 100_000  # series
 END = b"\0"  # of a name
 
@@ -104,8 +103,7 @@ class TallResolver:
     def __init__(self, index: SeriesList, placing: Placing, *, creates_metrics: bool) -> None:
         self._index = index
         self._placing = placing
-        self._creates_metrics = creates_metrics
-        self._known: dict[bytes, None] = {}  # metrics that are listed, or admitted
+        self._metrics = ListedMetrics(index.has_metric, creates_metrics=creates_metrics)
 
     async def resolve(self, series: Sequence[SeriesText], admission: Admission | None = None) -> ResolvedSeries:
         """Resolve well-formed series, see `SeriesResolver`."""
@@ -114,7 +112,7 @@ class TallResolver:
         for at, text in enumerate(series):
             try:
                 key = self._placing.key_of(text)
-                await self._admit(text.metric, admission)
+                await self._metrics.admit(text.metric, admission)
             except BadLine as error:
                 key, refused[at] = NO_KEY, error
             keys.append(key)
@@ -125,25 +123,10 @@ class TallResolver:
         """Return the key of a series. Raise BadLine."""
         return self._placing.key_of(series)
 
-    async def _admit(self, metric: bytes, admission: Admission | None) -> None:
-        """Raise BadLine unless a metric exists, or may be new. Raise StoreError."""
-        if metric in self._known:
-            return
-        name = metric.decode("latin-1")
-        if not (self._creates_metrics and admission is None) and not await self._index.has_metric(name):
-            if not self._creates_metrics:
-                raise BadLine(UNKNOWN_NAME, f"unknown metric: No such name for '{Kind.METRIC.value}': '{name}'")
-            error = admission.admit_name(Kind.METRIC, metric) if admission is not None else None
-            if error is not None:
-                raise error
-        self._known[metric] = None
-        while len(self._known) > MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-
     def knows(self, metric: str) -> bool:
         """Return whether a metric was resolved."""
-        return metric.encode("latin-1", "replace") in self._known
+        return self._metrics.knows(metric)
 
     def forget(self) -> None:
         """Forget which metrics exist."""
-        self._known.clear()
+        self._metrics.forget()
