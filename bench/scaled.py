@@ -5,7 +5,6 @@ clock and trio's clock run at the same speed. Waits for disks and other processe
 keep their own pace, as they depend on bytes and not on time.
 """
 
-import gc
 import math
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import trio
 
 from tsd.cli.options import imported
+from tsd.cli.serve import tune_collector
 from tsd.config import log
 from tsd.config.loader import Given
 from tsd.daemon.settings import load_config
@@ -77,14 +77,7 @@ def main() -> None:
     settings = load_config(None, [Given("benchmark", *word.split("=", 1)) for word in sys.argv[4:]])
     vars(time).update(time=timeline.now_s, time_ns=lambda: int(timeline.now_s() * 1e9))
     log.configure(settings.config.log_level, settings.config.log_format, time.monotonic)
-    trio.run(serve, settings, trio.Event(), _tune_collector, clock=ScaledClock(timeline))
-
-
-def _tune_collector(*_: object) -> None:
-    """Do what `tsd serve` does once it is ready."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(200_000, 50, 100)
+    trio.run(serve, settings, trio.Event(), tune_collector, clock=ScaledClock(timeline))
 
 
 if __name__ == "__main__":

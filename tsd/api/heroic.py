@@ -111,7 +111,7 @@ class WriteEndpoint:
         wanted = PutFlags(summary=False, details=True, sync=flags.sync, timeout_ms=flags.timeout_ms)
         outcome = await self._handler.store(parsed.slices, wanted, parsed.points, self._intake.take, request)
         if outcome.refused:
-            return await failures_response(outcome.refused, self._handler.limits.shown_errors)
+            return await failures_response(outcome.refused, self._handler.limits.shown_errors, parsed)
         if late := [*outcome.unstored, *outcome.late]:
             raise Refused(503, f"{len(late)} points are accepted, but not in the store yet: {late[0].error}")
         return errors_response(200, [])

@@ -361,12 +361,13 @@ class StoreFlush(NamedTuple):
     trouble: Callable[[], str | None]  # returns why they are not
 
 
-def _respond_and_free(outcome: PutOutcome, flags: PutFlags, shown_errors: int) -> Response:
-    """Return the response to a request, and free its failures here: freeing thousands of tags takes long."""
+def _respond_and_free(outcome: PutOutcome, slices: list[BodySlice], flags: PutFlags, shown_errors: int) -> Response:
+    """Return the response to a request, and free its points and failures here: freeing thousands takes long."""
     try:
         return respond(outcome, flags, shown_errors)
     finally:
         outcome.refused.clear()
+        slices.clear()
 
 
 class PutHandler:
@@ -396,7 +397,7 @@ class PutHandler:
             await peer.throttle()
 
     async def put(
-        self, slices: Sequence[BodySlice], flags: PutFlags, echo: Echo, ingest: Ingest, request: Request
+        self, slices: list[BodySlice], flags: PutFlags, echo: Echo, ingest: Ingest, request: Request
     ) -> Response:
         """Ingest the lines of a request, and respond when they are on disk, or with `sync` in the store. Raises
         Refused; after status 503 a client may repeat the request."""
@@ -405,7 +406,7 @@ class PutHandler:
         outcome = await self.store(slices, flags, echo, ingest, request)
         if len(outcome.refused) <= LARGE_FAILURES and (not outcome.refused or len(request.body) <= LARGE_BODY):
             return respond(outcome, flags, self.limits.shown_errors)
-        return await trio.to_thread.run_sync(_respond_and_free, outcome, flags, self.limits.shown_errors)
+        return await trio.to_thread.run_sync(_respond_and_free, outcome, slices, flags, self.limits.shown_errors)
 
     async def store(
         self, slices: Sequence[BodySlice], flags: PutFlags, echo: Echo, ingest: Ingest, request: Request

@@ -6,6 +6,7 @@ from itertools import islice
 import msgspec
 import trio
 
+from tsd.api.kairosdb.points import ParsedBody
 from tsd.api.points import LARGE_FAILURES, PutFailure
 from tsd.errors import Refused, StoreError
 from tsd.query.kairosdb.model import BadRequest
@@ -19,11 +20,18 @@ def errors_response(status: int, messages: Iterable[str], headers: Sequence[tupl
     return Response(status, msgspec.json.encode({"errors": list(messages)}), headers=headers)
 
 
-async def failures_response(failures: Sequence[PutFailure], most: int) -> Response:
-    """Return the errors of up to `most` points. Those of many points are written in a thread."""
+async def failures_response(failures: list[PutFailure], most: int, parsed: ParsedBody) -> Response:
+    """Return the errors of up to `most` points of a body, and free both.
+
+    This is done in a thread for many points: to write and to free thousands of errors takes long.
+    """
 
     def respond() -> Response:
-        return errors_response(400, map(_message, islice(failures, most)))
+        try:
+            return errors_response(400, map(_message, islice(failures, most)))
+        finally:
+            failures.clear()
+            parsed.clear()
 
     return respond() if len(failures) <= LARGE_FAILURES else await trio.to_thread.run_sync(respond)
 

@@ -43,12 +43,17 @@ class KairosPoint(NamedTuple):
 class ParsedBody(NamedTuple):
     """A body in slices, and the place of each of their points; None where the error names it already."""
 
-    slices: Sequence[BodySlice]
-    places: Sequence[Sequence[KairosPoint | None]]
+    slices: list[BodySlice]
+    places: list[list[KairosPoint | None]]
 
     def points(self, one: BodySlice) -> Sequence[KairosPoint | None]:
         """Return the points of a slice."""
         return next(found for other, found in zip(self.slices, self.places, strict=True) if other is one)
+
+    def clear(self) -> None:
+        """Free the slices."""
+        self.slices.clear()
+        self.places.clear()
 
 
 class _Part:
