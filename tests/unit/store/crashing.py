@@ -64,7 +64,7 @@ async def fold(folder: str) -> None:
         await store.put("cells", [Put(row, *POINTS) for row in rows])
         await store.sync()
         _log(hour)
-        await store.fold("cells", b"%08d" % hour)
+        await store.column_blocks.fold("cells", b"%08d" % hour)
         hour += 1
 
 

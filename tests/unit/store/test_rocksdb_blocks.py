@@ -39,15 +39,15 @@ async def fill(store: EmbeddedStore, *hours: bytes) -> None:
     """Put three rows of each hour and move them to blocks."""
     for hour in hours:
         await store.put("cells", [Put(hour + series, COLUMN, VALUE) for series in (b"a", b"b", b"c")])
-        await store.fold("cells", hour)
+        await store.column_blocks.fold("cells", hour)
 
 
 async def test_fold_moves_cells_of_points(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         other = Put(b"hour1d", b"t:\1\0\0", b"{}")
         await store.put("cells", [Put(b"hour1a", COLUMN, VALUE), Put(b"hour1b", COLUMN, VALUE), other])
-        assert await store.fold("cells", b"hour1") == (2, 4)
-        assert await store.fold("cells", b"hour1") == (0, 0)
+        assert await store.column_blocks.fold("cells", b"hour1") == (2, 4)
+        assert await store.column_blocks.fold("cells", b"hour1") == (0, 0)
         assert await store.tables() == ["cells"]
         rows = [row.key async for page in scan(store, "cells") for row in page]
         assert rows == [b"hour1a", b"hour1b", b"hour1d"]
@@ -58,7 +58,7 @@ async def test_late_cells_join_their_block(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await fill(store, b"hour1")
         await store.put("cells", [Put(b"hour1bb", COLUMN, VALUE), Put(b"hour1c", COLUMN, b"\3\4\0")])
-        assert await store.fold("cells", b"hour1") == (2, 4)
+        assert await store.column_blocks.fold("cells", b"hour1") == (2, 4)
         assert [cell.value for cell in (await store.get("cells", [b"hour1c"]))[b"hour1c"]] == [b"\3\4\0"]
     assert list(stored_blocks(tmp_path, "cells")) == [b"hour1a"]
 
@@ -74,7 +74,7 @@ async def test_prefix_of_another_width_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await fill(store, b"hour1")
         with pytest.raises(StoreError, match="5 bytes"):
-            await store.fold("cells", b"hour")
+            await store.column_blocks.fold("cells", b"hour")
 
 
 async def test_cell_written_during_a_fold_is_kept(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ async def test_cell_written_during_a_fold_is_kept(tmp_path: Path) -> None:
         rows = [b"hour1%04d" % row for row in range(2000)]
         await store.put("cells", [Put(row, COLUMN, VALUE) for row in rows])
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.fold, "cells", b"hour1")
+            nursery.start_soon(store.column_blocks.fold, "cells", b"hour1")
             for row in rows[::100]:
                 await store.put("cells", [Put(row, COLUMN, b"\3\4\0")])
         found = await store.get("cells", rows)
@@ -110,7 +110,7 @@ async def test_damaged_block_is_named_and_costs_no_other(tmp_path: Path, at: int
             assert [row.key for row in page.rows] == [hour + series for series in (b"a", b"b", b"c")]
             assert {row.cells[0][:2] for row in page.rows} == {(COLUMN, VALUE)}
         await store.put("cells", [Put(b"hour2b", b"t:late", b"v")])
-        assert await store.fold("cells", b"hour3") == (0, 0)
+        assert await store.column_blocks.fold("cells", b"hour3") == (0, 0)
 
 
 async def test_folded_rows_survive_a_crash(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_single_row_of_many_hours_is_read_by_column(tmp_path: Path) -> Non
         await store.delete("cells", {hours[6] + b"b": [COLUMN]}, up_to_ms=None)
         rows = [hour + series for hour in hours for series in (b"b", b"d")]
         for _ in range(2):
-            parts = await store.get_columns("cells", rows)
+            parts = await store.column_blocks.get_columns("cells", rows)
             pages = [part.cells for part in parts if part.cells]
             cells = [(key, page.cell(at)) for page in pages for at, key in enumerate(page.keys)]
             assert [(key, cell[:2]) for key, cell in cells] == [

@@ -6,7 +6,16 @@ increment and the cells of a row atomic. Calls that release the lock (syncs, and
 """
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from itertools import islice, product
@@ -23,18 +32,16 @@ from tsd.store import (
     Cell,
     CellPage,
     CellSignatures,
-    ColumnPart,
     Cursor,
-    Folded,
     OnWrite,
     Page,
     Put,
     Table,
 )
 from tsd.store.retry import backoff
+from tsd.store.rocksdb.column_blocks import EmbeddedBlocks
 from tsd.store.rocksdb.database import VERSIONS, Batch, Database, Place
 from tsd.store.rocksdb.derived import EmbeddedDerived, drop
-from tsd.store.rocksdb.folding import FoldedPart, fold_part, read_part
 from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, decode_cell, time_of
 from tsd.store.rocksdb.options import options
 from tsd.store.rocksdb.rewriting import EmbeddedRewrites
@@ -177,9 +184,9 @@ class EmbeddedStore:
             await trio.to_thread.run_sync(self._database.snapshot, folder)
 
     @property
-    def column_blocks(self) -> "EmbeddedStore":
+    def column_blocks(self) -> EmbeddedBlocks:
         """See Store."""
-        return self
+        return EmbeddedBlocks(self, self._folding)
 
     @property
     def versioned_cells(self) -> EmbeddedVersions:
@@ -258,73 +265,14 @@ class EmbeddedStore:
         self._write(batch, table + VERSIONS, ())
         return found
 
-    async def fold(self, table: str, prefix: bytes, *, least_rows: int = 1) -> Folded:
-        """See ColumnBlocks."""
-        await self._enter_writing("fold")
-        self._database.require(table)
-        blocks = self._database.blocks(table)
-        if blocks is not None and blocks.width != len(prefix):
-            raise StoreError(f"blocks of {table} have prefixes of {blocks.width} bytes, not {len(prefix)}")
-        cells = points = 0
-        start: bytes | None = prefix
-        async with self._folding:
-            while start is not None:
-                with self.watching(table, prefix) as watch:
-                    part = await _with_breaks(read_part(self._database, table, prefix, start, least_rows))
-                    folded = await trio.to_thread.run_sync(fold_part, part)
-                    if folded is not None and await self._retried(partial(self._fold_now, watch, folded)):
-                        cells += len(folded.moved)
-                        points += folded.points
-                start = part.next_start
-        return Folded(cells, points)
-
-    async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
-        """See ColumnBlocks."""
-        await self._enter("next_unfolded")
-        page = await _with_breaks(self._database.plain_view(table, stop).page(start, 1, 1, None))
-        return page.rows[0].key if page.rows else None
-
     def has_blocks(self, table: str) -> bool:
         """See ColumnBlocks."""
         return self._database.blocks(table) is not None
 
-    async def get_columns(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart]:
-        """See ColumnBlocks."""
-        await self._enter("get_columns")
-        return await _with_breaks(self._database.view(table).get_columns(rows))
-
-    async def read_columns(
-        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
-    ) -> AsyncGenerator[list[ColumnPart], None]:
-        """See ColumnBlocks."""
-        await self._enter("read_columns")
-        if stop is not None and start >= stop:
-            return
-        steps = self._database.view(table, stop).columns(start, limit_bytes)
-        while (parts := await self._throttle.step(steps)) != []:
-            if parts is not None:
-                yield parts
-
-    def _fold_now(self, watch: PrefixWatch, part: FoldedPart) -> bool:
-        """Write the changes of a part, unless one of its rows was written to. Return whether they were written."""
-        if watch.changed:
-            return False
-        table, database = watch.table, self._database
-        blocks = database.blocks(table)
-        if blocks is None:
-            with self._breaking():
-                blocks = database.create_blocks(table, len(watch.prefix))
-        batch = database.batch(table)
-        for row, column in part.moved:
-            database.remove_cell(batch, row, column)
-        for key in part.obsolete:
-            batch.delete(key, blocks.handle)
-        for key, value in part.puts:
-            batch.put(key, value, blocks.handle)
-        with self._breaking():
-            database.write(batch)
-        self._written += 1
-        return True
+    async def scan(self, call: str, start: Callable[[Database], Iterator[T]]) -> Callable[[], Awaitable[T]]:
+        """See EmbeddedBlocks."""
+        await self._enter(call)
+        return partial(self._throttle.step, start(self._database))
 
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:  # noqa: ARG002
         """See Store. `compression` is ignored: all tables have the same."""

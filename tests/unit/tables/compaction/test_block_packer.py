@@ -27,7 +27,7 @@ class Folding:
         self.store = store
         self.now_s = 0
         self.behind = False
-        self.folder = BlockPacker(blocks or store, "tsdb", Layout(), FoldRules(limit, LATE_S, least_rows))
+        self.folder = BlockPacker(blocks or store.column_blocks, "tsdb", Layout(), FoldRules(limit, LATE_S, least_rows))
         queue = RowQueue(Layout(), 1000, 0)
         rate = CompactionRate(1, 0, 1000, 3600)
         self.scheduler = CompactionScheduler(
@@ -147,7 +147,7 @@ class FailingOnce:
 
 async def test_damaged_block_does_not_stop_other_hours(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
-        found = Folding(store, FailingOnce(store, DamagedBlock("checksum", key(0, 1)[:7])))
+        found = Folding(store, FailingOnce(store.column_blocks, DamagedBlock("checksum", key(0, 1)[:7])))
         await found.put(key(0, 1), key(3600, 1))
         found.now_s = 3600 + OVER_S
         await found.scheduler.round()
@@ -156,7 +156,7 @@ async def test_damaged_block_does_not_stop_other_hours(tmp_path: Path) -> None:
 
 async def test_failed_fold_is_repeated(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
-        found = Folding(store, FailingOnce(store, StoreError("busy")))
+        found = Folding(store, FailingOnce(store.column_blocks, StoreError("busy")))
         await found.put(key(0, 1))
         found.now_s = OVER_S
         await found.scheduler.round()
@@ -175,8 +175,8 @@ async def test_start_finds_hours_an_earlier_run_did_not_fold(tmp_path: Path) -> 
         found.now_s += LATE_S
         await found.scheduler.round()
         assert found.folder.stats.cells == 3
-        assert await store.next_unfolded("tsdb", key(0, 1), None) == old
-        assert await store.next_unfolded("tsdb", other, b"s") is None
+        assert await store.column_blocks.next_unfolded("tsdb", key(0, 1), None) == old
+        assert await store.column_blocks.next_unfolded("tsdb", other, b"s") is None
 
 
 async def test_hours_of_few_rows_are_left(tmp_path: Path) -> None:
@@ -186,5 +186,5 @@ async def test_hours_of_few_rows_are_left(tmp_path: Path) -> None:
         found.now_s = 3600 + OVER_S
         await found.scheduler.round()
         assert found.folder.stats.cells == 3
-        assert await store.next_unfolded("tsdb", key(3600, 1), None) is None
-        assert await store.next_unfolded("tsdb", b"", None) == key(0, 1)
+        assert await store.column_blocks.next_unfolded("tsdb", key(3600, 1), None) is None
+        assert await store.column_blocks.next_unfolded("tsdb", b"", None) == key(0, 1)

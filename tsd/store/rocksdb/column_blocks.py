@@ -1,0 +1,121 @@
+"""Blocks of the embedded store: rows with a common key prefix in columns, folded from cells a part at a time."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Protocol, TypeVar
+
+import trio
+
+from tsd.errors import StoreError
+from tsd.store import ColumnPart, Folded
+from tsd.store.rocksdb.database import Batch, Database
+from tsd.store.rocksdb.folding import FoldedPart, FoldPart, fold_part, read_part
+from tsd.store.rocksdb.watches import PrefixWatch
+
+T = TypeVar("T")
+
+
+class Engine(Protocol):
+    """The store, as far as blocks need it."""
+
+    def has_blocks(self, table: str) -> bool:
+        """See ColumnBlocks."""
+        ...
+
+    def watching(self, table: str, prefix: bytes) -> AbstractContextManager[PrefixWatch]:
+        """Notice writes to rows with a prefix during the block."""
+        ...
+
+    async def read_in_steps(self, steps: Callable[[Database], Generator[None, None, T]]) -> T:
+        """Run a generator on the database, with other tasks between its steps. Raise StoreError."""
+        ...
+
+    async def scan(self, call: str, start: Callable[[Database], Iterator[T]]) -> Callable[[], Awaitable[T]]:
+        """Start a scan of the database. Return a function that does the next step, at the pace that ingest leaves."""
+        ...
+
+    async def write_step(self, call: str, table: str, change: Callable[[Database, Batch], tuple[list[bytes], T]]) -> T:
+        """See EmbeddedRewrites."""
+        ...
+
+
+class EmbeddedBlocks:
+    """ColumnBlocks of the embedded store."""
+
+    def __init__(self, engine: Engine, folding: trio.Lock) -> None:
+        self._engine = engine
+        self._folding = folding
+
+    async def fold(self, table: str, prefix: bytes, *, least_rows: int = 1) -> Folded:
+        """See ColumnBlocks."""
+        cells = points = 0
+        start: bytes | None = prefix
+        async with self._folding:
+            while start is not None:
+                with self._engine.watching(table, prefix) as watch:
+                    part = await self._engine.read_in_steps(partial(_read, table, prefix, start, least_rows))
+                    folded = await trio.to_thread.run_sync(fold_part, part)
+                    if folded is not None and await self._engine.write_step("fold", table, _replacing(watch, folded)):
+                        cells += len(folded.moved)
+                        points += folded.points
+                start = part.next_start
+        return Folded(cells, points)
+
+    async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
+        """See ColumnBlocks."""
+        page = await self._engine.read_in_steps(
+            lambda database: database.plain_view(table, stop).page(start, 1, 1, None)
+        )
+        return page.rows[0].key if page.rows else None
+
+    def has_blocks(self, table: str) -> bool:
+        """See ColumnBlocks."""
+        return self._engine.has_blocks(table)
+
+    async def get_columns(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart]:
+        """See ColumnBlocks."""
+        return await self._engine.read_in_steps(lambda database: database.view(table).get_columns(rows))
+
+    async def read_columns(
+        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
+    ) -> AsyncGenerator[list[ColumnPart], None]:
+        """See ColumnBlocks."""
+        if stop is not None and start >= stop:
+            return
+        step = await self._engine.scan(
+            "read_columns", lambda database: database.view(table, stop).columns(start, limit_bytes)
+        )
+        while (parts := await step()) != []:
+            if parts is not None:
+                yield parts
+
+
+def _read(
+    table: str, prefix: bytes, start: bytes, least_rows: int, database: Database
+) -> Generator[None, None, FoldPart]:
+    """Return the next part to fold. Raise StoreError for a table that does not exist, or has blocks of other rows."""
+    database.require(table)
+    blocks = database.blocks(table)
+    if blocks is not None and blocks.width != len(prefix):
+        raise StoreError(f"blocks of {table} have prefixes of {blocks.width} bytes, not {len(prefix)}")
+    return (yield from read_part(database, table, prefix, start, least_rows))
+
+
+def _replacing(watch: PrefixWatch, part: FoldedPart) -> Callable[[Database, Batch], tuple[list[bytes], bool]]:
+    """Return a function that adds the changes of a part to a batch, unless one of its rows was written to. It returns
+    no rows, because their cells stay the same, and whether there are changes."""
+
+    def change(database: Database, batch: Batch) -> tuple[list[bytes], bool]:
+        if watch.changed:
+            return [], False
+        blocks = database.blocks(watch.table) or database.create_blocks(watch.table, len(watch.prefix))
+        for row, column in part.moved:
+            database.remove_cell(batch, row, column)
+        for key in part.obsolete:
+            batch.delete(key, blocks.handle)
+        for key, value in part.puts:
+            batch.put(key, value, blocks.handle)
+        return [], True
+
+    return change
