@@ -18,7 +18,7 @@ from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
 from tsd.codec.opentsdb.row import compact, data_cells
 from tsd.codec.putline import HOUR_S
 
-PARTS, ROWS = 6, 500
+PARTS, ROWS = 4, 500
 FIRST_HOUR_S = 1356998400
 WRITTEN_MS = 1600000000000
 hours = itertools.count(FIRST_HOUR_S, HOUR_S)  # each row has its own hour

@@ -15,6 +15,8 @@ from tsd.daemon.wiring import opened_store, versioned_cells
 from tsd.store.versions import VersionPut
 from tsd.tables.entity.tables import ENTITIES, NEWEST
 
+pytestmark = pytest.mark.slow
+
 PAST_S = 1_500_000_000
 LINES = b"".join(
     [

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
 import trio
 import trio.lowlevel
 
@@ -30,7 +31,7 @@ from tsd.cli.torture.run import Run, TorturePlan
 from tsd.config.loader import Config, journal_folder
 
 KILLS = int(os.environ.get("TSD_KILLS") or (50 if full_run() else 5))
-EACH = max(KILLS // 10, 1)  # rounds of each gateway fault and of a full disk
+EACH = max(KILLS // 20, 1)  # rounds of each gateway fault and of a full disk
 FEW = max(KILLS // 40, 1)  # rounds that set the clock, or fill a disk with HBase
 RARE = max(KILLS // 100, 1)  # the longest rounds: outages at full load, and slow clients
 WAYS = ("refuse", "hang", "stall", "late", "cut", "lost", "garble", "repeat")
@@ -67,6 +68,7 @@ SECURED = {  # with files that do not exist: they are not read
 }  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_torture_kills_embedded(tmp_path: Path) -> None:
     report = await torture(tmp_path, {"kill": KILLS}, daemons=2)
     assert report["all"]["faults"]["kill"] >= KILLS
@@ -126,13 +128,13 @@ async def test_torture_other_faults_hbase(hbase: RunningHbase, tmp_path: Path) -
 
 async def test_torture_bigtable(bigtable: RunningBigtable, tmp_path: Path) -> None:
     rounds = dict.fromkeys(("kill", *WAYS), 1)
-    report = await torture(tmp_path, rounds, on_bigtable(bigtable), daemons=5)
+    report = await torture(tmp_path, rounds, on_bigtable(bigtable), daemons=len(rounds))
     assert all(report["all"]["faults"][way] >= 1 for way in rounds)
 
 
 async def test_torture_cassandra(cassandra: RunningCassandra, tmp_path: Path) -> None:
     rounds = dict.fromkeys(("kill", *WAYS), 1)
-    report = await torture(tmp_path, rounds, on_cassandra(cassandra), daemons=5)
+    report = await torture(tmp_path, rounds, on_cassandra(cassandra), daemons=len(rounds))
     assert all(report["all"]["faults"][way] >= 1 for way in rounds)
 
 

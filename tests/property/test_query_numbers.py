@@ -4,6 +4,7 @@ import math
 import struct
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +39,7 @@ def test_answers_equal_the_reference(question: Question, rows: int) -> None:
     compare(question, rows)
 
 
+@pytest.mark.slow
 @law
 @given(question=questions(by_calendar=True, nan=True), rows=st.sampled_from([1, 5, 1000]))
 def test_calendar_answers_equal_the_reference(question: Question, rows: int) -> None:

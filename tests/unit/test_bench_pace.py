@@ -10,6 +10,8 @@ from bench.agents import LATE_S, Batch, Fleet, batches
 from bench.pace import halves
 from bench.scaled import ScaledClock, Timeline
 
+pytestmark = pytest.mark.slow
+
 FLEET = Fleet(1000, 60, 2, 1_700_006_400, late=0.05)
 
 

@@ -36,6 +36,7 @@ def test_every_citation_names_a_section_that_exists() -> None:
     assert [cited for cited in found if cited[2] not in known[cited[1]]] == []
 
 
+@pytest.mark.slow
 def test_page_is_named_by_its_path() -> None:
     short = {name for path in sources() for name in NAMED.findall(path.read_text()) if path != Path(__file__)}
     assert short <= {"docs/compat/wire.md", "docs/compat/query.md"}

@@ -1,8 +1,11 @@
 """docs/log-events.md lists the log events of the code."""
 
+import pytest
+
 from scripts.log_events import NAME, PAGE, events, page
 
 
+@pytest.mark.slow
 def test_log_events_page_is_up_to_date() -> None:
     assert PAGE.read_text("utf-8") == page(), "run: python -m scripts.log_events"
 

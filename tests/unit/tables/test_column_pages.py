@@ -82,6 +82,7 @@ async def fold_all(daemon: Running) -> int:
     return moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["0", "67108864"])
 async def test_folding_changes_no_answer(tmp_path: Path, cache: str) -> None:
     settings = {"tsd.query.cache_memory": cache, "tsd.storage.enable_compaction": "false"}

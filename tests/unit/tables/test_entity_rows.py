@@ -59,6 +59,7 @@ async def answers(cells: VersionedCells, written: list[EntityPoint], start: int,
     return found
 
 
+@pytest.mark.slow
 @given(st.lists(points, max_size=30), times, ends, keys)
 @settings(deadline=None, max_examples=60)
 def test_answers_are_those_of_rows_without_salt_and_period(

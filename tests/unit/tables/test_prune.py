@@ -133,6 +133,7 @@ SOME_SERIES = st.tuples(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
 @pytest.mark.parametrize("engine", ENGINES)
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -81,6 +81,7 @@ def hours(ago_s: Iterable[int]) -> list[int]:
     return [(NOW_S - ago) // HOUR_S * HOUR_S for ago in ago_s]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [Layout(), Layout(salt_width=1, salt_buckets=4)], ids=["plain", "salted"])
 @pytest.mark.parametrize("engine", ENGINES)
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
