@@ -19,6 +19,7 @@ from tsd.store import (
     Put,
     RangeDeletes,
     Snapshots,
+    StampedCells,
     Table,
     VersionedCells,
     WideRows,
@@ -59,6 +60,7 @@ class FlakyStore:
         self.versioned_cells: VersionedCells | None = None
         self.wide_rows: WideRows | None = None
         self.atomic_rewrites: AtomicRewrites | None = None
+        self.stamped_cells: StampedCells | None = None
 
     async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         self.calls.append(name)

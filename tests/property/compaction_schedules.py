@@ -6,7 +6,7 @@ What a reader finds is looked at after every call: the value that was written la
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -18,7 +18,7 @@ from tsd.codec.opentsdb.row import compact, data_cells, points
 from tsd.codec.opentsdb.rowkey import Layout, row_key
 from tsd.codec.text import encode_integer
 from tsd.errors import CorruptRow
-from tsd.store import AtomicRewrites, Cell, Put, Rewrite, Store
+from tsd.store import AtomicRewrites, Cell, Put, Rewrite, StampedCells, StampedDelete, StampedPut, Store
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
 
@@ -34,10 +34,11 @@ class Died(Exception):
 
 
 class Graves(MemoryStore):
-    """A MemoryStore in which, as in HBase, a delete hides later puts with a time up to its own."""
+    """A MemoryStore in which, as in HBase and Cassandra, a delete hides later puts with a time up to its own."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         super().__init__(clock_ms)
+        self.stamped_cells = Stamps(self)
         self._graves: dict[tuple[bytes, bytes], int] = {}
 
     @property
@@ -55,6 +56,26 @@ class Graves(MemoryStore):
             for name in names:
                 self._graves[row, name] = max(up_to_ms, self._graves.get((row, name), -1))
         await super().delete(table, columns, up_to_ms=up_to_ms)
+
+
+class Stamps:
+    """StampedCells of a store without its own."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def put(self, table: str, cells: Sequence[StampedPut]) -> None:
+        for *cell, time_ms in cells:
+            await self._store.put(table, [Put(*cell)], time_ms=time_ms)
+
+    async def get(self, table: str, places: Collection[tuple[bytes, bytes]]) -> dict[bytes, list[Cell]]:
+        found = await self._store.get(table, [row for row, _ in places])
+        wanted = {row: [cell for cell in cells if (row, cell.column) in places] for row, cells in found.items()}
+        return {row: cells for row, cells in wanted.items() if cells}
+
+    async def delete(self, table: str, cells: Sequence[StampedDelete]) -> None:
+        for row, column, up_to_ms in cells:
+            await self._store.delete(table, {row: [column]}, up_to_ms=up_to_ms)
 
 
 class Turns:
@@ -101,8 +122,10 @@ class Turned:
         self._cuts = cuts  # whether a row's deletes may be cut short
         # A process of an earlier version, or a command on the control socket, changes rows in three calls.
         self.atomic_rewrites = self if store.atomic_rewrites and turns.dice.random() < 0.5 else None
+        stamped = store.stamped_cells if turns.dice.random() < 0.7 else None
+        self.stamped_cells = None if stamped is None else TurnedStamps(stamped, turns, self.call)
 
-    async def _call(self, whole: Callable[[], Awaitable[T]], part: Callable[[], Awaitable[object]]) -> T:
+    async def call(self, whole: Callable[[], Awaitable[T]], part: Callable[[], Awaitable[object]]) -> T:
         async def call() -> T:
             if self._fuse is not None:
                 self._fuse -= 1
@@ -116,13 +139,13 @@ class Turned:
     async def get(
         self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
     ) -> dict[bytes, list[Cell]]:
-        return await self._call(lambda: self._store.get(table, rows, columns=columns), trio.lowlevel.checkpoint)
+        return await self.call(lambda: self._store.get(table, rows, columns=columns), trio.lowlevel.checkpoint)
 
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
         rows = sorted({cell.row for cell in cells})
         some = self._turns.dice.sample(rows, self._turns.dice.randint(0, len(rows)))
         part = [cell for cell in cells if cell.row in some]
-        await self._call(
+        await self.call(
             lambda: self._store.put(table, cells, time_ms=time_ms),
             lambda: self._store.put(table, part, time_ms=time_ms),
         )
@@ -137,7 +160,7 @@ class Turned:
         rewrites = self._store.atomic_rewrites
         assert rewrites is not None
         part = self._turns.dice.sample(changes, self._turns.dice.randint(0, len(changes)))
-        return await self._call(
+        return await self.call(
             lambda: rewrites.rewrite(table, changes, written=written),
             lambda: rewrites.rewrite(table, part, written=written),
         )
@@ -147,10 +170,39 @@ class Turned:
         for row, names in columns.items():
             least = 0 if self._cuts else len(names) * self._turns.dice.randint(0, 1)
             part[row] = list(names)[: self._turns.dice.randint(least, len(names)) if self._cuts else least]
-        await self._call(
+        await self.call(
             lambda: self._store.delete(table, columns, up_to_ms=up_to_ms),
             lambda: self._store.delete(table, {row: names for row, names in part.items() if names}, up_to_ms=up_to_ms),
         )
+
+
+class TurnedStamps:
+    """StampedCells in turns. A process that dies has changed some whole rows."""
+
+    def __init__(self, stamped: StampedCells, turns: Turns, call: Callable[..., Awaitable[Any]]) -> None:
+        self._stamped = stamped
+        self._turns = turns
+        self._call = call
+
+    async def put(self, table: str, cells: Sequence[StampedPut]) -> None:
+        some = self._rows(cells)
+        part = [cell for cell in cells if cell.row in some]
+        await self._call(lambda: self._stamped.put(table, cells), lambda: self._stamped.put(table, part))
+
+    async def get(self, table: str, places: Collection[tuple[bytes, bytes]]) -> dict[bytes, list[Cell]]:
+        found: dict[bytes, list[Cell]] = await self._call(
+            lambda: self._stamped.get(table, places), trio.lowlevel.checkpoint
+        )
+        return found
+
+    async def delete(self, table: str, cells: Sequence[StampedDelete]) -> None:
+        some = self._rows(cells)
+        part = [cell for cell in cells if cell.row in some]
+        await self._call(lambda: self._stamped.delete(table, cells), lambda: self._stamped.delete(table, part))
+
+    def _rows(self, cells: Sequence[StampedPut] | Sequence[StampedDelete]) -> list[bytes]:
+        rows = sorted({cell.row for cell in cells})
+        return self._turns.dice.sample(rows, self._turns.dice.randint(0, len(rows)))
 
 
 class Write(NamedTuple):

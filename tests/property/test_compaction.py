@@ -1,14 +1,19 @@
 """Writers, compactors and crashes in any order: a reader always finds the last written values."""
 
+import itertools
 import tempfile
 from collections.abc import Callable
 
 import pytest
 import trio
 
+from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tests.property.compaction_schedules import Graves, play
 from tsd.store import Family, Table
+from tsd.store.cassandra.engine import CassandraStore
+from tsd.store.cassandra.keys import Prefixes
+from tsd.store.cassandra.session import Contact
 from tsd.store.hbase.engine import HBaseStore
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
@@ -67,3 +72,17 @@ def test_concurrent_compaction_on_hbase(hbase: RunningHbase) -> None:
         await store.aclose()
 
     trio.run(run)
+
+
+@pytest.mark.cassandra
+@pytest.mark.slow
+@pytest.mark.difference("compaction-race")
+async def test_concurrent_compaction_on_cassandra(cassandra: RunningCassandra) -> None:
+    clock_ms = itertools.count(NOW_MS).__next__  # no two puts share a millisecond, as in the schedules' model
+    contact = Contact(((cassandra.host, cassandra.port),))
+    store = CassandraStore(contact, cassandra.unused_keyspace(), clock_ms, lambda _: Prefixes(3, 5))
+    try:
+        await store.create_tables([CELLS])
+        something_happened(await play(range(20), store, CELLS.name, cuts=False))
+    finally:
+        await store.aclose()

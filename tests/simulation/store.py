@@ -28,6 +28,7 @@ from tsd.store import (
     RangeDeletes,
     Rewrite,
     Snapshots,
+    StampedCells,
     Table,
     VersionedCells,
     WideRows,
@@ -129,6 +130,7 @@ class FaultyStore:
         self.derived_values: DerivedValues | None = None
         self.versioned_cells: VersionedCells | None = None
         self.wide_rows: WideRows | None = None
+        self.stamped_cells: StampedCells | None = None
         self.atomic_rewrites = self if server.engine is Engine.EMBEDDED else None
 
     async def _call(

@@ -25,6 +25,9 @@ from tsd.store.capabilities import (
     RangeDeletes,
     Rewrite,
     Snapshots,
+    StampedCells,
+    StampedDelete,
+    StampedPut,
     WideRows,
 )
 from tsd.store.cassandra.session import Connector
@@ -59,6 +62,9 @@ __all__ = [
     "Rewrite",
     "Row",
     "Snapshots",
+    "StampedCells",
+    "StampedDelete",
+    "StampedPut",
     "Store",
     "Table",
     "VersionedCells",
@@ -126,6 +132,11 @@ class Store(Protocol):
     @property
     def atomic_rewrites(self) -> AtomicRewrites | None:
         """Atomic changes of rows, if the engine has them."""
+        ...
+
+    @property
+    def stamped_cells(self) -> StampedCells | None:
+        """Calls on cells with timestamps of their own, if they save the engine requests."""
         ...
 
     @property

@@ -171,6 +171,41 @@ class AtomicRewrites(Protocol):
         ...
 
 
+class StampedPut(NamedTuple):
+    """One cell to write, with its write timestamp."""
+
+    row: bytes
+    column: bytes
+    value: bytes
+    time_ms: int
+
+
+class StampedDelete(NamedTuple):
+    """One cell to delete, with the latest timestamp that is deleted."""
+
+    row: bytes
+    column: bytes
+    up_to_ms: int
+
+
+class StampedCells(Protocol):
+    """Calls on cells of many rows, each cell with a timestamp of its own, where requests cost more than cells."""
+
+    async def put(self, table: str, cells: Sequence[StampedPut]) -> None:
+        """Write cells; those of one row follow each other and are written in one atomic step. A stored cell with a
+        later timestamp is kept. Of two values with the same timestamp either one may be kept. Raise StoreError."""
+        ...
+
+    async def get(self, table: str, places: Collection[tuple[bytes, bytes]]) -> dict[bytes, list[Cell]]:
+        """Return those of some cells that exist, by row. `places` has row and column of each. Raise StoreError."""
+        ...
+
+    async def delete(self, table: str, cells: Sequence[StampedDelete]) -> None:
+        """Delete cells; those of one row follow each other and are deleted in one atomic step. See
+        `Capabilities.keeps_versions` for later puts. Raise StoreError."""
+        ...
+
+
 class Folded(NamedTuple):
     """What a fold did."""
 

@@ -25,6 +25,9 @@ from tsd.store import (
     RangeDeletes,
     Rewrite,
     Snapshots,
+    StampedCells,
+    StampedDelete,
+    StampedPut,
     Store,
     Table,
     VersionedCells,
@@ -95,6 +98,12 @@ class CountedStore:
         """See Store."""
         rewrites = self._store.atomic_rewrites
         return None if rewrites is None else _CountedRewrites(rewrites, self._load)
+
+    @property
+    def stamped_cells(self) -> StampedCells | None:
+        """See Store."""
+        stamped = self._store.stamped_cells
+        return None if stamped is None else _CountedStamped(stamped, self._load)
 
     @property
     def derived_values(self) -> DerivedValues | None:
@@ -237,6 +246,24 @@ class _CountedRewrites:
         puts = [put for change, is_done in zip(changes, changed, strict=True) if is_done for put in change.puts]
         self._load.wrote(table, puts)
         return changed
+
+
+class _CountedStamped:
+    def __init__(self, stamped: StampedCells, load: KeyLoad) -> None:
+        self._stamped = stamped
+        self._load = load
+
+    async def put(self, table: str, cells: Sequence[StampedPut]) -> None:
+        await self._stamped.put(table, cells)
+        self._load.wrote(table, [Put(*cell[:3]) for cell in cells])
+
+    async def get(self, table: str, places: Collection[tuple[bytes, bytes]]) -> dict[bytes, list[Cell]]:
+        found = await self._stamped.get(table, places)
+        self._load.read_rows(table, list(found.items()))
+        return found
+
+    async def delete(self, table: str, cells: Sequence[StampedDelete]) -> None:
+        await self._stamped.delete(table, cells)
 
 
 class _CountedBlocks:

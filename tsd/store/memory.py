@@ -25,6 +25,7 @@ from tsd.store import (
     Rewrite,
     Row,
     Snapshots,
+    StampedCells,
     Table,
 )
 from tsd.store.memory_versions import MemoryVersions
@@ -46,6 +47,7 @@ class MemoryStore:
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
     derived_values: DerivedValues | None = None
+    stamped_cells: StampedCells | None = None
     cql: None = None
     latencies: Mapping[str, Latency] = MappingProxyType({})
 

@@ -27,6 +27,7 @@ from tsd.store import (
     Put,
     RangeDeletes,
     Row,
+    StampedCells,
     Table,
     VersionedCells,
     WideRows,
@@ -120,6 +121,7 @@ class RemoteStore:
     column_blocks: ColumnBlocks | None = None  # the daemon folds
     wide_rows: WideRows | None = None
     atomic_rewrites: AtomicRewrites | None = None
+    stamped_cells: StampedCells | None = None
     derived_values: DerivedValues | None = None
 
     @property

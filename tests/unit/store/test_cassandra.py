@@ -10,7 +10,7 @@ from tests.peers.cassandra import RunningCassandra
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 from tsd.daemon.settings import now_ms
 from tsd.errors import NoTable, StoreDown, StoreError
-from tsd.store import Family, Put, Table, scan
+from tsd.store import Cell, Family, Put, StampedDelete, StampedPut, Table, scan
 from tsd.store.cassandra.engine import CassandraStore
 from tsd.store.cassandra.keys import Prefixes
 
@@ -43,6 +43,27 @@ async def test_later_of_two_puts_with_one_timestamp_wins(store: CassandraStore) 
         await store.put(TABLE.name, [Put(ROW, COLUMN, value)], time_ms=1500)
         [cell] = (await store.get(TABLE.name, [ROW]))[ROW]
         assert (cell.value, cell.time_ms) == (value, 1500)
+
+
+async def test_cells_with_timestamps_of_their_own(store: CassandraStore) -> None:
+    stamped = store.stamped_cells
+    assert stamped is not None
+    puts = [StampedPut(bytes([a, b, 0]), COLUMN + name, bytes(40), 1000 + b) for a in range(3) for b in range(200)
+            for name in (b"1", b"2")]  # fmt: skip
+    await stamped.put(TABLE.name, puts)
+    places = [(put.row, put.column) for put in puts if put.column != COLUMN + b"1"]
+    found = await stamped.get(TABLE.name, [*places, (b"none", COLUMN)])
+    assert found == {put.row: [Cell(*put[1:])] for put in puts if (put.row, put.column) in places}
+    deleted = [StampedDelete(put.row, put.column, 1000 + 99) for put in puts]
+    await stamped.delete(TABLE.name, deleted)
+    left = await store.get(TABLE.name, [put.row for put in puts])
+    assert set(left) == {put.row for put in puts if put.time_ms > 1000 + 99}
+    for time_ms in (-1, 2**63):
+        with pytest.raises(StoreError, match="write timestamp"):
+            await stamped.put(TABLE.name, [StampedPut(ROW, COLUMN, b"v", time_ms)])
+    await stamped.put(TABLE.name, [])
+    await stamped.delete(TABLE.name, [])
+    assert await stamped.get(TABLE.name, []) == {}
 
 
 async def test_conditional_write_under_a_future_timestamp_is_an_error(store: CassandraStore) -> None:

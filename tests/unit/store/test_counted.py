@@ -6,7 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from tsd.store import Cursor, Family, Put, Rewrite, Store, Table, cell_pages, scan
+from tests.property.compaction_schedules import Graves
+from tsd.store import (
+    Cell,
+    Cursor,
+    Family,
+    Put,
+    Rewrite,
+    StampedDelete,
+    StampedPut,
+    Store,
+    Table,
+    cell_pages,
+    scan,
+)
 from tsd.store.counted import CountedStore
 from tsd.store.key_load import MINUTE_MS, KeyLoad
 from tsd.store.memory import MemoryStore
@@ -80,6 +93,18 @@ async def test_reads_answer_the_same_and_count(store: Store, load: KeyLoad) -> N
         assert await counts(load) == (0, before + 5)
 
 
+async def test_cells_with_timestamps_of_their_own_count(load: KeyLoad) -> None:
+    store = Graves(lambda: NOW_MS)
+    await store.create_tables([Table("t", (Family(b"t"),))])
+    stamped = CountedStore(store, load).stamped_cells
+    assert stamped is not None
+    await stamped.put("t", [StampedPut(b"r0", b"t:0", b"v", 5), StampedPut(b"r0", b"t:1", b"v", 6)])
+    assert await stamped.get("t", [(b"r0", b"t:1"), (b"r1", b"t:0")]) == {b"r0": [Cell(b"t:1", b"v", 6)]}
+    assert await counts(load) == (2, 1)
+    await stamped.delete("t", [StampedDelete(b"r0", b"t:0", 5), StampedDelete(b"r0", b"t:1", 5)])
+    assert await store.get("t", [b"r0"]) == {b"r0": [Cell(b"t:1", b"v", 6)]}
+
+
 async def test_other_calls_reach_the_store(store: Store, load: KeyLoad) -> None:
     counted: Store = CountedStore(store, load)
     assert await counted.tables() == ["t"]
@@ -93,5 +118,6 @@ async def test_other_calls_reach_the_store(store: Store, load: KeyLoad) -> None:
     assert counted.latencies is store.latencies
     for part in ("change_feed", "cell_signatures", "range_deletes", "snapshots", "cql"):
         assert getattr(counted, part) is getattr(store, part)
-    for part in ("cell_reader", "column_blocks", "wide_rows", "atomic_rewrites", "derived_values", "versioned_cells"):
+    parts = "cell_reader column_blocks wide_rows atomic_rewrites stamped_cells derived_values versioned_cells"
+    for part in parts.split():
         assert (getattr(counted, part) is None) == (getattr(store, part) is None)

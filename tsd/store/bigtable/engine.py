@@ -29,6 +29,7 @@ from tsd.store import (
     Put,
     RangeDeletes,
     Snapshots,
+    StampedCells,
     Table,
     VersionedCells,
     cells_of_rows,
@@ -80,6 +81,7 @@ class BigtableStore:
     cell_signatures: CellSignatures | None = None
     range_deletes: RangeDeletes | None = None
     atomic_rewrites: AtomicRewrites | None = None
+    stamped_cells: StampedCells | None = None
     derived_values: DerivedValues | None = None
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None

@@ -8,12 +8,11 @@ reads the cells first, and takes one of the 1,000 microseconds of its millisecon
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from types import MappingProxyType
 from typing import TypeVar
 
-import numpy as np
 import trio
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
@@ -32,16 +31,29 @@ from tsd.store import (
     RangeDeletes,
     Row,
     Snapshots,
+    StampedCells,
     Table,
     VersionedCells,
     WideRows,
 )
 from tsd.store.cassandra import schema
+from tsd.store.cassandra.cells import (
+    LAST_US,
+    LATEST_MS,
+    MS,
+    cells_in,
+    cells_of,
+    encode_stamp,
+    grouped,
+    rows_of,
+    sliced,
+)
 from tsd.store.cassandra.conditional import ConditionalWrites, WriteClock
 from tsd.store.cassandra.directory import Directory
 from tsd.store.cassandra.keys import Prefixes, Shape, bounds, cassandra_name, parse_comment
-from tsd.store.cassandra.session import Connector, Contact, Parameters, Rows, Session, Value
-from tsd.store.cassandra.wire import RawRows, encode_value, find_values, fixed_values, values_at
+from tsd.store.cassandra.session import Connector, Contact, Parameters, Rows, Session
+from tsd.store.cassandra.stamped import CassandraStamped
+from tsd.store.cassandra.wire import encode_value
 from tsd.store.retry import backoff, run_bounded
 from tsd.store.rules import check_column, check_row, whole_rows
 from tsd.store.timing import new_latencies, timed
@@ -54,7 +66,6 @@ else:
     HAS_DRIVER = True
 
 T = TypeVar("T")
-K = TypeVar("K")
 
 IN_FLIGHT = 64  # requests without an answer
 CONCURRENT = 16  # requests of one call
@@ -65,10 +76,6 @@ PAGE_CELLS = 1000  # per request
 PAGE_LEAST_CELLS = 8  # per row of the wanted page
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
 MOST_AHEAD = 8  # partitions that a page reads at once
-STAMP_BYTES = 8
-CELL_VALUES = 4  # key, column, value, timestamp
-MS, LAST_US = 1000, 999  # microseconds of a millisecond
-LATEST_MS = (2**63 - 1) // MS - 1
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.1, 2.0, 5  # while Cassandra is overloaded: 3 to 5 s in all
 
 
@@ -113,6 +120,9 @@ class CassandraStore:
         self._cql: dict[str, schema.Statements] = {}
         self._count: Counter[str] = Counter()
         self._conditional = ConditionalWrites(self._connector, self._ask, self._clock, self._count)
+        self.stamped_cells: StampedCells | None = CassandraStamped(
+            self._checked_statements, self._directory.enter, self._ask, self._batch
+        )
 
     # ---- Tables
 
@@ -190,6 +200,11 @@ class CassandraStore:
             if column.partition(b":")[0] not in shape.families:
                 raise StoreError(f"table {table} has no family for column {column!r}")
         return shape
+
+    async def _checked_statements(
+        self, table: str, cells: Iterable[tuple[bytes, bytes]]
+    ) -> tuple[Shape, schema.Statements]:
+        return await self._checked(table, cells), self._cql[table]
 
     # ---- Reading
 
@@ -452,68 +467,3 @@ class PageRows:
         if row.cells:
             self.rows.append(row)
             self._size += sum(len(cell.value) for cell in row.cells)
-
-
-def grouped(items: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
-    """Return values by key, in order.
-
-    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
-    {'a': [1, 3], 'b': [2]}
-    """
-    groups: dict[K, list[T]] = {}
-    for key, item in items:
-        groups.setdefault(key, []).append(item)
-    return groups
-
-
-def sliced(groups: Mapping[K, Sequence[T]], most: int) -> Iterator[tuple[K, list[T]]]:
-    """Yield each group in slices of at most `most` values.
-
-    >>> list(sliced({"a": [1, 2, 3]}, 2))
-    [('a', [1, 2]), ('a', [3])]
-    """
-    for key, items in groups.items():
-        for at in range(0, len(items), most):
-            yield key, list(items[at : at + most])
-
-
-def encode_stamp(stamp_us: int) -> bytes:
-    """Return a write timestamp as a bound value."""
-    return encode_value(stamp_us.to_bytes(STAMP_BYTES, "big", signed=True))
-
-
-def cells_in(raw: RawRows) -> Rows:
-    """Return key, column, value and timestamp of the cells in an answer."""
-    if not raw.rows:
-        return []
-    places, body = find_values(raw, CELL_VALUES), raw.body
-    stamps = np.frombuffer(fixed_values(body, places.starts[:, -1], STAMP_BYTES), ">i8").tolist()
-    keys, columns, values = (
-        values_at(body, places.starts[:, at].tolist(), places.lengths[:, at].tolist()) for at in range(CELL_VALUES - 1)
-    )
-    return list(zip(keys, columns, values, stamps, strict=True))
-
-
-def cells_of(answer: Rows) -> Iterator[tuple[bytes, bytes, int]]:
-    """Yield column, value and timestamp in microseconds of the cells in an answer."""
-    for _, column, value, stamp in answer:
-        assert isinstance(column, bytes)
-        assert isinstance(value, bytes)
-        assert isinstance(stamp, int)
-        yield column, value, stamp
-
-
-def rows_of(partition: bytes, answer: Rows) -> list[Row]:
-    """Return the rows of an answer, in its order."""
-    rows: list[Row] = []
-    last: Value = None
-    for key, column, value, stamp in answer:
-        assert isinstance(key, bytes)
-        assert isinstance(column, bytes)
-        assert isinstance(value, bytes)
-        assert isinstance(stamp, int)
-        if not rows or key != last:
-            rows.append(Row(partition + key, []))
-            last = key
-        rows[-1].cells.append(Cell(column, value, stamp // MS))
-    return rows

@@ -79,6 +79,7 @@ class Statements(NamedTuple):
     rows: str  # cells of several rows
     columns: str  # and of several columns in them
     stored: str  # named cells
+    cells: str  # named cells of several rows
     from_key: str  # cells of a part of a partition, up to a limit
     between: str  # the same, with an end
     replace: str  # if the value is as expected
@@ -95,6 +96,7 @@ def statements(keyspace: str, name: str) -> Statements:
         rows=f"{select} AND key IN ?",
         columns=f"{select} AND key IN ? AND col IN ?",
         stored=f"{select} AND key = ? AND col IN ?",
+        cells=f"{select} AND (key, col) IN ?",
         from_key=f"{select} AND key >= ? LIMIT ?",
         between=f"{select} AND key >= ? AND key < ? LIMIT ?",
         replace=f"UPDATE {table} SET value = ? {cell} IF value = ?",

@@ -17,7 +17,7 @@ from tsd.store.cassandra.wire import RawRows
 
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 4.0  # between attempts to connect; meanwhile calls fail at once
 
-Value: TypeAlias = bytes | int | str | bool | Sequence[bytes] | Mapping[str, str] | None
+Value: TypeAlias = bytes | int | str | bool | Sequence[bytes] | Sequence[tuple[bytes, bytes]] | Mapping[str, str] | None
 Parameters: TypeAlias = tuple[Value, ...]
 Rows: TypeAlias = list[tuple[Value, ...]]
 Done: TypeAlias = Callable[[Rows, StoreError | None], None]

@@ -26,6 +26,7 @@ from tsd.store import (
     Put,
     RangeDeletes,
     Snapshots,
+    StampedCells,
     Table,
     VersionedCells,
     WideRows,
@@ -65,6 +66,7 @@ class HBaseStore:
     column_blocks: ColumnBlocks | None = None
     wide_rows: WideRows | None = None
     atomic_rewrites: AtomicRewrites | None = None
+    stamped_cells: StampedCells | None = None
     derived_values: DerivedValues | None = None
 
     def __init__(

@@ -36,6 +36,7 @@ from tsd.store import (
     OnWrite,
     Page,
     Put,
+    StampedCells,
     Table,
 )
 from tsd.store.retry import backoff
@@ -80,6 +81,7 @@ class EmbeddedStore:
         ascending_timestamps=True, shared=False, filters_rows=False, parallel_scans=1, keeps_versions=False
     )
     cell_signatures: CellSignatures | None = None
+    stamped_cells: StampedCells | None = None
     cql: None = None
 
     def __init__(self, reopen: Callable[[], Database], on_loss: Callable[[str], None], load: IngestLoad) -> None:

@@ -31,7 +31,7 @@ from tsd.codec.opentsdb.merge import DuplicateTimestamp, MergeRules, StoredCell
 from tsd.codec.opentsdb.row import Compaction, compact, data_cells
 from tsd.codec.opentsdb.rowkey import Layout, check_key
 from tsd.errors import CorruptRow, StoreError
-from tsd.store import AtomicRewrites, Cell, Put, Rewrite, Row, Store
+from tsd.store import AtomicRewrites, Cell, Put, Rewrite, Row, StampedCells, StampedDelete, StampedPut, Store
 from tsd.store.retry import run_bounded
 
 TIME_BYTES = 8  # bytes of a cell's timestamp
@@ -134,6 +134,7 @@ class RowPlan(NamedTuple):
     after: tuple[int, int]
     identical: int  # duplicate points dropped, equal to the one kept
     variant: int
+    ties: bool  # a stored cell has the column and the timestamp of a put, and another value
 
     @property
     def columns(self) -> tuple[bytes, ...]:
@@ -176,6 +177,11 @@ class RowCompactor:
         self._on_corrupt = on_corrupt
         self._settle_ms = settle_ms
         self._dry = dry
+
+    @property
+    def joins_requests(self) -> bool:
+        """Whether the engine reads and changes neighbouring rows with one request."""
+        return self._store.stamped_cells is not None
 
     async def compact_keys(self, keys: Collection[bytes]) -> list[bytes]:
         """Compact those rows that exist; return the keys of those with recent writes. Raise StoreError."""
@@ -243,7 +249,12 @@ class RowCompactor:
         done = await self._rewrite(rewrites, small, written) if rewrites and small else []
         if len(small) < len(plans):
             large = [plan for plan in plans if not rewrites or _cells_of(plan) > REWRITTEN_CELLS]
-            done += await self._replace(large)
+            stamped = self._store.stamped_cells
+            if stamped is not None:
+                done += await self._replace_stamped(stamped, [plan for plan in large if not plan.ties])
+                large = [plan for plan in large if plan.ties]
+            if large:
+                done += await self._replace(large)
         return done
 
     async def _rewrite(
@@ -276,6 +287,24 @@ class RowCompactor:
         with self._counted("delete"):
             await run_bounded(_deletes(visible).items(), delete, limit=CONCURRENT_CALLS)
         self.stats.deletes += sum(len(plan.obsolete) for plan in visible)
+        return visible
+
+    async def _replace_stamped(self, stamped: StampedCells, plans: Sequence[RowPlan]) -> list[RowPlan]:
+        """Do the same with few requests. Not for plans with ties, whose puts might not be kept."""
+        puts = [
+            StampedPut(plan.key, COLUMN + put.qualifier, put.value, plan.time_ms) for plan in plans for put in plan.puts
+        ]
+        with self._counted("put"):
+            await stamped.put(self._table, puts)
+        self.stats.writes += len(puts)
+        with self._counted("read"):
+            found = await stamped.get(self._table, [(put.row, put.column) for put in puts])
+        visible = [plan for plan in plans if _is_visible(plan, found.get(plan.key, ()))]
+        self.stats.hidden += len(plans) - len(visible)
+        deletes = [StampedDelete(plan.key, *delete) for plan in visible for delete in _row_deletes(plan)]
+        with self._counted("delete"):
+            await stamped.delete(self._table, deletes)
+        self.stats.deletes += len(deletes)
         return visible
 
     async def _verified(self, plans: Sequence[RowPlan]) -> list[RowPlan]:
@@ -319,7 +348,14 @@ def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction, before: 
         size_of(key, [*left, *(StoredCell(*cell, time_ms) for cell in done.merged)]),
         done.row.identical,
         done.row.variant,
+        _ties(cells, done.merged, time_ms),
     )
+
+
+def _ties(cells: Iterable[StoredCell], puts: Iterable[Point], time_ms: int) -> bool:
+    """Return whether a stored cell has the column of a put and the timestamp `time_ms`, and another value."""
+    values = {put.qualifier: put.value for put in puts}
+    return any(cell.time_ms == time_ms and values.get(cell.qualifier, cell.value) != cell.value for cell in cells)
 
 
 def _cells_of(plan: RowPlan) -> int:
@@ -328,13 +364,19 @@ def _cells_of(plan: RowPlan) -> int:
 
 
 def _rewrite_of(plan: RowPlan) -> Rewrite:
-    """Return the atomic change of a plan, with the bounds of `_deletes`."""
+    """Return the atomic change of a plan."""
     return Rewrite(
         plan.key,
         [Put(plan.key, COLUMN + put.qualifier, put.value) for put in plan.puts],
         plan.time_ms,
-        [(COLUMN + cell.qualifier, plan.time_ms - (cell.time_ms < plan.time_ms)) for cell in plan.obsolete],
+        _row_deletes(plan),
     )
+
+
+def _row_deletes(plan: RowPlan) -> list[tuple[bytes, int]]:
+    """Return the columns to delete, each with the bound of its timestamp: that of the merged cells for cells with that
+    timestamp, and one ms less for older cells."""
+    return [(COLUMN + cell.qualifier, plan.time_ms - (cell.time_ms < plan.time_ms)) for cell in plan.obsolete]
 
 
 def _is_visible(plan: RowPlan, cells: Iterable[Cell]) -> bool:
@@ -356,10 +398,9 @@ def _puts(plans: Iterable[RowPlan]) -> dict[int, list[Put]]:
 
 
 def _deletes(plans: Iterable[RowPlan]) -> Mapping[int, Mapping[bytes, Collection[bytes]]]:
-    """Return the columns to delete, by row, by the bound of their timestamps. The bound is the merged cells' timestamp
-    for cells with that timestamp, and one ms less for older cells."""
+    """Return the columns to delete, by row, by the bound of their timestamps."""
     found: dict[int, dict[bytes, list[bytes]]] = defaultdict(lambda: defaultdict(list))
     for plan in plans:
-        for cell in plan.obsolete:
-            found[plan.time_ms - (cell.time_ms < plan.time_ms)][plan.key].append(COLUMN + cell.qualifier)
+        for column, up_to_ms in _row_deletes(plan):
+            found[up_to_ms][plan.key].append(column)
     return found

@@ -110,6 +110,8 @@ class CompactionScheduler:
         while self._recent and self._recent[0][0] <= trio.current_time():
             self._queue.put_back(self._recent.popleft()[1])
         due = self._queue.take(self._rate.rows(self._queue.waiting), self._now_s() - self._delay_s)
+        if self._compactor.joins_requests:
+            due.sort()
         start = trio.current_time()
         for at in range(0, len(due), STEP_ROWS):
             await trio.sleep_until(start + self._rate.flush_interval_s * at / len(due))

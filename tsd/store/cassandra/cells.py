@@ -1,0 +1,83 @@
+"""Cells as bound values of statements, and answers as cells. Write timestamps are microseconds here."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from tsd.store import Cell, Row
+from tsd.store.cassandra.session import Rows, Value
+from tsd.store.cassandra.wire import RawRows, encode_value, find_values, fixed_values, values_at
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+STAMP_BYTES = 8
+CELL_VALUES = 4  # key, column, value, timestamp
+MS, LAST_US = 1000, 999  # microseconds of a millisecond
+LATEST_MS = (2**63 - 1) // MS - 1
+
+
+def grouped(items: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    """Return values by key, in order.
+
+    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    groups: dict[K, list[T]] = {}
+    for key, item in items:
+        groups.setdefault(key, []).append(item)
+    return groups
+
+
+def sliced(groups: Mapping[K, Sequence[T]], most: int) -> Iterator[tuple[K, list[T]]]:
+    """Yield each group in slices of at most `most` values.
+
+    >>> list(sliced({"a": [1, 2, 3]}, 2))
+    [('a', [1, 2]), ('a', [3])]
+    """
+    for key, items in groups.items():
+        for at in range(0, len(items), most):
+            yield key, list(items[at : at + most])
+
+
+def encode_stamp(stamp_us: int) -> bytes:
+    """Return a write timestamp as a bound value."""
+    return encode_value(stamp_us.to_bytes(STAMP_BYTES, "big", signed=True))
+
+
+def cells_in(raw: RawRows) -> Rows:
+    """Return key, column, value and timestamp of the cells in an answer."""
+    if not raw.rows:
+        return []
+    places, body = find_values(raw, CELL_VALUES), raw.body
+    stamps = np.frombuffer(fixed_values(body, places.starts[:, -1], STAMP_BYTES), ">i8").tolist()
+    keys, columns, values = (
+        values_at(body, places.starts[:, at].tolist(), places.lengths[:, at].tolist()) for at in range(CELL_VALUES - 1)
+    )
+    return list(zip(keys, columns, values, stamps, strict=True))
+
+
+def cells_of(answer: Rows) -> Iterator[tuple[bytes, bytes, int]]:
+    """Yield column, value and timestamp in microseconds of the cells in an answer."""
+    for _, column, value, stamp in answer:
+        assert isinstance(column, bytes)
+        assert isinstance(value, bytes)
+        assert isinstance(stamp, int)
+        yield column, value, stamp
+
+
+def rows_of(partition: bytes, answer: Rows) -> list[Row]:
+    """Return the rows of an answer, in its order."""
+    rows: list[Row] = []
+    last: Value = None
+    for key, column, value, stamp in answer:
+        assert isinstance(key, bytes)
+        assert isinstance(column, bytes)
+        assert isinstance(value, bytes)
+        assert isinstance(stamp, int)
+        if not rows or key != last:
+            rows.append(Row(partition + key, []))
+            last = key
+        rows[-1].cells.append(Cell(column, value, stamp // MS))
+    return rows

@@ -1,0 +1,121 @@
+"""Writes and reads of cells of many rows, each with a write timestamp of its own, with few requests a partition.
+
+A batch has cells of one partition, and Cassandra writes it in one atomic step. Rows stay whole in it.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import TypeVar
+
+from tsd.errors import StoreError
+from tsd.store.capabilities import StampedDelete, StampedPut
+from tsd.store.cassandra.cells import LAST_US, LATEST_MS, MS, encode_stamp, grouped, rows_of, sliced
+from tsd.store.cassandra.keys import Shape
+from tsd.store.cassandra.schema import Statements
+from tsd.store.cassandra.session import Parameters, Rows
+from tsd.store.cassandra.wire import encode_value
+from tsd.store.cells import Cell
+from tsd.store.retry import run_bounded
+
+T = TypeVar("T", StampedPut, StampedDelete)
+
+CONCURRENT = 16  # requests of one call
+BATCH_CELLS = 400  # larger batches of one partition are not faster
+BATCH_BYTES = 1 << 20  # of values and keys: a batch must fit into half a segment of the commit log, 16 MiB by default
+GET_CELLS = 100  # per request
+
+
+class CassandraStamped:
+    """StampedCells of the engine."""
+
+    def __init__(
+        self,
+        checked: Callable[[str, Iterable[tuple[bytes, bytes]]], Awaitable[tuple[Shape, Statements]]],
+        enter: Callable[[Shape, Iterable[bytes]], Awaitable[None]],
+        ask: Callable[[str, Parameters], Awaitable[Rows]],
+        batch: Callable[[str, Sequence[bytes], bytes], Awaitable[None]],
+    ) -> None:
+        """`checked` returns what a table is, and raises StoreError for (row, column) that it cannot hold. `enter` lists
+        partitions. `ask` and `batch` execute statements."""
+        self._checked = checked
+        self._enter = enter
+        self._ask = ask
+        self._batch = batch
+
+    async def put(self, table: str, cells: Sequence[StampedPut]) -> None:
+        """See StampedCells."""
+        shape, cql = await self._checked(table, ((cell.row, cell.column) for cell in cells))
+        _check_times([cell.time_ms for cell in cells])
+        groups = grouped((shape.partition(cell.row), cell) for cell in cells)
+        await self._enter(shape, groups)
+
+        async def write(part: tuple[bytes, Sequence[StampedPut]]) -> None:
+            partition, puts = part
+            ends, part_key = len(partition), encode_value(partition)
+            rows = [
+                encode_stamp(time_ms * MS) + encode_value(value)
+                + part_key + encode_value(row[ends:]) + encode_value(column)
+                for row, column, value, time_ms in puts
+            ]  # fmt: skip
+            await self._batch(cql.put, rows, partition)
+
+        parts = [(name, part) for name, some in groups.items() for part in _batches(some, lambda put: len(put.value))]
+        await run_bounded(parts, write, limit=CONCURRENT)
+
+    async def get(self, table: str, places: Collection[tuple[bytes, bytes]]) -> dict[bytes, list[Cell]]:
+        """See StampedCells."""
+        shape, cql = await self._checked(table, places)
+        found: dict[bytes, list[Cell]] = {}
+
+        async def read(part: tuple[bytes, list[tuple[bytes, bytes]]]) -> None:
+            partition, some = part
+            answer = await self._ask(cql.cells, (partition, [(row[len(partition) :], column) for row, column in some]))
+            for row in rows_of(partition, answer):
+                found.setdefault(row.key, []).extend(row.cells)
+
+        groups = grouped((shape.partition(row), (row, column)) for row, column in places)
+        await run_bounded(sliced(groups, GET_CELLS), read, limit=CONCURRENT)
+        return found
+
+    async def delete(self, table: str, cells: Sequence[StampedDelete]) -> None:
+        """See StampedCells."""
+        shape, cql = await self._checked(table, ((cell.row, cell.column) for cell in cells))
+        _check_times([cell.up_to_ms for cell in cells])
+        groups = grouped((shape.partition(cell.row), cell) for cell in cells)
+
+        async def write(part: tuple[bytes, Sequence[StampedDelete]]) -> None:
+            partition, some = part
+            ends, part_key = len(partition), encode_value(partition)
+            rows = [
+                encode_stamp(up_to_ms * MS + LAST_US) + part_key + encode_value(row[ends:]) + encode_value(column)
+                for row, column, up_to_ms in some
+            ]
+            await self._batch(cql.delete, rows, partition)
+
+        parts = [
+            (name, part) for name, some in groups.items() for part in _batches(some, lambda cell: len(cell.column))
+        ]
+        await run_bounded(parts, write, limit=CONCURRENT)
+
+
+def _check_times(times_ms: Sequence[int]) -> None:
+    """Raise StoreError for a write timestamp that Cassandra cannot have."""
+    if times_ms and not (min(times_ms) >= 0 and max(times_ms) <= LATEST_MS):
+        wrong = next(time_ms for time_ms in times_ms if not 0 <= time_ms <= LATEST_MS)
+        raise StoreError(f"write timestamp: got {wrong} ms, wanted 0 to {LATEST_MS}")
+
+
+def _batches(cells: Sequence[T], size_of: Callable[[T], int]) -> list[list[T]]:
+    """Return cells of a partition in batches of whole rows: up to BATCH_CELLS and BATCH_BYTES, or one row."""
+    batches: list[list[T]] = []
+    bytes_left = 0
+    for _, some in groupby(cells, itemgetter(0)):
+        row = list(some)
+        size = sum(size_of(cell) for cell in row) + len(row) * len(row[0].row)
+        if not batches or len(batches[-1]) + len(row) > BATCH_CELLS or size > bytes_left:
+            batches.append([])
+            bytes_left = BATCH_BYTES
+        batches[-1] += row
+        bytes_left -= size
+    return batches
