@@ -24,7 +24,7 @@ from tsd.store import cells
 from tsd.store.cassandra import wire
 from tsd.store.hbase import results, thrift_codec
 from tsd.store.rocksdb import keys, version_reads
-from tsd.tables.entity import decode as entity_decode
+from tsd.tables import entity_decode
 from tsd.tables.opentsdb import decode, encode, resolver, series_index
 from tsd.tables.opentsdb.compaction import queue
 
@@ -50,7 +50,7 @@ LOOPS = {  # modules of setup.py: whether each is built and in use
     "tsd.codec.kairosdb._values": values.HAS_VALUES_LOOP,
     "tsd.store.hbase._results": results.HAS_RESULT_LOOP,
     "tsd.store.rocksdb._versions": version_reads.HAS_LOOP,
-    "tsd.tables.entity._decode": entity_decode.HAS_LOOP,
+    "tsd.tables._entity_decode": entity_decode.HAS_LOOP,
     "tsd.api._entity_json": entity_json.HAS_LOOP,
 }
 SCRIPTS = Path(__file__).parents[2] / "scripts"

@@ -13,7 +13,6 @@ from thriftpy2.thrift import TMessageType
 from thriftpy2.transport import TMemoryBuffer
 
 from tsd.api import entity_json
-from tsd.codec.entity.records import EntitySeries
 from tsd.errors import CorruptRow
 from tsd.store.cells import Cell
 from tsd.store.hbase import results
@@ -23,9 +22,18 @@ from tsd.store.hbase.thrift_codec import OtherAnswer
 from tsd.store.rocksdb import version_reads
 from tsd.store.rocksdb.version_chunks import Versions, encode_chunk
 from tsd.store.rocksdb.version_reads import column_prefix, time_suffix
-from tsd.store.versions import VersionColumns, Wanted, columns_of, concatenate, gather, rows_of, select
-from tsd.tables.entities import Entity
-from tsd.tables.entity import decode
+from tsd.store.versions import (
+    VersionColumns,
+    Wanted,
+    columns_of,
+    concatenate,
+    first_rows,
+    gather,
+    merged,
+    rows_of,
+    select,
+)
+from tsd.tables import entity_decode as decode
 
 LOOPS = version_reads.HAS_LOOP and results.HAS_RESULT_LOOP and decode.HAS_LOOP and entity_json.HAS_LOOP
 pytestmark = pytest.mark.skipif(not LOOPS, reason="no C compiler when tsd was installed")
@@ -124,20 +132,64 @@ def test_entities_of_rows(rows: Stored) -> None:
     assert outcome(lambda: decode.decode_rows(held)) == outcome(lambda: decode.decode_rows(held, compiled=False))
 
 
-@given(st.dictionaries(st.integers(0, 2**62), st.integers(-(2**63), 2**63 - 1) | st.floats()))
-def test_json_of_points(points: dict[int, int | float]) -> None:
-    pairs = sorted(points.items())
-    text = entity_json.points_json(pairs)
-    assert text == entity_json.points_json(pairs, compiled=False)
-    assert list(msgspec.json.decode(text)) == [str(time_ms) for time_ms, _ in pairs]
+numbers = st.integers(-(2**63), 2**63 - 1) | st.floats() | st.floats(width=32)
 
 
-@given(st.dictionaries(names, st.tuples(st.integers(0, 2**62), st.integers(-9, 9) | st.floats()), min_size=1))
-def test_json_of_newest_values(newest: dict[bytes, tuple[int, int | float]]) -> None:
-    entity = Entity(b"h", {}, {EntitySeries(name, ((b"k", b"v"),)): [point] for name, point in newest.items()})
-    text = entity_json.newest_json(entity)
-    assert text == entity_json.newest_json(entity, compiled=False)
-    assert [one["timestamp"] for one in msgspec.json.decode(text)] == [time_ms for time_ms, _ in newest.values()]
+def value_of(number: int | float) -> bytes:
+    return b"\x0f" + struct.pack(">d", number) if isinstance(number, float) else b"\7" + struct.pack(">q", number)
+
+
+def points_of(series: Sequence[dict[int, int | float]]) -> VersionColumns:
+    cells = [
+        [Cell(b"t:%03d" % number, value_of(points[at]), at) for at in sorted(points, reverse=True)]
+        for number, points in enumerate(series)
+    ]
+    return columns_of([(b"h", [cell for of_one in cells for cell in of_one])])
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 2**62), numbers, min_size=1), min_size=1, max_size=4), st.integers(0, 3))
+def test_json_of_points(series: list[dict[int, int | float]], first: int) -> None:
+    first %= len(series)
+    columns, heads = points_of(series), [b'%b{"n":1' % (b"," if at else b"") for at in range(len(series) - first)]
+    text = entity_json.points_json(heads, columns, first)
+    assert text == entity_json.points_json(heads, columns, first, compiled=False)
+    found = msgspec.json.decode(b"[%b]" % text)
+    assert [list(one["dps"]) for one in found] == [[str(at) for at in sorted(one)] for one in series[first:]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**62), numbers), min_size=1, max_size=4), st.integers(0, 3))
+def test_json_of_newest_values(newest: list[tuple[int, int | float]], first: int) -> None:
+    first %= len(newest)
+    columns = points_of([dict([one]) for one in newest])
+    heads = [b'%b{"n":1' % (b"," if at else b"") for at in range(len(newest) - first)]
+    text = entity_json.newest_json(heads, columns, first)
+    assert text == entity_json.newest_json(heads, columns, first, compiled=False)
+    assert [one["timestamp"] for one in msgspec.json.decode(b"[%b]" % text)] == [at for at, _ in newest[first:]]
+
+
+@given(st.lists(values, max_size=4))
+def test_numbers_of_values(some: list[bytes]) -> None:
+    ends = np.cumsum(np.array([len(value) for value in some], np.int64))
+    found = [outcome(lambda c=c: decode.numbers_of(ends, b"".join(some), compiled=c)) for c in (True, False)]
+    assert found[0] == found[1]
+
+
+@given(stored, stored)
+def test_merged_versions(old: Stored, new: Stored) -> None:
+    both = {
+        row: {name: old.get(row, {}).get(name, {}) | new.get(row, {}).get(name, {}) for name in of_row}
+        for row in {*old, *new}
+        for of_row in [{*old.get(row, {}), *new.get(row, {})}]
+    }
+    assert alike(merged(columns_of(ordered(old)), columns_of(ordered(new))), columns_of(ordered(both)))
+
+
+@given(stored, st.integers(0, 4), st.none() | names)
+def test_first_rows(rows: Stored, limit: int, end: bytes | None) -> None:
+    page = first_rows(columns_of(ordered(rows)), limit, end)
+    chosen = [row for row in sorted(rows) if end is None or row < end]
+    assert alike(page.columns, columns_of(ordered({row: rows[row] for row in chosen[:limit]})))
+    assert page.next_start == (chosen[limit] if len(chosen) > limit else end)
 
 
 @given(stored, st.integers(0, 21), st.none() | st.integers(1, 3))

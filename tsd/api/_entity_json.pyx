@@ -9,7 +9,7 @@ from libc.string cimport memchr, memcpy
 cdef enum:
     TIME_CHARS = 20  # of the longest time
     POINT_CHARS = 24  # of a point, besides its value
-    NEWEST_CHARS = 48  # besides names and value
+    SERIES_CHARS = 32  # of a series, besides its names and points
 
 
 cdef inline char* write_time(char* to, int64_t time) noexcept nogil:
@@ -45,63 +45,68 @@ cdef inline Py_ssize_t value_size(const char* at, Py_ssize_t left) noexcept nogi
     return comma - at if comma != NULL else left - 1
 
 
-def points_object(list points, bytes values):
-    """See `points_json`. `values` is the JSON list of the values."""
-    cdef Py_ssize_t size, left = PyBytes_GET_SIZE(values) - 1
+cdef Py_ssize_t room_of(list heads, Py_ssize_t points, bytes values):
+    """Return the most bytes of some series."""
+    cdef Py_ssize_t most = PyBytes_GET_SIZE(values) + POINT_CHARS * points + SERIES_CHARS * len(heads)
+    cdef bytes head
+    for head in heads:
+        most += PyBytes_GET_SIZE(head)
+    return most
+
+
+def points_list(list heads, const int64_t[::1] bounds, const int64_t[::1] times_ms, bytes values):
+    """See `points_json`. `values` is the JSON list of the values, `bounds` begins with 0."""
+    cdef Py_ssize_t size, left = PyBytes_GET_SIZE(values) - 1, at, index
     cdef const char* value = PyBytes_AS_STRING(values) + 1
-    cdef char* room = <char*> PyMem_Malloc(PyBytes_GET_SIZE(values) + POINT_CHARS * len(points) + 2)
-    cdef char* to = room
-    cdef int64_t time
-    cdef tuple point
+    cdef bytes head
+    cdef char* room
+    cdef char* to
+    room = to = <char*> PyMem_Malloc(room_of(heads, len(times_ms), values))
     if room == NULL:
         raise MemoryError
     try:
-        to = write(to, b"{", 1)
-        for point in points:
-            time = point[0]
-            to = write(to, b'"', 1)
-            to = write_time(to, time)
-            to = write(to, b'":', 2)
-            size = value_size(value, left)
-            to = write(to, value, size)
-            to = write(to, b",", 1)
-            value += size + 1
-            left -= size + 1
-        to -= len(points) > 0
-        to = write(to, b"}", 1)
+        for at in range(len(heads)):
+            head = heads[at]
+            to = write(to, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head))
+            to = write(to, b',"dps":{', 8)
+            for index in range(bounds[at], bounds[at + 1]):
+                to = write(to, b'"', 1)
+                to = write_time(to, times_ms[index])
+                to = write(to, b'":', 2)
+                size = value_size(value, left)
+                to = write(to, value, size)
+                to = write(to, b",", 1)
+                value += size + 1
+                left -= size + 1
+            to -= bounds[at + 1] > bounds[at]
+            to = write(to, b"}}", 2)
         return PyBytes_FromStringAndSize(room, to - room)
     finally:
         PyMem_Free(room)
 
 
-def newest_list(list heads, list times_ms, bytes values):
-    """See `newest_json`. `values` is the JSON list of the values; there is one at least."""
+def newest_list(list heads, const int64_t[::1] times_ms, bytes values):
+    """See `newest_json`. `values` is the JSON list of the values."""
     cdef Py_ssize_t size, left = PyBytes_GET_SIZE(values) - 1, at
     cdef const char* value = PyBytes_AS_STRING(values) + 1
-    cdef Py_ssize_t most = PyBytes_GET_SIZE(values) + NEWEST_CHARS * len(heads) + 2
     cdef bytes head
     cdef char* room
     cdef char* to
-    cdef int64_t time
-    for head in heads:
-        most += PyBytes_GET_SIZE(head)
-    room = to = <char*> PyMem_Malloc(most)
+    room = to = <char*> PyMem_Malloc(room_of(heads, len(times_ms), values))
     if room == NULL:
         raise MemoryError
     try:
-        to = write(to, b"[", 1)
         for at in range(len(heads)):
-            head, time = heads[at], times_ms[at]
+            head = heads[at]
             to = write(to, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head))
             to = write(to, b',"timestamp":', 13)
-            to = write_time(to, time)
+            to = write_time(to, times_ms[at])
             to = write(to, b',"value":', 9)
             size = value_size(value, left)
             to = write(to, value, size)
-            to = write(to, b"},", 2)
+            to = write(to, b"}", 1)
             value += size + 1
             left -= size + 1
-        to[-1] = b"]"
         return PyBytes_FromStringAndSize(room, to - room)
     finally:
         PyMem_Free(room)

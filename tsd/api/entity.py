@@ -16,19 +16,16 @@ from tsd.api.entity_answers import (
     MOST_VERSIONS,
     POINT_BYTES,
     InventoryRequest,
-    Kept,
     ManyRequest,
-    choose,
-    choose_series,
-    point_count,
+    RangeRequest,
     prefix_stop,
     read_inventory,
     read_many,
     read_range,
     respond,
     select_series,
-    trim,
 )
+from tsd.api.entity_inventory import Inventory, starts_of_rows
 from tsd.api.entity_json import inventory_chunks, many_chunks, series_chunks
 from tsd.api.messages import DONE, check_meant_method, object_of, unparsable, words_of_all
 from tsd.codec.metaline import LONGEST_NAME, MOST_KEYS, check_entity
@@ -37,7 +34,9 @@ from tsd.errors import BadLine, Refused, StoreDown, TooManyVersions
 from tsd.query.engine import QueryEngine
 from tsd.query.limits import MemoryShare
 from tsd.server.http.messages import Endpoint, Request, Response
-from tsd.tables.entities import METADATA_METRIC, POINTS_END_MS, Entities, Entity
+from tsd.store.versions import VersionColumns
+from tsd.tables.entities import METADATA_METRIC, POINTS_END_MS, Entities
+from tsd.tables.entity_decode import split_metadata
 
 CONCURRENT_READS = 4  # rows that are read at a time: their memory counts once they are read
 PAGE_ENTITIES = 200  # with their series, of one call of the store
@@ -106,16 +105,21 @@ class EntityEndpoint:
         with self._share() as share:
             async with self._reads:
                 try:
-                    found = await self._entities.read(
+                    found = await self._entities.read_columns(
                         name, wanted.start_ms, wanted.end_ms, versions=most, limit_bytes=self._limit_bytes
                     )
                 except TooManyVersions as error:
                     raise Refused(413, "Too many points", str(error)) from error
-                if found is None:
-                    found = await self._without_points(name)
-                share.add(point_count(found) * POINT_BYTES)
-            chosen, omitted = await self._engine.workers.run(partial(select_series, found, wanted))
-            return await respond(partial(series_chunks, chosen, omitted), point_count(chosen), self._engine, share)
+                if not found.places:
+                    await self._check_known(name)
+                count = len(found.times_ms)
+                share.add(max(count * POINT_BYTES, len(found.values)))
+
+            def prepare() -> Callable[[], Iterator[bytes]]:
+                metadata, columns = split_metadata(found)
+                return partial(series_chunks, name, metadata, *select_series(columns, wanted))
+
+            return await respond(prepare, count, self._engine, share)
 
     @contextmanager
     def _share(self) -> Iterator[MemoryShare]:
@@ -126,44 +130,44 @@ class EntityEndpoint:
             yield share
             failure.pop_all()
 
-    async def _without_points(self, name: bytes) -> Entity:
-        """Return a known entity without points in the range. Raise Refused for an unknown one."""
-        page = await self._entities.newest(name, name + b"\0", limit=1)
-        if not page.entities:
+    async def _check_known(self, name: bytes) -> None:
+        """Raise Refused for an unknown entity; a known one may have no points in the range."""
+        page = await self._entities.newest_columns(name, name + b"\0", limit=1)
+        if not page.columns.places:
             raise Refused(404, f"Unknown entity: {name.decode('latin-1')}")
-        return Entity(name, {}, {})
 
     async def _many(self, request: Request) -> Response:
         """Return the series of many entities."""
         wanted = read_many(request, self._now_ms())
         with self._share() as share:
             async with self._reads:
-                found, next_name = await self._scan_many(wanted, share)
-            count = sum(map(point_count, found))
-            return await respond(partial(many_chunks, found, next_name), count, self._engine, share)
+                pages, next_name = await self._scan_many(wanted, share)
+            count = sum(len(page.times_ms) for page in pages)
+            return await respond(lambda: partial(many_chunks, pages, next_name), count, self._engine, share)
 
-    async def _scan_many(self, wanted: ManyRequest, share: MemoryShare) -> tuple[list[Entity], bytes | None]:
-        """Return the entities of a page, and the name that starts the next one. A page that takes much memory ends
-        early."""
-        found: list[Entity] = []
+    async def _scan_many(self, wanted: ManyRequest, share: MemoryShare) -> tuple[list[VersionColumns], bytes | None]:
+        """Return the entities of an answer, and the name that starts the next one. An answer that takes much memory
+        ends early."""
+        found: list[VersionColumns] = []
         at: bytes | None = wanted.first
-        stop, most = prefix_stop(wanted.prefix), self._engine.memory.limit // PAGE_SHARE
-        while at is not None and len(found) < wanted.limit and share.held < most:
+        left, stop, most = wanted.limit, prefix_stop(wanted.prefix), self._engine.memory.limit // PAGE_SHARE
+        while at is not None and left and share.held < most:
             try:
                 page = await self._entities.scan(
                     at,
                     stop,
                     wanted.range.start_ms,
                     POINTS_END_MS if wanted.range.end_ms is None else wanted.range.end_ms,
-                    limit=min(PAGE_ENTITIES, wanted.limit - len(found)),
+                    limit=min(PAGE_ENTITIES, left),
                     limit_bytes=self._limit_bytes,
                 )
             except TooManyVersions as error:
                 raise Refused(413, "Too many points", str(error)) from error
             at = page.next_start
-            share.add(sum(map(point_count, page.entities)) * POINT_BYTES)
-            chosen = await self._engine.workers.run(partial(choose_series, page.entities, wanted.range))
-            found += chosen
+            share.add(len(page.columns.times_ms) * POINT_BYTES)
+            chosen, entities = await self._engine.workers.run(partial(_select_of_many, page.columns, wanted.range))
+            found.append(chosen)
+            left -= entities
         return found, at
 
     async def _inventory(self, request: Request) -> Response:
@@ -171,29 +175,27 @@ class EntityEndpoint:
         wanted = read_inventory(request, self._now_ms())
         with self._share() as share:
             async with self._reads:
-                kept, next_name = await self._scan(wanted, share)
-            count = sum(one.size for one in kept) // POINT_BYTES
+                chosen, next_name = await self._scan(wanted, share)
+            pages = chosen.pages
             return await respond(
-                partial(inventory_chunks, [one.entity for one in kept], next_name), count, self._engine, share
+                lambda: partial(inventory_chunks, pages, next_name), chosen.points, self._engine, share
             )
 
-    async def _scan(self, wanted: InventoryRequest, share: MemoryShare) -> tuple[list[Kept], bytes | None]:
+    async def _scan(self, wanted: InventoryRequest, share: MemoryShare) -> tuple[Inventory, bytes | None]:
         """Return the chosen entities, and the name that starts the next page (None: there is none)."""
         workers = self._engine.workers
-        kept: list[Kept] = []
+        chosen = Inventory(wanted)
         at: bytes | None = wanted.first
         stop = prefix_stop(wanted.prefix)
         while at is not None:
-            page = await self._entities.newest(at, stop, limit=PAGE_NEWEST)
+            page = await self._entities.newest_columns(at, stop, limit=PAGE_NEWEST)
             at = page.next_start
-            kept += await workers.run(partial(choose, page.entities, wanted))
-            if wanted.metric is not None:
-                kept = await workers.run(partial(trim, kept, wanted))
-            share.resize(sum(one.size for one in kept))
-            if wanted.metric is None and (len(kept) > wanted.limit or (len(kept) == wanted.limit and at is not None)):
-                at = kept[wanted.limit].entity.name if len(kept) > wanted.limit else at
-                return kept[: wanted.limit], at
-        return kept, None
+            await workers.run(partial(chosen.add, page.columns))
+            share.resize(chosen.points * POINT_BYTES)
+            if wanted.metric is None and chosen.entities == wanted.limit:
+                return chosen, at if chosen.next_name is None else chosen.next_name
+        await workers.run(chosen.sort)
+        return chosen, None
 
     async def _edit(self, method: str, request: Request, name: bytes) -> None:
         """Change metadata, after that of earlier lines. Raise Refused, BadLine, StoreError."""
@@ -226,6 +228,12 @@ def routes(endpoint: EntityEndpoint | None) -> dict[str, Endpoint]:
         raise Refused(501, "Entities are not kept", "It requires tsd.entity.enabled = true")
 
     return {"api/entity": refuse if endpoint is None else endpoint.handle}
+
+
+def _select_of_many(columns: VersionColumns, wanted: RangeRequest) -> tuple[VersionColumns, int]:
+    """Return the wanted series of entities, and the number of entities that have any. Raise Refused."""
+    chosen, _ = select_series(columns, wanted._replace(limit=None))
+    return chosen, len(starts_of_rows(chosen.places))
 
 
 def _name(request: Request) -> bytes | None:

@@ -5,15 +5,20 @@ from datetime import UTC
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+import numpy as np
+
 from tsd.api.messages import is_true, words_of_all
 from tsd.api.query import AnswerBody
 from tsd.codec.dates import BadDate, duration_ms, parse_date
+from tsd.codec.points import Bool
 from tsd.codec.text import encode_name
 from tsd.errors import BadLine, Refused
 from tsd.query.engine import QueryEngine
 from tsd.query.limits import MemoryShare
 from tsd.server.http.messages import Request, Response
-from tsd.tables.entities import POINTS_END_MS, Entity
+from tsd.store.versions import VersionColumns, take
+from tsd.tables.entities import POINTS_END_MS
+from tsd.tables.entity_decode import series_of
 
 MOST_VERSIONS = 100_000  # points of one series in an answer
 MOST_ENTITIES = 10_000  # in an answer
@@ -56,14 +61,6 @@ class InventoryRequest(NamedTuple):
     oldest_ms: int | None  # values before it are old
     stale: bool  # wanted are entities that have old values only
     limit: int
-
-
-class Kept(NamedTuple):
-    """A chosen entity."""
-
-    order: int | float  # its place in an order by values
-    entity: Entity
-    size: int  # bytes
 
 
 def read_range(request: Request, now_ms: int) -> RangeRequest:
@@ -177,10 +174,12 @@ def prefix_stop(prefix: bytes) -> bytes | None:
     return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None
 
 
-def point_count(entity: Entity) -> int:
-    """Return how many points take the memory of an entity."""
-    texts = sum(map(len, entity.metadata.values())) // POINT_BYTES
-    return ENTITY_POINTS + texts + sum(map(len, entity.series.values()))
+def matching(places: Sequence[tuple[bytes, bytes]], patterns: Sequence[str]) -> Bool:
+    """Return which places are of a metric that a pattern matches; without patterns all."""
+    if not patterns:
+        return np.ones(len(places), np.bool_)
+    verdicts = {column: _matches(series_of(column).metric, patterns) for column in {column for _, column in places}}
+    return np.array([verdicts[column] for _, column in places], np.bool_)
 
 
 def _matches(metric: bytes, patterns: Sequence[str]) -> bool:
@@ -188,68 +187,29 @@ def _matches(metric: bytes, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def select_series(found: Entity, wanted: RangeRequest) -> tuple[Entity, int]:
-    """Return an entity with its wanted series, and how many `limit` left out. Raise Refused for a series with too many
-    points."""
-    matching = sorted(found.series)
-    if wanted.metrics:
-        matching = [series for series in matching if _matches(series.metric, wanted.metrics)]
-    chosen = matching[: wanted.limit]
-    for series in chosen:
-        if len(found.series[series]) > MOST_VERSIONS:
-            name = series.metric.decode("latin-1")
-            raise Refused(
-                413,
-                "Too many points",
-                f"got more than {MOST_VERSIONS} points of a series of {name}, wanted a shorter range or versions=N",
-            )
-    return found._replace(series={series: found.series[series] for series in chosen}), len(matching) - len(chosen)
-
-
-def choose_series(entities: Sequence[Entity], wanted: RangeRequest) -> list[Entity]:
-    """Return those entities that have wanted series, with these series. Raise Refused for too many points of one."""
-    chosen = [select_series(entity, wanted._replace(limit=None))[0] for entity in entities]
-    return [entity for entity in chosen if entity.series]
-
-
-def choose(entities: Sequence[Entity], wanted: InventoryRequest) -> list[Kept]:
-    """Return the wanted ones of some entities, with their wanted series."""
-    return [kept for entity in entities if (kept := _chosen(entity, wanted)) is not None]
-
-
-def _chosen(entity: Entity, wanted: InventoryRequest) -> Kept | None:
-    series = entity.series
-    if wanted.metrics:
-        series = {one: points for one, points in series.items() if _matches(one.metric, wanted.metrics)}
-    if wanted.oldest_ms is not None:
-        recent = {one: points for one, points in series.items() if points[-1][0] >= wanted.oldest_ms}
-        if not wanted.stale:
-            series = recent
-        elif recent:
-            return None
-    if not series:
-        return None
-    order: int | float = 0
-    if wanted.metric is not None:
-        values = [points[-1][1] for one, points in series.items() if one.metric == wanted.metric]
-        if not values:
-            return None
-        order = -max(values) if wanted.is_descending else min(values)
-    chosen = entity._replace(series=series)
-    return Kept(order, chosen, point_count(chosen) * POINT_BYTES)
-
-
-def trim(kept: list[Kept], wanted: InventoryRequest) -> list[Kept]:
-    """Return the first entities in the order of values."""
-    return sorted(kept, key=lambda one: (one.order, one.entity.name))[: wanted.limit]
+def select_series(columns: VersionColumns, wanted: RangeRequest) -> tuple[VersionColumns, int]:
+    """Return the wanted series, and how many `limit` left out. Raise Refused for a series with too many points."""
+    found = np.flatnonzero(matching(columns.places, wanted.metrics))
+    chosen = found[: wanted.limit]
+    long = np.flatnonzero(np.diff(columns.bounds)[chosen] > MOST_VERSIONS)
+    if len(long):
+        name = series_of(columns.places[chosen[long[0]]][1]).metric.decode("latin-1")
+        raise Refused(
+            413,
+            "Too many points",
+            f"got more than {MOST_VERSIONS} points of a series of {name}, wanted a shorter range or versions=N",
+        )
+    kept = columns if len(chosen) == len(columns.places) else take(columns, chosen)
+    return kept, len(found) - len(chosen)
 
 
 async def respond(
-    begin: Callable[[], Iterator[bytes]], count: int, engine: QueryEngine, share: MemoryShare
+    prepare: Callable[[], Callable[[], Iterator[bytes]]], count: int, engine: QueryEngine, share: MemoryShare
 ) -> Response:
-    """Return the response with `count` points. A large one is encoded while it is sent. Releases `share` at its end."""
+    """Return the response with `count` points. `prepare` runs in a thread, as the encoding that it returns. A large
+    answer is encoded while it is sent. Releases `share` at its end."""
     if count > LARGE_POINTS:
-        return Response(200, AnswerBody(begin, engine.workers, share))
-    body = await engine.workers.run(lambda: b"".join(begin()))
+        return Response(200, AnswerBody(await engine.workers.run(prepare), engine.workers, share))
+    body = await engine.workers.run(lambda: b"".join(prepare()()))
     share.release()
     return Response(200, body)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import click
 import trio
 
-from tsd.api.entity_answers import RangeRequest, prefix_stop, select_series
+from tsd.api.entity_answers import InventoryRequest, RangeRequest, prefix_stop, select_series
+from tsd.api.entity_inventory import Inventory
 from tsd.api.entity_json import inventory_chunks, series_chunks
 from tsd.cli.context import Access, access, flush_pending
 from tsd.cli.output import Progress
@@ -26,12 +27,14 @@ from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import store_address, versioned_cells
 from tsd.errors import BadLine, StoreError, TsdError
 from tsd.store import VersionedCells
+from tsd.store.versions import VersionColumns
 from tsd.tables import Tables
 from tsd.tables.entities import Entity
 from tsd.tables.entity.building import Difference, EntityBuilder, EntityChecker
 from tsd.tables.entity.layout import name_check
 from tsd.tables.entity.stored_points import TimeRange, metrics_from
 from tsd.tables.entity.tables import EntityTables
+from tsd.tables.entity_decode import decode_rows, split_metadata
 from tsd.tables.opentsdb.checkpoint import Checkpoint
 
 PAGE_ENTITIES = 500  # of one call of the store
@@ -52,21 +55,24 @@ def list_entities(loaded: Loaded, prefix: str, silent_for: str | None, as_json: 
     first = _encoded("--prefix", prefix)
     oldest_ms = _oldest(silent_for)
 
-    async def run() -> list[Entity]:
+    wanted = InventoryRequest(first, first, [], None, False, oldest_ms, oldest_ms is not None, sys.maxsize)
+
+    async def run() -> list[VersionColumns]:
         async with _opened(loaded.config) as opened:
             await flush_pending(opened.access, delete=False)
-            found: list[Entity] = []
+            chosen = Inventory(wanted)
             at: bytes | None = first
             while at is not None:
-                page = await opened.entities.newest(at, prefix_stop(first), limit=PAGE_ENTITIES)
-                found += [one for one in page.entities if oldest_ms is None or _newest_ms(one) < oldest_ms]
+                page = await opened.entities.newest_columns(at, prefix_stop(first), limit=PAGE_ENTITIES)
+                chosen.add(page.columns)
                 at = page.next_start
-            return found
+            return chosen.pages
 
-    found = trio.run(run)
+    pages = trio.run(run)
     if as_json:
-        click.echo(b"".join(inventory_chunks(found, None)))
+        click.echo(b"".join(inventory_chunks(pages, None)))
         return
+    found = [one for page in pages for one in decode_rows(page)]
     rows = [
         [_text(one.name), counted(len(one.series), "series", "series"), _with_age(_newest_ms(one))] for one in found
     ]
@@ -84,24 +90,22 @@ def show(
     wanted = RangeRequest(first_ms, end_ms, patterns, versions, None)
     key = _encoded("NAME", name)
 
-    async def run() -> Entity | None:
+    async def run() -> VersionColumns:
         async with _opened(loaded.config) as opened:
             await flush_pending(opened.access, delete=False)
-            found = await opened.entities.read(key, first_ms, end_ms, versions=versions)
-            if found is None and (await opened.entities.newest(key, key + b"\0", limit=1)).entities:
-                return Entity(key, {}, {})
+            found = await opened.entities.read_columns(key, first_ms, end_ms, versions=versions)
+            if not found.places and not (await opened.entities.newest(key, key + b"\0", limit=1)).entities:
+                raise TsdError(f"unknown entity: {name}")
             return found
 
-    found = trio.run(run)
-    if found is None:
-        raise TsdError(f"unknown entity: {name}")
-    chosen, omitted = select_series(found, wanted)
+    metadata, columns = split_metadata(trio.run(run))
+    chosen, omitted = select_series(columns, wanted)
     if as_json:
-        click.echo(b"".join(series_chunks(chosen, omitted)))
+        click.echo(b"".join(series_chunks(key, metadata, chosen, omitted)))
         return
-    for label, value in sorted(chosen.metadata.items()):
+    for label, value in sorted(metadata.items()):
         click.echo(f"{label}: {value}")
-    _print_table(_series_rows(chosen))
+    _print_table([row for one in decode_rows(chosen) for row in _series_rows(one)])
 
 
 def set_metadata(loaded: Loaded, name: str, values: Sequence[str], as_json: bool) -> None:

@@ -4,6 +4,7 @@ A column of such a table has one value for each time. Times are Unix millisecond
 be those of the writes: a table may use the times of its points.
 """
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
@@ -52,6 +53,13 @@ class VersionColumns(NamedTuple):
             for at in (range(len(self.places)) if places is None else places)
             for index in range(bounds[at], bounds[at + 1])
         ]
+
+
+class VersionPage(NamedTuple):
+    """A part of a scan in arrays, and the first row of the next part (None after the last part)."""
+
+    columns: VersionColumns
+    next_start: bytes | None
 
 
 def columns_of(rows: Iterable[tuple[bytes, Sequence[Cell]]]) -> VersionColumns:
@@ -150,11 +158,89 @@ def gather(chosen: Sequence[tuple[tuple[bytes, bytes], VersionColumns, int]]) ->
     return VersionColumns(places, bounds, np.concatenate(times), np.cumsum(np.concatenate(lengths)), b"".join(values))
 
 
-class VersionPage(NamedTuple):
-    """A part of a scan in arrays, and the first row of the next part (None after the last part)."""
+def take(columns: VersionColumns, places: Int64) -> VersionColumns:
+    """Return the versions of the places with these indexes, in the given order."""
+    counts = np.diff(columns.bounds)[places]
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    index = spans(columns.bounds[:-1][places], counts)
+    known = columns.places
+    return _taken(columns, index)._replace(places=[known[at] for at in places.tolist()], bounds=bounds)
 
-    columns: VersionColumns
-    next_start: bytes | None
+
+def merged(old: VersionColumns, new: VersionColumns) -> VersionColumns:
+    """Return the versions of both in order of places. Of one place and time the version of `new` counts."""
+    both = concatenate([old, new])
+    places = both.places
+    order = sorted(range(len(places)), key=places.__getitem__)  # stable: a place of `old` is before the same of `new`
+    whole = take(both, np.array(order, np.int64))
+    places = whole.places
+    first = [at for at, place in enumerate(places) if not at or place != places[at - 1]]
+    bounds = np.append(whole.bounds[first], whole.bounds[-1])
+    return _in_order(whole._replace(places=[places[at] for at in first], bounds=bounds))
+
+
+def first_rows(columns: VersionColumns, limit: int, next_start: bytes | None) -> VersionPage:
+    """Return up to `limit` rows before `next_start` of columns in order of places."""
+    places = columns.places
+    count = len(places) if next_start is None else bisect_left(places, (next_start,))
+    rows, row = 0, None
+    for at in range(count):
+        if places[at][0] != row:
+            if rows == limit:
+                count, next_start = at, places[at][0]
+                break
+            row, rows = places[at][0], rows + 1
+    return VersionPage(first_places(columns, count), next_start)
+
+
+def first_places(columns: VersionColumns, count: int) -> VersionColumns:
+    """Return the versions of the first `count` places."""
+    if count == len(columns.places):
+        return columns
+    last = int(columns.bounds[count])
+    size = int(columns.ends[last - 1]) if last else 0
+    return VersionColumns(
+        columns.places[:count],
+        columns.bounds[: count + 1],
+        columns.times_ms[:last],
+        columns.ends[:last],
+        columns.values[:size],
+    )
+
+
+def _in_order(columns: VersionColumns) -> VersionColumns:
+    """Return versions whose times may not ascend within a place in that order. Of equal times the last one counts."""
+    times = columns.times_ms
+    ascends = np.append(np.diff(times) > 0, True)
+    ascends[columns.bounds[1:-1] - 1] = True
+    if ascends.all():
+        return columns
+    place = np.repeat(np.arange(len(columns.places)), np.diff(columns.bounds))
+    order = np.lexsort((times, place))  # stable
+    same = (np.diff(times[order]) == 0) & (np.diff(place[order]) == 0)
+    order = order[np.append(~same, True)]
+    counts = np.bincount(place[order], minlength=len(columns.places))
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    return _taken(columns, order)._replace(places=columns.places, bounds=bounds)
+
+
+def _taken(columns: VersionColumns, index: Int64) -> VersionColumns:
+    """Return the versions with these indexes, without places and bounds."""
+    lengths = np.diff(columns.ends, prepend=0)
+    chosen = lengths[index]
+    values = np.frombuffer(columns.values, np.uint8)[spans(columns.ends[index] - chosen, chosen)].tobytes()
+    return VersionColumns([], np.zeros(1, np.int64), columns.times_ms[index], np.cumsum(chosen), values)
+
+
+def spans(starts: Int64, lengths: Int64) -> Int64:
+    """Return the numbers of several spans, one after another.
+
+    >>> spans(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(lengths)
+    found: Int64 = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+    return found
 
 
 class Wanted(NamedTuple):

@@ -1,5 +1,7 @@
 """Entities: the protocol through which endpoints and commands read them.
 
+Most calls return columns as the store has them: the row of a place is the entity's name, the value is encoded.
+
 An entity is the value of one tag, such as a host. `tsd.tables.entity` implements the protocol. It works with every
 table layout, on engines whose cells keep versions.
 """
@@ -9,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from tsd.codec.entity.records import YEARS_MS, EntitySeries
 from tsd.codec.points import Columns, Int32
+from tsd.store.versions import VersionColumns, VersionPage
 
 POINTS_END_MS = YEARS_MS  # times of points are before it
 METADATA_METRIC = b""  # stands for metadata where a window names its metrics
@@ -20,13 +23,6 @@ class Entity(NamedTuple):
     name: bytes
     metadata: Mapping[str, str]
     series: Mapping[EntitySeries, list[tuple[int, int | float]]]
-
-
-class EntityPage(NamedTuple):
-    """A part of all entities in order of their names, and the name that starts the next part, None after the last."""
-
-    entities: list[Entity]
-    next_start: bytes | None
 
 
 class OpenSeriesSource(Protocol):
@@ -45,7 +41,7 @@ class Entities(Protocol):
         """Raise NoTable for a missing table, WrongTable for one that keeps another number of versions."""
         ...
 
-    async def read(
+    async def read_columns(
         self,
         name: bytes,
         start_ms: int,
@@ -53,10 +49,10 @@ class Entities(Protocol):
         *,
         versions: int | None = None,
         limit_bytes: int | None = None,
-    ) -> Entity | None:
-        """Return the points of an entity from `start_ms` to before `end_ms`, of each series the newest
-        `versions` (None: all), and its metadata. None if it has neither. Without an end this is one call of the
-        store. Raise TooManyVersions once the points take more than about `limit_bytes` in the store."""
+    ) -> VersionColumns:
+        """Return the metadata of an entity and its points from `start_ms` to before `end_ms`, of each series the newest
+        `versions` (None: all). Without an end this is one call of the store. Raise TooManyVersions once the points take
+        more than about `limit_bytes` in the store."""
         ...
 
     async def scan(
@@ -68,17 +64,17 @@ class Entities(Protocol):
         *,
         limit: int,
         limit_bytes: int | None = None,
-    ) -> EntityPage:
+    ) -> VersionPage:
         """Return the points of up to `limit` entities, from the name `start` to before `stop` (None: without end), and
         of these points those from `start_ms` to before `end_ms`. One call of the store. Raise TooManyVersions as
-        `read`."""
+        `read_columns`."""
         ...
 
     def include_open_points(self, source: OpenSeriesSource) -> None:
-        """Let `read` and `scan` return points that are accepted and not stored yet."""
+        """Let `read_columns` and `scan` return points that are accepted and not stored yet."""
         ...
 
-    async def newest(self, start: bytes, stop: bytes | None, *, limit: int) -> EntityPage:
+    async def newest_columns(self, start: bytes, stop: bytes | None, *, limit: int) -> VersionPage:
         """Return the newest point of each series of up to `limit` entities, from the name `start` to before `stop`.
         Points that are accepted and not stored yet count once their window is written or held."""
         ...

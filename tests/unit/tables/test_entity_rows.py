@@ -14,6 +14,7 @@ from tsd.tables.entities import Entity
 from tsd.tables.entity.form import FormedRows, RowForm
 from tsd.tables.entity.rows import check_name, keyed
 from tsd.tables.entity.tables import ENTITIES, EntityPoint, EntityTables
+from tsd.tables.entity_decode import decode_rows
 
 HOUR_MS = 3_600_000
 names = st.sampled_from([b"a", b"ab", b"a-1", b"a00001", b"b", b"web01"])
@@ -29,11 +30,12 @@ async def pages(tables: EntityTables, kind: str, limit: int) -> list[Entity]:
     at: bytes | None = b""
     while at is not None:
         if kind == "newest":
-            page = await tables.newest(at, None, limit=limit)
+            page = await tables.newest_columns(at, None, limit=limit)
         else:
             page = await tables.scan(at, b"b", HOUR_MS, 4 * HOUR_MS, limit=limit)
-        assert len(page.entities) <= limit
-        found += page.entities
+        entities = decode_rows(page.columns)
+        assert len(entities) <= limit
+        found += entities
         at = page.next_start
     return found
 
@@ -115,11 +117,11 @@ async def test_rows_of_another_form_are_refused() -> None:
                 await call()
     same = EntityTables(FormedRows(cells, RowForm(3600, 3)))
     await same.check()
-    assert [entity.name for entity in (await same.scan(b"", None, 0, 10**15, limit=9)).entities] == [b"a"]
+    assert [row for row, _ in (await same.scan(b"", None, 0, 10**15, limit=9)).columns.places] == [b"a"]
 
 
 async def test_the_row_of_the_form_is_no_entity() -> None:
     tables = EntityTables(FormedRows(MemoryStore(lambda: 1).versioned_cells, RowForm(0, 0)))
     await tables.create()
-    assert (await tables.scan(b"", None, 0, 10**15, limit=9)).entities == []
+    assert not (await tables.scan(b"", None, 0, 10**15, limit=9)).columns.places
     assert (await tables.newest(b"", None, limit=9)).entities == []

@@ -3,9 +3,10 @@
 They need a store whose cells keep versions. Every write may be repeated and may come in any order.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -22,20 +23,33 @@ from tsd.codec.entity.records import (
     metadata_value,
     point_value,
     series_column,
-    split_values,
 )
+from tsd.codec.points import Columns, joined_columns
 from tsd.errors import WrongTable
 from tsd.store import Family, Table, VersionedCells
-from tsd.store.versions import UNBOUNDED, VersionColumns, VersionPut, Wanted
-from tsd.tables.entities import Entities, Entity, EntityPage, OpenSeriesSource
-from tsd.tables.entity.decode import decode_rows, series_of
+from tsd.store.versions import (
+    END_MS,
+    UNBOUNDED,
+    VersionColumns,
+    VersionPage,
+    VersionPut,
+    Wanted,
+    columns_of,
+    concatenate,
+    first_rows,
+    merged,
+    select,
+    take,
+)
+from tsd.tables.entities import Entities, Entity, OpenSeriesSource
 from tsd.tables.entity.encode import encode
 from tsd.tables.entity.newest import CheckName, EntityColumn, NewestValues, any_name
+from tsd.tables.entity_decode import decode_rows, series_of
 
 ENTITIES = Table("tsdb-entity", (Family(SERIES, UNBOUNDED), Family(METADATA)))
 NEWEST = Table("tsdb-current", (Family(SERIES),))
-LOOP_CELLS, LOOP_COLUMNS = 10_000, 1000  # that are read in the event loop: about 2 ms
 LOOP_SERIES = 1000  # whose newest values are taken from memory between two checkpoints
+NO_VERSIONS = columns_of([])
 
 
 async def check_tables(cells: VersionedCells) -> None:
@@ -47,6 +61,13 @@ async def check_tables(cells: VersionedCells) -> None:
                 got = f"VERSIONS => {stored[name]}" if name in stored else "no such family"
                 wanted = f"wanted VERSIONS => {versions}: alter the table in the store's own shell"
                 raise WrongTable(f"table {table.name}, family {name.decode()}: got {got}, {wanted}")
+
+
+class EntityPage(NamedTuple):
+    """A part of all entities in order of their names, and the name that starts the next part, None after the last."""
+
+    entities: list[Entity]
+    next_start: bytes | None
 
 
 class EntityPoint(NamedTuple):
@@ -107,7 +128,8 @@ class EntityTables(Entities):
 
     async def metadata(self, name: bytes) -> Mapping[str, str]:
         """See Entities."""
-        found = await _entities(await self._cells.get_columns(ENTITIES.name, [name], Wanted(YEARS_MS)))
+        columns = await self._cells.get_columns(ENTITIES.name, [name], Wanted(YEARS_MS))
+        found = await trio.to_thread.run_sync(decode_rows, columns)
         return found[0].metadata if found else {}
 
     async def delete_metadata(self, entity: bytes, keys: Collection[bytes]) -> None:
@@ -115,6 +137,14 @@ class EntityTables(Entities):
         await self._cells.delete(ENTITIES.name, entity, [metadata_column(key) for key in keys])
 
     async def read(
+        self, name: bytes, start_ms: int, end_ms: int | None = None, *, versions: int | None = None
+    ) -> Entity | None:
+        """Do the same as `read_columns`, decoded. None if there is nothing."""
+        columns = await self.read_columns(name, start_ms, end_ms, versions=versions)
+        found = await trio.to_thread.run_sync(decode_rows, columns)
+        return found[0] if found else None
+
+    async def read_columns(
         self,
         name: bytes,
         start_ms: int,
@@ -122,38 +152,30 @@ class EntityTables(Entities):
         *,
         versions: int | None = None,
         limit_bytes: int | None = None,
-    ) -> Entity | None:
+    ) -> VersionColumns:
         """See Entities. Open points are taken before the store is read: they may be written in between."""
-        opened = (await self._open_points([name], start_ms, end_ms)).get(name)
+        opened = await self._open_points([name], start_ms, end_ms)
         stored = await self._stored(name, start_ms, end_ms, versions, limit_bytes)
-        if stored is None:
-            stored = None if opened is None else Entity(name, {}, {})
-        if stored is None or opened is None:
+        if not opened.places:
             return stored
-        return await trio.to_thread.run_sync(_with_open, stored, opened, versions)
+        return await trio.to_thread.run_sync(lambda: select(merged(stored, opened), END_MS, versions))
 
     async def _stored(
         self, name: bytes, start_ms: int, end_ms: int | None, versions: int | None, limit_bytes: int | None
-    ) -> Entity | None:
-        """Return the stored points and the metadata of an entity."""
+    ) -> VersionColumns:
+        """Return the metadata and the stored points of an entity."""
         if end_ms is None:
-            return await self._read(name, Wanted(start_ms, versions=versions, limit_bytes=limit_bytes))
-        found: dict[str, Entity | None] = {}
+            wanted = Wanted(start_ms, versions=versions, limit_bytes=limit_bytes)
+            return await self._cells.get_columns(ENTITIES.name, [name], wanted)
+        found: dict[str, VersionColumns] = {}
 
         async def read(part: str, wanted: Wanted) -> None:
-            found[part] = await self._read(name, wanted._replace(limit_bytes=limit_bytes))
+            found[part] = await self._cells.get_columns(ENTITIES.name, [name], wanted._replace(limit_bytes=limit_bytes))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(read, "points", Wanted(start_ms, min(end_ms, YEARS_MS), versions)))
             nursery.start_soon(partial(read, "metadata", Wanted(YEARS_MS)))
-        points, metadata = found["points"], found["metadata"]
-        if points is None or metadata is None:
-            return points or metadata
-        return points._replace(metadata=metadata.metadata)
-
-    async def _read(self, name: bytes, wanted: Wanted) -> Entity | None:
-        found = await _entities(await self._cells.get_columns(ENTITIES.name, [name], wanted))
-        return found[0] if found else None
+        return concatenate([found["metadata"], found["points"]])
 
     async def scan(
         self,
@@ -164,75 +186,71 @@ class EntityTables(Entities):
         *,
         limit: int,
         limit_bytes: int | None = None,
-    ) -> EntityPage:
+    ) -> VersionPage:
         """See Entities."""
         names = [] if self._newest is None else list(islice(self._newest.names(start, stop), limit + 1))
         opened = await self._open_points(names, start_ms, end_ms)
         wanted = Wanted(start_ms, min(end_ms, YEARS_MS), limit_bytes=limit_bytes)
         page = await self._cells.page_columns(ENTITIES.name, start, stop, limit=limit, wanted=wanted)
-        stored = {entity.name: entity for entity in await _entities(page.columns)}
-        ends = [name for name in (page.next_start, *names[limit:]) if name is not None]
-        end = min(ends, default=None)
-        merged = sorted({*stored, *opened})
-        whole = [name for name in merged if end is None or name < end]
-        if len(whole) > limit:
-            end = whole[limit]
-        none = Entity(b"", {}, {})
+        end = min((name for name in (page.next_start, *names[limit:]) if name is not None), default=None)
 
-        def join() -> list[Entity]:
-            chosen = [(name, stored.get(name, none._replace(name=name))) for name in whole[:limit]]
-            return [_with_open(entity, opened.get(name), None) for name, entity in chosen]
+        def join() -> VersionPage:
+            return first_rows(merged(page.columns, opened) if opened.places else page.columns, limit, end)
 
-        return EntityPage(await trio.to_thread.run_sync(join), end)
+        return await trio.to_thread.run_sync(join)
 
     def include_open_points(self, source: OpenSeriesSource) -> None:
         """See Entities."""
         self._open = source
 
-    async def _open_points(self, names: Sequence[bytes], start_ms: int, end_ms: int | None) -> dict[bytes, Entity]:
-        """Return the points of entities that are not stored, of those entities that have any in the range."""
+    async def _open_points(self, names: Sequence[bytes], start_ms: int, end_ms: int | None) -> VersionColumns:
+        """Return the points of entities that are not stored, in no order of places."""
         if self._open is None or self._newest is None:
-            return {}
+            return NO_VERSIONS
         places = {
             number: EntityColumn(name, column)
             for name in names
             for number, column in self._newest.of_entity(name).items()
         }
         columns = await self._open.open_series(np.fromiter(places, np.int32, len(places)))
+        if not len(columns.series):
+            return NO_VERSIONS
         times = columns.instants >> 1
         columns = columns.at((times >= start_ms) & (times < (YEARS_MS if end_ms is None else end_ms)))
         if not len(columns.series):
-            return {}
-        found = await trio.to_thread.run_sync(lambda: decode_rows(encode(columns, places)))
-        return {entity.name: entity for entity in found}
+            return NO_VERSIONS
+        return await trio.to_thread.run_sync(encode, columns, places)
 
     async def newest(self, start: bytes, stop: bytes | None, *, limit: int) -> EntityPage:
-        """Return the newest value of each series of up to `limit` entities, from the name `start` to before `stop`."""
-        page = await self._cells.page_columns(NEWEST.name, start, stop, limit=limit)
-        stored = {entity.name: entity for entity in await _entities(page.columns)}
-        if self._newest is None:
-            return EntityPage(self._unexpired(stored.values()), page.next_start)
-        end = stop if page.next_start is None else page.next_start
-        merged = sorted({*stored, *islice(self._newest.names(start, end), limit + 1)})
-        names, more = merged[:limit], merged[limit:]
-        newer = await self._in_memory(names)
-        entities = [_later(stored.get(name), newer.get(name)) for name in names if name in stored or name in newer]
-        return EntityPage(self._unexpired(entities), more[0] if more else page.next_start)
+        """Do the same as `newest_columns`, decoded."""
+        page = await self.newest_columns(start, stop, limit=limit)
+        return EntityPage(await trio.to_thread.run_sync(decode_rows, page.columns), page.next_start)
 
-    def _unexpired(self, entities: Iterable[Entity]) -> list[Entity]:
-        """Return the entities with newest values that have not expired: those in memory outlive their points."""
+    async def newest_columns(self, start: bytes, stop: bytes | None, *, limit: int) -> VersionPage:
+        """See Entities: the newest value of each series."""
+        page = await self._cells.page_columns(NEWEST.name, start, stop, limit=limit)
+        if self._newest is None:
+            return page._replace(columns=await self._unexpired(page.columns))
+        end = stop if page.next_start is None else page.next_start
+        names = list(islice(self._newest.names(start, end), limit + 1))
+        newer = await self._in_memory(names)
+        if newer.places:
+            end = min((name for name in (page.next_start, *names[limit:]) if name is not None), default=None)
+            page = await trio.to_thread.run_sync(lambda: first_rows(_latest(page.columns, newer), limit, end))
+        return page._replace(columns=await self._unexpired(page.columns))
+
+    async def _unexpired(self, columns: VersionColumns) -> VersionColumns:
+        """Return the newest values that have not expired: those in memory outlive their points."""
         is_kept = self._is_kept
         if is_kept is None:
-            return list(entities)
-        found: list[Entity] = []
-        for entity in entities:
-            gone = [one for one, points in entity.series.items() if not is_kept(one.metric, points[-1][0])]
-            if not gone:
-                found.append(entity)
-            elif len(gone) < len(entity.series):
-                kept = {one: points for one, points in entity.series.items() if one not in gone}
-                found.append(entity._replace(series=kept))
-        return found
+            return columns
+
+        def choose() -> VersionColumns:
+            pairs = zip(columns.places, columns.times_ms.tolist(), strict=True)
+            kept = np.array([is_kept(series_of(column).metric, time_ms) for (_, column), time_ms in pairs], np.bool_)
+            return columns if kept.all() else take(columns, np.flatnonzero(kept))
+
+        return await trio.to_thread.run_sync(choose)
 
     async def newest_of(
         self, places: Collection[tuple[bytes, EntitySeries]]
@@ -243,88 +261,48 @@ class EntityTables(Entities):
         names = sorted({name for name, _ in places})
         wanted = Wanted(columns={series_column(series) for _, series in places})
         columns = await self._cells.get_columns(NEWEST.name, names, wanted)
-        stored = {entity.name: entity for entity in await _entities(columns)}
-        newer = {} if self._newest is None else await self._in_memory(names, wanted.columns)
-        merged = self._unexpired(_later(stored.get(name), newer.get(name)) for name in {*stored, *newer})
-        points = {(entity.name, one): found[-1] for entity in merged for one, found in entity.series.items()}
+        newer = NO_VERSIONS if self._newest is None else await self._in_memory(names, wanted.columns)
+        columns = await self._unexpired(await trio.to_thread.run_sync(_latest, columns, newer))
+        found = await trio.to_thread.run_sync(decode_rows, columns)
+        points = {(entity.name, one): held[-1] for entity in found for one, held in entity.series.items()}
         return {place: points[place] for place in places if place in points}
 
-    async def _in_memory(self, names: Sequence[bytes], columns: Collection[bytes] | None = None) -> dict[bytes, Entity]:
-        """Return the newest values of entities in memory, those of some columns or of all."""
+    async def _in_memory(self, names: Sequence[bytes], columns: Collection[bytes] | None = None) -> VersionColumns:
+        """Return the newest values in memory of entities, of some columns or of all, that are not in the table."""
         assert self._newest is not None
-        found: dict[bytes, Entity] = {}
-        places: list[tuple[bytes, Mapping[int, bytes]]] = []
+        places: list[tuple[bytes, bytes]] = []
+        numbers: list[int] = []
+        parts: list[Columns] = []
         seen = 0
         for name in names:
-            numbers = self._newest.unstored_of(name)
+            found = self._newest.unstored_of(name)
             seen += 1 + len(self._newest.of_entity(name))
             if columns is not None:
-                numbers = {number: column for number, column in numbers.items() if column in columns}
-            if numbers:
-                places.append((name, numbers))
+                found = {number: column for number, column in found.items() if column in columns}
+            for number, column in sorted(found.items(), key=itemgetter(1)):
+                places.append((name, column))
+                numbers.append(number)
             if seen >= LOOP_SERIES:
-                found.update(self._points_in_memory(places))
+                parts.append(self._newest.points(np.array(numbers, np.int32)))
                 await trio.lowlevel.checkpoint()
-                places, seen = [], 0
-        found.update(self._points_in_memory(places))
-        await trio.lowlevel.cancel_shielded_checkpoint()
-        return found
-
-    def _points_in_memory(self, places: Sequence[tuple[bytes, Mapping[int, bytes]]]) -> dict[bytes, Entity]:
-        """Return the newest values of entities, whose columns by the numbers of their series are given."""
-        assert self._newest is not None
-        chosen = [number for _, numbers in places for number in numbers]
-        if not chosen:
-            return {}
-        points = self._newest.points(np.array(chosen, np.int32))
-        lengths, values = join_values(points.flags, points.bits)
-        pairs = iter(zip((points.instants >> 1).tolist(), split_values(np.cumsum(lengths), values), strict=True))
-        return {name: Entity(name, {}, _newest_series(numbers, pairs)) for name, numbers in places}
+                numbers, seen = [], 0
+        if not places:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return NO_VERSIONS
+        parts.append(self._newest.points(np.array(numbers, np.int32)))
+        return await trio.to_thread.run_sync(_encoded, places, joined_columns(parts))
 
 
-def _newest_series(
-    columns: Mapping[int, bytes], pairs: Iterator[tuple[int, int | float]]
-) -> dict[EntitySeries, list[tuple[int, int | float]]]:
-    """Return the next newest points by series. Two numbers may be the same series."""
-    found: dict[EntitySeries, list[tuple[int, int | float]]] = {}
-    for column in columns.values():
-        pair, series = next(pairs), series_of(column)
-        if series not in found or found[series][0][0] <= pair[0]:
-            found[series] = [pair]
-    return found
+def _encoded(places: list[tuple[bytes, bytes]], points: Columns) -> VersionColumns:
+    """Return columns with one version each. A place may occur twice."""
+    lengths, values = join_values(points.flags, points.bits)
+    return VersionColumns(places, np.arange(len(places) + 1), points.instants >> 1, np.cumsum(lengths), values)
 
 
-def _with_open(stored: Entity, opened: Entity | None, versions: int | None) -> Entity:
-    """Return an entity with its open points. Of two points of one time the open one counts."""
-    if opened is None:
+def _latest(stored: VersionColumns, newer: VersionColumns) -> VersionColumns:
+    """Return the latest version of each place; of equal times the one of `newer`."""
+    if not newer.places:
         return stored
-    series = dict(stored.series)
-    for one, points in opened.series.items():
-        before = series.get(one, [])
-        if before and points and before[-1][0] >= points[0][0]:
-            merged = sorted(dict([*before, *points]).items())
-        else:
-            merged = before + points
-        series[one] = merged if versions is None else merged[-versions:]
-    return stored._replace(series=series)
-
-
-def _later(stored: Entity | None, newer: Entity | None) -> Entity:
-    """Return the newest values of an entity from those stored and those in memory."""
-    if stored is None or newer is None:
-        found = stored or newer
-        assert found is not None
-        return found
-    series = dict(stored.series)
-    for one, points in newer.series.items():
-        if one not in series or series[one][-1][0] <= points[-1][0]:
-            series[one] = points
-    return stored._replace(series=series)
-
-
-async def _entities(columns: VersionColumns) -> list[Entity]:
-    """Return what rows say. Long ones are read in a thread."""
-    if len(columns.times_ms) > LOOP_CELLS or len(columns.places) > LOOP_COLUMNS:
-        return await trio.to_thread.run_sync(decode_rows, columns)
-    await trio.lowlevel.cancel_shielded_checkpoint()
-    return decode_rows(columns)
+    if stored.places == newer.places and (newer.times_ms >= stored.times_ms).all():
+        return newer
+    return select(merged(stored, newer), END_MS, 1)

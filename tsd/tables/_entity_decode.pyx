@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Compiled loop that reads rows of the tables of entities (see tsd.tables.entity.decode)."""
+"""Compiled loops that read rows of the tables of entities (see tsd.tables.entity_decode)."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t
@@ -46,6 +46,21 @@ cdef inline object number(const unsigned char* at, Py_ssize_t size):
     if width == 8:
         return <int64_t> bits
     return None
+
+
+def numbers(const int64_t[::1] ends, bytes values):
+    """See `numbers_of`. Return None for a value that is not one of a point."""
+    cdef const unsigned char* text = <const unsigned char*> PyBytes_AS_STRING(values)
+    cdef Py_ssize_t index
+    cdef int64_t begin = 0
+    cdef list found = []
+    for index in range(len(ends)):
+        shown = number(text + begin, ends[index] - begin)
+        if shown is None:
+            return None
+        found.append(shown)
+        begin = ends[index]
+    return found
 
 
 def decode_rows(

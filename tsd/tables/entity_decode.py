@@ -1,27 +1,47 @@
 """Rows of the tables of entities become entities, in a compiled loop where there is one."""
 
 import os
+from bisect import bisect_left
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
 
 from tsd.codec.entity.records import EntitySeries, is_metadata, parse_series_column, split_values
-from tsd.codec.points import Bool
-from tsd.store.versions import VersionColumns
+from tsd.codec.points import Bool, Int64
+from tsd.store.versions import VersionColumns, first_places, take
 from tsd.tables.entities import Entity
 
 try:
-    from tsd.tables.entity import _decode
+    from tsd.tables import _entity_decode
 except ImportError:  # installed without a C compiler
     HAS_LOOP = False
 else:
     HAS_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
 
 
+def numbers_of(ends: Int64, values: bytes, *, compiled: bool = HAS_LOOP) -> list[int | float]:
+    """Return the numbers of points, whose values are joined. Raise CorruptRow."""
+    if compiled:
+        found = _entity_decode.numbers(ends, values)
+        if found is not None:
+            return found
+    return split_values(ends, values)
+
+
+def split_metadata(columns: VersionColumns) -> tuple[Mapping[str, str], VersionColumns]:
+    """Return the metadata and the points of one row. Columns of metadata come first."""
+    count = bisect_left(columns.places, True, key=lambda place: not is_metadata(place[1]))
+    if not count:
+        return {}, columns
+    [found] = decode_rows(first_places(columns, count))
+    return found.metadata, take(columns, np.arange(count, len(columns.places)))
+
+
 def decode_rows(columns: VersionColumns, *, compiled: bool = HAS_LOOP) -> list[Entity]:
     """Return the entities of rows. Raise CorruptRow."""
     if compiled:
-        found = _decode.decode_rows(*columns, series_of)
+        found = _entity_decode.decode_rows(*columns, series_of)
         if found is not None:
             return [Entity(*one) for one in found]
     return decode_rows_python(columns)
