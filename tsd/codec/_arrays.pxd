@@ -9,20 +9,32 @@ cdef extern from *:
     #include <stdint.h>
     #include <stdlib.h>
     #include <sys/mman.h>
+    #include <unistd.h>
     #define PREFETCH(place) __builtin_prefetch(place)
-    /* Memory that is filled from its start: large pages, where there are any, save a fault for every 4 KiB. */
-    static inline void* tsd_large(size_t size) {
+    /* Memory of `size` bytes. The first `large` are filled from their start: large pages, where there are any, save a
+       fault for every 4 KiB. */
+    static inline void* tsd_large(size_t size, size_t large) {
         char* start = malloc(size);
     #ifdef MADV_HUGEPAGE
         uintptr_t page = (uintptr_t) 2 << 20, first = ((uintptr_t) start + page - 1) & ~(page - 1);
-        uintptr_t end = ((uintptr_t) start + size) & ~(page - 1);
+        uintptr_t end = ((uintptr_t) start + large) & ~(page - 1);
         if (start && first < end)
             madvise((void*) first, end - first, MADV_HUGEPAGE);
     #endif
         return start;
     }
+    /* Give the whole pages of unused memory back to the kernel. Their contents are lost. */
+    static inline void tsd_release(void* start, size_t size) {
+    #ifdef MADV_DONTNEED
+        uintptr_t page = (uintptr_t) sysconf(_SC_PAGESIZE), first = ((uintptr_t) start + page - 1) & ~(page - 1);
+        uintptr_t end = ((uintptr_t) start + size) & ~(page - 1);
+        if (first < end)
+            madvise((void*) first, end - first, MADV_DONTNEED);
+    #endif
+    }
     """
-    void* tsd_large(size_t size) nogil
+    void* tsd_large(size_t size, size_t large) nogil
+    void tsd_release(void* start, size_t size) nogil
     void PREFETCH(const void* place) nogil
 
 cdef enum:

@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy
 
-from tsd.codec._arrays cimport DONE, NO_MEMORY, tsd_large
+from tsd.codec._arrays cimport DONE, NO_MEMORY, tsd_large, tsd_release
 
 cdef enum:
     POINT_BYTES = 21
@@ -19,8 +19,9 @@ cdef struct Columns:
 
 
 cdef inline int new_columns(Columns* columns, Py_ssize_t room, bint large_pages) noexcept nogil:
-    """Allocate uninitialized memory for `room` points. Large pages are faster if most of the memory gets filled."""
-    columns.start = <char*> (tsd_large(room * POINT_BYTES) if large_pages else malloc(room * POINT_BYTES))
+    """Allocate uninitialized memory for `room` points. Large pages are faster if most of the memory gets filled; the
+    two small columns have none, because each column may leave a part of its last page unused."""
+    columns.start = <char*> (tsd_large(room * POINT_BYTES, room * 16) if large_pages else malloc(room * POINT_BYTES))
     if columns.start == NULL:
         return NO_MEMORY
     columns.instants = <int64_t*> columns.start
@@ -37,6 +38,15 @@ cdef inline void copy_columns(Columns* to, Columns* columns, Py_ssize_t count) n
         memcpy(to.instants, columns.instants, count * sizeof(int64_t))
         memcpy(to.flags, columns.flags, count)
         memcpy(to.bits, columns.bits, count * sizeof(int64_t))
+
+
+cdef inline void release_unused(Columns* columns, Py_ssize_t room, Py_ssize_t count) noexcept nogil:
+    """Give the memory behind the first `count` of `room` points back to the kernel."""
+    cdef Py_ssize_t unused = room - count
+    tsd_release(columns.instants + count, unused * sizeof(int64_t))
+    tsd_release(columns.bits + count, unused * sizeof(int64_t))
+    tsd_release(columns.series + count, unused * sizeof(int32_t))
+    tsd_release(columns.flags + count, unused)
 
 
 cdef tuple give_away(Columns* columns, Py_ssize_t count)

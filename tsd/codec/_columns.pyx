@@ -63,7 +63,8 @@ def order(const int32_t[::1] series, Py_ssize_t numbers):
     if next_of == NULL or count >= 1 << 31:  # more than any window has
         free(next_of)
         raise MemoryError
-    places.start, places.size = <char*> tsd_large(count * sizeof(int32_t) + 1), count * sizeof(int32_t)
+    places.size = count * sizeof(int32_t)
+    places.start = <char*> tsd_large(places.size + 1, places.size)
     try:
         if places.start == NULL:
             raise MemoryError

@@ -14,7 +14,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 from tsd.codec._arrays cimport DONE, NO_MEMORY, PREFETCH, UNKNOWN, grow, larger, must
 from tsd.codec._bytemap cimport ByteMap, Record, value_of
-from tsd.codec._columns cimport Columns, copy_columns, give_away, new_columns
+from tsd.codec._columns cimport Columns, copy_columns, give_away, new_columns, release_unused
 from tsd.codec._scan cimport ODD, TAKEN, read_time, read_value, tsd_strtod
 from tsd.codec._siphash cimport Key, hash_of
 from tsd.codec._tags cimport ANY_NUMBER, NameLimits, TagList, is_series, same_tags, split_tags
@@ -242,11 +242,13 @@ cdef class ParsedPoints:
 
     def take(self):
         """Remove and return the columns, or None if there are no points. They hold little more memory than their points
-        take, because many windows may wait."""
+        take, because many windows may wait. Many points are not copied for that."""
         cdef Columns exact
         if self.count == 0:
             return None
-        if self.count < self.room // 2 and new_columns(&exact, self.count, False) == DONE:
+        if self.count >= FEW_POINTS:
+            release_unused(&self.columns, self.room, self.count)
+        elif self.count < self.room // 2 and new_columns(&exact, self.count, False) == DONE:
             self.move_to(&exact, self.count)
         taken = give_away(&self.columns, self.count)
         self.columns.start, self.count, self.room = NULL, 0, 0

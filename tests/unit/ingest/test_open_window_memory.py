@@ -1,5 +1,6 @@
 """What memory the columns of a window hold that waits."""
 
+import numpy as np
 import pytest
 
 from tsd.codec.points import columns_of
@@ -25,3 +26,18 @@ def test_open_rows_use_little_more_memory_than_their_points(count: int) -> None:
     assert columns.flags.tolist() == [number % 16 for number in range(count)]
     assert columns.bits.tolist() == [-number for number in range(count)]
     assert (len(points), points.take()) == (0, None)
+
+
+@pytest.mark.skipif(not HAS_LOOP, reason="nothing is compiled")
+def test_releasing_unused_memory_keeps_the_points() -> None:
+    count = 140_001  # at least FEW_POINTS of the parser: columns are not copied, and end within a page
+    points = _parser.ParsedPoints(SeriesTable().texts, _parser.Rules(b"m", 8))
+    for number in range(count):
+        points.append(number % 7, 2 * number, number % 16, -number)
+    taken = points.take()
+    assert taken is not None
+    columns, numbers = columns_of(taken), np.arange(count)
+    assert np.array_equal(columns.series, numbers % 7)
+    assert np.array_equal(columns.instants, 2 * numbers)
+    assert np.array_equal(columns.flags, numbers % 16)
+    assert np.array_equal(columns.bits, -numbers)
