@@ -23,7 +23,7 @@ class PoolTiming(NamedTuple):
     """Backoff after a failure of a gateway, which doubles with each, and the age at which idle connections expire."""
 
     first_backoff_s: float = 0.5
-    longest_backoff_s: float = 4.0  # less than 10 s together with the writer's own backoff
+    longest_backoff_s: float = 2.0  # 6 s together with the writer's own backoff and a probe
     idle_s: float = 30.0  # half of the gateway's limit (hbase.thrift.server.socket.read.timeout)
 
 
