@@ -162,9 +162,10 @@ def fairness(pairs: int, seconds: int, only: str) -> None:
 @click.option("--rate", default=100_000, help="Lines a second.")
 @click.option("--seconds", default=40, help="Duration of an outage.")
 @click.option("--only", default="", help="Only outages with a name that contains this: 'loses'.")
-def outage(pairs: int, rate: int, seconds: int, only: str) -> None:
+@click.option("--hbase", "running", type=click.Path(path_type=Path), help="Folder of an HBase that scripts/hbase runs.")
+def outage(pairs: int, rate: int, seconds: int, only: str, running: Path | None) -> None:
     """Memory while HBase is away, and how soon points are stored after its return. Takes six minutes."""
-    outage_module.outage(pairs, rate, seconds, only)
+    outage_module.outage(pairs, rate, seconds, only, running)
 
 
 @bench.command("first-point")

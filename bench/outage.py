@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,12 +47,13 @@ class Figures(NamedTuple):
     lines_per_s: float
 
 
-def outage(pairs: int, rate: int, seconds: float, only: str = "") -> None:
-    """Measure outages of each kind whose name contains `only`, and publish the report."""
+def outage(pairs: int, rate: int, seconds: float, only: str = "", running: Path | None = None) -> None:
+    """Measure outages of each kind whose name contains `only`, and publish the report. `running` is the folder of an
+    HBase that runs already; its tables are left there."""
     found: dict[str, list[Figures]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as folder,
-        running_hbase(Path(folder) / "hbase") as base,
+        nullcontext(Hbase(running)) if running else running_hbase(Path(folder) / "hbase") as base,
     ):
         for number in range(pairs):
             for at, (name, mode) in enumerate(MODES.items()):
@@ -82,7 +84,7 @@ def outage(pairs: int, rate: int, seconds: float, only: str = "") -> None:
 def _measure(base: Hbase, home: Path, mode: ProxyMode, rate: int, seconds: float) -> Figures:
     host, _, port = base.gateway.rpartition(":")
     with FaultyProxy(host, int(port)) as proxy:
-        settings = base.settings(f"outage{home.name}") | {"tsd.storage.hbase.thrift": f"{proxy.host}:{proxy.port}"}
+        settings = base.settings(f"outage{time.time_ns()}") | {"tsd.storage.hbase.thrift": f"{proxy.host}:{proxy.port}"}
         with serving(home, settings) as daemon, _agents(daemon, rate):
             rest = threading.Event()
             rest.wait(WARM_S)
