@@ -18,6 +18,7 @@ from tsd import build_data
 from tsd.api.messages import answer, check_method
 from tsd.auth.roles import Role
 from tsd.errors import Refused
+from tsd.query.model import AGGREGATORS
 from tsd.server.http.messages import HTML, Endpoint, Request, Response
 from tsd.server.http.security import NO_FRAMES
 
@@ -43,6 +44,7 @@ def routes(*, has_accounts: bool, entity_tag: str | None) -> dict[str, Endpoint]
     library = PlottingLibrary.find()
     index = files.pop("index.html").decode()
     for mark, text in (
+        ("@MODULES@", "\n".join(f'<link rel="modulepreload" href="{base}{name}">' for name in _modules(files))),
         ("@BASE@", base),
         ("@PLOTLY@", "" if library is None else library.path),
         ("@VERSION@", build_data()["version"]),
@@ -57,7 +59,8 @@ def routes(*, has_accounts: bool, entity_tag: str | None) -> dict[str, Endpoint]
     async def below(request: Request) -> Response:
         check_method(request, "GET")
         if request.path == "/ui/access":
-            return answer({**_access(request), "sign_in": has_accounts, "entities": entity_tag})
+            known = {"sign_in": has_accounts, "entities": entity_tag, "aggregators": AGGREGATORS}
+            return answer(_access(request) | known)
         if library is not None and request.path == library.path:
             return await library.response(request)
         name = request.path.removeprefix(base)
@@ -66,6 +69,11 @@ def routes(*, has_accounts: bool, entity_tag: str | None) -> dict[str, Endpoint]
         return Response(200, files[name], TYPES[Path(name).suffix], (IMMUTABLE,))
 
     return {"": page, "ui": below}
+
+
+def _modules(files: Mapping[str, bytes]) -> list[str]:
+    """Return the names of the scripts that the first one imports. The browser fetches all of them together then."""
+    return [name for name in files if name.endswith(".js") and name != "main.js"]
 
 
 def _digest(files: Mapping[str, bytes]) -> str:

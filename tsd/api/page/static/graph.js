@@ -16,7 +16,20 @@ let picture = ""; // object URL of the shown SVG
 
 export const hasLibrary = Boolean(library);
 
-/** Return the plotting library. It is loaded when the first graph is drawn. */
+/** Let the browser fetch the plotting library, without running it. */
+export function fetchLibrary() {
+  if (!hasLibrary || loading) return;
+  const link = document.createElement("link");
+  Object.assign(link, { rel: "preload", as: "script", href: library });
+  document.head.append(link);
+}
+
+/** Load the plotting library, if there is one, before the first graph is drawn: while the points are waited for. */
+export function loadLibrary() {
+  if (hasLibrary) plotly().catch(() => {}); // `draw` says why it fails
+}
+
+/** Return the plotting library. */
 function plotly() {
   loading ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
@@ -105,7 +118,7 @@ function layout(curves, annotations, range, scale) {
   const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), exponentformat: "SI", separatethousands: true, automargin: true };
   const found = {
     height: Math.round(Math.max(320, Math.min(560, window.innerHeight * 0.55))),
-    margin: { l: 50, r: 20, t: 16, b: 40 },
+    margin: { l: 56, r: 20, t: 16, b: 48 }, // enough for most labels: a second pass makes room for longer ones
     paper_bgcolor: color("--back"),
     plot_bgcolor: color("--back"),
     font: { color: color("--text"), size: 12 },

@@ -2,7 +2,7 @@
 
 import * as entity from "./entity.js";
 import { queryForm } from "./form.js";
-import { clear, draw, drawPicture, hasLibrary, keyEntry, MOST_CURVES, png } from "./graph.js";
+import { clear, draw, drawPicture, fetchLibrary, hasLibrary, keyEntry, loadLibrary, MOST_CURVES, png } from "./graph.js";
 import { credential, getJson, RequestError, setCredential } from "./http.js";
 import * as inventory from "./inventory.js";
 import { automaticInterval, DEFAULT_START, emptyQuery, expression, formatTime, fromFragment, parseTime, sharedTime, shownTime, toFragment, zoneName } from "./state.js";
@@ -14,8 +14,7 @@ const MOST_POINTS = 1500; // of a curve
 const $ = (id) => document.getElementById(id);
 
 let state = fromFragment(location.hash);
-let access = { name: "", roles: [], sign_in: false, entities: null };
-let aggregators = ["sum", "avg", "min", "max", "count"];
+let access = { name: "", roles: [], sign_in: false, entities: null, aggregators: ["sum", "avg", "min", "max", "count"] };
 let shown = null; // { curves, range, intervals } of the last answer
 let running = null; // AbortController
 let refreshing = 0;
@@ -60,7 +59,7 @@ function showNothing() {
 
 function showForms() {
   const list = $("queries");
-  list.replaceChildren(...state.queries.map((query) => queryForm(query, aggregators, changed, () => {
+  list.replaceChildren(...state.queries.map((query) => queryForm(query, access.aggregators, changed, () => {
     state.queries.splice(state.queries.indexOf(query), 1);
     if (!state.queries.length) state.queries.push(emptyQuery());
     showForms();
@@ -98,11 +97,11 @@ function load() {
 
 function showGraph() {
   $("graph").before($("message"));
+  if (state.queries.some((query) => query.metric)) show(); // asks for the points before the forms ask for names
+  else showNothing();
   showForms();
   showRange();
   keepLink();
-  if (state.queries.some((query) => query.metric)) show();
-  else showNothing();
 }
 
 /** Show a view that refreshes itself. */
@@ -204,7 +203,9 @@ async function show() {
     queries.forEach((query, at) => given.append("m", expression(query, intervals[at])));
     const begun = performance.now();
     const flags = `&arrays&ms&global_annotations${queries.length > 1 ? "&show_query" : ""}`; // to tell queries apart
-    const answer = await getJson(`/api/query?${given}${flags}`, { signal: mine.signal });
+    const asked = getJson(`/api/query?${given}${flags}`, { signal: mine.signal });
+    loadLibrary();
+    const answer = await asked;
     if (running !== mine) return;
     const groups = answer.filter((group) => group.dps);
     const curves = inOrder(groups.map((group) => {
@@ -456,11 +457,11 @@ async function begin() {
   const given = credential();
   try {
     await readAccess();
-    aggregators = await getJson("/api/aggregators");
+    if (!access.roles.length) throw new RequestError(access.name ? 403 : 401, access.name ? "You may not see this." : "Sign in to see this.");
   } catch (error) {
     if (error.status === 401) {
       setCredential("");
-      access = { name: "", roles: [], sign_in: true, entities: null };
+      access = { ...access, name: "", roles: [], sign_in: true, entities: null };
       $("sign").hidden = false;
       $("sign").textContent = "Sign in";
       say(error.message, true);
@@ -475,4 +476,5 @@ async function begin() {
 
 setTheme(localStorage.getItem("tsd-theme") ?? "");
 bind();
+if (state.view === "graph" && state.queries.some((query) => query.metric)) fetchLibrary();
 begin();
