@@ -1,6 +1,6 @@
 """Differences between engines: a record of facts, and optional interfaces that are None where an engine lacks them."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,6 +124,14 @@ class DerivedValues(Protocol):
     ) -> bool:
         """Store the values that `compute` returns, by name, in place of earlier ones. Return False, and store nothing,
         if it returns None, or if a row with the prefix was written meanwhile. Raise StoreError."""
+        ...
+
+    async def put_new(
+        self, table: str, prefix: bytes, parts: AsyncIterable[Sequence[Put]], values: Mapping[bytes, bytes]
+    ) -> bool:
+        """Put cells, all of rows with a prefix, and store the values that follow from them. Return False, and store the
+        cells only, if the prefix had rows before, or if another caller writes one meanwhile. Raise StoreError: then
+        some of the cells may be stored, and no values are."""
         ...
 
     async def derived(self, table: str, prefixes: Sequence[bytes], kinds: bytes) -> dict[bytes, dict[bytes, bytes]]:

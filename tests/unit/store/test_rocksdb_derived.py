@@ -102,3 +102,42 @@ async def test_prefixes_have_one_width(tmp_path: Path) -> None:
         with pytest.raises(StoreError):
             await derive(store, b"aa", NONE)
         assert await derived(store, b"aab") == {b"aab": {}}
+
+
+async def put_new(store: EmbeddedStore, prefix: bytes, *parts: list[Put]) -> bool:
+    async def every() -> AsyncIterator[list[Put]]:
+        for part in parts:
+            yield part
+
+    return await store.derived_values.put_new("rows", prefix, every(), {b"\1": b"new"})
+
+
+async def test_values_of_new_rows_are_stored_with_their_cells(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store") as store:
+        assert await put_new(store, b"aab", [ROW], [Put(b"aab2", b"t:q", b"w")])
+        assert await derived(store, b"aab") == {b"aab": {b"\1": b"new"}}
+        assert sorted(await store.get("rows", [ROW.row, b"aab2"])) == [ROW.row, b"aab2"]
+        await store.put("rows", [Put(b"aab3", b"t:q", b"")])
+        assert await derived(store, b"aab") == {}
+
+
+async def test_rows_that_exist_get_cells_but_no_values_of_the_new_ones(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store") as store:
+        await store.put("rows", [ROW])
+        assert not await put_new(store, b"aab", [Put(b"aab2", b"t:q", b"w")])
+        assert sorted(await store.get("rows", [ROW.row, b"aab2"])) == [ROW.row, b"aab2"]
+        assert await derived(store, b"aab") == {}
+
+
+@pytest.mark.parametrize("row", [b"aab1", b"aab9"])
+async def test_values_are_not_stored_if_another_writes_among_new_rows(tmp_path: Path, row: bytes) -> None:
+    async with opened(tmp_path / "store") as store:
+
+        async def parts() -> AsyncIterator[list[Put]]:
+            yield [ROW]
+            await store.put("rows", [Put(row, b"t:other", b"")])
+            yield [Put(b"aab2", b"t:q", b"w")]
+
+        assert not await store.derived_values.put_new("rows", b"aab", parts(), {b"\1": b"new"})
+        assert await derived(store, b"aab") == {}
+        assert sorted(await store.get("rows", [b"aab1", b"aab2"])) == [b"aab1", b"aab2"]

@@ -8,11 +8,13 @@ import pytest
 
 from tests.unit.query.engines import DATA, START_S, QueryEnvironment
 from tests.unit.tables.test_rollup_builder import DAY_S, HOUR_S, LAYOUTS, environment
-from tests.unit.tables.test_rollup_task import TABLES, Rolled, lines_of, shown
+from tests.unit.tables.test_rollup_task import INTERVALS, TABLES, Rolled, lines_of, shown
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.query.rollups import RAW
 from tsd.store import Put, Row, scan
 from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.tables.opentsdb.rollup_derive import derive_rows
+from tsd.tables.reading import ScanRange
 
 KINDS = bytes(range(256))
 LATER_S = START_S + 70 * DAY_S
@@ -123,3 +125,25 @@ async def test_cells_of_unusual_form_are_read_as_cells(tmp_path: Path) -> None:
         assert "r1d" not in await derived(rolled.env)
         [found] = (await rolled.answer("none:1d-sum:m{host=a}", days=3)).groups
         assert found.points.doubles().tolist()[1] == 5
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
+async def test_columns_of_new_rows_are_those_of_stored_cells(tmp_path: Path, layout: Layout) -> None:
+    async with rolling(tmp_path, layout) as rolled:
+        await rolled.put(lines_of(33, step_s=9_000))
+        await rolled.task.round()
+        values = rolled.env.store.derived_values
+        assert values is not None
+        for interval in INTERVALS:
+            table = interval.table
+            rows = await all_rows(rolled, table)
+            prefixes = sorted({row.key[: layout.pairs_start] for row in rows})
+            found = await values.derived(table, prefixes, KINDS)
+            cells = [Put(row.key, cell.column, cell.value) for row in rows for cell in row.cells]
+            await rolled.env.store.put(table, cells)  # again: columns are then made of what is stored
+            assert await values.derived(table, prefixes, KINDS) == {}
+            metric = prefixes[0][layout.salt_width : layout.metric_end]
+            span = ScanRange(START_S, START_S + 60 * DAY_S)
+            await derive_rows(rolled.env.store, layout, interval, metric, span)
+            again = await values.derived(table, prefixes, KINDS)
+            assert {prefix: again[prefix] for prefix in found} == found

@@ -4,6 +4,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tsd.codec.opentsdb.rollup import Interval, decode_rollup, parse_config, rol
 from tsd.codec.points import Batch
 from tsd.errors import BadConfig
 from tsd.tables.opentsdb.rollup_sums import (
+    AGGREGATORS,
     LongSums,
     RowKeys,
     Sums,
@@ -21,6 +23,7 @@ from tsd.tables.opentsdb.rollup_sums import (
     coarser,
     intervals_to_build,
     rollup_puts,
+    row_order,
     sums_of,
 )
 
@@ -105,7 +108,9 @@ def test_cells_hold_what_was_computed(rows: Rows, name: str) -> None:
     interval = CONFIG.interval(name)
     hours = sums_of(batch_of(rows), min(interval.seconds, 3600))
     sums = coarser(hours.at(np.lexsort((hours.times_s, hours.series))), interval.seconds)
-    puts = rollup_puts(sums, interval, CONFIG, RowKeys([b"\0\0\1"] * 3, [b"a", b"b", b"c"]))
+    keys = RowKeys([b"\0\0\1"] * 3, [b"a", b"b", b"c"])
+    order = row_order(sums, interval, keys)
+    puts = rollup_puts(order.sums, interval, CONFIG, keys)
     found: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
     for key, column, value in puts:
         cell = decode_rollup(CONFIG, column[2:])
@@ -118,8 +123,12 @@ def test_cells_hold_what_was_computed(rows: Rows, name: str) -> None:
         place: dict(zip(("sum", "count", "min", "max"), values, strict=True)) for place, values in shown(sums).items()
     }
     assert found == wanted
-    keys = [put.row for put in puts]
-    assert [key for at, key in enumerate(keys) if not at or keys[at - 1] != key] == list(dict.fromkeys(keys))
+    rows = [put.row for put in puts]
+    assert rows == sorted(rows)
+    groups = zip(order.heads, order.bases.tolist(), pairwise(order.begins.tolist()), strict=True)
+    aggregators = len(AGGREGATORS)
+    for head, base, (begin, end) in groups:
+        assert {row[:7] for row in rows[aggregators * begin : aggregators * end]} == {head + base.to_bytes(4, "big")}
 
 
 @pytest.mark.parametrize(

@@ -4,31 +4,36 @@ A value has its prefix and its name as key. The key of the prefix alone has the 
 row deletes that key in its batch, and so all values of the prefix; the next values replace what is left of them.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from rocksdict import RdictIter, ReadOptions, WriteBatch
 
+from tsd.codec.opentsdb.rowkey import after
 from tsd.errors import StoreError
+from tsd.store import Page, Put
 from tsd.store.rocksdb.database import Batch, Database, DerivedFamily
+from tsd.store.rocksdb.watches import PrefixWatch
 
 T = TypeVar("T")
 
 _NAME_BYTES = 1  # of the length before each name in the list of names
 
 
-class Watch(Protocol):
-    """Notices writes to rows with a prefix."""
-
-    changed: bool
-
-
 class Engine(Protocol):
     """The store, as far as derived values need it."""
 
-    def watching(self, table: str, prefix: bytes) -> AbstractContextManager[Watch]:
+    def watching(self, table: str, prefix: bytes) -> AbstractContextManager[PrefixWatch]:
         """Notice writes to rows with a prefix during the block."""
+        ...
+
+    async def put_unnoticed(self, table: str, cells: Sequence[Put], watch: PrefixWatch) -> None:
+        """See Store.put, without a change of the watch."""
+        ...
+
+    async def page(self, table: str, start: bytes, stop: bytes | None, *, limit: int) -> Page:
+        """See Store."""
         ...
 
     async def write_step(self, call: str, table: str, change: Callable[[Database, Batch], tuple[list[bytes], T]]) -> T:
@@ -52,21 +57,34 @@ class EmbeddedDerived:
         """See DerivedValues."""
         with self._engine.watching(table, prefix) as watch:
             values = await compute()
-            if values is None:
-                return False
+            return values is not None and await self._store(watch, values)
 
-            def change(database: Database, batch: Batch) -> tuple[list[bytes], bool]:
-                if watch.changed:
-                    return [], False
-                family = database.derived_family(table, len(prefix))
-                if family.width != len(prefix):
-                    raise StoreError(f"values of {table} have prefixes of {family.width} bytes, not {len(prefix)}")
-                batch.put(prefix, _joined(values), family.handle)
-                for name, value in values.items():
-                    batch.put(prefix + name, value, family.handle)
-                return [], True
+    async def put_new(
+        self, table: str, prefix: bytes, parts: AsyncIterable[Sequence[Put]], values: Mapping[bytes, bytes]
+    ) -> bool:
+        """See DerivedValues."""
+        with self._engine.watching(table, prefix) as watch:
+            stored = await self._engine.page(table, prefix, after(prefix), limit=1)
+            async for cells in parts:
+                await self._engine.put_unnoticed(table, cells, watch)
+            return not stored.rows and stored.next_start is None and await self._store(watch, values)
 
-            return await self._engine.write_step("derive", table, change)
+    async def _store(self, watch: PrefixWatch, values: Mapping[bytes, bytes]) -> bool:
+        """Store the values of a prefix, unless one of its rows was written to."""
+        table, prefix = watch.table, watch.prefix
+
+        def change(database: Database, batch: Batch) -> tuple[list[bytes], bool]:
+            if watch.changed:
+                return [], False
+            family = database.derived_family(table, len(prefix))
+            if family.width != len(prefix):
+                raise StoreError(f"values of {table} have prefixes of {family.width} bytes, not {len(prefix)}")
+            batch.put(prefix, _joined(values), family.handle)
+            for name, value in values.items():
+                batch.put(prefix + name, value, family.handle)
+            return [], True
+
+        return await self._engine.write_step("derive", table, change)
 
     async def derived(self, table: str, prefixes: Sequence[bytes], kinds: bytes) -> dict[bytes, dict[bytes, bytes]]:
         """See DerivedValues."""

@@ -311,15 +311,26 @@ class EmbeddedStore:
     @timed
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
         """See Store."""
+        await self._put(table, cells, time_ms)
+
+    async def put_unnoticed(self, table: str, cells: Sequence[Put], watch: PrefixWatch) -> None:
+        """Do the same, unnoticed by a watch of the caller."""
+        await self._put(table, cells, None, watch)
+
+    async def _put(
+        self, table: str, cells: Sequence[Put], time_ms: int | None, watch: PrefixWatch | None = None
+    ) -> None:
         await self._enter_writing("put")
         self._database.require(table)
         stamp: int | None = None  # of the previous batch, reused: new ones could run ahead of the clock
         for part in whole_rows(cells, most_cells=BATCH_CELLS, most_bytes=BATCH_BYTES):
-            stamp = await self._retried(partial(self._put_now, table, part, time_ms, stamp))
+            stamp = await self._retried(partial(self._put_now, table, part, time_ms, stamp, watch))
             self._count["cells_put"] += len(part)
             await trio.lowlevel.checkpoint()
 
-    def _put_now(self, table: str, cells: Sequence[Put], time_ms: int | None, before: int | None) -> int:
+    def _put_now(
+        self, table: str, cells: Sequence[Put], time_ms: int | None, before: int | None, watch: PrefixWatch | None
+    ) -> int:
         """Write a batch and return its timestamp; `before` is the timestamp of the previous batch of the same call."""
         clock = self._database.clock
         stamp = time_ms
@@ -332,7 +343,7 @@ class EmbeddedStore:
             clock.observe(time_ms)
         batch = self._database.batch(table)
         self._database.add_puts(batch, cells, stamp)
-        self._write(batch, table, map(_row, cells))
+        self._write(batch, table, map(_row, cells), watch)
         return stamp
 
     @timed
@@ -531,12 +542,13 @@ class EmbeddedStore:
             await trio.sleep(wait_s)
         return write()
 
-    def _write(self, batch: Batch, table: str, rows: Iterable[bytes]) -> None:
-        """Write a batch for some rows. Subscribers are called first: a failed write may have been applied."""
+    def _write(self, batch: Batch, table: str, rows: Iterable[bytes], by: PrefixWatch | None = None) -> None:
+        """Write a batch for some rows, unnoticed by the watch `by`. Subscribers are called first: a failed write may
+        have been applied."""
         derived = self._database.derived(table)
         if self._watches or derived:
             rows = list(rows)
-            self._watches.note(table, rows)
+            self._watches.note(table, rows, by)
         if derived:
             drop(batch, derived, rows)
         if on_write := self._subscribers.get(table):

@@ -52,10 +52,11 @@ class Watches:
         finally:
             self._rows.remove(watch)
 
-    def note(self, table: str, rows: Collection[bytes]) -> None:
-        """Note a write to some rows."""
+    def note(self, table: str, rows: Collection[bytes], by: PrefixWatch | None = None) -> None:
+        """Note a write to some rows. The watch of the writer itself, `by`, does not change."""
         for prefix in self._prefixes:
-            prefix.changed |= prefix.table == table and any(row.startswith(prefix.prefix) for row in rows)
+            if prefix is not by and not prefix.changed and prefix.table == table:
+                prefix.changed = any(row.startswith(prefix.prefix) for row in rows)
         for watch in self._rows:
             if watch.table == table:
                 watch.written |= watch.rows.intersection(rows)

@@ -20,8 +20,22 @@ from tsd.errors import DamagedBlock, StoreError, TsdError
 from tsd.store import Put, Store
 from tsd.store.retry import backoff
 from tsd.tables.opentsdb.rollup_clear import delete_cells
-from tsd.tables.opentsdb.rollup_derive import derive_rows
-from tsd.tables.opentsdb.rollup_sums import DAY_S, HOUR_S, LongSums, RowKeys, Sums, coarser, rollup_puts, sums_of
+from tsd.tables.opentsdb.rollup_columns import encode_sums
+from tsd.tables.opentsdb.rollup_derive import MOST_BYTES, derive_rows
+from tsd.tables.opentsdb.rollup_scan import next_base
+from tsd.tables.opentsdb.rollup_sums import (
+    DAY_S,
+    HOUR_S,
+    LongSums,
+    RowKeys,
+    RowOrder,
+    Sums,
+    coarser,
+    joined,
+    rollup_puts,
+    row_order,
+    sums_of,
+)
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.reading import EncodedPage, PointPage, PointReader, ScanRange, SeriesRequest
 
@@ -29,6 +43,8 @@ T = TypeVar("T")
 
 MOST_DAYS = 32  # of a part
 FEW_POINTS, MANY_POINTS = 200_000, 2_000_000  # of a part: the next one has twice, or half of its days
+MOST_INTERVALS = 1 << 20  # held before their cells are written: 50 MB
+PUT_INTERVALS = 1 << 11  # whose cells are made at once: the event loop frees them
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.5, 30.0, 8  # after a StoreError: about a minute in all
 
 
@@ -165,26 +181,64 @@ class RollupBuilder:
 
         async def take(page: EncodedPage[PointPage]) -> None:
             await series.match(page.series())
-            found, sums = await trio.to_thread.run_sync(part.read, page)
+            found = await trio.to_thread.run_sync(part.read, page)
             for warning in found.warnings:
                 self._on_warning(f"metric {part.metric}: {warning}")
-            await self._put(part, sums, series.pairs, span)
+            if part.intervals >= MOST_INTERVALS:
+                await self._put(part, part.take_short(), series.pairs, ScanRange(0, 0), span)
 
-        await selection.read(hours, take, annotations=False)
-        await self._put(part, part.long_sums(), series.pairs, span)
+        try:
+            await selection.read(hours, take, annotations=False)
+        except DamagedBlock:
+            await self._put(part, part.take_short(), series.pairs, ScanRange(0, 0), span)
+            raise
+        await self._put(part, [*part.take_short(), *part.long_sums()], series.pairs, days, span)
         await self._store.sync()
 
     async def _put(
-        self, part: "_Part", sums: Sequence[tuple[Interval, Sums]], pairs: Sequence[bytes], span: BuildRange
+        self,
+        part: "_Part",
+        sums: Sequence[tuple[Interval, Sums]],
+        pairs: Sequence[bytes],
+        read: ScanRange,
+        span: BuildRange,
     ) -> None:
+        """Store the cells of aggregates. Rows that lie in the time `read` get no others from this build: derived values
+        are stored with them."""
         keep_s = self._rules.keep_s(part.metric)  # what was deleted before it was read, had expired by now
         first_s = span.first_s if keep_s is None else max(span.first_s, self._now_ms() // 1000 - keep_s)
         for interval, each in sums:
             whole = each.within(first_s, span.end_s, interval.seconds)
-            if len(whole.series):
-                puts = await trio.to_thread.run_sync(part.puts, whole, interval, pairs)
-                await self._store.put(interval.table, puts)
+            if not len(whole.series):
+                continue
+            rows = await trio.to_thread.run_sync(part.rows, whole, interval, pairs)
+            for at in range(len(rows.bases)):
+                end = next_base(interval, int(rows.bases[at]))
+                is_whole = read.start_s <= rows.bases[at] and end <= min(read.stop_s, span.end_s)
+                await self._put_rows(part, interval, rows, at, is_whole=is_whole)
+
+    async def _put_rows(self, part: "_Part", interval: Interval, rows: RowOrder, at: int, *, is_whole: bool) -> None:
+        """Store the cells of the rows of one salt and base time."""
+        begin, end = rows.begins[at : at + 2].tolist()
+
+        async def cells() -> AsyncGenerator[Sequence[Put], None]:
+            for start in range(begin, end, PUT_INTERVALS):
+                chosen = rows.sums.at(slice(start, min(start + PUT_INTERVALS, end)))
+                puts = await trio.to_thread.run_sync(part.puts, chosen, interval)
+                yield puts
                 part.cells += len(puts)
+
+        async with aclosing(cells()) as parts:
+            derived = self._store.derived_values if is_whole else None
+            values = None
+            if derived is not None:
+                values = await trio.to_thread.run_sync(part.columns, rows, at, interval)
+            if derived is None or values is None:
+                async for puts in parts:
+                    await self._store.put(interval.table, puts)
+            else:
+                prefix = rows.heads[at] + base_bytes(int(rows.bases[at]))
+                await derived.put_new(interval.table, prefix, parts, values)
 
     async def _derive(self, metric: bytes, span: BuildRange) -> float:
         """Let the store derive values from the rows that were built of a metric, if it can. Return how long it took."""
@@ -280,27 +334,39 @@ class _Part:
         """Start again."""
         self.points = 0
         self.cells = 0
+        self.intervals = 0  # that are held and no longer than an hour
         self._keys = RowKeys([], [])
+        self._held: list[tuple[Interval, list[Sums]]] = [(one, []) for one in self._short]
         self._long = [(one, LongSums(one.seconds)) for one in self._intervals if one.seconds > HOUR_S]
 
-    def read(self, page: EncodedPage[PointPage]) -> tuple[PointPage, list[tuple[Interval, Sums]]]:
-        """Return a decoded page, and the aggregates of its intervals that are no longer than an hour."""
+    def read(self, page: EncodedPage[PointPage]) -> PointPage:
+        """Return a decoded page, and hold the aggregates of its intervals."""
         found = page.decode()
         self.points += len(found.batch.times)
         known: dict[int, Sums] = {}
         for seconds in dict.fromkeys([*(one.seconds for one in self._short), *([HOUR_S] if self._long else [])]):
             divisors = [other for other in known if seconds % other == 0]
             known[seconds] = coarser(known[max(divisors)], seconds) if divisors else sums_of(found.batch, seconds)
-        for _, sums in self._long:
-            sums.add(known[HOUR_S])
-        return found, [(one, known[one.seconds]) for one in self._short]
+        for interval, sums in self._held:
+            sums.append(known[interval.seconds])
+            self.intervals += len(sums[-1].series)
+        for _, added in self._long:
+            added.add(known[HOUR_S])
+        return found
+
+    def take_short(self) -> list[tuple[Interval, Sums]]:
+        """Return the held aggregates of the intervals that are no longer than an hour, and hold them no more."""
+        held, self._held = self._held, [(one, []) for one in self._short]
+        self.intervals = 0
+        return [(one, joined(sums)) for one, sums in held if sums]
 
     def long_sums(self) -> list[tuple[Interval, Sums]]:
         """Return the aggregates of the intervals that are longer than an hour."""
-        return [(one, sums) for one, added in self._long for sums in added.finish()]
+        every = [(one, list(added.finish())) for one, added in self._long]
+        return [(one, joined(sums)) for one, sums in every if sums]
 
-    def puts(self, sums: Sums, interval: Interval, pairs: Sequence[bytes]) -> list[Put]:
-        """Return the cells of aggregates. `pairs` are the tag pairs of each series, by number."""
+    def rows(self, sums: Sums, interval: Interval, pairs: Sequence[bytes]) -> RowOrder:
+        """Return aggregates in the order of rows. `pairs` are the tag pairs of each series, by number."""
         heads, tails = self._keys
         layout = self._layout
         for each in pairs[len(tails) :]:
@@ -308,7 +374,17 @@ class _Part:
             salt = salt_of(self._uid, tagged, layout.salt_width, layout.salt_buckets) if layout.salt_width else b""
             heads.append(salt + self._uid)
             tails.append(tagged)
+        return row_order(sums, interval, self._keys)
+
+    def puts(self, sums: Sums, interval: Interval) -> list[Put]:
+        """Return the cells of aggregates in the order of rows."""
         return rollup_puts(sums, interval, self._config, self._keys)
+
+    def columns(self, rows: RowOrder, at: int, interval: Interval) -> dict[bytes, bytes] | None:
+        """Return the columns of the rows of one salt and base time; None if they are too large."""
+        chosen = rows.sums.at(slice(*rows.begins[at : at + 2].tolist()))
+        values = encode_sums(chosen, interval, self._config, int(rows.bases[at]), self._keys.tails)
+        return values if sum(map(len, values.values())) <= MOST_BYTES else None
 
     def _tagged(self, pairs: bytes) -> bytes:
         """Return the tag pairs of a series in rollup tables."""

@@ -14,11 +14,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.codec.opentsdb.rollup import Interval
+from tsd.codec.opentsdb.rollup import Interval, RollupConfig
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout
 from tsd.codec.points import Batch, Bool, Int64
 from tsd.codec.text import FLOAT, LENGTH
 from tsd.store import CellPage
+from tsd.tables.opentsdb.rollup_sums import AGGREGATORS, Sums
 from tsd.tables.reading import RollupPage
 
 DIRECTORY = 0xFF  # kind of a derived value; the others are the ids of aggregators, of 7 bits
@@ -118,13 +119,33 @@ def encode_chunk(page: CellPage, layout: Layout, number: int) -> dict[bytes, byt
     found = rows_of(page)
     if found is None:
         return None
-    pairs = [key[layout.pairs_start :] for key in found.keys]
+    return _encoded([key[layout.pairs_start :] for key in found.keys], found.kinds, number)
+
+
+def encode_sums(
+    sums: Sums, interval: Interval, config: RollupConfig, base_s: int, tails: Sequence[bytes]
+) -> dict[bytes, bytes]:
+    """Return the same for rows of one salt, metric and base time that have the cells of some aggregates and no others.
+    The aggregates are in order of rows (see `row_order`); `tails` are the tag pairs by number of the series."""
+    first = np.flatnonzero(np.diff(sums.series, prepend=-1))
+    rows = np.repeat(np.arange(len(first)), np.diff(first, append=len(sums.series)))
+    offsets = (sums.times_s - base_s) // interval.seconds
+    kinds = {
+        config.ids[name]: Columns(rows, offsets, values.view(np.int64), np.full(len(rows), name != "count"))
+        for name, values in zip(AGGREGATORS, sums.aggregates, strict=True)
+        if name in config.ids
+    }
+    return _encoded([tails[number] for number in sums.series[first].tolist()], dict(sorted(kinds.items())), 0)
+
+
+def _encoded(pairs: Sequence[bytes], kinds: Mapping[int, Columns], number: int) -> dict[bytes, bytes]:
+    """Return the values of a chunk: its rows by their tag pairs, and their cells by aggregator."""
     widths = set(map(len, pairs))
     head = _HEAD.pack(len(pairs), widths.pop() if len(widths) == 1 else 0)
     sizes = b"" if head[_HEAD.size - 4 :] != bytes(4) else np.fromiter(map(len, pairs), "<u4", len(pairs)).tobytes()
     chunk = number.to_bytes(2, "big")
     values = {bytes((DIRECTORY,)) + chunk: head + sizes + b"".join(pairs)}
-    for kind, one in found.kinds.items():
+    for kind, one in kinds.items():
         values[bytes((kind,)) + chunk] = b"".join(
             (
                 _COUNT.pack(len(one.rows)),

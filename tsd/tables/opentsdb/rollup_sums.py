@@ -38,7 +38,12 @@ class Sums(NamedTuple):
     minima: Float64
     maxima: Float64
 
-    def at(self, index: Int64 | Bool) -> "Sums":
+    @property
+    def aggregates(self) -> tuple[Float64 | Int64, ...]:
+        """Return the values, in the order of AGGREGATORS."""
+        return self.sums, self.counts, self.minima, self.maxima
+
+    def at(self, index: Int64 | Bool | slice) -> "Sums":
         """Return the intervals that a numpy index selects."""
         series, times_s, sums, counts, minima, maxima = self
         return Sums(series[index], times_s[index], sums[index], counts[index], minima[index], maxima[index])
@@ -111,6 +116,11 @@ def sums_of(batch: Batch, seconds: int) -> Sums:
     )
 
 
+def joined(parts: Sequence[Sums]) -> Sums:
+    """Return aggregates one part after the other. There is at least one part."""
+    return Sums(*map(np.concatenate, zip(*parts, strict=True)))
+
+
 def coarser(fine: Sums, seconds: int) -> Sums:
     """Return the aggregates of longer intervals; those of a series must be in order of time."""
     if not len(fine.series):
@@ -171,21 +181,42 @@ class LongSums:
             yield Sums(series, times, sums[series], counts[series], minima[series], maxima[series])
 
 
-def rollup_puts(sums: Sums, interval: Interval, config: RollupConfig, keys: RowKeys) -> list[Put]:
-    """Return the cells of intervals, those of a row together, for the aggregators that have an id."""
+class RowOrder(NamedTuple):
+    """Aggregates in the order of row keys, and where the rows with one salt, metric and base time begin."""
+
+    sums: Sums
+    begins: Int64  # of each group of rows, and the end of the last one
+    bases: Int64  # of each group
+    heads: list[bytes]  # of each group
+
+
+def row_order(sums: Sums, interval: Interval, keys: RowKeys) -> RowOrder:
+    """Return aggregates in the order of the rows that they belong to."""
+    heads = sorted(set(keys.heads))
+    number_of = {head: number for number, head in enumerate(heads)}
+    head_of = np.fromiter(map(number_of.__getitem__, keys.heads), np.int64, len(keys.heads))
+    rank = np.empty(len(keys.tails), np.int64)
+    rank[sorted(range(len(rank)), key=keys.tails.__getitem__)] = np.arange(len(rank))
     times, places = np.unique(sums.times_s, return_inverse=True)
-    bases = [rollup_base(time, interval) for time in times.tolist()]
-    order = np.lexsort(
-        (sums.times_s, sums.series, np.array(bases, np.int64)[places])
-    )  # of row keys: the store sorts less
-    sums, places = sums.at(order), places[order]
+    bases = np.array([rollup_base(time, interval) for time in times.tolist()], np.int64)[places]
+    head = head_of[sums.series]
+    order = np.lexsort((sums.times_s, rank[sums.series], bases, head))
+    head, bases = head[order], bases[order]
+    first = np.flatnonzero((np.diff(head, prepend=-1) != 0) | (np.diff(bases, prepend=-1) != 0))
+    heads_of = [heads[at] for at in head[first].tolist()]
+    return RowOrder(sums.at(order), np.append(first, len(order)), bases[first], heads_of)
+
+
+def rollup_puts(sums: Sums, interval: Interval, config: RollupConfig, keys: RowKeys) -> list[Put]:
+    """Return the cells of intervals for the aggregators that have an id, in the order of `sums`: see `row_order`."""
+    times, places = np.unique(sums.times_s, return_inverse=True)
     names = [name for name in AGGREGATORS if name in config.ids]
-    fields: tuple[Float64 | Int64, ...] = (sums.sums, sums.counts, sums.minima, sums.maxima)
     values = np.stack(
-        [_big_endian(column) for name, column in zip(AGGREGATORS, fields, strict=True) if name in config.ids], axis=1
+        [_big_endian(column) for name, column in zip(AGGREGATORS, sums.aggregates, strict=True) if name in config.ids],
+        axis=1,
     )
-    columns = [[_column(name, time, interval, config) for name in names] for time in times.tolist()]
-    spots = [*zip(map(base_bytes, bases), columns, strict=True)]
+    columns = [[rollup_column(name, time, interval, config) for name in names] for time in times.tolist()]
+    spots = [*zip((base_bytes(rollup_base(time, interval)) for time in times.tolist()), columns, strict=True)]
     heads, tails = keys
     rows: list[bytes] = []
     names_of: list[bytes] = []
@@ -196,7 +227,8 @@ def rollup_puts(sums: Sums, interval: Interval, config: RollupConfig, keys: RowK
     return [*map(_PUT, zip(rows, names_of, values.view(f"V{VALUE_BYTES}").reshape(-1).tolist(), strict=True))]
 
 
-def _column(name: str, time_s: int, interval: Interval, config: RollupConfig) -> bytes:
+def rollup_column(name: str, time_s: int, interval: Interval, config: RollupConfig) -> bytes:
+    """Return the column of an aggregate."""
     flags = _INTEGER if name == "count" else _DOUBLE
     return COLUMN + rollup_qualifier(config.ids[name], time_s, interval, flags)
 
