@@ -70,7 +70,10 @@ def simulate(seed: int, parts: Parts = AS_IT_IS, *, silent: bool = True) -> Outc
         with determined(seed), _logging(silent):
             simulation = Simulation(seed, drawn, folder, parts)
             steps = _Steps(simulation)
-            with patch("trio.to_thread.run_sync", simulation.in_thread):
+            with (
+                patch("trio.to_thread.run_sync", simulation.in_thread),
+                patch("tsd.ingest.journal.journal.run_in_thread", simulation.in_thread),
+            ):
                 trio.run(simulation.run, clock=MockClock(autojump_threshold=0), instruments=[steps])
             if simulation.violation:
                 raise Violation(simulation.violation)

@@ -74,6 +74,7 @@ class Backpressure:
         self._reasons: set[str] = set()
         self._opened = trio.Event()
         self._opened.set()
+        self._held = trio.Event()
 
     @property
     def is_open(self) -> bool:
@@ -89,6 +90,7 @@ class Backpressure:
         """Add a reason."""
         if not self._reasons:
             self._opened = trio.Event()
+            self._held.set()
             log.warning("ingest.backpressure_started", reason=reason)
         self._reasons.add(reason)
 
@@ -98,7 +100,12 @@ class Backpressure:
             self._reasons.remove(reason)
             if not self._reasons:
                 self._opened.set()
+                self._held = trio.Event()
                 log.info("ingest.backpressure_ended")
+
+    async def wait_held(self) -> None:
+        """Return when no lines may be accepted."""
+        await self._held.wait()
 
     async def wait_open(self) -> None:
         """Return when lines may be accepted."""

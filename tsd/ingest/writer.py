@@ -336,12 +336,24 @@ class Writer:
         self._hold(self._journal.pending > self._memory_limit // 4, JOURNAL_SLOW)
 
     async def watch_journal(self) -> None:
-        """Regulate after each successful or failed write of the journal. After a failed one, `flush` may give up."""
+        """Regulate after each write of the journal while no lines are accepted, and after each failed one. After that
+        `flush` may give up. Other writes wake nothing here: there are some for each block of lines."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_backpressure)
+            nursery.start_soon(self._watch_failures)
+
+    async def _watch_backpressure(self) -> None:
         while True:
-            await self._journal.progressed()
+            await self._backpressure.wait_held()
+            self.regulate()  # the journal may have advanced before this task ran
+            if not self._backpressure.is_open:
+                await self._journal.progressed()
+
+    async def _watch_failures(self) -> None:
+        while True:
+            await self._journal.failed()
             self.regulate()
-            if self._journal.trouble is not None:
-                self._note_progress()
+            self._note_progress()
 
     def _hold(self, condition: bool, reason: str) -> None:
         if condition:

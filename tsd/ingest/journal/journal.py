@@ -22,6 +22,7 @@ from tsd.ingest.journal.folder import number_of, segment_path, segment_paths
 from tsd.ingest.journal.quarantine import clear_pending_damage, pending_damage, quarantine_damage, quarantine_foreign
 from tsd.ingest.journal.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_header, read_pieces
 from tsd.lazy import LazyLogger
+from tsd.store.threads import run_in_thread
 from tsd.store.timing import Latency
 
 log = LazyLogger(__name__)
@@ -128,6 +129,7 @@ class Journal:
         self._work = trio.Event()
         self._urgent = trio.Event()
         self._progress = trio.Event()
+        self._failed = trio.Event()
         self._closing = False
         self._give_up_at = inf
         self._syncs = 0
@@ -250,6 +252,10 @@ class Journal:
         """Wait until a group is written, a write fails, or a segment is removed."""
         await self._progress.wait()
 
+    async def failed(self) -> None:
+        """Wait until a write fails."""
+        await self._failed.wait()
+
     async def remove(self, segment: Segment) -> None:
         """Remove a segment once it is synced: its points are stored. Raise OSError."""
         await self.wait_synced(segment.position)
@@ -271,10 +277,8 @@ class Journal:
         last, took = -self._interval_s, 0.0
         while True:
             await self._work.wait()
-            with trio.move_on_at(last + self._interval_s):
-                await self._urgent.wait()
-                if not self._closing and self._pending < self.group_bytes:
-                    await trio.sleep_until(last + hurried_after_s(took))
+            if trio.current_time() < last + self._interval_s:
+                await self._wait_due(last, took)
             last = trio.current_time()
             self._work, self._urgent = trio.Event(), trio.Event()
             if self._open is not None and self._blocks:
@@ -286,17 +290,26 @@ class Journal:
                 await trio.to_thread.run_sync(self._close_file)
                 return
 
+    async def _wait_due(self, last: float, took: float) -> None:
+        """Wait until the end of the interval since `last`, or less if a caller waits or a group is large."""
+        with trio.move_on_at(last + self._interval_s):
+            await self._urgent.wait()
+            if not self._closing and self._pending < self.group_bytes:
+                await trio.sleep_until(last + hurried_after_s(took))
+
     async def _write_groups(self) -> None:
         while self._groups:
             group = self._groups[0]
             self.writing_since = trio.current_time()
             try:
-                await trio.to_thread.run_sync(self._write, group)
+                await run_in_thread(self._write, group)
             except OSError as exc:
                 self._failures += 1
                 if self.trouble is None:
                     log.error("journal.write_failed", error=str(exc))
                 self.trouble = str(exc)
+                self._failed.set()
+                self._failed = trio.Event()
                 self._note_progress()
                 if self._closing and trio.current_time() >= self._give_up_at:
                     return
