@@ -76,7 +76,7 @@ def readme() -> None:
 @click.option("--metrics", default=100, help="Metrics of each.")
 @click.option("--step", default=60, help="Seconds between two points.")
 @click.option("--inventory", default=10_000, help="Machines with newest values of ten metrics.")
-@click.option("--hbase-machines", default=20, help="Machines with an hour of points on HBase; 0: without HBase.")
+@click.option("--hbase-machines", default=1000, help="Machines with an hour of points on HBase; 0: without HBase.")
 @click.option("--rounds", default=50, help="Reads of each kind.")
 def entity(machines: int, metrics: int, step: int, inventory: int, hbase_machines: int, rounds: int) -> None:
     """Measure reads of entities and newest values next to queries of OpenTSDB, and what the tables cost a point."""

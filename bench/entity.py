@@ -52,6 +52,11 @@ class Size(NamedTuple):
     step_s: int  # between two points
     inventory: int  # machines with one point of each of NEWEST_METRICS
 
+    @property
+    def points(self) -> int:
+        """Number of points."""
+        return self.machines * self.metrics * len(range(0, HOUR_S, self.step_s)) + self.inventory * NEWEST_METRICS
+
 
 def lines(size: Size) -> Iterator[bytes]:
     """Yield put lines: an hour of some machines in order of times, then that of the next ones. So a window has whole
@@ -70,18 +75,16 @@ def lines(size: Size) -> Iterator[bytes]:
 def send(daemon: Daemon, size: Size) -> None:
     """Send all lines, and return once they are stored."""
     part: list[bytes] = []
-    count = 0
     with Telnet(daemon.port) as telnet:
         for line in lines(size):
             part.append(line)
-            count += 1
             if len(part) == BATCH_LINES:
                 assert not telnet.request(b"\n".join(part))
                 part = []
         if part:
             assert not telnet.request(b"\n".join(part))
     daemon.flush()
-    daemon.await_stored(count)
+    daemon.await_stored(size.points)
 
 
 class Client:
@@ -240,7 +243,7 @@ def _stored_us(folder: Path, settings: dict[str, str], size: Size) -> float:
     with serving(folder, settings) as daemon:
         before = daemon.usage()
         send(daemon, size)
-        return (daemon.usage().cpu_s - before.cpu_s) * 1e6 / sum(1 for _ in lines(size))
+        return (daemon.usage().cpu_s - before.cpu_s) * 1e6 / size.points
 
 
 async def _create(settings: dict[str, str]) -> None:
@@ -273,7 +276,7 @@ def entity(size: Size, hbase_machines: int, rounds: int) -> None:
             with serving(folder / "on-hbase", settings) as daemon:
                 begun = base.cpu_s()
                 send(daemon, few)
-                costs["HBase's CPU time, all tables"] = (base.cpu_s() - begun) * 1e6 / sum(1 for _ in lines(few))
+                costs["HBase's CPU time, all tables"] = (base.cpu_s() - begun) * 1e6 / few.points
                 taken["tsd, HBase"] = reads(daemon, few, rounds)
             peer = stack.enter_context(running_opentsdb(folder / "opentsdb", base, settings))
             taken["OpenTSDB, HBase"] = queries(peer, few, rounds)

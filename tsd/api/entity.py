@@ -34,7 +34,7 @@ from tsd.errors import BadLine, Refused, StoreDown, TooManyVersions
 from tsd.query.engine import QueryEngine
 from tsd.query.limits import MemoryShare
 from tsd.server.http.messages import Endpoint, Request, Response
-from tsd.store.versions import VersionColumns
+from tsd.store.versions import VersionColumns, VersionPage
 from tsd.tables.entities import METADATA_METRIC, POINTS_END_MS, Entities
 from tsd.tables.entity_decode import split_metadata
 
@@ -188,9 +188,9 @@ class EntityEndpoint:
         at: bytes | None = wanted.first
         stop = prefix_stop(wanted.prefix)
         while at is not None:
-            page = await self._entities.newest_columns(at, stop, limit=PAGE_NEWEST)
-            at = page.next_start
-            await workers.run(partial(chosen.add, page.columns))
+            pages = [await self._entities.newest_columns(at, stop, limit=PAGE_NEWEST)]
+            at = pages[0].next_start
+            await workers.run(partial(_add_page, chosen, pages))
             share.resize(chosen.points * POINT_BYTES)
             if wanted.metric is None and chosen.entities == wanted.limit:
                 return chosen, at if chosen.next_name is None else chosen.next_name
@@ -228,6 +228,11 @@ def routes(endpoint: EntityEndpoint | None) -> dict[str, Endpoint]:
         raise Refused(501, "Entities are not kept", "It requires tsd.entity.enabled = true")
 
     return {"api/entity": refuse if endpoint is None else endpoint.handle}
+
+
+def _add_page(chosen: Inventory, pages: list[VersionPage]) -> None:
+    """Move a page to the chosen entities. What they leave out is freed in this thread."""
+    chosen.add(pages.pop().columns)
 
 
 def _select_of_many(columns: VersionColumns, wanted: RangeRequest) -> tuple[VersionColumns, int]:

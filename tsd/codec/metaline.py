@@ -53,7 +53,7 @@ def check_entity(name: bytes) -> None:
     if len(name) > LONGEST_NAME:
         raise _bad(f"name of an entity: got {len(name)} bytes, wanted {LONGEST_NAME} at most")
     if odd := illegal_character(name):
-        raise _bad(f"name of an entity: got {name.decode('latin-1')!r} with {odd}, wanted the value of a tag")
+        raise _bad(f"name of an entity: got {name.decode('latin-1')!r} with {odd!r}, wanted the value of a tag")
 
 
 def parse_meta(line: bytes) -> MetaLine:

@@ -153,7 +153,7 @@ def metadata_column(key: bytes) -> bytes:
     if not key:
         raise BadLine(ILLEGAL_ARGUMENT, "got an empty metadata key, wanted a name")
     if odd := illegal_character(key):
-        raise BadLine(ILLEGAL_ARGUMENT, f"got the metadata key {shown!r} with {odd}, wanted the characters of tags")
+        raise BadLine(ILLEGAL_ARGUMENT, f"got the metadata key {shown!r} with {odd!r}, wanted the characters of tags")
     return METADATA + b":" + key
 
 

@@ -233,10 +233,11 @@ class EntityTables(Entities):
             return page._replace(columns=await self._unexpired(page.columns))
         end = stop if page.next_start is None else page.next_start
         names = list(islice(self._newest.names(start, end), limit + 1))
-        newer = await self._in_memory(names)
-        if newer.places:
+        both = [page.columns, await self._in_memory(names)]
+        if both[1].places:
             end = min((name for name in (page.next_start, *names[limit:]) if name is not None), default=None)
-            page = await trio.to_thread.run_sync(lambda: first_rows(_latest(page.columns, newer), limit, end))
+            page = page._replace(columns=NO_VERSIONS)  # its many objects are freed in the thread
+            page = await trio.to_thread.run_sync(lambda: first_rows(_latest(both.pop(0), both.pop(0)), limit, end))
         return page._replace(columns=await self._unexpired(page.columns))
 
     async def _unexpired(self, columns: VersionColumns) -> VersionColumns:
