@@ -13,6 +13,11 @@ export function number(value) {
   return value.toLocaleString("en", { maximumSignificantDigits: Math.max(7, String(Math.trunc(size)).length) });
 }
 
+/** Return a mean: its digits beyond the fifth say nothing, except in a large number. */
+function mean(value) {
+  return number(Math.abs(value) < 1e5 ? Number(value.toPrecision(5)) : value);
+}
+
 function cell(kind, content, isText = false) {
   const found = document.createElement(kind);
   found.append(content ?? "");
@@ -51,7 +56,7 @@ export function curveTable(curves, keyOf) {
       sum += value;
     }
     const some = values.length > 0;
-    return [keyOf(curve, at), number(values.at(-1)), some ? number(least) : "", some ? number(sum / values.length) : "", some ? number(most) : "", number(curve.points.length)];
+    return [keyOf(curve, at), number(values.at(-1)), some ? number(least) : "", some ? mean(sum / values.length) : "", some ? number(most) : "", number(curve.points.length)];
   });
   return sortable(tableOf(["Curve", "Last", "Min", "Mean", "Max", "Points"], rows, [0]));
 }
