@@ -46,12 +46,13 @@ async def _estimate(config: Config, exact: bool) -> dict[str, Amount]:
     async with access(config, must_exist=True) as opened:
         await flush_pending(opened, delete=False)
         kept = make_retention(config, opened.store, opened.uids, configured_rollups(config))
-        async for expired in kept.expired(now_ms() // 1000):
+        now_s = now_ms() // 1000
+        async for expired in kept.expired(now_s):
             amount = await kept.estimate(expired, exact=exact)
             found[expired.rule] = found.get(expired.rule, Amount()).plus(amount)
         entities = entity_retention(config, opened.store, now_ms)
         if entities is not None:
-            async for rule, amount in entities.count():
+            async for rule, amount in entities.count(now_s):
                 found[rule] = found.get(rule, Amount()).plus(amount)
     return found
 

@@ -49,14 +49,14 @@ def points(host: bytes, metric: bytes, times_s: Sequence[int], tags: int = 1) ->
 
 async def removed(retention: EntityRetention) -> dict[str, Amount]:
     found: dict[str, Amount] = {}
-    async for rule, amount in retention.remove():
+    async for rule, amount in retention.remove(NOW_S):
         found[rule] = found.get(rule, Amount()).plus(amount)
     return found
 
 
 async def counted(retention: EntityRetention) -> dict[str, Amount]:
     found: dict[str, Amount] = {}
-    async for rule, amount in retention.count():
+    async for rule, amount in retention.count(NOW_S):
         found[rule] = found.get(rule, Amount()).plus(amount)
     return found
 

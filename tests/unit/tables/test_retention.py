@@ -1,6 +1,6 @@
 """Expired rows are deleted, and no others: on an engine with deletes of ranges, and on one without."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -67,7 +67,7 @@ async def make(
 async def remove_all(retention: Retention, now_s: int = NOW_S) -> Amount:
     total = Amount()
     async for expired in retention.expired(now_s):
-        async for amount in retention.remove(expired, lambda: now_s * 1000):
+        async for amount in retention.remove(expired, now_s, lambda: now_s * 1000):
             total = total.plus(amount)
     await retention.reclaim()
     return total
@@ -210,6 +210,44 @@ async def test_change_feed_reports_each_deleted_hour(tmp_path: Path) -> None:
         store.change_feed.subscribe(TABLE, lambda rows: changed.update(row[:7] for row in rows or ()))
         await remove_all(retention)
         assert {row_key(Layout(), uids["sys.cpu"], base, b"") for base in bases} <= changed
+
+
+class _Others:
+    """Further tables, from which nothing expires."""
+
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+
+    async def remove(self, now_s: int) -> AsyncGenerator[tuple[str, Amount], None]:
+        self.rounds.append(now_s)
+        yield "others", Amount()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_clock_that_jumps_during_a_round_lets_nothing_younger_go(engine: str, tmp_path: Path) -> None:
+    async with opened(engine, tmp_path) as store:
+        retention, uids = await make(
+            store, KEEP_NOTHING_ELSE._replace(annotations_s=60 * DAY_S, has_annotation_rule=True)
+        )
+        rows = [
+            row_key(Layout(), uids[metric], base, HOST)
+            for metric in ("debug.x", "sys.cpu")
+            for base in hours([50 * DAY_S, 31 * DAY_S, 20 * DAY_S])
+        ]
+        await store.put(TABLE, [Put(row, column, b"\1") for row in rows for column in (POINT, ANNOTATION)])
+        readings = [NOW_MS]  # and years later after the first one
+        guard = ClockGuard(tmp_path / "retention.json", lambda: 0.0)
+        guard.trust(NOW_MS)
+        others = _Others()
+
+        def jumping_ms() -> int:
+            return readings.pop() if readings else NOW_MS + 4000 * DAY_S * 1000
+
+        task = RetentionTask(retention, guard, jumping_ms, lambda: False, others)
+        assert (await task.run_now())["waiting_for"] is None
+        left = [(row.key, cell.column) async for some in scan(store, TABLE) for row in some for cell in row.cells]
+        assert sorted(left) == sorted([*((row, ANNOTATION) for row in rows), (rows[-1], POINT)])
+        assert others.rounds == [NOW_S]
 
 
 async def test_task_deletes_nothing_while_the_clock_is_not_trusted(tmp_path: Path) -> None:

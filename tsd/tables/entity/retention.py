@@ -32,6 +32,12 @@ class ExpiredColumns(NamedTuple):
         return f"{self.rule} in {self.part.table}"
 
 
+def expired_until_ms(keep_s: int, now_s: int) -> int:
+    """Return the end of the last hour whose points have expired at `now_s`, 0 if none has."""
+    cutoff_s = max(now_s - keep_s, 0)
+    return (cutoff_s - cutoff_s % HOUR_S) * 1000
+
+
 class Expiry:
     """How long the points of each metric are kept."""
 
@@ -43,8 +49,7 @@ class Expiry:
 
     def until_ms(self, keep_s: int) -> int:
         """Return the end of the last hour whose points have expired, 0 if none has."""
-        cutoff_s = max(self._now_s() - keep_s, 0)
-        return (cutoff_s - cutoff_s % HOUR_S) * 1000
+        return expired_until_ms(keep_s, self._now_s())
 
     def rule_of(self, metric: bytes) -> RetentionRule | None:
         """Return the rule for a metric, None if its points stay."""
@@ -68,23 +73,23 @@ class EntityRetention:
         self._cells = cells
         self._expiry = expiry
 
-    async def remove(self) -> AsyncGenerator[tuple[str, Amount], None]:
-        """Delete what has expired. Yield the rule and what each step deleted, so that the caller can pause between
-        steps. The call may be repeated after an error."""
-        async with aclosing(self.expired()) as found:
+    async def remove(self, now_s: int) -> AsyncGenerator[tuple[str, Amount], None]:
+        """Delete what has expired at `now_s`. Yield the rule and what each step deleted, so that the caller can pause
+        between steps. The call may be repeated after an error."""
+        async with aclosing(self.expired(now_s)) as found:
             async for expired in found:
                 yield expired.name, await remove_part(self._cells, expired.part)
 
-    async def count(self) -> AsyncGenerator[tuple[str, Amount], None]:
+    async def count(self, now_s: int) -> AsyncGenerator[tuple[str, Amount], None]:
         """Yield the rule and what each step of `remove` would delete."""
-        async with aclosing(self.expired()) as found:
+        async with aclosing(self.expired(now_s)) as found:
             async for expired in found:
                 yield expired.name, (await measure(self._cells, expired.part))[0]
 
-    async def expired(self) -> AsyncGenerator[ExpiredColumns, None]:
-        """Yield the columns that have expired points."""
+    async def expired(self, now_s: int) -> AsyncGenerator[ExpiredColumns, None]:
+        """Yield the columns that have expired points at `now_s`."""
         for keep_s in self._expiry.ages_s:
-            if not (until_ms := self._expiry.until_ms(keep_s)):
+            if not (until_ms := expired_until_ms(keep_s, now_s)):
                 continue
             for table in (ENTITIES.name, NEWEST.name):
                 async with aclosing(self._expired_in(table, keep_s, until_ms)) as found:

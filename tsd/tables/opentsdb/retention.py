@@ -132,16 +132,19 @@ class Retention:
                 break
         return Amount().plus(found, rows / hours)
 
-    async def remove(self, expired: ExpiredRange, now_ms: Callable[[], int]) -> AsyncGenerator[Amount, None]:
-        """Delete the rows of a range. Yield what each step deleted, so that the caller can pause between steps. It is
-        counted, but estimated for a delete of a long range. Raise StoreError; the call may then be repeated."""
+    async def remove(
+        self, expired: ExpiredRange, now_s: int, clock_ms: Callable[[], int]
+    ) -> AsyncGenerator[Amount, None]:
+        """Delete the rows of a range that `expired` found at `now_s`. Yield what each step deleted, so that the caller
+        can pause between steps. It is counted, but estimated for a delete of a long range. `clock_ms` stamps reads.
+        Raise StoreError; the call may then be repeated."""
+        keep_from_s = self._keep_annotations_from_s(now_s)
         if self._store.range_deletes is None:
-            async with aclosing(self._remove_cells(expired, now_ms)) as steps:
+            async with aclosing(self._remove_cells(expired, keep_from_s, clock_ms)) as steps:
                 async for amount in steps:
                     yield amount
             await self._store.sync()
             return
-        keep_from_s = self._keep_annotations_from_s(now_ms() // 1000)
         keep: Sequence[Put] = ()
         if keep_from_s is None:
             found = await self.estimate(expired)
@@ -157,16 +160,17 @@ class Retention:
         await self._store.sync()
         yield found
 
-    async def _remove_cells(self, expired: ExpiredRange, now_ms: Callable[[], int]) -> AsyncGenerator[Amount, None]:
+    async def _remove_cells(
+        self, expired: ExpiredRange, keep_from_s: float | None, clock_ms: Callable[[], int]
+    ) -> AsyncGenerator[Amount, None]:
         """Delete the cells of a range that are no newer than when they were read."""
-        keep_from_s = self._keep_annotations_from_s(now_ms() // 1000)
-        read_ms = now_ms()
+        read_ms = clock_ms()
         async with aclosing(self._pages(expired.table, expired.start, expired.stop)) as pages:
             async for page in pages:
                 keep = {at for at, _ in self._kept(page, keep_from_s)}
                 await remove_rows(self._store, expired.table, _rows(page, keep), read_ms=read_ms)
                 yield _amount(page)
-                read_ms = now_ms()
+                read_ms = clock_ms()
 
     async def _annotations(self, expired: ExpiredRange, keep_from_s: float) -> tuple[Amount, list[Put]]:
         """Return what a range holds, and its annotations that stay."""

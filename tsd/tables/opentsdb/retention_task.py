@@ -39,8 +39,8 @@ OnPoints = Callable[[Columns, SeriesLookup], Awaitable[None]]
 class FurtherTables(Protocol):
     """Tables next to the layout's, from which points expire by the same rules."""
 
-    def remove(self) -> AsyncGenerator[tuple[str, Amount], None]:
-        """Delete what has expired. Yield the rule and what each step deleted. Raise StoreError."""
+    def remove(self, now_s: int) -> AsyncGenerator[tuple[str, Amount], None]:
+        """Delete what has expired at `now_s`. Yield the rule and what each step deleted. Raise StoreError."""
         ...
 
 
@@ -121,12 +121,13 @@ class RetentionTask:
     async def round(self, trust_clock: bool = False) -> RoundResult:
         """Delete what has expired. `run` frees the space later. Raise StoreError, OSError."""
         async with self._round:
+            now_ms = self._now_ms()  # read once: the clock may jump during the round
             if trust_clock:
-                self._guard.trust(self._now_ms())
-            self.waiting_for = self._guard.reason_to_wait(self._now_ms())
+                self._guard.trust(now_ms)
+            self.waiting_for = self._guard.reason_to_wait(now_ms)
             deleted: dict[str, Amount] = {}
             if self.waiting_for is None:
-                async with aclosing(self._delete(deleted)) as steps:
+                async with aclosing(self._delete(now_ms // 1000, deleted)) as steps:
                     async for _ in steps:
                         await self._pause()
                 self._is_done.set()
@@ -135,23 +136,23 @@ class RetentionTask:
                 "rules": {rule: amount._asdict() for rule, amount in deleted.items()},
             }
 
-    async def _delete(self, deleted: dict[str, Amount]) -> AsyncGenerator[None, None]:
-        """Delete what has expired. Yield after each step."""
-        async with aclosing(self._steps()) as steps:
+    async def _delete(self, now_s: int, deleted: dict[str, Amount]) -> AsyncGenerator[None, None]:
+        """Delete what has expired at `now_s`. Yield after each step."""
+        async with aclosing(self._steps(now_s)) as steps:
             async for rule, amount in steps:
                 self.deleted = self.deleted.plus(amount)
                 deleted[rule] = deleted.get(rule, Amount()).plus(amount)
                 yield
 
-    async def _steps(self) -> AsyncGenerator[tuple[str, Amount], None]:
-        """Delete what has expired. Yield the rule and what each step deleted."""
-        async with aclosing(self._retention.expired(self._now_ms() // 1000)) as ranges:
+    async def _steps(self, now_s: int) -> AsyncGenerator[tuple[str, Amount], None]:
+        """Delete what has expired at `now_s`. Yield the rule and what each step deleted."""
+        async with aclosing(self._retention.expired(now_s)) as ranges:
             async for expired in ranges:
-                async with aclosing(self._retention.remove(expired, self._now_ms)) as amounts:
+                async with aclosing(self._retention.remove(expired, now_s, self._now_ms)) as amounts:
                     async for amount in amounts:
                         yield expired.rule, amount
         if self._further is not None:
-            async with aclosing(self._further.remove()) as further:
+            async with aclosing(self._further.remove(now_s)) as further:
                 async for step in further:
                     yield step
 
