@@ -1,14 +1,15 @@
 """The daemon's own certificate: what the log and `stats` show of it."""
 
 from datetime import datetime
-from typing import NamedTuple
-
-from cryptography import x509
+from typing import TYPE_CHECKING, NamedTuple
 
 from tsd.errors import TsdError
+from tsd.lazy import LazyModule
 
-# Extensions that OpenSSL accepts and cryptography does not: X.400 or EDI names, duplicate extensions.
-_UNREADABLE = (x509.UnsupportedGeneralNameType, x509.DuplicateExtension, ValueError)
+if TYPE_CHECKING:
+    from cryptography import x509
+else:
+    x509 = LazyModule("cryptography.x509")  # takes a twentieth of a start, and few daemons have a certificate
 
 
 class Certificate(NamedTuple):
@@ -30,9 +31,11 @@ def read_certificate(pem: bytes) -> Certificate:
         subject, expires = first.subject.rfc4514_string(), first.not_valid_after_utc
     except (ValueError, x509.InvalidVersion) as exc:
         raise TsdError(f"invalid PEM certificate: {exc}") from exc
+    # Extensions that OpenSSL accepts and cryptography does not: X.400 or EDI names, duplicate extensions.
+    unreadable = (x509.UnsupportedGeneralNameType, x509.DuplicateExtension, ValueError)
     try:
         names = first.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         hosts = tuple(names.get_values_for_type(x509.DNSName))
-    except (x509.ExtensionNotFound, *_UNREADABLE):  # only shown in the log: OpenSSL itself reads the names
+    except (x509.ExtensionNotFound, *unreadable):  # only shown in the log: OpenSSL itself reads the names
         hosts = ()
     return Certificate(subject, hosts, expires)
