@@ -1,13 +1,15 @@
 """The index of series: what is entered is found, once, and what it remembers of what it read."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.errors import StoreDown
-from tsd.store import Cell, Family, Put, Table, scan
+from tsd.store import Cell, Family, Page, Put, Table, scan
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.series_index import OWN, STATE_ROW, SeriesIndex
 
@@ -98,6 +100,44 @@ async def test_series_added_elsewhere_show_after_an_own_add() -> None:
     await index.add({METRIC: [HOST_A]})
     assert await index.with_tag(METRIC, HOST_A, 9) == [HOST_A]
     assert await index.with_tag(METRIC, b"", 9) == [HOST_A]
+
+
+class Counting(MemoryStore):
+    """Counts the pages that are read."""
+
+    pages = 0
+
+    async def page(
+        self,
+        table: str,
+        start: bytes,
+        stop: bytes | None,
+        *,
+        limit: int,
+        columns: Collection[bytes] | None = None,
+    ) -> Page:
+        """See Store."""
+        self.pages += 1
+        return await super().page(table, start, stop, limit=limit, columns=columns)
+
+
+async def test_cached_answers_of_an_own_store_stay_valid_until_a_write(autojump_clock: MockClock) -> None:
+    store = Counting(lambda: 1)
+    await store.create_tables([Table(TABLE, (Family(b"t"),))])
+    other, index = (SeriesIndex(store, TABLE, Layout()) for _ in range(2))
+    await other.add({METRIC: [HOST_A + CPU_0]})
+    for _ in range(2):
+        assert await index.with_tag(METRIC, HOST_A, 9) == [HOST_A + CPU_0]
+        assert await index.with_tag(METRIC, CPU_0, 9) == [HOST_A + CPU_0]
+        await trio.sleep(3600)
+    assert store.pages == 2
+    await other.add({METRIC: [HOST_B + CPU_0]})
+    assert await index.with_tag(METRIC, CPU_0, 9) == [HOST_A + CPU_0, HOST_B + CPU_0]
+    assert await index.with_tag(METRIC, HOST_A, 9) == [HOST_A + CPU_0]
+    assert store.pages == 3
+    row = METRIC + HOST_A + HOST_A + CPU_0
+    await store.delete(TABLE, {row: [OWN, b"t:s"]}, up_to_ms=None)
+    assert await index.with_tag(METRIC, HOST_A, 9) == []
 
 
 async def test_rebuilt_index_has_lost_entries_again() -> None:

@@ -144,7 +144,7 @@ SORT_IN_THREAD = 20_000  # series
 KNOWN_SERIES = 1_000_000  # kept in memory during a rebuild
 ENTRY_BYTES = 20  # least size of an entry
 CHECK_S = 30.0  # between two checks for completeness
-CACHE_S = 5.0  # how long reads are cached; series added by this process invalidate them at once
+CACHE_S = 5.0  # how long reads are cached if other processes may write; own writes invalidate them at once
 CACHED_SERIES = 200_000  # in all cached reads
 TABLE_BYTES = 64 << 20  # of the series of a metric that are held as arrays
 TABLES_BYTES = 128 << 20  # of all metrics
@@ -215,14 +215,22 @@ class SeriesIndex:
             self._cached_series -= len(self._cache.pop(prefix).series)
 
     def _note_rows(self, rows: Iterable[bytes] | None) -> None:
-        """Add the series of written entries to the tables of their metrics; None: drop all tables."""
+        """Add the series of written entries to the tables of their metrics, and drop cached reads of their prefixes;
+        None: drop all."""
+        self._adds += 1
         if rows is None:
             self._tables.clear()
             self._loading.clear()
-            return
-        if not self._tables and not self._loading:
+            self._cache.clear()
+            self._cached_series = 0
             return
         metric_end, pairs_at = self._layout.widths.metric, self._layout.widths.metric + self._layout.widths.pair
+        if self._cache:
+            rows = list(rows)
+            for prefix in {row[:pairs_at] for row in rows}:
+                self._drop(prefix)
+        if not self._tables and not self._loading:
+            return
         for row in rows:
             metric, pairs = row[:metric_end], row[pairs_at:]  # the key of each entry has one series at its end
             held = self._tables.get(metric)
@@ -249,10 +257,7 @@ class SeriesIndex:
 
     async def _load(self, metric: bytes) -> _HeldTable:
         """Read the series of a metric."""
-        feed = self._store.change_feed
-        if feed is not None and not self._follows:
-            feed.subscribe(self._table, self._note_rows)
-            self._follows = True
+        follows = self._follow()
         now = trio.current_time()
         loading = metric, set[bytes]()
         self._loading.append(loading)
@@ -264,8 +269,17 @@ class SeriesIndex:
         finally:
             is_whole = any(one is loading for one in self._loading)
             self._loading = [one for one in self._loading if one is not loading]
-        held = _HeldTable(table, now + CACHE_S if feed is None else math.inf, loading[1])
+        held = _HeldTable(table, math.inf if follows else now + CACHE_S, loading[1])
         return self._hold(metric, held if is_whole else held._replace(expires=now))
+
+    def _follow(self) -> bool:
+        """Subscribe to all writes of the index's table. Return whether the store reports them: reads then stay valid
+        until a write changes them."""
+        feed = self._store.change_feed
+        if feed is not None and not self._follows:
+            feed.subscribe(self._table, self._note_rows)
+            self._follows = True
+        return feed is not None
 
     async def _read_parts(self, metric: bytes) -> dict[int, list[bytes]] | None:
         """Return the series of a metric by the length of their tag pairs; None if they exceed TABLE_BYTES."""
@@ -322,7 +336,8 @@ class SeriesIndex:
         if (cached := self._cache.get(prefix)) and cached.expires > trio.current_time():
             return cached.series if len(cached.series) <= limit else None
         found: set[bytes] = set()
-        expires, adds = trio.current_time() + CACHE_S, self._adds
+        expires = math.inf if self._follow() else trio.current_time() + CACHE_S
+        adds = self._adds
         limit_bytes = min(CELL_PAGE_BYTES, (limit + 1) * ENTRY_BYTES)
         pages_of = cell_pages(self._store, self._table, prefix, after(prefix), limit_bytes=limit_bytes)
         async with aclosing(pages_of) as pages:
@@ -341,7 +356,7 @@ class SeriesIndex:
             self._cache[prefix] = read
             self._cached_series += len(read.series)
         while self._cached_series > CACHED_SERIES or len(self._cache) > CACHED_SERIES:
-            self._cached_series -= len(self._cache.popitem(last=False)[1].series)
+            self._cached_series -= len(self._cache.popitem(last=False)[1].series)  # the oldest
 
     async def series_of(self, metric: bytes, pairs: Iterable[bytes]) -> Collection[bytes] | None:
         """Return the series of a metric that have all given tag pairs; None if the index is incomplete. Raise
