@@ -80,6 +80,7 @@ def test_points_are_put_queried_kept_and_deleted(tsd: Tsd) -> None:
         assert query(served, "m=sum:a.b{host=*}") == wanted
     with tsd.serve() as served:
         assert query(served, "m=sum:a.b{host=*}") == wanted
+        assert query(served, "m=sum:a.b{host=b}&m=max:a.b{host=a}") == wanted  # one read for both
         assert query(served, "m=sum:1h-count:a.b") == {"": {str(T): 2, str(T + 7200): 1}}
         assert query(served, "m=sum:meter.kwh{meter=42}") == {"42": day}
         assert kairos_values(served, "a.b") == [[T * 1000, 1], [T * 1000 + 1000, 2.5], [T * 1000 + 7_200_000, -3]]

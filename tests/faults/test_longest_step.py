@@ -290,6 +290,22 @@ async def test_no_deletion_of_many_series_of_entities_holds_the_event_loop(tmp_p
         assert [one["series"][0]["timestamp"] for one in newest] == [(BASE - 3600) * 1000] * 1000
 
 
+@pytest.mark.parametrize("layout", ["heroic", "tall"])
+async def test_no_list_of_series_holds_the_event_loop(layout: str, tmp_path: Path) -> None:
+    """These layouts check the list of a metric's series if a query does not name all tags. It matches few here."""
+    lines = b"".join(b"put m %d 1 host=web%d dc=d%d\n" % (BASE, n, n % 50) for n in range(8000))
+    settings = {**SETTINGS, "tsd.storage.layout": layout, "tsd.tall.tables": "METRIC {host}#{ts} *"}
+    async with measured(tmp_path, settings) as daemon:
+        await daemon.send_lines(lines)
+        await daemon.daemon.ingest.writer.flush()
+
+        async def ask() -> None:
+            answer = await _send(daemon, _get(f"/api/query?{TIMES}&m=sum:m{{host=wildcard(*77)}}{{dc=wildcard(*)}}"))
+            assert len(json.loads(answer.body)[0]["dps"]) == 1
+
+        assert (longest := await longest_step(ask))[0] <= LONGEST_MS, longest
+
+
 async def send_synced(daemon: Running, lines: bytes) -> None:
     """Send lines, and read answers until they are on disk."""
     async with daemon.client() as client, trio.open_nursery() as nursery:

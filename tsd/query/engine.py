@@ -14,11 +14,12 @@ import trio
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind
 from tsd.codec.points import Points
-from tsd.errors import BadQuery
+from tsd.errors import BadQuery, TsdError, bare
 from tsd.lazy import LazyLogger
 from tsd.query.assemble import Assembly, global_annotations
 from tsd.query.collect import SERIES_BYTES, SMALL, CachedReader, Collected, PointCollector, ReadCounts
 from tsd.query.histograms import SLICE_BUCKETS, HistogramQuery
+from tsd.query.joint import JointRead, joint_groups, read_together
 from tsd.query.limits import Limits, MemoryShare, QueryBudget, QueryMemory, timeout_error
 from tsd.query.merge import common_tags
 from tsd.query.model import Query, SubQuery
@@ -28,6 +29,7 @@ from tsd.query.result import Answer, Group, SubAnswer, is_histogram, totals
 from tsd.query.rollups import RollupQuery
 from tsd.query.texts import SeriesTexts, TextCollector
 from tsd.query.workers import WorkerPool
+from tsd.store.retry import run_bounded
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.open_points import OpenPointSource, OpenSelection, split_span
 from tsd.tables.reading import (
@@ -45,6 +47,8 @@ from tsd.tables.reading import (
 log = LazyLogger(__name__)
 T = TypeVar("T")
 
+CONCURRENT_SELECTS = 16  # requests of one query that are resolved at once
+ALL = b""  # every metric
 THREADS = 2  # more would only wait for the interpreter's lock
 ANSWER_BYTES = 17  # of a point in an answer
 LAST_LETTER = "\xff"  # of names in lines
@@ -155,14 +159,15 @@ class QueryEngine:
 
     async def answer(self, query: Query, share: MemoryShare) -> Answer:
         """Return the answer to a query of a job; `share` accounts for its memory."""
-        plans = [await self._plan(query, sub) for sub in query.queries]
+        plans = await self._plans(query)
         flushed: set[bytes] = set()
         plans = [await self._with_open_points(query, plan, flushed) for plan in plans]
         read_ms = self._now_ms()
         subs = []
         held = 0
-        for plan in plans:
-            sub, size = await self._sub_answer(query, plan, share, held)
+        joint, joint_size = await self._read_together(query, plans, share)
+        for number, plan in enumerate(plans):
+            sub, size = await self._sub_answer(query, plan, share, joint_size + held, joint.pop(number, None))
             subs.append(sub)
             held += size
         notes: Sequence[Annotation] = ()
@@ -245,6 +250,45 @@ class QueryEngine:
         tagvs = await series.names(Kind.TAGV, list(dict.fromkeys(uid for tags in each for uid in tags.values())))
         return [{tagks[tagk]: tagvs[tagv] for tagk, tagv in tags.items()} for tags in each]
 
+    async def _read_together(
+        self, query: Query, plans: Sequence[Plan], share: MemoryShare
+    ) -> tuple[dict[int, JointRead], int]:
+        """Return what was read of plans that share rows, and its size."""
+        found: dict[int, JointRead] = {}
+        for group in joint_groups(plans):
+            before = share.held
+
+            def set_memory(size: int, before: int = before) -> None:
+                share.resize(before + size)
+
+            def budget_of(plan: Plan, set_one: Callable[[int], None]) -> QueryBudget:
+                return self._budget(query, plan.selection.metric, set_one)
+
+            some = {number: plans[number] for number in group}
+            found |= await read_together(query, some, budget_of, set_memory, self._finish)
+        return found, share.held
+
+    async def _plans(self, query: Query) -> list[Plan]:
+        """Plan all sub queries. Raises what the first invalid one raises."""
+        if not self._reader.selects_together:
+            return [await self._plan(query, sub) for sub in query.queries]
+        found: dict[int, Plan | TsdError] = {}
+
+        async def plan(number: int) -> None:
+            try:
+                found[number] = await self._plan(query, query.queries[number])
+            except TsdError as exc:
+                found[number] = bare(exc)
+
+        await run_bounded(range(len(query.queries)), plan, limit=CONCURRENT_SELECTS)
+        plans = []
+        for number in range(len(query.queries)):
+            one = found[number]
+            if isinstance(one, TsdError):
+                raise one
+            plans.append(one)
+        return plans
+
     async def _plan(self, query: Query, sub: SubQuery) -> Plan:
         """Plan a sub query. Raises BadQuery in OpenTSDB's words, StoreError."""
         scan = scan_range(query.start_ms, query.end_ms, sub.downsample, quirks=query.quirks)
@@ -253,7 +297,7 @@ class QueryEngine:
     async def _with_open_points(self, query: Query, plan: Plan, flushed: set[bytes]) -> Plan:
         """Return a plan that also reads the points that are not stored yet, so that a client reads its own writes.
 
-        Those that cannot be read from memory are written first. All are written if the query deletes points: once for
+        Those that cannot be read from memory are written first, and all if the query deletes points: once, or once for
         each metric, which `flushed` remembers.
         """
         selection = plan.selection
@@ -272,21 +316,26 @@ class QueryEngine:
                     return plan._replace(selection=OpenSelection(selection, points), open_hours=hours)
                 if not is_last:
                     await self._flush(metric)
-        if metric not in flushed:
-            flushed.add(metric)
+        written = metric if source is None else ALL
+        if written not in flushed:
+            flushed.add(written)
             await (self._flush(metric) if source is None else source.flush(patient=False))
         return plan
 
-    async def _sub_answer(self, query: Query, plan: Plan, share: MemoryShare, held: int) -> tuple[SubAnswer, int]:
-        """Return the answer to a sub query, and its size; `held` is the size of earlier sub queries' answers."""
+    async def _sub_answer(
+        self, query: Query, plan: Plan, share: MemoryShare, held: int, joint: JointRead | None
+    ) -> tuple[SubAnswer, int]:
+        """Return the answer to a sub query, and its size. `held` is the size of earlier answers and of what was read
+        together, `joint` its own part of that."""
         selection = plan.selection
         series = selection.series
         started = trio.current_time()
         budget = self._budget(query, selection.metric, lambda size: share.resize(held + size))
         if is_histogram(plan.sub):
             return await self._histogram_answer(query, plan, budget)
-        collected = await self._collect(query, plan, budget)
+        collected = joint.collected if joint else await self._collect(query, plan, budget)
         read = trio.current_time()
+        scan_ms = (joint.spent_s if joint else read - started) * 1000
         assembly = Assembly(query, plan, collected, check_cancelled)
         count = len(series.pairs)
         share.add(await self.in_thread(count, assembly.form_groups) * GROUP_BYTES)
@@ -303,8 +352,8 @@ class QueryEngine:
             table=collected.table,
             stats=_counts(collected.read, series.resolved + assembly.resolved)
             | {
-                "queryScanTime": (read - started) * 1000,
-                "scannerTime": (read - started) * 1000,
+                "queryScanTime": scan_ms,
+                "scannerTime": scan_ms,
                 "groupByTime": (grouped_at - read) * 1000,
                 "aggregationTime": (merged - grouped_at) * 1000,
                 "uidToStringTime": (trio.current_time() - merged) * 1000,
@@ -341,6 +390,9 @@ class QueryEngine:
         collector = PointCollector(query, plan, budget)
         await self._read(query, plan, collector)
         collector.check()  # the index may list series without rows here: these are filled too
+        return await self._finish(collector)
+
+    async def _finish(self, collector: PointCollector) -> Collected:
         return await self.in_thread(max(collector.read.points, collector.size), collector.finish)
 
     async def _read(self, query: Query, plan: Plan, collector: PointCollector) -> None:

@@ -4,9 +4,10 @@ Each selection gives its names ids of four bytes in the order in which they are 
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+import trio
 
 from tsd.codec.names import Kind, Widths, parse_uid
 from tsd.codec.points import NO_POINTS, Batch, Points
@@ -19,7 +20,16 @@ from tsd.tables.reading import HOUR_S, SeriesRequest
 ID_BYTES = 4
 HOUR_MS = HOUR_S * 1000
 PAGE_SERIES = 1000
+FEW = 200  # series or cells that are handled without a thread
+T = TypeVar("T")
 Passes = Callable[[Mapping[str, str]], bool]
+
+
+async def in_thread(count: int, work: Callable[[], T]) -> T:
+    """Return what `work` returns; in a thread if it handles many series or cells."""
+    if count <= FEW:
+        return work()
+    return await trio.to_thread.run_sync(work)
 
 
 class Resolved(NamedTuple):

@@ -7,7 +7,7 @@ tags by opaque ids. A layout without ids for names interns them: ids of one kind
 order of groups in answers.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -333,6 +333,23 @@ class HourSource(Protocol):
         ...
 
 
+class JointSource(Protocol):
+    """Rows that hold points of several selections of one query, such as all metrics of a host."""
+
+    def key(self) -> Hashable:
+        """Return what is equal for selections that can be read together."""
+        ...
+
+    async def read(
+        self,
+        span: ScanRange,
+        takes: Sequence[tuple["Selection", Callable[[EncodedPage[PointPage]], Awaitable[None]]]],
+    ) -> None:
+        """Read raw rows of some selections with equal keys, each row once, page by page: `Selection.read` for all of
+        them. Raises StoreError and what a `take` raises."""
+        ...
+
+
 class Selection(Protocol):
     """One request, resolved: reads the rows of its series. Optional parts are None where they do not apply."""
 
@@ -345,6 +362,7 @@ class Selection(Protocol):
     hours: HourSource | None = None  # None: results of this selection cannot be cached
     reads_beyond: bool = False  # whether `read` also returns rows after its span
     reads_hours_in_parts: bool = False  # whether `read` may return an hour of a series in several pages
+    joint: JointSource | None = None  # None: rows of this selection hold no points of others
 
     def pairs_of(self, keys: SeriesKeys) -> Sequence[bytes | None]:
         """Return the pairs of series, each None if the request cannot match it."""
@@ -413,6 +431,7 @@ class PointReader(Protocol):
     """Reads points, by metric, filters and time."""
 
     changes: ChangeSource | None = None  # None: changes cannot be detected, so nothing may be cached
+    selects_together: bool = False  # whether to resolve the requests of one query at once, as each asks the store
 
     async def select(self, request: SeriesRequest) -> Selection:
         """Resolve a request. Raises BadQuery in OpenTSDB's words, StoreError."""

@@ -158,6 +158,7 @@ class EntityReader(PointReader):
         self._removal = removal
         self._tag = tag
         self.changes = inner.changes
+        self.selects_together = inner.selects_together
 
     async def select(self, request: SeriesRequest) -> Selection:
         """See PointReader."""

@@ -5,8 +5,9 @@ A row is a letter and what it lists. `s` and a row key without its base time: th
 are written before points, and values mean nothing.
 """
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -17,6 +18,7 @@ from tsd.codec.names import Kind
 from tsd.errors import CorruptRow
 from tsd.store import Put, Row, scan
 from tsd.tables.heroic.tables import INDEX, HeroicTables, prefix_end
+from tsd.tables.interned import in_thread
 from tsd.tables.writing import SeriesKey
 
 SERIES = b"s"
@@ -97,9 +99,13 @@ class SeriesList:
 
     async def series(self, metric: str) -> list[ListedSeries]:
         """Return the series of a metric. Raise StoreError."""
-        async with aclosing(self._scan(SERIES + metric_prefix(metric), PAGE_ROWS)) as rows:
-            found = [_listed(row) async for row in rows]
-        return [one for one in found if one is not None]
+        prefix = SERIES + metric_prefix(metric)
+        found: list[ListedSeries] = []
+        listed = scan(self._tables.store, self._tables.index, prefix, prefix_end(prefix), limit=PAGE_ROWS)
+        async with aclosing(listed) as pages:
+            async for page in pages:
+                found += await in_thread(len(page), partial(_all_listed, page))
+        return found
 
     async def _scan(self, prefix: bytes, limit: int) -> AsyncGenerator[Row, None]:
         pages = scan(self._tables.store, self._tables.index, prefix, prefix_end(prefix), limit=min(limit, PAGE_ROWS))
@@ -135,6 +141,10 @@ def entry_of(row: bytes) -> Entry:
     if base_ms < 0:
         raise CorruptRow(f"row key: got {row.hex()} of a time before 1970")
     return Entry(SeriesKey(row[:at], row[end:]), base_ms)
+
+
+def _all_listed(rows: Sequence[Row]) -> list[ListedSeries]:
+    return [one for one in map(_listed, rows) if one is not None]
 
 
 def _listed(row: Row) -> ListedSeries | None:

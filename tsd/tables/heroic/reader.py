@@ -6,6 +6,7 @@ the same tags all the same, their points are one series.
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from tsd.codec.heroic.values import PERIOD_MS
 from tsd.codec.names import Kind
@@ -16,7 +17,7 @@ from tsd.tables.heroic.index import ListedSeries, SeriesList
 from tsd.tables.heroic.series import names_of, parse_series_id, series_id
 from tsd.tables.heroic.slices import StoredRow, decode_rows, read_slice, slices
 from tsd.tables.heroic.tables import HeroicTables
-from tsd.tables.interned import InternedSeries, Resolved, batch_of, resolve
+from tsd.tables.interned import InternedSeries, Resolved, batch_of, in_thread, resolve
 from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest
 from tsd.tables.writing import SeriesKey, SeriesKeys
 
@@ -122,19 +123,19 @@ class HeroicReader(reading.PointReader):
 
     async def groups(self, resolved: Resolved) -> list[list[ListedSeries]]:
         """Return the listed series of a request, some at a time. Those with the same tags are together."""
-        by_tags: dict[bytes, list[ListedSeries]] = {}
-        for one in await self.listed(resolved.metric):
-            metric, tags = names_of(one.key)
-            if resolved.passes(tags):
-                by_tags.setdefault(series_id(metric, tags), []).append(one)
-        found = [by_tags[each] for each in sorted(by_tags)]
-        parts = (found[at : at + SERIES_AT_ONCE] for at in range(0, len(found), SERIES_AT_ONCE))
-        return [[one for same in part for one in same] for part in parts]
+        listed = await self.listed(resolved.metric)
+        return await in_thread(len(listed), partial(_groups, listed, resolved))
 
     async def listed(self, metric: str) -> list[ListedSeries]:
         """Return the listed series of a metric. Each may have points up to the present, which Heroic writes."""
         present_ms = self._now_ms() // PERIOD_MS * PERIOD_MS
-        return [one._replace(last_ms=max(one.last_ms, present_ms)) for one in await self._index.series(metric)]
+        listed = await self._index.series(metric)
+
+        def extend() -> None:
+            listed[:] = [one._replace(last_ms=max(one.last_ms, present_ms)) for one in listed]
+
+        await in_thread(len(listed), extend)
+        return listed
 
     async def read_series(self, key: SeriesKey, start_ms: int, end_ms: int) -> Points:
         """Return the points of a series, which need not be listed. Raise StoreError, CorruptRow."""
@@ -157,3 +158,16 @@ class HeroicReader(reading.PointReader):
         async with self._index.lock:
             await self.delete(SeriesRequest(metric), 0, LAST_MS)
             await self._index.remove(metric)
+
+
+def _groups(listed: list[ListedSeries], resolved: Resolved) -> list[list[ListedSeries]]:
+    """Return the groups of `HeroicReader.groups`, and empty `listed`: freeing many takes long."""
+    by_tags: dict[bytes, list[ListedSeries]] = {}
+    for one in listed:
+        metric, tags = names_of(one.key)
+        if resolved.passes(tags):
+            by_tags.setdefault(series_id(metric, tags), []).append(one)
+    listed.clear()
+    found = [by_tags[each] for each in sorted(by_tags)]
+    parts = (found[at : at + SERIES_AT_ONCE] for at in range(0, len(found), SERIES_AT_ONCE))
+    return [[one for same in part for one in same] for part in parts]

@@ -47,6 +47,7 @@ from tsd.tables.reading import (
     HistogramPage,
     HistogramSource,
     HourSource,
+    JointSource,
     OnChange,
     Places,
     PointPage,
@@ -96,6 +97,7 @@ class StoredSelection:
     """One resolved request."""
 
     reads_hours_in_parts = False
+    joint: JointSource | None = None
 
     def __init__(
         self,
@@ -447,6 +449,8 @@ class SignedChanges:
 
 class OpenTsdbReader:
     """Reads one set of OpenTSDB's tables."""
+
+    selects_together = False
 
     def __init__(
         self,

@@ -5,8 +5,9 @@ a series. `m`, `k` and `v`, and a metric, a tag name or a tag value. Entries are
 mean nothing.
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -15,6 +16,7 @@ from tsd.codec.names import Kind
 from tsd.codec.tall.fields import COLUMN
 from tsd.codec.tall.rules import Place
 from tsd.store import Put, Row, scan
+from tsd.tables.interned import in_thread
 from tsd.tables.tall.tables import TallTables, prefix_end
 from tsd.tables.writing import SeriesKey
 
@@ -81,9 +83,14 @@ class SeriesList:
 
     async def places(self, metric: str, prefix: bytes | None = None) -> list[Place]:
         """Return the places of the series of a metric, all or those with one prefix of row keys. Raise StoreError."""
-        start = SERIES + _encode(metric) + END
-        async with aclosing(self._scan(start if prefix is None else start + prefix + END, PAGE_ROWS)) as rows:
-            return [_place(row.key[len(start) :]) async for row in rows]
+        head = SERIES + _encode(metric) + END
+        start = head if prefix is None else head + prefix + END
+        found: list[Place] = []
+        listed = scan(self._tables.store, self._tables.index, start, prefix_end(start), limit=PAGE_ROWS)
+        async with aclosing(listed) as pages:
+            async for page in pages:
+                found += await in_thread(len(page), partial(_places, page, len(head)))
+        return found
 
     async def prefixes(self, metric: str, after: bytes, limit: int) -> AsyncGenerator[list[bytes], None]:
         """Yield the prefixes of row keys of a metric's series after one, in order, up to `limit` at a time. Raise
@@ -133,6 +140,11 @@ def _encode(name: str) -> bytes:
 
 def _series_row(metric: str, place: Place) -> bytes:
     return SERIES + _encode(metric) + END + place.prefix + END + place.field
+
+
+def _places(rows: Sequence[Row], at: int) -> list[Place]:
+    """Return the places of entries, which begin at a byte of their keys."""
+    return [_place(row.key[at:]) for row in rows]
 
 
 def _place(data: bytes) -> Place:

@@ -5,8 +5,10 @@ A query that names all tags of the row key reads the index for that prefix only;
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from tsd.codec.names import Kind
 from tsd.codec.points import Points
@@ -15,7 +17,7 @@ from tsd.errors import BadQuery, CorruptRow
 from tsd.store.retry import run_bounded
 from tsd.tables import reading
 from tsd.tables.filters import matcher_of
-from tsd.tables.interned import InternedSeries, Resolved, batch_of, resolve
+from tsd.tables.interned import InternedSeries, Resolved, batch_of, in_thread, resolve
 from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest
 from tsd.tables.tall.index import SeriesList
 from tsd.tables.tall.rows import CONCURRENT, Part, Reading, StoredCell, decode
@@ -64,10 +66,11 @@ class TallSelection(reading.Selection):
         self._resolved = resolved
         self._rule = rule
         group_by = {one.tagk for one in request.filters if one.group_by}
-        self._series = self.series = InternedSeries(group_by, lambda series: series)
+        self.series = InternedSeries(group_by, lambda series: series)
+        self.joint: reading.JointSource = TallRows(reader, rule)
         self._read: dict[bytes, list[StoredCell]] = {}  # by row, for `delete`
         self.metric = resolved.metric
-        tagks = tuple(sorted(self._series.id_of(Kind.TAGK, tagk) for tagk in resolved.tagks))
+        tagks = tuple(sorted(self.series.id_of(Kind.TAGK, tagk) for tagk in resolved.tagks))
         self.filter_tagks = tagks or None
 
     def pairs_of(self, keys: SeriesKeys) -> list[bytes | None]:
@@ -77,22 +80,31 @@ class TallSelection(reading.Selection):
     def _pairs_of(self, metric: str, tags: Mapping[str, str]) -> bytes | None:
         if metric != self.metric or not self._resolved.passes(tags):
             return None
-        return self._series.pairs_of(series_id(metric, tags), tags)
+        return self.series.pairs_of(series_id(metric, tags), tags)
 
     async def read(self, span: ScanRange, take: Take, *, annotations: bool) -> None:  # noqa: ARG002 - there are none
         """Read the rows of points, page by page."""
-        wanted: dict[bytes, dict[bytes, bytes]] = {}
-        for place in await self._reader.places(self._request, self._resolved, self._rule):
-            pairs = self._pairs_of(*self._rule.names(place))
-            if pairs is not None:
-                wanted.setdefault(place.prefix, {})[place.field] = pairs
-        found = Reading(self._reader.tables, self._rule, wanted, span.start_ms, span.stop_ms - 1)
-        async with aclosing(found.parts()) as parts:
-            async for part in parts:
-                if self._request.delete:
-                    for _, cell in part.cells:
-                        self._read.setdefault(cell.row, []).append(cell)
-                await take(TallPage(self._series, part))
+        await self.joint.read(span, [(self, take)])
+
+    async def places(self) -> list[Place]:
+        """Return places among which are those of the series. Raise StoreError."""
+        return await self._reader.places(self._request, self._resolved, self._rule)
+
+    def add_owned(self, number: int, places: list[Place], wanted: dict[bytes, dict[bytes, list["Owner"]]]) -> None:
+        """Add the places of the series to what is asked for, with the number of this selection. Empty `places`."""
+        for place in sorted(places):
+            if self._reader.is_readable(self._rule, place):
+                pairs = self._pairs_of(*self._rule.names(place))
+                if pairs is not None:
+                    wanted.setdefault(place.prefix, {}).setdefault(place.field, []).append(Owner(number, pairs))
+        places.clear()  # here, in a thread: many take long
+
+    def page(self, part: Part[bytes]) -> "TallPage":
+        """Return a page of parts of rows, and remember what is deleted."""
+        if self._request.delete:
+            for _, cell in part.cells:
+                self._read.setdefault(cell.row, []).append(cell)
+        return TallPage(self.series, part)
 
     async def delete(self, read_ms: int) -> None:  # noqa: ARG002
         """Delete the points that were read, unless they were written again since. Stores may stamp writes in quick
@@ -102,8 +114,71 @@ class TallSelection(reading.Selection):
             await self._reader.tables.delete(self._rule, {row: [one.cell.column for one in cells]}, newest_ms)
 
 
+class Owner(NamedTuple):
+    """A series that is asked for."""
+
+    number: int  # of a selection
+    pairs: bytes
+
+
+class TallRows:
+    """Rows of a table, which are read once for all selections of one query."""
+
+    def __init__(self, reader: "TallReader", rule: TableRule) -> None:
+        self._reader = reader
+        self._rule = rule
+
+    def key(self) -> str:
+        """See JointSource."""
+        return self._rule.table
+
+    async def read(self, span: ScanRange, takes: Sequence[tuple[reading.Selection, Take]]) -> None:
+        """See JointSource."""
+        selections = [_own(selection) for selection, _ in takes]
+        places: dict[int, list[Place]] = {}
+
+        async def find(number: int) -> None:
+            places[number] = await selections[number].places()
+
+        await run_bounded(range(len(selections)), find, limit=CONCURRENT)
+        wanted: dict[bytes, dict[bytes, list[Owner]]] = {}
+        for number, selection in enumerate(selections):
+            found = places.pop(number)
+            await in_thread(len(found), partial(selection.add_owned, number, found, wanted))
+        rows = Reading(self._reader.tables, self._rule, wanted, span.start_ms, span.stop_ms - 1)
+        async with aclosing(rows.parts()) as parts:
+            async for part in parts:
+                pages = await in_thread(len(part.cells), partial(_pages, selections, part))
+                for number, page in pages:
+                    await takes[number][1](page)
+        await in_thread(len(wanted), wanted.clear)
+
+
+def _own(selection: reading.Selection) -> TallSelection:
+    assert isinstance(selection, TallSelection)
+    return selection
+
+
+def _pages(selections: Sequence[TallSelection], part: Part[list[Owner]]) -> list[tuple[int, TallPage]]:
+    """Return the pages of selections, each with its number."""
+    cells: dict[int, list[tuple[bytes, StoredCell]]] = {}
+    for owners, cell in part.cells:
+        for number, pairs in owners:
+            cells.setdefault(number, []).append((pairs, cell))
+    if part.wrong:
+        for number in range(len(selections)):
+            cells.setdefault(number, [])
+    found: list[tuple[int, TallPage]] = []
+    for number, some in cells.items():
+        rows = part.rows if len(selections) == 1 else len({cell.row for _, cell in some})
+        found.append((number, selections[number].page(Part(some, rows, part.wrong))))
+    return found
+
+
 class TallReader(reading.PointReader):
     """Requests → selections; deletes by time."""
+
+    selects_together = True
 
     def __init__(
         self, tables: TallTables, index: SeriesList, placing: Placing, *, is_known: Callable[[str], bool]
@@ -130,8 +205,8 @@ class TallReader(reading.PointReader):
         return rule_of(self.placing.rules, self.resolve(request).metric)
 
     async def places(self, request: SeriesRequest, resolved: Resolved, rule: TableRule) -> list[Place]:
-        """Return places of series of a request, and of others with the same tags in their row keys. Those whose bytes
-        the rule cannot read are of an earlier rule. Raise StoreError."""
+        """Return places of series of a request, and of others with the same tags in their row keys, in any order. Raise
+        StoreError."""
         prefixes = named_prefixes(request, rule)
         found: list[Place] = []
         if prefixes is None:
@@ -142,9 +217,10 @@ class TallReader(reading.PointReader):
                 found.extend(await self._index.places(resolved.metric, prefix))
 
             await run_bounded(prefixes, read, limit=CONCURRENT)
-        return sorted(place for place in found if self._is_readable(rule, place))
+        return found
 
-    def _is_readable(self, rule: TableRule, place: Place) -> bool:
+    def is_readable(self, rule: TableRule, place: Place) -> bool:
+        """Return whether the rule can read a place. One that it cannot read is of an earlier rule."""
         try:
             self.placing.names_of(self.placing.key_at(rule, place))
         except CorruptRow:
@@ -172,9 +248,15 @@ class TallReader(reading.PointReader):
         if rule is None:
             return
         wanted: dict[bytes, dict[bytes, None]] = {}
-        for place in await self.places(request, resolved, rule):
-            if resolved.passes(rule.names(place)[1]):
-                wanted.setdefault(place.prefix, {})[place.field] = None
+
+        def choose(places: list[Place]) -> None:
+            for place in sorted(places):
+                if self.is_readable(rule, place) and resolved.passes(rule.names(place)[1]):
+                    wanted.setdefault(place.prefix, {})[place.field] = None
+            places.clear()
+
+        listed = await self.places(request, resolved, rule)
+        await in_thread(len(listed), partial(choose, listed))
         found = Reading(self.tables, rule, wanted, first_ms, last_ms)
         async with aclosing(found.parts()) as parts:
             async for part in parts:

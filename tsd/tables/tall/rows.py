@@ -1,6 +1,8 @@
 """Reads of rows: parts of the rows of some prefixes, in order of time, and their points."""
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,11 +16,12 @@ from tsd.codec.tall.values import parse_numbers
 from tsd.errors import CorruptRow
 from tsd.store import Cell, Row
 from tsd.store.retry import run_bounded
+from tsd.tables.interned import in_thread
 from tsd.tables.tall.tables import TallTables
 
 PREFIXES = 64  # that are scanned side by side
 CONCURRENT = 16  # calls
-PART_CELLS = 50_000  # read at once, roughly
+PART_CELLS = 20_000  # read at once, roughly
 FIRST_ROWS, MOST_ROWS = 16, 1000  # of one call
 GROWTH = 4
 MOST_COLUMNS = 100  # that a call names
@@ -71,13 +74,15 @@ class Reading(Generic[T]):
                 some = keys[at : at + self._limit]
                 at += len(some)
                 found = await self._tables.store.get(self._rule.table, some)
-                if part := self._part([Row(key, found[key]) for key in some if key in found]):
+                rows = [Row(key, found.pop(key)) for key in some if key in found]
+                if part := await in_thread(_cells_in(rows), partial(self._part, rows)):
                     yield part
             return
         prefixes = list(self._wanted)
         for start in range(0, len(prefixes), PREFIXES):
-            async for part in self._scan(prefixes[start : start + PREFIXES], first, last):
-                yield part
+            async with aclosing(self._scan(prefixes[start : start + PREFIXES], first, last)) as parts:
+                async for part in parts:
+                    yield part
 
     async def _scan(self, prefixes: Sequence[bytes], first: int, last: int) -> AsyncGenerator[Part[T], None]:
         """Yield the points of some prefixes, whose rows are scanned side by side."""
@@ -105,7 +110,8 @@ class Reading(Generic[T]):
                     following[prefix] = page.next_start
 
             await run_bounded(starts, read, limit=CONCURRENT)
-            if part := self._part([row for prefix in starts for row in found[prefix]]):
+            rows = [row for prefix in starts for row in found[prefix]]
+            if part := await in_thread(_cells_in(rows), partial(self._part, rows)):
                 yield part
             starts = {prefix: following[prefix] for prefix in starts if prefix in following}
 
@@ -125,7 +131,7 @@ class Reading(Generic[T]):
                 cells += self._cells(row, wrong)
             except CorruptRow as exc:
                 wrong.append(f"row {row.key!r}: {exc}")
-        count = sum(len(row.cells) for row in rows)
+        count = _cells_in(rows)
         if count * GROWTH < PART_CELLS:
             self._limit = min(self._limit * GROWTH, MOST_ROWS)
         elif count > PART_CELLS:
@@ -153,6 +159,10 @@ class Reading(Generic[T]):
                 continue
             if name in wanted and self._first_ms <= row_ms + offset_ms <= self._last_ms:
                 yield wanted[name], StoredCell(row.key, cell, row_ms + offset_ms)
+
+
+def _cells_in(rows: Sequence[Row]) -> int:
+    return sum(len(row.cells) for row in rows)
 
 
 class Decoded(NamedTuple):

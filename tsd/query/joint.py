@@ -1,0 +1,71 @@
+"""Sub queries of one query whose rows are read together, where a row holds points of several metrics.
+
+All of them keep their points until the last row is read, and count against the memory of the query together.
+"""
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+import trio
+
+from tsd.query.collect import Collected, PointCollector
+from tsd.query.limits import QueryBudget
+from tsd.query.model import Query
+from tsd.query.plan import Plan
+from tsd.query.result import is_histogram
+from tsd.tables.reading import ScanRange
+
+Finish = Callable[[PointCollector], Awaitable[Collected]]
+
+
+class JointRead(NamedTuple):
+    """What was read of a sub query together with others."""
+
+    collected: Collected
+    spent_s: float  # its share of the time
+
+
+def joint_groups(plans: Sequence[Plan]) -> list[list[int]]:
+    """Return the plans whose rows are read together, by their numbers: two or more in each group."""
+    groups: dict[tuple[Hashable, ScanRange], list[int]] = {}
+    for number, plan in enumerate(plans):
+        source = plan.selection.joint
+        if source is not None and not plan.open_hours and not is_histogram(plan.sub):
+            groups.setdefault((source.key(), plan.scan), []).append(number)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+async def read_together(
+    query: Query,
+    plans: Mapping[int, Plan],
+    budget_of: Callable[[Plan, Callable[[int], None]], QueryBudget],
+    set_memory: Callable[[int], None],
+    finish: Finish,
+) -> dict[int, JointRead]:
+    """Return what was read of the plans of one group. `set_memory` is called with the bytes that all of them keep.
+    Raises BadQuery where a limit is exceeded, StoreError."""
+    started = trio.current_time()
+    held = dict.fromkeys(plans, 0)
+    total = 0
+
+    def budget(number: int) -> QueryBudget:
+        def set_one(size: int) -> None:
+            nonlocal total
+            total += size - held[number]
+            held[number] = size
+            set_memory(total)
+
+        return budget_of(plans[number], set_one)
+
+    collectors = {number: PointCollector(query, plan, budget(number)) for number, plan in plans.items()}
+    first = next(iter(plans.values()))
+    assert first.selection.joint is not None
+    takes = [(plan.selection, collectors[number].take) for number, plan in plans.items()]
+    await first.selection.joint.read(first.scan, takes)
+    found: dict[int, Collected] = {}
+    for number in plans:
+        collector = collectors.pop(number)
+        collector.check()
+        found[number] = await finish(collector)
+    spent_s = (trio.current_time() - started) / len(found)
+    return {number: JointRead(collected, spent_s) for number, collected in found.items()}
