@@ -41,6 +41,8 @@ BATCH_LINES = 20_000
 LOADED_MACHINES = 5  # whose lines come together
 ADDITIONS = 20_000_000
 WARM_UPS = 5  # fewer before slow reads
+QUIET_CPU = 0.2  # HBase merges its files no more below this use of a core
+POLL_S, LONGEST_S = 2, 120
 COMPARED_MACHINES = 100  # whose lines are also sent without entities
 
 
@@ -121,6 +123,15 @@ def timed(call: Callable[[], object], usage: Callable[[], Usage], rounds: int, w
         call()
         taken.append((time.perf_counter() - begun) * 1000)
     return Taken(taken, (usage().cpu_s - before) * 1000 / rounds)
+
+
+def await_quiet(cpu_s: Callable[[], float]) -> None:
+    """Return once a process is done with what it was sent, after LONGEST_S at the latest."""
+    for _ in range(LONGEST_S // POLL_S):
+        before = cpu_s()
+        trio.run(trio.sleep, POLL_S)
+        if cpu_s() - before < QUIET_CPU * POLL_S:
+            return
 
 
 def reads(daemon: Daemon, size: Size, rounds: int) -> dict[str, Taken]:
@@ -277,6 +288,7 @@ def entity(size: Size, hbase_machines: int, rounds: int) -> None:
                 begun = base.cpu_s()
                 send(daemon, few)
                 costs["HBase's CPU time, all tables"] = (base.cpu_s() - begun) * 1e6 / few.points
+                await_quiet(base.cpu_s)
                 taken["tsd, HBase"] = reads(daemon, few, rounds)
             peer = stack.enter_context(running_opentsdb(folder / "opentsdb", base, settings))
             taken["OpenTSDB, HBase"] = queries(peer, few, rounds)
