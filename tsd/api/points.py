@@ -20,6 +20,7 @@ from tsd.codec.putline import Tags, illegal
 from tsd.codec.text import encode_name, parse_long
 from tsd.errors import BadLine, Refused, bare
 from tsd.ingest.intake import Intake, Taken
+from tsd.ingest.limits import RefusedLine
 from tsd.server.http.messages import Request, Response
 from tsd.server.peer import Peer
 
@@ -38,6 +39,8 @@ BAD_JSON = "Unable to parse the given JSON"
 _BETWEEN_OBJECTS = re.compile(rb"\}\s*(,)\s*\{")
 _BAD_JSON_ERRORS = (ValueError, msgspec.DecodeError, RecursionError)
 _ABSENT = msgspec.Raw(b"null")
+_strings = msgspec.json.Decoder(list[str])
+_threads = trio.CapacityLimiter(1)  # several would compete with the event loop for the GIL, and parse no more together
 
 
 class BodyLimits(NamedTuple):
@@ -169,7 +172,7 @@ async def parse_slices(
             return [_checked(parse(text), 0, limits)]
         with suppress(*_BAD_JSON_ERRORS) if len(text) <= limits.whole_bytes else nullcontext():
             return await _parse_cut(text, parse, limits)
-        return [_checked(await trio.to_thread.run_sync(parse, text), 0, limits)]
+        return [_checked(await trio.to_thread.run_sync(parse, text, limiter=_threads), 0, limits)]
     except _BAD_JSON_ERRORS as exc:
         raise Refused(400, BAD_JSON, str(exc)) from exc
 
@@ -184,7 +187,7 @@ async def _parse_cut(text: bytes, parse: Callable[[bytes], BodySlice], limits: B
             raise ValueError(f"no end of a data point within {limits.whole_bytes} bytes")
         part = b"[" + text[start:cut] + (b"]" if cut < len(text) else b"")
         begun = trio.current_time()
-        one = parse(part) if len(part) <= 2 * size else await trio.to_thread.run_sync(parse, part)
+        one = parse(part) if len(part) <= 2 * size else await trio.to_thread.run_sync(parse, part, limiter=_threads)
         took_s = trio.current_time() - begun
         size = min(2 * size if took_s < STEP_S else max(size // 2, SMALLEST_BYTES), limits.slice_bytes)
         found.append(_checked(one, refused, limits))
@@ -239,13 +242,20 @@ def _truncated(raw: msgspec.Raw) -> int:
 
 def parse_point(raw: RawPoint) -> JsonPoint:
     """Return the members of a point as texts. Raise ValueError for a member of a wrong type."""
-    tags = raw.tags
-    return JsonPoint(
-        text_of(raw.metric),
-        time_of(raw.timestamp),
-        text_of(raw.value),
-        None if tags is None else {tagk: text_of(tagv) for tagk, tagv in tags.items()},
-    )
+    tags = None if raw.tags is None else tag_texts(raw.tags)
+    return JsonPoint(text_of(raw.metric), time_of(raw.timestamp), text_of(raw.value), tags)
+
+
+def tag_texts(tags: Mapping[str, msgspec.Raw]) -> dict[str, str | None]:
+    """Return tags with their values as texts, see `text_of`. All are decoded at once if they are strings.
+
+    >>> tag_texts({"host": msgspec.Raw(b'"a"'), "cpu": msgspec.Raw(b"0")})
+    {'host': 'a', 'cpu': '0'}
+    """
+    try:
+        return dict(zip(tags, _strings.decode(b"[" + b",".join(tags.values()) + b"]"), strict=True))
+    except msgspec.ValidationError:
+        return {tagk: text_of(tagv) for tagk, tagv in tags.items()}
 
 
 def check_members(point: JsonPoint | None) -> tuple[bytes, Tags, int, bytes]:
@@ -406,7 +416,8 @@ class PutHandler:
         outcome = await self.store(slices, flags, echo, ingest, request)
         if len(outcome.refused) <= LARGE_FAILURES and (not outcome.refused or len(request.body) <= LARGE_BODY):
             return respond(outcome, flags, self.limits.shown_errors)
-        return await trio.to_thread.run_sync(_respond_and_free, outcome, slices, flags, self.limits.shown_errors)
+        respond_and_free = partial(_respond_and_free, outcome, slices, flags, self.limits.shown_errors)
+        return await trio.to_thread.run_sync(respond_and_free, limiter=_threads)
 
     async def store(
         self, slices: Sequence[BodySlice], flags: PutFlags, echo: Echo, ingest: Ingest, request: Request
@@ -421,10 +432,10 @@ class PutHandler:
         for one in slices:
             if request.peer.client.pace_debt_s:
                 await request.peer.throttle()
-            refused, reached = await self._ingest(one, ingest, echo, request)
+            refused, reached, points = await self._ingest(one, ingest, echo, request)
             position = max(position, reached)  # 0 for a slice without lines
             is_shown = len(failures) < self.limits.shown_errors
-            failures += await _failures(one, refused, flags, echo) if is_shown else [UNSHOWN] * len(refused)
+            failures += await _failures(one, refused, points, flags, echo) if is_shown else [UNSHOWN] * len(refused)
             numbers = [number for number in one.points if number not in refused] if refused else one.points
             accepted.append((one, numbers))
         on_disk = partial(self._intake.wait_synced, position, hurry=True)
@@ -443,14 +454,16 @@ class PutHandler:
 
     async def _ingest(
         self, one: BodySlice, ingest: Ingest, echo: Echo, request: Request
-    ) -> tuple[dict[int, BadLine], int]:
-        """Ingest the lines of a slice. Return the refused points, and the journal's position (0 without lines)."""
+    ) -> tuple[dict[int, BadLine], int, Sequence[EchoedPoint | None]]:
+        """Ingest the lines of a slice. Return the refused points, the journal's position (0 without lines), and all
+        points if some of them have no line."""
         refused = dict(one.refused)
         points = await _points_of(one, echo) if refused else ()
-        for place, (number, error) in enumerate(refused.items()):
-            if place % YIELD_POINTS == YIELD_POINTS - 1:
-                await trio.lowlevel.checkpoint()
-            self._intake.refuse(error, _text(request, points[number]), request.peer)
+        left = iter(one.refused.items())
+        while some := list(islice(left, YIELD_POINTS)):
+            lines = [RefusedLine(_text(request, points[number]), error) for number, error in some]
+            self._intake.refuse_points(lines, request.peer)
+            await trio.lowlevel.checkpoint()
         block, done, position = one.lines, 0, 0
         while block:
             taken = await ingest(block, request.peer)
@@ -458,7 +471,7 @@ class PutHandler:
             done += taken.accepted + len(taken.rejects)
             block, position = taken.rest, taken.position
             await trio.lowlevel.checkpoint()
-        return refused, position
+        return refused, position, points
 
     async def _flush(
         self, outcome: PutOutcome, flags: PutFlags, fail_all: Callable[[str], Sequence[PutFailure]]
@@ -496,14 +509,20 @@ def _text(request: Request, point: EchoedPoint | None) -> bytes:
 
 async def _points_of(one: BodySlice, echo: Echo) -> Sequence[EchoedPoint | None]:
     """Return the points of a slice; those of a long one are parsed in a thread."""
-    return echo(one) if len(one.text) <= SMALLEST_BYTES else await trio.to_thread.run_sync(echo, one)
+    return echo(one) if len(one.text) <= SMALLEST_BYTES else await trio.to_thread.run_sync(echo, one, limiter=_threads)
 
 
-async def _failures(one: BodySlice, refused: dict[int, BadLine], flags: PutFlags, echo: Echo) -> list[PutFailure]:
-    """The refused points of a slice, in order. Points are shown only with `details`."""
+async def _failures(
+    one: BodySlice,
+    refused: dict[int, BadLine],
+    points: Sequence[EchoedPoint | None],
+    flags: PutFlags,
+    echo: Echo,
+) -> list[PutFailure]:
+    """The refused points of a slice, in order, shown only with `details`. `points` are all of the slice, or none."""
     if not flags.details:
         return [UNSHOWN] * len(refused)
-    points = await _points_of(one, echo) if refused else ()
+    points = points or (await _points_of(one, echo) if refused else ())
     found = []
     for place, number in enumerate(sorted(refused)):
         if place % YIELD_POINTS == YIELD_POINTS - 1:

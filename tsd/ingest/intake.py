@@ -317,6 +317,13 @@ class Intake:
         if origin is not None:
             self._count(origin, 0, [RefusedLine(text, error)])
 
+    def refuse_points(self, refused: Sequence[RefusedLine], origin: Origin) -> None:
+        """Count points that have no line, with the texts that show them."""
+        self._ledger.received += len(refused)
+        for _, error in refused:
+            self._ledger.refuse(error.reason)
+        self._count(origin, 0, refused)
+
     def _count(self, origin: Origin, accepted: int, refused: Sequence[RefusedLine]) -> None:
         origin.count_lines(accepted, refused)
         if refused and origin.keeps_refused:
