@@ -6,6 +6,7 @@ control socket. `PartialInputBudget` bounds the memory of incomplete lines and r
 
 import errno
 import math
+import os
 import resource
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -343,18 +344,23 @@ class Listener:
     async def _serve_protocol(self, connection: _OpenConnection, stream: trio.SocketStream | Encrypted) -> None:
         """Detect the protocol by the first byte and serve it."""
         read_size, peer = MIN_READ_BYTES, connection.peer
+        was_emptied = False  # the last read returned all that the socket had
 
         async def receive() -> bytes:
-            nonlocal read_size
+            nonlocal read_size, was_emptied
             peer.idle_since = trio.current_time()
-            data = await stream.receive_some(read_size)
+            if was_emptied and isinstance(stream, trio.SocketStream):
+                data: bytes = await receive_when_readable(stream, read_size)
+            else:
+                data = bytes(await stream.receive_some(read_size))
             peer.idle_since = None
             peer.client.bytes += len(data)
-            if len(data) == read_size:
+            was_emptied = len(data) < read_size
+            if not was_emptied:
                 read_size = min(2 * read_size, MAX_READ_BYTES)
             elif len(data) < read_size // 4:
                 read_size = max(read_size // 2, MIN_READ_BYTES)
-            return bytes(data)
+            return data
 
         with self._login_timeout(connection):
             first = await receive()
@@ -402,6 +408,23 @@ class Listener:
             self._partial_input.disconnected,
             self._partial_input.used,
         )
+
+
+async def receive_when_readable(stream: trio.SocketStream, size: int) -> bytes:
+    """Wait for input and return up to `size` bytes, b"" at its end. Raise BrokenResourceError, ClosedResourceError.
+
+    `receive_some` does the same, but tries to read first. That is in vain after a read that emptied the socket's
+    buffer: it costs a system call and an exception.
+    """
+    if stream.socket.fileno() < 0:
+        raise trio.ClosedResourceError("the connection was closed")
+    await trio.lowlevel.wait_readable(stream.socket)
+    try:
+        return os.read(stream.socket.fileno(), size)
+    except BlockingIOError:  # the kernel dropped a damaged packet after it reported it
+        return bytes(await stream.receive_some(size))
+    except OSError as error:
+        raise trio.BrokenResourceError(f"read failed: {error.strerror}") from error
 
 
 async def _close_after_reading(stream: trio.SocketStream) -> None:

@@ -1,6 +1,8 @@
 """Accepting and ending connections."""
 
 import resource
+import socket
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -11,7 +13,7 @@ from trio.testing import MockClock
 
 from tests.running import Client, Running, running
 from tsd.server.clients import Clients
-from tsd.server.listener import RESERVED_DESCRIPTORS, Handler, Listener, ListenerLimits, Receive
+from tsd.server.listener import RESERVED_DESCRIPTORS, Handler, Listener, ListenerLimits, Receive, receive_when_readable
 from tsd.server.peer import Peer
 
 T = 1_500_000_000
@@ -261,3 +263,32 @@ async def test_points_count_if_errors_are_not_read(tmp_path: Path) -> None:
         assert stats["ledger.refused reason=illegal_arguments"] == 1000
         assert stats["ledger.received"] == 1 + 1000 + 1000
         assert stats["connectionmgr.exceptions type=reset"] == 1
+
+
+async def _connected() -> tuple[trio.SocketStream, trio.SocketStream]:
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        client = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
+        return client, await listener.accept()
+
+
+async def test_input_is_read_once_there_is_some() -> None:
+    client, server = await _connected()
+    async with client, server:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send_all, b"put a line")
+            assert await receive_when_readable(server, 4) == b"put "
+        assert await receive_when_readable(server, 100) == b"a line"
+        await client.send_eof()
+        assert await receive_when_readable(server, 100) == b""
+
+
+async def test_read_of_a_reset_connection_fails() -> None:
+    client, server = await _connected()
+    async with server:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await client.aclose()
+        with pytest.raises(trio.BrokenResourceError):
+            await receive_when_readable(server, 100)
+    with pytest.raises(trio.ClosedResourceError):
+        await receive_when_readable(server, 100)
