@@ -28,6 +28,7 @@ from tsd.store.timing import Latency
 log = LazyLogger(__name__)
 
 GROUP_BYTES = 4 << 20  # a group of this size is written before the interval ends
+GATHER_PASSES = 3  # of the event loop, before a group that is due is written
 RETRY_S = 1.0  # pause after an error of the disk
 
 
@@ -279,6 +280,9 @@ class Journal:
             await self._work.wait()
             if trio.current_time() < last + self._interval_s:
                 await self._wait_due(last, took)
+            else:  # connections read the rest of what has arrived: one group for all of it
+                for _ in range(GATHER_PASSES):
+                    await trio.lowlevel.checkpoint()
             last = trio.current_time()
             self._work, self._urgent = trio.Event(), trio.Event()
             if self._open is not None and self._blocks:
