@@ -25,4 +25,4 @@ def tune_collector(*_: object) -> None:
     """Run Python's cycle collector less often: it would scan large lists again and again, which never form cycles."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 100, 100)  # a young collection takes about 5 ms
+    gc.set_threshold(25_000, 400, 100)  # a young collection of 25,000 objects takes up to 5 ms
