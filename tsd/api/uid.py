@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
+import trio
+
 from tsd.api.messages import (
     DONE,
     UNCHANGED,
@@ -46,6 +48,7 @@ from tsd.tables.catalog import (
 KINDS = {"metric": Kind.METRIC, "metrics": Kind.METRIC, "tagk": Kind.TAGK, "tagv": Kind.TAGV}
 IN_URL = ("metric", "tagk", "tagv")
 MAX_NAMES = 10_000  # of one request
+YIELD_NAMES = 500  # between two checkpoints
 
 
 def routes(
@@ -122,7 +125,9 @@ async def assign_names(
     legal: dict[str, bytes] = {}
     assigned: dict[str, str] = {}
     errors: dict[str, str] = {}
-    for name in names:
+    for place, name in enumerate(names, 1):
+        if place % YIELD_NAMES == 0:
+            await trio.lowlevel.checkpoint()
         if error := name_error(word, name, extra):
             errors[name] = error
         else:
@@ -130,7 +135,9 @@ async def assign_names(
     existing = await uids.find(kind, legal.values())
     fresh = {name: raw for name, raw in legal.items() if isinstance(existing[raw], NoSuchName)}
     given = await uids.find_or_assign(kind, fresh.values())
-    for name, raw in legal.items():
+    for place, (name, raw) in enumerate(legal.items(), 1):
+        if place % YIELD_NAMES == 0:
+            await trio.lowlevel.checkpoint()
         uid = given[raw] if name in fresh else existing[raw]
         if isinstance(uid, TsdError):
             errors[name] = str(uid)
