@@ -6,7 +6,6 @@ from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import pytest
 import trio
@@ -14,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.simulation.daemon import Parts, SimulatedDaemon
 from tests.simulation.plan import Engine, Plan
-from tests.simulation.seed import determined
+from tests.simulation.seed import determined, threads_of
 from tests.simulation.simulation import Simulation, make_tables
 from tests.simulation.store import FaultyStore
 from tests.simulation.streams import stream_pair
@@ -127,7 +126,7 @@ def play(folder: Path, stream: bytes, pieces: Iterable[tuple[bytes, ...]]) -> tu
             daemon.stop.set()
         return unsplit
 
-    with determined(0), patch("trio.to_thread.run_sync", simulation.in_thread):
+    with determined(0), threads_of(simulation):
         return trio.run(run, clock=MockClock(autojump_threshold=0)), count
 
 

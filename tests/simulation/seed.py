@@ -60,6 +60,16 @@ class _Steps(trio.abc.Instrument):
 AS_IT_IS = Parts()
 
 
+@contextmanager
+def threads_of(simulation: Simulation) -> Iterator[None]:
+    """Let the simulation run what would run in threads."""
+    with (
+        patch("trio.to_thread.run_sync", simulation.in_thread),
+        patch("tsd.ingest.journal.journal.run_in_thread", simulation.in_thread),
+    ):
+        yield
+
+
 def simulate(seed: int, parts: Parts = AS_IT_IS, *, silent: bool = True) -> Outcome:
     """Run a seed. With `silent`, the daemon's log is dropped."""
     drawn = random_plan(random.Random(seed))
@@ -70,10 +80,7 @@ def simulate(seed: int, parts: Parts = AS_IT_IS, *, silent: bool = True) -> Outc
         with determined(seed), _logging(silent):
             simulation = Simulation(seed, drawn, folder, parts)
             steps = _Steps(simulation)
-            with (
-                patch("trio.to_thread.run_sync", simulation.in_thread),
-                patch("tsd.ingest.journal.journal.run_in_thread", simulation.in_thread),
-            ):
+            with threads_of(simulation):
                 trio.run(simulation.run, clock=MockClock(autojump_threshold=0), instruments=[steps])
             if simulation.violation:
                 raise Violation(simulation.violation)
