@@ -127,9 +127,33 @@ async def test_torture_other_faults_hbase(hbase: RunningHbase, tmp_path: Path) -
 
 
 async def test_torture_bigtable(bigtable: RunningBigtable, tmp_path: Path) -> None:
-    rounds = dict.fromkeys(("kill", *WAYS), 1)
+    rounds = dict.fromkeys(("kill", "errors", *WAYS), 1)
     report = await torture(tmp_path, rounds, on_bigtable(bigtable), daemons=len(rounds))
     assert all(report["all"]["faults"][way] >= 1 for way in rounds)
+
+
+@pytest.mark.slow
+async def test_torture_pauses_an_emulator(tmp_path: Path) -> None:
+    """One of its own: others use the emulator of the test run."""
+    work = tmp_path / "work"
+    work.mkdir()
+    alone = RunningBigtable(tmp_path / "emulator")
+    try:
+        report = await torture(work, {"pause": 1}, on_bigtable(alone), daemons=3)
+    finally:
+        alone.kill()
+    assert report["all"]["faults"]["pause"] >= 1
+
+
+async def test_torture_refuses_to_pause_a_server_elsewhere(tmp_path: Path) -> None:
+    with socket.socket() as closed:  # without a listener
+        closed.bind(("127.0.0.1", 0))
+        away = f"127.0.0.1:{closed.getsockname()[1]}"
+        settings = words_of({"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": away})
+        done = await command("torture", "--faults", "pause", "--data", tmp_path / "state", *settings)
+    assert done.returncode == 1
+    assert f"got the server {away}, wanted one whose process runs on this machine".encode() in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_torture_cassandra(cassandra: RunningCassandra, tmp_path: Path) -> None:

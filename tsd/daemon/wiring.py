@@ -324,6 +324,11 @@ def uses_hbase(config: Config) -> bool:
     return config.backend is Backend.HBASE
 
 
+def uses_bigtable(config: Config) -> bool:
+    """Return whether the store is Bigtable, or its emulator."""
+    return config.backend is Backend.BIGTABLE
+
+
 def store_name(config: Config) -> str:
     """Return a text that is the same for two configurations only if they use the same tables."""
     names = f" {config.data_table} {config.uid_table}"

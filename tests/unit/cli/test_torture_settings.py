@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tsd.cli.torture.options import ANYWHERE, ON_SERVERS, BadFaults, parse_faults
+from tsd.cli.torture.options import ANYWHERE, ON_BIGTABLE, ON_SERVERS, BadFaults, parse_faults
 from tsd.cli.torture.run import TorturePlan
 from tsd.cli.torture.settings import (
     EAGER_COMPACTION,
@@ -127,6 +127,10 @@ def test_rounds_are_divided_among_lanes() -> None:
 def test_faults_are_named_with_their_rounds() -> None:
     assert parse_faults("", 3, servers=False) == dict.fromkeys(ANYWHERE, 3)
     assert parse_faults("", 3, servers=True) == dict.fromkeys([*ANYWHERE, *ON_SERVERS], 3)
+    assert parse_faults("", 3, servers=True, bigtable=True) == dict.fromkeys([*ANYWHERE, *ON_SERVERS, *ON_BIGTABLE], 3)
+    assert parse_faults("pause=2", 3, servers=True) == {"pause": 2}
+    with pytest.raises(BadFaults, match=r"'errors'.*\boutage, pause"):
+        parse_faults("errors", 3, servers=True)
     with pytest.raises(BadFaults, match=r"'refuse'.*\bkill\b"):
         parse_faults("refuse", 3, servers=False)
     with pytest.raises(BadFaults, match="'kill=0'"):

@@ -7,7 +7,7 @@ import click
 
 from tsd.cli.options import perform
 from tsd.cli.settings import with_config
-from tsd.cli.torture.options import ANYWHERE, DEFAULTS, ON_SERVERS
+from tsd.cli.torture.options import ANYWHERE, DEFAULTS, ON_BIGTABLE, ON_SERVERS, PAUSE
 from tsd.config.loader import Loaded
 
 
@@ -35,7 +35,7 @@ class SecondsRange(click.ParamType):  # type: ignore[type-arg] # older ones take
     "--faults",
     default="",
     metavar="A,B=ROUNDS,…",
-    help=f"Faults ({', '.join([*ANYWHERE, *ON_SERVERS])}). Default: all.",
+    help=f"Faults ({', '.join([*ANYWHERE, *ON_SERVERS, *ON_BIGTABLE, PAUSE])}). Default: all but {PAUSE}.",
 )  # fmt: skip
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(1), help="Rounds of each fault.")
 @click.option("--seed", type=int, help="Seed of all random choices. Default: random.")

@@ -16,7 +16,8 @@ import trio
 
 from tsd.cli.output import Progress
 from tsd.cli.torture.environment import Setup
-from tsd.cli.torture.options import BadFaults, Options, parse_faults
+from tsd.cli.torture.options import PAUSE, BadFaults, Options, parse_faults
+from tsd.cli.torture.pausing import processes_of
 from tsd.cli.torture.report import TortureReport, table
 from tsd.cli.torture.run import Run, TorturePlan
 from tsd.cli.torture.settings import config_of, daemon_settings
@@ -30,6 +31,7 @@ from tsd.daemon.wiring import (
     served_store,
     server_addresses,
     server_setting,
+    uses_bigtable,
 )
 from tsd.errors import TsdError
 from tsd.tables.kairosdb.layout import make_tables
@@ -61,6 +63,9 @@ def torture(
         raise TsdError(f"got the engine {config.backend.value}: torture runs on {places}")
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
     wanted = _wanted(faults, rounds, config)
+    if PAUSE in wanted:
+        processes_of(server_addresses(config))
+        daemons = 1  # others would use the same servers
     plan = TorturePlan(wanted, seed, daemons, Options(outage_s=outage, full_load=warm_up), duration or math.inf)
     place = _folder(config, folder)
     shown = ", ".join(f"{name} {count}" for name, count in wanted.items())
@@ -88,7 +93,8 @@ def torture(
 def _wanted(faults: str, rounds: int, config: Config) -> dict[str, int]:
     """Return the number of rounds of each fault."""
     try:
-        return parse_faults(faults, rounds, servers=bool(server_setting(config)))
+        servers = bool(server_setting(config))
+        return parse_faults(faults, rounds, servers=servers, bigtable=uses_bigtable(config))
     except BadFaults as exc:
         raise click.UsageError(f"--faults: {exc}") from exc
 

@@ -8,21 +8,27 @@ import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
 from tsd.cli.torture.fork_server import set_ahead
 from tsd.cli.torture.process import DUMP_TIMEOUT_S, TIMEOUT_S, DaemonExited, DaemonProcess, running, serve_arguments
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
-from tsd.cli.torture.senders import UnexpectedAnswer
+from tsd.cli.torture.senders import HOST, UnexpectedAnswer
 from tsd.cli.torture.settings import WINDOW, WINDOWS_MS, config_of, daemon_settings, has_own_window
 from tsd.config.loader import Config
 from tsd.daemon.settings import control_path
 from tsd.daemon.wiring import server_addresses, server_setting
 from tsd.errors import StoreDown
+from tsd.lazy import LazyModule
 from tsd.store import Store
 from tsd.store.remote import ControlClient, RemoteStore
+
+if TYPE_CHECKING:
+    from tsd.cli.torture import relay as bigtable_relay
+else:  # grpcio need not be installed
+    bigtable_relay = LazyModule("tsd.cli.torture.relay")
 
 DISK_BYTES = 48 << 20
 CHUNK = bytes(1 << 16)
@@ -86,13 +92,22 @@ class Environment:
     """A state folder, a clock and proxies for one daemon at a time."""
 
     def __init__(
-        self, setup: Setup, folder: Path, disk: StateDisk, proxies: Sequence[FaultyProxy], *, eager: bool
+        self,
+        setup: Setup,
+        folder: Path,
+        disk: StateDisk,
+        proxies: Sequence[FaultyProxy],
+        relays: Sequence["bigtable_relay.Relay"] = (),
+        *,
+        eager: bool,
     ) -> None:
+        """`relays` are behind the proxies."""
         self.folder = folder
         self.disk = disk
         self.config = setup.config
         self._store = setup.store
         self._proxies = proxies
+        self._relays = relays
         self._clock = folder / "clock"
         self._clock_ahead_ms = 0
         set_ahead(self._clock, 0)
@@ -161,6 +176,15 @@ class Environment:
     def gateway_mode(self, mode: ProxyMode) -> None:
         for proxy in self._proxies:
             proxy.mode = mode
+
+    def fail_calls(self, share: float) -> None:
+        """Let the relays answer this share of calls with errors."""
+        for relay in self._relays:
+            relay.share = share
+
+    def failed_calls(self) -> int:
+        """Return how many calls the relays have answered with errors."""
+        return sum(relay.failed.total() for relay in self._relays)
 
     def jump(self, by_ms: int) -> None:
         """Set the daemon's wall clock forward or back."""
@@ -269,17 +293,24 @@ def _ledger_counts(stats: Mapping[str, int]) -> str:
 
 
 @asynccontextmanager
-async def open_environment(setup: Setup, folder: Path, *, small: bool, eager: bool) -> AsyncIterator[Environment]:
+async def open_environment(
+    setup: Setup, folder: Path, *, small: bool, eager: bool, relayed: bool = False
+) -> AsyncIterator[Environment]:
     """Create `folder` and yield its test environment.
 
-    `small`: on a disk that can be filled. `eager`: daemons compact rows as soon as possible.
+    `small`: on a disk that can be filled. `eager`: daemons compact rows as soon as possible. `relayed`: calls of
+    Bigtable can be answered with errors.
     """
     folder.mkdir()  # noqa: ASYNC240 - takes microseconds
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk(folder / "disk")) if small else StateDisk(folder, small=False)
-        proxies: list[FaultyProxy] = []
-        if server_setting(setup.config):
-            proxies = [stack.enter_context(FaultyProxy(*address)) for address in server_addresses(setup.config)]
-        environment = Environment(setup, folder, disk, proxies, eager=eager)
+        addresses = server_addresses(setup.config) if server_setting(setup.config) else []
+        relays: list[bigtable_relay.Relay] = []
+        if relayed:
+            upstreams = [f"{host}:{port}" for host, port in addresses]
+            relays = [stack.enter_context(bigtable_relay.relaying(one, folder.name)) for one in upstreams]
+            addresses = [(HOST, relay.port) for relay in relays]
+        proxies = [stack.enter_context(FaultyProxy(*address)) for address in addresses]
+        environment = Environment(setup, folder, disk, proxies, relays, eager=eager)
         async with environment.supervise():
             yield environment

@@ -12,11 +12,13 @@ from functools import partial
 import trio
 
 from tsd.cli.torture.environment import MIN_FILE_BYTES, POLL_S, Environment
-from tsd.cli.torture.options import Options
+from tsd.cli.torture.options import PAUSE, Options
+from tsd.cli.torture.pausing import paused
 from tsd.cli.torture.proxy import ProxyMode
 from tsd.cli.torture.report import TortureReport
 from tsd.cli.torture.senders import AGAIN_S, HOST, HttpSender, Lines, Sender, TruncatingSender, reset
 from tsd.cli.torture.settings import LONG_WINDOWS_MS, SHORT_WINDOWS_MS
+from tsd.daemon.wiring import server_addresses
 
 PAUSES_S = (0.01, 0.1, 1.0, 4.0)  # between single bytes
 JUNK_BYTES = 5000
@@ -82,6 +84,9 @@ LOAD_PER_S = 400.0  # lines per second and client during long faults
 LONG_OUTAGE_S = 60.0  # a longer outage has a proportionally longer warm-up
 MANY_SLOTS = 300  # series of one client at full load
 BAD_CLIENTS = 3  # bad clients of each kind
+FAILING = (0.05, 0.3, 0.8)  # shares of calls
+MOST_FAILED = 5  # calls, until those of a round that follow may succeed
+PAUSED_S = (0.1, 0.6, 1.5)  # the timeout of calls is half a second, see FAST in settings
 JUMPS_MS = (1, 999, 60_000, 3_600_000, 5 * 3_600_000, 30 * 86_400_000)
 MODES = {
     "refuse": ProxyMode.REFUSE, "hang": ProxyMode.STALL, "stall": ProxyMode.HANG, "late": ProxyMode.HOLD,
@@ -187,6 +192,38 @@ async def gateway(now: Round, *, mode: ProxyMode, name: str) -> None:
         await environment.wait_increase("writer.retries", now.chance.randint(1, 2))
         await now.wait_confirmed()
         environment.gateway_mode = ProxyMode.PASS
+        await now.wait_stored()
+
+
+async def errors(now: Round) -> None:
+    """Answer a share of calls with errors, executed or not, until the writer has retried, while clients send."""
+    environment = now.environment
+    await environment.ensure_ready(now.chance, SHORT_WINDOWS_MS)
+    async with now.load(per_s=LOAD_PER_S):
+        await now.wait_confirmed()
+        environment.fail_calls(now.chance.choice(FAILING))
+        before = environment.failed_calls()
+        while environment.failed_calls() < before + MOST_FAILED:  # noqa: ASYNC110 - of other threads
+            await trio.sleep(POLL_S)
+        await now.wait_confirmed()
+        environment.fail_calls(0)
+        await now.wait_stored()
+    now.report.faults["errors"] += environment.failed_calls() - before  # of all calls, not rounds
+
+
+async def pause(now: Round) -> None:
+    """Stop the servers' processes for a while that may exceed the timeout of calls, while clients send."""
+    environment = now.environment
+    await environment.ensure_ready(now.chance, SHORT_WINDOWS_MS)
+    async with now.load(per_s=LOAD_PER_S):
+        for _ in range(now.chance.randint(1, 3)):
+            await now.wait_confirmed()
+            with paused(server_addresses(environment.config)):
+                now.count_fault(PAUSE)
+                await trio.sleep(now.chance.choice(PAUSED_S))
+                with trio.move_on_after(now.chance.choice(PAUSED_S)):
+                    await now.wait_confirmed()  # into the journal
+            await now.wait_confirmed()
         await now.wait_stored()
 
 
@@ -340,5 +377,6 @@ async def _random_fault(now: Round) -> None:
 Fault = Callable[[Round], Awaitable[None]]
 FAULTS: dict[str, Fault] = {
     "kill": kill, "full": full, "clock": clock, "clients": clients, "storm": storm, "outage": outage,
+    "errors": errors, PAUSE: pause,
     **{name: partial(gateway, mode=mode, name=name) for name, mode in MODES.items()},
 }  # fmt: skip

@@ -6,6 +6,8 @@ from tsd.errors import TsdError
 
 ANYWHERE = ("kill", "full", "clock", "clients", "storm")  # faults on every engine
 ON_SERVERS = ("refuse", "hang", "stall", "late", "cut", "lost", "garble", "repeat", "outage")
+ON_BIGTABLE = ("errors",)
+PAUSE = "pause"  # of the servers' processes: others may use them, so only if it is named
 
 
 class Options(NamedTuple):
@@ -24,15 +26,16 @@ class BadFaults(TsdError):
     """Raised for faults that are unknown or not available on the engine."""
 
 
-def parse_faults(words: str, rounds: int, *, servers: bool) -> dict[str, int]:
+def parse_faults(words: str, rounds: int, *, servers: bool, bigtable: bool = False) -> dict[str, int]:
     """Parse fault names with commas between, each with or without `=ROUNDS`. Raises BadFaults.
 
-    An empty text means all faults, `rounds` each.
+    An empty text means all faults but `pause`, `rounds` each.
 
     >>> parse_faults("kill=200,full", 20, servers=False)
     {'kill': 200, 'full': 20}
     """
-    there = (*ANYWHERE, *ON_SERVERS) if servers else ANYWHERE
+    usual = (*ANYWHERE, *(ON_SERVERS if servers else ()), *(ON_BIGTABLE if bigtable else ()))
+    there = (*usual, PAUSE) if servers else usual
     found: dict[str, int] = {}
     for word in filter(None, (part.strip() for part in words.split(","))):
         name, equals, count = word.partition("=")
@@ -41,4 +44,4 @@ def parse_faults(words: str, rounds: int, *, servers: bool) -> dict[str, int]:
         if equals and not (count.isdecimal() and int(count)):
             raise BadFaults(f"got {word!r}, wanted {name}=ROUNDS")
         found[name] = int(count) if equals else rounds
-    return found or dict.fromkeys(there, rounds)
+    return found or dict.fromkeys(usual, rounds)

@@ -14,7 +14,7 @@ import trio
 
 from tsd.cli.torture.environment import Environment, Setup, open_environment
 from tsd.cli.torture.faults import FAULTS, Fault, Round, make_senders
-from tsd.cli.torture.options import DEFAULTS, Options
+from tsd.cli.torture.options import DEFAULTS, ON_BIGTABLE, Options
 from tsd.cli.torture.report import TortureReport
 from tsd.cli.torture.senders import Sender
 from tsd.cli.torture.verify import Comparison, QueryCheck, stored_rows, uid_errors
@@ -132,7 +132,9 @@ class Run:
         async with room:
             try:
                 small, eager = lane.fault == "full", lane.fault != "outage"
-                async with open_environment(self._setup, lane.folder, small=small, eager=eager) as environment:
+                async with open_environment(
+                    self._setup, lane.folder, small=small, eager=eager, relayed=lane.fault in ON_BIGTABLE
+                ) as environment:
                     await self._run_rounds(lane, environment)
             except* TsdError as errors:
                 for error in _flatten(errors):

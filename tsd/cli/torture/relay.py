@@ -1,4 +1,5 @@
-"""A server between daemon and emulator that answers some calls with errors: before, in the middle of, or after them."""
+"""A server between a daemon and Bigtable's emulator that answers some calls with errors: before, in the middle of, or
+after them."""
 
 import random
 from collections import Counter
@@ -7,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
+import grpc  # noqa: TID251 - a server, which the engine has no use for
 
-grpc = pytest.importorskip("grpc")
+HOST = "127.0.0.1"
 CODES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED)
 THREADS = 32
 
@@ -17,25 +18,30 @@ THREADS = 32
 class Relay:
     """Forwards calls to the emulator. `share` of them fail."""
 
-    def __init__(self, upstream: str, seed: int) -> None:
+    def __init__(self, upstream: str, seed: int | str) -> None:
         self.port = 0
         self.share = 0.0
-        self.failed: Counter[tuple[str, str]] = Counter()  # by code, and whether the call was forwarded
-        self._chance = random.Random(seed)
+        self.failed: Counter[tuple[str, str]] = Counter()  # by code, and whether the call was executed
+        self._chance = random.Random(seed)  # noqa: S311 - reproducible
         self.channel = grpc.insecure_channel(upstream)
 
     def forward(self, method: str, request: bytes, context: Any) -> Iterator[bytes]:
+        """Yield the answers to a call with a stream of them, or some and an error."""
         fails = self._chance.random() < self.share
         code, executed = self._chance.choice(CODES), self._chance.random() < 0.5
         if fails and not executed:
             self._fail(context, code, "not executed")
-        answers = list(self.channel.unary_stream(method)(request, timeout=context.time_remaining()))
+        try:
+            answers = list(self.channel.unary_stream(method)(request, timeout=context.time_remaining()))
+        except grpc.RpcError as exc:
+            context.abort(exc.code(), exc.details())
         if fails:
             yield from answers[: self._chance.randint(0, max(len(answers) - 1, 0))]
             self._fail(context, code, "executed")
         yield from answers
 
     def forward_one(self, method: str, request: bytes, context: Any) -> bytes:
+        """Return the answer to a call, or end it with an error."""
         fails = self._chance.random() < self.share
         code, executed = self._chance.choice(CODES), self._chance.random() < 0.5
         if fails and (not executed or code is grpc.StatusCode.RESOURCE_EXHAUSTED):
@@ -53,7 +59,7 @@ class Relay:
         context.abort(code, "scripted")
 
 
-class _Handlers(grpc.GenericRpcHandler):
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc] # without types
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
 
@@ -67,11 +73,11 @@ class _Handlers(grpc.GenericRpcHandler):
 
 
 @contextmanager
-def relaying(upstream: str, seed: int) -> Iterator[Relay]:
-    """Run a relay on a free port for the block."""
+def relaying(upstream: str, seed: int | str) -> Iterator[Relay]:
+    """Run a relay to `upstream`, HOST:PORT, on a free port for the block."""
     relay = Relay(upstream, seed)
     server = grpc.server(ThreadPoolExecutor(THREADS), handlers=[_Handlers(relay)])
-    relay.port = server.add_insecure_port("127.0.0.1:0")
+    relay.port = server.add_insecure_port(f"{HOST}:0")
     server.start()
     try:
         yield relay
