@@ -4,7 +4,7 @@ Long work is done in pages, in threads, or in slices of a few milliseconds. Ever
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -165,7 +165,7 @@ class QueryEngine:
         read_ms = self._now_ms()
         subs = []
         held = 0
-        joint, joint_size = await self._read_together(query, plans, share)
+        joint, joint_size = await self._read_together(query, dict(enumerate(plans)), share)
         for number, plan in enumerate(plans):
             sub, size = await self._sub_answer(query, plan, share, joint_size + held, joint.pop(number, None))
             subs.append(sub)
@@ -195,6 +195,53 @@ class QueryEngine:
         plan = await self._plan_hours(query)
         return await self._numbers(query, plan, share), await self._texts(query, plan, share)
 
+    async def series_together(self, query: Query, share: MemoryShare) -> dict[int, list[SeriesPoints]]:
+        """Return the series with numbers in the hours of a query, as stored, of those sub queries whose rows are read
+        together, by their numbers. Others are left out, those that are refused as well."""
+        plans = await self._joint_plans(query)
+        joint, _ = await self._read_together(query, plans, share)
+        found: dict[int, list[SeriesPoints]] = {}
+        for number, read in joint.items():
+            collected = read.collected
+            self._report(collected.read.warnings)
+            found[number] = await self._series_points(plans[number], collected)
+        return found
+
+    async def tags_together(self, query: Query, share: MemoryShare) -> dict[int, list[Mapping[str, str]]]:
+        """Return the tags of the series with rows in the hours of a query, of those sub queries whose rows are read
+        together, by their numbers. Others are left out, those that are refused as well."""
+        plans = await self._joint_plans(query)
+        sets = {number: plan.selection.series for number, plan in plans.items()}
+
+        def take_of(series: SeriesSet) -> Callable[[EncodedPage[PointPage]], Awaitable[None]]:
+            async def take(page: EncodedPage[PointPage]) -> None:
+                await series.match(page.series())
+                share.resize(sum(len(one.pairs) for one in sets.values()) * SERIES_BYTES)
+
+            return take
+
+        found: dict[int, list[Mapping[str, str]]] = {}
+        for source, numbers in joint_groups(plans):
+            takes = [(plans[number].selection, take_of(sets[number])) for number in numbers]
+            await source.read(_hours(query), takes)
+            found |= {number: await self._names(sets[number]) for number in numbers}
+        return found
+
+    async def _joint_plans(self, query: Query) -> dict[int, Plan]:
+        """Plan those sub queries for whole hours that may share rows, by their numbers; none that is refused."""
+        found: dict[int, Plan] = {}
+        if not self._reader.selects_together or len(query.queries) < 2:
+            return found
+
+        async def plan(number: int) -> None:
+            with suppress(BadQuery):  # it is raised where the sub query is asked for alone
+                found[number] = (await self._plan(query, query.queries[number]))._replace(scan=_hours(query))
+
+        await run_bounded(range(len(query.queries)), plan, limit=CONCURRENT_SELECTS)
+        flushed: set[bytes] = set()
+        together = sorted(number for group in joint_groups(found) for number in group.numbers)
+        return {number: await self._with_open_points(query, found[number], flushed) for number in together}
+
     async def _plan_hours(self, query: Query) -> Plan:
         """Plan the only sub query for whole hours."""
         plan = (await self._plan(query, query.queries[0]))._replace(scan=_hours(query))
@@ -203,6 +250,10 @@ class QueryEngine:
     async def _numbers(self, query: Query, plan: Plan, share: MemoryShare) -> list[SeriesPoints]:
         collected = await self._collect(query, plan, self._budget(query, plan.selection.metric, share.resize))
         self._report(collected.read.warnings)
+        return await self._series_points(plan, collected)
+
+    async def _series_points(self, plan: Plan, collected: Collected) -> list[SeriesPoints]:
+        """Return the series that have points."""
         tags = await self._names(plan.selection.series)
         return [
             SeriesPoints(tags[number], points)
@@ -251,7 +302,7 @@ class QueryEngine:
         return [{tagks[tagk]: tagvs[tagv] for tagk, tagv in tags.items()} for tags in each]
 
     async def _read_together(
-        self, query: Query, plans: Sequence[Plan], share: MemoryShare
+        self, query: Query, plans: Mapping[int, Plan], share: MemoryShare
     ) -> tuple[dict[int, JointRead], int]:
         """Return what was read of plans that share rows, and its size."""
         found: dict[int, JointRead] = {}
@@ -264,8 +315,8 @@ class QueryEngine:
             def budget_of(plan: Plan, set_one: Callable[[int], None]) -> QueryBudget:
                 return self._budget(query, plan.selection.metric, set_one)
 
-            some = {number: plans[number] for number in group}
-            found |= await read_together(query, some, budget_of, set_memory, self._finish)
+            some = {number: plans[number] for number in group.numbers}
+            found |= await read_together(query, group.source, some, budget_of, set_memory, self._finish)
         return found, share.held
 
     async def _plans(self, query: Query) -> list[Plan]:
@@ -432,6 +483,20 @@ class QueryJob:
         share = self._engine.memory.share()
         self._answers.append(share)
         return await self._engine.tags(query, share)
+
+    async def series_together(self, query: Query) -> dict[int, list[SeriesPoints]]:
+        """Return the series of sub queries whose rows are read together, held until the job ends, see `QueryEngine`.
+        Raises BadQuery, StoreError."""
+        share = self._engine.memory.share()
+        self._answers.append(share)
+        return await self._engine.series_together(query, share)
+
+    async def tags_together(self, query: Query) -> dict[int, list[Mapping[str, str]]]:
+        """Return the tags of series of sub queries whose rows are read together, see `QueryEngine`. Raises BadQuery,
+        StoreError."""
+        share = self._engine.memory.share()
+        self._answers.append(share)
+        return await self._engine.tags_together(query, share)
 
     async def series(self, query: Query, approve: Approve = lambda _: None) -> list[SeriesPoints]:
         """Return the series with points in the hours of a query of one metric, held until the job ends. If the query

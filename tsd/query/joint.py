@@ -3,7 +3,7 @@
 All of them keep their points until the last row is read, and count against the memory of the query together.
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import NamedTuple
 
 import trio
@@ -13,9 +13,16 @@ from tsd.query.limits import QueryBudget
 from tsd.query.model import Query
 from tsd.query.plan import Plan
 from tsd.query.result import is_histogram
-from tsd.tables.reading import ScanRange
+from tsd.tables.reading import JointSource, ScanRange
 
 Finish = Callable[[PointCollector], Awaitable[Collected]]
+
+
+class JointGroup(NamedTuple):
+    """Plans whose rows are read together."""
+
+    source: JointSource
+    numbers: list[int]
 
 
 class JointRead(NamedTuple):
@@ -25,25 +32,26 @@ class JointRead(NamedTuple):
     spent_s: float  # its share of the time
 
 
-def joint_groups(plans: Sequence[Plan]) -> list[list[int]]:
+def joint_groups(plans: Mapping[int, Plan]) -> list[JointGroup]:
     """Return the plans whose rows are read together, by their numbers: two or more in each group."""
-    groups: dict[tuple[Hashable, ScanRange], list[int]] = {}
-    for number, plan in enumerate(plans):
+    groups: dict[tuple[Hashable, ScanRange], JointGroup] = {}
+    for number, plan in plans.items():
         source = plan.selection.joint
         if source is not None and not plan.open_hours and not is_histogram(plan.sub):
-            groups.setdefault((source.key(), plan.scan), []).append(number)
-    return [group for group in groups.values() if len(group) > 1]
+            groups.setdefault((source.key(), plan.scan), JointGroup(source, [])).numbers.append(number)
+    return [group for group in groups.values() if len(group.numbers) > 1]
 
 
 async def read_together(
     query: Query,
+    source: JointSource,
     plans: Mapping[int, Plan],
     budget_of: Callable[[Plan, Callable[[int], None]], QueryBudget],
     set_memory: Callable[[int], None],
     finish: Finish,
 ) -> dict[int, JointRead]:
-    """Return what was read of the plans of one group. `set_memory` is called with the bytes that all of them keep.
-    Raises BadQuery where a limit is exceeded, StoreError."""
+    """Return what was read of the plans of one group from its source. `set_memory` is called with the bytes that all of
+    them keep. Raises BadQuery where a limit is exceeded, StoreError."""
     started = trio.current_time()
     held = dict.fromkeys(plans, 0)
     total = 0
@@ -58,10 +66,8 @@ async def read_together(
         return budget_of(plans[number], set_one)
 
     collectors = {number: PointCollector(query, plan, budget(number)) for number, plan in plans.items()}
-    first = next(iter(plans.values()))
-    assert first.selection.joint is not None
-    takes = [(plan.selection, collectors[number].take) for number, plan in plans.items()]
-    await first.selection.joint.read(first.scan, takes)
+    [span] = {plan.scan for plan in plans.values()}
+    await source.read(span, [(plan.selection, collectors[number].take) for number, plan in plans.items()])
     found: dict[int, Collected] = {}
     for number in plans:
         collector = collectors.pop(number)

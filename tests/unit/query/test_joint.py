@@ -1,5 +1,8 @@
 """Sub queries of one query that read the rows of events together: the answers are those of single queries."""
 
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +12,11 @@ from tests.unit.tables.test_tall import Lookup
 from tsd.codec.points import Columns
 from tsd.codec.tall.rules import parse_rules
 from tsd.errors import BadQuery
-from tsd.query.engine import EngineSettings, QueryEngine
+from tsd.query.engine import EngineSettings, QueryEngine, QueryJob
+from tsd.query.kairosdb.answer import MetricAnswer, write_answer
+from tsd.query.kairosdb.model import KairosQuery
+from tsd.query.kairosdb.reading import answer_metrics, answer_tags
+from tsd.query.kairosdb.request import read_request
 from tsd.query.limits import Bounds, Limits
 from tsd.query.parse.uri import read_uri
 from tsd.query.result import Answer
@@ -20,7 +27,12 @@ from tsd.tables.writing import SeriesText
 RULES = parse_rules("SENSOR {meter:010=ID}#{day} meter.kwh; METRIC {host}#{ts} *")
 START_S = 1_356_998_400
 METRICS, HOSTS, TIMES = 30, 3, 50
+Reads = Callable[[KairosQuery, QueryJob], Awaitable[list[MetricAnswer]]]
 ALL = "&".join(f"m=sum:m{number:02d}{{host=h1}}" for number in range(METRICS))
+
+
+async def points_of(wanted: KairosQuery, job: QueryJob) -> list[MetricAnswer]:
+    return await answer_metrics(wanted, job, START_S * 1000 + 10**9)
 
 
 class Engine:
@@ -58,6 +70,12 @@ class Engine:
         params = {"start": [str(START_S)], "end": [str(end_s)], "m": [one[2:] for one in words.split("&")]}
         return await self.engine.run(read_uri(params, 0))
 
+    async def kairosdb(self, metrics: Sequence[Mapping[str, object]], read: Reads) -> list[MetricAnswer]:
+        """Return the answer to a request of KairosDB."""
+        times = {"start_absolute": START_S * 1000, "end_absolute": (START_S + 3599) * 1000}
+        request = read_request(json.dumps({**times, "metrics": metrics}), 0)
+        return await self.engine.work(partial(read, request))
+
     async def shown(self, words: str) -> list[Any]:
         """Return the groups of each sub answer: tags, times and values."""
         answer = await self.ask(words)
@@ -89,6 +107,26 @@ async def test_answers_are_those_of_single_queries_and_each_row_is_read_once() -
     pages = env.store.statistics()["page"] - before
     assert pages <= METRICS + 5  # one of the index for each metric, and the rows once
     assert len({len(sub.groups[0].points.times) for sub in (await env.ask(ALL)).subs}) == 1
+
+
+async def test_kairosdb_requests_read_each_row_once() -> None:
+    env = Engine()
+    await env.fill()
+    names = [f"m{number:02d}" for number in range(METRICS)]
+    metrics: list[dict[str, object]] = [
+        *({"name": name, "tags": {"host": ["h1"]}} for name in names),
+        {"name": "m03", "aggregators": [{"name": "sum", "sampling": {"value": 1, "unit": "minutes"}}]},
+        {"name": "none"},
+        {"name": "m04", "tags": {"host": ["absent"]}},
+    ]
+    for read, points in ((points_of, METRICS * TIMES + HOSTS * TIMES), (answer_tags, 0)):
+        single = [answer for one in metrics for answer in await env.kairosdb([one], read)]
+        before = env.store.statistics()["page"]
+        found = await env.kairosdb(metrics, read)
+        pages = env.store.statistics()["page"] - before
+        assert [b"".join(write_answer([one])) for one in found] == [b"".join(write_answer([one])) for one in single]
+        assert sum(answer.sample_size or 0 for answer in found) == points
+        assert pages <= len(metrics) + 20  # those of the index for each metric, and the rows once
 
 
 async def test_limits_and_unknown_names_are_those_of_each_sub_query() -> None:

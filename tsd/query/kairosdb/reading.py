@@ -5,8 +5,9 @@ for these queries too.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import trio
@@ -25,6 +26,7 @@ from tsd.tables.filters import LITERAL_OR, REGEXP, Filter, make_filter
 from tsd.tables.quirks import CORRECTED
 from tsd.tables.reading import PointDeleter
 
+T = TypeVar("T")
 IN_THREAD = 1 << 62  # few points may need many steps
 SMALL = 100  # metrics and values of tags: each takes some 10 us
 LAST_MS = LAST_BASE_MS - 3_600_000  # the last hour whose end is a time of the tables
@@ -77,14 +79,33 @@ def filter_of(name: str, values: Sequence[str]) -> Filter:
 async def answer_metrics(wanted: KairosQuery, job: QueryJob, now_ms: int) -> list[MetricAnswer]:
     """Return the answer to each metric. Raises BadQuery, StoreError."""
     answers = []
-    for metric in wanted.metrics:
-        series = await _series(metric, job)
+    together = await _together(wanted.metrics, job.series_together)
+    for at, metric in enumerate(wanted.metrics):
+        if at in together:
+            series = await job.in_thread(IN_THREAD, partial(_cut, together.pop(at), (), metric))
+        else:
+            series = await _series(metric, job)
         points = sum(len(one.column) for one in series)
         job.add_memory(points * POINT_BYTES)
         end_ms = max(metric.start_ms, min(metric.end_ms, now_ms))
         frame = Frame(metric.start_ms, end_ms, wanted.zone, job.add_memory, job.check)
         answers.append(await job.in_thread(IN_THREAD, partial(evaluate, series, metric, frame)))
     return answers
+
+
+async def _together(metrics: Sequence[MetricQuery], read: Callable[[Query], Awaitable[dict[int, T]]]) -> dict[int, T]:
+    """Return what `read` returns of those metrics whose rows are read together, by their numbers. Raise StoreError,
+    BadQuery where a limit is exceeded."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for at, metric in enumerate(metrics):
+        if metric.end_ms >= 0:
+            groups.setdefault((metric.start_ms, metric.end_ms), []).append(at)
+    found: dict[int, T] = {}
+    for numbers in groups.values():
+        if len(numbers) > 1:
+            query = await built_query([metrics[at] for at in numbers])
+            found |= {numbers[own]: one for own, one in (await read(query)).items()}
+    return found
 
 
 async def _series(metric: MetricQuery, job: QueryJob) -> list[TaggedColumn]:
@@ -114,15 +135,23 @@ def _cut(found: Sequence[SeriesPoints], texts: Sequence[SeriesTexts], metric: Me
 async def answer_tags(wanted: KairosQuery, job: QueryJob) -> list[MetricAnswer]:
     """Return the tags of each metric's series with rows in the hours of the query. Raises BadQuery, StoreError."""
     answers = []
-    for metric in wanted.metrics:
+    together = await _together(wanted.metrics, job.tags_together)
+    for at, metric in enumerate(wanted.metrics):
+        if at in together:
+            answers.append(_tags_of(metric, together.pop(at)))
+            continue
         try:
             each = [] if metric.end_ms < 0 else await job.tags(await built_query([metric]))
         except BadQuery as error:
             if not error.message.startswith(_UNKNOWN):
                 raise
             each = []
-        answers.append(MetricAnswer(None, [Result(metric.name, None, all_tags(each), EMPTY)]))
+        answers.append(_tags_of(metric, each))
     return answers
+
+
+def _tags_of(metric: MetricQuery, each: Sequence[Mapping[str, str]]) -> MetricAnswer:
+    return MetricAnswer(None, [Result(metric.name, None, all_tags(each), EMPTY)])
 
 
 async def delete_points(wanted: Sequence[MetricQuery], deleter: PointDeleter | None, job: QueryJob) -> None:
