@@ -61,6 +61,12 @@ def test_points_are_put_queried_and_kept(tsd: Tsd) -> None:
         assert query(served, "m=sum:1h-count:a.b") == {"": {str(T): 2, str(T + 7200): 1}}
         assert query(served, "m=none:a.b{host=a}") == {"a": wanted["a"]}
         assert kairos_values(served, "a.b") == [[T * 1000, 1], [T * 1000 + 1000, 2.5], [T * 1000 + 7_200_000, -3]]
+    aging = tsd.but({"tsd.retention.rules": "*=7d"})
+    preview = json.loads(aging.run("retention", "--dry-run", "--json").out)["rules"]
+    assert preview == json.loads(aging.run("retention", "--trust-clock", "--json").out)["rules"]
+    assert (preview["*=7d"]["rows"], preview["*=7d"]["points"]) == (2, 3)
+    with aging.serve() as served:
+        assert query(served, "m=sum:a.b{host=*}") == {}
 
 
 def test_acknowledged_points_survive_kills(tsd: Tsd) -> None:
@@ -82,7 +88,7 @@ def test_a_long_key_is_refused_with_its_size(tsd: Tsd) -> None:
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"tsd.retention.rules": "*=7d"}, "tsd.retention.rules"),
+        ({"tsd.retention.series": "7d"}, "tsd.retention.series"),
         ({"tsd.rollups.enable": "true", "tsd.rollups.config": "{}"}, "tsd.rollups.enable"),
         ({"tsd.heroic.series_table": "metrics"}, "tsd.heroic.series_table"),
     ],

@@ -91,6 +91,14 @@ def test_points_are_put_queried_kept_and_deleted(tsd: Tsd) -> None:
     done = tsd.run("export", "--day", "20130101", "--keep", "1", "--json")
     again = json.loads(done.out)
     assert (again["cells"], again["changed"], again["dropped"]) == (97, 0, [found["table"]]), done
+    aging = tsd.but({"tsd.retention.rules": "meter.*=forever; *=7d"})
+    preview = json.loads(aging.run("retention", "--dry-run", "--json").out)["rules"]
+    assert preview == json.loads(aging.run("retention", "--trust-clock", "--json").out)["rules"]
+    assert (preview["*=7d"]["rows"], preview["*=7d"]["points"]) == (2, 2)
+    with aging.serve() as served:
+        assert query(served, "m=sum:meter.kwh{meter=42}") == {"42": day}
+        assert query(served, "m=sum:a.b{host=*}") == {}
+        assert "nothing has expired" in aging.run("retention", "--trust-clock").out
 
 
 def test_scan_index_and_copy(tmp_path: Path) -> None:
@@ -141,7 +149,7 @@ def test_acknowledged_points_survive_kills(tmp_path: Path) -> None:
         ({"tsd.tall.tables": "METRIC {ts}#{host} *"}, "tsd.tall.tables: METRIC: got '{ts}#{host}', wanted {ts}"),
         ({"tsd.tall.tables": "METRIC {host}{dc}#{ts} *"}, "wanted a width or a text after {host}"),
         ({"tsd.tall.series_table": "METRIC"}, "tsd.tall.series_table: got 'METRIC', wanted another name"),
-        ({"tsd.retention.rules": "*=7d"}, "tsd.retention.rules: has no effect on tall tables"),
+        ({"tsd.retention.rollups": "*=7d"}, "tsd.retention.rollups: has no effect on tall tables, wanted"),
         ({"tsd.storage.backend": "cassandra", "tsd.tall.tables": "M {host}#{ts} *"}, "wanted a width of each tag"),
     ],
 )

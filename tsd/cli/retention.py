@@ -7,15 +7,15 @@ from typing import Any
 import click
 import trio
 
-from tsd.cli.context import access, flush_pending
+from tsd.cli.context import Access, access, flush_pending
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded
-from tsd.daemon.layouts import clock_guard, entity_retention
+from tsd.daemon.layouts import clock_guard, expiring_tables
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import configured_rollups
 from tsd.errors import TsdError
 from tsd.tables.opentsdb.layout import make_retention, retention_policy
-from tsd.tables.opentsdb.retention import Amount
+from tsd.tables.opentsdb.retention import Amount, Retention
 from tsd.tables.opentsdb.retention_task import RetentionTask
 
 MIB = 1 << 20
@@ -43,32 +43,40 @@ def retention(loaded: Loaded, dry_run: bool, exact: bool, trust_clock: bool, as_
 async def _estimate(config: Config, exact: bool) -> dict[str, Amount]:
     """Return what each rule would delete."""
     found: dict[str, Amount] = {}
-    async with access(config, must_exist=True) as opened:
+    async with access(config, must_exist=True, any_layout=True) as opened:
         await flush_pending(opened, delete=False)
-        kept = make_retention(config, opened.store, opened.uids, configured_rollups(config))
+        kept = _opentsdb_retention(config, opened)
         now_s = now_ms() // 1000
-        async for expired in kept.expired(now_s):
-            amount = await kept.estimate(expired, exact=exact)
-            found[expired.rule] = found.get(expired.rule, Amount()).plus(amount)
-        entities = entity_retention(config, opened.store, now_ms)
-        if entities is not None:
-            async for rule, amount in entities.count(now_s):
+        if kept is not None:
+            async for expired in kept.expired(now_s):
+                amount = await kept.estimate(expired, exact=exact)
+                found[expired.rule] = found.get(expired.rule, Amount()).plus(amount)
+        for tables in expiring_tables(config, opened.store, now_ms):
+            async for rule, amount in tables.count(now_s):
                 found[rule] = found.get(rule, Amount()).plus(amount)
     return found
 
 
 async def _delete(config: Config, trust_clock: bool) -> Mapping[str, Any]:
     """Delete what has expired, through the daemon if one runs."""
-    async with access(config, must_exist=True) as opened:
+    async with access(config, must_exist=True, any_layout=True) as opened:
         if opened.daemon is not None:
             answer: Mapping[str, Any] = await opened.daemon.call("retention", trust_clock=trust_clock)
             return answer
-        kept = make_retention(config, opened.store, opened.uids, configured_rollups(config))
-        entities = entity_retention(config, opened.store, now_ms)
-        task = RetentionTask(kept, clock_guard(config), now_ms, lambda: False, entities)
+        kept = _opentsdb_retention(config, opened)
+        further = expiring_tables(config, opened.store, now_ms)
+        task = RetentionTask(kept, clock_guard(config), now_ms, lambda: False, further)
         result = await task.round(trust_clock)
-        await kept.reclaim()
+        if kept is not None:
+            await kept.reclaim()
         return result
+
+
+def _opentsdb_retention(config: Config, opened: Access) -> Retention | None:
+    """Return the retention of OpenTSDB's tables, None with another layout."""
+    if not config.has_opentsdb_tables:
+        return None
+    return make_retention(config, opened.store, opened.uids, configured_rollups(config))
 
 
 def _print(amounts: Mapping[str, Amount], verb: str, *, as_json: bool, about: Mapping[str, object]) -> None:

@@ -367,9 +367,9 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
         ):
             if given:
                 yield {"tsd.storage.layout"}, f"{key}: {name} (tsd.storage.layout) have no place for them"
-        instead = "wanted a ttl in each point" if config.has_kairosdb_tables else "wanted a TTL of the table"
+        instead = "wanted a ttl in each point" if config.has_kairosdb_tables else "wanted tsd.retention.rules"
         for key, given in (
-            ("tsd.retention.rules", config.retention_rules.strip()),
+            ("tsd.retention.rules", config.has_kairosdb_tables and config.retention_rules.strip()),
             ("tsd.retention.rollups", config.retention_rollups.strip()),
             ("tsd.retention.annotations", config.retention_annotations.strip()),
             ("tsd.retention.series", config.retention_series.strip()),

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from fnmatch import translate
 from typing import NamedTuple
 
+from tsd.codec.putline import HOUR_S
+
 UNITS_S = {"h": 3600, "d": 86_400, "w": 7 * 86_400, "n": 30 * 86_400, "y": 365 * 86_400}
 FOREVER = "forever"
 _AGE = re.compile(r"([0-9]{1,6})([hdwny])")
@@ -42,6 +44,16 @@ class RetentionRules(NamedTuple):
     def expires(self) -> bool:
         """Return whether any rule lets points expire."""
         return any(rule.keep_s is not None for rule in self.rules)
+
+
+def expired_until_ms(keep_s: int, now_s: int) -> int:
+    """Return the end of the last hour whose points have expired at `now_s`, 0 if none has.
+
+    >>> expired_until_ms(7200, 10_900)
+    3600000
+    """
+    cutoff_s = max(now_s - keep_s, 0)
+    return (cutoff_s - cutoff_s % HOUR_S) * 1000
 
 
 def parse_age(text: str) -> int | None:

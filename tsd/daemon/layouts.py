@@ -16,6 +16,7 @@ from tsd.config.loader import (
     name_rules,
     state_folder,
 )
+from tsd.config.retention import parse_rules
 from tsd.daemon.settings import Clock
 from tsd.daemon.wiring import (
     auto_create,
@@ -31,14 +32,13 @@ from tsd.store import Store
 from tsd.tables import Tables
 from tsd.tables.clock_guard import ClockGuard
 from tsd.tables.entity import layout as entity
-from tsd.tables.entity.retention import EntityRetention
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.opentsdb.compaction.scheduler import CompactionRate, CompactionScheduler, log_corrupt_row
 from tsd.tables.opentsdb.resolver import UidResolver
-from tsd.tables.opentsdb.retention_task import RetentionTask
+from tsd.tables.opentsdb.retention_task import ExpiringTables, RetentionTask
 from tsd.tables.opentsdb.rollup_builder import BuildRules, RollupBuilder
 from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, RollupProgress
 from tsd.tables.opentsdb.rollup_sums import intervals_to_build
@@ -108,7 +108,7 @@ def build_kairosdb_tables(config: Config, store: Store, now_ms: Clock, _: TableC
     return kairosdb.build(store, settings, now_ms)
 
 
-def build_heroic_tables(config: Config, store: Store, now_ms: Clock, _: TableCallbacks) -> Tables:
+def build_heroic_tables(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> Tables:
     """Build Heroic's table layout."""
     settings = heroic.HeroicTableSettings(
         config.heroic_table,
@@ -116,13 +116,13 @@ def build_heroic_tables(config: Config, store: Store, now_ms: Clock, _: TableCal
         config.resource_tags,
         config.creates_metrics,
     )
-    return heroic.build(store, settings, now_ms)
+    return heroic.build(store, settings, now_ms, layout_retention(config, store, now_ms, callbacks))
 
 
-def build_tall_tables(config: Config, store: Store, now_ms: Clock, _: TableCallbacks) -> Tables:
+def build_tall_tables(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> Tables:
     """Build the layout of rows of events or days."""
     settings = tall.TallTableSettings(config.tall_tables(), config.tall_series, config.creates_metrics)
-    return tall.build(store, settings, now_ms)
+    return tall.build(store, settings, now_ms, layout_retention(config, store, now_ms, callbacks))
 
 
 def build_configured_tables(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> Tables:
@@ -198,12 +198,28 @@ def daemon_retention(
     retention = opentsdb.make_retention(config, store, uids, rollups)
     if not retention.policy.expires:
         return None
-    return RetentionTask(retention, clock_guard(config), now_ms, is_busy, entity_retention(config, store, now_ms))
+    return RetentionTask(retention, clock_guard(config), now_ms, is_busy, expiring_tables(config, store, now_ms))
 
 
-def entity_retention(config: Config, store: Store, now_ms: Clock) -> EntityRetention | None:
-    """Return what deletes expired points from the tables of entities, None if these are not kept. Raises BadConfig."""
-    return entity.make_retention(config, versioned_cells(config, store), now_ms) if config.entity else None
+def layout_retention(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> RetentionTask | None:
+    """Return the task that deletes expired points from other tables than OpenTSDB's, None if nothing expires."""
+    if not parse_rules(config.retention_rules).expires:
+        return None
+    further = expiring_tables(config, store, now_ms)
+    return RetentionTask(None, clock_guard(config), now_ms, callbacks.writer_is_busy, further)
+
+
+def expiring_tables(config: Config, store: Store, now_ms: Clock) -> list[ExpiringTables]:
+    """Return the tables, other than OpenTSDB's, from which points expire by tsd.retention.rules. Raises BadConfig."""
+    rules = parse_rules(config.retention_rules)
+    found: list[ExpiringTables] = []
+    if config.has_tall_tables:
+        found.append(tall.make_retention(store, config.tall_tables(), config.tall_series, rules))
+    if config.has_heroic_tables:
+        found.append(heroic.make_retention(store, config.heroic_table, config.heroic_series, rules))
+    if config.entity:
+        found.append(entity.make_retention(config, versioned_cells(config, store), now_ms))
+    return found
 
 
 def rollup_builder(

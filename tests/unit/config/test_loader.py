@@ -135,10 +135,16 @@ async def test_missing_credentials_stop_a_daemon_only(tmp_path: Path, monkeypatc
     assert [problem.split(":")[0] for problem in error.problems] == ["tsd.auth.file"]
 
 
-@pytest.mark.parametrize("layout", ["kairosdb", "heroic"])
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("rules", "*=7d"), ("rollups", "*@1h=30d"), ("annotations", "7d"), ("series", "7d")],
+    ("layout", "key", "value"),
+    [
+        ("kairosdb", "rules", "*=7d"),
+        *(
+            (layout, key, value)
+            for layout in ("kairosdb", "heroic", "tall")
+            for key, value in (("rollups", "*@1h=30d"), ("annotations", "7d"), ("series", "7d"))
+        ),
+    ],
 )
 def test_retention_without_effect_is_refused(layout: str, key: str, value: str) -> None:
     given = {"tsd.storage.backend": "cassandra", "tsd.storage.layout": layout, f"tsd.retention.{key}": value}

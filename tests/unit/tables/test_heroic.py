@@ -12,6 +12,7 @@ from tests.unit.codec.heroic_vectors import READS, TABLE, double_of
 from tsd.codec.names import Kind
 from tsd.codec.points import Columns, Int32, Int64
 from tsd.codec.text import FLOAT
+from tsd.config.retention import parse_rules
 from tsd.errors import BadQuery, NoTable
 from tsd.store import Store
 from tsd.store.memory import MemoryStore
@@ -19,7 +20,7 @@ from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables import Tables
 from tsd.tables.catalog import SeriesSelector
 from tsd.tables.filters import make_filter
-from tsd.tables.heroic.layout import HeroicTableSettings, build, heroic_tables
+from tsd.tables.heroic.layout import HeroicTableSettings, build, heroic_tables, make_retention
 from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, SeriesRequest
 from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
 
@@ -251,6 +252,23 @@ async def test_deletes_leave_other_points(heroic: Heroic) -> None:
     assert await heroic.tables.catalog.suggest(Kind.METRIC, "", 10) == ["system"]
     await heroic.put((EDGE, PERIOD, 9.0))
     assert await heroic.read(SeriesRequest("edge"), 0, 3 * PERIOD) == {(("host", "a"),): {PERIOD: 9.0}}
+
+
+async def test_expired_points_go_by_their_rules(heroic: Heroic) -> None:
+    await heroic.put_recorded()
+    await heroic.put((ODD, PERIOD - 2, 1.0), (ODD, NOW_MS, 2.0))
+    now_s = NOW_MS // 1000
+    rules = parse_rules("edge=forever; system=4000d; *=400d")
+    retention = make_retention(heroic.store, "metrics", "listed", rules)
+    counted = [step async for step in retention.count(now_s)]
+    assert [step async for step in retention.remove(now_s)] == counted
+    assert {rule: amount.points for rule, amount in counted} == {"*=400d": 1, "system=4000d": 4}
+    assert [step async for step in retention.remove(now_s)] == []
+    left = {}
+    for metric in ("edge", "odd", "system"):
+        found = await heroic.read(SeriesRequest(metric), 0, NOW_MS)
+        left[metric] = sorted(value for each in found.values() for value in each.values())
+    assert left == {"edge": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "odd": [2.0], "system": []}
 
 
 async def test_wide_ranges_and_many_points_come_whole(heroic: Heroic) -> None:

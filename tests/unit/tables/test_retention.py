@@ -243,7 +243,7 @@ async def test_clock_that_jumps_during_a_round_lets_nothing_younger_go(engine: s
         def jumping_ms() -> int:
             return readings.pop() if readings else NOW_MS + 4000 * DAY_S * 1000
 
-        task = RetentionTask(retention, guard, jumping_ms, lambda: False, others)
+        task = RetentionTask(retention, guard, jumping_ms, lambda: False, [others])
         assert (await task.run_now())["waiting_for"] is None
         left = [(row.key, cell.column) async for some in scan(store, TABLE) for row in some for cell in row.cells]
         assert sorted(left) == sorted([*((row, ANNOTATION) for row in rows), (rows[-1], POINT)])

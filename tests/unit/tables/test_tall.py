@@ -11,6 +11,7 @@ from tsd.codec.names import Kind
 from tsd.codec.points import Columns, Int32, Int64
 from tsd.codec.tall.rules import parse_rules
 from tsd.codec.text import FLOAT
+from tsd.config.retention import parse_rules as parse_ages
 from tsd.errors import BadQuery, NoTable
 from tsd.store import Put, Store
 from tsd.store.memory import MemoryStore
@@ -21,7 +22,7 @@ from tsd.tables.filters import make_filter
 from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, SeriesRequest
 from tsd.tables.tall.export import DayCopy, copy_day, drop, expired_copies
-from tsd.tables.tall.layout import TallTableSettings, build, tall_tables
+from tsd.tables.tall.layout import TallTableSettings, build, make_retention, tall_tables
 from tsd.tables.tall.tables import TallTables
 from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
 
@@ -269,6 +270,45 @@ async def test_deletes_leave_other_points(tall: Tall) -> None:
     assert await tall.tables.catalog.suggest(Kind.METRIC, "m", 10) == []
     await tall.put((METER, FIRST_DAY_MS, 4))
     assert await tall.read(SeriesRequest("meter.kwh"), 0, NOW_MS) == {(("meter", "987654321"),): {FIRST_DAY_MS: 4}}
+
+
+async def test_expired_points_go_by_their_rules(tall: Tall) -> None:
+    """A row of a day goes when the day is over; columns of a row may have other ages."""
+    events = [EVENT_MS - 3 * DAY_MS, EVENT_MS - DAY_MS, EVENT_MS]
+    await tall.put(
+        *((CPU, time_ms, 1) for time_ms in events),
+        *((READS, time_ms, 2) for time_ms in events),
+        *((METER, FIRST_DAY_MS + day * DAY_MS, day) for day in range(3)),
+    )
+    now_s = (EVENT_MS + 2 * DAY_MS) // 1000
+    meters_s = now_s - (FIRST_DAY_MS + 2 * DAY_MS) // 1000 + 3600
+    rules = parse_ages(f"CPU/*=2d; meter.*={meters_s // 3600}h; IO/*=forever")
+    retention = make_retention(tall.store, RULES, "listed", rules)
+    before = await tall.shown("METRIC"), await tall.shown("SENSOR")
+    counted = [step async for step in retention.count(now_s)]
+    assert (await tall.shown("METRIC"), await tall.shown("SENSOR")) == before
+    assert [step async for step in retention.remove(now_s)] == counted
+    assert [(rule, amount.rows, amount.points) for rule, amount in counted] == [
+        ("CPU/*=2d", 2, 2),
+        (rules.rules[1].text, 1, 1),
+    ]
+    rows = {key[-13:]: set(cells) for key, cells in (await tall.shown("METRIC")).items()}
+    assert rows == {
+        str(events[0]): {"t:IO/BLK_READ"},
+        str(events[1]): {"t:IO/BLK_READ"},
+        str(events[2]): {"t:IO/BLK_READ", "t:CPU/CPU1_USR"},
+    }
+    assert [key[-8:] for key in await tall.shown("SENSOR")] == ["20140111", "20140112"]
+    assert [step async for step in retention.remove(now_s)] == []
+    await tall.put((CPU, events[1], 1), (CPU, events[0], 1))
+    late = [amount.points async for _, amount in retention.remove(now_s + 60)]
+    assert late == [1]  # of the day before; others go with a round that reads all
+    assert [step async for step in retention.remove(now_s + DAY_MS // 1000)]
+    assert all(cells.keys() == {"t:IO/BLK_READ"} for cells in (await tall.shown("METRIC")).values())
+    whole = make_retention(tall.store, RULES, "listed", parse_ages("*=1h"))
+    assert [rule async for rule, _ in whole.remove(now_s)]
+    assert (await tall.shown("METRIC"), await tall.shown("SENSOR")) == ({}, {})
+    assert await tall.read(SeriesRequest(CPU.metric.decode()), 0, NOW_MS) == {}
 
 
 async def test_a_days_copy_has_what_the_day_has(tall: Tall, tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from tsd.codec.entity.records import parse_series_column
-from tsd.codec.putline import HOUR_S
-from tsd.config.retention import RetentionRule, RetentionRules
+from tsd.config.retention import RetentionRule, RetentionRules, expired_until_ms
 from tsd.errors import CorruptRow
 from tsd.store import VersionedCells
 from tsd.store.versions import Wanted
@@ -30,12 +29,6 @@ class ExpiredColumns(NamedTuple):
     def name(self) -> str:
         """What was deleted by which rule."""
         return f"{self.rule} in {self.part.table}"
-
-
-def expired_until_ms(keep_s: int, now_s: int) -> int:
-    """Return the end of the last hour whose points have expired at `now_s`, 0 if none has."""
-    cutoff_s = max(now_s - keep_s, 0)
-    return (cutoff_s - cutoff_s % HOUR_S) * 1000
 
 
 class Expiry:

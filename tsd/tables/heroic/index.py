@@ -97,6 +97,12 @@ class SeriesList:
                     break
         return found
 
+    async def metrics(self, at_once: int) -> AsyncGenerator[str, None]:
+        """Yield the listed metrics in order of their bytes, which are read some at a time. Raise StoreError."""
+        async with aclosing(self._scan(NAMES[Kind.METRIC], at_once)) as rows:
+            async for row in rows:
+                yield row.key[1:].decode("utf-8", "replace")
+
     async def series(self, metric: str) -> list[ListedSeries]:
         """Return the series of a metric. Raise StoreError."""
         prefix = SERIES + metric_prefix(metric)

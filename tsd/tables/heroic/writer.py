@@ -4,7 +4,7 @@ Heroic's values are doubles: whole numbers beyond 2^53 are rounded. Of several p
 to arrive is kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -96,9 +96,13 @@ class HeroicWriter:
 
     summaries: SummaryWriter | None = None
 
-    def __init__(self, tables: HeroicTables, index: SeriesList) -> None:
+    def __init__(
+        self, tables: HeroicTables, index: SeriesList, on_points: Callable[[Columns], None] = lambda _: None
+    ) -> None:
+        """`on_points` is called with each window that was put."""
         self._tables = tables
         self._index = index
+        self._on_points = on_points
         self.cells = 0  # put since the start
 
     async def write(self, points: Columns, series: SeriesLookup) -> None:
@@ -111,6 +115,7 @@ class HeroicWriter:
                 cells = await trio.to_thread.run_sync(encode_points, ordered.at(part))
                 await self._tables.put(cells)
                 self.cells += len(cells)
+        self._on_points(points)
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:
         """List the series of points, see `PointWriter`."""

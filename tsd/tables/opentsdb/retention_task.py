@@ -1,7 +1,7 @@
 """Background task of a daemon that deletes expired points once an hour, when another hour has expired."""
 
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol, TypedDict
 
@@ -36,8 +36,12 @@ class RoundResult(TypedDict):
 OnPoints = Callable[[Columns, SeriesLookup], Awaitable[None]]
 
 
-class FurtherTables(Protocol):
-    """Tables next to the layout's, from which points expire by the same rules."""
+class ExpiringTables(Protocol):
+    """Tables from which points expire by the rules: another layout's, or those of entities."""
+
+    def count(self, now_s: int) -> AsyncGenerator[tuple[str, Amount], None]:
+        """Yield the rule and what each step of `remove` would delete. Raise StoreError."""
+        ...
 
     def remove(self, now_s: int) -> AsyncGenerator[tuple[str, Amount], None]:
         """Delete what has expired at `now_s`. Yield the rule and what each step deleted. Raise StoreError."""
@@ -49,13 +53,14 @@ class RetentionTask:
 
     def __init__(
         self,
-        retention: Retention,
+        retention: Retention | None,
         guard: ClockGuard,
         now_ms: Callable[[], int],
         is_writer_behind: Callable[[], bool],
-        further: FurtherTables | None = None,
+        further: Sequence[ExpiringTables] = (),
     ) -> None:
-        """Nothing is deleted while `is_writer_behind` returns True; `now_ms` is the wall clock."""
+        """`retention` is of OpenTSDB's tables, and None for other layouts. Nothing is deleted while `is_writer_behind`
+        returns True; `now_ms` is the wall clock."""
         self._retention = retention
         self._further = further
         self._guard = guard
@@ -71,27 +76,32 @@ class RetentionTask:
         """Return `on_points`, which then also shows the guard the median time of each window."""
 
         async def observed(columns: Columns, series: SeriesLookup) -> None:
-            count = len(columns.instants)
-            if count:
-                sample = columns.instants[:: max(count // SAMPLED_POINTS, 1)]
-                self._guard.observe(float(np.median(sample)) / 2)
+            self.observe(columns)
             await on_points(columns, series)
 
         return observed
 
+    def observe(self, points: Columns) -> None:
+        """Show the guard the median time of a window."""
+        count = len(points.instants)
+        if count:
+            sample = points.instants[:: max(count // SAMPLED_POINTS, 1)]
+            self._guard.observe(float(np.median(sample)) / 2)
+
     async def run(self) -> None:
         """Delete what has expired, each hour, and then free its space, until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._reclaim)
+            if self._retention is not None:
+                nursery.start_soon(self._reclaim, self._retention)
             await self._rounds()
 
-    async def _reclaim(self) -> None:
+    async def _reclaim(self, retention: Retention) -> None:
         """Free the space after each round. No caller waits for it, because it may take minutes."""
         while True:
             await self._is_done.wait()
             self._is_done = trio.Event()
             try:
-                await self._retention.reclaim()
+                await retention.reclaim()
             except StoreError as error:
                 log.warning("retention.delayed", error=str(error))
                 await trio.sleep(RETRY_S)
@@ -146,14 +156,15 @@ class RetentionTask:
 
     async def _steps(self, now_s: int) -> AsyncGenerator[tuple[str, Amount], None]:
         """Delete what has expired at `now_s`. Yield the rule and what each step deleted."""
-        async with aclosing(self._retention.expired(now_s)) as ranges:
-            async for expired in ranges:
-                async with aclosing(self._retention.remove(expired, now_s, self._now_ms)) as amounts:
-                    async for amount in amounts:
-                        yield expired.rule, amount
-        if self._further is not None:
-            async with aclosing(self._further.remove(now_s)) as further:
-                async for step in further:
+        if self._retention is not None:
+            async with aclosing(self._retention.expired(now_s)) as ranges:
+                async for expired in ranges:
+                    async with aclosing(self._retention.remove(expired, now_s, self._now_ms)) as amounts:
+                        async for amount in amounts:
+                            yield expired.rule, amount
+        for tables in self._further:
+            async with aclosing(tables.remove(now_s)) as steps:
+                async for step in steps:
                     yield step
 
     async def _pause(self) -> None:

@@ -68,10 +68,18 @@ class TallTables:
     async def delete(self, rule: TableRule, cells: Mapping[bytes, Sequence[bytes]], up_to_ms: int | None) -> None:
         """Delete columns of rows that were written by a time; None: by now. A row that has only columns of tags then is
         deleted. Raise StoreError."""
+        some: dict[bytes, list[bytes]] = {}
+        count = 0
         for row, columns in cells.items():
             for at in range(0, len(columns), DELETE_CELLS):
                 part = columns[at : at + DELETE_CELLS]
-                await self.store.delete(rule.table, {row: part}, up_to_ms=up_to_ms)
+                if count + len(part) > DELETE_CELLS:
+                    await self.store.delete(rule.table, some, up_to_ms=up_to_ms)
+                    some, count = {}, 0
+                some.setdefault(row, []).extend(part)
+                count += len(part)
+        if some:
+            await self.store.delete(rule.table, some, up_to_ms=up_to_ms)
         labels = {COLUMN + label for label in rule.labels}
         if not labels:
             return

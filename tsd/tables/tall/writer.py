@@ -3,7 +3,7 @@
 Of several points of a series at one time the last to arrive is kept.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -116,10 +116,18 @@ class TallWriter:
 
     summaries: SummaryWriter | None = None
 
-    def __init__(self, tables: TallTables, index: SeriesList, placing: Placing) -> None:
+    def __init__(
+        self,
+        tables: TallTables,
+        index: SeriesList,
+        placing: Placing,
+        on_points: Callable[[Columns], None] = lambda _: None,
+    ) -> None:
+        """`on_points` is called with each window that was put."""
         self._tables = tables
         self._index = index
         self._placing = placing
+        self._on_points = on_points
         self.cells = 0  # put since the start
 
     async def write(self, points: Columns, series: SeriesLookup) -> None:
@@ -132,6 +140,7 @@ class TallWriter:
                 for table, cells in await trio.to_thread.run_sync(encode_points, ordered.at(part)):
                     await self._tables.store.put(table, cells)
                     self.cells += len(cells)
+        self._on_points(points)
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:
         """List the series of points, see `PointWriter`."""
