@@ -5,6 +5,7 @@ otherwise than the others (a delete hides older puts that come later) the model 
 """
 
 import itertools
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
@@ -20,7 +21,7 @@ from tests.peers.bigtable import RunningBigtable
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tsd.codec.blocks.compacted import read_cells
-from tsd.store import Cell, ColumnBlocks, Family, Put, Rewrite, Row, Store, Table, cell_pages
+from tsd.store import Cell, CellMatrix, ColumnBlocks, Family, Put, Rewrite, Row, Store, Table, cell_pages
 from tsd.store.cassandra.engine import CassandraStore
 from tsd.store.cassandra.keys import Prefixes
 from tsd.store.hbase.engine import HBaseStore
@@ -80,6 +81,22 @@ class Fold(NamedTuple):
     prefix: bytes
 
 
+class PutNew(NamedTuple):
+    """Put cells of 8 bytes, which the embedded store may keep in runs."""
+
+    cells: list[Put]
+
+    @property
+    def matrix(self) -> CellMatrix:
+        rows, columns = sorted({cell.row for cell in self.cells}), sorted({cell.column for cell in self.cells})
+        shape = len(rows), len(columns)
+        made = CellMatrix(rows, columns, np.zeros(shape, np.uint64), np.zeros(shape, np.bool_))
+        for cell in self.cells:
+            at = rows.index(cell.row), columns.index(cell.column)
+            made.values[at], made.present[at] = int.from_bytes(cell.value, sys.byteorder), True
+        return made
+
+
 class DeleteRange(NamedTuple):
     """Delete whole rows but for some cells, where the engine has deletes of ranges."""
 
@@ -113,7 +130,21 @@ class Reopen(NamedTuple):
     pass
 
 
-Call = Write | Delete | Get | Walk | CheckAndPut | Create | Increment | Wait | Fold | DeleteRange | Replace | Reopen
+Call = (
+    Write
+    | Delete
+    | Get
+    | Walk
+    | CheckAndPut
+    | Create
+    | Increment
+    | Wait
+    | Fold
+    | PutNew
+    | DeleteRange
+    | Replace
+    | Reopen
+)
 
 COUNTER = b"u:n"
 rows = st.lists(st.sampled_from([b"\0", b"\1", b"a", b"\xff"]), min_size=1, max_size=3).map(b"".join)
@@ -151,7 +182,13 @@ columns = st.sampled_from(
 )
 values = st.sampled_from([b"", b"\0", b"v", b"\xff" * 9, bytes(8), bytes(21), bytes(range(20)) + b"\0"])
 foldable = st.builds(lambda row, cell: Put(row, *cell), rows, st.sampled_from(FOLDABLE))
-cells = foldable | st.builds(Put, rows, columns, values)
+of_runs = st.builds(
+    Put,
+    st.sampled_from([b"\0", b"\0\1", b"\0\1a", b"\0\xff"]),
+    st.sampled_from([b"t:", b"t:\0", b"t:a", b"u:n"]),
+    st.sampled_from([bytes(8), bytes(range(8))]),
+)
+cells = foldable | of_runs | st.builds(Put, rows, columns, values)
 times = st.none() | st.integers(1, 9)
 named = st.none() | st.sets(columns, min_size=1)
 calls: st.SearchStrategy[Call] = st.one_of(
@@ -164,6 +201,7 @@ calls: st.SearchStrategy[Call] = st.one_of(
     st.builds(Increment, rows, st.sampled_from([1, 0, -3, 2**62])),
     st.builds(Wait, st.integers(0, 2000)),
     st.builds(Fold, st.sampled_from([b"\0", b"a"])),
+    st.builds(PutNew, st.lists(of_runs, min_size=1, max_size=9, unique_by=lambda cell: (cell.row, cell.column))),
     st.builds(DeleteRange, rows, rows, st.lists(cells, max_size=2).map(sorted)),
     st.builds(
         Replace,
@@ -271,6 +309,10 @@ class Model:
                 stamp = self.now(rising=True) if call.keep else 0
                 for cell in call.keep:
                     self.write(cell, stamp)
+            case PutNew(cells) if self.deletes_ranges:
+                stamp = self.now(rising=True)
+                for cell in cells:
+                    self.write(cell, stamp)
             case Replace() if self.rewrites:
                 return [self.rewrite(change) for change in call.changes]
             case Wait(ms) if not self.hbase:  # that clock is not ours
@@ -307,6 +349,9 @@ class Under(NamedTuple):
                 return await self.store.increment(self.table, self.prefix + row, COUNTER, by)
             case Fold(prefix) if self.store.column_blocks is not None:
                 await self.store.column_blocks.fold(self.table, self.prefix + prefix)
+            case PutNew() if self.store.derived_values is not None:
+                prefix = self.prefix + b"\0"
+                await self.store.derived_values.put_new(self.table, prefix, iter([call.matrix]), {b"\1": b""})
             case Replace() if self.store.atomic_rewrites is not None:
                 changes = [
                     one._replace(row=self.prefix + one.row, puts=self.placed(list(one.puts))) for one in call.changes

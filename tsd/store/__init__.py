@@ -31,7 +31,7 @@ from tsd.store.capabilities import (
     WideRows,
 )
 from tsd.store.cassandra.session import Connector
-from tsd.store.cells import Cell, CellPage, Cursor, Family, Page, Put, Row, Table, cells_of_rows
+from tsd.store.cells import Cell, CellMatrix, CellPage, Cursor, Family, Page, Put, Row, Table, cells_of_rows
 from tsd.store.timing import Latency
 from tsd.store.versions import VersionedCells
 
@@ -44,6 +44,7 @@ __all__ = [
     "AtomicRewrites",
     "Capabilities",
     "Cell",
+    "CellMatrix",
     "CellPage",
     "CellReader",
     "CellSignatures",

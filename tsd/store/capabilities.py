@@ -1,6 +1,6 @@
 """Differences between engines: a record of facts, and optional interfaces that are None where an engine lacks them."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
-from tsd.store.cells import Cell, CellPage, Cursor, Put
+from tsd.store.cells import Cell, CellMatrix, CellPage, Cursor, Put
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,12 @@ class DerivedValues(Protocol):
         ...
 
     async def put_new(
-        self, table: str, prefix: bytes, parts: AsyncIterable[Sequence[Put]], values: Mapping[bytes, bytes]
+        self, table: str, prefix: bytes, parts: Iterator[CellMatrix], values: Mapping[bytes, bytes] | None
     ) -> bool:
-        """Put cells, all of rows with a prefix, and store the values that follow from them. Return False, and store the
-        cells only, if the prefix had rows before, or if another caller writes one meanwhile. Raise StoreError: then
-        some of the cells may be stored, and no values are."""
+        """Put cells, all of rows with a prefix and in order of their keys, and store the values that follow from them.
+        Return False, and store the cells only, if the rows with the prefix have other cells, if another caller writes
+        one meanwhile, or if there are no values. `parts` is advanced in threads. Raise StoreError: then some of the
+        cells may be stored, and no values are."""
         ...
 
     async def derived(self, table: str, prefixes: Sequence[bytes], kinds: bytes) -> dict[bytes, dict[bytes, bytes]]:

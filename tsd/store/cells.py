@@ -45,6 +45,30 @@ class Put(NamedTuple):
     value: bytes
 
 
+class CellMatrix(NamedTuple):
+    """Cells of some rows that have about the same columns, to write. Rows and columns are ascending."""
+
+    rows: list[bytes]
+    columns: list[bytes]
+    values: NDArray[np.uint64]  # by row and column: the 8 bytes of each value, in memory as cells have them
+    present: NDArray[np.bool_]  # where there are cells, at least one in each row
+
+    @property
+    def cells(self) -> int:
+        """Number of cells."""
+        return int(self.present.sum())
+
+    def puts(self) -> list[Put]:
+        """Return the cells, in order."""
+        every = zip(self.rows, self.values.view("V8").tolist(), self.present.tolist(), strict=True)
+        return [
+            Put(row, column, value)
+            for row, values, present in every
+            for column, value, is_present in zip(self.columns, values, present, strict=True)
+            if is_present
+        ]
+
+
 class Page(NamedTuple):
     """A part of a scan: whole rows in order, and the first row key of the next part (None after the last part)."""
 

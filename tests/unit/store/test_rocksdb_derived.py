@@ -1,14 +1,19 @@
 """Values that the embedded store derives from rows: they are gone with the first write to one of the rows."""
 
-from collections.abc import AsyncIterator, Mapping
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
+import trio
 
 from tsd.errors import StoreError
-from tsd.store import Family, Put, Rewrite, Table, scan
+from tsd.store import CellMatrix, Family, Put, Rewrite, Table, scan
+from tsd.store.rocksdb.database import Batch, Database
 from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.store.rocksdb.keys import row_prefix
 from tsd.store.rocksdb.verification import read_back
 
 TABLE = Table("rows", (Family(b"t"),))
@@ -104,28 +109,52 @@ async def test_prefixes_have_one_width(tmp_path: Path) -> None:
         assert await derived(store, b"aab") == {b"aab": {}}
 
 
-async def put_new(store: EmbeddedStore, prefix: bytes, *parts: list[Put]) -> bool:
-    async def every() -> AsyncIterator[list[Put]]:
-        for part in parts:
-            yield part
+VALUE = b"-value-1"
 
-    return await store.derived_values.put_new("rows", prefix, every(), {b"\1": b"new"})
+
+def matrix(*cells: Put) -> CellMatrix:
+    """Cells of 8 bytes by row and column."""
+    rows, columns = sorted({cell.row for cell in cells}), sorted({cell.column for cell in cells})
+    shape = len(rows), len(columns)
+    made = CellMatrix(rows, columns, np.zeros(shape, np.uint64), np.zeros(shape, np.bool_))
+    for cell in cells:
+        at = rows.index(cell.row), columns.index(cell.column)
+        made.values[at] = int.from_bytes(cell.value, sys.byteorder)
+        made.present[at] = True
+    return made
+
+
+async def put_new(store: EmbeddedStore, prefix: bytes, *parts: CellMatrix) -> bool:
+    return await store.derived_values.put_new("rows", prefix, iter(parts), {b"\1": b"new"})
+
+
+async def stored(store: EmbeddedStore, *rows: bytes) -> dict[bytes, list[tuple[bytes, bytes]]]:
+    found = await store.get("rows", rows)
+    return {row: [cell[:2] for cell in cells] for row, cells in found.items()}
 
 
 async def test_values_of_new_rows_are_stored_with_their_cells(tmp_path: Path) -> None:
     async with opened(tmp_path / "store") as store:
-        assert await put_new(store, b"aab", [ROW], [Put(b"aab2", b"t:q", b"w")])
+        parts = matrix(Put(b"aab1", b"t:q", VALUE)), matrix(Put(b"aab2", b"t:q", VALUE))
+        assert await put_new(store, b"aab", *parts)
+        assert await put_new(store, b"aab", *parts)
         assert await derived(store, b"aab") == {b"aab": {b"\1": b"new"}}
-        assert sorted(await store.get("rows", [ROW.row, b"aab2"])) == [ROW.row, b"aab2"]
+    async with opened(tmp_path / "store") as store:
+        assert await store.tables() == ["rows"]
+        assert await stored(store, b"aab1", b"aab2", b"aab3") == {key: [(b"t:q", VALUE)] for key in [b"aab1", b"aab2"]}
         await store.put("rows", [Put(b"aab3", b"t:q", b"")])
         assert await derived(store, b"aab") == {}
 
 
-async def test_rows_that_exist_get_cells_but_no_values_of_the_new_ones(tmp_path: Path) -> None:
+@pytest.mark.parametrize("earlier", [ROW, Put(b"aab1", b"t:q", VALUE), Put(b"aab3", b"t:q", VALUE)])
+async def test_rows_that_exist_get_cells_but_no_values_of_the_new_ones(tmp_path: Path, earlier: Put) -> None:
     async with opened(tmp_path / "store") as store:
-        await store.put("rows", [ROW])
-        assert not await put_new(store, b"aab", [Put(b"aab2", b"t:q", b"w")])
-        assert sorted(await store.get("rows", [ROW.row, b"aab2"])) == [ROW.row, b"aab2"]
+        if earlier is ROW:
+            await store.put("rows", [ROW])
+        else:
+            assert await put_new(store, b"aab", matrix(earlier))
+        assert not await put_new(store, b"aab", matrix(Put(b"aab2", b"t:q", VALUE)))
+        assert await stored(store, earlier.row, b"aab2") == {earlier.row: [earlier[1:]], b"aab2": [(b"t:q", VALUE)]}
         assert await derived(store, b"aab") == {}
 
 
@@ -133,11 +162,61 @@ async def test_rows_that_exist_get_cells_but_no_values_of_the_new_ones(tmp_path:
 async def test_values_are_not_stored_if_another_writes_among_new_rows(tmp_path: Path, row: bytes) -> None:
     async with opened(tmp_path / "store") as store:
 
-        async def parts() -> AsyncIterator[list[Put]]:
-            yield [ROW]
-            await store.put("rows", [Put(row, b"t:other", b"")])
-            yield [Put(b"aab2", b"t:q", b"w")]
+        def parts() -> Iterator[CellMatrix]:
+            for number in range(9):
+                yield matrix(Put(b"aab%d" % number, b"t:q", VALUE))
+            trio.from_thread.run(store.put, "rows", [Put(row, b"t:other", b"")])
+            yield matrix(Put(b"aab9", b"t:q", VALUE))
 
         assert not await store.derived_values.put_new("rows", b"aab", parts(), {b"\1": b"new"})
         assert await derived(store, b"aab") == {}
-        assert sorted(await store.get("rows", [b"aab1", b"aab2"])) == [b"aab1", b"aab2"]
+        found = await stored(store, *(b"aab%d" % number for number in range(10)))
+        assert {key: [cell for cell in cells if cell[1]] for key, cells in found.items()} == {
+            b"aab%d" % number: [(b"t:q", VALUE)] for number in range(10)
+        }
+
+
+async def test_a_damaged_run_is_an_error_of_its_rows(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store") as store:
+        assert await put_new(store, b"aab", matrix(Put(b"aab1", b"t:q", VALUE)))
+        assert await put_new(store, b"aac", matrix(Put(b"aac1", b"t:q", VALUE)))
+
+        def damage(database: Database, batch: Batch) -> tuple[list[bytes], None]:
+            runs = database.runs("rows")
+            assert runs is not None
+            key = row_prefix(b"aab1") + b"t:q"
+            value = runs.rows.get(key)
+            assert isinstance(value, bytes)
+            batch.put(key, value[:-1] + b"x", runs.handle)
+            return [], None
+
+        await store.write_step("damage", "rows", damage)
+        with pytest.raises(StoreError, match="damaged"):
+            await store.get("rows", [b"aab1"])
+        assert await stored(store, b"aac1")
+
+
+async def test_runs_grow_and_are_divided(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store") as store:
+        rows = [b"aab%02d" % row for row in range(20)]
+        for hour in range(24):
+            columns = [b"t:%02d%02d" % (hour, column) for column in range(40)]
+            shape = len(rows), len(columns)
+            values = np.full(shape, hour, np.uint64)
+            part = CellMatrix(rows, columns, values, np.ones(shape, np.bool_))
+            assert not await store.derived_values.put_new("rows", b"aab", iter([part]), None)
+        page = await store.page("rows", b"", None, limit=100)
+        assert [row.key for row in page.rows] == rows
+        for row in page.rows:
+            assert [int.from_bytes(cell.value, sys.byteorder) for cell in row.cells] == sorted([*range(24)] * 40)
+        runs = await store.read_in_thread(count_runs)
+        assert runs == 5
+        await store.range_deletes.delete_range("rows", b"aab03", b"aab17", changed=[])
+        page = await store.page("rows", b"", None, limit=100)
+        assert [(row.key, len(row.cells)) for row in page.rows] == [(row, 960) for row in rows[:3] + rows[17:]]
+
+
+def count_runs(database: Database) -> int:
+    runs = database.runs("rows")
+    assert runs is not None
+    return sum(1 for _ in database.run_reader(runs).counts(b"", None))

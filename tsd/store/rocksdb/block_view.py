@@ -10,6 +10,7 @@ from rocksdict import Rdict, RdictIter, ReadOptions
 from tsd.store import Cell, CellPage, ColumnPart, Page, Row, cells_of_rows
 from tsd.store.rocksdb.blocks import BlockCell, BlockFamily, BlockReader, BlockRows
 from tsd.store.rocksdb.keys import TIME_BYTES, decode_cell
+from tsd.store.rocksdb.runs import MergedIterator, RunFamily
 from tsd.store.rocksdb.view import View
 
 BLOCKS_AT_ONCE = 16  # opened for a row each before other tasks can run: half a millisecond
@@ -27,8 +28,9 @@ class BlockView(View):
         *,
         cached_bytes: int,
         blocks: BlockFamily,
+        runs: RunFamily | None = None,
     ) -> None:
-        super().__init__(rows, stop, translated, cached_bytes=cached_bytes)
+        super().__init__(rows, stop, translated, cached_bytes=cached_bytes, runs=runs)
         self._snapshot = rows.snapshot()
         self._stop = stop
         self._family = blocks
@@ -39,11 +41,12 @@ class BlockView(View):
         self._blocks = BlockReader(self._family, self._translated)
         return super()._items(start, cached=cached)
 
-    def _at_row(self, prefix: bytes) -> RdictIter:
+    def _at_row(self, prefix: bytes) -> RdictIter | MergedIterator:
         """Return an iterator that reads no other row: those that moved to blocks may be many."""
         self._row_options = ReadOptions()  # must outlive the iterator
-        self._row_options.set_iterate_upper_bound(prefix[:-1] + bytes([prefix[-1] + 1]))
-        return self._snapshot.iter(self._row_options)
+        upper = prefix[:-1] + bytes([prefix[-1] + 1])
+        self._row_options.set_iterate_upper_bound(upper)
+        return self._merged_with_runs(self._snapshot.iter(self._row_options), upper)
 
     def get(self, rows: Collection[bytes]) -> Generator[None, None, dict[bytes, list[Cell]]]:
         """Return the cells of each row that exists."""

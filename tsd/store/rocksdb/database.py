@@ -25,6 +25,7 @@ from tsd.store.rocksdb.block_view import BlockView
 from tsd.store.rocksdb.blocks import BlockCache, BlockFamily, BlockReader
 from tsd.store.rocksdb.keys import decode_long_cell, encode_batch, encode_keys, key_column, row_prefix
 from tsd.store.rocksdb.recovery import SyncedRecord, open_checked
+from tsd.store.rocksdb.runs import RunFamily, RunReader, remove_keys, remove_range
 from tsd.store.rocksdb.version_reads import VersionView
 from tsd.store.rocksdb.view import View
 
@@ -103,8 +104,9 @@ SYSTEM = "default"  # column family that every database has
 CLOCK = b"stamps"  # its key of the record of the WriteClock
 VERSIONS = "/versions"  # end of the name of the column family of a table with versions; no table is called so
 BLOCKS = "/blocks"  # end of the name of the column family with a table's blocks; no table is called so
+RUNS = "/runs"  # end of the name of the column family with a table's runs; no table is called so
 DERIVED = "/derived"  # end of the name of the column family with values derived from a table; no table is called so
-NO_TABLE = (BLOCKS, VERSIONS, DERIVED)  # ends of names of column families that are no tables
+NO_TABLE = (BLOCKS, RUNS, VERSIONS, DERIVED)  # ends of names of column families that are no tables
 WIDTH_BYTES = 2  # of the width of a table's blocks or derived values, under the name of their column family
 LOCKED = re.compile("While lock file.*Resource temporarily unavailable|lock hold by current process")
 STALLED = re.compile("Result incomplete|Resource busy|Try again")
@@ -151,8 +153,11 @@ class Database:
             self.clock = WriteClock(clock_ms, self._rdict.get(CLOCK))
             self._blocks: dict[str, BlockFamily] = {}
             self._derived: dict[str, DerivedFamily] = {}
+            self._runs: dict[str, RunFamily] = {}
             self._block_cache = BlockCache(cache_bytes // 8)
             for name in names:
+                if name.endswith(RUNS):
+                    self._add_runs(name.removesuffix(RUNS))
                 if name.endswith(BLOCKS) and (width := self._rdict.get(name.encode())):
                     self._add_blocks(name.removesuffix(BLOCKS), int.from_bytes(width, "big"))
                 if name.endswith(DERIVED) and (width := self._rdict.get(name.encode())):
@@ -227,6 +232,25 @@ class Database:
         self._blocks[table] = BlockFamily(table, *self._families[table + BLOCKS], width, self._block_cache)
         return self._blocks[table]
 
+    def runs(self, table: str) -> RunFamily | None:
+        """Return the runs of a table, None if it never had any."""
+        return self._runs.get(table)
+
+    def create_runs(self, table: str) -> RunFamily:
+        """Let a table have runs."""
+        if table + RUNS not in self._families:
+            self.create(table + RUNS)
+        return self._add_runs(table)
+
+    def _add_runs(self, table: str) -> RunFamily:
+        self._runs[table] = RunFamily(table, *self._families[table + RUNS])
+        return self._runs[table]
+
+    def run_reader(self, family: RunFamily) -> RunReader:
+        """Return a snapshot of a table's runs."""
+        with self._translated():
+            return RunReader(family, self._translated)
+
     def derived(self, table: str) -> DerivedFamily | None:
         """Return the values derived from a table, None if it never had any."""
         return self._derived.get(table)
@@ -272,6 +296,10 @@ class Database:
         for at, digest in digests:
             if (value := found[at]) is not None:
                 found[at] = decode_long_cell(digest, value)[1]
+        if runs := self.runs(table):  # read after the table: no cell moves from a run to the table
+            absent = {key: at for at, key in enumerate(keys) if found[at] is None}
+            stored = self.run_reader(runs).find(absent) if absent else {}
+            found = [value or stored.get(key) for key, value in zip(keys, found, strict=True)]
         if blocks := self.blocks(table):
             self._read_blocks(blocks, places, found)
         return found
@@ -291,14 +319,17 @@ class Database:
     def view(self, table: str, stop: bytes | None = None) -> View:
         """Return a snapshot of a table, up to before the row `stop`."""
         blocks = self.blocks(table)
-        if blocks is None:
-            return self.plain_view(table, stop)
         rows = self._family(table).rows
         with self._translated():
-            return BlockView(rows, stop, self._translated, cached_bytes=self._cached_bytes, blocks=blocks)
+            if blocks is None:
+                cached = self._cached_bytes
+                return View(rows, stop, self._translated, cached_bytes=cached, runs=self.runs(table))
+            return BlockView(
+                rows, stop, self._translated, cached_bytes=self._cached_bytes, blocks=blocks, runs=self.runs(table)
+            )
 
     def plain_view(self, table: str, stop: bytes | None = None) -> View:
-        """Return the same without the cells of blocks."""
+        """Return the same without the cells of blocks and runs."""
         with self._translated():
             return View(self._family(table).rows, stop, self._translated, cached_bytes=self._cached_bytes)
 
@@ -320,6 +351,8 @@ class Database:
         """Add the deletion of cells to a batch."""
         for row, column in places:
             self.remove_cell(batch, row, column)
+        if (runs := self.runs(table)) and places:
+            remove_keys(self.run_reader(runs), encode_keys(places).keys).add_to(batch, runs)
         if blocks := self.blocks(table):
             wanted = set(places)
             for block, rows in self.block_reader(blocks).group(row for row, _ in places):
@@ -335,6 +368,10 @@ class Database:
         batch.delete_range(row_prefix(start), row_prefix(stop), self._family(table).handle)
         if derived := self.derived(table):
             batch.delete_range(start[: derived.width], stop, derived.handle)
+        if runs := self.runs(table):
+            low, high = row_prefix(start), row_prefix(stop)
+            batch.delete_range(low, high, runs.handle)
+            remove_range(self.run_reader(runs), low, high).add_to(batch, runs)
         blocks = self.blocks(table)
         if blocks is None:
             return
@@ -356,12 +393,15 @@ class Database:
             family.rows.compact_range(row_prefix(start), row_prefix(stop))
             if blocks := self.blocks(table):
                 blocks.rows.compact_range(start, stop)
+            if runs := self.runs(table):
+                runs.rows.compact_range(row_prefix(start), row_prefix(stop))
             if derived := self.derived(table):
                 derived.rows.compact_range(start[: derived.width], stop)
 
     def stored_bytes(self, table: str) -> int:
         """Return about how many bytes a table takes."""
-        families = [self._family(table).rows, *([blocks.rows] if (blocks := self.blocks(table)) else [])]
+        others = (self.blocks(table), self.runs(table))
+        families = [self._family(table).rows, *(other.rows for other in others if other is not None)]
         with self._translated():
             return sum(rows.property_int_value("rocksdb.estimate-live-data-size") or 0 for rows in families)
 
@@ -406,6 +446,7 @@ class Database:
         self._closed = True
         failures = [_failure(self._write_last_record)]
         self._blocks.clear()
+        self._runs.clear()
         self._derived.clear()
         while self._families:  # an open handle would keep the folder locked
             failures.append(_failure(self._families.popitem()[1].rows.close))

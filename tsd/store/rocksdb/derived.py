@@ -4,20 +4,28 @@ A value has its prefix and its name as key. The key of the prefix alone has the 
 row deletes that key in its batch, and so all values of the prefix; the next values replace what is left of them.
 """
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
+from itertools import islice
 from typing import Protocol, TypeVar
 
+import numpy as np
+import trio
 from rocksdict import RdictIter, ReadOptions, WriteBatch
 
+from tsd.codec.blocks.run import Matrix
 from tsd.codec.opentsdb.rowkey import after
 from tsd.errors import StoreError
-from tsd.store import Page, Put
+from tsd.store import CellMatrix, Put
 from tsd.store.rocksdb.database import Batch, Database, DerivedFamily
+from tsd.store.rocksdb.keys import ESCAPED_ZERO, row_prefix
+from tsd.store.rocksdb.runs import RunChange, add_runs
 from tsd.store.rocksdb.watches import PrefixWatch
 
 T = TypeVar("T")
 
+RUNS_AT_ONCE = 8  # encoded by one call in a thread, and written in one step: a quarter of a megabyte
 _NAME_BYTES = 1  # of the length before each name in the list of names
 
 
@@ -32,12 +40,18 @@ class Engine(Protocol):
         """See Store.put, without a change of the watch."""
         ...
 
-    async def page(self, table: str, start: bytes, stop: bytes | None, *, limit: int) -> Page:
-        """See Store."""
+    def count_puts(self, cells: int) -> None:
+        """Count cells that a write step has put."""
         ...
 
-    async def write_step(self, call: str, table: str, change: Callable[[Database, Batch], tuple[list[bytes], T]]) -> T:
-        """See EmbeddedRewrites."""
+    async def write_step(
+        self,
+        call: str,
+        table: str,
+        change: Callable[[Database, Batch], tuple[list[bytes], T]],
+        by: PrefixWatch | None = None,
+    ) -> T:
+        """See EmbeddedRewrites. The watch `by` does not notice the write."""
         ...
 
     async def read_in_thread(self, read: Callable[[Database], T]) -> T:
@@ -60,14 +74,49 @@ class EmbeddedDerived:
             return values is not None and await self._store(watch, values)
 
     async def put_new(
-        self, table: str, prefix: bytes, parts: AsyncIterable[Sequence[Put]], values: Mapping[bytes, bytes]
+        self, table: str, prefix: bytes, parts: Iterator[CellMatrix], values: Mapping[bytes, bytes] | None
     ) -> bool:
-        """See DerivedValues."""
-        with self._engine.watching(table, prefix) as watch:
-            stored = await self._engine.page(table, prefix, after(prefix), limit=1)
-            async for cells in parts:
-                await self._engine.put_unnoticed(table, cells, watch)
-            return not stored.rows and stored.next_start is None and await self._store(watch, values)
+        """See DerivedValues. Cells are stored in runs, unless the table has cells of such rows itself."""
+        engine = self._engine
+        with engine.watching(table, prefix) as watch:
+            takes_runs, is_new = await engine.read_in_thread(partial(_takes_runs, table, prefix))
+            cells = 0
+            while some := await trio.to_thread.run_sync(lambda: list(islice(parts, RUNS_AT_ONCE))):
+                takes_runs = takes_runs and await self._put_runs(watch, some)
+                if not takes_runs:
+                    for part in some:
+                        await engine.put_unnoticed(table, await trio.to_thread.run_sync(part.puts), watch)
+                cells += sum(part.cells for part in some)
+            if values is None or not takes_runs:
+                return False
+            if not is_new and cells != await engine.read_in_thread(partial(_cells_in_runs, table, prefix)):
+                return False
+            return await self._store(watch, values)
+
+    async def _put_runs(self, watch: PrefixWatch, parts: Sequence[CellMatrix]) -> bool:
+        """Store cells in runs. Return False, and store none, if their rows were written to meanwhile, or if a cell of
+        the table may have a later timestamp."""
+        table = watch.table
+
+        def next_stamp(database: Database, _: Batch) -> tuple[list[bytes], int | None]:
+            stamp = database.clock.next()
+            return [], stamp if database.clock.is_newest(stamp) else None
+
+        stamp = await self._engine.write_step("put_new", table, next_stamp)
+        if stamp is None:
+            return False
+        change = await self._engine.read_in_thread(partial(_change_of_runs, table, parts, stamp))
+
+        def add(database: Database, batch: Batch) -> tuple[list[bytes], bool]:
+            if watch.changed:
+                return [], False
+            change.add_to(batch, database.runs(table) or database.create_runs(table))
+            return [row for part in parts for row in part.rows], True
+
+        if not await self._engine.write_step("put_new", table, add, watch):
+            return False
+        self._engine.count_puts(sum(part.cells for part in parts))
+        return True
 
     async def _store(self, watch: PrefixWatch, values: Mapping[bytes, bytes]) -> bool:
         """Store the values of a prefix, unless one of its rows was written to."""
@@ -99,6 +148,45 @@ class EmbeddedDerived:
             return {prefix: values for prefix, values in found.items() if values is not None}
 
         return await self._engine.read_in_thread(read)
+
+
+def _takes_runs(table: str, prefix: bytes, database: Database) -> tuple[bool, bool]:
+    """Return whether rows with a prefix may be stored in runs, because the table has no cells of them, and whether
+    there are none in runs yet. Raise StoreError."""
+    database.require(table)
+    pages = database.plain_view(table, after(prefix)).row_keys(prefix, 1)
+    try:
+        while True:
+            next(pages)
+    except StopIteration as done:
+        takes_runs = not done.value and database.blocks(table) is None
+    return takes_runs, not _cells_in_runs(table, prefix, database, most_runs=1)
+
+
+def _change_of_runs(table: str, parts: Sequence[CellMatrix], stamp: int, database: Database) -> RunChange:
+    """Return the change that stores cells in runs."""
+    family = database.runs(table)
+    new = [
+        Matrix(
+            [row_prefix(row) for row in part.rows],
+            part.columns,
+            part.values,
+            part.present,
+            np.full(part.values.shape, stamp, np.int64),
+        )
+        for part in parts
+    ]
+    return add_runs(None if family is None else database.run_reader(family), new)
+
+
+def _cells_in_runs(table: str, prefix: bytes, database: Database, most_runs: int | None = None) -> int:
+    """Return the number of cells in runs of rows with a prefix, or in the first ones."""
+    family, stop = database.runs(table), after(prefix)
+    if family is None:
+        return 0
+    end = None if stop is None else stop.replace(b"\0", ESCAPED_ZERO)
+    counts = database.run_reader(family).counts(prefix.replace(b"\0", ESCAPED_ZERO), end)
+    return sum(islice(counts, most_runs))
 
 
 def _read(at: RdictIter, prefix: bytes, kinds: bytes) -> dict[bytes, bytes] | None:

@@ -229,17 +229,29 @@ class EmbeddedStore:
         """See Store."""
         return EmbeddedRewrites(self)
 
-    async def write_step(self, call: str, table: str, change: Callable[[Database, Batch], tuple[list[bytes], T]]) -> T:
-        """See EmbeddedRewrites."""
+    async def write_step(
+        self,
+        call: str,
+        table: str,
+        change: Callable[[Database, Batch], tuple[list[bytes], T]],
+        by: PrefixWatch | None = None,
+    ) -> T:
+        """See EmbeddedRewrites. The watch `by` does not notice the write."""
         await self._enter_writing(call)
-        return await self._retried(partial(self._write_step_now, table, change))
+        return await self._retried(partial(self._write_step_now, table, change, by))
 
-    def _write_step_now(self, table: str, change: Callable[[Database, Batch], tuple[list[bytes], T]]) -> T:
+    def _write_step_now(
+        self, table: str, change: Callable[[Database, Batch], tuple[list[bytes], T]], by: PrefixWatch | None
+    ) -> T:
         batch = self._database.batch(table)
         rows, result = change(self._database, batch)
         if rows or not batch.is_empty():
-            self._write(batch, table, rows)
+            self._write(batch, table, rows, by)
         return result
+
+    def count_puts(self, cells: int) -> None:
+        """Count cells that a write step has put."""
+        self._count["cells_put"] += cells
 
     async def read_in_steps(self, steps: Callable[[Database], Generator[None, None, T]]) -> T:
         """Run a generator on the database, with other tasks between its steps. Raise StoreError."""

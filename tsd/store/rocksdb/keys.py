@@ -188,23 +188,19 @@ def decode_long_cells(keys: list[bytes], columns: list[bytes], values: list[byte
     long = find_digests(columns, since)
     grown = 0
     for at in long:
-        before = len(columns[at]) + len(values[at])
-        columns[at], values[at] = decode_long_cell(columns[at], values[at])
-        grown += len(columns[at]) + len(values[at]) - before
+        digest, stored = columns[at], values[at]
+        columns[at], values[at] = column, value = decode_long_cell(digest, stored)
+        grown += len(column) + len(value) - len(digest) - len(stored)
     if 0 < since < len(keys):
         long.append(since)  # an earlier call sorted the cells before it without those from here on
-    for at in long:
-        if _is_misplaced(keys, columns, at):
+    last = len(keys) - 1
+    for at in long:  # is the cell out of order with a neighbour of its row?
+        key = keys[at]
+        if (at and keys[at - 1] == key and columns[at - 1] > columns[at]) or (
+            at < last and keys[at + 1] == key and columns[at + 1] < columns[at]
+        ):
             _sort_row(keys, columns, values, at)
     return grown
-
-
-def _is_misplaced(keys: list[bytes], columns: list[bytes], at: int) -> bool:
-    """Return whether a cell is out of order with a neighbour of its row."""
-    before, after = max(at - 1, 0), min(at + 1, len(keys) - 1)
-    if keys[before] == keys[at] and columns[before] > columns[at]:
-        return True
-    return keys[after] == keys[at] and columns[after] < columns[at]
 
 
 def _sort_row(keys: list[bytes], columns: list[bytes], values: list[bytes], at: int) -> None:

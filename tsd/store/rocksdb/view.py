@@ -20,6 +20,7 @@ from tsd.store.rocksdb.keys import (
     split_cells,
     split_key,
 )
+from tsd.store.rocksdb.runs import MergedIterator, RunFamily, RunReader, merged_items
 
 CHUNK_CELLS = 1000  # read between two checkpoints: about a millisecond
 SLICE_CELLS = 600  # the same for cell scans, where cells have points of whole hours: 3 ms
@@ -27,7 +28,7 @@ READAHEAD_BYTES = 1 << 20
 
 
 class View:
-    """Snapshot of a table. Its generators yield each CHUNK_CELLS cells, so that the caller can let other tasks run."""
+    """Snapshot of a table and its runs. Its generators yield each CHUNK_CELLS cells, so that other tasks can run."""
 
     def __init__(
         self,
@@ -36,14 +37,16 @@ class View:
         translated: Callable[[], AbstractContextManager[None]],
         *,
         cached_bytes: int,
+        runs: RunFamily | None = None,
     ) -> None:
         """`cells` reads its first `cached_bytes` through the block cache. It reads the rest without the cache, so that
         a large scan does not evict all other blocks."""
         self._upper = None if stop is None else row_prefix(stop)
         self._options = self._new_options()  # must outlive the iterator, which points to its bound
         self._rows = rows
-        self._at = rows.iter(self._options)
+        self._run_family = runs
         self._translated = translated
+        self._at = self._merged_with_runs(rows.iter(self._options), self._upper)
         self._cached_bytes = cached_bytes
 
     def _new_options(self) -> ReadOptions:
@@ -53,23 +56,33 @@ class View:
             made.set_iterate_upper_bound(self._upper)
         return made
 
+    def _merged_with_runs(self, plain: RdictIter, upper: bytes | None) -> RdictIter | MergedIterator:
+        """Return an iterator over the cells of the table, and of its runs."""
+        if self._run_family is None:
+            return plain
+        return MergedIterator(plain, RunReader(self._run_family, self._translated), upper)
+
     def _items(self, start: bytes, *, cached: bool = True) -> Iterator[tuple[bytes, bytes]]:
         """Return an iterator over all cells from the row `start` on."""
         if not cached:
             self._options = self._new_options()
             self._options.set_readahead_size(READAHEAD_BYTES)
             self._options.fill_cache(False)  # type: ignore[call-arg] # the stub lacks the argument
-            self._at = self._rows.iter(self._options)
+            self._at = self._merged_with_runs(self._rows.iter(self._options), self._upper)
         with self._translated():
             found = self._rows.items(from_key=row_prefix(start), read_opt=self._options)
-            return cast(Iterator[tuple[bytes, bytes]], found)
+            items = cast(Iterator[tuple[bytes, bytes]], found)
+            if self._run_family is None:
+                return items
+            runs = RunReader(self._run_family, self._translated).cells(row_prefix(start), self._upper)
+            return merged_items(items, runs)
 
     def _slice(self, left: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """Return the next cells."""
         with self._translated():
             return list(islice(left, SLICE_CELLS))
 
-    def _at_row(self, prefix: bytes) -> RdictIter:  # noqa: ARG002 - see BlockView
+    def _at_row(self, prefix: bytes) -> RdictIter | MergedIterator:  # noqa: ARG002 - see BlockView
         """Return an iterator that can read the cells of a row."""
         return self._at
 
@@ -216,7 +229,7 @@ class View:
             yield None if page is None else [ColumnPart(page, None)]
         yield []
 
-    def _check(self, at: RdictIter | None = None) -> None:
+    def _check(self, at: RdictIter | MergedIterator | None = None) -> None:
         """Raise StoreError if an iterator ended at a damaged block instead of the end."""
         at = self._at if at is None else at
         if not at.valid():

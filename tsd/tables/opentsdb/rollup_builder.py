@@ -6,7 +6,7 @@ again at any time, for example after an error or where late points came. Rollups
 an interval: see `RollupBuilder.run`.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -17,7 +17,7 @@ from tsd.codec.names import Kind
 from tsd.codec.opentsdb.rollup import Interval, Rollups
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, join_pairs, salt_of, salts, split_pairs
 from tsd.errors import DamagedBlock, StoreError, TsdError
-from tsd.store import Put, Store
+from tsd.store import CellMatrix, Put, Store
 from tsd.store.retry import backoff
 from tsd.tables.opentsdb.rollup_clear import delete_cells
 from tsd.tables.opentsdb.rollup_columns import encode_sums
@@ -32,6 +32,7 @@ from tsd.tables.opentsdb.rollup_sums import (
     Sums,
     coarser,
     joined,
+    rollup_matrices,
     rollup_puts,
     row_order,
     sums_of,
@@ -220,25 +221,17 @@ class RollupBuilder:
     async def _put_rows(self, part: "_Part", interval: Interval, rows: RowOrder, at: int, *, is_whole: bool) -> None:
         """Store the cells of the rows of one salt and base time."""
         begin, end = rows.begins[at : at + 2].tolist()
-
-        async def cells() -> AsyncGenerator[Sequence[Put], None]:
-            for start in range(begin, end, PUT_INTERVALS):
-                chosen = rows.sums.at(slice(start, min(start + PUT_INTERVALS, end)))
-                puts = await trio.to_thread.run_sync(part.puts, chosen, interval)
-                yield puts
-                part.cells += len(puts)
-
-        async with aclosing(cells()) as parts:
-            derived = self._store.derived_values if is_whole else None
-            values = None
-            if derived is not None:
-                values = await trio.to_thread.run_sync(part.columns, rows, at, interval)
-            if derived is None or values is None:
-                async for puts in parts:
-                    await self._store.put(interval.table, puts)
-            else:
-                prefix = rows.heads[at] + base_bytes(int(rows.bases[at]))
-                await derived.put_new(interval.table, prefix, parts, values)
+        derived = self._store.derived_values
+        if derived is not None:
+            values = await trio.to_thread.run_sync(part.columns, rows, at, interval) if is_whole else None
+            prefix = rows.heads[at] + base_bytes(int(rows.bases[at]))
+            await derived.put_new(interval.table, prefix, part.matrices(rows, at, interval), values)
+            return
+        for start in range(begin, end, PUT_INTERVALS):
+            chosen = rows.sums.at(slice(start, min(start + PUT_INTERVALS, end)))
+            puts = await trio.to_thread.run_sync(part.puts, chosen, interval)
+            await self._store.put(interval.table, puts)
+            part.cells += len(puts)
 
     async def _derive(self, metric: bytes, span: BuildRange) -> float:
         """Let the store derive values from the rows that were built of a metric, if it can. Return how long it took."""
@@ -379,6 +372,13 @@ class _Part:
     def puts(self, sums: Sums, interval: Interval) -> list[Put]:
         """Return the cells of aggregates in the order of rows."""
         return rollup_puts(sums, interval, self._config, self._keys)
+
+    def matrices(self, rows: RowOrder, at: int, interval: Interval) -> Iterator[CellMatrix]:
+        """Yield the cells of the rows of one salt and base time, and count them."""
+        chosen = rows.sums.at(slice(*rows.begins[at : at + 2].tolist()))
+        for one in rollup_matrices(chosen, interval, self._config, self._keys, int(rows.bases[at])):
+            self.cells += one.cells
+            yield one
 
     def columns(self, rows: RowOrder, at: int, interval: Interval) -> dict[bytes, bytes] | None:
         """Return the columns of the rows of one salt and base time; None if they are too large."""

@@ -18,11 +18,12 @@ from tsd.codec.opentsdb.rowkey import base_bytes
 from tsd.codec.points import Batch, Bool, Float64, Int64, Points
 from tsd.codec.text import FLOAT
 from tsd.errors import BadConfig
-from tsd.store import Put
+from tsd.store import CellMatrix, Put
 
 HOUR_S, DAY_S = 3600, 86_400
 AGGREGATORS = ("sum", "count", "min", "max")  # in the order of the fields of Sums
 VALUE_BYTES = 8
+MATRIX_CELLS = 4096
 _WHY_NOT = "wanted an interval that divides an hour, or hours that divide a day, and not the default interval"
 _PUT: Callable[[tuple[bytes, bytes, bytes]], Put] = partial(tuple.__new__, Put)  # without a Python call for each cell
 _INTEGER, _DOUBLE = 7, FLOAT | 7  # flags of values of 8 bytes
@@ -225,6 +226,43 @@ def rollup_puts(sums: Sums, interval: Interval, config: RollupConfig, keys: RowK
         rows += (heads[series] + base + tails[series],) * len(wanted)
         names_of += wanted
     return [*map(_PUT, zip(rows, names_of, values.view(f"V{VALUE_BYTES}").reshape(-1).tolist(), strict=True))]
+
+
+def rollup_matrices(
+    sums: Sums, interval: Interval, config: RollupConfig, keys: RowKeys, base_s: int
+) -> Iterator[CellMatrix]:
+    """Yield the same cells by row and column, for intervals of one salt, metric and base time. A matrix has about
+    MATRIX_CELLS places for whole rows, whichever of their intervals there are."""
+    heads, tails = keys
+    names = sorted((name for name in AGGREGATORS if name in config.ids), key=config.ids.__getitem__)
+    aggregates = dict(zip(AGGREGATORS, sums.aggregates, strict=True))
+    values = np.stack([_big_endian(aggregates[name]) for name in names])
+    offsets = (sums.times_s - base_s) // interval.seconds
+    first = np.flatnonzero(np.diff(sums.series, prepend=-1))
+    bounds = np.append(first, len(offsets))
+    base = base_bytes(base_s)
+    rows_at_once = max(1, MATRIX_CELLS * interval.seconds // (len(names) * interval.row_s))
+    known: dict[bytes, list[bytes]] = {}
+    for row in range(0, len(first), rows_at_once):
+        last = min(row + rows_at_once, len(first))
+        part = slice(int(bounds[row]), int(bounds[last]))
+        rows = np.repeat(np.arange(last - row), np.diff(bounds[row : last + 1]))
+        times, places = np.unique(offsets[part], return_inverse=True)
+        columns = known.get(times.tobytes())
+        if columns is None:
+            starts = (base_s + times * interval.seconds).tolist()
+            columns = [rollup_column(name, start, interval, config) for name in names for start in starts]
+            known[times.tobytes()] = columns
+        shape = last - row, len(names), len(times)
+        made, present = np.zeros(shape, np.uint64), np.zeros(shape, np.bool_)
+        made[rows, :, places] = values[:, part].T
+        present[rows, :, places] = True
+        yield CellMatrix(
+            [heads[number] + base + tails[number] for number in sums.series[first[row:last]].tolist()],
+            columns,
+            made.reshape(shape[0], -1),
+            present.reshape(shape[0], -1),
+        )
 
 
 def rollup_column(name: str, time_s: int, interval: Interval, config: RollupConfig) -> bytes:

@@ -1,0 +1,331 @@
+"""Runs of a table: cells that follow each other, stored as one value in a column family of their own.
+
+The key of a run is the key of its first cell, and above all keys of the run before it. So the run of a cell, if there
+is one, is the last one whose key is not above the cell's. The value has the key of the last cell, with a checksum of
+both, and then the cells (`tsd.codec.blocks.run`): a run that ends before what is read is not decoded.
+
+A cell of the table itself takes precedence over a run's cell with the same key: it is the newer one.
+"""
+
+import struct
+import zlib
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import groupby
+from typing import NamedTuple
+
+from rocksdict import ColumnFamily, Rdict, RdictIter, ReadOptions, WriteBatch
+
+from tsd.codec.blocks.run import (
+    Matrix,
+    cells_of_run,
+    decode_run,
+    encode_run,
+    join_runs,
+    without_keys,
+    without_range,
+)
+from tsd.errors import CorruptRow, DamagedBlock
+
+RUN_CELLS = 4096  # about; a run has whole rows when it is made
+
+_HEAD = struct.Struct("<HI")  # bytes of the last key; CRC-32 of both keys
+
+Translated = Callable[[], AbstractContextManager[None]]
+
+
+class RunFamily(NamedTuple):
+    """The runs of one table."""
+
+    table: str
+    rows: Rdict
+    handle: ColumnFamily
+
+
+def encode_stored(run: Matrix) -> tuple[bytes, bytes]:
+    """Return the key and the stored value of a run."""
+    key, last = run.first_key(), run.last_key()
+    return key, _HEAD.pack(len(last), zlib.crc32(last, zlib.crc32(key))) + last + encode_run(run, key)
+
+
+def _split_stored(key: bytes, stored: bytes) -> tuple[bytes, bytes]:
+    """Return the last key of a run, and the rest of its stored value. Raise CorruptRow."""
+    if len(stored) >= _HEAD.size:
+        size, crc = _HEAD.unpack_from(stored)
+        last = stored[_HEAD.size : _HEAD.size + size]
+        if zlib.crc32(last, zlib.crc32(key)) == crc:
+            return last, stored[_HEAD.size + size :]
+    raise CorruptRow(f"the head of a run of cells is damaged: {len(stored)} bytes, {stored[:40].hex()}")
+
+
+class RunReader:
+    """A snapshot of a table's runs. Any method may raise DamagedBlock, or StoreError."""
+
+    def __init__(self, family: RunFamily, translated: Translated) -> None:
+        self._family = family
+        self._translated = translated
+        self._options = ReadOptions()  # must outlive the iterator
+        self._options.set_background_purge_on_iterator_cleanup(True)
+        self._at = family.rows.iter(self._options)
+        self._last: tuple[bytes, Matrix] | None = None
+
+    def _key(self) -> bytes | None:
+        if not self._at.valid():
+            with self._translated():
+                self._at.status()
+            return None
+        key: bytes = self._at.key()
+        return key
+
+    def key_of(self, key: bytes) -> bytes | None:
+        """Return the key of the run that may have the cell with a key."""
+        self._at.seek_for_prev(key)
+        return self._key()
+
+    def key_from(self, key: bytes) -> bytes | None:
+        """Return the first key of a run that is not below a key."""
+        self._at.seek(key)
+        return self._key()
+
+    def load(self, key: bytes) -> Matrix:
+        """Return the run with a key that exists."""
+        if self._last is not None and self._last[0] == key:
+            return self._last[1]
+        with self._reading(key):
+            found = decode_run(_split_stored(key, self._stored(key))[1], key)
+        self._last = key, found
+        return found
+
+    @contextmanager
+    def _reading(self, key: bytes) -> Iterator[None]:
+        """Raise DamagedBlock for a damaged run."""
+        try:
+            yield
+        except CorruptRow as exc:
+            raise DamagedBlock(f"table {self._family.table}, cells from {key.hex()} on: {exc}") from exc
+
+    def _stored(self, key: bytes) -> bytes:
+        if not self._at.valid() or self._at.key() != key:
+            self._at.seek(key)
+            assert self._key() == key, key.hex()
+        stored: bytes = self._at.value()
+        return stored
+
+    def between(self, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, Matrix]]:
+        """Yield each run that may have cells from the key `start` to before `stop`, and its key."""
+        key = self.key_of(start)
+        if key is not None and key < start:
+            with self._reading(key):
+                last, _ = _split_stored(key, self._stored(key))
+            if last < start:
+                key = None
+        key = key or self.key_from(start)
+        while key is not None and (stop is None or key < stop):
+            yield key, self.load(key)
+            key = self.key_from(key + b"\0")
+
+    def cells(self, start: bytes, stop: bytes | None) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Yield the keys and the stored values of cells from one key to before another, run by run."""
+        for _, run in self.between(start, stop):
+            keys = run.cell_keys()
+            low, high = bisect_left(keys, start), len(keys) if stop is None else bisect_left(keys, stop)
+            if low < high:
+                yield keys[low:high], run.stored_values()[low:high]
+
+    def group(self, keys: Collection[bytes]) -> Iterator[tuple[bytes, list[bytes]]]:
+        """Yield the key of each run that may have some of the cells with these keys, and those keys."""
+        for key, some in groupby(sorted(keys), self.key_of):
+            if key is not None:
+                yield key, list(some)
+
+    def find(self, keys: Collection[bytes]) -> dict[bytes, bytes]:
+        """Return the stored values of those cells that are in runs, by key."""
+        found: dict[bytes, bytes] = {}
+        for run_key, some in self.group(keys):
+            run = self.load(run_key)
+            every = dict(zip(run.cell_keys(), run.stored_values(), strict=True))
+            found |= {key: every[key] for key in some if key in every}
+        return found
+
+    def counts(self, start: bytes, stop: bytes | None) -> Iterator[int]:
+        """Yield the number of cells of each run whose key lies in a range."""
+        key = self.key_from(start)
+        while key is not None and (stop is None or key < stop):
+            with self._reading(key):
+                cells = cells_of_run(_split_stored(key, self._at.value())[1])
+            yield cells
+            self._at.next()
+            key = self._key()
+
+
+class MergedIterator:
+    """Iterates over the cells of a table and of its runs in one order, as rocksdict's iterator does over the table's.
+    Any method may raise StoreError."""
+
+    def __init__(self, plain: RdictIter, runs: RunReader, upper: bytes | None) -> None:
+        """`upper`: the bound of `plain`."""
+        self._plain = plain
+        self._runs = runs
+        self._upper = upper
+        self._parts: Iterator[tuple[list[bytes], list[bytes]]] = iter(())
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
+        self._at = 0
+        self._key: bytes | None = None
+        self._in_run = False
+
+    def seek(self, key: bytes) -> None:
+        """Go to the first cell that is not below a key."""
+        self._plain.seek(key)
+        if self._keys and self._keys[0] <= key <= self._keys[-1]:
+            self._at = bisect_left(self._keys, key)
+        else:
+            self._parts = self._runs.cells(key, self._upper)
+            self._keys, self._values, self._at = [], [], 0
+        self._settle()
+
+    def next(self) -> None:
+        """Go to the next cell."""
+        if self._in_run:
+            self._at += 1
+        else:
+            self._plain.next()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Find the current cell. The table's takes precedence over an equal one of a run."""
+        while self._at == len(self._keys):
+            part = next(self._parts, None)
+            if part is None:
+                break
+            self._keys, self._values = part
+            self._at = 0
+        plain = self._plain.key() if self._plain.valid() else None
+        self._in_run = self._at < len(self._keys) and (plain is None or self._keys[self._at] < plain)
+        self._key = self._keys[self._at] if self._in_run else plain
+        if not self._in_run and self._at < len(self._keys) and self._keys[self._at] == plain:
+            self._at += 1
+
+    def valid(self) -> bool:
+        """Return whether there is a current cell."""
+        return self._key is not None
+
+    def key(self) -> bytes:
+        """Return the key of the current cell."""
+        assert self._key is not None
+        return self._key
+
+    def value(self) -> bytes:
+        """Return the stored value of the current cell."""
+        found: bytes = self._values[self._at] if self._in_run else self._plain.value()
+        return found
+
+    def status(self) -> None:
+        """Raise if the table ended at a damaged block."""
+        self._plain.status()
+
+
+def merged_items(
+    plain: Iterator[tuple[bytes, bytes]], runs: Iterator[tuple[list[bytes], list[bytes]]]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the cells of a table and of its runs in one order, each as key and stored value."""
+    following = next(plain, None)
+    for keys, values in runs:
+        if following is None or following[0] > keys[-1]:
+            yield from zip(keys, values, strict=True)
+            continue
+        for key, value in zip(keys, values, strict=True):
+            while following is not None and following[0] < key:
+                yield following
+                following = next(plain, None)
+            if following is None or following[0] != key:
+                yield key, value
+    if following is not None:
+        yield following
+        yield from plain
+
+
+class RunChange(NamedTuple):
+    """Runs to write, and runs that they replace, by key."""
+
+    obsolete: list[bytes]
+    puts: list[tuple[bytes, bytes]]
+
+    def add_to(self, batch: WriteBatch, family: RunFamily) -> None:
+        """Add the change to a batch."""
+        for key in self.obsolete:
+            batch.delete(key, family.handle)
+        for key, value in self.puts:
+            batch.put(key, value, family.handle)
+
+
+def add_runs(reader: RunReader | None, new: Sequence[Matrix]) -> RunChange:
+    """Return the change that stores cells, in place of those with the same keys. No two of `new` overlap, and they are
+    in order. May run in a thread."""
+    if not new:
+        return RunChange([], [])
+    stored = [] if reader is None else [*reader.between(new[0].first_key(), new[-1].last_key() + b"\0")]
+    every = [(key, run.last_key(), True, run) for key, run in stored]
+    every += [(run.first_key(), run.last_key(), False, run) for run in new]
+    every.sort(key=lambda one: one[:3])
+    obsolete: list[bytes] = []
+    puts: list[tuple[bytes, bytes]] = []
+    group: list[tuple[bytes, bytes, bool, Matrix]] = []
+
+    def finish() -> None:
+        if all(is_stored for *_, is_stored, _ in group):
+            return
+        obsolete.extend(key for key, _, is_stored, _ in group if is_stored)
+        group.sort(key=lambda one: not one[2])
+        puts.extend(map(encode_stored, _split(join_runs([run for *_, run in group]))))
+
+    last = b""
+    for one in every:
+        if group and one[0] > last:
+            finish()
+            group = []
+        group.append(one)
+        last = max(last, one[1])
+    finish()
+    return RunChange(obsolete, puts)
+
+
+def _split(run: Matrix) -> Iterator[Matrix]:
+    """Yield a run in parts, if it is too large."""
+    rows = len(run.rows)
+    size = rows * len(run.columns)
+    if size <= 2 * RUN_CELLS:
+        yield run
+        return
+    each = max(1, rows * RUN_CELLS // size)
+    for start in range(0, rows, each):
+        yield run.at_rows(slice(start, start + each))
+
+
+def remove_keys(reader: RunReader, gone: Collection[bytes]) -> RunChange:
+    """Return the change that removes cells with some keys."""
+    change = RunChange([], [])
+    for run_key, some in reader.group(set(gone)):
+        run = reader.load(run_key)
+        wanted = set(some)
+        if wanted.isdisjoint(run.cell_keys()):
+            continue
+        change.obsolete.append(run_key)
+        kept = without_keys(run, wanted)
+        if kept is not None:
+            change.puts.append(encode_stored(kept))
+    return change
+
+
+def remove_range(reader: RunReader, start: bytes, stop: bytes) -> RunChange:
+    """Return the change that removes the cells from one key to before another, but for the runs whose keys lie in
+    between: they are deleted, and then replaced by what is left of them."""
+    change = RunChange([], [])
+    for run_key in {reader.key_of(start), reader.key_of(stop)} - {None}:
+        assert run_key is not None
+        if run_key >= stop:
+            continue
+        for kept in without_range(reader.load(run_key), start, stop):
+            change.puts.append(encode_stored(kept))
+    return change
