@@ -3,7 +3,6 @@
 Commands use `row_compactor`, `rollup_builder` and `build_configured_tables`; the store comes from `tsd.daemon.wiring`.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,7 +29,7 @@ from tsd.errors import BadConfig, CorruptRow, StoreError
 from tsd.lazy import LazyModule
 from tsd.store import Store
 from tsd.tables import Tables
-from tsd.tables.clock_guard import ClockGuard
+from tsd.tables.clock_guard import ClockGuard, elapsed_ms
 from tsd.tables.entity import layout as entity
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
@@ -279,4 +278,4 @@ def daemon_rollups(config: Config, store: Store, uids: Uids, now_ms: Clock) -> R
 
 def clock_guard(config: Config) -> ClockGuard:
     """Return the guard of the wall clock that deletes old points."""
-    return ClockGuard(state_folder(config) / "retention.json", lambda: time.monotonic() * 1000)
+    return ClockGuard(state_folder(config) / "retention.json", elapsed_ms)

@@ -3,16 +3,24 @@
 A clock that jumps ahead makes young points look old. So nothing expires while the clock is more than a day ahead of
 what is expected: the time of the last check plus the time that has passed since by the monotonic clock. After a start
 that time is unknown, and so is a clock without an earlier check. Then incoming points decide, of which one late or
-early sender does not count: the median time of a window must be within a day of the clock.
+early sender does not count: the median time of a window must be within a day of the clock. Old points, such as those of
+a backfill, show nothing: any window since the start will do.
 """
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from tsd.config.state_dir import write_atomically
 
 TOLERANCE_MS = 86_400_000
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the first one goes on while the machine is suspended
+
+
+def elapsed_ms() -> float:
+    """Return the time since the machine was started."""
+    return time.clock_gettime(_CLOCK) * 1000
 
 
 class ClockGuard:
@@ -22,21 +30,33 @@ class ClockGuard:
         self._file = file
         self._monotonic_ms = monotonic_ms
         self._offset_ms: float | None = None  # of the wall clock from the monotonic one, when it was last trusted
-        self._points_ms: float | None = None  # offset of incoming points from the monotonic clock
+        self._points_ms: float | None = None  # highest offset of incoming points from the monotonic clock
 
     def observe(self, median_ms: float) -> None:
         """Record the median time of a window of points that has just come in."""
-        self._points_ms = median_ms - self._monotonic_ms()
+        offset_ms = median_ms - self._monotonic_ms()
+        self._points_ms = offset_ms if self._points_ms is None else max(self._points_ms, offset_ms)
 
     def reason_to_wait(self, now_ms: int) -> str | None:
         """Return why the clock is not trusted, None if it is; then record it. Raise OSError."""
         ahead_ms = self._ahead_ms(now_ms)
         if ahead_ms is None:
-            return "the time since the last check is not known, and no points with the current time have come in"
-        if ahead_ms > TOLERANCE_MS:
-            return f"the clock is {ahead_ms / TOLERANCE_MS:.1f} days ahead of the time that is expected"
-        self.trust(now_ms)
-        return None
+            reason = self._reason_of_points(now_ms)
+        elif ahead_ms > TOLERANCE_MS:
+            reason = f"the clock is {ahead_ms / TOLERANCE_MS:.1f} days ahead of the time that is expected"
+        else:
+            reason = None
+        if reason is None:
+            self.trust(now_ms)
+        return reason
+
+    def _reason_of_points(self, now_ms: int) -> str | None:
+        """Return why incoming points do not confirm the clock, None if they do."""
+        unknown = "the time since the last check is not known, and no points with the current time have come in"
+        if self._points_ms is None:
+            return unknown
+        older_ms = now_ms - (self._monotonic_ms() + self._points_ms)
+        return None if older_ms <= TOLERANCE_MS else f"{unknown}: they are {older_ms / TOLERANCE_MS:.1f} days older"
 
     def trust(self, now_ms: int) -> None:
         """Record that the clock is right. Raise OSError."""
@@ -45,14 +65,13 @@ class ClockGuard:
         write_atomically(self._file, json.dumps({"checked_ms": now_ms}).encode())
 
     def _ahead_ms(self, now_ms: int) -> float | None:
-        """Return how far the clock is ahead of the most credible time, None if there is none."""
-        monotonic_ms = self._monotonic_ms()
+        """Return how far the clock is ahead of its earlier readings, None if there are none or they are too old."""
         if self._offset_ms is not None:
-            return now_ms - (monotonic_ms + self._offset_ms)
+            return now_ms - (self._monotonic_ms() + self._offset_ms)
         saved_ms = self._saved_ms()
         if saved_ms is not None and now_ms - saved_ms <= TOLERANCE_MS:
             return now_ms - saved_ms
-        return None if self._points_ms is None else now_ms - (monotonic_ms + self._points_ms)
+        return None
 
     def _saved_ms(self) -> int | None:
         try:

@@ -1,10 +1,11 @@
 """The wall clock that deletes old points, and what it does to it to jump."""
 
+import time
 from pathlib import Path
 
 import pytest
 
-from tsd.tables.clock_guard import ClockGuard
+from tsd.tables.clock_guard import ClockGuard, elapsed_ms
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -49,6 +50,27 @@ def test_first_check_wants_points_with_the_current_time(machine: Machine) -> Non
 def test_first_check_with_a_clock_ahead_of_all_points_waits(machine: Machine) -> None:
     machine.guard.observe(machine.wall_ms - 30 * DAY_MS)
     assert not machine.trusts()
+
+
+def test_a_backfill_of_old_points_is_no_sign_of_a_clock_that_is_ahead(machine: Machine) -> None:
+    machine.guard.observe(machine.wall_ms - 54 * DAY_MS)
+    reason = machine.guard.reason_to_wait(machine.wall_ms)
+    assert reason is not None
+    assert reason.endswith("no points with the current time have come in: they are 54.0 days older")
+    machine.guard.observe(machine.wall_ms)
+    machine.guard.observe(machine.wall_ms - 54 * DAY_MS)
+    assert machine.trusts()
+
+
+def test_a_clock_ahead_is_not_trusted_after_current_points_and_a_backfill(machine: Machine) -> None:
+    machine.guard.observe(machine.wall_ms)
+    machine.wall_ms += 2 * DAY_MS
+    machine.guard.observe(machine.wall_ms - 54 * DAY_MS)
+    assert not machine.trusts()
+
+
+def test_time_of_a_suspended_machine_passes() -> None:
+    assert elapsed_ms() >= time.monotonic() * 1000 - 1
 
 
 def test_clock_that_runs_is_trusted(machine: Machine) -> None:
