@@ -8,8 +8,8 @@ import codecs
 import math
 import zlib
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import trio
@@ -42,6 +42,13 @@ class Reservation:
         self.size = 0  # bytes
         self._scope = trio.CancelScope()
         self._due = math.inf  # the deadline, if others wait
+
+    def __enter__(self) -> "Reservation":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.size:
+            self._budget.release(self.client, self.size)
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
@@ -125,15 +132,9 @@ class MemoryBudget:
         self._waiting: deque[_Waiter] = deque()
         self._receiving: set[Reservation] = set()
 
-    @asynccontextmanager
-    async def reserve(self, client: str) -> AsyncIterator[Reservation]:
-        """Return an empty reservation that is released at the end of the block."""
-        reservation = Reservation(self, client)
-        try:
-            yield reservation
-        finally:
-            if reservation.size:
-                self._release(client, reservation.size)
+    def reserve(self, client: str) -> Reservation:
+        """Return an empty reservation that is released at the end of its `with` block."""
+        return Reservation(self, client)
 
     @contextmanager
     def receiving(self, reservation: Reservation) -> Iterator[None]:
@@ -171,7 +172,7 @@ class MemoryBudget:
             await waiter.granted.wait()
         except trio.Cancelled:
             if waiter.granted.is_set():  # granted and cancelled in the same pass of the event loop
-                self._release(client, amount)
+                self.release(client, amount)
             else:
                 self._remove(waiter)
             raise
@@ -180,7 +181,8 @@ class MemoryBudget:
         self._waiting.remove(waiter)
         self._reprioritize()
 
-    def _release(self, client: str, amount: int) -> None:
+    def release(self, client: str, amount: int) -> None:
+        """Give reserved bytes back, to requests that wait for them."""
         self.used -= amount
         self._clients[client] -= amount
         if not self._clients[client]:

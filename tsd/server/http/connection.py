@@ -1,10 +1,11 @@
 """One HTTP/1.1 or 1.0 connection: parse requests, answer them, send responses.
 
-h11 implements the protocol. This module bounds a request: its duration, its size, and the memory of all bodies. A
-client that disconnects cancels its query.
+h11 implements the protocol, except for plain requests and their responses (`tsd.server.http.plain`). This module
+bounds a request: its duration, its size, and the memory of all bodies. A client that disconnects cancels its query.
 """
 
 import math
+import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from tsd.server.http import bodies, pages
 from tsd.server.http.bodies import MIN_BYTES_PER_S, MemoryBudget, Reservation, as_utf8, decompressed, too_large
 from tsd.server.http.disconnects import DisconnectWatch
 from tsd.server.http.messages import HTML, JSON, Request, Response, Target, closing, parse_target
+from tsd.server.http.plain import PlainRequest, read_plain_request, response_fields
 from tsd.server.http.router import LEGACY_JSON, Router
 from tsd.server.http.security import security_headers
 from tsd.server.http.stats import RequestStats
@@ -88,6 +90,9 @@ class HttpConnection:
         self._stats = stats
         self._peer = peer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self._input = b""  # received and not given to h11
+        self._at = 0  # where the next request starts in it
+        self._plain: PlainRequest | None = None  # the current request, unless h11 has it
         self._deadline = math.inf  # of the current request; infinite between requests
         self._head_bytes = 0  # memory of the current request's head, while its body is received
         self._is_head_request = False  # the method is HEAD
@@ -104,12 +109,13 @@ class HttpConnection:
             first = await self._first_line(first)
             if _REQUEST_LINE.fullmatch(first.partition(b"\n")[0]) is None:
                 return
-            self._http.receive_data(first)
+            self._input = first
             await self._watch.run_with(self._serve_all)
 
     async def _serve_all(self) -> None:
         while await self._serve_one():
-            self._http.start_next_cycle()
+            if self._http.their_state is h11.DONE:
+                self._http.start_next_cycle()
             self._deadline = math.inf
 
     async def _first_line(self, first: bytes) -> bytes:
@@ -128,13 +134,19 @@ class HttpConnection:
         """Serve one request. Return whether another may follow."""
         self._is_head_request = False
         try:
+            self._plain = await self._next_plain_request()
+            if self._plain is not None:
+                method, target, headers = self._plain[:3]
+                self._is_head_request = method == "HEAD"
+                await self._answer(method, target, headers)
+                return self._plain is not None or self._both_done()
             event = await self._next_event()
             if not isinstance(event, h11.Request):
                 return False
             if event.method == b"CONNECT":  # a response of 200 would turn the connection into a tunnel
                 await self._send_last(Refused(405, "Method not allowed", "The HTTP method [CONNECT] is not permitted"))
             self._is_head_request = event.method == b"HEAD"
-            await self._answer(event)
+            await self._answer(event.method.decode("ascii"), event.target.decode("ascii"), _headers_by_name(event))
         except h11.RemoteProtocolError as error:
             if error.error_status_hint != BAD_REQUEST or str(error).startswith(_NOT_HTTP):
                 return False
@@ -143,16 +155,19 @@ class HttpConnection:
             await self._send_last(error)
         except trio.TooSlowError:
             await self._send_last(TOO_SLOW)
+        return self._both_done()
+
+    def _both_done(self) -> bool:
+        """Return whether h11 can begin another request."""
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
-    async def _answer(self, head: h11.Request) -> None:
-        headers = _headers_by_name(head)
-        method = head.method.decode("ascii")
+    async def _answer(self, method: str, text: str, headers: Mapping[str, str]) -> None:
+        """Answer a request for the target `text`."""
         target: Target | None = None
         began = trio.current_time()
         self._stats.requests += 1
         try:
-            target = parse_target(head.target.decode("ascii"))
+            target = parse_target(text)
             decision = await self._router.decide(method, target, headers, self._peer)
             self._has_roles = bool(decision.sender.principal.roles)
             if decision.refused is not None:
@@ -160,7 +175,7 @@ class HttpConnection:
         except Refused as error:
             await self._send(self._router.refuse(error, target), headers, last=not self._is_complete())
             return
-        async with self._budget.reserve(decision.sender.address_client.name) as reservation:
+        with self._budget.reserve(decision.sender.address_client.name) as reservation:
             try:
                 body = await self._read_body(headers, reservation)
             except (Refused, _ChunkedDisabled) as error:
@@ -189,6 +204,33 @@ class HttpConnection:
         self._stats.record(target.key, response.status, (trio.current_time() - began) * 1000)
 
     # ---- receiving
+
+    async def _next_plain_request(self) -> PlainRequest | None:
+        """Return the next request if it is plain. Otherwise h11 gets the input, and None is returned."""
+        if self._http.their_state is not h11.IDLE or self._http.trailing_data[0]:
+            return None
+        if self._at == len(self._input):
+            self._peer.report_partial_input(0)
+            self._input, self._at = b"", 0
+            self._input = await self._receive_next_request()
+            if not self._input:
+                raise _ConnectionEnded
+        plain = read_plain_request(self._input, self._at)
+        if plain is None:
+            self._http.receive_data(self._input[self._at :])
+            self._input, self._at = b"", 0
+        else:
+            self._at = plain.stop
+        return plain
+
+    def _pass_to_h11(self) -> None:
+        """Let h11 read the current request, if it is plain, and write its response."""
+        if (plain := self._plain) is None:
+            return
+        self._plain = None
+        self._http.receive_data(self._input[plain.start : plain.stop])
+        while not isinstance(self._http.next_event(), h11.EndOfMessage):
+            continue
 
     async def _next_event(self) -> object:
         self._check_head()
@@ -246,10 +288,14 @@ class HttpConnection:
         _check_lengths(headers)
         if not self._has_roles:
             return b""
+        plain = self._plain
         if headers.keys().isdisjoint(_BODY_HEADERS):  # no body, and no memory for it
-            if not isinstance(await self._next_event(), h11.EndOfMessage):
+            if plain is None and not isinstance(await self._next_event(), h11.EndOfMessage):
                 raise _ConnectionEnded
             return b""
+        if plain is not None:
+            await self._reserve_body(headers, reservation)
+            return await self._decoded(plain.body, headers, reservation)
         self._head_bytes = sum(len(name) + len(value) + HEADER_OVERHEAD for name, value in headers.items())
         self._peer.report_partial_input(self._head_bytes)
         try:
@@ -259,10 +305,14 @@ class HttpConnection:
         finally:
             self._head_bytes = 0
             self._peer.report_partial_input(0)
-        if not received:
-            return b""
         body = bytes(received)
         del received
+        return await self._decoded(body, headers, reservation)
+
+    async def _decoded(self, body: bytes, headers: Mapping[str, str], reservation: Reservation) -> bytes:
+        """Return a body decompressed and in UTF-8. Raises Refused."""
+        if not body:
+            return b""
         content_type = headers.get("content-type", "")
         coding = headers.get("content-encoding", "")
         if not coding and content_type.partition(";")[0].strip().lower() == GZIP_TYPE:
@@ -303,6 +353,8 @@ class HttpConnection:
 
     def _is_complete(self) -> bool:
         """Return whether the request was received completely: then another may follow. Skips received body data."""
+        if self._plain is not None:
+            return True
         while self._http.their_state is h11.SEND_BODY and isinstance(self._http.next_event(), h11.Data):
             pass
         return self._http.their_state is h11.DONE
@@ -352,6 +404,7 @@ class HttpConnection:
         sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_KEEPALIVE, 1)
         sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_KEEPIDLE, PROBE_S)
         sock.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_KEEPINTVL, PROBE_S)
+        self._pass_to_h11()
         state = 0
         while state != TCP_CLOSE:
             if self._http.their_http_version == b"1.1":
@@ -370,6 +423,8 @@ class HttpConnection:
         self, response: Response, request_headers: Mapping[str, str], *, last: bool = False, is_script: bool = False
     ) -> None:
         """Send a response, compressed if the request's headers allow it."""
+        if last or response.status in BODILESS or not isinstance(response.body, bytes):
+            self._pass_to_h11()
         headers = list(response.headers)
         if response.content_type is not None:
             headers.append(("Content-Type", response.content_type))
@@ -389,6 +444,10 @@ class HttpConnection:
         if coding is not None and len(body) >= bodies.MIN_COMPRESSED_BYTES:
             body = await bodies.Compressor(coding).compress_all(body)
             headers += [("Content-Encoding", coding), ("Vary", "Accept-Encoding")]
+        if self._plain is not None and (fields := response_fields(status, tuple(headers))) is not None:
+            await self._send_plain(b"%bContent-Length: %d\r\n\r\n" % (fields, len(body)), body)
+            return
+        self._pass_to_h11()
         if status not in BODILESS:
             headers.append(("Content-Length", str(len(body))))
         head = b"".join(self._http.send_with_data_passthrough(_response_head(status, headers)) or [])
@@ -401,6 +460,20 @@ class HttpConnection:
         else:
             for piece in (head, *pieces):
                 await self._send_bytes(piece)
+
+    async def _send_plain(self, head: bytes, body: bytes) -> None:
+        """Send the response to a plain request, after which the connection stays open."""
+        assert self._plain is not None
+        self._plain = self._plain._replace(body=b"")  # a client that reads slowly must not hold it, nor the input
+        if self._at == len(self._input):
+            self._input, self._at = b"", 0
+        if self._is_head_request:
+            body = b""
+        if len(body) < SEND_BYTES:
+            await self._send_bytes(head + body)
+        else:
+            await self._send_bytes(head)
+            await self._send_bytes(body)
 
     async def _send_chunks(
         self, status: int, chunks: AsyncIterator[bytes], headers: list[tuple[str, str]], coding: str | None
@@ -429,11 +502,25 @@ class HttpConnection:
 
     async def _send_bytes(self, data: bytes) -> None:
         """Send data in parts. Raises SlowConsumer if the client does not read a part before the timeout."""
+        if 0 < len(data) <= SEND_BYTES and (sent := self._sent_at_once(data)):
+            if sent == len(data):
+                await trio.lowlevel.checkpoint()
+                return
+            data = data[sent:]
         for at in range(0, len(data), SEND_BYTES):
             with trio.move_on_after(self._limits.timeout_s) as scope:
                 await self._stream.send_all(memoryview(data)[at : at + SEND_BYTES])
             if scope.cancelled_caught:
                 raise SlowConsumer
+
+    def _sent_at_once(self, data: bytes) -> int:
+        """Return how many bytes the kernel takes without a wait, as almost always all of a small response."""
+        if not isinstance(self._stream, trio.SocketStream):
+            return 0
+        try:
+            return os.write(self._stream.socket.fileno(), data)
+        except OSError:  # full, or broken: `send_all` waits or says so
+            return 0
 
 
 def _headers_by_name(head: h11.Request) -> dict[str, str]:

@@ -280,7 +280,7 @@ async def test_budget_serves_waiters_in_order() -> None:
     order: list[str] = []
 
     async def take(name: str, amount: int, release: trio.Event) -> None:
-        async with budget.reserve(name) as reservation:
+        with budget.reserve(name) as reservation:
             await reservation.take(amount)
             order.append(name)
             await release.wait()
