@@ -6,53 +6,25 @@ import pytest
 import trio
 
 from tests.e2e.command import Tsd, on_bigtable
+from tests.e2e.engine_points import LINES, T, check_all_are_kept, check_delete, import_points, text
 from tests.peers.bigtable import PROJECT, RunningBigtable
 from tsd.store import Put
 
 pytestmark = [pytest.mark.slow, pytest.mark.bigtable]
-T = 1356998400
-LINES = [
-    f"{metric} {T + offset} {host} host=h{host}" for metric in ("a.b", "c.d") for host in range(4)
-    for offset in (0, 10, 3600, 90_000)
-]  # fmt: skip
-METRICS = ("a.b", "c.d")
-
-
-def text(lines: list[str]) -> bytes:
-    return "".join(line + "\n" for line in lines).encode()
 
 
 @pytest.fixture
 def tsd(bigtable: RunningBigtable, tmp_path: Path) -> Tsd:
     """An instance with tables and points."""
-    tsd = Tsd(tmp_path / "state", on_bigtable(bigtable))
-    made = tsd.run("create-tables")
-    assert (made.status, made.err) == (0, ""), made
-    assert "tsdb: created" in made.out
-    assert "tsdb: exists" in tsd.run("create-tables").out
-    for part in (LINES[::2], LINES[1::2]):  # several cells in a row
-        assert tsd.run("import", "-", stdin=text(part)).status == 0
-    return tsd
+    return import_points(Tsd(tmp_path / "state", on_bigtable(bigtable)))
 
 
 def test_compaction_fsck_and_copies_keep_all_points(tsd: Tsd, tmp_path: Path) -> None:
-    assert sorted(tsd.lines(*METRICS)) == sorted(LINES)
-    compacted = tsd.run("compact", "--since", "1")
-    assert (compacted.status, compacted.err) == (0, ""), compacted
-    assert "rows: 24, compacted 8" in compacted.out
-    checked = tsd.run("fsck", "--full-scan")
-    assert checked.status == 0, checked
-    assert sorted(tsd.lines(*METRICS)) == sorted(LINES)
-    home = Tsd(tmp_path / "home")
-    assert tsd.run("copy", "--to", f"embedded:{home.folder}").status == 0
-    assert sorted(home.lines(*METRICS)) == sorted(LINES)
     instance = f"{tsd.settings['tsd.storage.bigtable.instance']}back"
     back = tsd.but({"tsd.storage.bigtable.instance": instance})
     emulator = f"tsd.storage.bigtable.emulator={tsd.settings['tsd.storage.bigtable.emulator']}"
-    done = home.run("copy", "--to", f"bigtable:{PROJECT}/{instance}", "--to-set", emulator)
-    assert done.status == 0, done
-    assert sorted(back.lines(*METRICS)) == sorted(LINES)
-    assert back.run("mkmetric", "new").out == "metrics new: [0, 0, 3]\n"
+    to_back = ["--to", f"bigtable:{PROJECT}/{instance}", "--to-set", emulator]
+    check_all_are_kept(tsd, Tsd(tmp_path / "home"), back, to_back)
 
 
 def test_bad_settings_are_named(bigtable: RunningBigtable, tmp_path: Path) -> None:
@@ -86,9 +58,7 @@ def test_settings_of_opentsdb_are_understood(bigtable: RunningBigtable, tmp_path
 
 
 def test_delete_removes_named_points_only(tsd: Tsd) -> None:
-    assert tsd.run("delete", "a.b", "--since", str(T), "--until", str(T + 20), "--yes").status == 0
-    left = [line for line in LINES if not line.startswith("a.b") or int(line.split()[1]) > T + 20]
-    assert sorted(tsd.lines(*METRICS)) == sorted(left)
+    check_delete(tsd)
 
 
 def test_daemon_keeps_acknowledged_points_while_bigtable_is_paused(tmp_path: Path) -> None:

@@ -7,15 +7,10 @@ from urllib.request import urlopen
 import pytest
 
 from tests.e2e.command import Tsd, on_cassandra
+from tests.e2e.engine_points import LINES, T, check_all_are_kept, check_delete, import_points, text
 from tests.peers.cassandra import RunningCassandra
 
 pytestmark = [pytest.mark.slow, pytest.mark.cassandra]
-T = 1356998400
-LINES = [
-    f"{metric} {T + offset} {host} host=h{host}" for metric in ("a.b", "c.d") for host in range(4)
-    for offset in (0, 10, 3600, 90_000)
-]  # fmt: skip
-METRICS = ("a.b", "c.d")
 ROLLUPS = {
     "tsd.core.auto_create_metrics": "true",
     "tsd.rollups.enable": "true",
@@ -37,41 +32,18 @@ ROLLUPS = {
 }
 
 
-def text(lines: list[str]) -> bytes:
-    return "".join(line + "\n" for line in lines).encode()
-
-
 @pytest.fixture
 def tsd(cassandra: RunningCassandra, tmp_path: Path) -> Tsd:
     """A keyspace with tables and points."""
-    tsd = Tsd(tmp_path / "state", on_cassandra(cassandra))
-    made = tsd.run("create-tables")
-    assert (made.status, made.err) == (0, ""), made
-    assert "tsdb: created" in made.out
-    assert "tsdb: exists" in tsd.run("create-tables").out
-    for part in (LINES[::2], LINES[1::2]):  # several cells in a row
-        assert tsd.run("import", "-", stdin=text(part)).status == 0
-    return tsd
+    return import_points(Tsd(tmp_path / "state", on_cassandra(cassandra)))
 
 
 def test_compaction_fsck_and_copies_keep_all_points(tsd: Tsd, tmp_path: Path) -> None:
-    assert sorted(tsd.lines(*METRICS)) == sorted(LINES)
-    compacted = tsd.run("compact", "--since", "1")
-    assert (compacted.status, compacted.err) == (0, ""), compacted
-    assert "rows: 24, compacted 8" in compacted.out
-    checked = tsd.run("fsck", "--full-scan")
-    assert checked.status == 0, checked
-    assert sorted(tsd.lines(*METRICS)) == sorted(LINES)
-    home = Tsd(tmp_path / "home")
-    assert tsd.run("copy", "--to", f"embedded:{home.folder}").status == 0
-    assert sorted(home.lines(*METRICS)) == sorted(LINES)
     keyspace = f"{tsd.settings['tsd.storage.cassandra.keyspace']}_back"
     back = tsd.but({"tsd.storage.cassandra.keyspace": keyspace})
-    where = ["--to", f"cassandra:{tsd.settings['tsd.storage.cassandra.hosts']}"]
-    done = home.run("copy", *where, "--to-set", f"tsd.storage.cassandra.keyspace={keyspace}")
-    assert done.status == 0, done
-    assert sorted(back.lines(*METRICS)) == sorted(LINES)
-    assert back.run("mkmetric", "new").out == "metrics new: [0, 0, 3]\n"
+    to_back = ["--to", f"cassandra:{tsd.settings['tsd.storage.cassandra.hosts']}"]
+    to_back += ["--to-set", f"tsd.storage.cassandra.keyspace={keyspace}"]
+    check_all_are_kept(tsd, Tsd(tmp_path / "home"), back, to_back)
 
 
 def test_rollups_of_stored_points_are_built(cassandra: RunningCassandra, tmp_path: Path) -> None:
@@ -94,9 +66,7 @@ def test_rollups_of_stored_points_are_built(cassandra: RunningCassandra, tmp_pat
 
 
 def test_delete_removes_named_points_only(tsd: Tsd) -> None:
-    assert tsd.run("delete", "a.b", "--since", str(T), "--until", str(T + 20), "--yes").status == 0
-    left = [line for line in LINES if not line.startswith("a.b") or int(line.split()[1]) > T + 20]
-    assert sorted(tsd.lines(*METRICS)) == sorted(left)
+    check_delete(tsd)
 
 
 def test_daemon_keeps_acknowledged_points_while_cassandra_is_down(tmp_path: Path) -> None:

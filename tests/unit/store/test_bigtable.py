@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from tests.peers.bigtable import RunningBigtable
+from tests.unit.store.counters import check_increments
 from tsd.daemon.settings import now_ms
 from tsd.errors import InvalidCell, NoTable, StoreDown, StoreError
 from tsd.store import Family, Put, Table, scan
@@ -63,20 +64,7 @@ async def test_late_put_of_an_older_time_shows_after_delete(store: BigtableStore
 
 async def test_increments_of_two_stores_are_all_counted(bigtable: RunningBigtable) -> None:
     instance = bigtable.unused_instance()
-    stores = [bigtable.store(instance) for _ in range(2)]
-    counted: list[int] = []
-
-    async def count(store: BigtableStore) -> None:
-        for _ in range(10):
-            counted.append(await store.increment(TABLE.name, ROW, COLUMN, 1))  # noqa: PERF401 (two tasks append)
-
-    await stores[0].create_tables([TABLE])
-    async with trio.open_nursery() as nursery:
-        for store in stores:
-            nursery.start_soon(count, store)
-    for store in stores:
-        await store.aclose()
-    assert sorted(counted) == list(range(1, 21))
+    await check_increments([bigtable.store(instance) for _ in range(2)])
 
 
 async def test_counter_of_another_length_is_an_error(store: BigtableStore) -> None:

@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from tests.peers.cassandra import RunningCassandra
+from tests.unit.store.counters import check_increments
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 from tsd.daemon.settings import now_ms
 from tsd.errors import NoTable, StoreDown, StoreError
@@ -106,20 +107,7 @@ async def test_a_cell_under_a_later_delete_is_created_or_told(store: CassandraSt
 
 async def test_increments_of_two_stores_are_all_counted(cassandra: RunningCassandra) -> None:
     keyspace = cassandra.unused_keyspace()
-    stores = [cassandra.store(keyspace) for _ in range(2)]
-    counted: list[int] = []
-
-    async def count(store: CassandraStore) -> None:
-        for _ in range(10):
-            counted.append(await store.increment(TABLE.name, ROW, COLUMN, 1))  # noqa: PERF401 (two tasks append)
-
-    await stores[0].create_tables([TABLE])
-    async with trio.open_nursery() as nursery:
-        for store in stores:
-            nursery.start_soon(count, store)
-    for store in stores:
-        await store.aclose()
-    assert sorted(counted) == list(range(1, 21))
+    await check_increments([cassandra.store(keyspace) for _ in range(2)])
 
 
 async def test_missing_table_is_named(store: CassandraStore) -> None:
