@@ -293,7 +293,7 @@ def put(series: int, points: int, batches: tuple[int, ...], rounds: int) -> None
 @click.option("--pairs", default=1, help="Runs of each system, alternating.")
 @click.option("--only", default="", help="Only systems with a name that contains one of these: 'embedded;Victoria'.")
 def pace(series: int, round_s: int, hours: float, speed: float, pairs: int, only: str) -> None:
-    """Lines at the agents' pace until all is quiet: CPU, memory and disks of tsd and VictoriaMetrics."""
+    """Lines at the agents' pace until all is quiet: CPU, memory and disks of tsd, VictoriaMetrics and OpenTSDB."""
     words = only.split(";")
     fleet = Fleet(series, round_s, hours, pace_module.next_hour_s())
     pace_module.pace(fleet, speed, pairs, lambda name: any(word in name for word in words))

@@ -2,8 +2,9 @@
 
 tsd's clocks run at the same speed as the lines come, so no window holds more points than in real time. The clock of
 VictoriaMetrics cannot be scaled: its buffers and merges get the points of more time than in reality, which favours it.
+Nor can OpenTSDB's: it gets the lines of a past hour, and compacts each row once, when it stops. That favours it, too.
 
-Every system is restarted halfway. All points are read back before a figure counts.
+Every system but OpenTSDB is restarted halfway. All points are read back before a figure counts.
 """
 
 import math
@@ -22,7 +23,7 @@ import trio
 
 from bench.agents import GROUPS, HOUR_S, METRICS, Batch, Fleet, batches
 from bench.daemon import FLEET, Daemon, await_port
-from bench.peers import Hbase, running_hbase
+from bench.peers import Hbase, running_hbase, running_opentsdb
 from bench.process_usage import usage, written_bytes
 from bench.report import machine, publish, spread, table
 from bench.scaled import Timeline, words_of
@@ -31,7 +32,8 @@ from bench.victoria import PROGRAM, Victoria, running_victoria
 from tsd.config.loader import Config, Given
 from tsd.daemon.settings import read_config
 
-EMBEDDED, VICTORIA, HBASE = "tsd, embedded", "VictoriaMetrics", "tsd, HBase"
+EMBEDDED, VICTORIA, HBASE, OPENTSDB = "tsd, embedded", "VictoriaMetrics", "tsd, HBase", "OpenTSDB, HBase"
+HBASE_MINUTES = "tsd, HBase, stored every 10 minutes"
 WINDOWS = "tsd, embedded, hour not held"  # points are stored at the end of each window
 ENTITIES = "tsd, embedded, entities"  # points are also stored in the tables of entities
 QUIET_ROWS = 100  # tsd.storage.compaction.min_flush_threshold: fewer rows are left to `tsd compact`
@@ -89,25 +91,29 @@ def pace(fleet: Fleet, speed: float, pairs: int, wanted: Callable[[str], bool]) 
     found: dict[str, list[Figures]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name,
-        _hbase(Path(name), needed=wanted(HBASE)) as hbase,
+        _hbase(Path(name), needed=any(map(wanted, (HBASE, HBASE_MINUTES, OPENTSDB)))) as hbase,
     ):
         for number in range(pairs):
-            for system in (EMBEDDED, VICTORIA, WINDOWS, ENTITIES, HBASE):
+            for system in (EMBEDDED, VICTORIA, WINDOWS, ENTITIES, HBASE, HBASE_MINUTES, OPENTSDB):
                 if not wanted(system) or (system == VICTORIA and PROGRAM is None):
                     continue
                 print(f"bench: pair {number + 1} of {pairs}: {system}", file=sys.stderr)
-                home = Path(name) / f"{number}-{system.replace(' ', '')}"
+                home = Path(name) / f"{number}-{system.replace(' ', '').replace(',', '-')}"
                 if system == VICTORIA:
                     figures = _victoria(fleet, speed, home)
+                elif hbase and system == OPENTSDB:
+                    figures = _opentsdb(fleet, speed, home, hbase)
                 else:
                     settings = {"tsd.core.auto_create_metrics": "true"}
-                    if hbase and system == HBASE:
-                        settings = hbase.settings(f"pace{number}")
+                    if hbase and system in (HBASE, HBASE_MINUTES):
+                        settings = hbase.settings(home.name)
+                        if system == HBASE_MINUTES:
+                            settings |= {"tsd.storage.flush_interval": "600000"}
                     elif system == WINDOWS:
                         settings |= {"tsd.storage.hold_open_hours": "false"}
                     elif system == ENTITIES:
                         settings |= {"tsd.entity.enabled": "true"}
-                    figures = _tsd(fleet, speed, home, settings, hbase if system == HBASE else None)
+                    figures = _tsd(fleet, speed, home, settings, hbase if "HBase" in system else None)
                 print(f"bench: {figures}", file=sys.stderr)
                 found.setdefault(system, []).append(figures)
     publish("pace", _report(fleet, speed, found), found)
@@ -130,9 +136,14 @@ def halves(fleet: Fleet) -> tuple[Iterator[Batch], Iterator[Batch]]:
 
 
 async def play(
-    lines: Iterator[Batch], timeline: Timeline, port: int, end: bytes, on_wait: Callable[[], object]
+    lines: Iterator[Batch],
+    timeline: Timeline,
+    port: int,
+    end: bytes,
+    on_wait: Callable[[], object],
+    answered: bytes = b"synced ",
 ) -> Sums:
-    """Send lines at their times. Then send `end` on each connection and wait for an answer."""
+    """Send lines at their times. Then send `end` on each connection and wait for an answer with `answered` in it."""
     sums = Sums()
     streams = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(CONNECTIONS)]
     looked = 0.0
@@ -147,7 +158,7 @@ async def play(
     for stream in streams:
         if end:
             await stream.send_all(end)
-            assert (answer := await stream.receive_some()).startswith(b"synced "), answer
+            assert answered in (answer := await stream.receive_some()), answer
         await stream.aclose()
     return sums
 
@@ -293,6 +304,22 @@ def _victoria(fleet: Fleet, speed: float, home: Path) -> Figures:
         timeline = timeline.resumed()
     kept, n = disk.look(), sums.points
     return Figures(spent.cpu_s() / n * 1e6, 0, 0, spent.peak_mib, spent.written / n, kept / n, disk.most / n, 0)
+
+
+def _opentsdb(fleet: Fleet, speed: float, home: Path, hbase: Hbase) -> Figures:
+    spent = _Spent(hbase)
+    settings = hbase.settings(home.name)
+    past = fleet._replace(start_s=next_hour_s() - (math.ceil(fleet.hours) + 3) * HOUR_S)
+    with running_opentsdb(home, hbase, settings, compacts=True) as peer:
+        timeline = Timeline(speed, time.monotonic() + 1, past.start_s)
+        sums = trio.run(play, batches(past), timeline, peer.port, b"version\n", lambda: None, b"net.opentsdb")
+        peer.await_idle()
+        ended = peer.stop()
+    config, _ = read_config(Given("benchmark", key, value) for key, value in settings.items())
+    _check(home.name, sums, config)
+    n = sums.points
+    written = (ended.written + spent.store_bytes()) / n
+    return Figures(ended.cpu_s / n * 1e6, spent.store_cpu_s() / n * 1e6, 0, ended.peak_mib, written, 0, 0, 0)
 
 
 def _check_victoria(peer: Victoria, fleet: Fleet, sent: Sums) -> None:

@@ -5,11 +5,13 @@ They run as in production: with the JVM's optimising compiler and OpenTSDB's def
 
 import json
 import os
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
@@ -56,6 +58,14 @@ class Hbase:
         return sum(written_bytes(_pid(self.home, name)) for name in (hbase.HBASE, hbase.THRIFT))
 
 
+class Ended(NamedTuple):
+    """What a process took until it ended."""
+
+    cpu_s: float
+    peak_mib: float
+    written: int  # bytes
+
+
 class Opentsdb:
     """A running OpenTSDB."""
 
@@ -73,6 +83,18 @@ class Opentsdb:
         while not self._is_idle():
             assert time.monotonic() < deadline
         return time.monotonic()
+
+    def stop(self) -> "Ended":
+        """Stop it cleanly, which compacts its rows of past hours. Return what it took in all."""
+        pid = _pid(self._home, opentsdb.NAME)
+        stopping = threading.Thread(target=opentsdb.stop, args=(self._home,))
+        stopping.start()
+        found = Ended(*usage(pid)[:2], written_bytes(pid))
+        while stopping.is_alive():
+            with suppress(OSError, ValueError, KeyError):  # it has ended
+                found = Ended(*usage(pid)[:2], written_bytes(pid))
+            stopping.join(0.02)
+        return found
 
     def _is_idle(self) -> bool:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/stats/region_clients", timeout=60) as answer:
@@ -98,8 +120,10 @@ def running_hbase(home: Path, settings: Mapping[str, str] | None = None) -> Iter
 
 
 @contextmanager
-def running_opentsdb(home: Path, base: Hbase, settings: Mapping[str, str]) -> Iterator[Opentsdb]:
-    """Start OpenTSDB on the tables that `settings` name, and stop it."""
+def running_opentsdb(
+    home: Path, base: Hbase, settings: Mapping[str, str], *, compacts: bool = False
+) -> Iterator[Opentsdb]:
+    """Start OpenTSDB on the tables that `settings` name, and stop it. With `compacts` a clean stop compacts rows."""
     given = {
         **{key: value for key, value in settings.items() if key.endswith("_table")},
         "hbase.rpcs.buffered_flush_interval": str(BUFFERED_MS),
@@ -107,7 +131,8 @@ def running_opentsdb(home: Path, base: Hbase, settings: Mapping[str, str]) -> It
         "tsd.http.request.enable_chunked": "true",  # for bodies in several packets
         "tsd.http.request.max_chunk": str(BODY_BYTES),
         # The lines are of a past hour, whose rows OpenTSDB would compact at once, unlike tsd's.
-        "tsd.storage.enable_compaction": "false",
+        "tsd.storage.enable_compaction": str(compacts).lower(),
+        "tsd.storage.compaction.flush_interval": str(STORED_S),
     }
     opentsdb.start(home, opentsdb.Options(zk_port=base.zk_port, port=0, settings=given, owner=os.getpid()))
     try:
