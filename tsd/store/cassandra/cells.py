@@ -7,7 +7,7 @@ import numpy as np
 
 from tsd.store import Cell, Row
 from tsd.store.cassandra.session import Rows, Value
-from tsd.store.cassandra.wire import RawRows, encode_value, find_values, fixed_values, values_at
+from tsd.store.cassandra.wire import LENGTH, RawRows, encode_value, find_values, fixed_values, values_at
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -44,6 +44,16 @@ def sliced(groups: Mapping[K, Sequence[T]], most: int) -> Iterator[tuple[K, list
 def encode_stamp(stamp_us: int) -> bytes:
     """Return a write timestamp as a bound value."""
     return encode_value(stamp_us.to_bytes(STAMP_BYTES, "big", signed=True))
+
+
+def encode_places(places: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return (key, column) of cells as a list of tuples, a bound value without its length.
+
+    >>> encode_places([(b"k", b"t:")]).hex()
+    '000000010000000b000000016b00000002743a'
+    """
+    tuples = [encode_value(key) + encode_value(column) for key, column in places]
+    return LENGTH.pack(len(tuples)) + b"".join(map(encode_value, tuples))
 
 
 def cells_in(raw: RawRows) -> Rows:

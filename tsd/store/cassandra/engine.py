@@ -43,6 +43,7 @@ from tsd.store.cassandra.cells import (
     MS,
     cells_in,
     cells_of,
+    encode_places,
     encode_stamp,
     grouped,
     rows_of,
@@ -375,9 +376,9 @@ class CassandraStore:
 
         async def write(part: tuple[bytes, list[tuple[bytes, bytes]]]) -> None:
             partition, places = part
-            head, ends = encode_stamp(stamp) + encode_value(partition), len(partition)
-            rows = [head + encode_value(row[ends:]) + encode_value(name) for row, name in places]
-            await self._batch(cql.delete, rows, partition)
+            ends = len(partition)
+            listed = encode_value(encode_places([(row[ends:], name) for row, name in places]))
+            await self._batch(cql.delete, [encode_stamp(stamp) + encode_value(partition) + listed], partition)
 
         await run_bounded(sliced(groups, BATCH_CELLS), write, limit=CONCURRENT)
 

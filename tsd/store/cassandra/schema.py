@@ -75,7 +75,7 @@ class Statements(NamedTuple):
     """Statements on one table of cells."""
 
     put: str
-    delete: str
+    delete: str  # named cells of several rows
     rows: str  # cells of several rows
     columns: str  # and of several columns in them
     stored: str  # named cells
@@ -92,7 +92,7 @@ def statements(keyspace: str, name: str) -> Statements:
     cell = "WHERE part = ? AND key = ? AND col = ?"
     return Statements(
         put=f"UPDATE {table} USING TIMESTAMP ? SET value = ? {cell}",
-        delete=f"DELETE value FROM {table} USING TIMESTAMP ? {cell}",
+        delete=f"DELETE value FROM {table} USING TIMESTAMP ? WHERE part = ? AND (key, col) IN ?",
         rows=f"{select} AND key IN ?",
         columns=f"{select} AND key IN ? AND col IN ?",
         stored=f"{select} AND key = ? AND col IN ?",

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tsd.errors import StoreError
 from tsd.store.capabilities import StampedDelete, StampedPut
-from tsd.store.cassandra.cells import LAST_US, LATEST_MS, MS, encode_stamp, grouped, rows_of, sliced
+from tsd.store.cassandra.cells import LAST_US, LATEST_MS, MS, encode_places, encode_stamp, grouped, rows_of, sliced
 from tsd.store.cassandra.keys import Shape
 from tsd.store.cassandra.schema import Statements
 from tsd.store.cassandra.session import Parameters, Rows
@@ -87,9 +87,10 @@ class CassandraStamped:
         async def write(part: tuple[bytes, Sequence[StampedDelete]]) -> None:
             partition, some = part
             ends, part_key = len(partition), encode_value(partition)
+            bounds = grouped((up_to_ms, (row[ends:], column)) for row, column, up_to_ms in some)
             rows = [
-                encode_stamp(up_to_ms * MS + LAST_US) + part_key + encode_value(row[ends:]) + encode_value(column)
-                for row, column, up_to_ms in some
+                encode_stamp(up_to_ms * MS + LAST_US) + part_key + encode_value(encode_places(places))
+                for up_to_ms, places in bounds.items()
             ]
             await self._batch(cql.delete, rows, partition)
 
