@@ -1,7 +1,7 @@
 """Backoff between retries, and bounded concurrency of calls."""
 
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sized
 from typing import TypeVar
 
 import trio
@@ -27,6 +27,7 @@ def backoff(first_s: float, longest_s: float, tries: int) -> Iterator[float]:
 async def run_bounded(items: Iterable[T], call: Callable[[T], Awaitable[None]], *, limit: int) -> None:
     """Await `call` for each item, at most `limit` at a time. After a TsdError no further calls start and running ones
     are cancelled; the error is raised when they have ended."""
+    tasks = min(limit, len(items)) if isinstance(items, Sized) else limit
     left = iter(items)
     errors: list[TsdError] = []
 
@@ -40,7 +41,7 @@ async def run_bounded(items: Iterable[T], call: Callable[[T], Awaitable[None]], 
                 return
 
     async with trio.open_nursery() as nursery:
-        for _ in range(limit):
+        for _ in range(tasks):
             nursery.start_soon(work)
     if errors:
         try:

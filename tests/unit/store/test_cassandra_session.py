@@ -7,7 +7,6 @@ from tsd.store.cassandra.session import (
     Connector,
     Done,
     Parameters,
-    Placement,
     RawDone,
     Rows,
     Session,
@@ -41,7 +40,7 @@ class TwiceAnswering:
         done(NOTHING, None)
         done(NOTHING, StoreError("the connection is lost"))
 
-    def placements(self, keyspace: str, keys: Sequence[bytes]) -> list[Placement] | None:
+    def nodes(self, keyspace: str, keys: Sequence[bytes]) -> list[str] | None:
         return None
 
     def submit_encoded(self, statement: Statement, rows: Sequence[bytes], partition: bytes | None, done: Done) -> None:

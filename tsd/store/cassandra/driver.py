@@ -34,7 +34,7 @@ from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedS
 
 from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError
 from tsd.store.cassandra.protocol import EncodedRows, Handler, decoded_rows, raw_rows
-from tsd.store.cassandra.session import NO_ROWS, BadStatement, Contact, Done, Parameters, Placement, RawDone, Rows
+from tsd.store.cassandra.session import NO_ROWS, BadStatement, Contact, Done, Parameters, RawDone, Rows
 
 PROTOCOL = 4  # from Cassandra 2.2 on
 RECONNECT_S = 1.0
@@ -154,19 +154,16 @@ class DriverSession:
             return
         self._submit(BoundStatement(statement, routing_key=partition).bind(parameters), None, RAW, answered)
 
-    def placements(self, keyspace: str, keys: Sequence[bytes]) -> list[Placement] | None:
+    def nodes(self, keyspace: str, keys: Sequence[bytes]) -> list[str] | None:
         """See Session."""
         metadata = self._cluster.metadata
         tokens = metadata.token_map
         if tokens is None or tokens.token_class is not Murmur3Token:
             return None
-        is_alone = len(metadata.all_hosts()) == 1
-        found = []
-        for key in keys:
-            token = Murmur3Token.from_key(key)
-            replicas = () if is_alone else tokens.get_replicas(keyspace, token)
-            found.append(Placement(token.value, str(replicas[0].endpoint) if replicas else ""))
-        return found
+        if len(metadata.all_hosts()) == 1:
+            return [""] * len(keys)
+        replicas = [tokens.get_replicas(keyspace, Murmur3Token.from_key(key)) for key in keys]
+        return [str(hosts[0].endpoint) if hosts else "" for hosts in replicas]
 
     def submit_encoded(
         self, statement: PreparedStatement, rows: Sequence[bytes], partition: bytes | None, done: Done

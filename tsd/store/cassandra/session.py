@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import trio
 
@@ -50,13 +50,6 @@ class Contact:
         return tuple(f"{host}:{port}" for host, port in self.hosts)
 
 
-class Placement(NamedTuple):
-    """Where a partition is."""
-
-    token: int  # of its key
-    node: str  # the first node that has it
-
-
 class Statement(Protocol):
     """A prepared statement."""
 
@@ -90,8 +83,8 @@ class Session(Protocol):
         chosen, None if the parameters tell it."""
         ...
 
-    def placements(self, keyspace: str, keys: Sequence[bytes]) -> list[Placement] | None:
-        """Return where the partitions of some keys are; None if the cluster's partitioner is not Murmur3."""
+    def nodes(self, keyspace: str, keys: Sequence[bytes]) -> list[str] | None:
+        """Return the first node of the partition of each key; None if the cluster's partitioner is not Murmur3."""
         ...
 
     def submit_encoded(self, statement: Statement, rows: Sequence[bytes], partition: bytes | None, done: Done) -> None:
@@ -164,9 +157,9 @@ class Connector:
         session = await self.session()
         return await self._answer(partial(session.submit_raw, statement, parameters, partition))
 
-    async def placements(self, keyspace: str, keys: Sequence[bytes]) -> list[Placement] | None:
-        """Return where partitions are, see `Session.placements`."""
-        return (await self.session()).placements(keyspace, keys)
+    async def nodes(self, keyspace: str, keys: Sequence[bytes]) -> list[str] | None:
+        """Return where partitions are, see `Session.nodes`."""
+        return (await self.session()).nodes(keyspace, keys)
 
     async def batch(self, cql: str, rows: Sequence[Parameters]) -> None:
         """Execute a statement for each of `rows`, atomically in each partition."""

@@ -75,7 +75,7 @@ class KairosCatalog:
         found: set[bytes] = set()
         for row_ms in await self._tables.row_times(metric, first_ms, last_ms):
             rows = await self._tables.row_keys(metric, row_ms)
-            found.update(series_id(metric, encode_tags(row.tags)) for row in rows)
+            found.update(series_id(metric, row.encoded) for row in rows)
         rows_of_old, _ = await self._tables.old_keys(metric, first_ms, last_ms)
         found.update(series_id(metric, row.tags) for row in rows_of_old)
         return found

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tsd.codec.kairosdb.keys import DataRow, encode_tags, parse_tags
+from tsd.codec.kairosdb.keys import DataRow, parse_tags
 from tsd.codec.kairosdb.rows import RowSpec
 from tsd.errors import CorruptRow
 from tsd.store.retry import run_bounded
@@ -33,8 +33,7 @@ async def find_rows(
     1970 do, come together. Raise StoreError."""
     spec = await tables.spec()
     start_ms = spec.first_row(first_ms)
-    listed = await tables.row_times(metric, start_ms, last_ms)
-    old, wrong = await tables.old_keys(metric, start_ms, last_ms)
+    listed, (old, wrong) = await _listed(tables, metric, start_ms, last_ms)
     tested: dict[bytes, bool] = {}
     for times in overlapping(spec, sorted({*listed, *(row.row_ms for row in old)})):
         found: dict[DataRow, Mapping[str, str]] = {}
@@ -42,8 +41,8 @@ async def find_rows(
         old_rows = [row for row in old if times[0] <= row.row_ms <= times[-1]]
 
         async def read(row_ms: int, found: dict[DataRow, Mapping[str, str]] = found) -> None:
-            for kind, tags in await tables.row_keys(metric, row_ms):
-                found[DataRow(metric, row_ms, kind, encode_tags(tags))] = tags
+            for kind, tags, encoded in await tables.row_keys(metric, row_ms):
+                found[DataRow(metric, row_ms, kind, encoded)] = tags
 
         await run_bounded([time for time in times if time in set(listed)], read, limit=CONCURRENT)
         for row in old_rows:
@@ -60,6 +59,24 @@ async def find_rows(
         yield FoundRows(times, rows, warnings)
     if wrong:
         yield FoundRows((), (), wrong)
+
+
+async def _listed(
+    tables: KairosTables, metric: str, first_ms: int, last_ms: int
+) -> tuple[list[int], tuple[list[DataRow], list[str]]]:
+    """Return what `KairosTables.row_times` and `.old_keys` do, read side by side. Raise StoreError."""
+    times: list[int] = []
+    old: tuple[list[DataRow], list[str]] = [], []
+
+    async def read(is_old: bool) -> None:
+        nonlocal times, old
+        if is_old:
+            old = await tables.old_keys(metric, first_ms, last_ms)
+        else:
+            times = await tables.row_times(metric, first_ms, last_ms)
+
+    await run_bounded((False, True), read, limit=2)
+    return times, old
 
 
 def overlapping(spec: RowSpec, times: Sequence[int]) -> Iterator[list[int]]:

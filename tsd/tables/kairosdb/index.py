@@ -12,7 +12,7 @@ from typing import NamedTuple
 import trio
 
 from tsd.codec.kairosdb.index import METRIC_NAMES, TAG_NAMES, TAG_VALUES
-from tsd.codec.kairosdb.keys import DataRow, encode_tags, parse_tags
+from tsd.codec.kairosdb.keys import DataRow, parse_tags
 from tsd.codec.kairosdb.rows import RowSpec, Unit
 from tsd.errors import StoreError
 from tsd.lazy import LazyLogger
@@ -148,7 +148,7 @@ class IndexRows:
     async def _restore(self, spec: RowSpec, place: RowTime) -> int:
         now_s = self._tables.now_s()
         known = dict(self._known.get(place, {}))
-        stored = {SeriesType(one.type, encode_tags(one.tags)) for one in await self._tables.row_keys(*place)}
+        stored = {SeriesType(one.type, one.encoded) for one in await self._tables.row_keys(*place)}
         missing = {one: at for one, at in known.items() if one not in stored and at > now_s}
         has_time = bool(await self._tables.row_times(place.metric, place.row_ms, place.row_ms))
         is_listed = await self._tables.metric_exists(place.metric)

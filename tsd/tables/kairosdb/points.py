@@ -1,5 +1,6 @@
 """Points of one row of data_points as Cassandra sends and gets them: arrays and bytes, no object a point."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -8,11 +9,10 @@ import numpy as np
 
 from tsd.codec.kairosdb.rows import COLUMN_BYTES
 from tsd.codec.points import Bool, Int64
-from tsd.errors import CorruptRow
 from tsd.store.cassandra.wire import LENGTH, RawRows, encode_value, find_values, fixed_values, values_at
 
 COLUMN, VALUE, STAMP, TTL = range(4)  # of a timed row of an answer; others have the first two
-TTL_BYTES, STAMP_BYTES, TOKEN_BYTES = 4, 8, 8
+TTL_BYTES, STAMP_BYTES = 4, 8
 BATCH_POINTS = 400  # of one partition: larger batches are not faster
 BATCH_BYTES = 1 << 20  # of one partition: a batch must fit into half a segment of the commit log
 MIXED_POINTS, MIXED_BYTES = 100, 8 << 10  # of several partitions: Cassandra refuses 50 KiB of values
@@ -93,19 +93,22 @@ def parse_points(raw: RawRows, *, timed: bool) -> StoredPoints:
     return StoredPoints(raw.body, *find_values(raw, TTL + 1 if timed else VALUE + 1))
 
 
-def parse_joined(raw: RawRows, *, timed: bool) -> dict[int, StoredPoints]:
-    """Return the points of several rows by the tokens of their keys. Raise CorruptRow."""
-    found = StoredPoints(raw.body, *find_values(raw, TTL + 2 if timed else VALUE + 2))
-    if not len(found):
-        return {}
-    if not (found.lengths[:, 0] == TOKEN_BYTES).all():
-        raise CorruptRow(f"answer: wanted tokens of {TOKEN_BYTES} bytes")
-    tokens = np.frombuffer(fixed_values(raw.body, found.starts[:, 0], TOKEN_BYTES), ">i8")
-    firsts = [0, *(np.flatnonzero(tokens[1:] != tokens[:-1]) + 1).tolist()]
-    return {
-        int(tokens[start]): StoredPoints(raw.body, found.starts[start:end, 1:], found.lengths[start:end, 1:])
-        for start, end in zip(firsts, [*firsts[1:], len(found)], strict=True)
-    }
+def parse_joined(raw: RawRows, *, timed: bool) -> dict[bytes, StoredPoints]:
+    """Return the points of several rows by their keys. Those of a row follow each other. Raise CorruptRow."""
+    starts, lengths = find_values(raw, TTL + 2 if timed else VALUE + 2)
+
+    def key_at(at: int) -> bytes:
+        start, length = int(starts[at, 0]), int(lengths[at, 0])
+        return raw.body[start : start + length]
+
+    found: dict[bytes, StoredPoints] = {}
+    first = 0
+    while first < raw.rows:
+        key = key_at(first)
+        end = bisect_left(range(raw.rows), 1, first + 1, key=lambda at: key_at(at) != key)
+        found[key] = StoredPoints(raw.body, starts[first:end, 1:], lengths[first:end, 1:])
+        first = end
+    return found
 
 
 NO_STORED = parse_points(RawRows(0, b""), timed=False)

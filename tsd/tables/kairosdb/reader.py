@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
+from cachetools import TTLCache
+
 from tsd.codec.kairosdb.keys import DOUBLE, LONG, STRING, DataRow, parse_tags
 from tsd.codec.kairosdb.rows import FIRST_MS, LAST_MS, RowSpec
 from tsd.codec.names import Kind
@@ -30,8 +32,9 @@ from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest,
 from tsd.tables.writing import SeriesKey, SeriesKeys
 
 SERIES_AT_ONCE = 100  # of one page
-READ_POINTS = 10_000  # of a row, per request
+READ_POINTS = 5_000  # of a row, per request
 ALL_POINTS = (1 << 31) - 1
+MOST_LISTED, LISTED_S = 10_000, 60  # metrics that are known to exist, and for how long
 Take = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 TakeTexts = Callable[[EncodedPage[TextPage]], Awaitable[None]]
 
@@ -281,6 +284,7 @@ class KairosReader(reading.PointReader):
         self._index = index
         self._shared = shared
         self._is_known = is_known
+        self._listed = TTLCache[str, bool](MOST_LISTED, LISTED_S, timer=tables.now_s)  # metrics that exist
 
     async def select(self, request: SeriesRequest) -> KairosSelection:
         """Resolve a request. Raises BadQuery, StoreError."""
@@ -293,10 +297,14 @@ class KairosReader(reading.PointReader):
         return KairosSelection(self._tables, resolved, series, counts_expiring=request.counts_expiring)
 
     async def _exists(self, metric: str) -> bool:
-        if self._is_known(metric) or await self._tables.metric_exists(metric):
+        """Return whether a metric has a name or rows. What others delete counts for up to a minute longer."""
+        if self._is_known(metric) or metric in self._listed:
             return True
-        rows, _ = await self._tables.old_keys(metric, FIRST_MS, LAST_MS)
-        return bool(rows or await self._tables.row_times(metric, FIRST_MS, LAST_MS))
+        if not await self._tables.metric_exists(metric):
+            rows, _ = await self._tables.old_keys(metric, FIRST_MS, LAST_MS)
+            return bool(rows or await self._tables.row_times(metric, FIRST_MS, LAST_MS))
+        self._listed[metric] = True
+        return True
 
     async def read_series(self, key: SeriesKey, start_ms: int, end_ms: int) -> Points:
         """Return the points of a series, whose rows need not be listed. Raise StoreError, CorruptRow."""
@@ -349,3 +357,4 @@ class KairosReader(reading.PointReader):
             async with self._index.lock:
                 await self._tables.delete_metric(metric, self._tables.stamps())
                 self._index.forget(metric)
+                self._listed.pop(metric, None)

@@ -107,7 +107,9 @@ class Statements(NamedTuple):
     old_keys: str
     points: str
     timed_points: str
-    joined_points: str  # of several rows of points, each with its token
+    joined_points: (
+        str  # of several rows of points, each with its row's key; functions, as token(), would cost Cassandra more
+    )
     joined_timed_points: str
     newest_point: str
     delete_row: str
@@ -164,8 +166,8 @@ def statements(keyspace: str) -> Statements:
         old_keys=f"SELECT column1 FROM {table(OLD_INDEX)} WHERE key = ? AND column1 >= ? AND column1 <= ?",
         points=f"SELECT column1, value {data}",
         timed_points=f"SELECT column1, value, WRITETIME(value), TTL(value) {data}",
-        joined_points=f"SELECT token(key), column1, value {joined}",
-        joined_timed_points=f"SELECT token(key), column1, value, WRITETIME(value), TTL(value) {joined}",
+        joined_points=f"SELECT key, column1, value {joined}",
+        joined_timed_points=f"SELECT key, column1, value, WRITETIME(value), TTL(value) {joined}",
         newest_point=f"SELECT column1, value, WRITETIME(value), TTL(value) FROM {table(DATA_POINTS)} WHERE key = ? "
         "ORDER BY column1 DESC LIMIT 1",
         delete_row=delete(DATA_POINTS, "key = ?"),

@@ -5,22 +5,27 @@ must write milliseconds, too.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 import trio
 
 from tsd.codec.kairosdb.index import METRIC_NAMES, PRESENT, TABLE_NAME, tag_hash, tag_pair
-from tsd.codec.kairosdb.keys import LEGACY, DataRow, parse_row_key
+from tsd.codec.kairosdb.keys import LEGACY, DataRow, encode_tags, parse_row_key
 from tsd.codec.kairosdb.rows import DEFAULT_WIDTH_MS, FIRST_MS, RowSpec, Unit, UnknownRows, parse_spec
 from tsd.errors import CorruptRow, NoTable, StoreError, bare
 from tsd.store.cassandra.schema import KEYSPACES, PEERS, VERSION, create_keyspace
-from tsd.store.cassandra.session import BadStatement, Connector, Parameters, Placement, Rows, Value
+from tsd.store.cassandra.session import BadStatement, Connector, Parameters, Rows
+from tsd.store.cassandra.wire import LENGTH, LENGTH_BYTES, RawRows, find_values
 from tsd.store.retry import run_bounded
 from tsd.tables.kairosdb import schema
 from tsd.tables.kairosdb.points import NO_STORED, RowPut, StoredPoints, batches, parse_joined, parse_points
 
 CONCURRENT = 16  # requests of one call
 ROWS_AT_ONCE = 8  # of points, read with one request
+FEW_SERIES = 500  # index rows that are parsed on the event loop
+MOST_TAGS = 20_000  # sets of tags that stay parsed
 MIXED_ROWS = 100  # index rows of a batch, of several partitions
 LIST_STRINGS = 1000  # per request
 LAST_EXPIRY_S = (1 << 31) - 2  # the last second at which every version of Cassandra can expire a cell
@@ -34,10 +39,18 @@ class SeriesRow(NamedTuple):
     tags: Mapping[str, str]
 
 
+class ListedSeries(NamedTuple):
+    """An index row as read."""
+
+    type: str
+    tags: Mapping[str, str]
+    encoded: bytes  # the tags as in a row key
+
+
 class RowGroup(NamedTuple):
     """Rows of points that are read together."""
 
-    rows: dict[int, tuple[DataRow, bytes]]  # with their keys, by token
+    rows: dict[bytes, DataRow]  # by their keys
     first: int  # column
     last: int
     timed: bool
@@ -173,25 +186,22 @@ class KairosTables:
     ) -> list[RowGroup]:
         """Return the rows that are read with one request each: rows of one node, from and to the same columns."""
         keys = [row.encode() for row in rows]
-        places = await self._cql.placements(self.keyspace, keys) if self._joins and len(rows) > 1 else None
-        if places is None:
-            places = [Placement(at, str(at)) for at in range(len(keys))]
+        nodes = await self._cql.nodes(self.keyspace, keys) if self._joins and len(rows) > 1 else None
         open_groups: dict[object, RowGroup] = {}
         groups: list[RowGroup] = []
-        for row, key, (token, node) in zip(rows, keys, places, strict=True):
+        for row, key, node in zip(rows, keys, nodes or map(str, range(len(keys))), strict=True):
             kind = node, rows[row], timed(row)
             group = open_groups.get(kind)
-            # An answer cannot tell two rows of one token apart.
-            if group is None or len(group.rows) >= ROWS_AT_ONCE or token in group.rows:
+            if group is None or len(group.rows) >= ROWS_AT_ONCE:
                 group = open_groups[kind] = RowGroup({}, *rows[row], timed(row))
                 groups.append(group)
-            group.rows[token] = row, key
+            group.rows[key] = row
         return groups
 
     async def _read_group(self, group: RowGroup, limit: int) -> dict[DataRow, StoredPoints]:
         """Return the points of some rows. Raise StoreError."""
         if len(group.rows) > 1 and self._joins:
-            keys = [key for _, key in group.rows.values()]
+            keys = list(group.rows)
             bounds = group.first.to_bytes(4, "big"), group.last.to_bytes(4, "big")
             text = self.texts.joined_timed_points if group.timed else self.texts.joined_points
             try:
@@ -199,10 +209,10 @@ class KairosTables:
             except BadStatement:
                 self._joins = False  # Cassandra before 3.6
             else:
-                return {group.rows[token][0]: one for token, one in parse_joined(raw, timed=group.timed).items()}
+                return {group.rows[key]: one for key, one in parse_joined(raw, timed=group.timed).items()}
         return {
             row: await self.points(key, group.first, group.last, limit, timed=group.timed)
-            for row, key in group.rows.values()
+            for key, row in group.rows.items()
         }
 
     async def newest(self, key: bytes) -> StoredPoints:
@@ -276,10 +286,10 @@ class KairosTables:
         rows = await self.ask(self.texts.row_times, (metric, TABLE_NAME, first_ms, last_ms))
         return [row_ms for (row_ms,) in rows if isinstance(row_ms, int)]
 
-    async def row_keys(self, metric: str, row_ms: int) -> list[SeriesRow]:
+    async def row_keys(self, metric: str, row_ms: int) -> list[ListedSeries]:
         """Return the series that are listed for a row time. Raise StoreError."""
-        rows = await self.ask(self.texts.row_keys, (metric, TABLE_NAME, row_ms))
-        return [SeriesRow(str(kind), dict(_mapping(tags))) for kind, tags in rows if kind is not None]
+        raw = await self._cql.ask_raw(self.texts.row_keys, (metric, TABLE_NAME, row_ms))
+        return parse_listed(raw) if raw.rows <= FEW_SERIES else await trio.to_thread.run_sync(parse_listed, raw)
 
     async def old_keys(self, metric: str, first_ms: int, last_ms: int) -> tuple[list[DataRow], list[str]]:
         """Return the rows in the old index, and what is wrong with others. Raise StoreError."""
@@ -322,6 +332,29 @@ def _name(metric: str) -> bytes:
     return metric.encode("utf-8", "surrogatepass")
 
 
-def _mapping(value: Value) -> Mapping[str, str]:
-    assert isinstance(value, Mapping)
-    return value
+def parse_listed(raw: RawRows) -> list[ListedSeries]:
+    """Return the index rows of an answer. Raise CorruptRow."""
+    starts, lengths = (part.tolist() for part in find_values(raw, 2))
+    body = raw.body
+    return [
+        ListedSeries(body[kind : kind + size].decode(), *_listed_tags(body[tags : tags + tags_size]))
+        for (kind, tags), (size, tags_size) in zip(starts, lengths, strict=True)
+        if size >= 0  # a partition may have no rows but a value of its own
+    ]
+
+
+@lru_cache(maxsize=MOST_TAGS)
+def _listed_tags(value: bytes) -> tuple[Mapping[str, str], bytes]:
+    """Return tags from a map as Cassandra sends it, and as in a row key.
+
+    >>> _listed_tags(bytes.fromhex("00000001" "00000001" "61" "00000002") + b"b:")
+    (mappingproxy({'a': 'b:'}), b'a=b=::')
+    """
+    texts = []
+    at = LENGTH_BYTES
+    for _ in range(2 * LENGTH.unpack_from(value)[0]):
+        (size,) = LENGTH.unpack_from(value, at)
+        at += LENGTH_BYTES + size
+        texts.append(value[at - size : at].decode())
+    tags = dict(zip(texts[::2], texts[1::2], strict=True))
+    return MappingProxyType(tags), encode_tags(tags)
