@@ -1,5 +1,6 @@
 """Values of rows: a value is the text of a number (FORMATS.md in this folder)."""
 
+import os
 import re
 from collections.abc import Sequence
 
@@ -7,6 +8,13 @@ import numpy as np
 
 from tsd.codec.points import Bool, Int64
 from tsd.errors import CorruptRow
+
+try:
+    from tsd.codec.tall import _values
+except ImportError:  # no C compiler at installation
+    HAS_LOOP = False
+else:
+    HAS_LOOP = not os.environ.get("TSD_PURE")  # to compare both
 
 _INTEGER = re.compile(rb"-?[0-9]{1,20}")
 _FLOAT = re.compile(rb"-?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?|nan|-?inf")
@@ -26,7 +34,7 @@ def number_texts(bits: Int64, floats: Bool) -> list[bytes]:
     return found
 
 
-def parse_numbers(values: Sequence[bytes]) -> tuple[Int64, Bool]:
+def parse_numbers(values: Sequence[bytes], *, compiled: bool = HAS_LOOP) -> tuple[Int64, Bool]:
     """Return the bits of values, and which are doubles, see `Points`. Raise CorruptRow.
 
     >>> bits, floats = parse_numbers([b"42", b"600.58"])
@@ -36,7 +44,11 @@ def parse_numbers(values: Sequence[bytes]) -> tuple[Int64, Bool]:
     bits = np.zeros(len(values), np.int64)
     floats = np.zeros(len(values), np.bool_)
     doubles = bits.view(np.float64)
-    for at, value in enumerate(values):
+    others: Sequence[int] = range(len(values))
+    if compiled:
+        others = _values.parse(list(values), bits, doubles, floats.view(np.uint8))
+    for at in others:
+        value = values[at]
         if _INTEGER.fullmatch(value) and (number := int(value)) in _LONGS:
             bits[at] = number
         elif _FLOAT.fullmatch(value):

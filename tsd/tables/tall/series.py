@@ -11,6 +11,7 @@ from tsd.codec.putline import illegal, split_tags
 from tsd.codec.tall.rules import Place, TableRule, rule_of
 from tsd.errors import BadLine, CorruptRow
 from tsd.tables.listed_metrics import ListedMetrics
+from tsd.tables.tall.encode import ColumnPlace, column_place
 from tsd.tables.tall.index import ListedSeries, SeriesList
 from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesText
 
@@ -30,6 +31,13 @@ class PlacedSeries(NamedTuple):
 
     rule: TableRule
     place: Place
+
+
+class Target(NamedTuple):
+    """Where the points of a series are put."""
+
+    table: str
+    place: ColumnPlace
 
 
 def series_id(metric: str, tags: Mapping[str, str]) -> bytes:
@@ -62,6 +70,7 @@ class Placing:
         self.rules = rules
         self._tables = {rule.table.encode(): rule for rule in rules}
         self.names_of = lru_cache(CACHED)(self._names_of)
+        self.target = lru_cache(CACHED)(self._target)
 
     def key_of(self, text: SeriesText) -> SeriesKey:
         """Return the key of a series. Raise BadLine."""
@@ -88,6 +97,11 @@ class Placing:
     def listed(self, key: SeriesKey) -> ListedSeries:
         """Return the entry of a series in the index. Raise CorruptRow."""
         return ListedSeries(*self.names_of(key), self.placed(key).place)
+
+    def _target(self, key: SeriesKey) -> Target:
+        """Return where the points of a key are put."""
+        rule, place = self.placed(key)
+        return Target(rule.table, column_place(rule, place))
 
     def _names_of(self, key: SeriesKey) -> Names:
         """Return the names of a key. Raise CorruptRow."""

@@ -3,22 +3,20 @@
 Of several points of a series at one time the last to arrive is kept.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import trio
 
 from tsd.codec.points import Bool, Columns, Int64
-from tsd.codec.tall.fields import COLUMN, day_column
-from tsd.codec.tall.rules import TableRule
-from tsd.codec.tall.template import RowTime
 from tsd.codec.tall.times import DAY_MS
-from tsd.codec.tall.values import number_texts
 from tsd.codec.text import FLOAT, LENGTH
 from tsd.store import Put
+from tsd.tables.tall.encode import ColumnPlace, RowPoints, encode
 from tsd.tables.tall.index import SeriesList
-from tsd.tables.tall.series import PlacedSeries, Placing
+from tsd.tables.tall.series import Placing
 from tsd.tables.tall.tables import TallTables
 from tsd.tables.writing import SeriesKey, SeriesLookup, SummaryWriter
 
@@ -30,40 +28,39 @@ class SortedPoints(NamedTuple):
     """Points of a window by row, series and time, each place once."""
 
     keys: Sequence[SeriesKey]
-    series: Sequence[PlacedSeries]
-    numbers: Int64  # of each point's series, in `keys`
-    rows: Int64  # time of each point's row
-    times: Int64
-    bits: Int64
-    floats: Bool
-
-    def at(self, part: slice) -> "SortedPoints":
-        """Return some of the points."""
-        arrays = self.numbers[part], self.rows[part], self.times[part], self.bits[part]
-        return SortedPoints(self.keys, self.series, *arrays, self.floats[part])
+    places: list[ColumnPlace]  # of each series
+    tables: Sequence[str]
+    table_of: Int64  # of each series, in `tables`
+    points: RowPoints  # with numbers of `keys`
 
 
 def sort_points(points: Columns, series: SeriesLookup, placing: Placing) -> SortedPoints:
     """Return a window's points in the order in which they are put."""
     present, numbers = np.unique(points.series, return_inverse=True)
-    found = list(series.keys(present))
     firsts: dict[SeriesKey, int] = {}
-    same = np.array([firsts.setdefault(key, len(firsts)) for key in found], np.int64)  # texts may share a key
+    same = np.array([firsts.setdefault(key, len(firsts)) for key in series.keys(present)], np.int64)  # texts may share
     keys = list(firsts)
-    placed = [placing.placed(key) for key in keys]
-    order = sorted({key.head for key in keys})
-    places = {head: at for at, head in enumerate(order)}
+    targets = [placing.target(key) for key in keys]
+    names: dict[str, int] = {}
+    table_of = np.array([names.setdefault(one.table, len(names)) for one in targets], np.int64)
+    column_places = [one.place for one in targets]
+    if not keys:
+        empty = np.empty(0, np.int64)
+        none = RowPoints(empty, empty, empty, empty, np.empty(0, np.bool_))
+        return SortedPoints(keys, column_places, list(names), table_of, none)
+    places = {head: at for at, head in enumerate(sorted({key.head for key in keys}))}
     heads = np.array([places[key.head] for key in keys], np.int64)
-    days = np.array([one.rule.template.time is RowTime.DAY for one in placed], np.bool_)
-    own = same[numbers] if len(found) else np.empty(0, np.int64)
+    days = np.array([one.place.is_day for one in targets], np.bool_)
+    own = same[numbers]
     times = points.instants >> 1
-    rows = np.where(days[own], times // DAY_MS * DAY_MS, times) if len(found) else times
-    ordered = np.lexsort((times, own, rows, heads[own] if len(found) else own))  # stable: the last to arrive is last
+    rows = np.where(days[own], times // DAY_MS * DAY_MS, times) if days.any() else times
+    ordered = np.lexsort((times, own, rows, heads[own]))  # stable: the last to arrive is last
     last = np.ones(len(ordered), np.bool_)
     last[:-1] = (own[ordered][1:] != own[ordered][:-1]) | (times[ordered][1:] != times[ordered][:-1])
     ordered = ordered[last]
-    bits, floats = numbers_of(points.at(ordered))
-    return SortedPoints(keys, placed, own[ordered], rows[ordered], times[ordered], bits, floats)
+    values = numbers_of(points.at(ordered))
+    in_order = RowPoints(own[ordered], rows[ordered], times[ordered], *values)
+    return SortedPoints(keys, column_places, list(names), table_of, in_order)
 
 
 def numbers_of(points: Columns) -> tuple[Int64, Bool]:
@@ -80,35 +77,16 @@ def numbers_of(points: Columns) -> tuple[Int64, Bool]:
     return bits, floats
 
 
-def encode_points(points: SortedPoints) -> list[tuple[str, list[Put]]]:
-    """Return the cells of some points, by table."""
-    tables: list[tuple[str, list[Put]]] = []
-    values = number_texts(points.bits, points.floats)
-    row, row_of = b"", (-1, b"")
-    labels: dict[bytes, list[tuple[bytes, bytes]]] = {}
-    puts: list[Put] = []
-    arrays = (points.numbers.tolist(), points.rows.tolist(), points.times.tolist(), values)
-    for number, row_ms, time_ms, value in zip(*arrays, strict=True):
-        (rule, (prefix, field)), head = points.series[number], points.keys[number].head
-        if row_of != (row_ms, head):
-            row_of = row_ms, head
-            row = prefix + rule.template.time_text(row_ms)
-            if not tables or tables[-1][0] != rule.table:
-                puts = []
-                tables.append((rule.table, puts))
-            if head not in labels:
-                labels[head] = list(_labels(rule, rule.template.parse_prefix(prefix)))
-            puts += [Put(row, *label) for label in labels[head]]
-        is_day = rule.template.time is RowTime.DAY
-        puts.append(Put(row, day_column(field, time_ms - row_ms) if is_day else COLUMN + field, value))
-    return tables
-
-
-def _labels(rule: TableRule, tags: Mapping[str, str]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the columns that have tags, with these."""
-    for field in rule.template.fields:
-        if field.label:
-            yield COLUMN + field.label.encode(), tags[field.tag].encode("latin-1")
+def encode_points(sorted_points: SortedPoints, part: slice) -> list[tuple[str, list[Put]]]:
+    """Return the cells of some of the points, by table."""
+    points = sorted_points.points.at(part)
+    tables = sorted_points.table_of[points.numbers]
+    bounds = [0, *(np.flatnonzero(np.diff(tables)) + 1).tolist(), len(tables)]
+    return [
+        (sorted_points.tables[tables[start]], encode(sorted_points.places, points.at(slice(start, end))))
+        for start, end in pairwise(bounds)
+        if end
+    ]
 
 
 class TallWriter:
@@ -135,9 +113,9 @@ class TallWriter:
         ordered = await trio.to_thread.run_sync(sort_points, points, series, self._placing)
         async with self._index.lock:
             await self._index.ensure(ordered.keys, self._placing.listed)
-            for start in range(0, len(ordered.times), SLICE_POINTS):
+            for start in range(0, len(ordered.points.times), SLICE_POINTS):
                 part = slice(start, start + SLICE_POINTS)
-                for table, cells in await trio.to_thread.run_sync(encode_points, ordered.at(part)):
+                for table, cells in await trio.to_thread.run_sync(encode_points, ordered, part):
                     await self._tables.store.put(table, cells)
                     self.cells += len(cells)
         self._on_points(points)
