@@ -1,7 +1,7 @@
 """`tsd retention`: show what the rules of tsd.retention would delete, and delete it now."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import click
@@ -27,9 +27,8 @@ def retention(loaded: Loaded, dry_run: bool, exact: bool, trust_clock: bool, as_
     if not retention_policy(config).expires:
         raise TsdError("no rule of tsd.retention lets points expire; set, for example, tsd.retention.rules to *=400d")
     if dry_run:
-        found = trio.run(_estimate, config, exact)
-        about = "" if exact else "about "
-        _print(found, f"would delete {about}", as_json=as_json, about={"exact": exact})
+        found, sampled = trio.run(_estimate, config, exact)
+        _print(found, "would delete ", as_json=as_json, about={"exact": not sampled}, sampled=sampled)
         return
     result = trio.run(_delete, config, trust_clock)
     deleted = {rule: Amount(**counts) for rule, counts in result["rules"].items()}
@@ -40,21 +39,24 @@ def retention(loaded: Loaded, dry_run: bool, exact: bool, trust_clock: bool, as_
         )
 
 
-async def _estimate(config: Config, exact: bool) -> dict[str, Amount]:
-    """Return what each rule would delete."""
+async def _estimate(config: Config, exact: bool) -> tuple[dict[str, Amount], set[str]]:
+    """Return what each rule would delete, and the rules of which a sample was counted."""
     found: dict[str, Amount] = {}
+    sampled: set[str] = set()
     async with access(config, must_exist=True, any_layout=True) as opened:
         await flush_pending(opened, delete=False)
         kept = _opentsdb_retention(config, opened)
         now_s = now_ms() // 1000
         if kept is not None:
             async for expired in kept.expired(now_s):
-                amount = await kept.estimate(expired, exact=exact)
-                found[expired.rule] = found.get(expired.rule, Amount()).plus(amount)
+                estimate = await kept.estimate(expired, exact=exact)
+                found[expired.rule] = found.get(expired.rule, Amount()).plus(estimate.amount)
+                if estimate.is_sample:
+                    sampled.add(expired.rule)
         for tables in expiring_tables(config, opened.store, now_ms):
             async for rule, amount in tables.count(now_s):
                 found[rule] = found.get(rule, Amount()).plus(amount)
-    return found
+    return found, sampled
 
 
 async def _delete(config: Config, trust_clock: bool) -> Mapping[str, Any]:
@@ -79,12 +81,20 @@ def _opentsdb_retention(config: Config, opened: Access) -> Retention | None:
     return make_retention(config, opened.store, opened.uids, configured_rollups(config))
 
 
-def _print(amounts: Mapping[str, Amount], verb: str, *, as_json: bool, about: Mapping[str, object]) -> None:
+def _print(
+    amounts: Mapping[str, Amount],
+    verb: str,
+    *,
+    as_json: bool,
+    about: Mapping[str, object],
+    sampled: Collection[str] = (),
+) -> None:
     if as_json:
         click.echo(json.dumps({**about, "rules": {rule: amount._asdict() for rule, amount in amounts.items()}}))
         return
     for rule, amount in amounts.items():
         size = f"{amount.bytes / MIB:,.1f} MiB"
-        click.echo(f"{rule}: {verb}{counted(amount.rows, 'row')}, {counted(amount.points, 'point')}, {size}")
+        what = f"{counted(amount.rows, 'row')}, {counted(amount.points, 'point')}, {size}"
+        click.echo(f"{rule}: {verb}about {what} (from a sample)" if rule in sampled else f"{rule}: {verb}{what}")
     if not amounts and not about.get("waiting_for"):
         click.echo("nothing has expired")

@@ -129,8 +129,9 @@ async def test_estimate_says_what_is_deleted(engine: str, tmp_path: Path) -> Non
         ]
         await store.put(TABLE, puts)
         [expired] = [one async for one in retention.expired(NOW_S)]
-        about, exact = await retention.estimate(expired), await retention.estimate(expired, exact=True)
-        assert about == exact
+        about, (exact, is_sample) = await retention.estimate(expired), await retention.estimate(expired, exact=True)
+        assert about == (exact, True)
+        assert not is_sample
         assert exact.points == exact.rows * 12
         assert await remove_all(retention) == exact
         assert len(await keys(store)) == len(puts) - exact.rows
@@ -144,7 +145,7 @@ async def test_few_rows_of_a_long_range_are_counted(engine: str, tmp_path: Path)
             TABLE, [Put(row_key(Layout(), uids["sys.cpu"], base, HOST), POINT, b"\1") for base in hours([90 * DAY_S])]
         )
         [expired] = [one async for one in retention.expired(NOW_S)]
-        assert (await retention.estimate(expired)).rows == 1
+        assert (await retention.estimate(expired)).amount.rows == 1
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -21,9 +21,11 @@ from tsd.store import CellPage, Put, Row, Store, cell_pages
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.uids import Uids
 
-COUNTED_HOURS, COUNTED_BYTES = 48, 2 << 20  # of a range; of one with more hours and bytes a sample is counted
+COUNTED_HOURS = 8  # of a range; of one with more hours, and more bytes or rows, a sample is counted
+COUNTED_BYTES, COUNTED_ROWS = 2 << 20, 20_000
 SAMPLED_PARTS = (1, 4, 6, 0, 7, 3, 2, 5)  # of each range, for an estimate: an hour in the middle of each eighth
-LEAST_SAMPLED_HOURS, ENOUGH_BYTES = 3, 32 << 20  # after which an estimate ends early
+LEAST_SAMPLED_HOURS = 3  # after which an estimate ends early, with so many bytes or rows
+ENOUGH_BYTES, ENOUGH_ROWS = 32 << 20, 30_000
 RECLAIM_BYTES = 32 << 20  # deleted from a range before its space is freed: files have 64 MiB
 RECLAIM_SHARE = 0.1  # of a table's bytes, deleted from smaller ranges, after which all of its space is freed
 GLOBAL = "global annotations"  # what their rule is called
@@ -41,6 +43,13 @@ class Amount(NamedTuple):
     def plus(self, other: "Amount", factor: float = 1) -> "Amount":
         """Return the sum of this and `factor` times another amount."""
         return Amount(*(round(mine + factor * more) for mine, more in zip(self, other, strict=True)))
+
+
+class Estimate(NamedTuple):
+    """What a range holds."""
+
+    amount: Amount
+    is_sample: bool  # computed from a sample
 
 
 class ExpiredRange(NamedTuple):
@@ -112,25 +121,25 @@ class Retention:
                     if found is not None and await self._has_rows(found):
                         yield found
 
-    async def estimate(self, expired: ExpiredRange, *, exact: bool = False) -> Amount:
+    async def estimate(self, expired: ExpiredRange, *, exact: bool = False) -> Estimate:
         """Return what a range holds, from a sample of its hours if it is long and large, and not `exact`. Raise
         StoreError."""
         step_s = HOUR_S if expired.interval is None else expired.interval.row_s
         first_s = await self._first_base(expired)
         rows = max((expired.stop_s - first_s) // step_s, 1)
         if exact or rows <= COUNTED_HOURS:
-            return await self._count(expired.table, expired.start, expired.stop)
+            return Estimate(await self._count(expired.table, expired.start, expired.stop), is_sample=False)
         small = await self._count_small(expired)  # points may be in few hours, which a sample misses
         if small is not None:
-            return small
+            return Estimate(small, is_sample=False)
         found, hours = Amount(), 0
         for part in SAMPLED_PARTS:
             base = first_s + step_s * (rows * (2 * part + 1) // (2 * len(SAMPLED_PARTS)))
             start, stop = (expired.prefix + base_bytes(at) for at in (base, base + step_s))
             found, hours = found.plus(await self._count(expired.table, start, stop)), hours + 1
-            if hours >= LEAST_SAMPLED_HOURS and found.bytes >= ENOUGH_BYTES:
+            if hours >= LEAST_SAMPLED_HOURS and (found.bytes >= ENOUGH_BYTES or found.rows >= ENOUGH_ROWS):
                 break
-        return Amount().plus(found, rows / hours)
+        return Estimate(Amount().plus(found, rows / hours), is_sample=True)
 
     async def remove(
         self, expired: ExpiredRange, now_s: int, clock_ms: Callable[[], int]
@@ -147,7 +156,7 @@ class Retention:
             return
         keep: Sequence[Put] = ()
         if keep_from_s is None:
-            found = await self.estimate(expired)
+            found = (await self.estimate(expired)).amount
         else:
             found, keep = await self._annotations(expired, keep_from_s)
         first_s = await self._first_base(expired)
@@ -281,13 +290,14 @@ class Retention:
         return found
 
     async def _count_small(self, expired: ExpiredRange) -> Amount | None:
-        """Return what a range holds; None if that is `COUNTED_BYTES` or more, or in part unreadable."""
+        """Return what a range holds; None if that is `COUNTED_BYTES` or
+        `COUNTED_ROWS` or more, or in part unreadable."""
         found = Amount()
         try:
             async with aclosing(self._pages(expired.table, expired.start, expired.stop)) as pages:
                 async for page in pages:
                     found = found.plus(_amount(page))
-                    if found.bytes >= COUNTED_BYTES:
+                    if found.bytes >= COUNTED_BYTES or found.rows >= COUNTED_ROWS:
                         return None
         except DamagedBlock:
             return None
