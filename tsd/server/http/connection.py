@@ -33,7 +33,8 @@ MAX_HEAD_BYTES = 64 << 10  # of a request line with its headers
 MAX_HEADERS = 256  # of a request: h11 takes about 5 us for each
 SHORT_HEAD_BYTES = 4096  # headers of a shorter head are not counted
 UNCHUNKED_BYTES = 8192  # OpenTSDB's limit of a body if `tsd.http.request.enable_chunked` is off
-SEND_BYTES = 64 << 10  # sent at once; a client must read them before the timeout
+SEND_BYTES = 64 << 10  # a client must read so many before the timeout
+WRITE_BYTES = 256 << 10  # of a response that are copied to the kernel in one step, if it has room
 CHUNKS_PER_CHECKPOINT = 100  # of one request body
 HEADER_OVERHEAD = 250  # bytes of memory that a header takes in addition to its text
 RESERVE_BYTES = 64 << 10  # reserved at once for a body of unknown length
@@ -469,7 +470,7 @@ class HttpConnection:
             self._input, self._at = b"", 0
         if self._is_head_request:
             body = b""
-        if len(body) < SEND_BYTES:
+        if len(body) < WRITE_BYTES:
             await self._send_bytes(head + body)
         else:
             await self._send_bytes(head)
@@ -502,18 +503,18 @@ class HttpConnection:
 
     async def _send_bytes(self, data: bytes) -> None:
         """Send data in parts. Raises SlowConsumer if the client does not read a part before the timeout."""
-        if 0 < len(data) <= SEND_BYTES and (sent := self._sent_at_once(data)):
-            if sent == len(data):
-                await trio.lowlevel.checkpoint()
-                return
-            data = data[sent:]
-        for at in range(0, len(data), SEND_BYTES):
+        left = memoryview(data)
+        left = left[self._sent_at_once(left[:WRITE_BYTES]) :]
+        if not left:
+            await trio.lowlevel.checkpoint()
+            return
+        for at in range(0, len(left), SEND_BYTES):
             with trio.move_on_after(self._limits.timeout_s) as scope:
-                await self._stream.send_all(memoryview(data)[at : at + SEND_BYTES])
+                await self._stream.send_all(left[at : at + SEND_BYTES])
             if scope.cancelled_caught:
                 raise SlowConsumer
 
-    def _sent_at_once(self, data: bytes) -> int:
+    def _sent_at_once(self, data: memoryview) -> int:
         """Return how many bytes the kernel takes without a wait, as almost always all of a small response."""
         if not isinstance(self._stream, trio.SocketStream):
             return 0
