@@ -18,6 +18,7 @@ from tsd.api.entity_answers import (
     InventoryRequest,
     ManyRequest,
     RangeRequest,
+    encoding_points,
     prefix_stop,
     read_inventory,
     read_many,
@@ -26,7 +27,7 @@ from tsd.api.entity_answers import (
     select_series,
 )
 from tsd.api.entity_inventory import Inventory, starts_of_rows
-from tsd.api.entity_json import inventory_chunks, many_chunks, series_chunks
+from tsd.api.entity_json import HAS_LOOP, inventory_chunks, many_chunks, series_chunks
 from tsd.api.messages import DONE, check_meant_method, object_of, unparsable, words_of_all
 from tsd.codec.metaline import LONGEST_NAME, MOST_KEYS, check_entity
 from tsd.codec.text import encode_name
@@ -119,7 +120,8 @@ class EntityEndpoint:
                 metadata, columns = split_metadata(found)
                 return partial(series_chunks, name, metadata, *select_series(columns, wanted))
 
-            return await respond(prepare, count, self._engine, share)
+            encoding = encoding_points(found, wanted) if HAS_LOOP else None
+            return await respond(prepare, count, self._engine, share, encoding=encoding)
 
     @contextmanager
     def _share(self) -> Iterator[MemoryShare]:

@@ -28,6 +28,8 @@ MOST_PATTERNS = 100
 DEFAULT_START = "1d-ago"
 LARGE_POINTS = 20_000  # of a larger answer, parts are sent while others are encoded
 POINT_BYTES = 250  # of a point while its answer is made: a cell, numbers and JSON
+PLACE_POINTS = 20  # the names of a series take as long to encode as so many points of a query, or to match a pattern
+POINTS_PER_QUERY_POINT, BYTES_PER_QUERY_POINT = 4, 50  # that are encoded as fast as a point of a query is merged
 ENTITY_POINTS = 4  # an entity without its values takes the memory of so many points
 
 
@@ -203,13 +205,30 @@ def select_series(columns: VersionColumns, wanted: RangeRequest) -> tuple[Versio
     return kept, len(found) - len(chosen)
 
 
+def encoding_points(columns: VersionColumns, wanted: RangeRequest) -> int:
+    """Return how many points of a query take as long as the choice of series of an entity and their encoding."""
+    names = len(columns.places) * (1 + len(wanted.metrics)) * PLACE_POINTS
+    values = len(columns.values) // BYTES_PER_QUERY_POINT
+    return names + values + len(columns.times_ms) // POINTS_PER_QUERY_POINT
+
+
 async def respond(
-    prepare: Callable[[], Callable[[], Iterator[bytes]]], count: int, engine: QueryEngine, share: MemoryShare
+    prepare: Callable[[], Callable[[], Iterator[bytes]]],
+    count: int,
+    engine: QueryEngine,
+    share: MemoryShare,
+    *,
+    encoding: int | None = None,
 ) -> Response:
-    """Return the response with `count` points. `prepare` runs in a thread, as the encoding that it returns. A large
-    answer is encoded while it is sent. Releases `share` at its end."""
+    """Return the response with `count` points. `prepare` runs in a thread, as the encoding that it returns, unless both
+    take as long as `encoding` points of a query, and these are few. A large answer is encoded while it is sent.
+    Releases `share` at its end."""
     if count > LARGE_POINTS:
         return Response(200, AnswerBody(await engine.workers.run(prepare), engine.workers, share))
-    body = await engine.workers.run(lambda: b"".join(prepare()()))
+
+    def encode() -> bytes:
+        return b"".join(prepare()())
+
+    body = await (engine.workers.run(encode) if encoding is None else engine.in_thread(encoding, encode))
     share.release()
     return Response(200, body)

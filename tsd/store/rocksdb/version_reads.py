@@ -297,7 +297,7 @@ class VersionView:
             if wanted.columns is not None and column not in wanted.columns:
                 at.seek(head + AFTER)
             elif has_chunks(self._families, column):
-                found.add_chunks(row, column, self._column_chunks(head, wanted, found))
+                found.add_chunks(row, column, self._column_chunks(key, head, wanted, found))
             else:
                 found.add(row, column, self._column_versions(key, head, wanted, found))
             if self._read >= CHUNK_CELLS:
@@ -305,22 +305,28 @@ class VersionView:
                 yield
         self._check()
 
-    def _column_chunks(self, head: bytes, wanted: Wanted, found: Gathered) -> list[ChunkPart]:
-        """Return the wanted parts of a column's chunks. The iterator is at its first key, and then after its last."""
-        parts: list[ChunkPart] = []
+    def _column_chunks(self, key: bytes, head: bytes, wanted: Wanted, found: Gathered) -> list[ChunkPart]:
+        """Return the wanted parts of a column's chunks, the newest first. The iterator is at its first key, which is
+        `key`, and then after its last."""
+        at, parts = self._at, list[ChunkPart]()
         left = sys.maxsize if wanted.versions is None else wanted.versions
-        for start_ms, stored in self.chunks(head, wanted.until_ms, wanted.since_ms):
+        if time_in(key) >= wanted.until_ms:
+            at.seek(head + (time_suffix(wanted.until_ms - 1) if wanted.until_ms else AFTER))
+            if not at.valid() or not (key := at.key()).startswith(head):
+                return parts
+        while left and (start_ms := time_in(key)) + HOUR_MS > wanted.since_ms:
             self._read += CELLS_OF_CHUNK
-            part = chunk_part(start_ms, stored, wanted, left)
-            count = part[0]
-            if count:
+            part = chunk_part(start_ms, at.value(), wanted, left)
+            if count := part[0]:
                 left -= count
                 found.grow(VERSION_BYTES * count + len(part[3]))
                 parts.append(part)
-            if not left:
+            at.next()
+            if not at.valid() or not (key := at.key()).startswith(head):
+                return parts
+            if start_ms <= wanted.since_ms:  # older chunks have older versions only
                 break
-        if self._at.valid() and self._at.key().startswith(head):
-            self._at.seek(head + AFTER)
+        at.seek(head + AFTER)
         return parts
 
     def _column_versions(self, key: bytes, head: bytes, wanted: Wanted, found: Gathered) -> list[tuple[int, bytes]]:
