@@ -117,7 +117,12 @@ def _of_sub(sub: SubAnswer) -> dict[str, float]:
 def _joined(figures: Iterable[Mapping[str, float]]) -> dict[str, Any]:
     """Combine the numbers of some sub queries."""
     all_of = list(figures)
-    joined: dict[str, Any] = {name: sum([each[name] for each in all_of]) for name in _COUNTS}
+    if len(all_of) == 1:  # as of most queries
+        [only] = all_of
+        joined: dict[str, Any] = {name: only[name] for name in _COUNTS}
+        joined |= {shown: float(only[name]) for shown, name in _AVERAGES}
+        return joined | {shown: float(only[name]) for shown, name in _MOST}
+    joined = {name: sum([each[name] for each in all_of]) for name in _COUNTS}
     joined |= {shown: _average([each[name] for each in all_of]) for shown, name in _AVERAGES}
     return joined | {shown: float(max([each[name] for each in all_of], default=0)) for shown, name in _MOST}
 

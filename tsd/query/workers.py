@@ -42,13 +42,19 @@ class WorkerPool:
             finally:
                 used_s = time.thread_time() - begun
 
-        async with self._slots:
+        try:
+            self._slots.acquire_nowait()  # the thread is a checkpoint: a second one would take as long as small work
+        except trio.WouldBlock:
+            await self._slots.acquire()
+        try:
             await self._pause()
             try:
                 made = await trio.to_thread.run_sync(timed, limiter=_FREE)
             finally:
                 self._charge(used_s)
             await self._pause()
+        finally:
+            self._slots.release()
         return made
 
     def charged(self) -> AbstractContextManager[None]:

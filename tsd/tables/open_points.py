@@ -150,7 +150,9 @@ class OpenSelection(Selection):
             await self._stored.read(span, merge, annotations=annotations)
         left = rows
         if pages:
-            left = rows.at(~np.isin(rows.batch.series, np.concatenate([page.found for page in pages])))
+            left = rows.at(~_among(rows.batch.series, np.concatenate([page.found for page in pages])))
+        if not left.cells:
+            return
         for part in await _in_thread(left.cells, lambda: list(left.pages())):
             await take(part)
 
@@ -189,6 +191,9 @@ class OpenRowsOfHour:
 
     def pages(self) -> Iterator["OpenRowsOfHour"]:
         """Split the rows into pages of about PAGE_POINTS points."""
+        if self.cells <= PAGE_POINTS:
+            yield self
+            return
         page = (self.batch.starts[1:] - 1) // PAGE_POINTS
         for number in np.unique(page).tolist():
             yield self.at(page == number)
@@ -219,7 +224,7 @@ class MergedPage:
         """Decode the stored rows and merge both."""
         page = self._page.decode()
         self.found = page.batch.series
-        added = self._rows.at(np.isin(self._rows.batch.series, self.found))
+        added = self._rows.at(_among(self._rows.batch.series, self.found))
         if not len(added.sizes):
             return page._replace(rows=None)
         size = page.size + int(added.sizes.sum())
@@ -229,6 +234,19 @@ class MergedPage:
 async def _in_thread(points: int, work: Callable[[], T]) -> T:
     """Return what `work` returns; in a thread if it has many points."""
     return work() if points <= SMALL else await trio.to_thread.run_sync(work)
+
+
+def _among(series: Int32, found: Int32) -> Bool:
+    """Return which of some numbers of series are among others; both are small integers from 0 on.
+
+    >>> _among(np.array([0, 3, 5]), np.array([3, 4, 3])).tolist()
+    [False, True, False]
+    """
+    if not len(series) or not len(found):
+        return np.zeros(len(series), np.bool_)
+    marked = np.zeros(max(int(series.max()), int(found.max())) + 1, np.bool_)
+    marked[found] = True
+    return marked[series]
 
 
 def _chosen_rows(columns: Columns, numbers: Int32) -> OpenRowsOfHour:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, unquote_plus
 
@@ -58,6 +59,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 MAX_API_VERSION = 1
+KEPT_TARGETS, SHORT_TARGET = 1000, 300  # parsed targets that are kept, and the longest of them
 MAX_PARAMS = 4000  # of a target: each takes about 2 us
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _MAX_VERSION_DIGITS = 9  # such a number always fits into Java's int
@@ -93,9 +95,14 @@ class Target(NamedTuple):
 
 
 def parse_target(text: str) -> Target:
+    """Return a parsed request target; clients often repeat short ones. Raises Refused as `read_target` does."""
+    return _read_short_target(text) if len(text) <= SHORT_TARGET else read_target(text)
+
+
+def read_target(text: str) -> Target:
     """Parse a request target. Raises Refused if it is not a path or has an invalid percent escape.
 
-    >>> parse_target("/API/v1/Query/last/?ms&m=sum:a;m=max:b")[1:6]
+    >>> read_target("/API/v1/Query/last/?ms&m=sum:a;m=max:b")[1:6]
     (True, '1', 'api/query', ('query', 'last'), {'ms': [''], 'm': ['sum:a', 'max:b']})
     """
     if not text.startswith("/"):
@@ -118,6 +125,9 @@ def parse_target(text: str) -> Target:
         version, rest = rest[0][1:], rest[1:]
     segments = (*(part.lower() for part in rest[:2]), *rest[2:])
     return Target(path, True, version, f"api/{segments[0]}" if segments else "api", segments, params, split)
+
+
+_read_short_target = lru_cache(KEPT_TARGETS)(read_target)
 
 
 def parse_params(query: str) -> Mapping[str, Sequence[str]]:
