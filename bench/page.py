@@ -1,11 +1,21 @@
-"""The page in Chromium: times to its first paint and to a graph of 20 series over a day, next to a picture of `/q`."""
+"""The page in Chromium: times to its first paint and to a graph of 20 series over a day.
 
+Next to it are a picture of `/q`, and a page that has the plotting library and the same points and nothing else.
+"""
+
+import gzip
+import json
 import math
 import random
 import shutil
 import tempfile
+import threading
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
@@ -20,6 +30,8 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 SERIES, DAY_S, STEP_S, START_S = 20, 86_400, 10, 1_700_000_000
 QUERY = "sum:5m-avg:bench.page{host=*}"
 SPAN = f"start={START_S}&end={START_S + DAY_S}"
+GRAPHS = "first graph, loads the library, s", "graph of 20 series over a day, s"
+ALONE = "the library alone, first graph, s", "the library alone, again, s"
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 
 
@@ -34,9 +46,14 @@ def page(rounds: int) -> None:
         with serving(Path(name), settings) as daemon, sync_playwright() as playwright:
             _fill(daemon.port)
             browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
-            for _ in range(rounds):
-                _measure(browser, daemon.port, found)
+            with _plotly_alone(daemon.port) as peer:
+                for _ in range(rounds):
+                    _measure(browser, daemon.port, peer, found)
             browser.close()
+        first, again = (found[what] for what in GRAPHS)
+        for which, own, alone in zip(("first", "second"), (first, again), (found[what] for what in ALONE), strict=True):
+            ratios = [mine / other for mine, other in zip(own, alone, strict=True)]
+            found[f"{which} graph, times the page with the library alone"] = ratios
     report = f"{SERIES} series over a day, embedded, headless Chromium. {machine()}.\n\n"
     publish(
         "page",
@@ -58,8 +75,54 @@ def _fill(port: int) -> None:
             telnet.sync(b"\n".join(lines))
 
 
-def _measure(browser: Browser, port: int, found: dict[str, list[float]]) -> None:
-    """Open the page, then a graph twice, then the picture of /q."""
+@contextmanager
+def _plotly_alone(port: int) -> Iterator[int]:
+    """Serve a page that draws the same points with the plotting library and does nothing else. Yield its port."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/query?{SPAN}&m={quote(QUERY)}") as answer:
+        series = json.load(answer)
+    traces = [
+        {"x": [int(time_s) * 1000 for time_s in one["dps"]], "y": [*one["dps"].values()], "mode": "lines"}
+        for one in series
+    ]
+    spec = find_spec("plotly")
+    assert spec is not None
+    assert spec.origin is not None
+    library = gzip.compress((Path(spec.origin).parent / "package_data" / "plotly.min.js").read_bytes())
+    layout = {"xaxis": {"type": "date"}, "hovermode": "x unified"}
+    page = f"""<!doctype html><meta charset=utf-8><div id=graph style="height:480px"></div>
+<script src=/plotly.js></script>
+<script>Plotly.newPlot("graph", {json.dumps(traces)}, {json.dumps(layout)}, {{displaylogo: false, responsive: true}})
+.then(() => document.body.append(Object.assign(document.createElement("p"), {{id: "below", innerText: "done"}})));
+</script>"""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            is_library = self.path == "/plotly.js"
+            body = library if is_library else gzip.compress(page.encode())
+            self.send_response(200)
+            self.send_header("Content-Type", "text/javascript" if is_library else "text/html")
+            self.send_header("Content-Encoding", "gzip")
+            self.send_header("Content-Length", str(len(body)))
+            if is_library:
+                self.send_header("Cache-Control", "public, max-age=31536000, immutable")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the base class
+            """Log nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def _measure(browser: Browser, port: int, peer: int, found: dict[str, list[float]]) -> None:
+    """Open the page, then a graph twice, then the library alone twice, then the picture of /q."""
 
     def note(what: str, took_s: float) -> None:
         found.setdefault(what, []).append(took_s)
@@ -71,10 +134,10 @@ def _measure(browser: Browser, port: int, found: dict[str, list[float]]) -> None
         tab.goto(base)
         tab.wait_for_function(PAINT)
         note("first paint, nothing cached, s", tab.evaluate(PAINT) / 1000)
-        for what in ("first graph, loads the library, s", "graph of 20 series over a day, s"):
+        for what, url in zip((*GRAPHS, *ALONE), (graph, graph, *[f"http://127.0.0.1:{peer}/"] * 2), strict=True):
             tab.goto("about:blank")
             begun = time.monotonic()
-            tab.goto(graph)
+            tab.goto(url)
             tab.locator("#below").wait_for()
             assert tab.locator("#graph .trace").count() == SERIES
             note(what, time.monotonic() - begun)
