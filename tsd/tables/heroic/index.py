@@ -5,7 +5,7 @@ A row is a letter and what it lists. `s` and a row key without its base time: th
 are written before points, and values mean nothing.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import NamedTuple
@@ -17,16 +17,15 @@ from tsd.codec.heroic.values import OFFSET_BYTES, PERIOD_MS
 from tsd.codec.names import Kind
 from tsd.errors import CorruptRow
 from tsd.store import Put, Row, scan
-from tsd.tables.heroic.tables import INDEX, HeroicTables, prefix_end
+from tsd.tables.heroic.tables import INDEX, HeroicTables
 from tsd.tables.interned import in_thread
+from tsd.tables.name_list import PAGE_ROWS, NameList, forget_oldest, prefix_end
 from tsd.tables.writing import SeriesKey
 
 SERIES = b"s"
-NAMES = {Kind.METRIC: b"m", Kind.TAGK: b"k", Kind.TAGV: b"v"}
 LISTED = INDEX + b":"  # column of a name
 PRESENT = b"1"
 MOST_KNOWN = 1_000_000  # entries
-PAGE_ROWS = 1000
 
 
 class Entry(NamedTuple):
@@ -49,6 +48,7 @@ class SeriesList:
 
     def __init__(self, tables: HeroicTables) -> None:
         self.lock = trio.Lock()  # held while points and their entries are written, and while both are deleted
+        self.name_list = NameList(tables.store, tables.index, "utf-8")
         self._tables = tables
         self._known: dict[tuple[bytes, bytes], None] = {}  # row and column; the oldest first
         self._listed: dict[Entry, None] = {}  # likewise
@@ -62,46 +62,33 @@ class SeriesList:
             if place not in self._known and place not in places:
                 places[place] = None
                 for kind, names in _names(key).items():
-                    places.update(((NAMES[kind] + name.encode(), LISTED), None) for name in names)
+                    places.update(((self.name_list.row(kind, name), LISTED), None) for name in names)
         await self._put(places)
         self._listed.update(dict.fromkeys(new))
-        while len(self._listed) > MOST_KNOWN:
-            del self._listed[next(iter(self._listed))]
+        forget_oldest(self._listed, MOST_KNOWN)
 
     async def list_names(self, keys: Iterable[SeriesKey]) -> None:
         """Return when the names of series are listed. Raise StoreError."""
         names = [(kind, found) for key in keys for kind, found in _names(key).items()]
-        await self._put(dict.fromkeys((NAMES[kind] + name.encode(), LISTED) for kind, found in names for name in found))
+        await self._put(
+            dict.fromkeys((self.name_list.row(kind, name), LISTED) for kind, found in names for name in found)
+        )
 
     async def _put(self, places: Iterable[tuple[bytes, bytes]]) -> None:
         """Write the entries that are not known yet, each a row and a column."""
         if new := sorted(place for place in places if place not in self._known):
             await self._tables.put([Put(row, column, PRESENT) for row, column in new], index=True)
             self._known.update(dict.fromkeys(new))
-        while len(self._known) > MOST_KNOWN:
-            del self._known[next(iter(self._known))]
+        forget_oldest(self._known, MOST_KNOWN)
 
     async def has_metric(self, metric: str) -> bool:
         """Return whether a metric is listed. Raise StoreError."""
-        row = NAMES[Kind.METRIC] + metric.encode("utf-8", "replace")
-        return (row, LISTED) in self._known or bool(await self._tables.store.get(self._tables.index, [row]))
+        row = self.name_list.row(Kind.METRIC, metric)
+        return (row, LISTED) in self._known or await self.name_list.has(Kind.METRIC, metric)
 
     async def names(self, kind: Kind, prefix: str, limit: int) -> list[str]:
         """Return listed names of a kind with a prefix, in order of their bytes, at most `limit`. Raise StoreError."""
-        found: list[str] = []
-        start = NAMES[kind] + prefix.encode("utf-8", "replace")
-        async with aclosing(self._scan(start, limit)) as rows:
-            async for row in rows:
-                found.append(row.key[1:].decode("utf-8", "replace"))
-                if len(found) >= limit:
-                    break
-        return found
-
-    async def metrics(self, at_once: int) -> AsyncGenerator[str, None]:
-        """Yield the listed metrics in order of their bytes, which are read some at a time. Raise StoreError."""
-        async with aclosing(self._scan(NAMES[Kind.METRIC], at_once)) as rows:
-            async for row in rows:
-                yield row.key[1:].decode("utf-8", "replace")
+        return await self.name_list.names(kind, prefix, limit)
 
     async def series(self, metric: str) -> list[ListedSeries]:
         """Return the series of a metric. Raise StoreError."""
@@ -113,18 +100,10 @@ class SeriesList:
                 found += await in_thread(len(page), partial(_all_listed, page))
         return found
 
-    async def _scan(self, prefix: bytes, limit: int) -> AsyncGenerator[Row, None]:
-        pages = scan(self._tables.store, self._tables.index, prefix, prefix_end(prefix), limit=min(limit, PAGE_ROWS))
-        async with aclosing(pages):
-            async for page in pages:
-                for row in page:
-                    yield row
-
     async def remove(self, metric: str) -> None:
         """Remove a metric with its series. Names of tags stay. Raise StoreError."""
-        metric_row = NAMES[Kind.METRIC] + metric.encode()
-        rows = {metric_row: [LISTED]}
-        async with aclosing(self._scan(SERIES + metric_prefix(metric), PAGE_ROWS)) as found:
+        rows = {self.name_list.row(Kind.METRIC, metric): [LISTED]}
+        async with aclosing(self.name_list.rows(SERIES + metric_prefix(metric))) as found:
             async for row in found:
                 rows[row.key] = [cell.column for cell in row.cells]
         await self._tables.store.delete(self._tables.index, rows, up_to_ms=None)

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple
 
+from tsd.codec.names import Kind
 from tsd.config.retention import RetentionRules, expired_until_ms
 from tsd.tables.heroic.index import SeriesList
 from tsd.tables.heroic.reader import SERIES_AT_ONCE
@@ -14,7 +15,7 @@ from tsd.tables.heroic.slices import StoredRow, slices
 from tsd.tables.heroic.tables import HeroicTables
 from tsd.tables.opentsdb.retention import Amount
 
-METRICS = 1000  # that are listed at once
+ALL = 1 << 62
 
 
 class ExpiredRows(NamedTuple):
@@ -54,7 +55,7 @@ class HeroicRetention:
                 yield expired.rule, expired.amount
 
     async def _expired(self, now_s: int) -> AsyncGenerator[ExpiredRows, None]:
-        async with aclosing(self._index.metrics(METRICS)) as metrics:
+        async with aclosing(self._index.name_list.each(Kind.METRIC, "", ALL)) as metrics:
             async for metric in metrics:
                 rule = self._rules.find(metric)
                 if rule is None or rule.keep_s is None:

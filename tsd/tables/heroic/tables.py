@@ -6,6 +6,7 @@ from itertools import islice
 from tsd.codec.heroic.values import DISTRIBUTIONS, EVENTS, OFFSET_BYTES, POINTS
 from tsd.errors import NoTable
 from tsd.store import Cell, Family, Put, Store, Table
+from tsd.tables.name_list import prefix_end
 
 INDEX = b"i"  # family of the index
 READ_ROWS = 200  # of one request
@@ -77,13 +78,3 @@ class HeroicTables:
             for at in range(0, len(found), DELETE_CELLS):
                 columns = [cell.column for cell in found[at : at + DELETE_CELLS]]
                 await self.store.delete(self.points, {row: columns}, up_to_ms=up_to_ms)
-
-
-def prefix_end(prefix: bytes) -> bytes | None:
-    """Return the first key after all that start with a prefix, None if there is none.
-
-    >>> prefix_end(b"a\\xff"), prefix_end(b"\\xff")
-    (b'b', None)
-    """
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None

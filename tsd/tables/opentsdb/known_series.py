@@ -9,7 +9,7 @@ import numpy as np
 
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.points import Int64, UInt8
-from tsd.tables.opentsdb.series_table import SeriesTable
+from tsd.tables.opentsdb.tag_table import TagTable
 from tsd.tables.reading import Places
 from tsd.tables.writing import SeriesKeys
 
@@ -17,7 +17,7 @@ from tsd.tables.writing import SeriesKeys
 class KnownTable(NamedTuple):
     """Series of one metric."""
 
-    table: SeriesTable
+    table: TagTable
     places: Places  # by row of the table: the place of the series in the keys
 
 
@@ -48,7 +48,7 @@ def known_table(keys: SeriesKeys, metric: bytes, layout: Layout) -> KnownTable |
         if len(first) < len(some):
             return None
         places.append(some[first])
-    return KnownTable(SeriesTable(blocks, layout.widths), np.concatenate([np.empty(0, np.intp), *places]))
+    return KnownTable(TagTable(blocks, layout.widths), np.concatenate([np.empty(0, np.intp), *places]))
 
 
 def _windows(text: UInt8, starts: Int64, size: int) -> UInt8:

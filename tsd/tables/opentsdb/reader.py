@@ -35,9 +35,9 @@ from tsd.tables.opentsdb.scan import (
 )
 from tsd.tables.opentsdb.selection import FilterResolver, FilterRules, ResolvedRequest, SeriesMatcher
 from tsd.tables.opentsdb.series_index import SeriesIndex
-from tsd.tables.opentsdb.series_table import TagTests
 from tsd.tables.opentsdb.stored_rows import StoredRows
 from tsd.tables.opentsdb.summary_cells import HistogramFormat, RollupColumns, decode_histograms
+from tsd.tables.opentsdb.tag_table import TagTests
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.reading import (
     HOUR_S,

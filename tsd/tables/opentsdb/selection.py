@@ -20,12 +20,12 @@ from tsd.codec.points import Bool
 from tsd.codec.text import encode_name
 from tsd.errors import BadLine, BadQuery, NoSuchName, TsdError
 from tsd.tables.filters import LITERAL_OR, Filter, Matcher, matcher_of
-from tsd.tables.opentsdb.series_table import (
+from tsd.tables.opentsdb.tag_table import (
     FAILED,
     PASSED,
     UNTESTED,
-    SeriesTable,
     TagColumn,
+    TagTable,
     TagTests,
     uid_bytes,
 )
@@ -278,7 +278,7 @@ class SeriesMatcher:
             or any(one.literals is not None or one.absent for one in conditions)
         )
 
-    async def find(self, table: SeriesTable) -> Places:
+    async def find(self, table: TagTable) -> Places:
         """Return the rows of all series of a table that match. Raises BadQuery, StoreError.
 
         Names are tested once for each distinct tag value, and cached for later requests.
@@ -299,14 +299,14 @@ class SeriesMatcher:
                 table.remember(key, found)
         return found
 
-    async def _columns(self, table: SeriesTable) -> dict[bytes, TagColumn]:
+    async def _columns(self, table: TagTable) -> dict[bytes, TagColumn]:
         """Return the values of the conditions' tag names."""
         tagks = [one.tagk for one in self._resolved.conditions]
         if table.count > LARGE_TABLE and not all(map(table.has_column, tagks)):
             return await trio.to_thread.run_sync(lambda: {tagk: table.column(tagk) for tagk in tagks})
         return {tagk: table.column(tagk) for tagk in tagks}
 
-    def _by_uids(self, table: SeriesTable, columns: Mapping[bytes, TagColumn]) -> Bool:
+    def _by_uids(self, table: TagTable, columns: Mapping[bytes, TagColumn]) -> Bool:
         """Return which series match all conditions on UIDs, as `_may_match` does for one."""
         rows = np.ones(table.count, np.bool_)
         for one in self._resolved.conditions:
@@ -376,7 +376,7 @@ class SeriesMatcher:
                 await self._match_few(some)
                 continue
             if self._resolved.conditions:
-                table = SeriesTable({size: np.frombuffer(b"".join(some), f"S{size}")}, self.widths)
+                table = TagTable({size: np.frombuffer(b"".join(some), f"S{size}")}, self.widths)
                 columns = await self._columns(table)
                 rows = self._by_uids(table, columns)
                 for condition in self._by_name:

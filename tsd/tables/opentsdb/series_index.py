@@ -31,7 +31,7 @@ from tsd.codec.opentsdb.rowkey import Layout, after
 from tsd.errors import StoreError
 from tsd.lazy import LazyLogger
 from tsd.store import CELL_PAGE_BYTES, CellPage, Put, Store, cell_pages
-from tsd.tables.opentsdb.series_table import SeriesTable
+from tsd.tables.opentsdb.tag_table import TagTable
 
 try:
     from tsd.tables.opentsdb import _entries
@@ -162,7 +162,7 @@ class _CachedRead(NamedTuple):
 class _HeldTable(NamedTuple):
     """All series of a metric."""
 
-    table: SeriesTable | None  # None: more than TABLE_BYTES
+    table: TagTable | None  # None: more than TABLE_BYTES
     expires: float
     added: set[bytes]  # series since the table was made
 
@@ -242,7 +242,7 @@ class SeriesIndex:
                 if loading == metric:
                     added.add(pairs)
 
-    async def table(self, metric: bytes) -> SeriesTable | None:
+    async def table(self, metric: bytes) -> TagTable | None:
         """Return all series of a metric, held in memory; None if they need too much of it. Series that other processes
         added may be missing for CACHE_S. Raises StoreError."""
         held = self._tables.get(metric)
@@ -265,7 +265,7 @@ class SeriesIndex:
             parts = await self._read_parts(metric)
             if parts is None:
                 return self._hold(metric, _HeldTable(None, now + TOO_LARGE_S, loading[1]))
-            table = await trio.to_thread.run_sync(SeriesTable.of_parts, parts, self._layout.widths)
+            table = await trio.to_thread.run_sync(TagTable.of_parts, parts, self._layout.widths)
         finally:
             is_whole = any(one is loading for one in self._loading)
             self._loading = [one for one in self._loading if one is not loading]

@@ -17,15 +17,14 @@ from tsd.codec.tall.fields import COLUMN
 from tsd.codec.tall.rules import Place
 from tsd.store import Put, Row, scan
 from tsd.tables.interned import in_thread
-from tsd.tables.tall.tables import TallTables, prefix_end
+from tsd.tables.name_list import PAGE_ROWS, NameList, forget_oldest, prefix_end
+from tsd.tables.tall.tables import TallTables
 from tsd.tables.writing import SeriesKey
 
 SERIES = b"s"
-NAMES = {Kind.METRIC: b"m", Kind.TAGK: b"k", Kind.TAGV: b"v"}
 END, NEXT = b"\0", b"\1"  # of a name, and what follows it
 PRESENT = b"1"
 MOST_KNOWN = 1_000_000  # entries
-PAGE_ROWS = 1000
 
 
 class ListedSeries(NamedTuple):
@@ -41,6 +40,7 @@ class SeriesList:
 
     def __init__(self, tables: TallTables) -> None:
         self.lock = trio.Lock()  # held while points and their entries are written, and while both are deleted
+        self.name_list = NameList(tables.store, tables.index, "latin-1")
         self._tables = tables
         self._known: dict[bytes, None] = {}  # rows; the oldest first
         self._keys: dict[SeriesKey, None] = {}  # of listed series; likewise
@@ -56,30 +56,21 @@ class SeriesList:
             rows[row] = None
             words = [(Kind.METRIC, metric), *((Kind.TAGK, each) for each in tags)]
             words += [(Kind.TAGV, each) for each in tags.values()]
-            rows.update((NAMES[kind] + _encode(name), None) for kind, name in words)
+            rows.update((self.name_list.row(kind, name), None) for kind, name in words)
         if new := sorted(row for row in rows if row not in self._known):
             await self._tables.store.put(self._tables.index, [Put(row, COLUMN, PRESENT) for row in new])
             self._known.update(dict.fromkeys(new))
         self._keys.update(dict.fromkeys(new_keys))
-        while len(self._known) > MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-        while len(self._keys) > MOST_KNOWN:
-            del self._keys[next(iter(self._keys))]
+        forget_oldest(self._known, MOST_KNOWN)
+        forget_oldest(self._keys, MOST_KNOWN)
 
     async def has_metric(self, metric: str) -> bool:
         """Return whether a metric is listed. Raise StoreError."""
-        row = NAMES[Kind.METRIC] + _encode(metric)
-        return row in self._known or bool(await self._tables.store.get(self._tables.index, [row]))
+        return self.name_list.row(Kind.METRIC, metric) in self._known or await self.name_list.has(Kind.METRIC, metric)
 
     async def names(self, kind: Kind, prefix: str, limit: int) -> list[str]:
         """Return listed names of a kind with a prefix, in order of their bytes, at most `limit`. Raise StoreError."""
-        found: list[str] = []
-        async with aclosing(self._scan(NAMES[kind] + _encode(prefix), limit)) as rows:
-            async for row in rows:
-                found.append(row.key[1:].decode("latin-1"))
-                if len(found) >= limit:
-                    break
-        return found
+        return await self.name_list.names(kind, prefix, limit)
 
     async def places(self, metric: str, prefix: bytes | None = None) -> list[Place]:
         """Return the places of the series of a metric, all or those with one prefix of row keys. Raise StoreError."""
@@ -112,17 +103,10 @@ class SeriesList:
         if found:
             yield found
 
-    async def _scan(self, prefix: bytes, limit: int) -> AsyncGenerator[Row, None]:
-        pages = scan(self._tables.store, self._tables.index, prefix, prefix_end(prefix), limit=min(limit, PAGE_ROWS))
-        async with aclosing(pages):
-            async for page in pages:
-                for row in page:
-                    yield row
-
     async def remove(self, metric: str) -> None:
         """Remove a metric with its series. Names of tags stay. Raise StoreError."""
-        rows = {NAMES[Kind.METRIC] + _encode(metric): [COLUMN]}
-        async with aclosing(self._scan(SERIES + _encode(metric) + END, PAGE_ROWS)) as found:
+        rows = {self.name_list.row(Kind.METRIC, metric): [COLUMN]}
+        async with aclosing(self.name_list.rows(SERIES + _encode(metric) + END)) as found:
             async for row in found:
                 rows[row.key] = [COLUMN]
         await self._tables.store.delete(self._tables.index, rows, up_to_ms=None)

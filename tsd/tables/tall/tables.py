@@ -87,13 +87,3 @@ class TallTables:
             if labels.issuperset(cell.column for cell in left):  # points that come now write these anew, and later
                 newest_ms = max(cell.time_ms for cell in left)
                 await self.store.delete(rule.table, {row: list(labels)}, up_to_ms=newest_ms)
-
-
-def prefix_end(prefix: bytes) -> bytes | None:
-    """Return the first key after all that start with a prefix, None if there is none.
-
-    >>> prefix_end(b"a\\xff"), prefix_end(b"\\xff")
-    (b'b', None)
-    """
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None

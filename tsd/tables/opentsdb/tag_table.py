@@ -1,6 +1,6 @@
 """The series of one metric as arrays, so that a filter is tested on distinct tag values and not on series.
 
-`SeriesTable` holds the joined tag pairs of all series; `TagTests` remembers which tag values passed a filter.
+`TagTable` holds the joined tag pairs of all series; `TagTests` remembers which tag values passed a filter.
 """
 
 from collections import OrderedDict
@@ -39,7 +39,7 @@ class TagColumn(NamedTuple):
         return place if place < len(self.values) and self.values[place] == number else -2
 
 
-class SeriesTable:
+class TagTable:
     """The series of one metric. Not changed once made: `with_added` returns another table."""
 
     def __init__(self, blocks: Mapping[int, Joined], widths: Widths) -> None:
@@ -53,12 +53,12 @@ class SeriesTable:
         self.count = int(self._starts[-1])
 
     @classmethod
-    def of(cls, pairs: Iterable[bytes], widths: Widths) -> "SeriesTable":
+    def of(cls, pairs: Iterable[bytes], widths: Widths) -> "TagTable":
         """Return the table of some series; `pairs` may have several of equal length joined, and duplicates.
 
         Each element of `pairs` must be whole tag pairs of one series. Elements of another length are ignored.
 
-        >>> table = SeriesTable.of([b"\\0\\0\\1\\0\\0\\2", b"\\0\\0\\1\\0\\0\\1"], Widths())
+        >>> table = TagTable.of([b"\\0\\0\\1\\0\\0\\2", b"\\0\\0\\1\\0\\0\\1"], Widths())
         >>> [one.hex() for one in table.pairs(np.arange(table.count))]
         ['000001000001', '000001000002']
         """
@@ -68,20 +68,20 @@ class SeriesTable:
         return cls.of_parts(parts, widths)
 
     @classmethod
-    def of_parts(cls, parts: Mapping[int, Sequence[bytes]], widths: Widths) -> "SeriesTable":
+    def of_parts(cls, parts: Mapping[int, Sequence[bytes]], widths: Widths) -> "TagTable":
         """Return the table of series by the length of their tag pairs. Each bytes object has one or more series."""
         sizes = [size for size in parts if size and not size % widths.pair]
         blocks = {size: np.unique(np.frombuffer(b"".join(parts[size]), f"S{size}")) for size in sizes}
         return cls(blocks, widths)
 
-    def with_added(self, pairs: Iterable[bytes]) -> "SeriesTable":
+    def with_added(self, pairs: Iterable[bytes]) -> "TagTable":
         """Return a table with more series, which may be in this one already."""
-        added = SeriesTable.of(pairs, self._widths)
+        added = TagTable.of(pairs, self._widths)
         blocks = {block.itemsize: block for block in self._blocks}
         for block in added._blocks:
             before = blocks.get(block.itemsize)
             blocks[block.itemsize] = block if before is None else _united(before, block)
-        return SeriesTable(blocks, self._widths)
+        return TagTable(blocks, self._widths)
 
     @property
     def nbytes(self) -> int:

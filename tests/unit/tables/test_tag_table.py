@@ -13,7 +13,7 @@ from tsd.store.memory import MemoryStore
 from tsd.tables.filters import TYPES, make_filter
 from tsd.tables.opentsdb.selection import FilterResolver, FilterRules, SeriesMatcher
 from tsd.tables.opentsdb.series_index import SeriesIndex
-from tsd.tables.opentsdb.series_table import SeriesTable, TagTests
+from tsd.tables.opentsdb.tag_table import TagTable, TagTests
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.reading import UNWANTED, SeriesRequest
 
@@ -46,7 +46,7 @@ async def test_filters_find_the_series_that_match_one_by_one(seed: int) -> None:
         tags = sorted((uid, value) for uid, value in zip(tagks.values(), values, strict=True) if value is not None)
         every.append(b"".join(bytes(tagk) + bytes(value) for tagk, value in tags))  # type: ignore[arg-type]
     pairs = chance.sample([one for one in every if one], 120)
-    table = SeriesTable.of(pairs[:60], Widths()).with_added(pairs[40:])
+    table = TagTable.of(pairs[:60], Widths()).with_added(pairs[40:])
     assert table.count == 120
     tests = TagTests()
     for _ in range(30):
@@ -67,7 +67,7 @@ async def test_filters_find_the_series_that_match_one_by_one(seed: int) -> None:
 
 def test_values_of_a_tag_that_some_series_lack() -> None:
     host, dc = b"\0\0\1", b"\0\0\2"
-    table = SeriesTable.of([host + b"\0\0\7", host + b"\0\0\7" + dc + b"\1\0\0"], Widths())
+    table = TagTable.of([host + b"\0\0\7", host + b"\0\0\7" + dc + b"\1\0\0"], Widths())
     assert table.column(host).codes.tolist() == [0, 0]
     assert table.column(dc).codes.tolist() == [-1, 0]
     assert table.column(dc).values.tolist() == [1 << 16]
@@ -76,7 +76,7 @@ def test_values_of_a_tag_that_some_series_lack() -> None:
 
 
 def test_cached_results_are_bounded() -> None:
-    table = SeriesTable.of([b"\0\0\1\0\0\1"], Widths())
+    table = TagTable.of([b"\0\0\1\0\0\1"], Widths())
     for key in range(1000):
         table.remember(key, np.zeros(1, np.intp))
     assert table.result(0) is None
