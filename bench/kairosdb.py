@@ -5,6 +5,7 @@ points are counted through KairosDB's API before a figure counts.
 """
 
 import os
+import socket
 import statistics
 import tempfile
 import time
@@ -18,7 +19,7 @@ import msgspec
 import trio
 
 from bench.daemon import Daemon, serving
-from bench.lines import METRICS_A_HOST, Load
+from bench.lines import METRICS_A_HOST, START_S, Load
 from bench.process_usage import usage
 from bench.report import machine, publish, spread, table
 from bench.sender import send
@@ -32,6 +33,7 @@ QUIET_S, STEP_S, STORED_S = 3.0, 0.25, 600  # KairosDB has stored all when it us
 IDLE = 0.05  # of a core
 QUERY = "/api/v1/datapoints/query"
 TURNS = 7
+DAY_METRIC, DAY_SERIES, DAY_STEP_S, DAY_S = "bench.day", 1_000, 300, 86_400
 Figures = dict[str, list[float]]
 
 
@@ -71,6 +73,8 @@ def compare(load: Load, times: int) -> None:
             stored = count_points(one)
             if stored != wanted:
                 raise SystemExit(f"{name}: {wanted} points were sent, {stored} are found: the figures mean nothing")
+        for one in systems.values():
+            _send_day(one)
         queries = _time_queries(systems)
     publish("kairosdb", _report(load, times, found, queries), {"floods": found, "queries": queries})
 
@@ -170,6 +174,21 @@ def count_points(one: System) -> int:
     return sum(query["sample_size"] for query in _ask(one, *metrics))
 
 
+def _send_day(one: System) -> None:
+    """Send a day of DAY_SERIES series of one metric, and return when it is stored."""
+    with socket.create_connection(("127.0.0.1", one.telnet_port), timeout=STORED_S) as connection:
+        for at_s in range(START_S, START_S + DAY_S, DAY_STEP_S):
+            lines = [
+                b"put %s %d %d.%d host=web%05d dc=fra%d\n"
+                % (DAY_METRIC.encode(), at_s, (n * 7 + at_s // DAY_STEP_S) % 100, n % 10, n, n % 3)
+                for n in range(DAY_SERIES)
+            ]
+            connection.sendall(b"".join(lines))
+        connection.sendall(one.last.encode() + b"\n")
+        assert connection.recv(65536)
+    one.await_stored()
+
+
 def _step(name: str, value: int, unit: str) -> dict[str, Any]:
     return {"name": name, "sampling": {"value": value, "unit": unit}}
 
@@ -182,6 +201,12 @@ QUERIES: Mapping[str, Mapping[str, Any]] = {
     },
     "all series, sum of a minute": {"aggregators": [_step("sum", 1, "minutes")]},
     "all series by host, maximum of an hour": {
+        "group_by": [{"name": "tag", "tags": ["host"]}],
+        "aggregators": [_step("max", 1, "hours")],
+    },
+    "1,000 series over a day, sum of 10 min": {"name": DAY_METRIC, "aggregators": [_step("sum", 10, "minutes")]},
+    "1,000 series over a day by host, maximum of an hour": {
+        "name": DAY_METRIC,
         "group_by": [{"name": "tag", "tags": ["host"]}],
         "aggregators": [_step("max", 1, "hours")],
     },
