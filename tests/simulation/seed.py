@@ -65,7 +65,7 @@ def threads_of(simulation: Simulation) -> Iterator[None]:
     """Let the simulation run what would run in threads."""
     with (
         patch("trio.to_thread.run_sync", simulation.in_thread),
-        patch("tsd.ingest.journal.journal.run_in_thread", simulation.in_thread),
+        patch("tsd.ingest.journal.journal.QuietThread.run", simulation.in_thread),
     ):
         yield
 

@@ -6,7 +6,7 @@ That has a limiter, names for threads and context variables, which a call of eve
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar, TypeVarTuple
+from typing import Generic, TypeVar, TypeVarTuple
 
 import outcome
 import trio
@@ -32,3 +32,51 @@ async def run_in_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:
 
 def _wait_for_end(_raise_cancel: object) -> trio.lowlevel.Abort:
     return trio.lowlevel.Abort.FAILED
+
+
+class QuietThread(Generic[T]):
+    """Runs calls in threads, one at a time. The end of a call wakes the event loop only if it is wanted, or if the call
+    failed: a wake-up costs as much as a short call. A caller that waits for what the calls do calls `want` before."""
+
+    def __init__(self) -> None:
+        self._task: trio.lowlevel.Task | None = None  # waits for its call
+        self._result: outcome.Outcome[T] | None = None  # of the last call, None until it ends
+        self._is_wanted = False  # the end of this call, or of the next one if none runs
+
+    async def run(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Return what `function` returns in a thread, but not before a task wants its end. Restrictions are those of
+        `run_in_thread`."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        token = trio.lowlevel.current_trio_token()
+        self._task, self._result = trio.lowlevel.current_task(), None
+
+        def deliver(result: outcome.Outcome[T]) -> None:
+            self._result = result  # before the flag is read: `want` sets the flag before it reads the result
+            if self._is_wanted or isinstance(result, outcome.Error):
+                with suppress(trio.RunFinishedError):
+                    token.run_sync_soon(self.want)
+
+        trio.lowlevel.start_thread_soon(partial(function, *args), deliver)
+        result: outcome.Outcome[T] = await trio.lowlevel.wait_task_rescheduled(self._abort)
+        self._is_wanted = False
+        return result.unwrap()
+
+    def want(self) -> None:
+        """Let `run` return as soon as its call ends, or has ended. If no call runs, this is about the next one."""
+        self._is_wanted = True
+        if self._task is not None and self._result is not None:
+            task, self._task = self._task, None
+            trio.lowlevel.reschedule(task, outcome.Value(self._result))
+
+    def want_running(self) -> None:
+        """Do what `want` does, for a call that runs or has ended."""
+        if self._task is not None:
+            self.want()
+
+    def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        """A cancelled caller waits for the end of its call."""
+        self._is_wanted = True
+        if self._result is None:
+            return trio.lowlevel.Abort.FAILED
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED

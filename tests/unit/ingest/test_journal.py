@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import signal
+import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,6 +103,38 @@ async def test_appends_within_an_interval_share_a_sync(tmp_path: Path) -> None:
         journal.close()
     assert journal.synced == 101
     assert journal.statistics().syncs == 2
+
+
+class HeldDisk(Disk):
+    """Its syncs wait until `may_sync` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.syncing, self.may_sync = threading.Event(), threading.Event()
+
+    def sync(self, fd: int) -> None:
+        self.syncing.set()
+        self.may_sync.wait()
+        super().sync(fd)
+
+
+async def test_lines_and_segments_that_arrive_during_a_write_are_synced_though_no_task_waits(tmp_path: Path) -> None:
+    disk = HeldDisk()
+    journal = make(tmp_path, disk=disk)
+    journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.run)
+        journal.append(LINE, 1)
+        await trio.to_thread.run_sync(disk.syncing.wait)
+        journal.append(LINE, 1)
+        journal.rotate()
+        journal.append(LINE, 1)  # waits for two groups
+        disk.may_sync.set()
+        with trio.fail_after(PATIENCE_S):
+            while journal.synced < 3:
+                await trio.lowlevel.checkpoint()
+        journal.close()
+    assert journal.pending == 0
 
 
 async def test_each_window_has_a_segment_that_is_removed_with_it(tmp_path: Path) -> None:

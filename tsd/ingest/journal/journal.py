@@ -22,7 +22,7 @@ from tsd.ingest.journal.folder import number_of, segment_path, segment_paths
 from tsd.ingest.journal.quarantine import clear_pending_damage, pending_damage, quarantine_damage, quarantine_foreign
 from tsd.ingest.journal.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_header, read_pieces
 from tsd.lazy import LazyLogger
-from tsd.store.threads import run_in_thread
+from tsd.store.threads import QuietThread
 from tsd.store.timing import Latency
 
 log = LazyLogger(__name__)
@@ -66,7 +66,8 @@ class WriteGroup(NamedTuple):
     """Blocks that are written with one fdatasync."""
 
     segment: Segment
-    blocks: list[bytes]
+    blocks: list[bytes]  # empty once they are on disk
+    size: int  # bytes of the blocks
     lines: int
     last: bool  # the last group of its segment
     since: float  # arrival of its first line, by trio's clock
@@ -124,7 +125,10 @@ class Journal:
         self._blocks: list[bytes] = []
         self._lines = 0
         self._since = 0.0  # arrival of the first block, by trio's clock
-        self._pending = 0
+        self._appended = 0  # bytes of all blocks
+        self._written = 0  # bytes of them on disk
+        self._thread = QuietThread[None]()
+        self._took_s = 0.0  # the last write
         self._groups: deque[WriteGroup] = deque()
         self._fd: tuple[Segment, int] | None = None
         self._work = trio.Event()
@@ -139,7 +143,7 @@ class Journal:
     @property
     def pending(self) -> int:
         """Bytes that are not on disk yet."""
-        return self._pending
+        return self._appended - self._written
 
     @property
     def unsynced(self) -> int:
@@ -219,15 +223,16 @@ class Journal:
             size += BLOCK_BYTES  # one for each group
             self._since = trio.current_time()
             self._work.set()
+            self._thread.want_running()
         self._blocks.append(lines)
         self._lines += count
-        self._pending += len(lines)
+        self._appended += len(lines)
         self._open.lines += count
         self._open.size += size
         self.size += size
         self.position += count
         self._open.position = self.position
-        if self._pending >= self.group_bytes:
+        if self.pending >= self.group_bytes:
             self._urgent.set()
         return self.position
 
@@ -235,10 +240,15 @@ class Journal:
         """End the open segment and return it; None if nothing was appended to it."""
         segment, self._open = self._open, None
         if segment is not None:
-            self._groups.append(WriteGroup(segment, self._blocks, self._lines, last=True, since=self._since))
-            self._blocks, self._lines = [], 0
+            self._add_group(segment, last=True)
             self._work.set()
+            self._thread.want_running()
         return segment
+
+    def _add_group(self, segment: Segment, *, last: bool) -> None:
+        size = sum(map(len, self._blocks))
+        self._groups.append(WriteGroup(segment, self._blocks, size, self._lines, last=last, since=self._since))
+        self._blocks, self._lines = [], 0
 
     def hurry(self) -> None:
         """Write the appended lines before the interval ends, because a caller waits."""
@@ -251,6 +261,7 @@ class Journal:
 
     async def progressed(self) -> None:
         """Wait until a group is written, a write fails, or a segment is removed."""
+        self._thread.want()
         await self._progress.wait()
 
     async def failed(self) -> None:
@@ -272,41 +283,43 @@ class Journal:
         self._give_up_at = deadline
         self._work.set()
         self._urgent.set()
+        self._thread.want_running()
 
     async def run(self) -> None:
         """Write appended lines in groups, until `close`."""
-        last, took = -self._interval_s, 0.0
+        last = -self._interval_s
         while True:
             await self._work.wait()
             if trio.current_time() < last + self._interval_s:
-                await self._wait_due(last, took)
+                await self._wait_due(last)
             else:  # connections read the rest of what has arrived: one group for all of it
                 for _ in range(GATHER_PASSES):
                     await trio.lowlevel.checkpoint()
             last = trio.current_time()
             self._work, self._urgent = trio.Event(), trio.Event()
             if self._open is not None and self._blocks:
-                self._groups.append(WriteGroup(self._open, self._blocks, self._lines, last=False, since=self._since))
-                self._blocks, self._lines = [], 0
+                self._add_group(self._open, last=False)
             await self._write_groups()
-            took = trio.current_time() - last
             if self._closing and not self._blocks:
                 await trio.to_thread.run_sync(self._close_file)
                 return
 
-    async def _wait_due(self, last: float, took: float) -> None:
+    async def _wait_due(self, last: float) -> None:
         """Wait until the end of the interval since `last`, or less if a caller waits or a group is large."""
         with trio.move_on_at(last + self._interval_s):
             await self._urgent.wait()
-            if not self._closing and self._pending < self.group_bytes:
-                await trio.sleep_until(last + hurried_after_s(took))
+            if not self._closing and self.pending < self.group_bytes:
+                await trio.sleep_until(last + hurried_after_s(self._took_s))
 
     async def _write_groups(self) -> None:
+        clock = trio.lowlevel.current_clock()
         while self._groups:
             group = self._groups[0]
+            if self._closing or self.trouble is not None or self._blocks or len(self._groups) > 1:
+                self._thread.want()
             self.writing_since = trio.current_time()
             try:
-                await run_in_thread(self._write, group)
+                await self._thread.run(self._write, group, clock)
             except OSError as exc:
                 self._failures += 1
                 if self.trouble is None:
@@ -322,25 +335,33 @@ class Journal:
             if self.trouble is not None:
                 log.info("journal.write_recovered")
                 self.trouble = None
-            self.writing_since = None
             self._groups.popleft()
-            self._pending -= sum(map(len, group.blocks))
-            self.synced += group.lines
-            self._syncs += 1
-            if group.lines:
-                self.wait_times.record(trio.current_time() - group.since)
             self._note_progress()
 
     def _note_progress(self) -> None:
         self._progress.set()
         self._progress = trio.Event()
 
-    def _write(self, group: WriteGroup) -> None:
-        """Write and sync a group, in a thread. Raise OSError, and restore the segment then."""
-        segment = group.segment
-        if not group.lines:
-            self._end(segment)
-            return
+    def _write(self, group: WriteGroup, clock: trio.abc.Clock) -> None:
+        """Write, sync and count a group, in a thread: the event loop need not notice that it is on disk. Raise OSError,
+        and restore the segment then. `clock` is trio's."""
+        begun = clock.current_time()
+        if group.lines:
+            self._append_to(group.segment, group)
+        else:
+            self._end(group.segment)
+        now = clock.current_time()
+        self._took_s = now - begun
+        if group.lines:
+            self.wait_times.record(now - group.since)
+        group.blocks.clear()
+        self._written += group.size
+        self._syncs += 1
+        self.writing_since = None
+        self.synced += group.lines
+
+    def _append_to(self, segment: Segment, group: WriteGroup) -> None:
+        """Append a group to its segment and sync it. Raise OSError, and restore the segment then."""
         fd = self._file_of(segment)
         try:
             good = self.disk.write(fd, frame(group.blocks, group.lines, segment.good, self.owner), segment.good)
@@ -417,5 +438,5 @@ class Journal:
     def statistics(self) -> JournalStats:
         """Return the current counters."""
         return JournalStats(
-            self.size, len(self._segments), self._pending, self._syncs, self._failures, len(self.quarantined)
+            self.size, len(self._segments), self.pending, self._syncs, self._failures, len(self.quarantined)
         )
