@@ -242,6 +242,27 @@ def series_ends(columns: Columns) -> Int64:
     return np.append(np.flatnonzero(columns.series[1:] != columns.series[:-1]), len(columns.series) - 1)
 
 
+def newest_points(columns: Columns) -> Columns:
+    """Return the newest point of each series, sorted by series. Of equally new ones the last to arrive is kept.
+
+    >>> series, instants = np.array([3, 1, 3, 1], np.int32), np.array([8, 6, 8, 4])
+    >>> found = newest_points(Columns(series, instants, np.zeros(4, np.uint8), np.arange(4)))
+    >>> found.series.tolist(), found.instants.tolist(), found.bits.tolist()
+    ([1, 3], [6, 8], [1, 2])
+    """
+    if not len(columns.series):
+        return columns
+    series, times = columns.series, columns.instants >> 1
+    last = np.full(int(series.max()) + 1, -1, np.int64)
+    last[series] = np.arange(len(series))  # of a repeated index, the last value stays
+    if (times > times[last[series]]).any():  # points did not arrive in the order of their times
+        newest = np.full(len(last), np.iinfo(np.int64).min)
+        np.maximum.at(newest, series, times)
+        found = np.flatnonzero(times == newest[series])
+        last[series[found]] = found
+    return columns.at(last[last >= 0])
+
+
 def layers(columns: Columns) -> Iterator[Columns]:
     """Yield sorted points in parts that have each time of a series only once. The parts must be written one after the
     other: of several cells with one time, the last to arrive must get the latest write timestamp."""

@@ -196,7 +196,7 @@ class PointWriter(Protocol):
         """Put points, in order of arrival, of series that all have keys. Of equal points the last one counts."""
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:
-        """Make series and newest points known, as `write` does, for points that are written later."""
+        """Make series and newest points known, as `write` does, for points of one hour that are written later."""
 
     async def sync(self) -> None:
         """Return when all that was put survives a crash."""

@@ -5,7 +5,7 @@ from functools import partial
 
 import trio
 
-from tsd.codec.points import Columns, Int32, series_slices, sorted_parts
+from tsd.codec.points import Columns, Int32, newest_points, series_slices, sorted_parts
 from tsd.store import Put, Store
 from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.encode import encode_of
@@ -14,6 +14,7 @@ from tsd.tables.writing import SeriesLookup, Summary, SummaryBatch
 
 NOTIFY_CELLS = 2000  # passed to `on_cells` between two trio checkpoints
 CONCURRENT_SLICES = 3
+SMALL_POINTS = 50_000  # whose newest ones are found in the event loop: about half a millisecond
 
 
 class CellWriter:
@@ -29,8 +30,8 @@ class CellWriter:
         on_points: Callable[[Columns, SeriesLookup], Awaitable[None]] | None = None,
     ) -> None:
         """`join`: one cell for all points of a row in a window, or one for each point. `on_cells` gets the cells that
-        were put; `on_points` their points, sorted by series and time. If it raises StoreError, the caller repeats the
-        window, and points are passed again."""
+        were put; `on_points` their points, sorted by series and time, and of recorded ones the newest of each series.
+        If it raises StoreError, the caller repeats the window, and points are passed again."""
         self._store = store
         self._rules = rules
         self._join = join
@@ -66,10 +67,11 @@ class CellWriter:
         """Record points that are written later, see `PointWriter`."""
         if self._on_points is None:
             return
-        for places in await trio.to_thread.run_sync(series_slices, points):
-            for part in await trio.to_thread.run_sync(partial(sorted_parts, points, places, join=self._join)):
-                async with self._notifying:
-                    await self._on_points(part, series)
+        is_small = len(points.series) <= SMALL_POINTS
+        newest = newest_points(points) if is_small else await trio.to_thread.run_sync(newest_points, points)
+        for at in range(0, len(newest.series), SMALL_POINTS):
+            async with self._notifying:
+                await self._on_points(newest.at(slice(at, at + SMALL_POINTS)), series)
 
     async def sync(self) -> None:
         """Return when all that was put survives a crash."""
