@@ -23,6 +23,8 @@ from typing import Any
 import trio
 
 from tsd.lazy import LazyLogger
+from tsd.store.periods import sleep_until_next
+from tsd.store.threads import run_in_thread
 
 log = LazyLogger(__name__)
 
@@ -104,7 +106,7 @@ LARGEST_BYTES = 16 << 20  # larger blocks are mapped separately
 HEAPS = 2
 
 SAMPLE_S = 2.0  # between two samples of much free memory
-SELDOM = 10  # times as long between two samples of little free memory: an idle daemon wakes up seldom
+SELDOM = 30  # times as long between two samples of little free memory: an idle daemon wakes up seldom
 SAMPLES = 7  # longer than a write window, because the next window reuses what this one frees
 MIN_TRIM_BYTES = 16 << 20  # of all heaps
 
@@ -160,8 +162,8 @@ async def trim_memory(allocator: Allocator, sample_s: float = SAMPLE_S) -> None:
     samples = 0  # successive ones with much free memory
     trimmed = 0  # bytes that are free and were returned to the kernel
     while allocator.is_known:
-        await trio.sleep(sample_s if samples else SELDOM * sample_s)
-        free = await trio.to_thread.run_sync(allocator.free_bytes)
+        await sleep_until_next(sample_s if samples else SELDOM * sample_s)
+        free = await run_in_thread(allocator.free_bytes)
         trimmed = min(trimmed, free)  # the rest was allocated again
         samples = samples + 1 if free > trimmed + MIN_TRIM_BYTES else 0
         if samples == SAMPLES:

@@ -28,6 +28,7 @@ from tsd.ingest.intake import Backpressure
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.writer import Writer
 from tsd.lazy import LazyLogger
+from tsd.store.periods import sleep_until_next
 
 log = LazyLogger(__name__)
 
@@ -165,8 +166,11 @@ class Watchdog:
         self._failing = False
 
     async def run(self, what: str) -> None:
-        """Feed the watchdog and send the status until cancelled; `what` is e.g. "serving port 4242"."""
+        """Feed the watchdog and send the status until cancelled; `what` is e.g. "serving port 4242". Return at once if
+        no process receives either."""
         watchdog_s = self._timeouts.watchdog_s
+        if watchdog_s is None and not os.environ.get("NOTIFY_SOCKET"):
+            return
         pause_s = STATUS_INTERVAL_S if watchdog_s is None else min(STATUS_INTERVAL_S, watchdog_s / FEEDS)
         count, at = self._received(), trio.current_time()
         while True:
@@ -176,7 +180,7 @@ class Watchdog:
             if reason is not None and not self._failing:
                 log.error("watchdog.failed", reason=reason)
             self._failing = reason is not None
-            await trio.sleep(pause_s)
+            await sleep_until_next(pause_s)
             now, received = trio.current_time(), self._received()
             if now - at >= STATUS_INTERVAL_S:
                 if not self._stopping():

@@ -41,6 +41,7 @@ from tsd.ingest.rollups import Summaries
 from tsd.ingest.window_reader import WindowReader, as_store_error
 from tsd.ingest.windows import PendingSegment, Window, WindowMemory, Written
 from tsd.lazy import LazyLogger
+from tsd.store.periods import sleep_until_next
 from tsd.tables.open_points import ChooseSeries, OpenPoints
 from tsd.tables.reading import ScanRange
 from tsd.tables.writing import PointWriter, SeriesResolver
@@ -364,7 +365,7 @@ class Writer:
     async def seal_windows(self) -> None:
         """Seal a window at every interval, a small one of open hours seldom. Runs until cancelled."""
         while True:
-            await trio.sleep(self._interval_s)
+            await sleep_until_next(self._interval_s)
             if not self._is_small_window():
                 self.seal()
 

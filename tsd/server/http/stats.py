@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import trio
 
+from tsd.store.periods import next_time
 from tsd.store.timing import Latency
 
 RECENT_REQUESTS = 1000  # over which percentiles are computed
@@ -87,6 +88,6 @@ class LoopLag:
     async def run(self) -> None:
         """Sample until cancelled."""
         while True:
-            due = trio.current_time() + SAMPLE_INTERVAL_S
+            due = next_time(trio.current_time(), SAMPLE_INTERVAL_S)
             await trio.sleep_until(due)
             self.late.record(trio.current_time() - due)

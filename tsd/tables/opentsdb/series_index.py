@@ -31,6 +31,7 @@ from tsd.codec.opentsdb.rowkey import Layout, after
 from tsd.errors import StoreError
 from tsd.lazy import LazyLogger
 from tsd.store import CELL_PAGE_BYTES, CellPage, Put, Store, cell_pages
+from tsd.store.periods import sleep_until_next
 from tsd.tables.opentsdb.tag_table import TagTable
 
 try:
@@ -379,7 +380,7 @@ class SeriesIndex:
                     await self.rebuild(data_table)
             except StoreError as error:
                 log.warning("series_index.rebuild_failed", error=str(error))
-            await trio.sleep(CHECK_S)
+            await sleep_until_next(CHECK_S)
 
     async def rebuild(self, data_table: str) -> int:
         """Add every series with a row, and return how many. After each page, sleep for as long as the page took. Raises

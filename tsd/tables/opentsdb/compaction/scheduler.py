@@ -16,6 +16,7 @@ from tsd.codec.putline import HOUR_S
 from tsd.errors import CorruptRow, StoreError
 from tsd.lazy import LazyLogger
 from tsd.store import Put
+from tsd.store.periods import next_time
 from tsd.store.retry import backoff
 from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldStats
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, RowCompactor
@@ -101,7 +102,7 @@ class CompactionScheduler:
         """Compact until cancelled."""
         await self._recover()
         while True:
-            end = trio.current_time() + self._rate.flush_interval_s
+            end = next_time(trio.current_time(), self._rate.flush_interval_s)
             await self.round()
             await trio.sleep_until(end)
 
@@ -112,9 +113,10 @@ class CompactionScheduler:
         due = self._queue.take(self._rate.rows(self._queue.waiting), self._now_s() - self._delay_s)
         if self._compactor.joins_requests:
             due.sort()
-        start = trio.current_time()
+        start = ready = trio.current_time()
         for at in range(0, len(due), STEP_ROWS):
-            await trio.sleep_until(start + self._rate.flush_interval_s * at / len(due))
+            if at:
+                await trio.sleep_until(max(start + self._rate.flush_interval_s * at / len(due), ready))
             if self._is_writer_behind():
                 self._queue.put_back(due[at:])
                 return
@@ -122,7 +124,7 @@ class CompactionScheduler:
             if not await self._step(due[at : at + STEP_ROWS]):
                 self._queue.put_back(due[at:])
                 return
-            await trio.sleep(trio.current_time() - begun)
+            ready = 2 * trio.current_time() - begun  # after a pause as long as the step
         await self._fold(start + self._rate.flush_interval_s)
 
     async def _recover(self) -> None:
