@@ -17,6 +17,7 @@ from tsd.codec import bytemap, points
 from tsd.codec.kairosdb import values
 from tsd.codec.opentsdb import merge
 from tsd.codec.packing import cell as packed
+from tsd.codec.tall import values as tall_values
 from tsd.ingest import series
 from tsd.query import fold
 from tsd.server import multiplexer
@@ -27,6 +28,7 @@ from tsd.store.rocksdb import keys, version_reads
 from tsd.tables import entity_decode
 from tsd.tables.opentsdb import decode, encode, resolver, series_index
 from tsd.tables.opentsdb.compaction import queue
+from tsd.tables.tall import encode as tall_encode
 
 LOOPS = {  # modules of setup.py: whether each is built and in use
     "tsd.codec._bytemap": bytemap.HAS_BYTEMAP_LOOP,
@@ -52,6 +54,8 @@ LOOPS = {  # modules of setup.py: whether each is built and in use
     "tsd.store.rocksdb._versions": version_reads.HAS_LOOP,
     "tsd.tables._entity_decode": entity_decode.HAS_LOOP,
     "tsd.api._entity_json": entity_json.HAS_LOOP,
+    "tsd.codec.tall._values": tall_values.HAS_LOOP,
+    "tsd.tables.tall._encode": tall_encode.HAS_LOOP,
 }
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 # Debian's packages with names other than the program's
