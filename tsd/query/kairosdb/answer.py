@@ -9,7 +9,7 @@ import numpy as np
 from tsd.query.kairosdb.column import EMPTY, Column
 from tsd.query.kairosdb.groups import ResultGroup, TaggedColumn, limited, result_groups
 from tsd.query.kairosdb.model import MetricQuery
-from tsd.query.kairosdb.steps import Frame, apply
+from tsd.query.kairosdb.steps import Frame, apply_all
 
 SLICE_POINTS = 5000  # written at once
 
@@ -39,24 +39,28 @@ def evaluate(series: Sequence[TaggedColumn], metric: MetricQuery, frame: Frame) 
     """Return the answer to a metric from the points of its series. Raises BadQuery."""
     read = [limited(one, metric) for one in series]
     size = sum(len(one.column) for one in read)
-    results = [_result(group, metric, frame) for group in result_groups(read, metric)]
+    groups = list(result_groups(read, metric))
+    columns = [group.column.at(slice(0, metric.limit)) if metric.limit else group.column for group in groups]
+    results = [
+        _result(group, column, metric) for group, column in zip(groups, _applied(columns, metric, frame), strict=True)
+    ]
     if not results and all(one.kind == "tag" for one in metric.groupings):
-        column = _applied(EMPTY, metric, frame)
+        [column] = _applied([EMPTY], metric, frame)
         results = [Result(metric.name, None, None if metric.exclude_tags else {}, column)]
     return MetricAnswer(size, results)
 
 
-def _result(group: ResultGroup, metric: MetricQuery, frame: Frame) -> Result:
-    column = group.column.at(slice(0, metric.limit)) if metric.limit else group.column
+def _result(group: ResultGroup, column: Column, metric: MetricQuery) -> Result:
     kind = {"name": "type", "type": "text" if group.is_text else "number"}
     tags = None if metric.exclude_tags else group.tags
-    return Result(metric.name, [*group.groups, kind], tags, _applied(column, metric, frame))
+    return Result(metric.name, [*group.groups, kind], tags, column)
 
 
-def _applied(column: Column, metric: MetricQuery, frame: Frame) -> Column:
+def _applied(columns: Sequence[Column], metric: MetricQuery, frame: Frame) -> Sequence[Column]:
+    """Return the points of each group after all aggregators."""
     for step in metric.steps:
-        column = apply(column, step, frame)
-    return column
+        columns = apply_all(columns, step, frame)
+    return columns
 
 
 def write_answer(answers: Sequence[MetricAnswer]) -> Iterator[bytes]:
@@ -94,12 +98,14 @@ def _listed(column: Column) -> list[Any]:
     if column.texts is not None:
         return list(column.texts)
     points = column.points
-    values: list[Any] = points.bits.tolist()
-    if points.floats.any():
+    values: list[Any]
+    if points.floats.all():
+        values = points.doubles().tolist()  # NaN and infinities become null
+    else:
+        values = points.bits.tolist()
         doubles = points.bits.view(np.float64)
-        finite = np.isfinite(doubles)
         for at in np.flatnonzero(points.floats).tolist():
-            values[at] = float(doubles[at]) if finite[at] else None
+            values[at] = float(doubles[at])
     if column.nulls is not None:
         for at in np.flatnonzero(column.nulls).tolist():
             values[at] = None

@@ -79,6 +79,8 @@ def joined(columns: list[Column]) -> Column:
 
 def in_order(column: Column, *, descending: bool) -> Column:
     """Return a column by time, then by value."""
+    if not descending and (column.times[1:] > column.times[:-1]).all():
+        return column
     values = np.zeros(len(column)) if column.texts is not None else column.numbers()
     order = np.lexsort((values, column.times))
     return column.at(order[::-1] if descending else order)

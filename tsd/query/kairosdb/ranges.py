@@ -15,7 +15,7 @@ import numpy as np
 
 from tsd.codec.points import Bool, Float64, Int64, Points
 from tsd.query.aggregate import BY_NAME
-from tsd.query.kairosdb.column import Column, of_doubles, of_integers
+from tsd.query.kairosdb.column import Column, joined, of_doubles, of_integers
 from tsd.query.kairosdb.model import BadRequest, Step
 from tsd.query.kairosdb.times import Buckets, aligned
 from tsd.tables.quirks import OPENTSDB
@@ -85,6 +85,30 @@ def aggregate(column: Column, step: Step, ranges: Ranges) -> Column:
         return of_doubles(times, _by_kernel(step.name, values, starts))
     results = _EACH[step.name](values, starts, step)
     return of_doubles(times, results)
+
+
+def aggregate_all(columns: Sequence[Column], step: Step, buckets: Buckets) -> list[Column] | None:
+    """Return the results of an aggregator for each of several groups, from one pass over all of them. Return None
+    unless all are numbers by ascending time, from the first bucket on. Not for gaps and least_squares."""
+    if any(column.texts is not None or column.nulls is not None or not len(column) for column in columns):
+        return None
+    whole = joined(list(columns))
+    times = whole.times
+    edges = np.cumsum([0, *map(len, columns)])
+    heads = edges[1:-1] - 1  # the next point is another group's first
+    rises = times[1:] >= times[:-1]
+    rises[heads] = True
+    if not rises.all() or times[edges[:-1]].min() < buckets.start_ms:
+        return None
+    numbers = buckets.numbers(times)
+    begins = numbers[1:] != numbers[:-1]
+    begins[heads] = True
+    firsts = np.append(0, np.flatnonzero(begins) + 1)
+    found = numbers[firsts]
+    ranges = Ranges(np.append(firsts, len(times)), buckets.edges(found), buckets.edges(found + 1))
+    results = aggregate(whole, step, ranges)
+    cuts = np.searchsorted(firsts, edges).tolist()
+    return [results.at(slice(first, stop)) for first, stop in itertools.pairwise(cuts)]
 
 
 def _by_kernel(name: str, values: Float64, starts: Int64) -> Float64:

@@ -4,7 +4,7 @@ Aggregators of numbers pass over texts.
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any, NamedTuple
 
@@ -14,9 +14,11 @@ from tsd.codec.points import Bool, Float64, Int64
 from tsd.query.kairosdb.column import POINT_BYTES, Column, of_doubles, of_integers
 from tsd.query.kairosdb.model import BadRequest, Sampling, Step
 from tsd.query.kairosdb.properties import RANGES
-from tsd.query.kairosdb.ranges import aggregate, buckets_of, gaps, ranges_of
+from tsd.query.kairosdb.ranges import aggregate, aggregate_all, buckets_of, gaps, ranges_of
 from tsd.query.kairosdb.times import plus
 
+ALONE = frozenset({"gaps", "least_squares"})  # a bucket has no result, or two
+TOGETHER = 1 << 18  # points of groups that are aggregated in one pass
 TAKES_TEXT = frozenset({"count", "first", "last", "gaps", "trim", "filter", "save_as"})
 
 
@@ -43,6 +45,34 @@ def apply(column: Column, step: Step, frame: Frame) -> Column:
         return aggregate(column, step, ranges_of(column.times, buckets))
     with np.errstate(all="ignore"):
         return _STEPS[step.name](column, step, frame)
+
+
+def apply_all(columns: Sequence[Column], step: Step, frame: Frame) -> list[Column]:
+    """Return the points of each of several groups after one aggregator. Raises BadQuery.
+
+    Small groups are taken together: each call on arrays costs more than its few points.
+    """
+    if step.name not in RANGES or step.name in ALONE:
+        return [apply(column, step, frame) for column in columns]
+    buckets = buckets_of(step, frame.start_ms, frame.zone)
+    found: list[Column] = []
+    for some in _together(columns):
+        frame.check()
+        results = aggregate_all(some, step, buckets) if len(some) > 1 else None
+        found += [apply(column, step, frame) for column in some] if results is None else results
+    return found
+
+
+def _together(columns: Sequence[Column]) -> Iterator[Sequence[Column]]:
+    """Divide columns into runs of at most TOGETHER points, or of one column."""
+    first = points = 0
+    for at, column in enumerate(columns):
+        points += len(column)
+        if points > TOGETHER and at > first:
+            yield columns[first:at]
+            first, points = at, len(column)
+    if first < len(columns):
+        yield columns[first:]
 
 
 def _diff(column: Column, _step: Step, _frame: Frame) -> Column:

@@ -1,0 +1,61 @@
+"""Aggregators on many groups at once give what they give on each."""
+
+from zoneinfo import ZoneInfo
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tsd.codec.points import Points
+from tsd.query.kairosdb.column import Column, of_texts
+from tsd.query.kairosdb.model import Sampling, Step
+from tsd.query.kairosdb.properties import RANGES
+from tsd.query.kairosdb.steps import Frame, apply, apply_all
+
+START_MS = 1_357_000_000_000
+FRAME = Frame(START_MS, START_MS + 10 * 86_400_000, ZoneInfo("Europe/Berlin"), lambda _bytes: None, lambda: None)
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> Column:
+    """Points of one group: mostly in order and numbers, at times before the query's start, texts or none."""
+    first = draw(st.sampled_from([0, 0, 0, 0, -5_000_000]))
+    passed = draw(st.lists(st.integers(first, 864_000_000), max_size=8))
+    times = np.array(passed if draw(st.integers(0, 9)) == 0 else sorted(passed), np.int64) + START_MS
+    if draw(st.integers(0, 9)) == 0:
+        return of_texts(times, np.array([*map(str, passed), None], object)[:-1])
+    floats = np.array([draw(st.booleans()) for _ in passed], np.bool_)
+    doubles = np.array([draw(st.floats(width=32)) for _ in passed], np.float64)
+    whole = np.array([draw(st.integers(-1000, 1000)) for _ in passed], np.int64)
+    return Column(Points(times, np.where(floats, doubles.view(np.int64), whole), floats))
+
+
+steps = st.builds(
+    Step,
+    st.sampled_from(sorted(RANGES)),
+    st.sampled_from([Sampling(1, "HOURS"), Sampling(2, "DAYS"), Sampling(1, "MONTHS"), Sampling(7, "MINUTES")]),
+    align_sampling=st.booleans(),
+    align_start_time=st.booleans(),
+    align_end_time=st.booleans(),
+    trims_gaps=st.just(value=True),
+    percentile=st.sampled_from([0.0, 0.5, 0.99]),
+)
+
+
+def shown(column: Column) -> tuple[object, ...]:
+    """Return a column as lists, with the bits of its values."""
+    points, texts, nulls = column.points, column.texts, column.nulls
+    return (
+        points.times.tolist(),
+        points.bits.tolist(),
+        points.floats.tolist(),
+        None if texts is None else texts.tolist(),
+        None if nulls is None else nulls.tolist(),
+    )
+
+
+@settings(deadline=None)
+@given(st.lists(columns(), max_size=6), steps)
+def test_groups_together_have_the_results_of_each(groups: list[Column], step: Step) -> None:
+    found = apply_all(groups, step, FRAME)
+    assert [shown(column) for column in found] == [shown(apply(column, step, FRAME)) for column in groups]
