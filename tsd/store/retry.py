@@ -28,6 +28,10 @@ async def run_bounded(items: Iterable[T], call: Callable[[T], Awaitable[None]], 
     """Await `call` for each item, at most `limit` at a time. After a TsdError no further calls start and running ones
     are cancelled; the error is raised when they have ended."""
     tasks = min(limit, len(items)) if isinstance(items, Sized) else limit
+    if tasks == 1:  # no other task, and no nursery
+        for item in items:
+            await call(item)
+        return
     left = iter(items)
     errors: list[TsdError] = []
 
