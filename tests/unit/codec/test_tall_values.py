@@ -9,12 +9,13 @@ from tsd.codec.tall.values import HAS_LOOP, number_texts, parse_numbers
 from tsd.errors import CorruptRow
 
 USUAL = st.integers(-(1 << 63), (1 << 63) - 1).map(lambda number: b"%d" % number)
+LONG = st.integers(-(10**20), 10**20).map(lambda number: b"%d" % number)  # most do not fit in 64 bits
 DOUBLES = st.floats().map(lambda number: repr(number).encode())
 ODD = st.text("0123456789.eE+-naif \0", max_size=24).map(str.encode)
 
 
 @pytest.mark.skipif(not HAS_LOOP, reason="no compiled loops")
-@given(st.lists(USUAL | DOUBLES | ODD, max_size=12))
+@given(st.lists(USUAL | LONG | DOUBLES | ODD, max_size=12))
 def test_both_readers_read_the_same(values: list[bytes]) -> None:
     outcomes = []
     for compiled in (True, False):

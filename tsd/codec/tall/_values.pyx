@@ -30,7 +30,7 @@ def parse(list values not None, int64_t[:] bits, double[:] doubles, uint8_t[:] f
         negative = size > 0 and text[0] == b"-"
         digits = text + negative
         number = 0
-        while digits < end and b"0" <= digits[0] <= b"9" and digits - text <= MOST_DIGITS:
+        while digits < end and b"0" <= digits[0] <= b"9" and digits - text - negative < MOST_DIGITS:
             number = number * 10 + (digits[0] - 48)
             digits += 1
         if digits == text + negative:
