@@ -151,7 +151,7 @@ def test_unwritten_points_replayed_at_next_start(
         with tsd.serve(env=notify_socket.env) as daemon:
             lines = list(numbered(4000))
             daemon.send_lines(b"".join(lines[:2000]))
-            daemon.flush()
+            until(lambda: daemon.request("flush") is True, "lines are stored")  # 300 ms may be too short at first
             proxy.mode = ProxyMode.STALL
             assert daemon.send_lines(b"".join(lines[2000:])) == b"synced 2000\n"
             assert daemon.stop() == 0
