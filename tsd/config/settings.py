@@ -455,8 +455,8 @@ class Config(
     series_index: bool | None = setting(
         "tsd.query.series_index", None,
         "Keep an index of series by tags, so that a query for few of many series reads no others. Unset: true on "
-        "the embedded store, false on others, where the index would miss what an OpenTSDB writes into the same "
-        "tables.", example="true")
+        "the embedded store and on Cassandra, false on HBase and Bigtable, where the index would miss what an "
+        "OpenTSDB writes into the same tables.", example="true")
     series_table: str = setting("tsd.query.series_table", "tsdb-series", "Table of that index.")
     expansion_limit: int = setting(
         "tsd.query.filter.expansion_limit", 4096,
@@ -554,7 +554,9 @@ class Config(
     @property
     def indexes_series(self) -> bool:
         """Return whether series are indexed, with the default resolved."""
-        return self.backend is Backend.EMBEDDED if self.series_index is None else self.series_index
+        if self.series_index is None:
+            return self.backend in (Backend.EMBEDDED, Backend.CASSANDRA)
+        return self.series_index
 
     @property
     def has_checked_store(self) -> bool:
