@@ -12,6 +12,7 @@ from tsd.query.kairosdb.model import MetricQuery
 from tsd.query.kairosdb.steps import Frame, apply_all
 
 SLICE_POINTS = 5000  # written at once
+CHUNK_BYTES = 64 << 10
 
 
 class Result(NamedTuple):
@@ -64,7 +65,19 @@ def _applied(columns: Sequence[Column], metric: MetricQuery, frame: Frame) -> Se
 
 
 def write_answer(answers: Sequence[MetricAnswer]) -> Iterator[bytes]:
-    """Yield the JSON in chunks. NaN and infinities are null."""
+    """Yield the JSON in chunks: each takes a change of threads, whatever its size. NaN and infinities are null."""
+    parts: list[bytes] = []
+    size = 0
+    for part in _parts(answers):
+        parts.append(part)
+        size += len(part)
+        if size >= CHUNK_BYTES:
+            yield b"".join(parts)
+            parts, size = [], 0
+    yield b"".join(parts)
+
+
+def _parts(answers: Sequence[MetricAnswer]) -> Iterator[bytes]:
     yield b'{"queries":['
     for at, answer in enumerate(answers):
         size = b"" if answer.sample_size is None else b'"sample_size":%d,' % answer.sample_size
