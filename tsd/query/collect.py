@@ -15,7 +15,7 @@ import trio
 from numpy.typing import NDArray
 
 from tsd.codec.metadata import Annotation
-from tsd.codec.points import Int64
+from tsd.codec.points import Int64, Points
 from tsd.query.cache import Bucketing, CachedHour, CacheFiller, CacheKey, ResultCache
 from tsd.query.columns import SeriesColumns
 from tsd.query.downsample import Downsampler, PointJoiner
@@ -70,6 +70,13 @@ class ReadCounts:
     def warn(self, warnings: Sequence[str]) -> None:
         """Add warnings, up to a limit."""
         self.warnings += warnings[: MAX_WARNINGS - len(self.warnings)]
+
+
+class SeriesPoints(NamedTuple):
+    """A series with its points as stored."""
+
+    tags: Mapping[str, str]
+    points: Points
 
 
 class Collected(NamedTuple):

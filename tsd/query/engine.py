@@ -7,17 +7,16 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind
-from tsd.codec.points import Points
 from tsd.errors import BadQuery, TsdError, bare
 from tsd.lazy import LazyLogger
 from tsd.query.assemble import Assembly, global_annotations
-from tsd.query.collect import SERIES_BYTES, SMALL, CachedReader, Collected, PointCollector, ReadCounts
+from tsd.query.collect import SERIES_BYTES, SMALL, CachedReader, Collected, PointCollector, ReadCounts, SeriesPoints
 from tsd.query.histograms import SLICE_BUCKETS, HistogramQuery
 from tsd.query.joint import JointRead, joint_groups, read_together
 from tsd.query.limits import Limits, MemoryShare, QueryBudget, QueryMemory, timeout_error
@@ -55,13 +54,6 @@ LAST_LETTER = "\xff"  # of names in lines
 OPEN_HOURS = 8  # most hours whose open points a query reads from memory: each is read on its own
 GROUP_BYTES = 1500  # of a group in an answer, in addition to its points
 Flush = Callable[[bytes], Awaitable[object]]
-
-
-class SeriesPoints(NamedTuple):
-    """A series with its points as stored."""
-
-    tags: Mapping[str, str]
-    points: Points
 
 
 Approve = Callable[[Sequence[SeriesPoints]], None]

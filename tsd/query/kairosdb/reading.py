@@ -14,7 +14,8 @@ import trio
 
 from tsd.codec.putline import FIRST_MS, LAST_BASE_MS
 from tsd.errors import BadQuery
-from tsd.query.engine import QueryJob, SeriesPoints
+from tsd.query.collect import SeriesPoints
+from tsd.query.engine import QueryJob
 from tsd.query.kairosdb.answer import MetricAnswer, Result, evaluate
 from tsd.query.kairosdb.column import EMPTY, POINT_BYTES, Column, of_texts
 from tsd.query.kairosdb.groups import TaggedColumn, all_tags
