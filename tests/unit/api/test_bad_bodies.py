@@ -9,7 +9,7 @@ import pytest
 
 from tests.running import Running, running
 from tests.unit.server.web_parts import HttpResponse, post, read_response
-from tsd.api.messages import MAX_JSON_BYTES
+from tsd.server.http.bodies import MAX_JSON_BYTES
 
 
 @pytest.fixture
@@ -51,6 +51,12 @@ async def test_rule_with_exponential_time_is_refused(member: str, daemon: Runnin
 @pytest.mark.parametrize("path", ["/api/annotation/bulk", "/api/uid/assign", "/api/tree/rules", "/api/suggest"])
 async def test_huge_json_body_is_refused(path: str, daemon: Running) -> None:
     assert (await post_body(daemon, path, b"[" + b" " * MAX_JSON_BYTES)).status == 413
+
+
+@pytest.mark.parametrize(("part", "what"), [(b"[],", "objects and arrays"), (b"1,", "commas and colons")])
+async def test_json_of_many_small_values_is_refused(part: bytes, what: str, daemon: Running) -> None:
+    response = await post_body(daemon, "/api/query/last", b'{"queries": [' + part * 100_000 + b"1]}")
+    assert (response.status, what in response.json["error"]["details"]) == (413, True)
 
 
 async def test_bound_beyond_a_double_is_refused(daemon: Running) -> None:

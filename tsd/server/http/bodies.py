@@ -10,8 +10,9 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import trio
 
 from tsd.errors import Refused
@@ -22,6 +23,9 @@ START_GRACE_S, MAX_DURATION_S = 5, 20  # while others wait: until the first byte
 DECOMPRESS_IN_THREAD_BYTES = 64 << 10  # compressed size from which decompression would block the event loop
 STEP_BYTES = 1 << 20  # decompressed at once
 MAX_GZIP_MEMBERS = 16  # of one body: each member copies the rest of the input
+# Of a JSON body that is parsed in the event loop. An object or array takes up to 0.4 us with its release, a member up
+# to 0.3 us: below 10 ms for a body, during which no other request is served.
+MAX_JSON_BYTES, MAX_JSON_OBJECTS, MAX_JSON_VALUES = 1 << 20, 10_000, 40_000
 # Charsets in addition to UTF-8. Python's others are refused: some take more than linear time (punycode), and
 # Python caches every name that is looked up.
 CHARSETS = frozenset(
@@ -278,6 +282,28 @@ def too_large(limit: int) -> Refused:
     """Return the error for a body that exceeds its limit."""
     details = f"The body is larger than {limit} bytes (tsd.http.request.max_chunk)"
     return Refused(TOO_LARGE, "Request Entity Too Large", details)
+
+
+def parse_json(body: bytes) -> Any:
+    """Return the value of a JSON body. Raises Refused (413) if parsing would take long, and ValueError if it is not
+    JSON.
+
+    Brackets and commas in texts count too: texts of a usual request have few.
+
+    >>> parse_json(b'{"a": [1, 2]}')
+    {'a': [1, 2]}
+    """
+    for got, limit, what in (
+        (len(body), MAX_JSON_BYTES, "bytes"),
+        (body.count(b"{") + body.count(b"["), MAX_JSON_OBJECTS, "objects and arrays"),
+        (body.count(b",") + body.count(b":"), MAX_JSON_VALUES, "commas and colons"),
+    ):
+        if got > limit:
+            raise Refused(TOO_LARGE, "Request Entity Too Large", f"got {got} {what}, wanted at most {limit}")
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise ValueError(str(exc)) from exc
 
 
 async def as_utf8(body: bytes, content_type: str, limit: int) -> bytes:

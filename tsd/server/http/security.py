@@ -6,7 +6,6 @@ address) with the requests of any page. Requests that change something are there
 unless CORS allows them (docs/compat/wire.md §9.3). `Authorizer.is_enabled` decides which endpoints exist.
 """
 
-import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from tsd.auth.throttle import MAX_WAIT_S, TooManyAttempts
 from tsd.config.settings import Mode
 from tsd.errors import Refused
 from tsd.lazy import LazyLogger
+from tsd.server.http.bodies import parse_json
 from tsd.server.http.messages import Request, Target
 from tsd.server.http.pages import STYLE
 from tsd.server.peer import Peer
@@ -308,14 +308,14 @@ def _log_action(request: Request, outcome: str, limit_key: str | None = None) ->
 def _logged_parameters(request: Request, target: str, *, any_size: bool) -> str:
     """Return the effective parameters of a long target or body: padding could hide them in the shortened text.
 
-    `any_size`: parse a body of any size.
+    `any_size`: parse every body that an endpoint may have parsed.
     """
     found: dict[str, object] = {}
     if len(target) > LOGGED_CHARS:
         found = {name: values[-1] for name, values in request.params.items() if values}
     if len(request.body) > LOGGED_CHARS and (any_size or len(request.body) <= LOGGED_BODY_BYTES):
-        with suppress(ValueError, RecursionError):
-            read = json.loads(request.body)
+        with suppress(ValueError, Refused):
+            read = parse_json(request.body)
             found |= read if isinstance(read, dict) else {}
     return " ".join(f"{name}={_shortened(str(found[name]))}" for name in LOGGED_PARAMETERS if name in found)
 
