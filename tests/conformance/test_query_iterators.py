@@ -103,7 +103,7 @@ def test_series_processed_as_by_opentsdb_iterators(iterators: Iterators, questio
 
 
 @pytest.mark.slow
-@law
+@settings(law, max_examples=200)  # these take ten times as long as others
 @given(question=questions(by_calendar=True))
 def test_calendar_buckets_are_those_of_opentsdb_in_every_zone(iterators: Iterators, question: Question) -> None:
     compare(iterators, question)

@@ -13,8 +13,8 @@ from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb, Opentsdbs
 
 PER_TEST = 100
-TESTS = 4  # per kind of table
-ODD_TESTS = 3
+TESTS = 3  # per kind of table
+ODD_TESTS = 2
 SALTED = {"tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "4"}
 
 

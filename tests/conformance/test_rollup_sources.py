@@ -133,8 +133,9 @@ def test_rollups_answered_as_by_opentsdb(
     with tsd.serve() as daemon:
         daemon.send_lines(b"".join(whole[1::2]))
         daemon.flush()
-        for start, end in RANGES:
-            for query in QUERIES + OF_HISTOGRAMS:
+        for number, (start, end) in enumerate(RANGES):
+            asked = QUERIES + OF_HISTOGRAMS
+            for query in asked[number % 2 :: 2] if salted else asked:  # salted tables are read slowly
                 path = f"/api/query?start={START_S + start}&end={START_S + end}&show_tsuids&show_query&m={quote(query)}"
                 there, here = get(peer.port, path), get(daemon.port, path)
                 torn = salted and query in OF_HISTOGRAMS

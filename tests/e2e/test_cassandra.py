@@ -6,7 +6,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.e2e.command import Tsd, on_cassandra
+from tests.e2e.command import Served, Tsd, on_cassandra
 from tests.e2e.engine_points import LINES, T, check_all_are_kept, check_delete, import_points, text
 from tests.peers.cassandra import RunningCassandra
 
@@ -69,24 +69,41 @@ def test_delete_removes_named_points_only(tsd: Tsd) -> None:
     check_delete(tsd)
 
 
-def test_daemon_keeps_acknowledged_points_while_cassandra_is_down(tmp_path: Path) -> None:
+def test_daemons_keep_acknowledged_points_while_cassandra_is_down(tmp_path: Path) -> None:
+    """A daemon that runs on, and one on KairosDB's tables that is killed in the outage."""
     own = RunningCassandra(tmp_path / "cassandra")
-    tsd = Tsd(tmp_path / "state", on_cassandra(own, {"tsd.storage.flush_interval": "100"}))
+    often = {"tsd.storage.flush_interval": "100"}
+    staying = Tsd(tmp_path / "staying", on_cassandra(own, often))
+    killed = Tsd(tmp_path / "killed", on_cassandra(own, {**often, "tsd.storage.layout": "kairosdb"}))
     try:
-        assert tsd.run("create-tables").status == 0
-        with tsd.serve() as served:
-            assert served.send_lines(text([f"put {line}" for line in LINES[:8]])) == b"synced 8\n"
-            served.flush()
-            assert sorted(tsd.lines("a.b")) == sorted(LINES[:8])
+        for tsd in (staying, killed):
+            assert tsd.run("create-tables").status == 0
+        with staying.serve() as served, killed.serve() as other:
+            for daemon in (served, other):
+                assert daemon.send_lines(text([f"put {line}" for line in LINES[:8]])) == b"synced 8\n"
+                daemon.flush()
+            assert sorted(staying.lines("a.b")) == sorted(LINES[:8])
             own.kill()
-            assert served.send_lines(text([f"put {line}" for line in LINES[8:16]])) == b"synced 8\n"
-            served.await_event("store.unavailable")
+            for daemon in (served, other):
+                assert daemon.send_lines(text([f"put {line}" for line in LINES[8:16]])) == b"synced 8\n"
+                daemon.await_event("store.unavailable")
+            other.kill()
             own.start()
             served.await_event("store.available")
             served.flush()
-            assert sorted(tsd.lines("a.b")) == sorted(LINES[:16])
+            assert sorted(staying.lines("a.b")) == sorted(LINES[:16])
+        with killed.serve() as other:
+            other.flush()
+            assert values(other, "a.b") == sorted(float(line.split(" ")[2]) for line in LINES[:16])
     finally:
         own.kill()
+
+
+def values(served: Served, metric: str) -> list[float]:
+    """Return the values of all points of a metric, in order."""
+    url = f"http://127.0.0.1:{served.port}/api/query?start={T - 10}&end={T + 1_000_000}&m=none:{metric}"
+    with urlopen(url, timeout=60) as answer:
+        return sorted(value for series in json.load(answer) for value in series["dps"].values())
 
 
 def test_missing_keyspace_and_missing_node_are_named(cassandra: RunningCassandra, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The daemon on KairosDB's tables: OpenTSDB's put and query, restarts, outages of Cassandra, and clear errors."""
+"""The daemon on KairosDB's tables: OpenTSDB's put and query, restarts, and clear errors."""
 
 import json
 import urllib.request
@@ -37,27 +37,6 @@ def test_points_are_put_queried_and_kept(cassandra: RunningCassandra, tmp_path: 
         assert query(served, "m=sum:a.b{host=*}") == wanted
         assert query(served, "m=sum:1h-count:a.b") == {"": {str(T): 2, str(T + 7200): 1}}
         assert query(served, "m=none:a.b{host=a}") == {"a": wanted["a"]}
-
-
-def test_lines_survive_an_outage_of_cassandra(tmp_path: Path) -> None:
-    own = RunningCassandra(tmp_path / "cassandra")
-    tsd = Tsd(tmp_path / "state", on_cassandra(own, LAYOUT))
-    try:
-        assert tsd.run("create-tables").status == 0
-        with tsd.serve() as served:
-            assert served.send_lines(f"put a.b {T} 1 host=a\n".encode()) == b"synced 1\n"
-            served.flush()
-            own.kill()
-            assert served.send_lines(f"put a.b {T + 1} 2 host=a\nput c.d {T} 3 host=b\n".encode()) == b"synced 2\n"
-            served.await_event("store.unavailable")
-            served.kill()
-        own.start()
-        with tsd.serve() as served:
-            served.flush()
-            assert query(served, "m=sum:a.b{host=*}") == {"a": {str(T): 1, str(T + 1): 2}}
-            assert query(served, "m=sum:c.d{host=*}") == {"b": {str(T): 3}}
-    finally:
-        own.kill()
 
 
 def test_missing_tables_are_named_and_lines_wait(cassandra: RunningCassandra, tmp_path: Path) -> None:

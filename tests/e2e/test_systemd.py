@@ -78,10 +78,16 @@ def test_replay_that_waits_for_store_does_not_delay_start(
 
 
 class Load:
-    """A client that sends as fast as possible and records the number of acknowledged lines."""
+    """A client that sends lines until its connection is closed, and records the number of acknowledged lines.
+
+    It waits if 20 blocks are not acknowledged: else one client could send far more than others until all have sent
+    enough.
+    """
 
     def __init__(self, daemon: Served, number: int) -> None:
         self.confirmed = 0
+        self._places = threading.Semaphore(20)
+        self._closed = False
         self._number = number
         self._connection = daemon.connect()
         self._threads = [threading.Thread(target=way) for way in (self._send, self._receive)]
@@ -97,7 +103,7 @@ class Load:
     def _send(self) -> None:
         lines = numbered(-1, self._number)
         with suppress(OSError):
-            while True:
+            while self._places.acquire() and not self._closed:
                 self._connection.sendall(b"".join(itertools.islice(lines, 500)) + b"sync\n")
 
     def _receive(self) -> None:
@@ -108,6 +114,9 @@ class Load:
                 assert all(line.startswith(b"synced ") for line in whole), whole
                 if whole:
                     self.confirmed = int(whole[-1].removeprefix(b"synced "))
+                    self._places.release(len(whole))
+        self._closed = True
+        self._places.release()
 
 
 @pytest.fixture(params=["embedded", pytest.param("hbase", marks=pytest.mark.hbase)])

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.injected_bugs import INJECTED_BUGS
 from tests.simulation.seed import simulate
 
-SEEDS = int(os.environ.get("TSD_SEEDS") or 1000)
+SEEDS = int(os.environ.get("TSD_SEEDS") or 600)
 ROOT = Path(__file__).parents[2]
 # Number of seeds within which each bug is found: about five times as many as needed.
 FOUND_WITHIN = {
