@@ -3,6 +3,7 @@
 import struct
 from zlib import crc32
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 from tests.peers.needs import need_compiled_loops
 from tsd.codec.opentsdb.cell import ms_qualifier, seconds_qualifier
 from tsd.codec.packing.cell import CHECKSUM_BYTES, HAS_PACKING_LOOP, LEAST_POINTS, pack, unpack
+from tsd.codec.packing.points import count_points, unpack_points
 from tsd.codec.text import FLOAT, encode_float, encode_integer
 from tsd.errors import CorruptRow
+from tsd.tables.opentsdb.decode import read_cells
 
 TWINS = [False, True] if HAS_PACKING_LOOP else [False]
 
@@ -115,6 +118,26 @@ def test_any_bytes_survive_or_are_not_packed(qualifier: bytes, value: bytes) -> 
         assert {unpack(forms[0], 0, b"", by_loop=by_loop) for by_loop in TWINS} == {(qualifier, value)}
 
 
+@given(st.lists(cells(), min_size=1, max_size=5))
+def test_points_are_those_of_the_unpacked_cells(some: list[tuple[bytes, bytes]]) -> None:
+    stored = [b"12345678" + packed for cell in some if (packed := pack(*cell)) is not None]
+    if not HAS_PACKING_LOOP or not stored:
+        return
+    points = count_points(stored, 0, 8)
+    found = unpack_points(stored, 8, points)
+    columns, values = zip(*(unpack(one, 8, b"t:") for one in stored), strict=True)
+    rows = np.arange(len(stored))
+    wanted = read_cells([*columns], [*values], 2, 8, rows, np.zeros(len(stored), np.int64), np.zeros(len(stored), bool))
+    if found is None:
+        assert wanted.slow.any()
+        return
+    assert not wanted.slow.any()
+    assert found.counts.tolist() == wanted.counts.tolist()
+    assert found.offsets_ms.tolist() == wanted.times.tolist()
+    assert found.bits.tolist() == wanted.bits.tolist()
+    assert found.floats.tolist() == wanted.floats.tolist()
+
+
 @given(cells(), st.data())
 def test_changed_bytes_decode_to_one_cell_or_raise(cell: tuple[bytes, bytes], data: st.DataObject) -> None:
     packed = pack(*cell)
@@ -132,6 +155,9 @@ def test_changed_bytes_decode_to_one_cell_or_raise(cell: tuple[bytes, bytes], da
         except CorruptRow:
             found.add((b"", b""))
     assert len(found) == 1
+    points = count_points([forged], 0, 0)
+    if points >= 0 and unpack_points([forged], 0, points) is not None:
+        assert found != {(b"", b"")}
 
 
 @given(cells(), st.data())

@@ -14,6 +14,7 @@ from tsd.cli.output import Progress
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, state_folder
+from tsd.daemon.diagnostics import tune_malloc
 from tsd.daemon.layouts import rollup_builder
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import has_local_store, rollup_tables, store_address
@@ -63,6 +64,7 @@ def build(
     words = [config.backend.value, store_address(config), config.data_table, start, end, ",".join(intervals)]
     words.append(config.rollups_config)
     file = Checkpoint(checkpoint or state_folder(config) / "rollup-build.json", [*words, *job.metrics])
+    tune_malloc()
     done = trio.run(_run, config, file, job)
     if as_json:
         click.echo(json.dumps({"points": done.points, "cells": done.cells, "warnings": done.warnings}))

@@ -19,7 +19,6 @@ from tsd.config.retention import parse_rules
 from tsd.daemon.settings import Clock
 from tsd.daemon.wiring import (
     auto_create,
-    configured_reader,
     configured_rollups,
     has_local_store,
     summary_rules,
@@ -249,7 +248,7 @@ def rollup_builder(
         config.data_table,
         layout(config),
         uids,
-        configured_reader(config, store, uids),
+        opentsdb.make_points_reader(config, store, uids),
         rules,
         now_ms,
         on_retry=on_retry,

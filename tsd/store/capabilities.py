@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
+from tsd.codec.packing.points import RowPoints
 from tsd.store.cells import Cell, CellMatrix, CellPage, Cursor, Put
 
 
@@ -242,11 +243,34 @@ class ColumnRows(Protocol):
         ...
 
 
+class PackedRows(Protocol):
+    """Rows as the store has packed them, in order of their keys. The only cell of each has points."""
+
+    @property
+    def keys(self) -> Sequence[bytes]:
+        """Return the key of each cell."""
+        ...
+
+    def size(self) -> int:
+        """Return the bytes of the packed cells."""
+        ...
+
+    def decode(self) -> RowPoints | None:
+        """Return the points of all rows. None: one is damaged, or has another form, and `unpack` reads them. May be
+        called in a thread."""
+        ...
+
+    def unpack(self) -> CellPage:
+        """Return the same rows as cells. May be called in a thread. Raise StoreError."""
+        ...
+
+
 class ColumnPart(NamedTuple):
-    """A part of a scan: cells, or rows by column."""
+    """A part of a scan: cells, rows by column, or packed rows."""
 
     cells: CellPage | None
     rows: ColumnRows | None
+    packed: PackedRows | None = None
 
 
 class ColumnBlocks(Protocol):
@@ -278,5 +302,6 @@ class ColumnBlocks(Protocol):
         self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
     ) -> AsyncGenerator[list[ColumnPart], None]:
         """Yield the rows from `start` to before `stop` in parts that are in order of their prefixes: the rows of two
-        parts with the same prefix may alternate. No row is in two parts. Raise DamagedBlock, StoreError."""
+        parts with the same prefix may alternate. No row is in two parts. The rows of a table without blocks may be
+        packed. Raise DamagedBlock, StoreError."""
         ...

@@ -301,3 +301,5 @@ class _CountedBlocks:
                 self._load.read_keys(table, part.cells.keys)
             if part.rows is not None:
                 self._load.read_range(table, part.rows.prefix, len(part.rows.sizes()))
+            if part.packed is not None:
+                self._load.read_keys(table, part.packed.keys)

@@ -2,13 +2,17 @@
 
 import os
 import resource
+import signal
 import sys
+from itertools import count as count_up
 from pathlib import Path
 
+import numpy as np
 import trio
 
 from tsd.errors import DaemonRuns, StoreError
-from tsd.store import Family, Put, Table, scan
+from tsd.store import CellMatrix, Family, Put, Table, scan
+from tsd.store.rocksdb.database import Batch, Database
 from tsd.store.rocksdb.engine import REOPEN_S, EmbeddedStore
 
 NOW_MS = 1_700_000_000_000
@@ -66,6 +70,43 @@ async def fold(folder: str) -> None:
         _log(hour)
         await store.column_blocks.fold("cells", b"%08d" % hour)
         hour += 1
+
+
+RUN_ROWS, RUN_COLUMNS, FIRST, SECOND, THIRD = 40, 250, 1, 2, 3
+EACH = 3  # of the second cells, one of so many columns is replaced
+REPLACED = len(range(0, RUN_COLUMNS, EACH))  # of a row
+
+
+def _part(prefix: bytes, rows: range, value: int, step: int = 1) -> CellMatrix:
+    """Cells of some rows, all with one value; with a step not in all columns."""
+    columns = [b"t:%04d" % column for column in range(0, RUN_COLUMNS, step)]
+    shape = len(rows), len(columns)
+    keys = [prefix + b"%02d" % row for row in rows]
+    return CellMatrix(keys, columns, np.full(shape, value, np.uint64), np.ones(shape, np.bool_))
+
+
+async def put_runs(folder: str) -> None:
+    """Put cells in runs, replace some in runs of other bounds, then all, with values derived from all cells. Say how
+    often it has done one of the three. After as many writes as stdin says, it kills itself."""
+    store = await _open(folder)
+    writes, write = count_up(), Database.write
+    last = int(sys.stdin.readline())
+
+    def write_or_die(self: Database, batch: Batch) -> None:
+        if next(writes) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(self, batch)
+
+    Database.write = write_or_die  # type: ignore[method-assign]
+    done = 0
+    while True:
+        prefix = b"%08d" % done
+        for value, size, step in ((FIRST, 4, 1), (SECOND, 5, EACH), (THIRD, 8, 1)):
+            parts = [_part(prefix, range(at, at + size), value, step) for at in range(0, RUN_ROWS, size)]
+            await store.derived_values.put_new("cells", prefix, iter(parts), {b"\1": b"%d" % value})
+            await store.sync()
+            done += 1
+            _log(done)
 
 
 class _SmallDisk:

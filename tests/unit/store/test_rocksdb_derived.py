@@ -1,6 +1,8 @@
 """Values that the embedded store derives from rows: they are gone with the first write to one of the rows."""
 
+import signal
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +11,9 @@ import numpy as np
 import pytest
 import trio
 
+from tests.unit.store.crashing import FIRST, REPLACED, RUN_COLUMNS, RUN_ROWS, SECOND, THIRD
+from tests.unit.store.test_rocksdb import child
+from tests.unit.store.test_rocksdb import opened as opened_cells
 from tsd.errors import StoreError
 from tsd.store import CellMatrix, Family, Put, Rewrite, Table, scan
 from tsd.store.rocksdb.database import Batch, Database
@@ -214,6 +219,33 @@ async def test_runs_grow_and_are_divided(tmp_path: Path) -> None:
         await store.range_deletes.delete_range("rows", b"aab03", b"aab17", changed=[])
         page = await store.page("rows", b"", None, limit=100)
         assert [(row.key, len(row.cells)) for row in page.rows] == [(row, 960) for row in rows[:3] + rows[17:]]
+
+
+@pytest.mark.parametrize("writes", [1, 3, 4, 5])  # done when it is killed: some cells, all, some replaced, all
+async def test_killed_writer_of_runs_leaves_each_cell_as_it_was_or_replaced(tmp_path: Path, writes: int) -> None:
+    process = await trio.to_thread.run_sync(child, "put_runs", tmp_path)
+    output, _ = await trio.to_thread.run_sync(process.communicate, f"{writes}\n")
+    assert process.returncode == -signal.SIGKILL
+    done = len(output.splitlines())
+    async with opened_cells(tmp_path) as store:
+        found: dict[bytes, list[tuple[bytes, Counter[int]]]] = {}
+        async for page in scan(store, "cells"):
+            for key, cells in page:
+                values = Counter(int.from_bytes(cell.value, sys.byteorder) for cell in cells)
+                found.setdefault(key[:-2], []).append((key, values))
+        derived_of = await store.derived_values.derived("cells", list(found), b"\1")
+    assert len(found) in (-(-done // 3), done // 3 + 1)
+    for number, (prefix, rows) in enumerate(sorted(found.items())):
+        every = sum((values for _, values in rows), Counter[int]())
+        least = min(done - 3 * number, 3)  # changes that were synced
+        assert len(rows) == RUN_ROWS or least < 1
+        states = {FIRST: RUN_COLUMNS}, {FIRST: RUN_COLUMNS - REPLACED, SECOND: REPLACED}, {THIRD: RUN_COLUMNS}
+        assert all(values in states[max(least - 1, 0) : least + 1] for _, values in rows)
+        if prefix in derived_of:  # of all cells, or they are not there
+            [value] = derived_of[prefix].values()
+            assert every == {int(value): RUN_ROWS * RUN_COLUMNS}
+        else:
+            assert least < THIRD
 
 
 def count_runs(database: Database) -> int:

@@ -106,6 +106,7 @@ include "_sequence_encode.pxi"
 include "_sequence_decode.pxi"
 include "_cell_encode.pxi"
 include "_cell_decode.pxi"
+include "_points.pxi"
 
 
 def pack(bytes qualifier, bytes value):

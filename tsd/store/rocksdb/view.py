@@ -20,6 +20,7 @@ from tsd.store.rocksdb.keys import (
     split_cells,
     split_key,
 )
+from tsd.store.rocksdb.packed import PackedCells, points_size
 from tsd.store.rocksdb.runs import MergedIterator, RunFamily, RunReader, merged_items
 
 CHUNK_CELLS = 1000  # read between two checkpoints: about a millisecond
@@ -187,6 +188,13 @@ class View:
     def cells(self, start: bytes, limit_bytes: int) -> Generator[CellPage | None, None, None]:
         """Yield the cells of all rows from `start` on, in pages of whole rows of about `limit_bytes`. Yield None in
         between, so that the caller can let other tasks run."""
+        return self._pages(start, limit_bytes, decode_long_cells)
+
+    def _pages(
+        self, start: bytes, limit_bytes: int, expand: Callable[[list[bytes], list[bytes], list[bytes], int], int]
+    ) -> Generator[CellPage | None, None, None]:
+        """Do the same. `expand` is called with keys, columns and values for the cells from an index on: it changes
+        them, and returns the bytes that their decoded form has in addition."""
         keys: list[bytes] = []
         columns: list[bytes] = []
         values: list[bytes] = []
@@ -195,7 +203,7 @@ class View:
         while part := self._slice(left):
             since, last = len(keys), part[-1][0]
             got = split_cells(part, keys, columns, values)
-            got += decode_long_cells(keys, columns, values, since)
+            got += expand(keys, columns, values, since)
             size += got
             cached_left -= got
             if size >= limit_bytes and (whole := bisect_left(keys, keys[-1])):  # the last row may continue
@@ -225,8 +233,8 @@ class View:
     def columns(self, start: bytes, limit_bytes: int) -> Generator[list[ColumnPart] | None, None, None]:
         """Yield all rows from `start` on in parts (see ColumnBlocks), and an empty list after the last ones. Yield None
         in between."""
-        for page in self.cells(start, limit_bytes):
-            yield None if page is None else [ColumnPart(page, None)]
+        for page in self._pages(start, limit_bytes, points_size):
+            yield None if page is None else [ColumnPart(None, None, PackedCells(page))]
         yield []
 
     def _check(self, at: RdictIter | MergedIterator | None = None) -> None:

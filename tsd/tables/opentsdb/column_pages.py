@@ -1,6 +1,7 @@
 """Pages of a scan by column: rows of blocks are decoded without their cells.
 
-A page has parts: cells, decoded by `tsd.tables.opentsdb.decode`, and rows of blocks. Parts are in order of time.
+A page has parts: cells, decoded by `tsd.tables.opentsdb.decode`, rows of blocks, and packed rows. Parts are in order of
+time.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -51,15 +52,17 @@ class ColumnPage:
         self._pairs_start = pairs_start
         self._numbers = numbers
         self._decode_cells = decode_cells
-        self.cells = sum(len(cells.keys) for cells, _ in parts if cells is not None)
-        self.cells += sum(len(rows.suffixes()) for _, rows in parts if rows is not None)
+        self.cells = sum(len(part.cells.keys) for part in parts if part.cells is not None)
+        self.cells += sum(len(part.rows.suffixes()) for part in parts if part.rows is not None)
+        self.cells += sum(len(part.packed.keys) for part in parts if part.packed is not None)
 
     def series(self) -> dict[bytes, None]:
         """Return the distinct series, by their tag pairs, in order of rows: sorting them takes little time then."""
         found: dict[bytes, None] = {}
-        for cells, rows in self._parts:
-            if cells is not None:
-                found.update(dict.fromkeys([key[self._pairs_start :] for key in cells.keys]))
+        for cells, rows, packed in self._parts:
+            for one in (cells, packed):
+                if one is not None:
+                    found.update(dict.fromkeys([key[self._pairs_start :] for key in one.keys]))
             if rows is not None:
                 found.update(dict.fromkeys(rows.suffixes()))
         return found
@@ -67,12 +70,30 @@ class ColumnPage:
     def decode(self) -> PointPage:
         """Decode the rows of matching series. Raise DamagedBlock."""
         pages: list[PointPage] = []
-        for has_cells, parts in groupby(self._parts, key=lambda part: part.cells is not None):
-            if has_cells:
-                pages += [self._decode_cells(part.cells) for part in parts if part.cells is not None]
+        for in_blocks, parts in groupby(self._parts, key=lambda part: part.rows is not None):
+            if not in_blocks:
+                pages += [self._decode_some(part) for part in parts]
             else:
                 pages.append(self._decode_rows([part.rows for part in parts if part.rows is not None]))
         return pages[0] if len(pages) == 1 else _joined(pages)
+
+    def _decode_some(self, part: ColumnPart) -> PointPage:
+        """Decode cells, or packed rows."""
+        if part.packed is None:
+            assert part.cells is not None
+            return self._decode_cells(part.cells)
+        start, keys = self._pairs_start, part.packed.keys
+        numbers = np.fromiter((self._numbers[key[start:]] for key in keys), np.int32, len(keys))
+        found = part.packed.decode() if (numbers >= 0).all() else None
+        if found is None:
+            return self._decode_cells(part.packed.unpack())
+        joined = b"".join([key[start - BASE_BYTES : start] for key in keys])
+        bases_ms = np.frombuffer(joined, ">u4").astype(np.int64) * 1000
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(found.counts)])
+        times = np.repeat(bases_ms, found.counts)
+        times += found.offsets_ms
+        batch = Batch(numbers, starts, times, found.bits, found.floats)
+        return PointPage(batch, len(keys), part.packed.size(), (), (), 0, None)
 
     def _decode_rows(self, parts: Sequence[ColumnRows]) -> PointPage:
         """Decode rows of blocks."""

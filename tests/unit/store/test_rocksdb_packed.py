@@ -1,0 +1,84 @@
+"""Rows that the embedded store reads as it has packed them: their points, or the same rows as cells."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.peers.needs import need_compiled_loops
+from tests.unit.store.test_rocksdb import opened
+from tsd.codec.opentsdb.cell import COLUMN, seconds_qualifier
+from tsd.codec.text import FLOAT
+from tsd.errors import StoreError
+from tsd.store import CellPage, PackedRows, Put, cell_pages
+from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.store.rocksdb.keys import encode_long_cell, key_column
+from tsd.store.rocksdb.packed import PackedCells
+
+POINTS = 40
+VALUES = [at / 4 for at in range(POINTS)]
+
+
+@pytest.fixture(autouse=True)
+def loops() -> None:
+    need_compiled_loops()
+
+
+def hour(*times_s: int) -> tuple[bytes, bytes]:
+    """The column and the value of VALUES at some times, by default every ten seconds."""
+    at = times_s or range(0, POINTS * 10, 10)
+    column = COLUMN + b"".join(seconds_qualifier(time_s, FLOAT | 7) for time_s in at)
+    return column, struct.pack(f">{POINTS}d", *VALUES) + b"\0"
+
+
+async def packed(store: EmbeddedStore) -> PackedRows:
+    """All rows, which are one page."""
+    pages = store.column_blocks.read_columns("cells", b"", None, limit_bytes=1 << 20)
+    [part] = [part async for parts in pages for part in parts]
+    assert part.packed is not None
+    return part.packed
+
+
+async def cells(store: EmbeddedStore) -> CellPage:
+    [page] = [page async for page in cell_pages(store, "cells", b"", None)]
+    return page
+
+
+async def test_rows_of_one_packed_cell_have_points(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.put("cells", [Put(row, *hour()) for row in (b"a", b"b")])
+        rows = await packed(store)
+        found = rows.decode()
+        assert found is not None
+        assert rows.keys == [b"a", b"b"]
+        assert found.counts.tolist() == [POINTS, POINTS]
+        assert found.offsets_ms.tolist() == [at * 10_000 for at in range(POINTS)] * 2
+        assert found.bits.view(float).tolist() == VALUES * 2
+        assert found.floats.all()
+        assert rows.unpack() == await cells(store)
+
+
+@pytest.mark.parametrize("other", ["second cell", "short cell", "times that fall"])
+async def test_other_rows_are_unpacked(tmp_path: Path, other: str) -> None:
+    async with opened(tmp_path) as store:
+        await store.put("cells", [Put(row, *hour()) for row in (b"a", b"b")])
+        match other:
+            case "second cell":
+                await store.put("cells", [Put(b"b", COLUMN + seconds_qualifier(3599, 0), b"\1")])
+            case "short cell":
+                await store.put("cells", [Put(b"c", COLUMN + seconds_qualifier(3599, 0), b"\1")])
+            case _:
+                await store.put("cells", [Put(b"c", *hour(*range(1, POINTS), 0))])
+        rows = await packed(store)
+        assert rows.decode() is None
+        assert rows.unpack() == await cells(store)
+
+
+def test_damaged_cell_is_an_error() -> None:
+    column, value = hour()
+    stored = bytes(8) + encode_long_cell(column, value)
+    damaged = stored[:-1] + bytes([stored[-1] ^ 1])
+    rows = PackedCells(CellPage([b"a"], [key_column(column)], [damaged], 8, [], None))
+    assert rows.decode() is None
+    with pytest.raises(StoreError, match="damaged"):
+        rows.unpack()
