@@ -80,7 +80,7 @@ def test_nothing_is_deleted_while_a_daemon_runs(tsd: Tsd) -> None:
 
 
 def test_shared_tables_want_a_word_that_all_is_stopped(tsd: Tsd) -> None:
-    done = tsd.run("uid", "prune", "--older-than", "0h")
+    done = tsd.run("uid", "prune", "--older-than", "0")
     assert done.status == (1 if "tsd.storage.backend" in tsd.settings else 0)
 
 

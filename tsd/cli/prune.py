@@ -1,8 +1,9 @@
 """`tsd uid prune`: delete names that nothing uses any more, and the records of series without rows."""
 
 import json
+import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 
 import click
@@ -18,7 +19,7 @@ from tsd.daemon.settings import now_ms
 from tsd.errors import TsdError
 from tsd.tables.opentsdb.prune import Ages, KindNames, NamePruner, Pruned, PrunedTables
 
-NO_AGE = "0h"
+_NO_AGE = re.compile("0+[hdwny]?")
 DAEMON_PAUSE_RATIO = 1.0  # pause ratio if a daemon shares the embedded store: pause for as long as a page took
 
 
@@ -47,17 +48,23 @@ def _created_kinds(config: Config) -> list[Kind]:
 def _ages(config: Config, older_than: str) -> Ages:
     """Return up to which times something may be deleted. Raise UsageError."""
     now = now_ms()
-    try:
-        age_s = 0 if older_than == NO_AGE else parse_age(older_than)
-    except ValueError as exc:
-        raise click.UsageError(f"--older-than: {exc}") from exc
-    if age_s is None:
-        raise click.UsageError("--older-than: got forever, wanted a number of h, d, w, n (30 d) or y (365 d), as 7d")
-    names_ms = now - age_s * 1000
+    names_ms = now - _least_age_s(older_than) * 1000
     if not config.retention_series:
         return Ages(names_ms, names_ms)
     series_s = parse_age(config.retention_series)
     return Ages(names_ms, None if series_s is None else now - series_s * 1000)
+
+
+def _least_age_s(older_than: str) -> int:
+    """Return the seconds of an age such as 7d; 0 for 0, in any unit. Raise UsageError."""
+    if _NO_AGE.fullmatch(older_than):
+        return 0
+    with suppress(ValueError):
+        age_s = parse_age(older_than)
+        if age_s is not None:
+            return age_s
+    wanted = "wanted 0, or a number of h, d, w, n (30 d) or y (365 d), as 7d"
+    raise click.UsageError(f"--older-than: got {older_than!r}, {wanted}")
 
 
 async def _run(config: Config, kinds: Collection[Kind], ages: Ages, dry_run: bool, all_stopped: bool) -> Pruned:

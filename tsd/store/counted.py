@@ -4,13 +4,14 @@ Not counted are deletes, signatures, derived values, versions of cells, and stat
 own.
 """
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
 
 from tsd.store import (
     AtomicRewrites,
     Capabilities,
     Cell,
+    CellMatrix,
     CellPage,
     CellReader,
     CellSignatures,
@@ -36,6 +37,8 @@ from tsd.store import (
 from tsd.store.cassandra.session import Connector
 from tsd.store.key_load import KeyLoad
 from tsd.store.timing import Latency
+
+_MATRIX_VALUE_BYTES = 8  # of a value in a CellMatrix
 
 
 class CountedStore:
@@ -108,7 +111,8 @@ class CountedStore:
     @property
     def derived_values(self) -> DerivedValues | None:
         """See Store."""
-        return self._store.derived_values
+        derived = self._store.derived_values
+        return None if derived is None else _CountedDerived(derived, self._load)
 
     @property
     def cql(self) -> Connector | None:
@@ -264,6 +268,37 @@ class _CountedStamped:
 
     async def delete(self, table: str, cells: Sequence[StampedDelete]) -> None:
         await self._stamped.delete(table, cells)
+
+
+class _CountedDerived:
+    """Cells that are put with derived values are counted, these values are not."""
+
+    def __init__(self, derived: DerivedValues, load: KeyLoad) -> None:
+        self._derived = derived
+        self._load = load
+
+    async def derive(
+        self, table: str, prefix: bytes, compute: Callable[[], Awaitable[Mapping[bytes, bytes] | None]]
+    ) -> bool:
+        return await self._derived.derive(table, prefix, compute)
+
+    async def put_new(
+        self, table: str, prefix: bytes, parts: Iterator[CellMatrix], values: Mapping[bytes, bytes] | None
+    ) -> bool:
+        cells = 0
+
+        def counted() -> Iterator[CellMatrix]:
+            nonlocal cells
+            for part in parts:
+                cells += part.cells
+                yield part
+
+        with_values = await self._derived.put_new(table, prefix, counted(), values)
+        self._load.wrote_range(table, prefix, cells, cells * _MATRIX_VALUE_BYTES)
+        return with_values
+
+    async def derived(self, table: str, prefixes: Sequence[bytes], kinds: bytes) -> dict[bytes, dict[bytes, bytes]]:
+        return await self._derived.derived(table, prefixes, kinds)
 
 
 class _CountedBlocks:

@@ -169,6 +169,10 @@ class KeyLoad:
         for at in places:
             counters.add(table, self._split(table, keys[at]), 0, 0, share)
 
+    def wrote_range(self, table: str, key: bytes, cells: int, size: int) -> None:
+        """Count written cells of rows that are in one range with `key`, and the bytes of their values."""
+        self._counters().add(table, self._split(table, key), cells, size, 0)
+
     def read_range(self, table: str, key: bytes, cells: int) -> None:
         """Count read cells of rows that are in one range with `key`."""
         self._counters().add(table, self._split(table, key), 0, 0, cells)

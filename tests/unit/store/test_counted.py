@@ -4,11 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.property.compaction_schedules import Graves
 from tsd.store import (
     Cell,
+    CellMatrix,
     Cursor,
     Family,
     Put,
@@ -68,6 +70,17 @@ async def test_writes_count(store: Store, load: KeyLoad) -> None:
         change = Rewrite(b"r1", [Put(b"r1", b"t:9", b"x")], NOW_MS, [])
         assert await counted.atomic_rewrites.rewrite("t", [change]) == [True]
         assert await counts(load) == (12, 0)
+
+
+async def test_cells_with_derived_values_count(store: Store, load: KeyLoad) -> None:
+    derived = CountedStore(store, load).derived_values
+    if derived is None:
+        return
+    present = np.array([[True, True], [True, False]])
+    matrix = CellMatrix([b"r0", b"r1"], [b"t:0", b"t:1"], np.zeros((2, 2), np.uint64), present)
+    assert await derived.put_new("t", b"r", iter([matrix]), {b"\1": b"values"})
+    assert await derived.derived("t", [b"r"], b"\1") == {b"r": {b"\1": b"values"}}
+    assert await counts(load) == (3, 0)
 
 
 async def test_reads_answer_the_same_and_count(store: Store, load: KeyLoad) -> None:

@@ -123,7 +123,7 @@ def lookup(loaded: Loaded, **given: Any) -> None:
     "--older-than",
     default="24h",
     show_default=True,
-    help="Keep names that were assigned later than this ago; 0h: keep none.",
+    help="Keep names that were assigned later than this ago; 0: keep none.",
 )
 @click.option("--kind", "words", multiple=True, type=click.Choice(KINDS), help="Only this kind. Repeatable.")
 @click.option("--all-stopped", is_flag=True, help="Nothing that writes to these shared tables runs now.")
