@@ -255,10 +255,16 @@ class Environment:
 
     async def flush(self) -> None:
         """Return once all received points are stored. Raise UnexpectedAnswer if storing makes no progress."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch_storing)
+        async with self.storing():
             while not await self._flushed():  # noqa: ASYNC110 - of another process
                 await trio.sleep(POLL_S)
+
+    @asynccontextmanager
+    async def storing(self) -> AsyncIterator[None]:
+        """Wait in the block for points to be stored. Raise UnexpectedAnswer if storing makes no progress."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_storing)
+            yield
             nursery.cancel_scope.cancel()
 
     async def _flushed(self) -> bool:
@@ -273,8 +279,10 @@ class Environment:
             if found["ledger.stored"] != stored:
                 stored, since = found["ledger.stored"], trio.current_time()
             elif trio.current_time() > since + TIMEOUT_S:
+                await self.dump_tasks()
                 raise UnexpectedAnswer(
-                    f"not everything is stored, and no progress for {TIMEOUT_S:g} s: {_ledger_counts(found)}"
+                    f"not everything is stored, and no progress for {TIMEOUT_S:g} s: {_ledger_counts(found)}; "
+                    f"{self.daemon.scheduling()}"
                 )
             await trio.sleep(POLL_S)
 

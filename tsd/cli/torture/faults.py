@@ -81,6 +81,7 @@ MAX_LINES = 500  # confirmed for one client before a kill, at most
 SOON_S = 0.05  # a kill happens at a random moment within this time
 AGAIN = 0.25  # share of kills followed by another one before or soon after the next daemon is ready
 LOAD_PER_S = 400.0  # lines per second and client during long faults
+CALLS_PER_S = 100.0  # the same where calls count, not lines: verifying a line takes longer than sending it
 LONG_OUTAGE_S = 60.0  # a longer outage has a proportionally longer warm-up
 MANY_SLOTS = 300  # series of one client at full load
 BAD_CLIENTS = 3  # bad clients of each kind
@@ -136,9 +137,10 @@ class Round:
         await trio.sleep(self.chance.uniform(0, SOON_S))
 
     async def wait_stored(self) -> None:
-        """Return once all lines received so far are stored."""
+        """Return once all lines received so far are stored. Raise UnexpectedAnswer if storing makes no progress."""
         received = (await self.environment.stats())["ledger.received"]
-        await self.environment.wait_at_least("ledger.stored", received)
+        async with self.environment.storing():
+            await self.environment.wait_at_least("ledger.stored", received)
 
 
 def make_senders(place: str, chance: random.Random, *, much: bool = False) -> list[Sender]:
@@ -199,7 +201,7 @@ async def errors(now: Round) -> None:
     """Answer a share of calls with errors, executed or not, until the writer has retried, while clients send."""
     environment = now.environment
     await environment.ensure_ready(now.chance, SHORT_WINDOWS_MS)
-    async with now.load(per_s=LOAD_PER_S):
+    async with now.load(per_s=CALLS_PER_S):
         await now.wait_confirmed()
         environment.fail_calls(now.chance.choice(FAILING))
         before = environment.failed_calls()
@@ -215,7 +217,7 @@ async def pause(now: Round) -> None:
     """Stop the servers' processes for a while that may exceed the timeout of calls, while clients send."""
     environment = now.environment
     await environment.ensure_ready(now.chance, SHORT_WINDOWS_MS)
-    async with now.load(per_s=LOAD_PER_S):
+    async with now.load(per_s=CALLS_PER_S):
         for _ in range(now.chance.randint(1, 3)):
             await now.wait_confirmed()
             with paused(server_addresses(environment.config)):

@@ -37,6 +37,7 @@ class DaemonProcess:
         self.process = process
         self._stderr = trio.lowlevel.FdStream(os.dup(process.stderr.fileno()))
         self._log_file = log_file
+        self._since = trio.current_time()
         self.output_changed = trio.Event()
         self.events: list[dict[str, Any]] = []  # logged so far
         self.other_output: list[str] = []  # lines that are not log events: a traceback, for example
@@ -139,6 +140,17 @@ class DaemonProcess:
         """Close its pipes, after its exit."""
         self._stderr.close()
         self.process.close()
+
+    def scheduling(self) -> str:
+        """Say how long its event loop has run, and how long it waited for a processor: the machine may be too busy."""
+        try:
+            ran_ns, waited_ns, _ = map(int, Path(f"/proc/{self.pid}/schedstat").read_text().split())
+        except (OSError, ValueError):  # it has exited, or the kernel does not count
+            return f"the load average is {os.getloadavg()[0]:.1f}"
+        return (
+            f"in {trio.current_time() - self._since:.0f} s the daemon's event loop ran for {ran_ns / 1e9:.1f} s and "
+            f"waited for a processor for {waited_ns / 1e9:.1f} s, the load average is {os.getloadavg()[0]:.1f}"
+        )
 
     def resident_bytes(self) -> int:
         """Return its resident memory."""

@@ -16,7 +16,7 @@ from tsd.cli.torture.environment import Environment, Setup, open_environment
 from tsd.cli.torture.faults import FAULTS, Fault, Round, make_senders
 from tsd.cli.torture.options import DEFAULTS, ON_BIGTABLE, Options
 from tsd.cli.torture.report import TortureReport
-from tsd.cli.torture.senders import Sender
+from tsd.cli.torture.senders import Sender, UnexpectedAnswer
 from tsd.cli.torture.verify import Comparison, QueryCheck, stored_rows, uid_errors
 from tsd.config.loader import Config
 from tsd.daemon.diagnostics import task_lines, thread_lines
@@ -163,7 +163,10 @@ class Run:
         finally:
             lane.senders += now.senders
         if scope.cancel_called:
-            raise RoundFailed(f"round {number} hangs: see hang.txt; the daemon: {environment.daemon.last_output()}")
+            daemon = environment.daemon
+            raise RoundFailed(
+                f"round {number} hangs: see hang.txt; {daemon.scheduling()}; the daemon: {daemon.last_output()}"
+            )
         environment.daemon.check()
         await environment.wait_idle()
         await environment.flush()
@@ -189,7 +192,12 @@ class Run:
                         queried.take(row)
         lane.report.add_senders(now.senders, comparison.verification())
         if sent < QUERIED_POINTS:
-            lane.report.add_findings(*await queried.compare(environment.daemon.port, list(seen)))
+            try:
+                findings = await queried.compare(environment.daemon.port, list(seen))
+            except UnexpectedAnswer as exc:
+                await environment.dump_tasks()
+                raise UnexpectedAnswer(f"{exc}; {environment.daemon.scheduling()}") from exc
+            lane.report.add_findings(*findings)
         for error in corrupt:
             lane.report.add_error(error)
         if not lane.report.good:

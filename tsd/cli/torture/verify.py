@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import trio
@@ -284,13 +284,16 @@ async def _answer(port: int, metrics: Sequence[str]) -> Points:
     queries = [{"aggregator": "none", "metric": metric} for metric in metrics]
     request = {"start": BASE_S - 3600, "end": END_S - 1, "msResolution": True, "queries": queries}
     post = partial(_post, port, json.dumps(request))
-    status, answer = 0, cast(Any, "nothing")
+    status: int | None = None
+    answer: Any = None
     with trio.move_on_after(TIMEOUT_S):
         while True:
             status, answer = await trio.to_thread.run_sync(post, abandon_on_cancel=True)
             if status != STORE_UNAVAILABLE:
                 break
             await trio.sleep(AGAIN_S)
+    if status is None:
+        raise UnexpectedAnswer(f"/api/query was not answered within {TIMEOUT_S:g} s")
     if status != 200:
         raise UnexpectedAnswer(f"/api/query was answered with {status}: {str(answer)[:300]}")
     found: Points = Counter()
