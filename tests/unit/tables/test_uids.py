@@ -2,9 +2,11 @@
 
 import itertools
 import random
+from collections.abc import Sequence
 
 import pytest
 import trio
+import trio.testing
 
 from tests.flaky_store import Fault, FlakyStore
 from tsd.codec.names import Kind, Widths
@@ -20,7 +22,7 @@ from tsd.codec.opentsdb.uid import (
 from tsd.errors import CorruptRow, NoSuchName, StoreDown, TsdError, UidsExhausted
 from tsd.store import Family, Put, Table, scan
 from tsd.store.memory import MemoryStore
-from tsd.tables.opentsdb.uids import Uids
+from tsd.tables.opentsdb.uids import RECHECKED, Uids
 
 TABLE = "tsdb-uid"
 
@@ -175,6 +177,39 @@ async def test_unavailable_store_fails_assignment(autojump_clock: trio.testing.M
         await uids.find_or_assign(Kind.METRIC, [b"a"])
     store.always = Fault.NONE
     assert await uids.find_or_assign(Kind.METRIC, [b"a"]) == {b"a": b"\0\0\1"}
+
+
+class SlowCreates(FlakyStore):
+    """A store that answers no large create in time, and every third small one."""
+
+    async def create(self, table: str, cells: Sequence[Put]) -> list[bool]:
+        found = await super().create(table, cells)
+        if len(cells) > RECHECKED or self.calls.count("create") % 3 == 0:
+            raise StoreDown("too slow")
+        return found
+
+
+async def test_slow_store_gets_few_names_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    store = SlowCreates((await make_store()).store)
+    names = [b"n%d" % number for number in range(4 * RECHECKED)]
+    found = await make_uids(store).find_or_assign(Kind.TAGV, names)
+    assert found == await check_table(store, Kind.TAGV)
+    assert set(found) == set(names)
+
+
+async def test_lookup_does_not_wait_for_names_whose_assignment_fails(autojump_clock: trio.testing.MockClock) -> None:
+    store = await make_store()
+    known = await make_uids(store).find_or_assign(Kind.METRIC, [b"known"])
+    uids = make_uids(store)
+    store.plan = [Fault.NONE] * 3 + [Fault.REFUSED]  # get, the counter, its increment; then a create
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(uids.find_or_assign, Kind.METRIC, [b"new"])
+        await trio.testing.wait_all_tasks_blocked()
+        assert store.calls[-1] == "create"
+        before = trio.current_time()
+        assert await uids.find(Kind.METRIC, [b"known"]) == known
+        assert trio.current_time() == before
+    assert set(await check_table(store, Kind.METRIC)) == {b"known", b"new"}
 
 
 async def test_cancelled_caller_does_not_cancel_the_batch() -> None:

@@ -10,6 +10,7 @@ next one.
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import NamedTuple
 
@@ -48,6 +49,7 @@ class NameBatch:
         self.found: dict[bytes, Found] = {}
         self.error: TsdError | None = None
         self.done = trio.Event()
+        self.drops = 0  # of the caches, when it began
 
     def add(self, names: Iterable[bytes], admission: Admission | None) -> None:
         """Add names. A name with several callers is assigned if the admission of one of them allows it."""
@@ -107,6 +109,7 @@ class NameCache:
 LOOKUP_ROWS = 2000  # names per call of the store
 MAX_ATTEMPTS = 10  # numbers tried for one name, if other processes already use them
 MAX_RECHECKS = 5  # retries of a create whose response was lost
+RECHECKED = 20  # cells that a retry creates at once
 WARN_AT = (0.5, 0.75, 0.9, 0.95, 0.99)  # of a kind's UIDs used
 
 Describe = Callable[[Kind], bytes] | None  # returns the metadata of a new UID
@@ -227,9 +230,9 @@ class _KindTable:
         self._uid_of = NameCache(caches[0])
         self._name_of = NameCache(caches[1])
         self.drops = 0  # of the caches
-        self._drops_before = 0  # drops when the running batch began
         self._waiting: dict[bool, NameBatch] = {}  # the next batch that does not create, and the next that does
-        self._running = trio.Lock()
+        # Names that are only looked up do not wait for new ones, which take long while the store fails.
+        self._running = {False: trio.Lock(), True: trio.Lock()}
         self._used = 0
         self._warned = 0.0
         self._hits = self._misses = self._collisions = self._refused = 0
@@ -264,7 +267,7 @@ class _KindTable:
     async def _run(self, batch: NameBatch, *, create: bool) -> None:
         """Resolve a batch. Shielded from cancellation, because other tasks wait for the batch."""
         with trio.CancelScope(shield=True):
-            async with self._running:
+            async with self._running[create]:
                 del self._waiting[create]  # names added from now on go into the next batch
                 try:
                     await self._resolve_batch(batch, create=create)
@@ -274,7 +277,7 @@ class _KindTable:
                     batch.done.set()
 
     async def _resolve_batch(self, batch: NameBatch, *, create: bool) -> None:
-        self._drops_before = self.drops
+        batch.drops = self.drops
         missing = []
         for name in batch.names:
             if (known := self._uid_of.get(name)) is not None:
@@ -283,12 +286,12 @@ class _KindTable:
                 missing.append(name)
         for name, uid in (await self._read_uids(missing)).items():
             batch.found[name] = uid
-            self._cache(name, uid)
+            self._cache(name, uid, batch)
         missing = [name for name in missing if name not in batch.found]
         if create:
             allowed = [name for name in missing if self._fits(name, batch) and self._is_admitted(name, batch)]
             if allowed:
-                await self._assign(allowed, batch.found)
+                await self._assign(allowed, batch)
         for name in missing:
             if name not in batch.found:
                 batch.found[name] = NoSuchName(f"No such name for '{self._kind.value}': '{name.decode('latin-1')}'")
@@ -327,9 +330,9 @@ class _KindTable:
                     )
         return found
 
-    async def _assign(self, names: Sequence[bytes], found: dict[bytes, Found]) -> None:
-        """Assign each name a UID. `found` gets the UID, or UidsExhausted."""
-        left = list(names)
+    async def _assign(self, names: Sequence[bytes], batch: NameBatch) -> None:
+        """Assign each name a UID. The batch gets the UID, or UidsExhausted."""
+        left, found = list(names), batch.found
         named: list[tuple[bytes, Uid]] = []  # UID → name entries that this call created
         id_of_name, name_of_id = id_column(self._kind), name_column(self._kind)
         for _ in range(MAX_ATTEMPTS):
@@ -356,7 +359,7 @@ class _KindTable:
             winners = await self._read_uids(lost)
             for name, uid in [*(pair for pair, won in zip(pairs, created, strict=True) if won), *winners.items()]:
                 found[name] = uid
-                self._cache(name, uid)
+                self._cache(name, uid, batch)
             left += [name for name in lost if name not in winners]  # deleted meanwhile
             if not left:
                 await self._remove_unused([(name, uid) for name, uid in named if _names_another(found[name], uid)])
@@ -403,24 +406,30 @@ class _KindTable:
         return [number for number in range(top - count + 1, top + 1) if number <= capacity(self._width)]
 
     async def _create(self, puts: Sequence[Put]) -> list[bool]:
-        """Create cells and return for each whether it now has the given value. If the response was lost, read them."""
+        """Create cells and return for each whether it now has the given value. If the response was lost, read them: a
+        few at a time, so that a slow store answers in time."""
         if not puts:
             return []
         try:
             return await self._store.create(self._table, puts)
         except StoreDown as lost:
+            done: list[bool] = []
             for attempt in range(MAX_RECHECKS):
                 await trio.sleep(0.1 * 2**attempt)
-                try:
-                    again = await self._store.create(self._table, puts)
-                    rows = await self._store.get(self._table, [put.row for put in puts], columns=[puts[0].column])
-                except StoreDown:
-                    continue
-                return [
-                    won or (put.row in rows and rows[put.row][0].value == put.value)
-                    for put, won in zip(puts, again, strict=True)
-                ]
-            raise StoreDown(f"{lost}; it is unknown whether {len(puts)} UIDs were assigned") from lost
+                with suppress(StoreDown):
+                    while len(done) < len(puts):
+                        done += await self._create_again(puts[len(done) : len(done) + RECHECKED])
+                    return done
+            raise StoreDown(f"{lost}; it is unknown whether {len(puts) - len(done)} UIDs were assigned") from lost
+
+    async def _create_again(self, puts: Sequence[Put]) -> list[bool]:
+        """Create cells that may be there already, and return for each whether it now has the given value."""
+        again = await self._store.create(self._table, puts)
+        rows = await self._store.get(self._table, [put.row for put in puts], columns=[puts[0].column])
+        return [
+            won or (put.row in rows and rows[put.row][0].value == put.value)
+            for put, won in zip(puts, again, strict=True)
+        ]
 
     async def names(self, uids: Iterable[bytes]) -> dict[bytes, bytes | NoSuchName]:
         """Return the name of each UID, or why it has none."""
@@ -451,8 +460,8 @@ class _KindTable:
         """The cache of UIDs by name."""
         return self._uid_of.map
 
-    def _cache(self, name: bytes, uid: Found) -> None:
-        if isinstance(uid, bytes) and self.drops == self._drops_before:
+    def _cache(self, name: bytes, uid: Found, batch: NameBatch) -> None:
+        if isinstance(uid, bytes) and self.drops == batch.drops:
             self._uid_of.put(name, uid)
 
     async def read_counter(self) -> None:
@@ -482,7 +491,7 @@ class _KindTable:
         return UidsExhausted(f"All Unique IDs for {self._kind.value} on {self._width} bytes are already assigned!")
 
     def drop_caches(self) -> None:
-        """Clear both caches, and do not cache what the running batch finds."""
+        """Clear both caches, and do not cache what the running batches find."""
         self.drops += 1
         self._uid_of.clear()
         self._name_of.clear()
