@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.unit.store.bigtable_server import Answer, Failing, ScriptedServer, cell_chunk, scripted, verdict
 from tsd.daemon.settings import now_ms
 from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError
-from tsd.store import Cell, Family, Put, Row, Table
+from tsd.store import Cell, Family, Page, Put, Row, Table
 from tsd.store.bigtable.engine import BigtableStore
 from tsd.store.bigtable.session import (
     ABORTED,
@@ -160,6 +160,15 @@ async def test_scan_goes_on_after_rows_without_an_answer() -> None:
         assert (await store.page("x", b"a", b"z", limit=5)).rows == []
         asked = {of: data for of, _, data in fields(server.requests[1])}
         assert asked[2] == chunk(2, chunk(1, b"m\0") + chunk(3, b"z"))
+
+
+async def test_page_of_a_slow_server_ends_with_what_came_in_time() -> None:
+    slow: Answer = [cell_chunk(b"a", b"t:q", b"1", commit=True), Failing(RESOURCE_EXHAUSTED, retry_after_ms=60_000)]
+    async with on(slow, [Failing(RESOURCE_EXHAUSTED, retry_after_ms=60_000)]) as (store, _):
+        page = await store.page("x", b"", b"c", limit=5)
+        assert page == Page([Row(b"a", [Cell(b"t:q", b"1", 1)])], b"a\0")
+        with pytest.raises(StoreBusy):
+            await store.page("x", b"a\0", b"c", limit=5)
 
 
 async def test_get_goes_on_with_the_rows_that_lack() -> None:

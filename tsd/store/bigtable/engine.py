@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import trio
 
-from tsd.errors import InvalidCell, StoreError
+from tsd.errors import InvalidCell, StoreBusy, StoreDown, StoreError
 from tsd.lazy import LazyModule
 from tsd.store import (
     AtomicRewrites,
@@ -298,13 +298,19 @@ class BigtableStore:
     @timed
     async def row_keys(self, table: str, start: bytes, stop: bytes | None, *, limit: int) -> list[bytes]:
         """See WideRows."""
-        page = await self.read_page(table, start, stop, limit, messages.KEYS, PAGE_BYTES)
-        return [row.key for row in page.rows]
+        found: list[bytes] = []
+        at: bytes | None = start
+        while at is not None and len(found) < limit:
+            page = await self.read_page(table, at, stop, limit - len(found), messages.KEYS, PAGE_BYTES)
+            found += [row.key for row in page.rows]
+            at = page.next_start
+        return found
 
     async def read_page(
         self, table: str, start: bytes, stop: bytes | None, limit: int, filter_: bytes, most_bytes: int
     ) -> Page:
-        """Return a page of up to `limit` rows (0: any number), which ends with the row that reaches `most_bytes`."""
+        """Return a page of up to `limit` rows (0: any number), which ends with the row that reaches `most_bytes`, or
+        with the last one that a slow server sent in time."""
         if stop is not None and start >= stop:
             await trio.lowlevel.checkpoint()
             return Page([], None)
@@ -324,9 +330,15 @@ class BigtableStore:
                 return None
             return messages.read_range(self._name(table), self._profile, at, stop, filter_, left)
 
-        await self._read(table, reader, request, is_full)
+        try:
+            await self._read(table, reader, request, is_full)
+        except (StoreDown, StoreBusy):
+            if not reader.rows:
+                raise
+            enough = True
+        else:
+            is_full()
         rows = reader.rows
-        is_full()
         return Page(rows, rows[-1].key + b"\0" if enough else None)
 
     async def _read(
