@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import aclosing
 
 import click
@@ -16,7 +16,7 @@ from tsd.tables.filters import make_filter
 from tsd.tables.reading import SeriesRequest
 from tsd.tables.tall.index import SeriesList
 from tsd.tables.tall.reader import TallReader
-from tsd.tables.tall.rows import Reading, StoredCell, decode
+from tsd.tables.tall.rows import Reading, SeriesCells, decode
 from tsd.tables.tall.series import Names, Placing
 from tsd.tables.tall.tables import TallTables
 
@@ -46,18 +46,16 @@ async def print_rows(config: Config, start_ms: int, end_ms: int, metric: bytes, 
                 series.setdefault(place.prefix, {})[place.field] = names
         async with aclosing(Reading(tables, rule, series, start_ms, end_ms).parts()) as parts:
             async for part in parts:
-                rows: dict[tuple[bytes, str], tuple[Names, list[StoredCell]]] = {}
-                for one, cell in part.cells:
-                    rows.setdefault((cell.row, str(one)), (one, []))[1].append(cell)
+                rows = [(row, cells) for one in part.series for row, cells in one.by_row()]
                 wrong = [*part.wrong]
                 shown = None
-                for (row, _), (one, cells) in sorted(rows.items()):
+                for row, cells in sorted(rows, key=lambda pair: (pair[0], str(pair[1].owner))):
                     found = decode(cells)
                     wrong += found.wrong
                     if form == "plain" and row != shown:
                         click.echo(row.decode("latin-1"))
                         shown = row
-                    for line in _lines(one, row, cells, found.points, form):
+                    for line in _lines(cells, row, found.points, form):
                         click.echo(line)
                 for text in wrong:
                     click.echo(f"tsd: {text}", err=True)
@@ -65,9 +63,10 @@ async def print_rows(config: Config, start_ms: int, end_ms: int, metric: bytes, 
     return corrupt
 
 
-def _lines(names: Names, row: bytes, cells: Sequence[StoredCell], points: Points, form: str) -> Iterator[str]:
+def _lines(cells: SeriesCells[Names], row: bytes, points: Points, form: str) -> Iterator[str]:
     """Yield the points of a series in a row: as column, time and value; as lines for `tsd import`; or as one JSON
     object."""
+    names = cells.owner
     doubles = points.doubles().tolist()
     values = [
         double if is_float else number
@@ -79,7 +78,8 @@ def _lines(names: Names, row: bytes, cells: Sequence[StoredCell], points: Points
         series = {"metric": names.metric, "tags": dict(names.tags)}
         yield json.dumps({"row": row.decode("latin-1"), **series, "points": shown})
         return
-    columns = {cell.time_ms: cell.cell.column.removeprefix(COLUMN).decode("latin-1") for cell in cells}
+    shown_columns = [column.removeprefix(COLUMN).decode("latin-1") for column in cells.columns()]
+    columns = dict(zip(cells.times_ms, shown_columns, strict=True))
     tags = " ".join(f"{name}={value}" for name, value in names.tags.items())
     for time_ms, value in found:
         if form == "lines":

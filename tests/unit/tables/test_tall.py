@@ -387,6 +387,16 @@ async def test_values_that_cannot_be_read_are_named() -> None:
     assert "wanted the text of a number" in page.warnings[0]
 
 
+async def test_row_with_a_digit_too_many_is_of_no_series() -> None:
+    tall = Tall(MemoryStore(lambda: NOW_MS))
+    await tall.store.create_tables(TABLES)
+    await tall.put((CPU, EVENT_MS, 1))
+    [row] = (await tall.store.page("METRIC", b"", None, limit=2)).rows
+    await tall.store.put("METRIC", [Put(row.key + b"0", row.cells[0].column, b"2")])
+    [points] = (await tall.read(SeriesRequest(CPU.metric.decode()), 0, NOW_MS)).values()
+    assert points == {EVENT_MS: 1}
+
+
 async def test_missing_tables_are_named() -> None:
     with pytest.raises(NoTable, match="QUOTE, TRADE, SENSOR, METRIC, listed"):
         await Tall(MemoryStore(lambda: NOW_MS)).tables.check()

@@ -141,9 +141,9 @@ class Template(NamedTuple):
         >>> parse_template("{meter:010}#{day}").parse_key(b"0000000042#20140110")
         (b'0000000042#', 1389312000000)
         """
-        prefix, text = key[: -self.time_bytes], key[-self.time_bytes :]
+        width, parse = (EVENT_BYTES, parse_event) if self.time is RowTime.EVENT else (DAY_BYTES, parse_day)
         try:
-            return prefix, parse_event(text) if self.time is RowTime.EVENT else parse_day(text)
+            return key[:-width], parse(key[-width:])
         except ValueError:
             raise CorruptRow(f"row key: got {key!r}, wanted {self.shown()}") from None
 

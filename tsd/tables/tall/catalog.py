@@ -12,7 +12,7 @@ from tsd.tables.interned import HOUR_MS, SelectedKeys, exact_tags, selector_test
 from tsd.tables.reading import SeriesRequest
 from tsd.tables.tall.index import SeriesList
 from tsd.tables.tall.reader import TallReader
-from tsd.tables.tall.rows import CONCURRENT, GROWTH, LAST_EVENT_MS, Reading, StoredCell, decode
+from tsd.tables.tall.rows import CONCURRENT, GROWTH, LAST_EVENT_MS, NOTHING, Reading, decode
 from tsd.tables.tall.series import Names, Placing, parse_series_id, series_id
 
 MOST_METRICS = 10_000  # that one request looks at
@@ -92,15 +92,16 @@ class TallCatalog:
         start, last_ms, width = self._now_ms() // HOUR_MS * HOUR_MS, LAST_EVENT_MS, HOUR_MS
         while last_ms >= first_ms:
             start = max(start, first_ms)
-            newest: list[StoredCell] = []
+            newest = NOTHING
             async with aclosing(Reading(self._reader.tables, rule, wanted, start, last_ms).parts()) as parts:
                 async for part in parts:
                     warnings += part.wrong
-                    newest = [cell for _, cell in part.cells] or newest
-            decoded = decode(newest)
-            warnings += decoded.wrong
-            if len(decoded.points.times):
-                points = decoded.points
+                    for one in part.series:
+                        decoded = decode(one)
+                        warnings += decoded.wrong
+                        newest = decoded if len(decoded.points.times) else newest
+            points = newest.points
+            if len(points.times):
                 number = points.doubles()[-1].item() if points.floats[-1] else points.bits[-1].item()
                 return LastPoint(int(points.times[-1]), number)
             last_ms, start, width = start - 1, start - width, width * GROWTH

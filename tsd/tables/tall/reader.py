@@ -8,10 +8,12 @@ from contextlib import aclosing
 from functools import partial
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 from tsd.codec.names import Kind
-from tsd.codec.points import Points
+from tsd.codec.points import NO_POINTS, Points
 from tsd.codec.tall.rules import Place, TableRule, rule_of
 from tsd.errors import BadQuery, CorruptRow
 from tsd.store.retry import run_bounded
@@ -20,39 +22,46 @@ from tsd.tables.filters import matcher_of
 from tsd.tables.interned import InternedSeries, Resolved, batch_of, in_thread, resolve
 from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest
 from tsd.tables.tall.index import SeriesList
-from tsd.tables.tall.rows import CONCURRENT, Part, Reading, StoredCell, decode
+from tsd.tables.tall.rows import CONCURRENT, Decoded, Part, Reading, SeriesCells, decode
 from tsd.tables.tall.series import Placing, parse_series_id, series_id
 from tsd.tables.tall.tables import TallTables
 from tsd.tables.writing import SeriesKey, SeriesKeys
 
 MOST_PREFIXES = 1000  # that are read from the index one by one
 WARNINGS = 20  # of a page
+POINTS_A_CELL = 32  # points are decoded already: so many are as much work as a stored cell
 LAST_MS = (1 << 63) - 1
+T = TypeVar("T")
 Take = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 
 
 class TallPage:
-    """Parts of rows as stored; each series is named by its pairs."""
+    """Points of one selection; each series is named by its pairs."""
 
-    def __init__(self, series: InternedSeries, part: Part[bytes]) -> None:
+    def __init__(self, series: InternedSeries, wrong: Sequence[str]) -> None:
         self._series = series
-        self._part = part
-        self._cells: dict[bytes, list[StoredCell]] = {}
-        for pairs, cell in part.cells:
-            self._cells.setdefault(pairs, []).append(cell)
-        self.cells = len(part.cells)
+        self._points: list[tuple[bytes, Points]] = []
+        self._wrong = [*wrong]
+        self._rows: set[bytes] = set()
+        self._size = 0
+        self.cells = 0
+
+    def add(self, pairs: bytes, rows: Sequence[bytes], decoded: Decoded, size: int) -> None:
+        """Add the points of a series with the row key of each, and the bytes of their columns and values."""
+        self._points.append((pairs, decoded.points))
+        self._wrong += decoded.wrong
+        self._rows.update(rows)
+        self._size += size
+        self.cells += 1 + len(rows) // POINTS_A_CELL
 
     def series(self) -> list[bytes]:
         """Return the series of the page."""
-        return list(self._cells)
+        return [pairs for pairs, _ in self._points]
 
     def decode(self) -> PointPage:
-        """Decode the rows."""
-        decoded = [(self._series.numbers[pairs], decode(cells)) for pairs, cells in self._cells.items()]
-        warnings = [*self._part.wrong, *(text for _, one in decoded for text in one.wrong)]
-        size = sum(len(one.cell.column) + len(one.cell.value) for _, one in self._part.cells)
-        batch = batch_of([(number, one.points) for number, one in decoded])
-        return PointPage(batch, self._part.rows, size, (), warnings[:WARNINGS], 0, None)
+        """Return the points."""
+        batch = batch_of([(self._series.numbers[pairs], points) for pairs, points in self._points])
+        return PointPage(batch, len(self._rows), self._size, (), self._wrong[:WARNINGS], 0, None)
 
 
 class TallSelection(reading.Selection):
@@ -68,7 +77,8 @@ class TallSelection(reading.Selection):
         group_by = {one.tagk for one in request.filters if one.group_by}
         self.series = InternedSeries(group_by, lambda series: series)
         self.joint: reading.JointSource = TallRows(reader, rule)
-        self._read: dict[bytes, list[StoredCell]] = {}  # by row, for `delete`
+        self._read: dict[bytes, list[bytes]] = {}  # columns by row, for `delete`
+        self._written_ms: dict[bytes, int] = {}  # the newest of a row's cells
         self.metric = resolved.metric
         tagks = tuple(sorted(self.series.id_of(Kind.TAGK, tagk) for tagk in resolved.tagks))
         self.filter_tagks = tagks or None
@@ -99,19 +109,19 @@ class TallSelection(reading.Selection):
                     wanted.setdefault(place.prefix, {}).setdefault(place.field, []).append(Owner(number, pairs))
         places.clear()  # here, in a thread: many take long
 
-    def page(self, part: Part[bytes]) -> "TallPage":
-        """Return a page of parts of rows, and remember what is deleted."""
+    def remember(self, series: SeriesCells[T]) -> None:
+        """Remember cells for `delete`."""
         if self._request.delete:
-            for _, cell in part.cells:
-                self._read.setdefault(cell.row, []).append(cell)
-        return TallPage(self.series, part)
+            for row, place in zip(series.rows(), series.places, strict=True):
+                cell = series.page.cell(place)
+                self._read.setdefault(row, []).append(cell.column)
+                self._written_ms[row] = max(self._written_ms.get(row, 0), cell.time_ms)
 
     async def delete(self, read_ms: int) -> None:  # noqa: ARG002
         """Delete the points that were read, unless they were written again since. Stores may stamp writes in quick
         succession later than `read_ms`, so the stamps that were read count."""
-        for row, cells in self._read.items():
-            newest_ms = max(one.cell.time_ms for one in cells)
-            await self._reader.tables.delete(self._rule, {row: [one.cell.column for one in cells]}, newest_ms)
+        for row, columns in self._read.items():
+            await self._reader.tables.delete(self._rule, {row: columns}, self._written_ms[row])
 
 
 class Owner(NamedTuple):
@@ -146,10 +156,9 @@ class TallRows:
             found = places.pop(number)
             await in_thread(len(found), partial(selection.add_owned, number, found, wanted))
         rows = Reading(self._reader.tables, self._rule, wanted, span.start_ms, span.stop_ms - 1)
-        async with aclosing(rows.parts()) as parts:
-            async for part in parts:
-                pages = await in_thread(len(part.cells), partial(_pages, selections, part))
-                for number, page in pages:
+        async with aclosing(rows.used(partial(_pages, selections))) as parts:
+            async for pages in parts:
+                for number, page in pages.items():
                     await takes[number][1](page)
         await in_thread(len(wanted), wanted.clear)
 
@@ -159,19 +168,17 @@ def _own(selection: reading.Selection) -> TallSelection:
     return selection
 
 
-def _pages(selections: Sequence[TallSelection], part: Part[list[Owner]]) -> list[tuple[int, TallPage]]:
-    """Return the pages of selections, each with its number."""
-    cells: dict[int, list[tuple[bytes, StoredCell]]] = {}
-    for owners, cell in part.cells:
-        for number, pairs in owners:
-            cells.setdefault(number, []).append((pairs, cell))
-    if part.wrong:
-        for number in range(len(selections)):
-            cells.setdefault(number, [])
-    found: list[tuple[int, TallPage]] = []
-    for number, some in cells.items():
-        rows = part.rows if len(selections) == 1 else len({cell.row for _, cell in some})
-        found.append((number, selections[number].page(Part(some, rows, part.wrong))))
+def _pages(selections: Sequence[TallSelection], part: Part[list[Owner]]) -> dict[int, TallPage]:
+    """Return the pages of selections by number. A series of several selections is decoded once."""
+    found = {number: TallPage(one.series, part.wrong) for number, one in enumerate(selections)} if part.wrong else {}
+    for series in part.series:
+        decoded, rows = decode(series), series.rows()
+        size = sum(map(len, series.columns())) + sum(map(len, series.values()))
+        for number, pairs in series.owner:
+            selections[number].remember(series)
+            if number not in found:
+                found[number] = TallPage(selections[number].series, ())
+            found[number].add(pairs, rows, decoded, size)
     return found
 
 
@@ -231,16 +238,14 @@ class TallReader(reading.PointReader):
         """Return the points of a series, which need not be listed. Raise StoreError, CorruptRow."""
         rule, place = self.placing.placed(key)
         found = Reading(self.tables, rule, {place.prefix: {place.field: b""}}, start_ms, end_ms)
-        cells: list[StoredCell] = []
+        points = [NO_POINTS]
         async with aclosing(found.parts()) as parts:
             async for part in parts:
-                if part.wrong:
-                    raise CorruptRow(part.wrong[0])
-                cells += [cell for _, cell in part.cells]
-        decoded = decode(cells)
-        if decoded.wrong:
-            raise CorruptRow(decoded.wrong[0])
-        return decoded.points
+                decoded = [decode(one) for one in part.series]
+                if wrong := [*part.wrong, *(text for one in decoded for text in one.wrong)]:
+                    raise CorruptRow(wrong[0])
+                points += [one.points for one in decoded]
+        return Points(*map(np.concatenate, zip(*points, strict=True)))
 
     async def delete(self, request: SeriesRequest, first_ms: int, last_ms: int) -> None:
         """Delete points, see `PointDeleter`. The index keeps their series."""
@@ -261,8 +266,9 @@ class TallReader(reading.PointReader):
         async with aclosing(found.parts()) as parts:
             async for part in parts:
                 rows: dict[bytes, list[bytes]] = {}
-                for _, one in part.cells:
-                    rows.setdefault(one.row, []).append(one.cell.column)
+                for one in part.series:
+                    for row, column in zip(one.rows(), one.columns(), strict=True):
+                        rows.setdefault(row, []).append(column)
                 await self.tables.delete(rule, rows, None)
 
     async def delete_metric(self, metric: str) -> None:
