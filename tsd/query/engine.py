@@ -20,7 +20,7 @@ from tsd.query.collect import SERIES_BYTES, SMALL, CachedReader, Collected, Poin
 from tsd.query.histograms import SLICE_BUCKETS, HistogramQuery
 from tsd.query.joint import JointRead, joint_groups, read_together
 from tsd.query.limits import Limits, MemoryShare, QueryBudget, QueryMemory, timeout_error
-from tsd.query.merge import common_tags
+from tsd.query.merge import tags_of
 from tsd.query.model import Query, SubQuery
 from tsd.query.plan import Plan, scan_range
 from tsd.query.registry import RunningQuery, cancelled_error
@@ -261,8 +261,9 @@ class QueryEngine:
         collector = TextCollector(selection.series, budget)
         await selection.texts.read(plan.scan, collector.take)
         self._report(collector.warnings)
-        tags = await self._names(selection.series)
-        return [SeriesTexts(tags[number], times, texts) for number, times, texts in collector.series()]
+        found = list(collector.series())
+        tags = await self._names(selection.series) if found else []
+        return [SeriesTexts(tags[number], times, texts) for number, times, texts in found]
 
     async def delete(self, query: Query, deleter: PointDeleter, span_ms: tuple[int, int]) -> None:
         """Delete the points of a query of one metric at some times, both ends included, those in memory too."""
@@ -287,7 +288,7 @@ class QueryEngine:
     async def _names(self, series: SeriesSet) -> list[Mapping[str, str]]:
         """Return the tags of series, by number."""
         each = await self.in_thread(
-            len(series.pairs), lambda: [common_tags([pairs], series.widths).tags for pairs in series.pairs]
+            len(series.pairs), lambda: [tags_of(pairs, series.widths) for pairs in series.pairs]
         )
         tagks = await series.names(Kind.TAGK, list(dict.fromkeys(uid for tags in each for uid in tags)))
         tagvs = await series.names(Kind.TAGV, list(dict.fromkeys(uid for tags in each for uid in tags.values())))

@@ -274,6 +274,16 @@ def _grouping_values(
     return wide.view(">u8")[:, 0].astype(np.uint64)
 
 
+def tags_of(pairs: bytes, widths: Widths) -> dict[bytes, bytes]:
+    """Return the tags of one series.
+
+    >>> {tagk.hex(): tagv.hex() for tagk, tagv in tags_of(bytes.fromhex("000001000001"), Widths()).items()}
+    {'000001': '000001'}
+    """
+    name, step = widths.tagk, widths.pair
+    return {pairs[at : at + name]: pairs[at + name : at + step] for at in range(0, len(pairs), step)}
+
+
 def common_tags(pairs: Sequence[bytes], widths: Widths) -> CommonTags:
     """Return the common tags: the names whose value is the same in all series with the name.
 

@@ -10,7 +10,7 @@ import numpy as np
 import trio
 
 from tsd.codec.names import Kind, Widths, parse_uid
-from tsd.codec.points import NO_POINTS, Batch, Points
+from tsd.codec.points import NO_POINTS, Batch, Int64, Points
 from tsd.errors import BadLine, BadQuery, CorruptRow
 from tsd.tables import reading
 from tsd.tables.catalog import SeriesSelector
@@ -171,20 +171,27 @@ class InternedSeries(reading.SeriesSet):
 
 def batch_of(series: Sequence[tuple[int, Points]]) -> Batch:
     """Return the points of several series as a batch, whose rows are hours."""
-    numbers: list[int] = []
-    starts: list[int] = []
-    parts = []
-    at = 0
-    for number, points in series:
-        if not len(points.times):
-            numbers.append(number)
-            starts.append(at)
-            continue
-        hours = points.times // HOUR_MS
-        firsts = np.append(0, np.flatnonzero(hours[1:] != hours[:-1]) + 1)
-        numbers += [number] * len(firsts)
-        starts += (firsts + at).tolist()
-        parts.append(points)
-        at += len(points.times)
-    joined = Points(*map(np.concatenate, zip(NO_POINTS, *parts, strict=True)))
-    return Batch(np.array(numbers, np.int32), np.array([*starts, at], np.int64), *joined)
+    numbers = np.array([number for number, _ in series], np.int64)
+    starts = np.cumsum([0, *(len(points.times) for _, points in series)], dtype=np.int64)
+    joined = Points(*map(np.concatenate, zip(NO_POINTS, *(points for _, points in series), strict=True)))
+    return hourly_batch(numbers, starts, joined)
+
+
+def hourly_batch(numbers: Int64, starts: Int64, points: Points) -> Batch:
+    """Return the points of several series as a batch, whose rows are hours. `starts` is the index of the first point of
+    each series, then their number. A series without points gets a row without points.
+
+    >>> times = np.array([1, 2, 3_600_000, 1])
+    >>> batch = hourly_batch(np.array([5, 6, 7]), np.array([0, 3, 3, 4]), Points(times, times, times > 0))
+    >>> batch.series.tolist(), batch.starts.tolist()
+    ([5, 5, 7, 6], [0, 2, 3, 4, 4])
+    """
+    lengths = np.diff(starts)
+    empty = numbers[lengths == 0]
+    hours = points.times // HOUR_MS
+    is_first = np.ones(len(hours), np.bool_)
+    is_first[1:] = hours[1:] != hours[:-1]
+    is_first[starts[:-1][lengths > 0]] = True
+    firsts = np.flatnonzero(is_first)
+    series = np.append(np.repeat(numbers, lengths)[firsts], empty).astype(np.int32)
+    return Batch(series, np.append(firsts, np.full(len(empty) + 1, len(hours))), *points)

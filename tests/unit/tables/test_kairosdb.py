@@ -284,8 +284,8 @@ async def test_rows_are_read_together_or_one_by_one(cassandra: RunningCassandra)
         for limit in (5, 100):
             for timed in ({}, dict.fromkeys(rows, True)):
                 found = [await one.read_rows(rows, limit, timed=timed.__contains__) for one in (tables, old)]
-                each = [{row: list(points) for row, points in one.items()} for one in found]
+                each = [{row: list(points) for answer in one for row, points in answer.stored.items()} for one in found]
                 assert each[0] == each[1]
                 counts = [min(at % 7 + 1, at + 1, limit) if at < 20 else 0 for at in range(25)]
-                assert [len(points) for points in each[0].values()] == counts
+                assert [len(each[0][row]) for row in rows] == counts
         await store.aclose()

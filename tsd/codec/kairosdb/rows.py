@@ -110,8 +110,8 @@ class RowSpec:
         joined = (offsets & (COLUMNS - 1)).astype(">u4").tobytes()
         return [joined[at : at + COLUMN_BYTES] for at in range(0, len(joined), COLUMN_BYTES)]
 
-    def times(self, columns: Int64, row_ms: int) -> Int64:
-        """Return the times of columns of one row."""
+    def times(self, columns: Int64, row_ms: int | Int64) -> Int64:
+        """Return the times of columns of a row, or of columns that each have a row's time."""
         if self.unit is Unit.LEGACY:
             columns = columns >> 1
         elif self.unit is Unit.SECONDS:

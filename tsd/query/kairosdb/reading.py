@@ -128,8 +128,11 @@ def _cut(found: Sequence[SeriesPoints], texts: Sequence[SeriesTexts], metric: Me
         column = of_texts(times, np.array([*values, None], object)[:-1])
         series.append(TaggedColumn(tags, column.at((times >= metric.start_ms) & (times <= metric.end_ms))))
     for tags, points in found:
-        inside = (points.times >= metric.start_ms) & (points.times <= metric.end_ms)
-        series.append(TaggedColumn(tags, Column(points if inside.all() else points.at(inside))))
+        times = points.times
+        column = Column(points)
+        if len(times) and (times[0] < metric.start_ms or times[-1] > metric.end_ms):
+            column = column.at((times >= metric.start_ms) & (times <= metric.end_ms))
+        series.append(TaggedColumn(tags, column))
     return [one for one in series if len(one.column)]
 
 

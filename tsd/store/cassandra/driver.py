@@ -38,6 +38,7 @@ from tsd.store.cassandra.session import NO_ROWS, BadStatement, Contact, Done, Pa
 
 PROTOCOL = 4  # from Cassandra 2.2 on
 RECONNECT_S = 1.0
+BUFFER_BYTES = 64 << 10  # read and written with one system call; the driver's default is 4 KiB
 CONDITIONAL, RAW = "conditional", "raw"  # profiles of statements with IF, and of those whose rows stay as sent
 _ABSENT = re.compile(r"(unconfigured table|[Kk]eyspace '?\"?\w+'?\"? does not exist|does not exist)")
 
@@ -50,6 +51,8 @@ class CheckedConnection(Cluster.connection_class):  # type: ignore[misc]
     The driver ignores such an answer and lists its stream ID as free a second time. Two requests then share the ID, and
     one gets the other's answer: a write that never happened would count as stored.
     """
+
+    in_buffer_size = out_buffer_size = BUFFER_BYTES
 
     def process_msg(self, header: Any, body: bytes) -> None:
         """Handle an answer, in the thread of the driver's event loop."""

@@ -11,7 +11,7 @@ from tsd.codec.kairosdb.values import DOUBLE_BYTES, decode_doubles, decode_legac
 from tsd.codec.points import NO_POINTS, Bool, Int64, Points
 from tsd.errors import CorruptRow
 from tsd.store.cassandra.wire import fixed_values
-from tsd.tables.kairosdb.points import COLUMN, VALUE, StoredPoints
+from tsd.tables.kairosdb.points import COLUMN, VALUE, RowsAnswer, StoredPoints
 
 NUMBERS = frozenset({LONG, DOUBLE, LEGACY})
 KNOWN = NUMBERS | {STRING}
@@ -26,10 +26,41 @@ class StoredRow(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """Points of one series."""
+    """Points of one series, in order."""
 
     points: Points
     duplicates: int  # dropped in favour of others with the same time
+
+
+class DecodedRows(NamedTuple):
+    """Points of several rows, row after row."""
+
+    rows: Sequence[DataRow]
+    starts: Int64  # (rows + 1,): index of each row's first point, then their number
+    points: Points
+    size: int  # stored bytes of columns and values
+
+
+def decode_plain(answer: RowsAnswer, spec: RowSpec, first_ms: int, last_ms: int) -> DecodedRows | None:
+    """Return the numbers of rows of different series at some times, both ends included, in order; None if they need
+    `decode_numbers`."""
+    plain = answer.plain
+    if plain is None:
+        return None
+    rows = [answer.rows[key] for key in plain.keys]
+    starts, lengths = plain.starts, np.diff(plain.starts)
+    times = spec.times(plain.columns, np.repeat(np.array([row.row_ms for row in rows], np.int64), lengths))
+    ascends = np.ones(len(times) + 1, np.bool_)
+    ascends[1:-1] = times[1:] > times[:-1]
+    ascends[starts] = True
+    if not ascends.all():
+        return None
+    floats = np.repeat(np.array([row.type == DOUBLE for row in rows], np.bool_), lengths)
+    points = Points(times, plain.bits, floats)
+    kept = (times >= first_ms) & (times <= last_ms)
+    if not kept.all():
+        points, starts = points.at(kept), np.append(0, np.cumsum(kept))[starts]
+    return DecodedRows(rows, starts, points, plain.size)
 
 
 def decode_numbers(

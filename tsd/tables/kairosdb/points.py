@@ -1,15 +1,24 @@
-"""Points of one row of data_points as Cassandra sends and gets them: arrays and bytes, no object a point."""
+"""Points of rows of data_points as Cassandra sends and gets them: arrays and bytes, no object a point."""
 
+import os
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
+from tsd.codec.kairosdb.keys import DOUBLE, LONG, DataRow
 from tsd.codec.kairosdb.rows import COLUMN_BYTES
 from tsd.codec.points import Bool, Int64
 from tsd.store.cassandra.wire import LENGTH, RawRows, encode_value, find_values, fixed_values, values_at
+
+try:
+    from tsd.tables.kairosdb import _points
+except ImportError:  # installed without a C compiler
+    HAS_LOOP = False
+else:
+    HAS_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
 
 COLUMN, VALUE, STAMP, TTL = range(4)  # of a timed row of an answer; others have the first two
 TTL_BYTES, STAMP_BYTES = 4, 8
@@ -112,6 +121,54 @@ def parse_joined(raw: RawRows, *, timed: bool) -> dict[bytes, StoredPoints]:
 
 
 NO_STORED = parse_points(RawRows(0, b""), timed=False)
+
+
+class PlainPoints(NamedTuple):
+    """Points of several rows whose columns have four bytes, and whose values are whole numbers or doubles."""
+
+    columns: Int64
+    bits: Int64
+    keys: Sequence[bytes]  # of the rows with points
+    starts: Int64  # (rows + 1,): index of each row's first point, then their number
+    size: int  # bytes of columns and values
+
+
+class RowsAnswer:
+    """Points of some rows as Cassandra sent them."""
+
+    def __init__(self, rows: Mapping[bytes, DataRow], raw: RawRows, *, keyed: bool, timed: bool) -> None:
+        """`rows` are those that were asked for, by their keys. `keyed`: each point has its row's key, otherwise there
+        is one row. `timed`: each point has its write timestamp and time to live."""
+        self.rows = rows
+        self.timed = timed
+        self._raw = raw
+        self._keyed = keyed
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return self._raw.rows
+
+    @cached_property
+    def stored(self) -> dict[DataRow, StoredPoints]:
+        """The points of each row. Raise CorruptRow."""
+        if not self._keyed:
+            [row] = self.rows.values()
+            return {row: parse_points(self._raw, timed=self.timed)}
+        found = parse_joined(self._raw, timed=self.timed)
+        return {row: found.get(key, NO_STORED) for key, row in self.rows.items()}
+
+    @cached_property
+    def plain(self) -> PlainPoints | None:
+        """All points, None if some need a closer look, or their write timestamps count."""
+        doubles = {key: row.type == DOUBLE for key, row in self.rows.items() if row.type in (LONG, DOUBLE)}
+        if self.timed or not HAS_LOOP or len(doubles) < len(self.rows):
+            return None
+        found = _points.decode_points(self._raw.body, self._raw.rows, self._keyed, doubles)
+        if found is None:
+            return None
+        columns, bits, keys, firsts, size = found
+        starts = np.array([*firsts, self._raw.rows], np.int64)
+        return PlainPoints(np.frombuffer(columns, np.int64), np.frombuffer(bits, np.int64), keys, starts, size)
 
 
 class RowPut(NamedTuple):

@@ -1,42 +1,47 @@
 """Reads and deletes points of KairosDB's tables: the layout's `PointReader` and `PointDeleter`."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
+import numpy as np
 from cachetools import TTLCache
 
 from tsd.codec.kairosdb.keys import DOUBLE, LONG, STRING, DataRow, parse_tags
-from tsd.codec.kairosdb.rows import FIRST_MS, LAST_MS, RowSpec
+from tsd.codec.kairosdb.rows import COLUMNS, FIRST_MS, LAST_MS, RowSpec
 from tsd.codec.names import Kind
-from tsd.codec.points import Points
+from tsd.codec.points import NO_POINTS, Points
 from tsd.errors import BadQuery, CorruptRow
 from tsd.store.retry import run_bounded
 from tsd.tables import reading
-from tsd.tables.interned import InternedSeries, Resolved, batch_of, resolve
+from tsd.tables.ahead import take_pages
+from tsd.tables.interned import InternedSeries, Resolved, hourly_batch, resolve
 from tsd.tables.kairosdb.decode import (
     NUMBERS,
     WARNINGS,
     StoredRow,
     by_series,
     decode_numbers,
+    decode_plain,
     decode_texts,
     unknown_types,
 )
 from tsd.tables.kairosdb.find import FoundRow, FoundRows, find_rows
 from tsd.tables.kairosdb.index import IndexRows
+from tsd.tables.kairosdb.points import RowsAnswer
 from tsd.tables.kairosdb.series import TTL_BYTES, names_id, parse_series_id, series_id
-from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables
+from tsd.tables.kairosdb.tables import CONCURRENT, ROWS_AT_ONCE, KairosTables
 from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest, TextPage, TextPoint
 from tsd.tables.writing import SeriesKey, SeriesKeys
 
-SERIES_AT_ONCE = 100  # of one page
-READ_POINTS = 5_000  # of a row, per request
+SERIES_AT_ONCE = 128  # of one page
+READ_POINTS, READ_TEXTS = 40_000, 5_000  # per request
 ALL_POINTS = (1 << 31) - 1
 MOST_LISTED, LISTED_S = 10_000, 60  # metrics that are known to exist, and for how long
 Take = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 TakeTexts = Callable[[EncodedPage[TextPage]], Awaitable[None]]
+Bounds = Mapping[DataRow, tuple[int, int]]  # the first and the last column to read
 
 
 class NumberPage:
@@ -45,38 +50,64 @@ class NumberPage:
     def __init__(
         self,
         series: InternedSeries,
-        rows: Sequence[tuple[bytes, Sequence[StoredRow]]],
+        pairs: Mapping[bytes, bytes],
+        answers: Sequence[RowsAnswer],
+        left: Bounds,
         spec: RowSpec,
         span: tuple[int, int],
         warnings: Sequence[str],
         *,
         counts_expiring: bool = False,
     ) -> None:
-        """`rows` has the rows of each series by its pairs; `span` the first and the last time."""
+        """`pairs` are those of each series by its encoded tags, `left` what another page will have, `span` the first
+        and the last time."""
         self._series = series
-        self._rows = rows
+        self._pairs = pairs
+        self._answers = answers
+        self._left = left
         self._spec = spec
         self._span = span
         self._warnings = warnings
         self._counts_expiring = counts_expiring
-        self.cells = sum(len(row.points) for _, rows_of_one in rows for row in rows_of_one)
+        self.cells = sum(map(len, answers))
 
     def series(self) -> list[bytes]:
         """Return the series of the page."""
-        return [pairs for pairs, _ in self._rows]
+        return list(dict.fromkeys(self._pairs[row.tags] for answer in self._answers for row in answer.rows.values()))
 
     def decode(self) -> PointPage:
         """Decode the rows."""
+        numbers: list[int] = []
+        lengths: list[int] = []
+        parts: list[Points] = []
+        others: list[StoredRow] = []
+        size = rows_read = duplicates = 0
+        for answer in self._answers:
+            rows_read += len(answer.rows)
+            found = decode_plain(answer, self._spec, *self._span)
+            if found is None:
+                others += [up_to(StoredRow(row, points), self._left) for row, points in answer.stored.items()]
+                continue
+            numbers += [self._number(row.tags) for row in found.rows]
+            lengths += np.diff(found.starts).tolist()
+            parts.append(found.points)
+            size += found.size
         warnings = list(self._warnings)
-        decoded = [
-            (self._series.numbers[pairs], decode_numbers(rows, self._spec, *self._span, warnings.append))
-            for pairs, rows in self._rows
-        ]
-        stored = [row for _, rows in self._rows for row in rows]
-        expiring = sum(row.points.expiring for row in stored) if self._counts_expiring else 0
-        batch = batch_of([(number, one.points) for number, one in decoded])
-        size, duplicates = sum(row.points.size for row in stored), sum(one.duplicates for _, one in decoded)
-        return PointPage(batch, len(stored), size, (), warnings[:WARNINGS], duplicates, None, expiring)
+        for tags, rows in by_series(others).items():
+            one = decode_numbers(rows, self._spec, *self._span, warnings.append)
+            numbers.append(self._number(tags))
+            lengths.append(len(one.points.times))
+            parts.append(one.points)
+            duplicates += one.duplicates
+        size += sum(row.points.size for row in others)
+        expiring = sum(row.points.expiring for row in others) if self._counts_expiring else 0
+        joined = Points(*map(np.concatenate, zip(NO_POINTS, *parts, strict=True)))
+        starts = np.cumsum([0, *lengths], dtype=np.int64)
+        batch = hourly_batch(np.array(numbers, np.int64), starts, joined)
+        return PointPage(batch, rows_read, size, (), warnings[:WARNINGS], duplicates, None, expiring)
+
+    def _number(self, tags: bytes) -> int:
+        return self._series.numbers[self._pairs[tags]]
 
 
 class TextRows:
@@ -146,38 +177,38 @@ class KairosSelection(reading.Selection):
     async def read(self, span: ScanRange, take: Take, *, annotations: bool) -> None:  # noqa: ARG002 - there are none
         """Read the rows of numbers, page by page."""
         self._read.append(span)
+        await take_pages(self._pages(span), take)
+
+    async def _pages(self, span: ScanRange) -> AsyncGenerator[NumberPage, None]:
         spec = await self._tables.spec()
-        first_ms, last_ms = span.start_ms, span.stop_ms - 1
-        found = find_rows(self._tables, self.metric, first_ms, last_ms, self._resolved.passes)
-        async with aclosing(found) as groups:
+        times = span.start_ms, span.stop_ms - 1
+        async with aclosing(find_rows(self._tables, self.metric, *times, self._resolved.passes)) as groups:
             async for group in groups:
-                rows = [one for one in group.rows if one.row.type in NUMBERS]
                 self._texts.listed(span, group)
                 warnings = [*group.warnings, *unknown_types([one.row for one in group.rows])]
-                pages = list(series_of(rows)) or [[]]
-                for at, page in enumerate(pages):
-                    await self._read_rows(spec, page, (first_ms, last_ms), warnings if at == 0 else [], take)
+                rows = [one for one in group.rows if one.row.type in NUMBERS]
+                for some in series_of(rows):
+                    async with aclosing(self._pages_of(spec, some, times, warnings)) as pages:
+                        async for page in pages:
+                            yield page
+                            warnings = []
+                if warnings:
+                    yield NumberPage(self._series, {}, (), {}, spec, times, warnings)
 
-    async def _read_rows(
-        self, spec: RowSpec, rows: Sequence[FoundRow], span: tuple[int, int], warnings: Sequence[str], take: Take
-    ) -> None:
-        """Read the rows of some series. Those of one row time are read piece by piece."""
+    async def _pages_of(
+        self, spec: RowSpec, rows: Sequence[FoundRow], span: tuple[int, int], warnings: Sequence[str]
+    ) -> AsyncGenerator[NumberPage, None]:
+        """Yield the rows of some series. Those of one row time are read piece by piece."""
         pairs = {one.row.tags: self._series.pairs_of(one.row.tags, one.tags) for one in rows}
-        single = len({one.row.row_ms for one in rows}) == 1
         counts = Counter(one.row.tags for one in rows)
         timed = self._counts_expiring
-        limit = READ_POINTS if single else ALL_POINTS
+        limit = limit_of(rows, READ_POINTS)
         left = {one.row: bounds for one in rows if (bounds := spec.bounds(*span, one.row.row_ms)) is not None}
-        pending = list(warnings)
         while left:
-            stored = await self._tables.read_rows(left, limit, timed=lambda row: timed or counts[row.tags] > 1)
-            cut = by_series([StoredRow(row, points) for row, points in stored.items()])
-            left = {row: bounds for rows_of_one in cut.values() for row, bounds in rest_of(rows_of_one, left, limit)}
-            page = [(pairs[tags], [up_to(row, left) for row in rows_of_one]) for tags, rows_of_one in cut.items()]
-            await take(NumberPage(self._series, page, spec, span, pending, counts_expiring=timed))
-            pending = []
-        if pending:
-            await take(NumberPage(self._series, [], spec, span, pending))
+            answers = await self._tables.read_rows(left, limit, timed=lambda row: timed or counts[row.tags] > 1)
+            left = rest_of(answers, left, limit)
+            yield NumberPage(self._series, pairs, answers, left, spec, span, warnings, counts_expiring=timed)
+            warnings = []
 
     async def delete(self, read_ms: int) -> None:
         """Delete the numbers of the hours that were read, unless they were written after `read_ms`."""
@@ -212,18 +243,16 @@ class KairosTexts:
         spec = await self._tables.spec()
         for group in self._listed.pop(span, ()):
             for page in series_of(group.rows):
-                await self._read_rows(spec, page, (span.start_ms, span.stop_ms - 1), group, take)
+                await self._read_rows(spec, page, (span.start_ms, span.stop_ms - 1), take)
 
-    async def _read_rows(
-        self, spec: RowSpec, rows: Sequence[FoundRow], span: tuple[int, int], group: FoundRows, take: TakeTexts
-    ) -> None:
+    async def _read_rows(self, spec: RowSpec, rows: Sequence[FoundRow], span: tuple[int, int], take: TakeTexts) -> None:
         left = {one.row: bounds for one in rows if (bounds := spec.bounds(*span, one.row.row_ms)) is not None}
         pairs = {one.row: self._series.pairs_of(one.row.tags, one.tags) for one in rows}
-        limit = READ_POINTS if len(group.times) == 1 else ALL_POINTS
+        limit = limit_of(rows, READ_TEXTS)
         while left:
-            stored = await self._tables.read_rows(left, limit, timed=lambda _: False)
-            parts = [StoredRow(row, points) for row, points in stored.items()]
-            left = {row: bounds for part in parts for row, bounds in rest_of([part], left, limit)}
+            answers = await self._tables.read_rows(left, limit, timed=lambda _: False)
+            parts = [StoredRow(row, points) for answer in answers for row, points in answer.stored.items()]
+            left = {row: bounds for part in parts for row, bounds in rest_of_series([part], left, limit).items()}
             await take(TextRows(self._series, [(pairs[part.row], part) for part in parts], spec, span, ()))
 
 
@@ -242,16 +271,40 @@ def series_of(rows: Sequence[FoundRow]) -> Iterable[list[FoundRow]]:
         yield page
 
 
-Bounds = Mapping[DataRow, tuple[int, int]]
+def limit_of(rows: Sequence[FoundRow], points: int) -> int:
+    """Return how many points of each row are read with one request, of all its rows `points`. Rows of several times are
+    read whole: points of one series come in order of time."""
+    if len({one.row.row_ms for one in rows}) > 1:
+        return ALL_POINTS
+    return points // min(max(len(rows), 1), ROWS_AT_ONCE)
 
 
-def rest_of(rows: Sequence[StoredRow], read: Bounds, limit: int) -> list[tuple[DataRow, tuple[int, int]]]:
+def rest_of(answers: Sequence[RowsAnswer], read: Bounds, limit: int) -> dict[DataRow, tuple[int, int]]:
+    """Return what is left to read of rows: of those of one series from the same column on."""
+    left: dict[DataRow, tuple[int, int]] = {}
+    if max(map(len, answers)) < limit:
+        return left
+    others: list[StoredRow] = []
+    for answer in answers:
+        plain = answer.plain  # the only row of its series
+        if plain is None:
+            others += [StoredRow(row, points) for row, points in answer.stored.items()]
+            continue
+        for at in np.flatnonzero(np.diff(plain.starts) >= limit).tolist():
+            row = answer.rows[plain.keys[at]]
+            start, end = int(plain.columns[plain.starts[at + 1] - 1]) + 1, read[row][1]
+            if start <= end:
+                left[row] = start, end
+    for rows_of_one in by_series(others).values():
+        left |= rest_of_series(rows_of_one, read, limit)
+    return left
+
+
+def rest_of_series(rows: Sequence[StoredRow], read: Bounds, limit: int) -> dict[DataRow, tuple[int, int]]:
     """Return what is left to read of a series' rows of one time, in each from the same column on."""
     ends = [int(row.points.numbers[-1]) for row in rows if len(row.points) >= limit]
-    if not ends:
-        return []
-    start = min(ends) + 1
-    return [(row.row, (start, read[row.row][1])) for row in rows if start <= read[row.row][1]]
+    start = min(ends, default=COLUMNS) + 1
+    return {row.row: (start, read[row.row][1]) for row in rows if start <= read[row.row][1]}
 
 
 def up_to(row: StoredRow, left: Bounds) -> StoredRow:

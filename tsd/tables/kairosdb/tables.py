@@ -13,17 +13,17 @@ import trio
 
 from tsd.codec.kairosdb.index import METRIC_NAMES, PRESENT, TABLE_NAME, tag_hash, tag_pair
 from tsd.codec.kairosdb.keys import LEGACY, DataRow, encode_tags, parse_row_key
-from tsd.codec.kairosdb.rows import DEFAULT_WIDTH_MS, FIRST_MS, RowSpec, Unit, UnknownRows, parse_spec
+from tsd.codec.kairosdb.rows import COLUMN_BYTES, DEFAULT_WIDTH_MS, FIRST_MS, RowSpec, Unit, UnknownRows, parse_spec
 from tsd.errors import CorruptRow, NoTable, StoreError, bare
 from tsd.store.cassandra.schema import KEYSPACES, PEERS, VERSION, create_keyspace
 from tsd.store.cassandra.session import BadStatement, Connector, Parameters, Rows
 from tsd.store.cassandra.wire import LENGTH, LENGTH_BYTES, RawRows, find_values
 from tsd.store.retry import run_bounded
 from tsd.tables.kairosdb import schema
-from tsd.tables.kairosdb.points import NO_STORED, RowPut, StoredPoints, batches, parse_joined, parse_points
+from tsd.tables.kairosdb.points import RowPut, RowsAnswer, StoredPoints, batches, parse_points
 
 CONCURRENT = 16  # requests of one call
-ROWS_AT_ONCE = 8  # of points, read with one request
+ROWS_AT_ONCE = 32  # of points, read with one request
 FEW_SERIES = 500  # index rows that are parsed on the event loop
 MOST_TAGS = 20_000  # sets of tags that stay parsed
 MIXED_ROWS = 100  # index rows of a batch, of several partitions
@@ -170,13 +170,13 @@ class KairosTables:
 
     async def read_rows(
         self, rows: Mapping[DataRow, tuple[int, int]], limit: int, *, timed: Callable[[DataRow], bool]
-    ) -> dict[DataRow, StoredPoints]:
-        """Return the points of several rows, each from one column to another, in their order; at most `limit` of each
-        row. `timed` says of which rows the write timestamps and times to live are read. Raise StoreError."""
-        found: dict[DataRow, StoredPoints] = dict.fromkeys(rows, NO_STORED)
+    ) -> list[RowsAnswer]:
+        """Return the points of several rows, each from one column to another; at most `limit` of each row. `timed` says
+        of which rows the write timestamps and times to live are read. Raise StoreError."""
+        found: list[RowsAnswer] = []
 
         async def read(group: RowGroup) -> None:
-            found.update(await self._read_group(group, limit))
+            found.extend(await self._read_group(group, limit))
 
         await run_bounded(await self._groups(rows, timed), read, limit=CONCURRENT)
         return found
@@ -193,27 +193,29 @@ class KairosTables:
             kind = node, rows[row], timed(row)
             group = open_groups.get(kind)
             if group is None or len(group.rows) >= ROWS_AT_ONCE:
-                group = open_groups[kind] = RowGroup({}, *rows[row], timed(row))
+                group = open_groups[kind] = RowGroup({}, *rows[row], kind[-1])
                 groups.append(group)
             group.rows[key] = row
         return groups
 
-    async def _read_group(self, group: RowGroup, limit: int) -> dict[DataRow, StoredPoints]:
+    async def _read_group(self, group: RowGroup, limit: int) -> list[RowsAnswer]:
         """Return the points of some rows. Raise StoreError."""
+        bounds = group.first.to_bytes(COLUMN_BYTES, "big"), group.last.to_bytes(COLUMN_BYTES, "big")
         if len(group.rows) > 1 and self._joins:
             keys = list(group.rows)
-            bounds = group.first.to_bytes(4, "big"), group.last.to_bytes(4, "big")
             text = self.texts.joined_timed_points if group.timed else self.texts.joined_points
             try:
                 raw = await self._cql.ask_raw(text, (keys, *bounds, limit), keys[0])
             except BadStatement:
                 self._joins = False  # Cassandra before 3.6
             else:
-                return {group.rows[key]: one for key, one in parse_joined(raw, timed=group.timed).items()}
-        return {
-            row: await self.points(key, group.first, group.last, limit, timed=group.timed)
-            for key, row in group.rows.items()
-        }
+                return [RowsAnswer(group.rows, raw, keyed=True, timed=group.timed)]
+        text = self.texts.timed_points if group.timed else self.texts.points
+        answers = []
+        for key, row in group.rows.items():
+            raw = await self._cql.ask_raw(text, (key, *bounds, limit))
+            answers.append(RowsAnswer({key: row}, raw, keyed=False, timed=group.timed))
+        return answers
 
     async def newest(self, key: bytes) -> StoredPoints:
         """Return the last point of a row, or none. Raise StoreError."""

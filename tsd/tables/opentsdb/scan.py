@@ -5,19 +5,17 @@ if there are few rows. The next page is read while the caller processes one.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import aclosing
 from itertools import islice
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
-import trio
 
 from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import data_cells, points
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, after, base_bytes, row_key, row_pattern, salts
 from tsd.codec.points import NO_POINTS, Points
-from tsd.errors import TsdError
 from tsd.store import CellPage, Row, Store, cell_pages, cells_of_rows
+from tsd.tables.ahead import take_ahead, take_pages
 from tsd.tables.opentsdb.encode import row_key as series_row_key
 from tsd.tables.opentsdb.selection import Condition, ResolvedRequest, SeriesMatcher
 from tsd.tables.opentsdb.series_index import SeriesIndex
@@ -137,76 +135,10 @@ async def read_pages(
 
     Up to `parallel` ranges are read at once, each one page ahead. Raises StoreError, and any TsdError of `take`.
     """
-    if len(ranges) != 1:
-        await _read_ahead([open_range(part) for part in ranges], take, parallel)
-        return
-    async with aclosing(open_range(ranges[0])) as pages:
-        begin: list[P] = []
-        async for page in pages:
-            begin.append(page)
-            if len(begin) > 1:
-                await _read_ahead([_resumed(begin, pages)], take, parallel)
-        for page in begin:  # one page, as most small queries have: no task needs to read ahead
-            await take(page)
-
-
-async def _resumed(begin: list[P], pages: AsyncGenerator[P, None]) -> AsyncGenerator[P, None]:
-    """Yield the pages read so far, which leave `begin`, and the others."""
-    while begin:
-        yield begin.pop(0)
-    async for page in pages:
-        yield page
-
-
-async def _read_ahead(
-    ranges: Sequence[AsyncGenerator[P, None]], take: Callable[[P], Awaitable[None]], parallel: int
-) -> None:
-    """Pass the pages of ranges to `take`, while a task of each range reads its next page."""
-    errors: list[TsdError] = []
-    async with trio.open_nursery() as nursery:
-        queue, channels = trio.open_memory_channel[trio.MemoryReceiveChannel[P]](max(parallel - 1, 0))
-        nursery.start_soon(_start_readers, ranges, queue, nursery, errors)
-        try:
-            async for pages in channels:
-                async for page in pages:
-                    await take(page)
-        except TsdError as exc:
-            errors.append(exc)
-            nursery.cancel_scope.cancel()
-    if errors:
-        try:
-            raise errors[0]
-        finally:
-            errors.clear()  # or the error and this frame would reference each other
-
-
-async def _start_readers(
-    ranges: Sequence[AsyncGenerator[P, None]],
-    queue: trio.MemorySendChannel[trio.MemoryReceiveChannel[P]],
-    nursery: trio.Nursery,
-    errors: list[TsdError],
-) -> None:
-    """Start the reader of each range when its channel fits into the queue."""
-    async with queue:
-        for part in ranges:
-            pages, channel = trio.open_memory_channel[P](1)
-            nursery.start_soon(_read, part, pages, nursery, errors)
-            await queue.send(channel)
-
-
-async def _read(
-    part: AsyncGenerator[P, None],
-    pages: trio.MemorySendChannel[P],
-    nursery: trio.Nursery,
-    errors: list[TsdError],
-) -> None:
-    try:
-        async with pages, aclosing(part) as found:
-            async for page in found:
-                await pages.send(page)
-    except TsdError as exc:
-        errors.append(exc)
-        nursery.cancel_scope.cancel()
+    if len(ranges) == 1:
+        await take_pages(open_range(ranges[0]), take)
+    else:
+        await take_ahead([open_range(part) for part in ranges], take, parallel)
 
 
 GET_COST = 6  # rows that a scan reads in the time that one row is read by its key

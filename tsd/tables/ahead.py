@@ -1,0 +1,83 @@
+"""Passes pages to who processes them, while a task of each sequence of pages reads the next one."""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+import trio
+
+from tsd.errors import TsdError
+
+P = TypeVar("P")
+
+
+async def take_pages(pages: AsyncGenerator[P, None], take: Callable[[P], Awaitable[None]]) -> None:
+    """Pass all pages to `take`, in order; read one ahead. Raise what reading raises, and any TsdError of `take`."""
+    async with aclosing(pages):
+        begin: list[P] = []
+        async for page in pages:
+            begin.append(page)
+            if len(begin) > 1:
+                await take_ahead([_resumed(begin, pages)], take, 1)
+        for page in begin:  # one page, as most small queries have: no task needs to read ahead
+            await take(page)
+
+
+async def _resumed(begin: list[P], pages: AsyncGenerator[P, None]) -> AsyncGenerator[P, None]:
+    """Yield the pages read so far, which leave `begin`, and the others."""
+    while begin:
+        yield begin.pop(0)
+    async for page in pages:
+        yield page
+
+
+async def take_ahead(
+    sequences: Sequence[AsyncGenerator[P, None]], take: Callable[[P], Awaitable[None]], parallel: int
+) -> None:
+    """Pass the pages of several sequences to `take`, one sequence after the other. Up to `parallel` are read at once,
+    each one page ahead. Raise as `take_pages` does."""
+    errors: list[TsdError] = []
+    async with trio.open_nursery() as nursery:
+        queue, channels = trio.open_memory_channel[trio.MemoryReceiveChannel[P]](max(parallel - 1, 0))
+        nursery.start_soon(_start_readers, sequences, queue, nursery, errors)
+        try:
+            async for pages in channels:
+                async for page in pages:
+                    await take(page)
+        except TsdError as exc:
+            errors.append(exc)
+            nursery.cancel_scope.cancel()
+    if errors:
+        try:
+            raise errors[0]
+        finally:
+            errors.clear()  # or the error and this frame would reference each other
+
+
+async def _start_readers(
+    sequences: Sequence[AsyncGenerator[P, None]],
+    queue: trio.MemorySendChannel[trio.MemoryReceiveChannel[P]],
+    nursery: trio.Nursery,
+    errors: list[TsdError],
+) -> None:
+    """Start the reader of each sequence when its channel fits into the queue."""
+    async with queue:
+        for part in sequences:
+            pages, channel = trio.open_memory_channel[P](1)
+            nursery.start_soon(_read, part, pages, nursery, errors)
+            await queue.send(channel)
+
+
+async def _read(
+    part: AsyncGenerator[P, None],
+    pages: trio.MemorySendChannel[P],
+    nursery: trio.Nursery,
+    errors: list[TsdError],
+) -> None:
+    try:
+        async with pages, aclosing(part) as found:
+            async for page in found:
+                await pages.send(page)
+    except TsdError as exc:
+        errors.append(exc)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,3 @@
+def decode_points(
+    body: bytes, rows: int, keyed: bool, doubles: dict[bytes, bool]
+) -> tuple[bytearray, bytearray, list[bytes], list[int], int] | None: ...
