@@ -4,14 +4,12 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.peers.bigtable import RunningBigtable
 from tests.unit.codec.heroic_vectors import READS, TABLE, double_of
+from tests.unit.tables.interned_layout import Found, put, read
 from tsd.codec.names import Kind
-from tsd.codec.points import Columns, Int32, Int64
-from tsd.codec.text import FLOAT
 from tsd.config.retention import parse_rules
 from tsd.errors import BadQuery, NoTable
 from tsd.store import Store
@@ -22,7 +20,7 @@ from tsd.tables.catalog import SeriesSelector
 from tsd.tables.filters import make_filter
 from tsd.tables.heroic.layout import HeroicTableSettings, build, heroic_tables, make_retention
 from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, SeriesRequest
-from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
+from tsd.tables.writing import SeriesText
 
 ENGINES = ["memory", "embedded", pytest.param("bigtable", marks=pytest.mark.bigtable)]
 NOW_MS = 1_700_000_000_000
@@ -30,23 +28,6 @@ PERIOD = 1 << 32
 SEED = SeriesText(b"system", b"cpu-type=idle site=gew system-component=cpu unit=% what=cpu-idle-percentage")
 POD = b" host=database.example.com podname="
 EDGE, ODD = SeriesText(b"edge", b"host=a"), SeriesText(b"odd", b"host=b")
-Found = dict[tuple[tuple[str, str], ...], dict[int, float]]
-
-
-class Lookup:
-    """Series by their numbers."""
-
-    def __init__(self, keys: list[SeriesKey]) -> None:
-        self._keys = keys
-
-    def keys(self, numbers: Int32) -> SeriesKeys:
-        return SeriesKeys.of(self._keys[number] for number in numbers.tolist())
-
-    def text(self, number: int) -> SeriesText | None:
-        raise NotImplementedError
-
-    def generations(self, numbers: Int32) -> Int64:
-        return np.ones(len(numbers), np.int64)
 
 
 class Heroic:
@@ -63,15 +44,7 @@ class Heroic:
 
     async def put(self, *points: tuple[SeriesText, int, float]) -> None:
         """Put the points of one window."""
-        resolved = await self.tables.resolver.resolve([text for text, _, _ in points])
-        assert not resolved.refused, resolved.refused
-        columns = Columns(
-            np.arange(len(points), dtype=np.int32),
-            np.array([time_ms << 1 | 1 for _, time_ms, _ in points], np.int64),
-            np.array([FLOAT | 7 if isinstance(value, float) else 7 for _, _, value in points], np.uint8),
-            np.array([np.float64(v).view(np.int64) if isinstance(v, float) else v for _, _, v in points], np.int64),
-        )
-        await self.tables.writer.write(columns, Lookup(list(resolved.keys)))
+        await put(self.tables, *points)
 
     async def put_recorded(self) -> None:
         """Put the points that Heroic's backend wrote into the recorded table."""
@@ -86,28 +59,7 @@ class Heroic:
 
     async def read(self, request: SeriesRequest, first_ms: int, last_ms: int) -> Found:
         """Return the points of each series by its tags."""
-        selection = await self.tables.reader.select(request)
-        found: Found = {}
-
-        async def take(page: EncodedPage[PointPage]) -> None:
-            await selection.series.match(page.series())
-            decoded = page.decode()
-            assert not decoded.warnings
-            batch = decoded.batch
-            for row, number in enumerate(batch.series.tolist()):
-                part = slice(batch.starts[row], batch.starts[row + 1])
-                pairs = selection.series.pairs[number]
-                words = [pairs[at : at + 4] for at in range(0, len(pairs), 4)]
-                tagks = await selection.series.names(Kind.TAGK, words[::2])
-                tagvs = await selection.series.names(Kind.TAGV, words[1::2])
-                tags = sorted((tagks[k], tagvs[v]) for k, v in zip(words[::2], words[1::2], strict=True))
-                points = zip(batch.times[part].tolist(), batch.bits[part].view(np.float64).tolist(), strict=True)
-                found.setdefault(tuple(tags), {}).update(points)
-
-        span = ScanRange(first_ms // 1000 // HOUR_S * HOUR_S, (last_ms // 1000 // HOUR_S + 1) * HOUR_S)
-        await selection.read(span, take, annotations=False)
-        cut = {tags: {t: v for t, v in each.items() if first_ms <= t <= last_ms} for tags, each in found.items()}
-        return {tags: each for tags, each in cut.items() if each}
+        return await read(self.tables, request, first_ms, last_ms)
 
     async def cells(self) -> list[list[str]]:
         """Return all cells of points, spelled as the recorded ones."""

@@ -1,19 +1,18 @@
 """Rows of events and days on several engines: the schema guide's tables, queries, rewrites and deletes."""
 
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.peers.bigtable import RunningBigtable
+from tests.unit.tables.interned_layout import Found, put, read
 from tsd.codec.names import Kind
-from tsd.codec.points import Columns, Int32, Int64
 from tsd.codec.tall.rules import parse_rules
-from tsd.codec.text import FLOAT
 from tsd.config.retention import parse_rules as parse_ages
 from tsd.errors import BadQuery, NoTable
-from tsd.store import Put, Store
+from tsd.store import Page, Put, Store
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables import Tables
@@ -24,7 +23,7 @@ from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, Series
 from tsd.tables.tall.export import DayCopy, copy_day, drop, expired_copies
 from tsd.tables.tall.layout import TallTableSettings, build, make_retention, tall_tables
 from tsd.tables.tall.tables import TallTables
-from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
+from tsd.tables.writing import SeriesText
 
 ENGINES = [
     "memory",
@@ -43,24 +42,7 @@ FIRST_DAY_MS = 1_389_312_000_000  # 2014-01-10
 CPU = SeriesText(b"CPU/CPU1_USR", b"host=server0001.bbb.com")
 READS = SeriesText(b"IO/BLK_READ", b"host=server0001.bbb.com")
 METER = SeriesText(b"meter.kwh", b"meter=987654321")
-Found = dict[tuple[tuple[str, str], ...], dict[int, int | float]]
 Points = tuple[SeriesText, int, int | float]
-
-
-class Lookup:
-    """Series by their numbers."""
-
-    def __init__(self, keys: list[SeriesKey]) -> None:
-        self._keys = keys
-
-    def keys(self, numbers: Int32) -> SeriesKeys:
-        return SeriesKeys.of(self._keys[number] for number in numbers.tolist())
-
-    def text(self, number: int) -> SeriesText | None:
-        raise NotImplementedError
-
-    def generations(self, numbers: Int32) -> Int64:
-        return np.ones(len(numbers), np.int64)
 
 
 class Interrupted(Exception):
@@ -80,48 +62,11 @@ class Tall:
 
     async def put(self, *points: Points) -> None:
         """Put the points of one window."""
-        resolved = await self.tables.resolver.resolve([text for text, _, _ in points])
-        assert not resolved.refused, resolved.refused
-        columns = Columns(
-            np.arange(len(points), dtype=np.int32),
-            np.array([time_ms << 1 | 1 for _, time_ms, _ in points], np.int64),
-            np.array([FLOAT | 7 if isinstance(value, float) else 7 for _, _, value in points], np.uint8),
-            np.array([np.float64(v).view(np.int64) if isinstance(v, float) else v for _, _, v in points], np.int64),
-        )
-        await self.tables.writer.write(columns, Lookup(list(resolved.keys)))
+        await put(self.tables, *points)
 
     async def read(self, request: SeriesRequest, first_ms: int, last_ms: int) -> Found:
         """Return the points of each series by its tags."""
-        selection = await self.tables.reader.select(request)
-        found: Found = {}
-
-        async def take(page: EncodedPage[PointPage]) -> None:
-            await selection.series.match(page.series())
-            decoded = page.decode()
-            assert not decoded.warnings
-            batch = decoded.batch
-            for row, number in enumerate(batch.series.tolist()):
-                part = slice(batch.starts[row], batch.starts[row + 1])
-                pairs = selection.series.pairs[number]
-                words = [pairs[at : at + 4] for at in range(0, len(pairs), 4)]
-                tagks = await selection.series.names(Kind.TAGK, words[::2])
-                tagvs = await selection.series.names(Kind.TAGV, words[1::2])
-                tags = sorted((tagks[k], tagvs[v]) for k, v in zip(words[::2], words[1::2], strict=True))
-                values = [
-                    double if is_float else number
-                    for double, number, is_float in zip(
-                        batch.bits[part].view(np.float64).tolist(),
-                        batch.bits[part].tolist(),
-                        batch.floats[part].tolist(),
-                        strict=True,
-                    )
-                ]
-                found.setdefault(tuple(tags), {}).update(zip(batch.times[part].tolist(), values, strict=True))
-
-        span = ScanRange(first_ms // 1000 // HOUR_S * HOUR_S, (last_ms // 1000 // HOUR_S + 1) * HOUR_S)
-        await selection.read(span, take, annotations=False)
-        cut = {tags: {t: v for t, v in each.items() if first_ms <= t <= last_ms} for tags, each in found.items()}
-        return {tags: each for tags, each in cut.items() if each}
+        return await read(self.tables, request, first_ms, last_ms)
 
     async def shown(self, table: str) -> dict[str, dict[str, str]]:
         """Return the rows of a table as texts."""
@@ -309,6 +254,36 @@ async def test_expired_points_go_by_their_rules(tall: Tall) -> None:
     assert [rule async for rule, _ in whole.remove(now_s)]
     assert (await tall.shown("METRIC"), await tall.shown("SENSOR")) == ({}, {})
     assert await tall.read(SeriesRequest(CPU.metric.decode()), 0, NOW_MS) == {}
+
+
+class CountingStore(MemoryStore):
+    """Counts the pages that are read of each table."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: NOW_MS)
+        self.pages: Counter[str] = Counter()
+
+    async def page(
+        self, table: str, start: bytes, stop: bytes | None, *, limit: int, columns: Collection[bytes] | None = None
+    ) -> Page:
+        self.pages[table] += 1
+        return await super().page(table, start, stop, limit=limit, columns=columns)
+
+
+async def test_retention_asks_once_for_each_prefix_with_points_of_one_age() -> None:
+    store = CountingStore()
+    tall = Tall(store)
+    await store.create_tables(TABLES)
+    hosts = [SeriesText(b"CPU/CPU1_USR", b"host=h%02d" % number) for number in range(20)]
+    await tall.put((METER, FIRST_DAY_MS, 4))
+    await tall.put(*((host, EVENT_MS + at * 3_600_000, at) for host in hosts for at in range(4)))
+    retention = make_retention(store, RULES, "listed", parse_ages("CPU/*=2h; QUOTE.*=1h; meter.*=forever"))
+    store.pages.clear()
+    done = [step async for step in retention.remove(EVENT_MS // 1000 + 5 * 3600)]
+    assert sum(amount.points for _, amount in done) == 3 * len(hosts)
+    assert len(await tall.shown("METRIC")) == len(hosts)
+    assert store.pages["METRIC"] == len(hosts) + 3  # the first prefix again, the end, and the line above
+    assert not store.pages["QUOTE"] + store.pages["SENSOR"]
 
 
 async def test_a_days_copy_has_what_the_day_has(tall: Tall, tmp_path: Path) -> None:
