@@ -3,6 +3,7 @@
 Machines send all of their metrics every five seconds, meters a reading each quarter of an hour, exchanges quotes and
 trades of which most are of a few tickers. On each engine the daemon stores the same lines as OpenTSDB's rows, too: what
 counts is the ratio of both in one run. Stored rows are counted and sized, for the same loads at the guide's scale.
+The newest values of all machines are read from the tables of entities, on the engines that keep versions of cells.
 """
 
 import contextlib
@@ -26,9 +27,10 @@ from bench.peers import running_hbase
 from bench.report import machine, publish, spread, table
 from bench.telnet import Telnet
 from scripts.peers import bigtable, cassandra
+from scripts.peers import hbase as hbase_peer
 from tsd.config.loader import Config, Given
 from tsd.daemon.settings import read_config
-from tsd.daemon.wiring import create_tables, default_compression, opened_store
+from tsd.daemon.wiring import create_tables, default_compression, has_local_store, opened_store
 from tsd.store import scan
 from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.tall.export import DayCopy, copy_day
@@ -48,6 +50,12 @@ BATCH = 20_000  # lines
 ENGINES = ("embedded", "hbase", "cassandra", "bigtable")
 NODE_ROWS, NODE_BYTES = 10_000, 220e6  # a second and node of Bigtable, as its documentation has them
 LAYOUTS = ("tall", "opentsdb")
+TABLES = {
+    **{f"tsd.storage.hbase.{name}_table": f"newest-{name}" for name in ("data", "uid", "tree", "meta")},
+    "tsd.query.series_table": "newest-series",
+}
+ENTITIES = {**TABLES, "tsd.entity.enabled": "true"}
+VERSIONED = ("embedded", "hbase", "bigtable")  # engines that have the tables of entities
 
 
 class Size(NamedTuple):
@@ -170,6 +178,17 @@ def _measure(folder: Path, settings: Mapping[str, str], every: Sequence[Load], r
     return found
 
 
+def _newest(folder: Path, settings: Mapping[str, str], machines: Load, size: Size, rounds: int) -> Taken:
+    """Store the load of machines as OpenTSDB's rows and entities, and read the newest values of all machines."""
+    with serving(folder, settings) as daemon:
+        _store(daemon, machines, 0)
+        client, path = Client(daemon.port), f"/api/entity?limit={size.machines}"
+        found = [len(entity["series"]) for entity in json.loads(client.get(path))["entities"]]
+        if found != [METRICS] * size.machines:
+            raise SystemExit(f"got {found} newest values, wanted {METRICS} of {size.machines} machines")
+        return timed(lambda: client.get(path), daemon.usage, rounds, 1)
+
+
 async def _day(config: Config, folder: Path) -> tuple[DayCopy, float, float, dict[str, Stored]]:
     """Copy the day of the meters, and scan the copy. Return both times, and what all tables have."""
     async with opened_store(config) as store:
@@ -199,7 +218,8 @@ def _engine(name: str, home: Path) -> Iterator[dict[str, str]]:
     with ExitStack() as stack:
         if name == "hbase":
             base = stack.enter_context(running_hbase(home))
-            yield base.settings("guide")
+            second = f"127.0.0.1:{hbase_peer.read(home).thrift2_port}"
+            yield {**base.settings("guide"), "tsd.storage.hbase.thrift2": second}
         elif name == "cassandra":
             port = cassandra.start(home, cassandra.Options(port=0, storage_port=0, heap="1g", owner=os.getpid())).port
             stack.callback(cassandra.kill, home)
@@ -213,6 +233,15 @@ def _engine(name: str, home: Path) -> Iterator[dict[str, str]]:
             yield {}
 
 
+def _prepared(state: Path, settings: Mapping[str, str]) -> Config:
+    """Return the configuration of a daemon, whose tables are there."""
+    given = {**settings, "tsd.storage.path": str(state)}
+    config, _ = read_config(Given("benchmark", key, value) for key, value in given.items())
+    if not has_local_store(config):  # which makes its tables itself
+        trio.run(_create, config)
+    return config
+
+
 async def _create(config: Config) -> None:
     async with opened_store(config) as store:
         await create_tables(config, store, default_compression(config).upper())
@@ -224,32 +253,29 @@ def guide(size: Size, engines: Sequence[str], rounds: int) -> None:
     speed_s = additions_s()
     found: dict[str, dict[str, Figures]] = {}
     days: dict[str, tuple[DayCopy, float, float]] = {}
+    newest: dict[str, Taken] = {}
     stored: dict[str, Stored] = {}
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
         for engine in engines:
             folder = Path(name) / engine
             with _engine(engine, folder / "server") as place:
+                common = {**place, "tsd.core.auto_create_metrics": "true", "tsd.storage.enable_compaction": "false"}
                 for layout in LAYOUTS:
-                    settings = {
-                        **place,
-                        "tsd.core.auto_create_metrics": "true",
-                        "tsd.storage.enable_compaction": "false",
-                        "tsd.storage.layout": layout,
-                        "tsd.tall.tables": RULES.format(""),
-                    }
+                    settings = {**common, "tsd.storage.layout": layout, "tsd.tall.tables": RULES.format("")}
                     state = folder / layout
-                    given = {**settings, "tsd.storage.path": str(state)}
-                    config, _ = read_config(Given("benchmark", key, value) for key, value in given.items())
-                    if engine != "embedded":
-                        trio.run(_create, config)
+                    config = _prepared(state, settings)
                     found.setdefault(engine, {})[layout] = _measure(state, settings, every, rounds)
                     if layout == "tall":
                         done, copy_s, scan_s, sizes = trio.run(_day, config, folder)
                         days[engine] = done, copy_s, scan_s
                         stored = stored or sizes
+                if engine in VERSIONED:
+                    settings = {**common, **ENTITIES}
+                    _prepared(folder / "newest", settings)
+                    newest[engine] = _newest(folder / "newest", settings, every[0], size, rounds)
     shown = {name: (vars(each[0]), *each[1:]) for name, each in days.items()}
-    figures = {"found": found, "days": shown, "stored": stored, "additions_s": speed_s}
-    publish("guide", _report(size, every, found, days, stored, speed_s), figures)
+    figures = {"found": found, "days": shown, "newest": newest, "stored": stored, "additions_s": speed_s}
+    publish("guide", _report(size, every, found, days, newest, stored, speed_s), figures)
 
 
 def _report(
@@ -257,6 +283,7 @@ def _report(
     every: Sequence[Load],
     found: Mapping[str, Mapping[str, Figures]],
     days: Mapping[str, tuple[DayCopy, float, float]],
+    newest: Mapping[str, Taken],
     stored: Mapping[str, Stored],
     speed_s: float,
 ) -> str:
@@ -285,6 +312,8 @@ def _report(
         [name, f"{done.rows:,}", f"{copy_s:.2f}", f"{scan_s:.2f}"] for name, (done, copy_s, scan_s) in days.items()
     ]
     text += table(["engine", "rows of the day", "tsd export, s", "scan of the copy, s"], copies) + "\n"
+    values = [[name, spread(taken.ms, 1), f"{taken.cpu_ms:.1f}"] for name, taken in newest.items()]
+    text += table(["engine", f"newest values of {size.machines:,} machines, ms", "ms of CPU"], values) + "\n"
     sizes = [
         [name, f"{each.rows:,}", f"{each.cells:,}", f"{each.size / each.rows:.0f}", f"{each.size / each.cells:.1f}"]
         for name, each in stored.items()
