@@ -1,14 +1,14 @@
 """/api/query, /api/query/exp and /api/query/gexp: requests → the query engine → JSON; and the list of queries."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from tsd.api.messages import answer, check_method, meant_method, not_allowed, warned
 from tsd.errors import BadQuery, Refused
-from tsd.query.engine import ANSWER_BYTES, QueryEngine, QueryJob
+from tsd.query.assemble import ANSWER_BYTES
+from tsd.query.engine import QueryEngine, QueryJob
 from tsd.query.exp.engine import Evaluation, OutputTable
 from tsd.query.exp.output import write_outputs, written_values
 from tsd.query.exp.request import ExpRequest, by_dependency, read_request, to_query
@@ -20,7 +20,7 @@ from tsd.query.parse.times import MOST_DIGITS
 from tsd.query.parse.uri import read_uri
 from tsd.query.registry import QueryRegistry, RunningQuery, cancelled_error
 from tsd.query.result import Answer, SubAnswer, echo
-from tsd.query.serialize import write_answer
+from tsd.query.serialize import write_answer, written_answer
 from tsd.query.workers import WorkerPool
 from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.server.http.security import check_deletion
@@ -84,20 +84,24 @@ async def register(
 ) -> Response:
     """Run a request, and keep its query in the registry until the response is sent. `expressions` are evaluated on the
     query's answer. Raises what `run` raises."""
-    with ExitStack() as registration:
-        running = registration.enter_context(registry.register(wanted, request.peer.name, request.headers, expressions))
-        try:
-            response = await run(running)
-        except Refused as error:
-            running.status, running.error = error.status, error.message
-            raise with_details(error) from error
+    running = registry.begin(wanted, request.peer.name, request.headers, expressions)
+    try:
+        response = await run(running)
         running.status = response.status
-        if isinstance(response.body, bytes):
-            running.sent = True
+        if not isinstance(response.body, bytes):
+            assert isinstance(response.body, AnswerBody)
+            response.body.keep_registered(running, registry)
             return response
-        assert isinstance(response.body, AnswerBody)
-        response.body.keep_registered(running, registration.pop_all())
-        return response
+    except Refused as error:
+        running.status, running.error = error.status, error.message
+        registry.end(running, error)
+        raise with_details(error) from error
+    except BaseException as error:
+        registry.end(running, error)
+        raise
+    running.sent = True
+    registry.end(running)
+    return response
 
 
 def read_query(request: Request, rules: QueryRules, now_ms: int) -> Query:
@@ -129,7 +133,7 @@ def encode_answer(found: Answer, engine: QueryEngine, *, arrays: bool) -> Respon
     engine's memory limit. A header has the warnings. Raise BadQuery for values that JSON cannot express."""
     size = sum(len(group.points.times) + GROUP_POINTS for sub in found.subs for group in sub.groups)
     if size <= LARGE_POINTS:
-        return Response(200, b"".join(write_answer(found, arrays=arrays)), headers=warned(found.warnings))
+        return Response(200, written_answer(found, arrays=arrays), headers=warned(found.warnings))
     share = engine.memory.share()
     share.resize(size * ANSWER_BYTES)
     return Response(
@@ -152,12 +156,12 @@ class AnswerBody(AsyncIterator[bytes]):
         self._share = share
         self._chunks: Iterator[bytes] | None = None
         self._running: RunningQuery | None = None
-        self._registration = ExitStack()
+        self._registry: QueryRegistry | None = None  # has the query until the body ends
 
-    def keep_registered(self, running: RunningQuery, registration: ExitStack) -> None:
-        """Leave `registration` when the body ends."""
+    def keep_registered(self, running: RunningQuery, registry: QueryRegistry) -> None:
+        """Keep the query registered until the body ends."""
         self._running = running
-        self._registration = registration
+        self._registry = registry
 
     async def __anext__(self) -> bytes:
         try:
@@ -187,8 +191,9 @@ class AnswerBody(AsyncIterator[bytes]):
 
     def _end(self, error: BaseException | None) -> None:
         self._share.release()
-        registration = self._registration.pop_all()
-        registration.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+        registry, self._registry = self._registry, None
+        if registry is not None and self._running is not None:
+            registry.end(self._running, error)
 
 
 def with_details(error: Refused) -> Refused:

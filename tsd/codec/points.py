@@ -105,9 +105,12 @@ class Columns(NamedTuple):
         return Columns(self.series[index], self.instants[index], self.flags[index], self.bits[index])
 
 
+_NO_COLUMNS = Columns(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64))
+
+
 def no_columns() -> Columns:
     """Return columns of no points."""
-    return Columns(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64))
+    return _NO_COLUMNS
 
 
 def joined_columns(parts: Sequence[Columns]) -> Columns:

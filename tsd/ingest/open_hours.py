@@ -210,9 +210,12 @@ def points_of_known(
         elif len(wanted) > FEW:
             found.append(part.at(np.flatnonzero(mask[part.series])))
         else:
-            chosen = [np.flatnonzero(part.series == one) for one in wanted.tolist()]
+            chosen = [(part.series == one).nonzero()[0] for one in wanted.tolist()]
             found.append(part.at(np.sort(np.concatenate(chosen)) if len(chosen) > 1 else chosen[0]))
-    return _indexed(joined_columns(found))
+    columns = joined_columns(found)
+    if len(wanted) == 1 and len(columns.series):
+        return columns._replace(series=np.zeros(len(columns.series), np.int32)), wanted
+    return _indexed(columns)
 
 
 def _indexed(columns: Columns) -> tuple[Columns, Int32]:

@@ -280,8 +280,10 @@ class SeriesTable:
         """Return the series of a metric: the same object as before while they do not change. None if they are too many
         to be listed."""
         listed = self._lists.pop(metric, None)
-        if listed is None or listed.changes != self._changes:
-            listed = self._list(metric, listed)
+        if listed is not None and listed.changes == self._changes:
+            self._lists[metric] = listed
+            return listed.series
+        listed = self._list(metric, listed)
         if listed is None:
             return None
         self._lists[metric] = listed

@@ -454,12 +454,12 @@ class Writer:
     ) -> OpenPoints | None:
         """Return the points of a metric that are not stored, see `OpenPointSource`."""
         table = self._rows.table
-        if self._parts_with(metric, span) == []:  # as for most hours that are over
+        parts = self._parts_with(metric, span)
+        if parts == []:  # as for most hours that are over
             return OpenPoints(no_columns(), table.keys(np.empty(0, np.int32)))
         while True:
             evicted = self._evicted
             wanted = await self._chosen(metric, choose)
-            parts = self._parts_with(metric, span)
             if parts is None:
                 return None
             if wanted is None:
@@ -469,6 +469,7 @@ class Writer:
             columns, numbers = find() if is_small else await trio.to_thread.run_sync(find)
             if evicted == self._evicted:  # else numbers may have been reused during the search
                 break
+            parts = self._parts_with(metric, span)
         if len(columns.series) > MAX_FOUND:
             return None
         if (table.unresolved or table.refused) and not (table.unresolved.keys() | table.refused).isdisjoint(

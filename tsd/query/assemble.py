@@ -4,7 +4,7 @@ docs/compat/query.md §1 (steps 4, 6 and 7), §8 and §14.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,12 +13,12 @@ from tsd.codec.names import Kind
 from tsd.codec.points import Int64
 from tsd.codec.putline import FIRST_MS
 from tsd.query.align import Rates
-from tsd.query.collect import Collected
+from tsd.query.collect import Collected, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.merge import CommonTags, MergedPoints, common_tags, grouped, merge, rate, rate_table
 from tsd.query.model import NONE, Query
 from tsd.query.plan import Plan
-from tsd.query.result import Group
+from tsd.query.result import Group, SubAnswer
 from tsd.tables.quirks import OPENTSDB, Quirks
 from tsd.tables.reading import PointReader, ScanRange
 
@@ -59,6 +59,8 @@ async def global_annotations(reader: PointReader, first_ms: int, last_ms: int, *
     return within(found, first_ms, last_ms)
 
 
+ANSWER_BYTES = 17  # of a point in an answer
+GROUP_BYTES = 1500  # of a group in an answer, in addition to its points
 SLICE_POINTS = 500_000  # merged without a pause
 GROUP_POINTS = 50  # a group costs as much time to merge as this many points, in addition to its points
 
@@ -97,6 +99,10 @@ class Assembly:
 
     def slices(self) -> Iterator[tuple[int, Callable[[], None]]]:
         """Yield slices of the work, each with its number of points. Run them in this order."""
+        if len(self._series.pairs) == 1:
+            first, stop = self._collected.series.bounds.tolist()
+            yield GROUP_POINTS + stop - first, lambda: self._merge(self._groups)
+            return
         sizes = np.where(self._collected.counts > 0, np.diff(self._collected.series.bounds), 0)
         part: list[Int64] = []
         size = 0
@@ -150,8 +156,12 @@ class Assembly:
 
     async def look_up_names(self) -> None:
         """Look up the names of the groups' tags. Raises StoreError."""
-        tagks = dict.fromkeys(uid for one in self._found for uid in (*one.common.tags, *one.common.aggregated))
-        tagvs = dict.fromkeys(uid for one in self._found for uid in one.common.tags.values())
+        tagks: dict[bytes, None] = {}
+        tagvs: dict[bytes, None] = {}
+        for one in self._found:
+            tagks.update(dict.fromkeys(one.common.tags))
+            tagks.update(dict.fromkeys(one.common.aggregated))
+            tagvs.update(dict.fromkeys(one.common.tags.values()))
         self._key_names = await self._series.names(Kind.TAGK, list(tagks))
         self._value_names = await self._series.names(Kind.TAGV, list(tagvs))
         self.resolved += len(tagks) + len(tagvs)
@@ -174,3 +184,35 @@ class Assembly:
             )
             for one in self._found
         ]
+
+
+def sub_answer_of(
+    plan: Plan, groups: list[Group], read: ReadCounts, *, table: str = "raw", stats: dict[str, Any]
+) -> SubAnswer:
+    """Return the answer with its groups and statistics; `table` is the one that was read."""
+    return SubAnswer(
+        plan.sub,
+        groups,
+        filter_tagks=plan.selection.filter_tagks,
+        rollup_table=table,
+        warnings=[*read.warnings, *plan.selection.series.warnings()],
+        duplicates=read.duplicates,
+        stats=stats,
+    )
+
+
+def counts_of(read: ReadCounts, resolved: int) -> dict[str, Any]:
+    """Return the counts of a read under OpenTSDB's names."""
+    return {
+        "rowsPreFilter": read.rows_read,
+        "rowsPostFilter": read.rows_wanted,
+        "dpsPreFilter": read.points,
+        "dpsPostFilter": read.points,
+        "bytesFetched": read.size,
+        "uidPairsResolved": resolved,
+    }
+
+
+def answer_bytes(groups: Iterable[Group]) -> int:
+    """Return the bytes of groups in an answer."""
+    return sum(len(group.points.times) * ANSWER_BYTES + GROUP_BYTES for group in groups)

@@ -41,6 +41,7 @@ SMALL_PAGE = 64  # cells that are decoded without a thread, which would cost as 
 SMALL = 5_000  # points that are processed without a thread
 POINT_BYTES = 40  # of a kept point: its arrays twice, because they are joined at the end
 SERIES_BYTES = 500  # of a series besides its points: its tags and arrays
+FIRST_COUNTS = 16  # series with room for their counts from the start
 MAX_WARNINGS = 100
 
 
@@ -100,7 +101,7 @@ class PointCollector:
         )
         self._series: SeriesSet = plan.selection.series
         self._budget = budget
-        self._counts: Int64 = np.zeros(0, np.int64)
+        self._counts: Int64 = np.zeros(FIRST_COUNTS, np.int64)
         self.read = ReadCounts()
         self.filler: CacheFiller | None = None  # for the hours that are being read
         self._numbered: tuple[tuple[bytes, ...], Int64] = (), np.empty(0, np.int64)
@@ -150,7 +151,7 @@ class PointCollector:
         buckets = self._sink.feed(batch)
         if self.filler is not None and buckets is not None:
             self.filler.add(page, buckets)
-        self._count(batch.series, np.diff(batch.starts))
+        self._count(batch.series, batch.starts[1:] - batch.starts[:-1])
         read = self.read
         read.rows_read += page.rows_read
         read.rows_wanted += len(batch.series)
@@ -166,7 +167,10 @@ class PointCollector:
         missing = len(self._series.pairs) - len(self._counts)
         if missing > 0:
             self._counts = np.append(self._counts, np.zeros(max(missing, len(self._counts)), np.int64))
-        np.add.at(self._counts, series, points)
+        if len(series) == 1:
+            self._counts[series[0]] += points[0]
+        else:
+            np.add.at(self._counts, series, points)
 
     def finish(self) -> Collected:
         """Return what was collected."""
@@ -178,14 +182,15 @@ class PointCollector:
 async def decode_page(page: EncodedPage[T], series: SeriesSet, budget: QueryBudget, use: Callable[[T], None]) -> None:
     """Number the series of a page, decode it and call `use` with the result; in a thread unless the page is small.
     Raises BadQuery, StoreError."""
+    if page.cells <= SMALL_PAGE:
+        await series.match(page.series())
+        with budget.workers.charged():
+            use(page.decode())
+        return
     with budget.workers.charged():
         pairs = page.series()
     await series.match(pairs)
-    if page.cells <= SMALL_PAGE:
-        with budget.workers.charged():
-            use(page.decode())
-    else:
-        await budget.workers.run(lambda: use(page.decode()))
+    await budget.workers.run(lambda: use(page.decode()))
 
 
 MAX_HOURS = 10_000  # of a query that uses the cache: each costs something, even if there is little in it

@@ -3,11 +3,13 @@
 Long work is done in pages, in threads, or in slices of a few milliseconds. Every wait can be cancelled.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from time import perf_counter
+from typing import TypeVar
 
 import trio
 
@@ -15,8 +17,8 @@ from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind
 from tsd.errors import BadQuery, TsdError, bare
 from tsd.lazy import LazyLogger
-from tsd.query.assemble import Assembly, global_annotations
-from tsd.query.collect import SERIES_BYTES, SMALL, CachedReader, Collected, PointCollector, ReadCounts, SeriesPoints
+from tsd.query.assemble import GROUP_BYTES, Assembly, answer_bytes, counts_of, global_annotations, sub_answer_of
+from tsd.query.collect import SERIES_BYTES, SMALL, CachedReader, Collected, PointCollector, SeriesPoints
 from tsd.query.histograms import SLICE_BUCKETS, HistogramQuery
 from tsd.query.joint import JointRead, joint_groups, read_together
 from tsd.query.limits import Limits, MemoryShare, QueryBudget, QueryMemory, timeout_error
@@ -24,7 +26,7 @@ from tsd.query.merge import tags_of
 from tsd.query.model import Query, SubQuery
 from tsd.query.plan import Plan, scan_range
 from tsd.query.registry import RunningQuery, cancelled_error
-from tsd.query.result import Answer, Group, SubAnswer, is_histogram, totals
+from tsd.query.result import Answer, SubAnswer, figures_of, is_histogram
 from tsd.query.rollups import RollupQuery
 from tsd.query.texts import SeriesTexts, TextCollector
 from tsd.query.workers import WorkerPool
@@ -49,10 +51,8 @@ T = TypeVar("T")
 CONCURRENT_SELECTS = 16  # requests of one query that are resolved at once
 ALL = b""  # every metric
 THREADS = 2  # more would only wait for the interpreter's lock
-ANSWER_BYTES = 17  # of a point in an answer
 LAST_LETTER = "\xff"  # of names in lines
 OPEN_HOURS = 8  # most hours whose open points a query reads from memory: each is read on its own
-GROUP_BYTES = 1500  # of a group in an answer, in addition to its points
 Flush = Callable[[bytes], Awaitable[object]]
 
 
@@ -107,38 +107,31 @@ class QueryEngine:
         memory of one query. Raises what `run` does."""
         started = trio.current_time()
         job = QueryJob(self, running)
-        with self._bounded(running) as scope:
+        timeout_ms = self._settings.limits.timeout_ms
+        with trio.CancelScope(deadline=started + timeout_ms / 1000 if timeout_ms else math.inf) as scope:
+            if running is not None:
+                running.add(scope)
             try:
-                self._slots.acquire_nowait()
-            except trio.WouldBlock:
-                await self._slots.acquire()
-            try:
-                return await task(job)
+                return await self._in_slot(task, job)
             finally:
-                self._slots.release()
                 job.release()
+                if running is not None:
+                    running.scopes.discard(scope)
         if running is not None and running.cancelled:
             raise cancelled_error()
         assert scope.cancelled_caught
         raise timeout_error(self._settings.limits.timeout_ms, (trio.current_time() - started) * 1000)
 
-    @contextmanager
-    def _bounded(self, running: RunningQuery | None) -> Iterator[trio.CancelScope]:
-        """Cancel a query after its time, or with `running`."""
-        timeout_ms = self._settings.limits.timeout_ms
-        with trio.CancelScope() as scope:
-            if timeout_ms:
-                scope.deadline = trio.current_time() + timeout_ms / 1000
-            if running is None:
-                yield scope
-                return
-            running.scopes.add(scope)
-            if running.cancelled:
-                scope.cancel()
-            try:
-                yield scope
-            finally:
-                running.scopes.discard(scope)
+    async def _in_slot(self, task: Callable[["QueryJob"], Awaitable[T]], job: "QueryJob") -> T:
+        """Return what `task` returns, as one of at most `max_concurrent`."""
+        try:
+            self._slots.acquire_nowait()
+        except trio.WouldBlock:
+            await self._slots.acquire()
+        try:
+            return await task(job)
+        finally:
+            self._slots.release()
 
     def report_warnings(self, answer: Answer) -> None:
         """Count and log the warnings of an answer."""
@@ -373,37 +366,37 @@ class QueryEngine:
         together, `joint` its own part of that."""
         selection = plan.selection
         series = selection.series
-        started = trio.current_time()
+        started = perf_counter()
         budget = self._budget(query, selection.metric, lambda size: share.resize(held + size))
         if is_histogram(plan.sub):
             return await self._histogram_answer(query, plan, budget)
         collected = joint.collected if joint else await self._collect(query, plan, budget)
-        read = trio.current_time()
+        read = perf_counter()
         scan_ms = (joint.spent_s if joint else read - started) * 1000
         assembly = Assembly(query, plan, collected, check_cancelled)
         count = len(series.pairs)
         share.add(await self.in_thread(count, assembly.form_groups) * GROUP_BYTES)
-        grouped_at = trio.current_time()
+        grouped_at = perf_counter()
         for size, work in assembly.slices():
             await self.in_thread(size, work)
-        merged = trio.current_time()
+        merged = perf_counter()
         await assembly.look_up_names()
         groups = await self.in_thread(count, lambda: assembly.groups(selection.metric))
-        answer = _sub_answer_of(
+        answer = sub_answer_of(
             plan,
             groups,
             collected.read,
             table=collected.table,
-            stats=_counts(collected.read, series.resolved + assembly.resolved)
+            stats=counts_of(collected.read, series.resolved + assembly.resolved)
             | {
                 "queryScanTime": scan_ms,
                 "scannerTime": scan_ms,
                 "groupByTime": (grouped_at - read) * 1000,
                 "aggregationTime": (merged - grouped_at) * 1000,
-                "uidToStringTime": (trio.current_time() - merged) * 1000,
+                "uidToStringTime": (perf_counter() - merged) * 1000,
             },
         )
-        return answer, _answer_bytes(groups)
+        return answer, answer_bytes(groups)
 
     async def _histogram_answer(self, query: Query, plan: Plan, budget: QueryBudget) -> tuple[SubAnswer, int]:
         source = plan.selection.histograms
@@ -413,8 +406,8 @@ class QueryEngine:
             )
         histograms = HistogramQuery(query, plan, source, budget, self._settings.histogram_slice)
         groups = await histograms.groups()
-        stats = _counts(histograms.read, plan.selection.series.resolved)
-        return _sub_answer_of(plan, groups, histograms.read, stats=stats), _answer_bytes(groups)
+        stats = counts_of(histograms.read, plan.selection.series.resolved)
+        return sub_answer_of(plan, groups, histograms.read, stats=stats), answer_bytes(groups)
 
     def _budget(self, query: Query, metric: str, set_memory: Callable[[int], None]) -> QueryBudget:
         """Return the limits of a sub query; `set_memory` is called with the bytes that it keeps."""
@@ -443,6 +436,10 @@ class QueryEngine:
         """Read all rows of the plan in the fastest way."""
         selection: Selection = plan.selection
         annotations = not query.no_annotations
+        if isinstance(selection, OpenSelection) and await selection.read_few_joined(
+            plan.scan, collector.take, annotations=annotations
+        ):
+            return
         for span, is_open in split_span(plan.scan, plan.open_hours):
             if await selection.read_few(span, collector.take, annotations=annotations):
                 continue
@@ -516,7 +513,7 @@ class QueryJob:
         answer = await self._engine.answer(query, share)
         self._engine.report_warnings(answer)
         if self._running is not None:
-            self._running.stats.update(totals(answer))
+            self._running.figures = figures_of(answer)
         return answer
 
     async def in_thread(self, size: int, work: Callable[[], T]) -> T:
@@ -567,35 +564,3 @@ def check_cancelled() -> None:
     """Raise Cancelled in a thread of a cancelled query."""
     if not trio.lowlevel.in_trio_run():  # small work runs in the event loop without interruption
         trio.from_thread.check_cancelled()
-
-
-def _sub_answer_of(
-    plan: Plan, groups: list[Group], read: ReadCounts, *, table: str = "raw", stats: dict[str, Any]
-) -> SubAnswer:
-    """Return the answer with its groups and statistics; `table` is the one that was read."""
-    return SubAnswer(
-        plan.sub,
-        groups,
-        filter_tagks=plan.selection.filter_tagks,
-        rollup_table=table,
-        warnings=[*read.warnings, *plan.selection.series.warnings()],
-        duplicates=read.duplicates,
-        stats=stats,
-    )
-
-
-def _counts(read: ReadCounts, resolved: int) -> dict[str, Any]:
-    """Return the counts of a read under OpenTSDB's names."""
-    return {
-        "rowsPreFilter": read.rows_read,
-        "rowsPostFilter": read.rows_wanted,
-        "dpsPreFilter": read.points,
-        "dpsPostFilter": read.points,
-        "bytesFetched": read.size,
-        "uidPairsResolved": resolved,
-    }
-
-
-def _answer_bytes(groups: Iterable[Group]) -> int:
-    """Return the bytes of groups in an answer."""
-    return sum(len(group.points.times) * ANSWER_BYTES + GROUP_BYTES for group in groups)

@@ -291,6 +291,10 @@ def common_tags(pairs: Sequence[bytes], widths: Widths) -> CommonTags:
     >>> {tagk.hex(): tagv.hex() for tagk, tagv in both.tags.items()}, [tagk.hex() for tagk in both.aggregated]
     ({'000002': '000001'}, ['000001'])
     """
+    if len(pairs) == 1:
+        only = tags_of(pairs[0], widths)
+        if len(only) * widths.pair == len(pairs[0]):  # no tag name is repeated, as in a damaged key
+            return CommonTags(dict(sorted(only.items())), [])
     found: dict[bytes, bytes] = {}
     differing: set[bytes] = set()
     for part in _alike(pairs):

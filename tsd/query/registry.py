@@ -1,7 +1,7 @@
 """Running and recently ended queries, for listing and cancelling."""
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -9,6 +9,7 @@ import trio
 
 from tsd.errors import BadQuery
 from tsd.query.model import Query
+from tsd.query.result import SubFigures, totals
 
 KEPT = 50  # ended queries
 GONE = "The client has gone"
@@ -29,8 +30,19 @@ class RunningQuery:
     error: str = ""
     sent: bool = False  # whether the response was sent
     cancelled: bool = False
-    stats: dict[str, float] = field(default_factory=dict)  # times in ms, counts
+    figures: Sequence[SubFigures] = ()  # of its answer
     scopes: set[trio.CancelScope] = field(default_factory=set)  # of its running work
+
+    @property
+    def stats(self) -> Mapping[str, float]:
+        """Times in ms, and counts, once there is an answer."""
+        return totals(self.figures) if self.figures else {}
+
+    def add(self, scope: trio.CancelScope) -> None:
+        """Cancel a scope with the query."""
+        self.scopes.add(scope)
+        if self.cancelled:
+            scope.cancel()
 
     def cancel(self) -> None:
         """Cancel it; its response is an error."""
@@ -79,26 +91,35 @@ class QueryRegistry:
     ) -> Iterator[RunningQuery]:
         """Register a query while it runs; `expressions` are computed from its answer. Raises BadQuery if the client
         already waits for an equal query."""
-        client = peer.rpartition(":")[0]
-        wanted = client, query, expressions
-        if not self._duplicates and any(
-            (one.peer.rpartition(":")[0], one.query, one.expressions) == wanted for one in self._running.values()
-        ):
-            raise BadQuery(f"Query is already executing for endpoint: {client}")
+        running = self.begin(query, peer, headers, expressions)
+        try:
+            yield running
+        except BaseException as error:
+            self.end(running, error)
+            raise
+        self.end(running)
+
+    def begin(self, query: Query, peer: str, headers: Mapping[str, str], expressions: Hashable = None) -> RunningQuery:
+        """Register a query until `end`, see `register`."""
+        if not self._duplicates:
+            client = peer.rpartition(":")[0]
+            wanted = client, query, expressions
+            for one in self._running.values():
+                if (one.peer.rpartition(":")[0], one.query, one.expressions) == wanted:
+                    raise BadQuery(f"Query is already executing for endpoint: {client}")
         self._last += 1
         running = RunningQuery(self._last, query, peer, headers, self._now_ms(), expressions)
         self._running[running.number] = running
-        try:
-            yield running
-        except Exception as exc:
-            running.error = running.error or f"{type(exc).__name__}: {exc}"
-            raise
-        except BaseException:  # its client disconnected, or the daemon stops
+        return running
+
+    def end(self, running: RunningQuery, error: BaseException | None = None) -> None:
+        """Count a query that has ended, with the error that ended it."""
+        if isinstance(error, Exception):
+            running.error = running.error or f"{type(error).__name__}: {error}"
+        elif error is not None:  # its client disconnected, or the daemon stops
             running.error = running.error or GONE
-            raise
-        finally:
-            del self._running[running.number]
-            running.ended_ms = self._now_ms()
-            kind = "cancelled" if running.cancelled else "failed" if running.error else "succeeded"
-            self.counts[kind] += 1
-            self._ended.append(running)
+        del self._running[running.number]
+        running.ended_ms = self._now_ms()
+        kind = "cancelled" if running.cancelled else "failed" if running.error else "succeeded"
+        self.counts[kind] += 1
+        self._ended.append(running)

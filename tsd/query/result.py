@@ -6,7 +6,7 @@ Timings are in ms, as doubles (docs/compat/query.md §14).
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.points import NO_POINTS, Points
@@ -94,24 +94,37 @@ def group_stats(sub: SubAnswer, group: Group, emitted: int, writing_ms: float) -
 def summary(answer: Answer, writing_ms: float) -> dict[str, Any]:
     """Return `statsSummary`: sums, averages and maxima over the sub queries, and the numbers of each."""
     written = {"serializationTime": writing_ms / max(len(answer.subs), 1)}
-    return totals(answer, writing_ms) | {
-        f"queryIdx_{sub.sub.index:02d}": _joined([_of_sub(sub) | written])
+    figures = figures_of(answer)
+    return totals(figures, writing_ms) | {
+        f"queryIdx_{sub.sub.index:02d}": _joined([_of_sub(own) | written])
         | {"scannerStats": sub.stats.get("scannerStats", {}), "warnings": sub.warnings, "duplicateDPs": sub.duplicates}
-        for sub in answer.subs
+        for sub, own in zip(answer.subs, figures, strict=True)
     }
 
 
-def totals(answer: Answer, writing_ms: float = 0.0) -> dict[str, float]:
+class SubFigures(NamedTuple):
+    """What is known of the answer to a sub query, without its points."""
+
+    stats: Mapping[str, Any]
+    emitted: int  # points in the answer
+
+
+def figures_of(answer: Answer) -> list[SubFigures]:
+    """Return the figures of the sub queries."""
+    return [SubFigures(sub.stats, sum([len(group.points.times) for group in sub.groups])) for sub in answer.subs]
+
+
+def totals(subs: Sequence[SubFigures], writing_ms: float = 0.0) -> dict[str, float]:
     """Return sums, averages and maxima over the sub queries."""
-    written = {"serializationTime": writing_ms / max(len(answer.subs), 1)}
-    figures = _joined([_of_sub(sub) | written for sub in answer.subs])
-    return dict(sorted({**figures, "processingPreWriteTime": _total(answer.subs)}.items()))
+    written = {"serializationTime": writing_ms / max(len(subs), 1)}
+    figures = _joined([_of_sub(sub) | written for sub in subs])
+    return dict(sorted({**figures, "processingPreWriteTime": _total(subs)}.items()))
 
 
-def _of_sub(sub: SubAnswer) -> dict[str, float]:
+def _of_sub(sub: SubFigures) -> dict[str, float]:
     figures = {name: sub.stats.get(name, 0) for name in (*_TIMES, *_COUNTS)}
-    emitted = sum(len(group.points.times) for group in sub.groups)
-    return figures | {"emittedDPs": figures["emittedDPs"] or emitted, "successfulScan": figures["successfulScan"] or 1}
+    emitted = figures["emittedDPs"] or sub.emitted
+    return figures | {"emittedDPs": emitted, "successfulScan": figures["successfulScan"] or 1}
 
 
 def _joined(figures: Iterable[Mapping[str, float]]) -> dict[str, Any]:
@@ -131,7 +144,7 @@ def _average(values: list[float]) -> float:
     return float(sum(values)) / max(len(values), 1)
 
 
-def _total(subs: Iterable[SubAnswer]) -> float:
+def _total(subs: Iterable[SubFigures]) -> float:
     return float(sum(sub.stats.get("queryScanTime", 0) + sub.stats.get("aggregationTime", 0) for sub in subs))
 
 

@@ -133,11 +133,21 @@ def write_answer(
 ) -> Iterator[bytes]:
     """Write an answer in parts of about 128 KiB. Raises BadQuery before the first if a value is infinite. `clock`
     returns seconds, for timings."""
+    return joined_parts(_pieces(answer, arrays=arrays, clock=clock))
+
+
+def written_answer(answer: Answer, *, arrays: bool) -> bytes:
+    """Return a small answer as written. Raises BadQuery if a value is infinite."""
+    return b"".join(_pieces(answer, arrays=arrays, clock=time.perf_counter))
+
+
+def _pieces(answer: Answer, *, arrays: bool, clock: Callable[[], float]) -> Iterator[bytes]:
+    """Return the pieces of an answer, once all of its values are checked."""
     query = answer.query
     cut = [[in_range(group.points, query, sub.sub.downsample) for group in sub.groups] for sub in answer.subs]
     for points in (points for sub in cut for points in sub):
         _check_finite(points)
-    return joined_parts(_elements(answer, cut, _PointFormat(query, arrays=arrays), clock))
+    return _elements(answer, cut, _PointFormat(query, arrays=arrays), clock)
 
 
 def in_range(points: Points, query: Query, downsample: Downsample | None) -> Points:

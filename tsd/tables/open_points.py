@@ -5,7 +5,7 @@ one from memory counts: of two values of one time it is the later one, or the sa
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -29,6 +29,10 @@ T = TypeVar("T")
 HOUR_MS = HOUR_S * 1000
 SMALL = 20_000  # points: less work is done in the event loop
 PAGE_POINTS = 200_000
+FEW_HOURS = 3  # of a span that is read with one call of the store
+FEW_SERIES = 64  # of such a span
+FEW_CELLS = 64  # that are decoded in the event loop
+POINTS_OF_CELL = 64  # that take as long as a stored cell
 MOST_HOURS = 10_000  # that are counted, not sorted
 COLUMN_BYTES = 2  # of a point's qualifier, for statistics
 SINGLE = FLOAT | 3  # flags of a 4-byte float
@@ -41,10 +45,9 @@ class OpenPoints:
     def __init__(self, columns: Columns, keys: SeriesKeys) -> None:
         self.columns = columns
         self.keys = keys
+        self.bases = self._bases()  # the hours that have points, as base times in ascending order
 
-    @cached_property
-    def bases(self) -> list[int]:
-        """The hours that have points, as base times in ascending order."""
+    def _bases(self) -> list[int]:
         if not len(self.columns.instants):
             return []
         hours = self.columns.instants // (2 * HOUR_MS)
@@ -136,6 +139,43 @@ class OpenSelection(Selection):
         await self.read(span, take, annotations=annotations)
         return True
 
+    async def read_few_joined(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
+        """Read few series of a short span like `read_few`, with one call of the store for all of its hours. Return
+        False, without a call of `take`, for other spans, and if stored rows of the open hour must be merged."""
+        hours = self._points.hours(span)
+        if len(hours) != 1 or span.hours > FEW_HOURS or len(self._points.keys) > FEW_SERIES:
+            return False
+        hour = ScanRange(hours[0], hours[0] + HOUR_S)
+        rows = await self._rows(hour)  # taken before: a point that is written meanwhile is in both
+        before: list[EncodedPage[PointPage]] = []
+        after: list[EncodedPage[PointPage]] = []
+        is_joined = rows.cells <= FEW_CELLS
+
+        async def decode(page: EncodedPage[PointPage]) -> None:
+            nonlocal is_joined
+            is_joined &= page.cells <= FEW_CELLS
+            if not is_joined:
+                return
+            await self.series.match(page.series())
+            decoded = page.decode()
+            _, starts, times, _, _ = decoded.batch
+            if len(starts) < 2:
+                before.append(DecodedPage(decoded))
+            elif (starts[1:] == starts[:-1]).any():  # a row of annotations: its hour is not known
+                is_joined = False
+            elif times.max() < hour.start_ms:
+                before.append(DecodedPage(decoded))
+            elif times.min() >= hour.stop_ms:
+                after.append(DecodedPage(decoded))
+            else:
+                is_joined = False
+
+        if not is_joined or not await self._stored.read_few(span, decode, annotations=annotations) or not is_joined:
+            return False
+        for page in (*before, *([rows] if rows.cells else []), *after):
+            await take(page)
+        return True
+
     async def _read_hour(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
         """Read an hour with open points."""
         rows = await self._rows(span)  # taken before: a point that is written meanwhile is in both
@@ -153,14 +193,14 @@ class OpenSelection(Selection):
             left = rows.at(~_among(rows.batch.series, np.concatenate([page.found for page in pages])))
         if not left.cells:
             return
-        for part in await _in_thread(left.cells, lambda: list(left.pages())):
+        for part in await _in_thread(len(left.batch.times), lambda: list(left.pages())):
             await take(part)
 
     async def _rows(self, span: ScanRange) -> "OpenRowsOfHour":
         """Return the open rows of matching series in an hour."""
         columns = await _in_thread(len(self._points.columns.series), partial(self._points.of_hour, span))
         pairs = self._stored.pairs_of(self._points.keys)
-        present = np.flatnonzero(np.bincount(columns.series)).tolist()
+        present = np.bincount(columns.series).nonzero()[0].tolist()
         wanted = [one for at in present if (one := pairs[at]) is not None]
         await self.series.match(wanted)
         numbers = np.full(len(pairs), UNWANTED, np.int32)
@@ -181,7 +221,7 @@ class OpenRowsOfHour:
         """`sizes`: bytes of each row as it will be stored, roughly."""
         self.batch = batch
         self.sizes = sizes
-        self.cells = len(batch.times)
+        self.cells = -(-len(batch.times) // POINTS_OF_CELL)  # they are decoded already
 
     def at(self, rows: Bool) -> "OpenRowsOfHour":
         """Return some of the rows."""
@@ -191,7 +231,7 @@ class OpenRowsOfHour:
 
     def pages(self) -> Iterator["OpenRowsOfHour"]:
         """Split the rows into pages of about PAGE_POINTS points."""
-        if self.cells <= PAGE_POINTS:
+        if len(self.batch.times) <= PAGE_POINTS:
             yield self
             return
         page = (self.batch.starts[1:] - 1) // PAGE_POINTS
@@ -205,6 +245,22 @@ class OpenRowsOfHour:
     def decode(self) -> PointPage:
         """Return the rows as a page."""
         return PointPage(self.batch, len(self.sizes), int(self.sizes.sum()), (), (), 0, None)
+
+
+class DecodedPage:
+    """A page of stored rows whose series are numbered: EncodedPage."""
+
+    def __init__(self, page: PointPage) -> None:
+        self._page = page
+        self.cells = 0  # none is left to decode
+
+    def series(self) -> Iterable[bytes]:
+        """Return nothing: the series are numbered."""
+        return ()
+
+    def decode(self) -> PointPage:
+        """Return the page."""
+        return self._page
 
 
 class MergedPage:
@@ -257,12 +313,23 @@ def _chosen_rows(columns: Columns, numbers: Int32) -> OpenRowsOfHour:
     return rows_of(columns if wanted.all() else columns.at(wanted))
 
 
+_SERIES_START = np.zeros(1, np.int64)
+
+
+def _is_one_row(columns: Columns) -> bool:
+    """Return whether all points are of one series, in ascending order of their times."""
+    series, times = columns.series, columns.instants >> 1
+    return len(series) > 0 and bool((series == series[0]).all()) and bool((times[1:] > times[:-1]).all())
+
+
 def rows_of(columns: Columns) -> OpenRowsOfHour:
     """Return points of one hour as rows. Of equal times the last to arrive counts."""
-    columns = sort_columns(columns, join=True)
-    first = np.ones(len(columns.series), np.bool_)
-    first[1:] = columns.series[1:] != columns.series[:-1]
-    starts = np.flatnonzero(first)
+    starts = _SERIES_START
+    if not _is_one_row(columns):
+        columns = sort_columns(columns, join=True)
+        first = np.ones(len(columns.series), np.bool_)
+        first[1:] = columns.series[1:] != columns.series[:-1]
+        starts = np.flatnonzero(first)
     floats = (columns.flags & FLOAT) != 0
     bits = columns.bits.copy()
     singles = columns.flags == SINGLE

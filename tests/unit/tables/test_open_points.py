@@ -11,11 +11,19 @@ from tests import layouts
 from tests.flaky_store import Fault
 from tests.layouts.readable import ReadableReader
 from tests.unit.ingest.parts import BASE, Parts, going, make_store
+from tsd.codec.metadata import Annotation
+from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row, encode_annotation
+from tsd.codec.opentsdb.cell import COLUMN, FAMILY
 from tsd.codec.opentsdb.rowkey import Layout
+from tsd.errors import BadQuery
 from tsd.query.engine import EngineSettings, QueryEngine
+from tsd.query.model import Query
 from tsd.query.parse.uri import read_uri
+from tsd.query.serialize import write_answer
+from tsd.store import Family, Put, Table
 from tsd.tables.open_points import OpenPoints, split_span
 from tsd.tables.opentsdb.reader import OpenTsdbReader
+from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.reading import PointReader, ScanRange
 
 pytestmark = layouts.on_all
@@ -35,10 +43,10 @@ QUERIES = (
 class Readers:
     """Engines over one store: one that reads open points from memory, and one that reads the store alone."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, index: SeriesIndex | None = None) -> None:
         self.flushed: list[bytes] = []
         settings = EngineSettings(cache_bytes=1 << 20)
-        reader: PointReader = OpenTsdbReader(parts.store, "tsdb", parts.uids, Layout())
+        reader: PointReader = OpenTsdbReader(parts.store, "tsdb", parts.uids, Layout(), index=index)
         if layouts.is_readable():
             reader = ReadableReader(parts.store, parts.readable)
         self.live = QueryEngine(
@@ -108,6 +116,72 @@ async def test_answers_with_open_hours_are_those_after_a_flush(tmp_path: Path, s
         assert parts.writer.held_points
         assert await parts.writer.flush()
         assert before == await answers(readers.stored)
+
+
+SHORT = (
+    "sum:m{host=a}",
+    "none:m{host=literal_or(a|b|c)}",
+    "sum:rate:m{host=a}",
+    "sum:m{}{host=literal_or(b|c)}",
+    "avg:7m-avg-nan:m{host=b}",
+    "sum:rate{counter,,50}:m{host=*}",
+    "p90:m{host=literal_or(c|d)}",
+    "zimsum:20m-last:m{host=d}",
+)
+FORMS = ({}, {"ms": [""]}, {"show_tsuids": [""], "show_query": [""]}, {"corrected": [""]})
+
+
+def random_query(rng: random.Random) -> Query:
+    start = BASE * 1000 + rng.choice((0, 1, 3_600_000, rng.randrange(9_000_000)))
+    end = start + rng.choice((1, 60_000, 3_599_000, 3_600_000, rng.randrange(1, 9_000_000)))
+    asked = {"start": [str(start)], "end": [str(end)], "m": [rng.choice(SHORT)]}
+    return read_uri({**asked, **rng.choice(FORMS)}, NOW_MS)
+
+
+async def texts(engine: QueryEngine, queries: Sequence[Query]) -> list[tuple[bytes, int]]:
+    """Return the answers as sent, and how many points were read for each."""
+    found = []
+    for query in queries:
+        try:
+            answer = await engine.run(query)
+            text = b"".join(write_answer(answer))
+        except BadQuery as error:
+            found.append((str(error).encode(), 0))
+        else:
+            found.append((text, answer.subs[0].stats["dpsPreFilter"]))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_short_queries_read_stored_and_open_hours_as_after_a_flush(tmp_path: Path, seed: int) -> None:
+    """With an index, rows of few series are read by their keys, those of all hours at once."""
+    rng = random.Random(seed)
+    held = Parts(tmp_path, await make_store(), hold_hours=True)
+    held.now_s = BASE + rng.choice((3500, 7000))
+    await held.store.create_tables([Table("tsdb-series", (Family(FAMILY),))])
+    async with going(held) as parts:
+        await parts.take(*(put(BASE - 3600, 1, host) for host in "abcd"))
+        assert await parts.writer.flush()
+        index = SeriesIndex(parts.store, "tsdb-series", Layout())
+        await index.rebuild("tsdb")
+        readers = Readers(parts, index)
+        if rng.random() < 0.5:  # in an hour that has points in memory too
+            await parts.take(*(random_line(rng) for _ in range(10)))
+            assert await parts.writer.flush()
+        if rng.random() < 0.5 and not layouts.is_readable():
+            note = Annotation(BASE + rng.randrange(10800), tsuid="000001000001000001")
+            column = COLUMN + annotation_qualifier(note.start_time)
+            row = annotation_row(Layout(), note.start_time, bytes.fromhex(note.tsuid))
+            await parts.store.put("tsdb", [Put(row, column, encode_annotation(note))])
+        for _ in range(3):
+            await parts.take(*(random_line(rng) for _ in range(rng.randrange(1, 60))))
+            await parts.writer.flush_due()
+        assert parts.writer.held_points
+        queries = [random_query(rng) for _ in range(15)]
+        before = await texts(readers.live, queries)
+        assert parts.writer.held_points
+        assert await parts.writer.flush()
+        assert before == await texts(readers.stored, queries)
 
 
 HOSTS = [f"h{at:02d}" for at in range(20)]

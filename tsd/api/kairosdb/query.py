@@ -8,7 +8,8 @@ from urllib.parse import unquote
 from tsd.api.messages import check_method
 from tsd.api.query import AnswerBody, parsed, register
 from tsd.errors import Refused
-from tsd.query.engine import ANSWER_BYTES, QueryEngine, QueryJob
+from tsd.query.assemble import ANSWER_BYTES
+from tsd.query.engine import QueryEngine, QueryJob
 from tsd.query.kairosdb.answer import MetricAnswer, write_answer
 from tsd.query.kairosdb.model import FOREVER_MS, BadRequest, KairosQuery, MetricQuery
 from tsd.query.kairosdb.reading import answer_metrics, answer_tags, built_query, delete_points

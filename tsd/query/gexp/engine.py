@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from tsd.codec.metadata import Annotation
 from tsd.errors import BadQuery
-from tsd.query.engine import ANSWER_BYTES, GROUP_BYTES
+from tsd.query.assemble import ANSWER_BYTES, GROUP_BYTES
 from tsd.query.gexp.functions import FUNCTIONS, SHIFTS, FunctionContext, TimeSpan, shift_ms
 from tsd.query.gexp.parser import Call, MetricQuery, parse
 from tsd.query.model import Query
@@ -72,9 +72,11 @@ def read_gexp(params: Params, now_ms: int, *, quirks: Quirks, local: tzinfo | No
 
 def read_extra(params: Params, *, quirks: Quirks) -> list[Draft]:
     """Return the metric queries in `exp`, which /api/query answers like those of `m`. Raises BadQuery."""
+    if "exp" not in params:
+        return []
     quirks = quirks_in(params, default=quirks)
     try:
-        queries = parse(params.get("exp", ()), FUNCTIONS.__contains__).queries
+        queries = parse(params["exp"], FUNCTIONS.__contains__).queries
         return [read_m(text, quirks=quirks) for text in queries]
     except BadQuery as exc:
         raise as_client_error(exc, quirks=quirks) from exc

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import tzinfo
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tsd.errors import BadQuery
 from tsd.query.model import AGGREGATORS, NONE, Query, SubQuery
@@ -31,19 +31,21 @@ def check(query: Query, drafts: Sequence[Draft], now_ms: int, zone: str = "", *,
     """Return the query with times and sub queries; `zone` is the request's, `local` applies without one. Raises
     BadQuery."""
     try:
-        timed = _timed(query, now_ms, zone, local)
+        start_ms, end_ms = _times(query, now_ms, zone, local)
         if not drafts:
             raise BadQuery("Missing queries")
-        subs = tuple(check_sub(draft, timed, zone, index) for index, draft in enumerate(drafts))
+        subs = tuple([check_sub(draft, query, zone, index) for index, draft in enumerate(drafts)])
     except BadQuery as exc:
         raise BadQuery(exc.message, status=exc.status, details=exc.details or _described(query, drafts)) from exc
-    if not 0 <= timed.start_ms <= LAST_MS or timed.end_ms > LAST_MS:
-        wrong = timed.end_ms if 0 <= timed.start_ms <= LAST_MS else timed.start_ms
+    if not 0 <= start_ms <= LAST_MS or end_ms > LAST_MS:
+        wrong = end_ms if 0 <= start_ms <= LAST_MS else start_ms
         raise BadQuery(f"Invalid timestamp: {wrong}", status=500)
-    return replace(timed, queries=subs)
+    checked: dict[str, Any] = {"start_ms": start_ms, "end_ms": end_ms, "zone": zone or "UTC", "queries": subs}
+    return Query(**{**vars(query), **checked})  # `replace` takes twice as long, as much as all other checks
 
 
-def _timed(query: Query, now_ms: int, zone: str, local: tzinfo | None) -> Query:
+def _times(query: Query, now_ms: int, zone: str, local: tzinfo | None) -> tuple[int, int]:
+    """Return the first and the last time of a query."""
     if not query.start_text:
         raise BadQuery(NO_START)
 
@@ -54,7 +56,7 @@ def _timed(query: Query, now_ms: int, zone: str, local: tzinfo | None) -> Query:
     end_ms = read(query.end_text) if query.end_text else now_ms
     if end_ms <= start_ms:
         raise BadQuery(f"End time [{end_ms}] must be greater than the start time [{start_ms}]")
-    return replace(query, start_ms=start_ms, end_ms=end_ms, zone=zone or "UTC")
+    return start_ms, end_ms
 
 
 def check_sub(draft: Draft, query: Query, zone: str = "", index: int = 0) -> SubQuery:

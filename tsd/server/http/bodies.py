@@ -44,7 +44,7 @@ class Reservation:
         self._budget = budget
         self.client = client
         self.size = 0  # bytes
-        self._scope = trio.CancelScope()
+        self._scope: trio.CancelScope | None = None  # while a body is received
         self._due = math.inf  # the deadline, if others wait
 
     def __enter__(self) -> "Reservation":
@@ -58,29 +58,33 @@ class Reservation:
     def receiving(self) -> Iterator[None]:
         """Receive the body in this block. Raises TooSlowError if it is late while others wait for memory."""
         self._begun = trio.current_time()
+        self._scope = scope = trio.CancelScope()
         self.received(0)
         try:
-            with self._budget.receiving(self), self._scope:
+            with self._budget.receiving(self), scope:
                 yield
         finally:
             self._due = math.inf
-        if self._scope.cancelled_caught:
+            self._scope = None
+        if scope.cancelled_caught:
             raise trio.TooSlowError
 
     def received(self, size: int) -> None:
         """Extend the deadline: `size` bytes of the body were received so far."""
         earned_s = min(size / MIN_BYTES_PER_S, MAX_DURATION_S * size / max(1, self.size))
         self._due = self._begun + START_GRACE_S + earned_s
-        if self._scope.deadline != math.inf:
+        if self._scope is not None and self._scope.deadline != math.inf:
             self.set_deadline()
 
     def set_deadline(self) -> None:
         """Apply the deadline: other requests wait."""
-        self._scope.deadline = self._due
+        if self._scope is not None:
+            self._scope.deadline = self._due
 
     def clear_deadline(self) -> None:
         """Lift the deadline: no request waits."""
-        self._scope.deadline = math.inf
+        if self._scope is not None:
+            self._scope.deadline = math.inf
 
     @property
     def is_late(self) -> bool:

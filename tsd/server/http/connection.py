@@ -98,7 +98,7 @@ class HttpConnection:
         self._head_bytes = 0  # memory of the current request's head, while its body is received
         self._is_head_request = False  # the method is HEAD
         self._has_roles = False  # the last sender has any role
-        self._watch = DisconnectWatch(self._cancel_on_disconnect)
+        self._watch = DisconnectWatch(self._wait_disconnected)
 
     async def run(self, first: bytes, receive: Receive) -> None:
         """Serve requests until either side ends the connection.
@@ -365,36 +365,37 @@ class HttpConnection:
     async def _answer_while_connected(
         self, request: Request, target: Target, added: Sequence[tuple[str, str]]
     ) -> Response:
-        """Return the response to a query. Raises _ConnectionEnded if the client disconnects first.
+        """Return the response to a query. Cancelled, with all of the connection, if the client disconnects first.
 
         Most queries are over before another task looks at the client: see DisconnectWatch.
         """
-        with trio.CancelScope() as query:
-            async with self._watch.watching(query):
-                return await self._router.answer(request, target, added)
-        self._stats.client_disconnects += 1
-        raise _ConnectionEnded
+        self._watch.begin()
+        try:
+            return await self._router.answer(request, target, added)
+        finally:
+            await self._watch.end()
 
-    async def _cancel_on_disconnect(self, query: trio.CancelScope) -> None:
-        """Cancel a query after its client has disconnected. Stops watching if the client sends more input."""
+    async def _wait_disconnected(self) -> bool:
+        """Return True once the client has disconnected; False if it sends more input."""
         stream = socket_of(self._stream)
         if stream is None:
-            return
+            return False
         sock = stream.socket
         try:
             await trio.lowlevel.wait_readable(sock)
             sent_more = await sock.recv(1, trio.socket.MSG_PEEK)
             if sent_more and not self._peer.is_encrypted:
-                return
+                return False
             await trio.sleep(PROBE_S)
             if self._peer.is_encrypted:
                 if sent_more and not has_disconnected(stream):  # TLS sends close_notify first
-                    return
+                    return False
             else:
                 await self._probe_until_reset(sock)
         except (OSError, trio.BrokenResourceError):  # reset
             pass
-        query.cancel()
+        self._stats.client_disconnects += 1
+        return True
 
     async def _probe_until_reset(self, sock: trio.socket.SocketType) -> None:
         """Return once the kernel of a client whose input has ended resets the connection. A process that has closed
@@ -471,7 +472,7 @@ class HttpConnection:
         if self._is_head_request:
             body = b""
         if len(body) < WRITE_BYTES:
-            await self._send_bytes(head + body)
+            await self._send_bytes(head + body, waits_next=not self._input)
         else:
             await self._send_bytes(head)
             await self._send_bytes(body)
@@ -501,12 +502,16 @@ class HttpConnection:
         if data:
             await self._send_bytes(self._http.send(h11.Data(data=data)) or b"")
 
-    async def _send_bytes(self, data: bytes) -> None:
-        """Send data in parts. Raises SlowConsumer if the client does not read a part before the timeout."""
+    async def _send_bytes(self, data: bytes, *, waits_next: bool = False) -> None:
+        """Send data in parts. Raises SlowConsumer if the client does not read a part before the timeout.
+
+        `waits_next`: the caller waits for input next, so that other tasks can run without a checkpoint here.
+        """
         left = memoryview(data)
         left = left[self._sent_at_once(left[:WRITE_BYTES]) :]
         if not left:
-            await trio.lowlevel.checkpoint()
+            if not waits_next:
+                await trio.lowlevel.checkpoint()
             return
         for at in range(0, len(left), SEND_BYTES):
             with trio.move_on_after(self._limits.timeout_s) as scope:

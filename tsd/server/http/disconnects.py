@@ -1,7 +1,6 @@
 """Cancels queries whose clients disconnect, at no cost for the many queries that are answered within milliseconds."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -11,11 +10,11 @@ WATCH_AFTER_S = 0.05  # a query that takes longer is watched
 class DisconnectWatch:
     """Watches the client of one connection while a long query runs. One task serves all queries of the connection."""
 
-    def __init__(self, watch: Callable[[trio.CancelScope], Awaitable[None]]) -> None:
-        """`watch` cancels the scope it gets when the client has disconnected."""
+    def __init__(self, watch: Callable[[], Awaitable[bool]]) -> None:
+        """`watch` returns whether the client has disconnected, once that is known."""
         self._watch = watch
         self._nursery: trio.Nursery | None = None
-        self._query: trio.CancelScope | None = None  # the one that runs
+        self._query: object = None  # the one that runs
         self._begun = trio.Event()  # a query has begun since the task last waited
         self._is_started = False
         self._attempt = trio.CancelScope()  # the call of `watch`
@@ -23,7 +22,8 @@ class DisconnectWatch:
         self._idle.set()
 
     async def run_with(self, serve: Callable[[], Awaitable[None]]) -> None:
-        """Run `serve`, which may use `watching`. Raises what it raises."""
+        """Run `serve`, which calls `begin` and `end` for each query, until it ends or the client of a query has
+        disconnected. Raises what it raises."""
         error: Exception | None = None
         async with trio.open_nursery() as self._nursery:
             try:
@@ -37,23 +37,22 @@ class DisconnectWatch:
             finally:
                 del error  # or the error and this frame would reference each other
 
-    @asynccontextmanager
-    async def watching(self, query: trio.CancelScope) -> AsyncIterator[None]:
-        """Cancel a query if its client disconnects. No task uses the connection's socket afterwards."""
+    def begin(self) -> None:
+        """Watch the client until `end`."""
         assert self._nursery is not None
         if not self._is_started:
             self._is_started = True
             self._nursery.start_soon(self._run)
-        self._query = query
+        self._query = object()
         self._begun.set()
-        try:
-            yield
-        finally:
-            self._query = None
-            if not self._idle.is_set():
-                self._attempt.cancel()
-                with trio.CancelScope(shield=True):
-                    await self._idle.wait()
+
+    async def end(self) -> None:
+        """Stop watching. No task uses the connection's socket afterwards."""
+        self._query = None
+        if not self._idle.is_set():
+            self._attempt.cancel()
+            with trio.CancelScope(shield=True):
+                await self._idle.wait()
 
     async def _run(self) -> None:
         while True:
@@ -62,12 +61,14 @@ class DisconnectWatch:
             query = self._query
             await trio.sleep(WATCH_AFTER_S)
             if query is not None and query is self._query:
-                await self._watch_query(query)
+                await self._watch_query()
 
-    async def _watch_query(self, query: trio.CancelScope) -> None:
+    async def _watch_query(self) -> None:
+        assert self._nursery is not None
         self._idle = trio.Event()
         try:
             with trio.CancelScope() as self._attempt:
-                await self._watch(query)
+                if await self._watch():
+                    self._nursery.cancel_scope.cancel()
         finally:
             self._idle.set()

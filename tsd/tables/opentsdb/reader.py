@@ -115,6 +115,7 @@ class StoredSelection:
         self._index = index
         self._keeps_rows = keeps_rows
         self._rows: list[Row] = []
+        self._few: dict[int, Sequence[bytes] | None] = {}  # by number of hours: see `few_series`
         self._pattern = key_pattern(resolved.conditions) if table.store.capabilities.filters_rows else ""
         self.metric = resolved.name if resolved.metric is not None else ""
         self.filter_tagks = resolved.filter_tagks
@@ -202,7 +203,9 @@ class StoredSelection:
         pairs: Sequence[bytes] | None = self._resolved.pairs
         most = table.rules.max_gets
         if pairs is None and self._index is not None:
-            pairs = await few_series(self._index, self._resolved, self._matcher, hours, most)
+            if hours not in self._few:  # a query with open hours reads several spans
+                self._few[hours] = await few_series(self._index, self._resolved, self._matcher, hours, most)
+            pairs = self._few[hours]
         if pairs is None or len(pairs) * hours > most:
             return False
         keys = row_keys(table.layout, self._resolved, span, pairs)

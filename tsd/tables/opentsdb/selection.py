@@ -39,6 +39,7 @@ YIELD_S = 0.002  # time for testing names between two trio checkpoints
 NAMES_AT_ONCE = 1000  # looked up without a checkpoint
 FEW_NEW = 32  # up to so many new series are matched one by one
 LARGE_TABLE = 20_000  # series whose columns are made in a thread
+KEPT_REQUESTS, SHORT_REQUEST = 1000, 300  # resolved requests that are kept, and the characters of each
 SHOWN_NAMELESS = 20  # most UIDs without a name in the warnings of one answer
 
 
@@ -87,11 +88,43 @@ class FilterResolver:
         self._uids = uids
         self._widths = widths
         self._rules = rules
+        self._kept: dict[SeriesRequest, _KeptRequest] = {}  # the oldest first
+        self._kept_at = uids.changes
 
     async def resolve(self, request: SeriesRequest) -> ResolvedRequest:
-        """Resolve names and filters. Raises BadQuery in OpenTSDB's words, StoreError."""
+        """Resolve names and filters. Raises BadQuery in OpenTSDB's words, StoreError.
+
+        Clients repeat their queries: short ones are kept until names leave the caches.
+        """
         if request.tsuids:
             return await self._by_tsuids(request)
+        key = request if not request.delete else request._replace(delete=False)
+        if (changes := self._uids.changes) != self._kept_at:
+            self._kept_at = changes
+            self._kept.clear()
+        if (kept := self._kept.get(key)) is not None:
+            self._uids.count_hits(kept.names)
+            return kept.resolved
+        resolved = await self._by_metric(request)
+        if changes == self._uids.changes == self._kept_at and self._is_short(request):
+            self._kept[key] = _KeptRequest(resolved, self._names_in(request))
+            if len(self._kept) > KEPT_REQUESTS:
+                del self._kept[next(iter(self._kept))]
+        return resolved
+
+    def _is_short(self, request: SeriesRequest) -> bool:
+        """Return whether to keep a request. A name without a UID may get one, so it must be looked up each time."""
+        size = len(request.metric) + sum(len(each.expression) for each in request.filters)
+        return size <= SHORT_REQUEST and not self._rules.skip_unresolved_tagvs
+
+    def _names_in(self, request: SeriesRequest) -> Mapping[Kind, int]:
+        """Return how many names of each kind are looked up for a request."""
+        literals = [len(matcher_of(each).literals) for each in request.filters if each.type == LITERAL_OR]
+        tagvs = sum(count for count in literals if count <= self._rules.expansion_limit)
+        return {Kind.METRIC: 1, Kind.TAGK: len(request.filters), Kind.TAGV: tagvs}
+
+    async def _by_metric(self, request: SeriesRequest) -> ResolvedRequest:
+        """Resolve a request for a metric and filters."""
         metric = await self._uid(Kind.METRIC, request.metric)
         resolved = [
             _ResolvedFilter(await self._uid(Kind.TAGK, each.tagk), each, await self._requirement(each, request.quirks))
@@ -194,6 +227,13 @@ class FilterResolver:
             raise BadQuery(f"contains illegal character for hexBinary: {shown}") from exc
         except BadLine as exc:
             raise BadQuery(str(exc)) from exc
+
+
+class _KeptRequest(NamedTuple):
+    """A resolved request, and how many names of each kind were looked up for it."""
+
+    resolved: ResolvedRequest
+    names: Mapping[Kind, int]
 
 
 class _ResolvedFilter(NamedTuple):

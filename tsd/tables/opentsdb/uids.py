@@ -157,6 +157,19 @@ class Uids:
         """A number that changes when the caches are dropped. UIDs read before the change may be stale."""
         return sum(table.drops for table in self._kinds.values())
 
+    @property
+    def changes(self) -> int:
+        """A number that changes when names leave a cache: what was found before may not be as the store has it."""
+        total = 0
+        for table in self._kinds.values():
+            total += table.drops + table.overflows
+        return total
+
+    def count_hits(self, hits: Mapping[Kind, int]) -> None:
+        """Count names that were found before, and not looked up again."""
+        for kind, count in hits.items():
+            self._kinds[kind].count_hits(count)
+
     def drop_caches(self) -> None:
         """Drop the caches, so that names are read from the store again."""
         for table in self._kinds.values():
@@ -489,6 +502,10 @@ class _KindTable:
 
     def _exhausted(self) -> UidsExhausted:
         return UidsExhausted(f"All Unique IDs for {self._kind.value} on {self._width} bytes are already assigned!")
+
+    def count_hits(self, count: int) -> None:
+        """Count names that were not looked up again."""
+        self._hits += count
 
     def drop_caches(self) -> None:
         """Clear both caches, and do not cache what the running batches find."""
