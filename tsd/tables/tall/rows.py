@@ -188,6 +188,7 @@ class Reading(Generic[T]):
                     del starts[prefix], cursors[prefix]
                 else:
                     starts[prefix] = page.next_start
+                del page  # its cells are freed in the thread that uses them
             yield some
 
     def _columns(self, prefix: bytes) -> list[bytes] | None:
