@@ -126,6 +126,7 @@ class InternedSeries(reading.SeriesSet):
         self._series_id = series_id
         self._ids: dict[Kind, dict[str, bytes]] = {kind: {} for kind in Kind}
         self._names: dict[Kind, dict[bytes, str]] = {kind: {} for kind in Kind}
+        self._tags: dict[tuple[str, str], bytes] = {}  # ids of each tag
         self._pairs_of: dict[bytes, bytes] = {}  # ids of the tags of each series, by its encoded tags
         self._tags_of: dict[bytes, bytes] = {}  # the other way round
         self.numbers: dict[bytes, int] = {}
@@ -135,18 +136,24 @@ class InternedSeries(reading.SeriesSet):
     def id_of(self, kind: Kind, name: str) -> bytes:
         """Return the id of a name, a new one if it has none."""
         ids = self._ids[kind]
-        if name not in ids:
-            ids[name] = (len(ids) + 1).to_bytes(ID_BYTES, "big")
-            self._names[kind][ids[name]] = name
-        return ids[name]
+        found = ids.get(name)
+        if found is None:
+            found = ids[name] = (len(ids) + 1).to_bytes(ID_BYTES, "big")
+            self._names[kind][found] = name
+        return found
 
     def pairs_of(self, encoded: bytes, tags: Mapping[str, str]) -> bytes:
         """Return the ids of a series' tags. `encoded` is how row keys have them."""
         found = self._pairs_of.get(encoded)
         if found is None:
-            pairs = [self.id_of(Kind.TAGK, tagk) + self.id_of(Kind.TAGV, tagv) for tagk, tagv in tags.items()]
-            found = self._pairs_of[encoded] = b"".join(sorted(pairs))
+            found = self._pairs_of[encoded] = b"".join(sorted(map(self._pair_of, tags.items())))
             self._tags_of[found] = encoded
+        return found
+
+    def _pair_of(self, tag: tuple[str, str]) -> bytes:
+        found = self._tags.get(tag)
+        if found is None:
+            found = self._tags[tag] = self.id_of(Kind.TAGK, tag[0]) + self.id_of(Kind.TAGV, tag[1])
         return found
 
     async def match(self, pairs: Iterable[bytes]) -> None:
@@ -158,7 +165,8 @@ class InternedSeries(reading.SeriesSet):
 
     async def names(self, kind: Kind, ids: Sequence[bytes]) -> dict[bytes, str]:
         """Return the names of ids."""
-        return {one: self._names[kind].get(one, one.hex()) for one in ids}
+        names = self._names[kind]
+        return {one: names[one] if one in names else one.hex() for one in ids}
 
     def order(self, numbers: Iterable[int]) -> list[int]:
         """Return series in the order of their tags."""

@@ -14,6 +14,7 @@ from tsd.codec.names import Kind
 from tsd.daemon.settings import now_ms
 from tsd.errors import StoreError
 from tsd.tables.filters import make_filter
+from tsd.tables.kairosdb import reader
 from tsd.tables.kairosdb.layout import make_tables
 from tsd.tables.reading import SeriesRequest
 from tsd.tables.writing import SeriesText
@@ -206,12 +207,31 @@ async def test_last_number_of_a_time_is_read(cassandra: RunningCassandra) -> Non
         assert numbers == {T: 2.5, T + 1: 1.5}
 
 
-async def test_long_rows_are_read_piece_by_piece(cassandra: RunningCassandra) -> None:
-    count = 25_000
+async def test_long_rows_are_read_piece_by_piece(cassandra: RunningCassandra, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "READ_POINTS", 1000)
+    count = 3_000
+    plain = [SeriesText(b"plain", b"host=a"), SeriesText(b"plain", b"host=b")]
     async with opened_keyspace(cassandra) as keyspace:
         await keyspace.put([(SERIES, T + at * 7, float(at) if at % 3 else at) for at in range(count)])
-        (numbers, _), _, _ = await keyspace.read("m", {}, T + 7, T + DAY_MS)
-    assert numbers == {T + at * 7: at for at in range(1, count)}
+        await keyspace.put([(plain[at % 2], T + at * 7, at) for at in range(count)])
+        found = [(await keyspace.read(metric, {}, T + 7, T + DAY_MS))[0][0] for metric in ("m", "plain")]
+    assert found == [{T + at * 7: at for at in range(1, count)}] * 2
+
+
+async def test_index_rows_that_others_change_are_shown_as_they_are(cassandra: RunningCassandra) -> None:
+    """Row times that an earlier request found are only expected."""
+    other = SeriesText(SERIES.metric, b"host=other")
+    async with opened_keyspace(cassandra) as own, opened_keyspace(cassandra, name=own.name) as others:
+        await own.put([(SERIES, T, 1)])
+        for _ in range(2):
+            (numbers, _), _, series = await own.read("m", {}, T, T + DAY_MS)
+            assert (numbers, series) == ({T: 1}, 1)
+        await others.put([(other, T + 1, 2)])
+        (numbers, _), _, series = await own.read("m", {}, T, T + DAY_MS)
+        assert (numbers, series) == ({T: 1, T + 1: 2}, 2)
+        await own.cql.command(f"TRUNCATE {own.name}.row_key_time_index")
+        (numbers, _), _, series = await own.read("m", {}, T, T + DAY_MS)
+        assert (numbers, series) == ({}, 0)
 
 
 async def test_removed_index_rows_are_written_again(cassandra: RunningCassandra) -> None:

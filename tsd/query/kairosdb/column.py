@@ -77,6 +77,33 @@ def joined(columns: list[Column]) -> Column:
     return Column(points, np.concatenate(texts) if texts else None)
 
 
+def merged(columns: list[Column], *, descending: bool) -> Column:
+    """Return the points of several columns of one kind by time, then by value.
+
+    >>> parts = [of_doubles(np.array([1, 2]), np.array(values)) for values in ([5.0, 6.0], [4.0, 7.0])]
+    >>> found = merged(parts, descending=False)
+    >>> found.times.tolist(), found.numbers().tolist()
+    ([1, 1, 2, 2], [4.0, 5.0, 6.0, 7.0])
+    """
+    if _share_times(columns):
+        table = np.stack([one.points.bits for one in columns], axis=1).view(np.float64)
+        table.sort(axis=1)  # the values of each time: several times as fast as to sort all points
+        found = of_doubles(np.repeat(columns[0].times, len(columns)), table.reshape(-1))
+        return found.at(slice(None, None, -1)) if descending else found
+    return in_order(joined(columns), descending=descending)
+
+
+def _share_times(columns: list[Column]) -> bool:
+    """Return whether several columns have doubles at the same ascending times."""
+    times = columns[0].times if columns else NO_POINTS.times
+    if len(columns) < 2 or not (times[1:] > times[:-1]).all():
+        return False
+    return all(
+        one.texts is None and one.nulls is None and one.points.floats.all() and np.array_equal(one.times, times)
+        for one in columns
+    )
+
+
 def in_order(column: Column, *, descending: bool) -> Column:
     """Return a column by time, then by value."""
     if not descending and (column.times[1:] > column.times[:-1]).all():

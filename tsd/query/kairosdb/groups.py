@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tsd.codec.points import Int64
-from tsd.query.kairosdb.column import Column, in_order, joined
+from tsd.query.kairosdb.column import Column, merged
 from tsd.query.kairosdb.model import UNITS_MS, Grouping, MetricQuery
 
 ROW_MS = 1_814_400_000  # of KairosDB's tables; a limit counts for each of their rows
@@ -67,7 +67,7 @@ def _by_tags(found: Sequence[TaggedColumn], metric: MetricQuery, *, is_text: boo
         groups.setdefault(key, []).append(one)
     for key in sorted(groups):
         members = groups[key]
-        column = in_order(joined([one.column for one in members]), descending=metric.descending)
+        column = merged([one.column for one in members], descending=metric.descending)
         tags = all_tags([one.tags for one in members])
         shown: list[Mapping[str, Any]] = []
         if names:

@@ -82,16 +82,19 @@ async def answer_metrics(wanted: KairosQuery, job: QueryJob, now_ms: int) -> lis
     answers = []
     together = await _together(wanted.metrics, job.series_together)
     for at, metric in enumerate(wanted.metrics):
-        if at in together:
-            series = await job.in_thread(IN_THREAD, partial(_cut, together.pop(at), (), metric))
-        else:
-            series = await _series(metric, job)
-        points = sum(len(one.column) for one in series)
+        found, texts = (together.pop(at), ()) if at in together else await _read(metric, job)
+        points = sum(len(one.points.times) for one in found) + sum(len(one.times) for one in texts)
         job.add_memory(points * POINT_BYTES)
         end_ms = max(metric.start_ms, min(metric.end_ms, now_ms))
         frame = Frame(metric.start_ms, end_ms, wanted.zone, job.add_memory, job.check)
-        answers.append(await job.in_thread(IN_THREAD, partial(evaluate, series, metric, frame)))
+        answers.append(await job.in_thread(IN_THREAD, partial(_evaluated, found, texts, metric, frame)))
     return answers
+
+
+def _evaluated(
+    found: Sequence[SeriesPoints], texts: Sequence[SeriesTexts], metric: MetricQuery, frame: Frame
+) -> MetricAnswer:
+    return evaluate(_cut(found, texts, metric), metric, frame)
 
 
 async def _together(metrics: Sequence[MetricQuery], read: Callable[[Query], Awaitable[dict[int, T]]]) -> dict[int, T]:
@@ -109,20 +112,20 @@ async def _together(metrics: Sequence[MetricQuery], read: Callable[[Query], Awai
     return found
 
 
-async def _series(metric: MetricQuery, job: QueryJob) -> list[TaggedColumn]:
-    """Return the points of each series within the times of a query."""
+async def _read(metric: MetricQuery, job: QueryJob) -> tuple[Sequence[SeriesPoints], Sequence[SeriesTexts]]:
+    """Return the points of each series within the hours of a query."""
     if metric.end_ms < 0:
-        return []
+        return (), ()
     try:
-        found, texts = await job.series_and_texts(await built_query([metric]))
+        return await job.series_and_texts(await built_query([metric]))
     except BadQuery as error:
         if error.message.startswith(_UNKNOWN):
-            return []
+            return (), ()
         raise
-    return await job.in_thread(IN_THREAD, partial(_cut, found, texts, metric))
 
 
 def _cut(found: Sequence[SeriesPoints], texts: Sequence[SeriesTexts], metric: MetricQuery) -> list[TaggedColumn]:
+    """Return the points of each series within the times of a query."""
     series = []
     for tags, times, values in texts:
         column = of_texts(times, np.array([*values, None], object)[:-1])

@@ -1,6 +1,7 @@
 """Which rows of points a request reads: filters on tags, and the rows that the indexes list."""
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from tsd.codec.kairosdb.keys import DataRow, parse_tags
@@ -8,7 +9,9 @@ from tsd.codec.kairosdb.rows import RowSpec
 from tsd.errors import CorruptRow
 from tsd.store.retry import run_bounded
 from tsd.tables.interned import Passes
-from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables
+from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables, ListedSeries
+
+EXPECTED = 4  # row times of a metric, whose index rows are read along with the list of row times
 
 
 class FoundRow(NamedTuple):
@@ -32,8 +35,7 @@ async def find_rows(
     """Yield the rows of a metric that may hold times, both ends included, in order. Rows that overlap, as those before
     1970 do, come together. Raise StoreError."""
     spec = await tables.spec()
-    start_ms = spec.first_row(first_ms)
-    listed, (old, wrong) = await _listed(tables, metric, start_ms, last_ms)
+    listed, ahead, (old, wrong) = await _listed(tables, metric, spec.first_row(first_ms), last_ms)
     tested: dict[bytes, bool] = {}
     for times in overlapping(spec, sorted({*listed, *(row.row_ms for row in old)})):
         found: dict[DataRow, Mapping[str, str]] = {}
@@ -41,10 +43,11 @@ async def find_rows(
         old_rows = [row for row in old if times[0] <= row.row_ms <= times[-1]]
 
         async def read(row_ms: int, found: dict[DataRow, Mapping[str, str]] = found) -> None:
-            for kind, tags, encoded in await tables.row_keys(metric, row_ms):
+            series = ahead.pop(row_ms) if row_ms in ahead else await tables.row_keys(metric, row_ms)
+            for kind, tags, encoded in series:
                 found[DataRow(metric, row_ms, kind, encoded)] = tags
 
-        await run_bounded([time for time in times if time in set(listed)], read, limit=CONCURRENT)
+        await run_bounded([time for time in times if time in listed], read, limit=CONCURRENT)
         for row in old_rows:
             try:
                 found.setdefault(row, parse_tags(row.tags))
@@ -61,22 +64,36 @@ async def find_rows(
         yield FoundRows((), (), wrong)
 
 
-async def _listed(
-    tables: KairosTables, metric: str, first_ms: int, last_ms: int
-) -> tuple[list[int], tuple[list[DataRow], list[str]]]:
-    """Return what `KairosTables.row_times` and `.old_keys` do, read side by side. Raise StoreError."""
+Listed = tuple[set[int], dict[int, Sequence[ListedSeries]], tuple[list[DataRow], list[str]]]
+
+
+async def _listed(tables: KairosTables, metric: str, first_ms: int, last_ms: int) -> Listed:
+    """Return what `KairosTables.row_times` does, the series of those row times that earlier requests found, and what
+    `.old_keys` does, read side by side. Raise StoreError."""
     times: list[int] = []
+    ahead: dict[int, Sequence[ListedSeries]] = {}
     old: tuple[list[DataRow], list[str]] = [], []
 
-    async def read(is_old: bool) -> None:
-        nonlocal times, old
-        if is_old:
-            old = await tables.old_keys(metric, first_ms, last_ms)
-        else:
-            times = await tables.row_times(metric, first_ms, last_ms)
+    async def read_times() -> None:
+        times.extend(await tables.row_times(metric, first_ms, last_ms))
 
-    await run_bounded((False, True), read, limit=2)
-    return times, old
+    async def read_old() -> None:
+        nonlocal old
+        old = await tables.old_keys(metric, first_ms, last_ms)
+
+    async def read_series(row_ms: int) -> None:
+        ahead[row_ms] = await tables.row_keys(metric, row_ms)
+
+    expected = [time for time in tables.found_times.get(metric, ()) if first_ms <= time <= last_ms]
+    calls: list[Callable[[], Awaitable[None]]] = [
+        read_times,
+        read_old,
+        *(partial(read_series, row_ms) for row_ms in expected),
+    ]
+    await run_bounded(calls, lambda call: call(), limit=len(calls))
+    if times:
+        tables.found_times[metric] = times[-EXPECTED:]
+    return set(times), ahead, old
 
 
 def overlapping(spec: RowSpec, times: Sequence[int]) -> Iterator[list[int]]:

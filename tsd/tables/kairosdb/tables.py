@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import trio
+from cachetools import LRUCache
 
 from tsd.codec.kairosdb.index import METRIC_NAMES, PRESENT, TABLE_NAME, tag_hash, tag_pair
 from tsd.codec.kairosdb.keys import LEGACY, DataRow, encode_tags, parse_row_key
@@ -26,6 +27,8 @@ CONCURRENT = 16  # requests of one call
 ROWS_AT_ONCE = 32  # of points, read with one request
 FEW_SERIES = 500  # index rows that are parsed on the event loop
 MOST_TAGS = 20_000  # sets of tags that stay parsed
+PARSED_BYTES = 4 << 20  # of answers with index rows that stay parsed
+MOST_METRICS = 10_000  # whose row times are cached
 MIXED_ROWS = 100  # index rows of a batch, of several partitions
 LIST_STRINGS = 1000  # per request
 LAST_EXPIRY_S = (1 << 31) - 2  # the last second at which every version of Cassandra can expire a cell
@@ -45,6 +48,13 @@ class ListedSeries(NamedTuple):
     type: str
     tags: Mapping[str, str]
     encoded: bytes  # the tags as in a row key
+
+
+class ParsedSeries(NamedTuple):
+    """An answer with index rows. An equal one is not parsed again."""
+
+    raw: RawRows
+    series: Sequence[ListedSeries]
 
 
 class RowGroup(NamedTuple):
@@ -67,6 +77,8 @@ class KairosTables:
         self._spec: RowSpec | None = None
         self._lock = trio.Lock()
         self._last_ms = 0
+        self._parsed = LRUCache[tuple[str, int], ParsedSeries](PARSED_BYTES, getsizeof=lambda one: len(one.raw.body))
+        self.found_times = LRUCache[str, Sequence[int]](MOST_METRICS)  # row times of metrics that requests found
         self._joins = True  # whether several rows can be read with one request
 
     def now_s(self) -> int:
@@ -288,10 +300,17 @@ class KairosTables:
         rows = await self.ask(self.texts.row_times, (metric, TABLE_NAME, first_ms, last_ms))
         return [row_ms for (row_ms,) in rows if isinstance(row_ms, int)]
 
-    async def row_keys(self, metric: str, row_ms: int) -> list[ListedSeries]:
+    async def row_keys(self, metric: str, row_ms: int) -> Sequence[ListedSeries]:
         """Return the series that are listed for a row time. Raise StoreError."""
         raw = await self._cql.ask_raw(self.texts.row_keys, (metric, TABLE_NAME, row_ms))
-        return parse_listed(raw) if raw.rows <= FEW_SERIES else await trio.to_thread.run_sync(parse_listed, raw)
+        place = metric, row_ms
+        known = self._parsed.get(place)
+        if known is not None and known.raw == raw:
+            return known.series
+        series = parse_listed(raw) if raw.rows <= FEW_SERIES else await trio.to_thread.run_sync(parse_listed, raw)
+        if len(raw.body) <= PARSED_BYTES:
+            self._parsed[place] = ParsedSeries(raw, series)
+        return series
 
     async def old_keys(self, metric: str, first_ms: int, last_ms: int) -> tuple[list[DataRow], list[str]]:
         """Return the rows in the old index, and what is wrong with others. Raise StoreError."""

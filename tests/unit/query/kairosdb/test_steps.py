@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tsd.codec.points import Points
-from tsd.query.kairosdb.column import Column, of_texts
+from tsd.query.kairosdb.column import Column, in_order, joined, merged, of_doubles, of_texts
 from tsd.query.kairosdb.model import Sampling, Step
 from tsd.query.kairosdb.properties import RANGES
 from tsd.query.kairosdb.steps import Frame, apply, apply_all
@@ -59,3 +59,15 @@ def shown(column: Column) -> tuple[object, ...]:
 def test_groups_together_have_the_results_of_each(groups: list[Column], step: Step) -> None:
     found = apply_all(groups, step, FRAME)
     assert [shown(column) for column in found] == [shown(apply(column, step, FRAME)) for column in groups]
+
+
+@given(st.integers(0, 4), st.integers(0, 5), st.booleans(), st.data())
+def test_series_with_equal_times_are_merged_as_others(
+    times: int, series: int, descending: bool, data: st.DataObject
+) -> None:
+    at = np.arange(times, dtype=np.int64)
+    values = st.lists(st.floats(), min_size=times, max_size=times)
+    each = [of_doubles(at, np.array(data.draw(values), np.float64)) for _ in range(series)]
+    one, wanted = merged(each, descending=descending), in_order(joined(each), descending=descending)
+    assert np.array_equal(one.times, wanted.times)
+    assert np.array_equal(one.numbers(), wanted.numbers(), equal_nan=True)
