@@ -1,6 +1,9 @@
-"""Modules that are imported at their first use, so that commands start fast."""
+"""Modules that are imported at their first use, or not at all, so that commands start fast."""
 
 import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -23,3 +26,17 @@ class LazyLogger:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module("structlog").get_logger(self._name), name)
+
+
+@contextmanager
+def without_package(name: str) -> Iterator[None]:
+    """Let imports of a package fail meanwhile, unless it is imported already: a library that can use it does
+    without."""
+    if name in sys.modules:
+        yield
+        return
+    vars(sys)["modules"][name] = None
+    try:
+        yield
+    finally:
+        del sys.modules[name]

@@ -13,7 +13,10 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, TextIO
 
-import structlog
+from tsd.lazy import without_package
+
+with without_package("rich"):  # tracebacks are plain (`_plain_trace`): to import it would take a tenth of a start
+    import structlog
 
 Event = MutableMapping[str, Any]
 

@@ -61,6 +61,12 @@ def test_commands_on_local_store_import_no_server(words: str, tmp_path: Path) ->
     assert done.stdout.endswith("set()\n"), done.stderr
 
 
+def test_daemon_imports_nothing_that_only_terminals_and_other_engines_need() -> None:
+    needless = {"rich", "pygments", "plotly", "cryptography", "thriftpy2", "cassandra", "google.cloud"}
+    done = run(program=f"\nimport tsd.cli.serve\nprint({needless!r} & set(sys.modules))")
+    assert done.stdout == "set()\n", done.stderr
+
+
 HELPS = """
 import click, sys
 from tsd.cli import COMMANDS, find_command
