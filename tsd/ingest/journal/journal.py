@@ -28,7 +28,7 @@ from tsd.store.timing import Latency
 log = LazyLogger(__name__)
 
 GROUP_BYTES = 4 << 20  # a group of this size is written before the interval ends
-GATHER_PASSES = 3  # of the event loop, before a group that is due is written
+GATHER_PASSES = 1  # of the event loop, before a group that is due is written: it reads all readable connections
 RETRY_S = 1.0  # pause after an error of the disk
 
 
@@ -289,7 +289,8 @@ class Journal:
         """Write appended lines in groups, until `close`."""
         last = -self._interval_s
         while True:
-            await self._work.wait()
+            if not self._work.is_set():
+                await self._work.wait()
             if trio.current_time() < last + self._interval_s:
                 await self._wait_due(last)
             else:  # connections read the rest of what has arrived: one group for all of it
