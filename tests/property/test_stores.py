@@ -389,10 +389,11 @@ class Under(NamedTuple):
         async with aclosing(blocks.read_columns(self.table, start, stop, limit_bytes=limit_bytes)) as pages:
             async for parts in pages:
                 for part in parts:
-                    if part.cells is not None:
-                        assert rows.keys().isdisjoint(part.cells.keys)
-                        for at, key in enumerate(part.cells.keys):
-                            rows.setdefault(key, []).append(part.cells.cell(at))
+                    for cells in (part.cells, None if part.packed is None else part.packed.unpack()):
+                        if cells is not None:
+                            assert rows.keys().isdisjoint(cells.keys)
+                            for at, key in enumerate(cells.keys):
+                                rows.setdefault(key, []).append(cells.cell(at))
                     if part.rows is not None:
                         suffixes = part.rows.suffixes()
                         points = part.rows.decode(np.ones(len(suffixes), np.bool_))

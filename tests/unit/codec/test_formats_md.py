@@ -4,7 +4,9 @@ import importlib
 import pkgutil
 import re
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
 import pytest
 
 import tsd
@@ -40,7 +42,8 @@ def examples() -> list[tuple[str, str]]:
 def names() -> dict[str, object]:
     found: dict[str, object] = {"h": bytes.fromhex, "cells": cells, "KEY": KEY}
     for module in pkgutil.walk_packages(tsd.codec.__path__, "tsd.codec."):
-        found |= vars(importlib.import_module(module.name))
+        members = vars(importlib.import_module(module.name))
+        found |= {name: one for name, one in members.items() if one is np or not isinstance(one, ModuleType)}
     return found | vars(series_index)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.tables.test_tall import Lookup
+from tests.unit.tables.interned_layout import Lookup
 from tsd.codec.points import Columns
 from tsd.codec.tall.rules import parse_rules
 from tsd.errors import BadQuery

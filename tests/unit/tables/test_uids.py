@@ -212,6 +212,18 @@ async def test_lookup_does_not_wait_for_names_whose_assignment_fails(autojump_cl
     assert set(await check_table(store, Kind.METRIC)) == {b"known", b"new"}
 
 
+async def test_lookup_waits_for_names_that_are_being_assigned(autojump_clock: trio.testing.MockClock) -> None:
+    store = await make_store()
+    uids = make_uids(store)
+    store.plan = [Fault.NONE] * 3 + [Fault.REFUSED]  # get, the counter, its increment; then a create
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(uids.find_or_assign, Kind.METRIC, [b"new"])
+        await trio.testing.wait_all_tasks_blocked()
+        assert store.calls[-1] == "create"
+        assert set(await uids.find(Kind.METRIC, [b"new"])) == {b"new"}
+        assert isinstance((await uids.find(Kind.METRIC, [b"other"]))[b"other"], NoSuchName)
+
+
 async def test_cancelled_caller_does_not_cancel_the_batch() -> None:
     store = await make_store()
     uids = make_uids(store)

@@ -244,8 +244,9 @@ class _KindTable:
         self._name_of = NameCache(caches[1])
         self.drops = 0  # of the caches
         self._waiting: dict[bool, NameBatch] = {}  # the next batch that does not create, and the next that does
-        # Names that are only looked up do not wait for new ones, which take long while the store fails.
+        # Names that are only looked up do not wait for other names to be assigned, which may take long.
         self._running = {False: trio.Lock(), True: trio.Lock()}
+        self._creating: NameBatch | None = None  # the running batch that creates
         self._used = 0
         self._warned = 0.0
         self._hits = self._misses = self._collisions = self._refused = 0
@@ -264,6 +265,7 @@ class _KindTable:
         self._hits += len(found)
         self._misses += len(wanted)
         if wanted:
+            assigning = [] if create else [one for one in (self._creating, self._waiting.get(True)) if one is not None]
             batch = self._waiting.get(create)
             if batch is None:
                 batch = self._waiting[create] = NameBatch()
@@ -275,19 +277,36 @@ class _KindTable:
             if batch.error is not None:
                 raise copy(batch.error)  # a shared exception would hold the frames of all callers
             found.update((name, batch.found[name]) for name in wanted)
+            for one in assigning:
+                await self._add_assigned(one, found)
         return found
+
+    async def _add_assigned(self, batch: NameBatch, found: dict[bytes, Found]) -> None:
+        """Add the UIDs of names that a creating batch had before their lookup found none: points of theirs may be
+        acknowledged."""
+        missing = [name for name, uid in found.items() if isinstance(uid, NoSuchName) and name in batch.names]
+        if not missing:
+            return
+        await batch.done.wait()
+        if batch.error is not None:
+            raise copy(batch.error)
+        found.update((name, batch.found[name]) for name in missing if isinstance(batch.found[name], bytes))
 
     async def _run(self, batch: NameBatch, *, create: bool) -> None:
         """Resolve a batch. Shielded from cancellation, because other tasks wait for the batch."""
         with trio.CancelScope(shield=True):
             async with self._running[create]:
                 del self._waiting[create]  # names added from now on go into the next batch
+                if create:
+                    self._creating = batch
                 try:
                     await self._resolve_batch(batch, create=create)
                 except TsdError as error:
                     batch.error = error.with_traceback(None)  # avoids a reference cycle with this frame
                 finally:
                     batch.done.set()
+                    if create:
+                        self._creating = None
 
     async def _resolve_batch(self, batch: NameBatch, *, create: bool) -> None:
         batch.drops = self.drops
