@@ -2,7 +2,8 @@
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -197,15 +198,22 @@ async def test_slow_store_gets_few_names_at_once(autojump_clock: trio.testing.Mo
     assert set(found) == set(names)
 
 
-async def test_lookup_does_not_wait_for_names_whose_assignment_fails(autojump_clock: trio.testing.MockClock) -> None:
-    store = await make_store()
-    known = await make_uids(store).find_or_assign(Kind.METRIC, [b"known"])
+@asynccontextmanager
+async def assigning(store: FlakyStore, name: bytes) -> AsyncIterator[Uids]:
+    """UIDs while a metric's name waits to be created again."""
     uids = make_uids(store)
     store.plan = [Fault.NONE] * 3 + [Fault.REFUSED]  # get, the counter, its increment; then a create
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(uids.find_or_assign, Kind.METRIC, [b"new"])
+        nursery.start_soon(uids.find_or_assign, Kind.METRIC, [name])
         await trio.testing.wait_all_tasks_blocked()
         assert store.calls[-1] == "create"
+        yield uids
+
+
+async def test_lookup_does_not_wait_for_names_whose_assignment_fails(autojump_clock: trio.testing.MockClock) -> None:
+    store = await make_store()
+    known = await make_uids(store).find_or_assign(Kind.METRIC, [b"known"])
+    async with assigning(store, b"new") as uids:
         before = trio.current_time()
         assert await uids.find(Kind.METRIC, [b"known"]) == known
         assert trio.current_time() == before
@@ -213,13 +221,7 @@ async def test_lookup_does_not_wait_for_names_whose_assignment_fails(autojump_cl
 
 
 async def test_lookup_waits_for_names_that_are_being_assigned(autojump_clock: trio.testing.MockClock) -> None:
-    store = await make_store()
-    uids = make_uids(store)
-    store.plan = [Fault.NONE] * 3 + [Fault.REFUSED]  # get, the counter, its increment; then a create
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(uids.find_or_assign, Kind.METRIC, [b"new"])
-        await trio.testing.wait_all_tasks_blocked()
-        assert store.calls[-1] == "create"
+    async with assigning(await make_store(), b"new") as uids:
         assert set(await uids.find(Kind.METRIC, [b"new"])) == {b"new"}
         assert isinstance((await uids.find(Kind.METRIC, [b"other"]))[b"other"], NoSuchName)
 
