@@ -12,7 +12,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access
-from tsd.cli.output import Bar, byte_columns
+from tsd.cli.output import Bar, byte_columns, show_count, show_size
 from tsd.config.loader import Config, Loaded, journal_folder, state_folder
 from tsd.config.state_dir import (
     RESTORATION,
@@ -50,7 +50,6 @@ from tsd.ingest.journal.folder import identity
 from tsd.store.rocksdb.verification import Contents, read_back
 
 TARGET = FolderKind("backup folder", "FOLDER")
-MIB = 1 << 20
 
 
 def backup(loaded: Loaded, folder: Path, keep: int | None, as_list: bool, as_json: bool) -> None:
@@ -80,8 +79,8 @@ def backup(loaded: Loaded, folder: Path, keep: int | None, as_list: bool, as_jso
         click.echo(json.dumps(report))
         return
     click.echo(
-        f"{writer.backup}: {_count(len(made.files), 'file')}, {made.bytes / MIB:,.1f} MiB, of which "
-        f"{writer.copied_bytes / MIB:,.1f} MiB were copied, in {report['seconds']} s"
+        f"{writer.backup}: {show_count(len(made.files), 'file')}, {show_size(made.bytes)}, of which "
+        f"{show_size(writer.copied_bytes)} were copied, in {report['seconds']} s"
     )
     for path in removed:
         click.echo(f"removed {path}")
@@ -108,8 +107,8 @@ def restore(loaded: Loaded, source: Path, check: bool, as_json: bool) -> None:
         return
     done = "read" if check else f"restored to {state_folder(loaded.config)}, and read back"
     click.echo(
-        f"{chosen}, made {manifest.made}: {done} {_count(contents.cells, 'cell')} in "
-        f"{_count(contents.tables, 'table')}, and {_count(lines, 'line')} of the journal"
+        f"{chosen}, made {manifest.made}: {done} {show_count(contents.cells, 'cell')} in "
+        f"{show_count(contents.tables, 'table')}, and {show_count(lines, 'line')} of the journal"
     )
 
 
@@ -123,7 +122,7 @@ def _print_list(folder: Path, *, as_json: bool) -> int:
         text = f"not complete: {'; '.join(lacks[:3])}" if lacks else "complete"
         if isinstance(found, Manifest):
             about |= {"made": found.made, "bytes": found.bytes}
-            text = f"{found.bytes / MIB:,.1f} MiB, {text}"
+            text = f"{show_size(found.bytes)}, {text}"
         complete = complete and not lacks
         shown.append(about)
         if not as_json:
@@ -232,12 +231,3 @@ def _show(steps: Iterator[int], total: int, description: str) -> None:
             bar.set(done)
     finally:
         bar.hide()
-
-
-def _count(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> _count(1, "file"), _count(2000, "file")
-    ('1 file', '2,000 files')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,6 +1,6 @@
 """Progress of a long command on standard error: a bar on a terminal, otherwise a plain line every few seconds.
 
-Row keys with the names of their UIDs, as commands show them.
+Row keys with the names of their UIDs, counts and sizes, as commands show them.
 """
 
 import sys
@@ -28,6 +28,7 @@ else:  # most commands show no bar
     texts = LazyModule("rich.text")
 
 PLAIN_INTERVAL_S = 10.0  # between two plain lines
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 @cache
@@ -144,3 +145,24 @@ async def named(opened: Access, rows: Sequence[tuple[Row, SplitKey]]) -> list[Na
         )
         for row, key in rows
     ]
+
+
+def show_count(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> show_count(1, "file"), show_count(2000, "file")
+    ('1 file', '2,000 files')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def show_size(size: int) -> str:
+    """Return a number of bytes in the largest unit of which it is one or more.
+
+    >>> show_size(1), show_size(1023), show_size(1536), show_size(10_743_813_734)
+    ('1 byte', '1,023 bytes', '1.5 KiB', '10.0 GiB')
+    """
+    if size < 1024:
+        return show_count(size, "byte")
+    power = min((size.bit_length() - 1) // 10, len(_UNITS))
+    return f"{size / 1024**power:,.1f} {_UNITS[power - 1]}"

@@ -8,7 +8,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access, flush_pending
-from tsd.codec.text import counted
+from tsd.cli.output import show_count, show_size
 from tsd.config.loader import Config, Loaded
 from tsd.daemon.layouts import clock_guard, expiring_tables
 from tsd.daemon.settings import now_ms
@@ -17,8 +17,6 @@ from tsd.errors import TsdError
 from tsd.tables.opentsdb.layout import make_retention, retention_policy
 from tsd.tables.opentsdb.retention import Amount, Retention
 from tsd.tables.opentsdb.retention_task import RetentionTask
-
-MIB = 1 << 20
 
 
 def retention(loaded: Loaded, dry_run: bool, exact: bool, trust_clock: bool, as_json: bool) -> None:
@@ -93,8 +91,7 @@ def _print(
         click.echo(json.dumps({**about, "rules": {rule: amount._asdict() for rule, amount in amounts.items()}}))
         return
     for rule, amount in amounts.items():
-        size = f"{amount.bytes / MIB:,.1f} MiB"
-        what = f"{counted(amount.rows, 'row')}, {counted(amount.points, 'point')}, {size}"
+        what = f"{show_count(amount.rows, 'row')}, {show_count(amount.points, 'point')}, {show_size(amount.bytes)}"
         click.echo(f"{rule}: {verb}about {what} (from a sample)" if rule in sampled else f"{rule}: {verb}{what}")
     if not amounts and not about.get("waiting_for"):
         click.echo("nothing has expired")
