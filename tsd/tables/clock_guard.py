@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from tsd.config.state_dir import write_atomically
 
@@ -21,6 +22,13 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the first one 
 def elapsed_ms() -> float:
     """Return the time since the machine was started."""
     return time.clock_gettime(_CLOCK) * 1000
+
+
+class Doubt(NamedTuple):
+    """Why the clock is not trusted."""
+
+    reason: str
+    is_contradicted: bool  # by an earlier reading or by points; otherwise there is nothing to compare it with yet
 
 
 class ClockGuard:
@@ -37,26 +45,34 @@ class ClockGuard:
         offset_ms = median_ms - self._monotonic_ms()
         self._points_ms = offset_ms if self._points_ms is None else max(self._points_ms, offset_ms)
 
-    def reason_to_wait(self, now_ms: int) -> str | None:
+    def doubt(self, now_ms: int) -> Doubt | None:
         """Return why the clock is not trusted, None if it is; then record it. Raise OSError."""
         ahead_ms = self._ahead_ms(now_ms)
         if ahead_ms is None:
-            reason = self._reason_of_points(now_ms)
+            found = self._doubt_of_points(now_ms)
         elif ahead_ms > TOLERANCE_MS:
-            reason = f"the clock is {ahead_ms / TOLERANCE_MS:.1f} days ahead of the time that is expected"
+            found = Doubt(f"the clock is {_days(ahead_ms)} ahead of the time that is expected", is_contradicted=True)
         else:
-            reason = None
-        if reason is None:
+            found = None
+        if found is None:
             self.trust(now_ms)
-        return reason
+        return found
 
-    def _reason_of_points(self, now_ms: int) -> str | None:
+    def _doubt_of_points(self, now_ms: int) -> Doubt | None:
         """Return why incoming points do not confirm the clock, None if they do."""
-        unknown = "the time since the last check is not known, and no points with the current time have come in"
-        if self._points_ms is None:
-            return unknown
-        older_ms = now_ms - (self._monotonic_ms() + self._points_ms)
-        return None if older_ms <= TOLERANCE_MS else f"{unknown}: they are {older_ms / TOLERANCE_MS:.1f} days older"
+        if self._points_ms is not None:
+            older_ms = now_ms - (self._monotonic_ms() + self._points_ms)
+            if older_ms <= TOLERANCE_MS:
+                return None
+            came = f"the points that have come in since the start are {_days(older_ms)} older"
+        else:
+            came = "no points have come in since the start that could confirm it"
+        saved_ms = self._saved_ms()
+        if saved_ms is None:
+            checked = "the clock has not been checked before"
+        else:
+            checked = f"the last check of the clock was {_days(now_ms - saved_ms)} ago"
+        return Doubt(f"{checked}, and {came}", is_contradicted=self._points_ms is not None)
 
     def trust(self, now_ms: int) -> None:
         """Record that the clock is right. Raise OSError."""
@@ -79,3 +95,7 @@ class ClockGuard:
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return saved if isinstance(saved, int) else None
+
+
+def _days(ms: float) -> str:
+    return f"{ms / TOLERANCE_MS:.1f} days"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tsd.tables.clock_guard import ClockGuard, elapsed_ms
+from tsd.tables.clock_guard import ClockGuard, Doubt, elapsed_ms
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -33,7 +33,7 @@ class Machine:
         self.wall_ms += ms
 
     def trusts(self) -> bool:
-        return self.guard.reason_to_wait(self.wall_ms) is None
+        return self.guard.doubt(self.wall_ms) is None
 
 
 @pytest.fixture
@@ -54,9 +54,10 @@ def test_first_check_with_a_clock_ahead_of_all_points_waits(machine: Machine) ->
 
 def test_a_backfill_of_old_points_is_no_sign_of_a_clock_that_is_ahead(machine: Machine) -> None:
     machine.guard.observe(machine.wall_ms - 54 * DAY_MS)
-    reason = machine.guard.reason_to_wait(machine.wall_ms)
-    assert reason is not None
-    assert reason.endswith("no points with the current time have come in: they are 54.0 days older")
+    assert machine.guard.doubt(machine.wall_ms) == Doubt(
+        "the clock has not been checked before, and the points that have come in since the start are 54.0 days older",
+        is_contradicted=True,
+    )
     machine.guard.observe(machine.wall_ms)
     machine.guard.observe(machine.wall_ms - 54 * DAY_MS)
     assert machine.trusts()
@@ -117,6 +118,24 @@ def test_long_stop_needs_points(machine: Machine) -> None:
     assert not machine.trusts()
     machine.guard.observe(machine.wall_ms - HOUR_MS)
     assert machine.trusts()
+
+
+def test_nothing_contradicts_a_clock_before_points_come(machine: Machine) -> None:
+    came = "no points have come in since the start that could confirm it"
+    assert machine.guard.doubt(machine.wall_ms) == Doubt(f"the clock has not been checked before, and {came}", False)
+    machine.guard.trust(machine.wall_ms)
+    machine.wall_ms += 5 * DAY_MS
+    machine.restart()
+    assert machine.guard.doubt(machine.wall_ms) == Doubt(
+        f"the last check of the clock was 5.0 days ago, and {came}", False
+    )
+
+
+def test_a_jump_while_the_daemon_runs_contradicts_the_clock(machine: Machine) -> None:
+    machine.guard.trust(machine.wall_ms)
+    machine.wall_ms += 2 * DAY_MS
+    reason = "the clock is 2.0 days ahead of the time that is expected"
+    assert machine.guard.doubt(machine.wall_ms) == Doubt(reason, is_contradicted=True)
 
 
 def test_jump_during_a_stop_is_not_trusted(machine: Machine) -> None:

@@ -8,6 +8,7 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from tests.unit.tables.compaction.parts import TABLE
@@ -270,6 +271,25 @@ async def test_task_deletes_nothing_while_the_clock_is_not_trusted(tmp_path: Pat
         assert result["waiting_for"] is None
         assert await keys(store) == []
         assert task.deleted.rows == 1
+
+
+async def test_task_that_waits_for_points_logs_an_error_only_when_they_contradict_the_clock(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    guard = ClockGuard(tmp_path / "retention.json", lambda: trio.current_time() * 1000)
+    task = RetentionTask(None, guard, lambda: NOW_MS, lambda: False)
+    with capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(task.run)
+            await trio.sleep(2 * HOUR_S)
+            assert [(line["event"], line["log_level"]) for line in logs] == [("retention.waiting_for_points", "info")]
+            await trio.sleep(2 * HOUR_S)
+            assert [line["log_level"] for line in logs] == ["info", "warning"]
+            guard.observe(NOW_MS - 54 * DAY_S * 1000)
+            await trio.sleep(300)
+            assert [line["event"] for line in logs[2:]] == ["retention.clock_not_trusted"]
+            nursery.cancel_scope.cancel()
 
 
 async def test_task_runs_each_hour(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -1,5 +1,6 @@
 """Background task of a daemon that deletes expired points once an hour, when another hour has expired."""
 
+import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -13,7 +14,7 @@ from tsd.codec.putline import HOUR_S
 from tsd.errors import StoreError
 from tsd.lazy import LazyLogger
 from tsd.tables.catalog import Stat
-from tsd.tables.clock_guard import ClockGuard
+from tsd.tables.clock_guard import ClockGuard, Doubt
 from tsd.tables.opentsdb.retention import Amount, Retention
 from tsd.tables.writing import SeriesLookup
 
@@ -23,6 +24,8 @@ FIRST_ROUND_S = 60.0  # after a start
 SAFE_S, JITTER_S = 300.0, 300.0  # after a full hour, and the largest random delay after that
 BUSY_S = 1.0  # pause after each step while the writer is behind
 RETRY_S = 60.0  # after a StoreError
+LONG_WAIT_S = 3.0 * HOUR_S  # for points: those of an hour are stored two hours after its start at the latest
+TRUST = "tsd retention --trust-clock"
 SAMPLED_POINTS = 1000  # of a window, for its median time
 
 
@@ -70,7 +73,9 @@ class RetentionTask:
         self._round = trio.Lock()
         self._is_done = trio.Event()  # a round, whose space is not freed yet
         self.deleted = Amount()
-        self.waiting_for: str | None = None  # why nothing is deleted
+        self._doubt: Doubt | None = None  # why nothing is deleted
+        self._waits_since_s: float | None = None
+        self._logged = 0  # highest level since then
 
     def observing(self, on_points: OnPoints) -> OnPoints:
         """Return `on_points`, which then also shows the guard the median time of each window."""
@@ -116,17 +121,34 @@ class RetentionTask:
             except StoreError as error:
                 log.warning("retention.delayed", error=str(error))
                 pause_s = RETRY_S
-            await trio.sleep(RETRY_S if self.waiting_for else pause_s)
+            await trio.sleep(RETRY_S if self._doubt else pause_s)
 
     async def run_now(self, trust_clock: bool = False) -> dict[str, object]:
         """Do a round and log what it did. Raise StoreError, OSError."""
-        waited = self.waiting_for is not None
         result = await self.round(trust_clock)
-        if result["waiting_for"] and not waited:
-            log.error("retention.clock_not_trusted", reason=self.waiting_for, next_step="tsd retention --trust-clock")
+        self._log(self._doubt)
         for rule, amount in result["rules"].items():
             log.info("retention.deleted", rule=rule, **amount)
         return dict(result)
+
+    def _log(self, doubt: Doubt | None) -> None:
+        """Log why nothing is deleted, once for each level. That no points have come in yet is no error."""
+        if doubt is None:
+            self._waits_since_s, self._logged = None, 0
+            return
+        if self._waits_since_s is None:
+            self._waits_since_s = trio.current_time()
+        is_long = trio.current_time() - self._waits_since_s >= LONG_WAIT_S
+        level = logging.ERROR if doubt.is_contradicted else logging.WARNING if is_long else logging.INFO
+        if level <= self._logged:
+            return
+        self._logged = level
+        if level == logging.ERROR:
+            log.error("retention.clock_not_trusted", reason=doubt.reason, next_step=TRUST)
+        elif level == logging.WARNING:
+            log.warning("retention.waiting_for_points", reason=doubt.reason, next_step=TRUST)
+        else:
+            log.info("retention.waiting_for_points", reason=doubt.reason, next_step=TRUST)
 
     async def round(self, trust_clock: bool = False) -> RoundResult:
         """Delete what has expired. `run` frees the space later. Raise StoreError, OSError."""
@@ -134,15 +156,15 @@ class RetentionTask:
             now_ms = self._now_ms()  # read once: the clock may jump during the round
             if trust_clock:
                 self._guard.trust(now_ms)
-            self.waiting_for = self._guard.reason_to_wait(now_ms)
+            self._doubt = self._guard.doubt(now_ms)
             deleted: dict[str, Amount] = {}
-            if self.waiting_for is None:
+            if self._doubt is None:
                 async with aclosing(self._delete(now_ms // 1000, deleted)) as steps:
                     async for _ in steps:
                         await self._pause()
                 self._is_done.set()
             return {
-                "waiting_for": self.waiting_for,
+                "waiting_for": self._doubt.reason if self._doubt else None,
                 "rules": {rule: amount._asdict() for rule, amount in deleted.items()},
             }
 
@@ -179,5 +201,5 @@ class RetentionTask:
             Stat("retention.rows", self.deleted.rows),
             Stat("retention.points", self.deleted.points),
             Stat("retention.bytes", self.deleted.bytes),
-            Stat("retention.waiting", int(self.waiting_for is not None)),
+            Stat("retention.waiting", int(self._doubt is not None)),
         ]
