@@ -65,7 +65,8 @@ def torture(
     wanted = _wanted(faults, rounds, config)
     if PAUSE in wanted:
         processes_of(server_addresses(config))
-        daemons = 1  # others would use the same servers
+        if len(wanted) > 1:
+            daemons = 1  # rounds of other faults would use the same servers
     plan = TorturePlan(wanted, seed, daemons, Options(outage_s=outage, full_load=warm_up), duration or math.inf)
     place = _folder(config, folder)
     shown = ", ".join(f"{name} {count}" for name, count in wanted.items())
@@ -143,7 +144,7 @@ async def _opened_setup(config: Config, folder: Path) -> AsyncIterator[tuple[Set
     own = config_of({**daemon_settings(config, prefix, folder / "state", addresses), **PATIENT})
     dropping: list[bool] = []
     if not key:
-        yield Setup(config, prefix, own, None), dropping
+        yield Setup(config, prefix, own, None, trio.Lock()), dropping
         return
     store = served_store(own)
     try:
@@ -156,7 +157,7 @@ async def _opened_setup(config: Config, folder: Path) -> AsyncIterator[tuple[Set
                 f"Give another --folder, or drop the tables of {prefix}…"
             )
         try:
-            yield Setup(config, prefix, own, store), dropping
+            yield Setup(config, prefix, own, store, trio.Lock()), dropping
         finally:
             if not dropping or dropping[-1]:
                 with trio.CancelScope(shield=True):

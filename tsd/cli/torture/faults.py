@@ -13,12 +13,10 @@ import trio
 
 from tsd.cli.torture.environment import MIN_FILE_BYTES, POLL_S, Environment
 from tsd.cli.torture.options import PAUSE, Options
-from tsd.cli.torture.pausing import paused
 from tsd.cli.torture.proxy import ProxyMode
 from tsd.cli.torture.report import TortureReport
 from tsd.cli.torture.senders import AGAIN_S, HOST, HttpSender, Lines, Sender, TruncatingSender, reset
 from tsd.cli.torture.settings import LONG_WINDOWS_MS, SHORT_WINDOWS_MS
-from tsd.daemon.wiring import server_addresses
 
 PAUSES_S = (0.01, 0.1, 1.0, 4.0)  # between single bytes
 JUNK_BYTES = 5000
@@ -220,7 +218,7 @@ async def pause(now: Round) -> None:
     async with now.load(per_s=CALLS_PER_S):
         for _ in range(now.chance.randint(1, 3)):
             await now.wait_confirmed()
-            with paused(server_addresses(environment.config)):
+            async with environment.paused_servers():
                 now.count_fault(PAUSE)
                 await trio.sleep(now.chance.choice(PAUSED_S))
                 with trio.move_on_after(now.chance.choice(PAUSED_S)):
