@@ -5,12 +5,14 @@ user has a keyspace; so is `bigtable`, and each user has an instance. `opentsdb(
 `opentsdb_shared(…)` returns an OpenTSDB that other tests with the same tables and settings use too.
 `program("collectd")` is the path of an installed agent.
 
-With several pytest-xdist workers, each has its own peers, and each file runs in one worker.
+With several pytest-xdist workers, each has its own peers, and each file runs in one worker. All files that use
+Cassandra run in the same worker.
 """
 
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,6 +23,9 @@ from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import fail_unexpected_skip, full_run, need_peer, need_program
 from tests.peers.opentsdb import Opentsdb, Opentsdbs
+
+if TYPE_CHECKING:
+    from tests.distribution import FileScheduling
 
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test depends on the machine's load
 settings.register_profile("quick", UNTIMED, max_examples=30)
@@ -69,6 +74,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         return None  # pytest-xdist reads the variable
     fit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // WORKER_BYTES
     return max(1, min(len(os.sched_getaffinity(0)), fit))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "FileScheduling | None":
+    """Return the scheduler for `--dist loadfile`."""
+    from tests.distribution import FileScheduling  # pytest-xdist is not needed without workers
+
+    return FileScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures are created
