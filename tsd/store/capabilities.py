@@ -27,6 +27,7 @@ class Capabilities:
     call_timeout_s: float = 0.0  # longest wait for an unresponsive server; 0: calls do not leave this process
     longest_key: int = LONGEST_KEY  # bytes of a row key
     endpoints: tuple[str, ...] = ()  # host:port of each server that calls go to
+    splits_scans: bool = False  # one scan reads parts of its range in parallel: callers need not split the range
 
 
 class CellReader(Protocol):

@@ -2,6 +2,7 @@
 tests/property/test_stores.py."""
 
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import pytest
 import trio
@@ -11,7 +12,7 @@ from tests.unit.store.counters import check_increments
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 from tsd.daemon.settings import now_ms
 from tsd.errors import NoTable, StoreDown, StoreError
-from tsd.store import Cell, Family, Put, StampedDelete, StampedPut, Table, scan
+from tsd.store import Cell, Cursor, Family, Put, StampedDelete, StampedPut, Table, cell_pages, scan
 from tsd.store.cassandra.engine import CassandraStore
 from tsd.store.cassandra.keys import Prefixes
 
@@ -37,6 +38,58 @@ async def test_rows_of_many_partitions_come_in_order(store: CassandraStore) -> N
     assert found == rows
     within = [row.key async for page in scan(store, TABLE.name, b"\0\x50", b"\2\1\1") for row in page]
     assert within == [row for row in rows if b"\0\x50" <= row < b"\2\1\1"]
+
+
+async def test_pages_of_cells_have_whole_rows_of_dense_and_of_sparse_partitions(store: CassandraStore) -> None:
+    sizes = {b"\0\0": (2500, 1), b"\0\1": (1, 3), b"\0\2": (2, 4100), **{b"\1" + bytes([n]): (1, 1) for n in range(20)}}
+    cells = [
+        Put(part + n.to_bytes(2, "big"), COLUMN + m.to_bytes(2, "big"), b"%d" % m)
+        for part, (rows, columns) in sizes.items()
+        for n in range(rows)
+        for m in range(columns)
+    ]
+    await store.put(TABLE.name, cells)
+    for limit_bytes in (1, 300, 2 << 20):
+        found = []
+        async with aclosing(cell_pages(store, TABLE.name, b"", None, limit_bytes=limit_bytes)) as pages:
+            last = b""
+            async for page in pages:
+                assert page.keys[0] > last
+                last = page.keys[-1]
+                found += list(map(Put, page.keys, page.columns, page.values))
+        assert found == cells
+    stop = b"\0\0" + (2400).to_bytes(2, "big")
+    within = [key async for page in cell_pages(store, TABLE.name, cells[7].row, stop) for key in page.keys]
+    assert within == [cell.row for cell in cells[7:2400]]
+
+
+async def test_scan_finds_partitions_that_are_newer_than_the_last_one(store: CassandraStore) -> None:
+    for row in (b"\5\1r", b"\5\3r", b"\5\5r", b"\5\2r", b"\5\0r", b"\5\4r"):
+        rows = await _rows(store, b"\5", b"\6")
+        await store.put(TABLE.name, [Put(row, COLUMN, b"v")])
+        assert await _rows(store, b"\5", b"\6") == sorted([*rows, row])
+        assert await _rows(store, b"\5", b"\5\3") == [one for one in sorted([*rows, row]) if one < b"\5\3"]
+
+
+async def test_scan_that_ends_early_leaves_nothing_open(store: CassandraStore) -> None:
+    rows = [bytes([3, part, 0]) for part in range(40)]
+    await store.put(TABLE.name, [Put(row, COLUMN, b"v") for row in rows])
+    reader, cursor = store.cell_reader, Cursor()
+    assert reader is not None
+    page = await reader.read_cells(TABLE.name, b"\3", b"\4", limit_bytes=1, cursor=cursor)
+    assert page.next_start == rows[len(page.keys)][:2]
+    # another start with the same cursor is a new scan
+    other = await reader.read_cells(TABLE.name, rows[20], b"\4", limit_bytes=1, cursor=cursor)
+    assert other.keys[0] == rows[20]
+    for _ in range(2):
+        await reader.close_cursor(TABLE.name, cursor)
+    again = await reader.read_cells(TABLE.name, b"\3", b"\4", limit_bytes=1, cursor=cursor)
+    await reader.close_cursor(TABLE.name, cursor)
+    assert again.keys == page.keys
+
+
+async def _rows(store: CassandraStore, start: bytes, stop: bytes) -> list[bytes]:
+    return [key async for page in cell_pages(store, TABLE.name, start, stop) for key in page.keys]
 
 
 async def test_later_of_two_puts_with_one_timestamp_wins(store: CassandraStore) -> None:

@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsd.errors import CorruptRow
+from tsd.store import CellPage
+from tsd.store.cassandra.cells import encode_stamp, take_cells
 from tsd.store.cassandra.wire import HAS_WIRE_LOOP, RawRows, encode_value, find_values, values_at
 
 pytest.importorskip("cassandra")
@@ -44,6 +46,48 @@ def test_body_that_ends_early_is_an_error(cut: int, compiled: bool) -> None:
     body = encode_value(b"abc") * 2
     with pytest.raises(CorruptRow):
         find_values(RawRows(2, body[:-cut]), 1, compiled=compiled and HAS_WIRE_LOOP)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([b"", b"a", b"ab"]),
+            st.sampled_from([b"t:", b"t:x"]),
+            st.binary(max_size=5),
+            st.integers(-(2**63), 2**63 - 1),
+        )
+    )
+)
+def test_cells_of_an_answer_join_the_cells_before(cells: list[tuple[bytes, bytes, bytes, int]]) -> None:
+    body = b"".join(b"".join(map(encode_value, cell[:3])) + encode_stamp(cell[3]) for cell in cells)
+    pages = []
+    for compiled in {True, False} & {HAS_WIRE_LOOP, False}:
+        page = CellPage([b"before"], [b"t:"], [b"v"], 0, [7], None)
+        assert take_cells(b"part", RawRows(len(cells), body), page, compiled=compiled) == sum(
+            len(one[2]) for one in cells
+        )
+        pages.append(page)
+    wanted = [(b"part" + key, column, value, stamp // 1000) for key, column, value, stamp in cells]
+    for page in pages:
+        found = list(zip(page.keys, page.columns, page.values, page.times_ms, strict=True))
+        assert found == [(b"before", b"t:", b"v", 7), *wanted]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("cut", [1, 9, 12, 15])
+def test_cells_that_end_early_are_an_error(cut: int, compiled: bool) -> None:
+    body = encode_value(b"key") + encode_value(b"t:") + encode_value(b"v") + encode_stamp(1)
+    with pytest.raises(CorruptRow):
+        take_cells(b"", RawRows(1, body[:-cut]), CellPage([], [], [], 0, [], None), compiled=compiled and HAS_WIRE_LOOP)
+
+
+@pytest.mark.skipif(not HAS_WIRE_LOOP, reason="needs the compiled loop")
+@pytest.mark.parametrize("place", range(4))
+def test_null_in_a_cell_is_an_error(place: int) -> None:
+    parts = [encode_value(b"key"), encode_value(b"t:"), encode_value(b"v"), encode_stamp(1)]
+    parts[place] = NULL
+    with pytest.raises(CorruptRow):
+        take_cells(b"", RawRows(1, b"".join(parts)), CellPage([], [], [], 0, [], None))
 
 
 def test_encoded_batch_has_the_bytes_of_the_drivers_own() -> None:

@@ -2,8 +2,18 @@
 """Compiled loop over the values of an answer, see `tsd.store.cassandra.wire`."""
 
 from cpython.bytearray cimport PyByteArray_AS_STRING
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.string cimport memcmp, memcpy
+
+cdef enum:
+    VALUES = 4  # of a cell: key, column, value, timestamp
+    STAMP_BYTES = 8
+    MS = 1000  # microseconds of a millisecond
+
+
+cdef inline uint32_t word_at(const unsigned char* text) noexcept:
+    return <uint32_t> text[0] << 24 | <uint32_t> text[1] << 16 | <uint32_t> text[2] << 8 | text[3]
 
 
 def find_each(bytes body, Py_ssize_t count):
@@ -19,12 +29,59 @@ def find_each(bytes body, Py_ssize_t count):
     for number in range(count):
         if size - at < 4:
             return starts, lengths, -1
-        length = <int32_t> (
-            <uint32_t> text[at] << 24 | <uint32_t> text[at + 1] << 16 | <uint32_t> text[at + 2] << 8 | text[at + 3]
-        )
+        length = <int32_t> word_at(text + at)
         at += 4
         starts_at[number] = at
         lengths_at[number] = length
         if length > 0:
             at += length
     return starts, lengths, at if at <= size else -1
+
+
+def take_cells(bytes body, Py_ssize_t count, bytes partition, list keys, list columns, list values, list times_ms):
+    """Append the row key, column, value and write timestamp of each cell of an answer, whose values are key, column,
+    value and timestamp in microseconds. Equal keys and columns that follow each other are one object. Return the bytes
+    of the values; -1 if the body ends early or has a null: then some cells are appended."""
+    cdef const unsigned char* text = <const unsigned char*> PyBytes_AS_STRING(body)
+    cdef const char* prefix = PyBytes_AS_STRING(partition)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(body), width = PyBytes_GET_SIZE(partition), at = 0, taken = 0, number
+    cdef Py_ssize_t starts[VALUES]
+    cdef int32_t lengths[VALUES]
+    cdef int part
+    cdef const unsigned char* stamp
+    cdef int64_t time_us
+    cdef bytes key = None, column = None
+    for number in range(count):
+        for part in range(VALUES):
+            if size - at < 4:
+                return -1
+            lengths[part] = <int32_t> word_at(text + at)
+            at += 4
+            starts[part] = at
+            if lengths[part] < 0 or lengths[part] > size - at:
+                return -1
+            at += lengths[part]
+        if lengths[3] != STAMP_BYTES:
+            return -1
+        if (
+            key is None
+            or PyBytes_GET_SIZE(key) != width + lengths[0]
+            or memcmp(PyBytes_AS_STRING(key) + width, text + starts[0], lengths[0])
+        ):
+            key = PyBytes_FromStringAndSize(NULL, width + lengths[0])
+            memcpy(PyBytes_AS_STRING(key), prefix, width)
+            memcpy(PyBytes_AS_STRING(key) + width, text + starts[0], lengths[0])
+        if (
+            column is None
+            or PyBytes_GET_SIZE(column) != lengths[1]
+            or memcmp(PyBytes_AS_STRING(column), text + starts[1], lengths[1])
+        ):
+            column = PyBytes_FromStringAndSize(<const char*> text + starts[1], lengths[1])
+        stamp = text + starts[3]
+        time_us = <int64_t> word_at(stamp) << 32 | <int64_t> word_at(stamp + 4)
+        keys.append(key)
+        columns.append(column)
+        values.append(PyBytes_FromStringAndSize(<const char*> text + starts[2], lengths[2]))
+        times_ms.append(time_us // MS)
+        taken += lengths[2]
+    return taken

@@ -5,9 +5,21 @@ from typing import TypeVar
 
 import numpy as np
 
-from tsd.store import Cell, Row
+from tsd.errors import CorruptRow
+from tsd.store import Cell, CellPage, Row
 from tsd.store.cassandra.session import Rows, Value
-from tsd.store.cassandra.wire import LENGTH, RawRows, encode_value, find_values, fixed_values, values_at
+from tsd.store.cassandra.wire import (
+    HAS_WIRE_LOOP,
+    LENGTH,
+    RawRows,
+    encode_value,
+    find_values,
+    fixed_values,
+    values_at,
+)
+
+if HAS_WIRE_LOOP:
+    from tsd.store.cassandra import _wire
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -91,3 +103,27 @@ def rows_of(partition: bytes, answer: Rows) -> list[Row]:
             last = key
         rows[-1].cells.append(Cell(column, value, stamp // MS))
     return rows
+
+
+def take_cells(partition: bytes, raw: RawRows, page: CellPage, *, compiled: bool = HAS_WIRE_LOOP) -> int:
+    """Append the cells of an answer to the lists of a page. Return the bytes of their values. Raise CorruptRow for a
+    body that ends early. Not `compiled`: use the Python code."""
+    if compiled:
+        size = _wire.take_cells(raw.body, raw.rows, partition, page.keys, page.columns, page.values, page.times_ms)
+        if size < 0:
+            raise CorruptRow(f"answer: got {len(raw.body)} bytes, wanted {raw.rows} cells")
+        return size
+    size = 0
+    last: Value = None
+    for key, column, value, stamp in cells_in(raw):
+        assert isinstance(key, bytes)
+        assert isinstance(column, bytes)
+        assert isinstance(value, bytes)
+        assert isinstance(stamp, int)
+        page.keys.append(page.keys[-1] if key == last else partition + key)
+        page.columns.append(column)
+        page.values.append(value)
+        page.times_ms.append(stamp // MS)
+        last = key
+        size += len(value)
+    return size

@@ -52,9 +52,10 @@ from tsd.store.cassandra.cells import (
 from tsd.store.cassandra.conditional import ConditionalWrites, WriteClock
 from tsd.store.cassandra.directory import Directory
 from tsd.store.cassandra.keys import Prefixes, Shape, bounds, cassandra_name, parse_comment
+from tsd.store.cassandra.scan import CassandraScans
 from tsd.store.cassandra.session import Connector, Contact, Parameters, Rows, Session
 from tsd.store.cassandra.stamped import CassandraStamped
-from tsd.store.cassandra.wire import encode_value
+from tsd.store.cassandra.wire import RawRows, encode_value
 from tsd.store.retry import backoff, run_bounded
 from tsd.store.rules import check_column, check_row, whole_rows
 from tsd.store.timing import new_latencies, timed
@@ -87,7 +88,6 @@ class CassandraStore:
     """
 
     change_feed: ChangeFeed | None = None
-    cell_reader: CellReader | None = None
     cell_signatures: CellSignatures | None = None
     range_deletes: RangeDeletes | None = None
     snapshots: Snapshots | None = None
@@ -110,6 +110,7 @@ class CassandraStore:
             keeps_versions=True,
             call_timeout_s=contact.timeout_s,
             endpoints=contact.endpoints,
+            splits_scans=True,
         )
         self.latencies = new_latencies()
         self._keyspace = keyspace
@@ -123,6 +124,9 @@ class CassandraStore:
         self._conditional = ConditionalWrites(self._connector, self._ask, self._clock, self._count)
         self.stamped_cells: StampedCells | None = CassandraStamped(
             self._checked_statements, self._directory.enter, self._ask, self._batch
+        )
+        self.cell_reader: CellReader | None = CassandraScans(
+            lambda table: self._checked_statements(table, ()), self._directory, self._ask_raw, self.latencies
         )
 
     # ---- Tables
@@ -419,7 +423,11 @@ class CassandraStore:
 
     async def _ask(self, cql: str, parameters: Parameters) -> Rows:
         """Execute a statement for cells, which may be repeated. Return key, column, value and timestamp of each."""
-        return cells_in(await self._patiently(lambda: self._connector.ask_raw(cql, parameters)))
+        return cells_in(await self._ask_raw(cql, parameters))
+
+    async def _ask_raw(self, cql: str, parameters: Parameters) -> RawRows:
+        """Do the same; rows are answered as sent."""
+        return await self._patiently(lambda: self._connector.ask_raw(cql, parameters))
 
     async def _batch(self, cql: str, rows: Sequence[bytes], partition: bytes) -> None:
         """Execute a statement for encoded rows of one partition."""

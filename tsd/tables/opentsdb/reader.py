@@ -158,7 +158,8 @@ class StoredSelection:
 
     async def _read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
         table, scans = self._table, self._table.rules.scans
-        parts = scan_parts(table.layout, hours_of(self._resolved, span), scans, self._pattern)
+        split = 1 if table.store.capabilities.splits_scans else scans
+        parts = scan_parts(table.layout, hours_of(self._resolved, span), split, self._pattern)
         ranges = key_ranges(table.layout, self._resolved, span, parts)
         if (blocks := self._blocks()) is not None:
             await read_pages(
