@@ -201,6 +201,23 @@ async def test_a_damaged_run_is_an_error_of_its_rows(tmp_path: Path) -> None:
         assert await stored(store, b"aac1")
 
 
+async def test_a_run_of_the_same_places_is_replaced_and_another_one_is_joined(tmp_path: Path) -> None:
+    async with opened(tmp_path / "store") as store:
+        new, late = b"newvalue", b"latevalu"
+        first = [Put(row, column, VALUE) for row in (b"aab1", b"aab2") for column in (b"t:p", b"t:q")]
+        await put_new(store, b"aab", matrix(*first))
+        await put_new(store, b"aab", matrix(*(put._replace(value=new) for put in first)))
+        both = {row: [(b"t:p", new), (b"t:q", new)] for row in (b"aab1", b"aab2")}
+        assert await stored(store, *both) == both
+        fewer = matrix(*(put._replace(value=late) for put in first if put[:2] != (b"aab1", b"t:q")))
+        await put_new(store, b"aab", fewer)  # has the same rows and columns, but not all cells
+        assert await stored(store, *both) == {
+            b"aab1": [(b"t:p", late), (b"t:q", new)],
+            b"aab2": [(b"t:p", late), (b"t:q", late)],
+        }
+        assert await store.read_in_thread(count_runs) == 1
+
+
 async def test_runs_grow_and_are_divided(tmp_path: Path) -> None:
     async with opened(tmp_path / "store") as store:
         rows = [b"aab%02d" % row for row in range(20)]

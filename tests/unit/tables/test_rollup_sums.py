@@ -22,6 +22,7 @@ from tsd.tables.opentsdb.rollup_sums import (
     can_build,
     coarser,
     intervals_to_build,
+    rollup_matrices,
     rollup_puts,
     row_order,
     sums_of,
@@ -129,6 +130,20 @@ def test_cells_hold_what_was_computed(rows: Rows, name: str) -> None:
     aggregators = len(AGGREGATORS)
     for head, base, (begin, end) in groups:
         assert {row[:7] for row in rows[aggregators * begin : aggregators * end]} == {head + base.to_bytes(4, "big")}
+        matrices = rollup_matrices(order.sums.at(slice(begin, end)), interval, CONFIG, keys, base)
+        made = [put for matrix in matrices for put in matrix.puts()]
+        assert sorted(made) == sorted(puts[aggregators * begin : aggregators * end])
+
+
+@pytest.mark.parametrize("hours", [24, 23], ids=["each row has all", "one row lacks one"])
+def test_rows_with_all_intervals_have_the_cells_of_puts(hours: int) -> None:
+    interval, keys = CONFIG.interval("1h"), RowKeys([b"\0\0\1"] * 2, [b"a", b"b"])
+    rows: Rows = [(series, hour, [(0, series + hour)]) for series in (0, 1) for hour in range(24 if series else hours)]
+    order = row_order(sums_of(batch_of(rows), 3600), interval, keys)
+    matrices = [*rollup_matrices(order.sums, interval, CONFIG, keys, DAY_S)]
+    assert [put for matrix in matrices for put in sorted(matrix.puts())] == sorted(
+        rollup_puts(order.sums, interval, CONFIG, keys)
+    )
 
 
 @pytest.mark.parametrize(

@@ -74,23 +74,26 @@ class _Head(NamedTuple):
 def encode_run(matrix: Matrix, place: bytes) -> bytes:
     """Return the bytes of one or more cells. `place` identifies the run, such as its key: reading needs it too."""
     rows, columns, values, present, stamps = matrix
-    found = stamps[present]
+    if present.all():
+        found, numbers = stamps.reshape(-1), values.reshape(-1)
+    else:
+        found, numbers = stamps[present], values[present]
     number_of: bytes = b""
     if len(found) and found.min() == found.max():
         distinct = found[:1]
     else:
-        distinct, numbers = np.unique(found, return_inverse=True)
-        number_of = _planes(numbers.astype("<u4"))
+        distinct, places = np.unique(found, return_inverse=True)
+        number_of = _planes(places.astype("<u4"))
     content = b"".join(
         (
-            np.fromiter(map(len, rows), "<u2", len(rows)).tobytes(),
-            np.fromiter(map(len, columns), "<u2", len(columns)).tobytes(),
+            struct.pack(f"<{len(rows)}H", *map(len, rows)),
+            struct.pack(f"<{len(columns)}H", *map(len, columns)),
             *rows,
             *columns,
             np.packbits(present).tobytes(),
             distinct.astype("<i8").tobytes(),
             number_of,
-            _planes(values[present]),
+            _planes(numbers),
         )
     )
     head = _Head(FORMAT, len(rows), len(columns), len(found), len(distinct), _NO_CRC)
@@ -106,6 +109,23 @@ def _planes(numbers: NDArray[np.generic]) -> bytes:
     return np.ascontiguousarray(numbers).view(np.uint8).reshape(len(numbers), -1).T.tobytes()
 
 
+def has_places_of(stored: bytes, other: bytes) -> bool:
+    """Return whether two runs have cells of the same rows and columns, without decoding them."""
+    one, two = _head(stored), _head(other)
+    if one[:4] != two[:4]:
+        return False
+    sizes = np.frombuffer(stored, "<u2", one.rows + one.columns, _HEAD.size)
+    end = _HEAD.size + sizes.nbytes + int(sizes.sum(dtype=np.int64)) + (one.rows * one.columns + 7) // 8
+    return stored[_HEAD.size : end] == other[_HEAD.size : end]
+
+
+def check_run(stored: bytes, place: bytes) -> None:
+    """Raise CorruptRow for damage, or a format that is unknown."""
+    head = _head(stored)
+    if _crc(head, stored[_HEAD.size :], place) != head.crc:
+        raise CorruptRow(f"a run of cells is damaged: {len(stored)} bytes, {stored[:40].hex()}")
+
+
 def cells_of_run(stored: bytes) -> int:
     """Return the number of cells of a run that is not decoded. Raise CorruptRow if it has no head."""
     return _head(stored).cells
@@ -113,10 +133,8 @@ def cells_of_run(stored: bytes) -> int:
 
 def decode_run(stored: bytes, place: bytes) -> Matrix:
     """Return the cells of a run. Raise CorruptRow for damage, or a format that is unknown."""
-    head = _head(stored)
-    if _crc(head, stored[_HEAD.size :], place) != head.crc:
-        raise CorruptRow(f"a run of cells is damaged: {len(stored)} bytes, {stored[:40].hex()}")
-    at = _HEAD.size
+    check_run(stored, place)
+    head, at = _head(stored), _HEAD.size
     sizes = np.frombuffer(stored, "<u2", head.rows + head.columns, at)
     at += sizes.nbytes
     ends = (at + np.cumsum(sizes, dtype=np.int64)).tolist()

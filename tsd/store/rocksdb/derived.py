@@ -172,7 +172,7 @@ def _change_of_runs(table: str, parts: Sequence[CellMatrix], stamp: int, databas
             part.columns,
             part.values,
             part.present,
-            np.full(part.values.shape, stamp, np.int64),
+            np.broadcast_to(np.int64(stamp), part.values.shape),
         )
         for part in parts
     ]

@@ -20,8 +20,10 @@ from rocksdict import ColumnFamily, Rdict, RdictIter, ReadOptions, WriteBatch
 from tsd.codec.blocks.run import (
     Matrix,
     cells_of_run,
+    check_run,
     decode_run,
     encode_run,
+    has_places_of,
     join_runs,
     without_keys,
     without_range,
@@ -43,10 +45,22 @@ class RunFamily(NamedTuple):
     handle: ColumnFamily
 
 
-def encode_stored(run: Matrix) -> tuple[bytes, bytes]:
-    """Return the key and the stored value of a run."""
-    key, last = run.first_key(), run.last_key()
-    return key, _HEAD.pack(len(last), zlib.crc32(last, zlib.crc32(key))) + last + encode_run(run, key)
+class StoredRun(NamedTuple):
+    """A run that is not decoded."""
+
+    key: bytes
+    last: bytes  # key of its last cell
+    content: bytes
+
+    def value(self) -> bytes:
+        """Return the stored value."""
+        return _HEAD.pack(len(self.last), zlib.crc32(self.last, zlib.crc32(self.key))) + self.last + self.content
+
+
+def encode_stored(run: Matrix) -> StoredRun:
+    """Return a run as it is stored."""
+    key = run.first_key()
+    return StoredRun(key, run.last_key(), encode_run(run, key))
 
 
 def _split_stored(key: bytes, stored: bytes) -> tuple[bytes, bytes]:
@@ -114,6 +128,17 @@ class RunReader:
 
     def between(self, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, Matrix]]:
         """Yield each run that may have cells from the key `start` to before `stop`, and its key."""
+        for key in self._keys_between(start, stop):
+            yield key, self.load(key)
+
+    def stored_between(self, start: bytes, stop: bytes) -> Iterator["StoredRun"]:
+        """Yield the same runs as they are stored."""
+        for key in self._keys_between(start, stop):
+            with self._reading(key):
+                last, content = _split_stored(key, self._stored(key))
+            yield StoredRun(key, last, content)
+
+    def _keys_between(self, start: bytes, stop: bytes | None) -> Iterator[bytes]:
         key = self.key_of(start)
         if key is not None and key < start:
             with self._reading(key):
@@ -122,8 +147,18 @@ class RunReader:
                 key = None
         key = key or self.key_from(start)
         while key is not None and (stop is None or key < stop):
-            yield key, self.load(key)
+            yield key
             key = self.key_from(key + b"\0")
+
+    def decoded(self, run: "StoredRun") -> Matrix:
+        """Return the cells of a run."""
+        with self._reading(run.key):
+            return decode_run(run.content, run.key)
+
+    def check(self, run: "StoredRun") -> None:
+        """Raise DamagedBlock if a run is damaged."""
+        with self._reading(run.key):
+            check_run(run.content, run.key)
 
     def cells(self, start: bytes, stop: bytes | None) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """Yield the keys and the stored values of cells from one key to before another, run by run."""
@@ -265,30 +300,58 @@ def add_runs(reader: RunReader | None, new: Sequence[Matrix]) -> RunChange:
     in order. May run in a thread."""
     if not new:
         return RunChange([], [])
-    stored = [] if reader is None else [*reader.between(new[0].first_key(), new[-1].last_key() + b"\0")]
-    every = [(key, run.last_key(), True, run) for key, run in stored]
-    every += [(run.first_key(), run.last_key(), False, run) for run in new]
-    every.sort(key=lambda one: one[:3])
-    obsolete: list[bytes] = []
-    puts: list[tuple[bytes, bytes]] = []
-    group: list[tuple[bytes, bytes, bool, Matrix]] = []
-
-    def finish() -> None:
-        if all(is_stored for *_, is_stored, _ in group):
-            return
-        obsolete.extend(key for key, _, is_stored, _ in group if is_stored)
-        group.sort(key=lambda one: not one[2])
-        puts.extend(map(encode_stored, _split(join_runs([run for *_, run in group]))))
-
+    every: list[_Part] = [_Part(run.first_key(), run.last_key(), run) for run in new]
+    if reader is not None:
+        stored = reader.stored_between(every[0].first, every[-1].last + b"\0")
+        every = sorted([*(_Part(run.key, run.last, run) for run in stored), *every], key=lambda part: part[:2])
+    change = RunChange([], [])
+    group: list[_Part] = []
     last = b""
-    for one in every:
-        if group and one[0] > last:
-            finish()
+    for part in every:
+        if group and part.first > last:
+            _add_group(reader, group, change)
             group = []
-        group.append(one)
-        last = max(last, one[1])
-    finish()
-    return RunChange(obsolete, puts)
+        group.append(part)
+        last = max(last, part.last)
+    _add_group(reader, group, change)
+    return change
+
+
+class _Part(NamedTuple):
+    """A run, stored or new."""
+
+    first: bytes
+    last: bytes
+    run: StoredRun | Matrix
+
+
+def _add_group(reader: RunReader | None, group: Sequence[_Part], change: RunChange) -> None:
+    """Add runs that overlap to a change, joined to new ones. Stored ones alone stay as they are."""
+    old = [part.run for part in group if isinstance(part.run, StoredRun)]
+    new = [part.run for part in group if not isinstance(part.run, StoredRun)]
+    if not new:
+        return
+    puts = None if len(new) > 1 else _replacement(reader, old, new[0])
+    if puts is None:
+        decoded = [reader.decoded(run) for run in old] if reader is not None else []
+        puts = list(map(encode_stored, _split(join_runs([*decoded, *new]))))
+    kept = {run.key for run in puts}
+    change.obsolete.extend(run.key for run in old if run.key not in kept)
+    change.puts.extend((run.key, run.value()) for run in puts)
+
+
+def _replacement(reader: RunReader | None, old: Sequence[StoredRun], new: Matrix) -> list[StoredRun] | None:
+    """Return a new run, if it is small enough and has the cells of the old one, if there is one: as when rollups are
+    built again. None if cells must be joined."""
+    if len(old) > 1 or len(new.rows) * len(new.columns) > 2 * RUN_CELLS:
+        return None
+    made = encode_stored(new)
+    for run in old:
+        assert reader is not None
+        reader.check(run)
+        if not has_places_of(run.content, made.content):
+            return None
+    return [made]
 
 
 def _split(run: Matrix) -> Iterator[Matrix]:
@@ -314,7 +377,8 @@ def remove_keys(reader: RunReader, gone: Collection[bytes]) -> RunChange:
         change.obsolete.append(run_key)
         kept = without_keys(run, wanted)
         if kept is not None:
-            change.puts.append(encode_stored(kept))
+            made = encode_stored(kept)
+            change.puts.append((made.key, made.value()))
     return change
 
 
@@ -327,5 +391,6 @@ def remove_range(reader: RunReader, start: bytes, stop: bytes) -> RunChange:
         if run_key >= stop:
             continue
         for kept in without_range(reader.load(run_key), start, stop):
-            change.puts.append(encode_stored(kept))
+            made = encode_stored(kept)
+            change.puts.append((made.key, made.value()))
     return change

@@ -8,12 +8,13 @@ import trio
 
 from tsd.codec.opentsdb.rollup import Interval
 from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes, salts
-from tsd.store import Store, cell_pages
+from tsd.store import DerivedValues, Store, cell_pages
 from tsd.tables.opentsdb.rollup_columns import encode_chunk
 from tsd.tables.opentsdb.rollup_scan import next_base
 from tsd.tables.reading import ScanRange
 
 DAY_S = 86_400
+LOOKED_UP = 32  # base times at once
 MOST_BYTES = 32 << 20  # of the values of one metric and base time; what has more is read by its cells
 
 
@@ -24,19 +25,37 @@ async def derive_rows(store: Store, layout: Layout, interval: Interval, metric: 
     assert derived is not None
     for salt in salts(layout):
         head = salt + metric
-        base = interval.row_start(span.start_s)
-        while base < span.stop_s:
-            base_or_none = await _first_base(store, layout, interval.table, head, base, span.stop_s)
-            if base_or_none is None:
-                break
-            base, end = base_or_none, next_base(interval, base_or_none)
+        base, with_rows = interval.row_start(span.start_s), -1
+        while (base := await _first_without_values(derived, interval, head, base, span.stop_s)) < span.stop_s:
+            if base != with_rows:
+                found = await _first_base(store, layout, interval.table, head, base, span.stop_s)
+                if found is None:
+                    break
+                base = with_rows = found
+                continue
+            end, prefix = next_base(interval, base), head + base_bytes(base)
             if end <= span.stop_s or interval.seconds >= DAY_S:
-                prefix = head + base_bytes(base)
-                if prefix in await derived.derived(interval.table, [prefix], b""):
-                    base = end
-                    continue
                 await derived.derive(interval.table, prefix, partial(_columns, store, layout, interval.table, prefix))
             base = end
+
+
+async def _first_without_values(
+    derived: DerivedValues, interval: Interval, head: bytes, start_s: int, stop_s: int
+) -> int:
+    """Return the first base time without derived values, `stop_s` or later if there is none between two times. Most
+    rows have them from the build: reading these values' keys takes less than reading a row."""
+    base = start_s
+    while base < stop_s:
+        bases = [base]
+        while len(bases) < LOOKED_UP:
+            bases.append(next_base(interval, bases[-1]))
+        prefixes = [head + base_bytes(each) for each in bases if each < stop_s]
+        found = await derived.derived(interval.table, prefixes, b"")
+        for base, prefix in zip(bases, prefixes, strict=False):
+            if prefix not in found:
+                return base
+        base = next_base(interval, bases[len(prefixes) - 1])
+    return base
 
 
 async def _first_base(store: Store, layout: Layout, table: str, head: bytes, start_s: int, stop_s: int) -> int | None:

@@ -246,17 +246,25 @@ def rollup_matrices(
     for row in range(0, len(first), rows_at_once):
         last = min(row + rows_at_once, len(first))
         part = slice(int(bounds[row]), int(bounds[last]))
-        rows = np.repeat(np.arange(last - row), np.diff(bounds[row : last + 1]))
-        times, places = np.unique(offsets[part], return_inverse=True)
+        lengths = np.diff(bounds[row : last + 1])
+        is_used = np.zeros(int(offsets[part].max()) + 1, np.bool_)
+        is_used[offsets[part]] = True
+        times = np.flatnonzero(is_used)
         columns = known.get(times.tobytes())
         if columns is None:
             starts = (base_s + times * interval.seconds).tolist()
             columns = [rollup_column(name, start, interval, config) for name in names for start in starts]
             known[times.tobytes()] = columns
         shape = last - row, len(names), len(times)
-        made, present = np.zeros(shape, np.uint64), np.zeros(shape, np.bool_)
-        made[rows, :, places] = values[:, part].T
-        present[rows, :, places] = True
+        if (lengths == len(times)).all():  # each row has all of these intervals, in order
+            made = values[:, part].reshape(shape[1], shape[0], shape[2]).swapaxes(0, 1).copy()
+            present = np.ones(shape, np.bool_)
+        else:
+            made, present = np.zeros(shape, np.uint64), np.zeros(shape, np.bool_)
+            rows = np.repeat(np.arange(last - row), lengths)
+            places = (np.cumsum(is_used) - 1)[offsets[part]]
+            made[rows, :, places] = values[:, part].T
+            present[rows, :, places] = True
         yield CellMatrix(
             [heads[number] + base + tails[number] for number in sums.series[first[row:last]].tolist()],
             columns,
