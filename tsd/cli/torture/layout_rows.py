@@ -16,24 +16,30 @@ from tsd.config.loader import Config
 from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import now_ms
 from tsd.store import Store
-from tsd.tables.entity.stored_points import TextLookup, TimeRange, read_metric
+from tsd.store.retry import run_bounded
+from tsd.tables.entity.stored_points import OnWindow, TextLookup, TimeRange, read_metric
 
 MOST_METRICS = 1 << 30
+METRICS_AT_ONCE = 16
 SENT_MS = TimeRange((BASE_S - 86_400) * 1000, (BASE_S + 30 * 86_400) * 1000)  # all sent times are in it
 SHORT_FLOAT = FLOAT | 3  # flags of a number in four bytes
 
 
 async def layout_rows(store: Store, config: Config, metrics: Sequence[str] | None) -> AsyncIterator[DecodedPage]:
-    """Yield the points of these metrics, or of all, metric by metric. Raise StoreError."""
+    """Yield the points of these metrics, or of all, some metrics at a time. Raise StoreError."""
     tables = build_configured_tables(config, store, now_ms, TableCallbacks(lambda: False, lambda: None))
     known = await tables.catalog.suggest(Kind.METRIC, "", MOST_METRICS)
-    for metric in known if metrics is None else sorted(set(known).intersection(metrics)):
+    wanted = known if metrics is None else sorted(set(known).intersection(metrics))
+    for at in range(0, len(wanted), METRICS_AT_ONCE):
         found = DecodedPage([], [])
 
         async def take(points: Columns, lookup: TextLookup, found: DecodedPage = found) -> None:
             found.rows.extend(_rows(points, lookup))
 
-        await read_metric(tables.reader, metric, SENT_MS, take, found.corrupt.append)
+        async def read(metric: str, take: OnWindow = take, found: DecodedPage = found) -> None:
+            await read_metric(tables.reader, metric, SENT_MS, take, found.corrupt.append)
+
+        await run_bounded(wanted[at : at + METRICS_AT_ONCE], read, limit=METRICS_AT_ONCE)
         yield found
 
 
