@@ -6,6 +6,7 @@ On others, the cells that were read are deleted, so that what another process wr
 """
 
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from typing import NamedTuple
@@ -332,7 +333,7 @@ class Retention:
 
 def _amount(page: CellPage) -> Amount:
     """Return what the cells of a page hold. Cells of unreadable form count as one point."""
-    points = sum(map(_points, page.columns))
+    points = sum(number * _points(column) for column, number in Counter(page.columns).items())
     size = sum(map(len, page.keys)) + sum(map(len, page.columns)) + sum(map(len, page.values))
     return Amount(len(set(page.keys)), points, size - page.ahead * len(page.values))
 
