@@ -24,6 +24,7 @@ HOUR_S, DAY_S = 3600, 86_400
 AGGREGATORS = ("sum", "count", "min", "max")  # in the order of the fields of Sums
 VALUE_BYTES = 8
 MATRIX_CELLS = 4096
+HELD_HOURS = 1 << 14  # a megabyte
 _WHY_NOT = "wanted an interval that divides an hour, or hours that divide a day, and not the default interval"
 _PUT: Callable[[tuple[bytes, bytes, bytes]], Put] = partial(tuple.__new__, Put)  # without a Python call for each cell
 _INTEGER, _DOUBLE = 7, FLOAT | 7  # flags of values of 8 bytes
@@ -141,17 +142,33 @@ def coarser(fine: Sums, seconds: int) -> Sums:
 
 
 class LongSums:
-    """Adds up the hours of intervals that are longer than an hour. Memory is 32 bytes for each series and interval."""
+    """Adds up the hours of intervals that are longer than an hour. Memory is 32 bytes for each series and interval, and
+    48 for each hour that is held."""
 
     def __init__(self, seconds: int) -> None:
         self._seconds = seconds
         self._intervals: dict[int, tuple[Float64, Int64, Float64, Float64]] = {}  # by start; by number of the series
+        self._held: list[Sums] = []  # hours that are not added up yet: many at once take less time
+        self._held_hours = 0
 
     def add(self, hours: Sums) -> None:
         """Add hours, of any series in any order."""
+        self._held.append(hours)
+        self._held_hours += len(hours.series)
+        if self._held_hours >= HELD_HOURS:
+            self._add_held()
+
+    def _add_held(self) -> None:
+        """Add up the hours that are held."""
+        if not self._held_hours:
+            return
+        hours = joined(self._held)
+        self._held, self._held_hours = [], 0
         starts = hours.times_s // self._seconds * self._seconds
-        for start in np.unique(starts).tolist():
-            part = hours.at(starts == start)
+        order = np.argsort(starts, kind="stable")
+        first = np.flatnonzero(np.diff(starts[order], prepend=-1))
+        for index in np.split(order, first[1:]):
+            start, part = int(starts[index[0]]), hours.at(index)
             sums, counts, minima, maxima = self._room(start, int(part.series.max()) + 1)
             np.add.at(sums, part.series, part.sums)
             np.add.at(counts, part.series, part.counts)
@@ -176,6 +193,7 @@ class LongSums:
 
     def finish(self) -> Iterator[Sums]:
         """Yield the intervals, in order of time, each with the series that have points."""
+        self._add_held()
         for start, (sums, counts, minima, maxima) in sorted(self._intervals.items()):
             series = np.flatnonzero(counts)
             times = np.full(len(series), start, np.int64)
