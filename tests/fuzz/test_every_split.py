@@ -26,6 +26,7 @@ CALM = Plan(
     batch=0,
     flush_interval_s=3600,
     sync_interval_s=0,
+    gather_s=0,
     memory_limit=64 << 20,
     journal_max_bytes=1 << 30,
     max_unresolved=1000,

@@ -91,6 +91,7 @@ class SimulatedDaemon:
         self.journal = parts.journal(
             folder / "journal",
             sync_interval_s=plan.sync_interval_s,
+            gather_s=plan.gather_s,
             max_bytes=plan.journal_max_bytes,
             owner="0" * 32,
             disk=disk,

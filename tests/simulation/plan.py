@@ -56,6 +56,7 @@ class Plan:
     batch: int  # maximum number of lines
     flush_interval_s: float
     sync_interval_s: float
+    gather_s: float
     memory_limit: int
     journal_max_bytes: int
     max_unresolved: int
@@ -99,6 +100,7 @@ def random_plan(rng: random.Random) -> Plan:
         hurried=hurried,
         holds=engine is Engine.EMBEDDED and rng.random() < 0.7,
         writer_lag_s=rng.choice((3480, 3476, 3000, 7076, 7000)),
+        gather_s=rng.choice((0.0, 0.01, 1.0)),
         events=tuple(sorted(events, key=lambda event: event.at_s)),
     )
 

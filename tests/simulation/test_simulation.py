@@ -23,7 +23,7 @@ FOUND_WITHIN = {
     "UID used after a lost answer": 1500,
     "backpressure never ends": 600,
     "oldest value wins": 100,
-    "compaction deletes first": 400,
+    "compaction deletes first": 700,
     "readable before it is written": 100,
 }
 

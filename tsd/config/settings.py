@@ -474,8 +474,14 @@ class Config(
         "Folder of the journal, e.g. on a separate disk. Empty: journal/ in the state folder.")
     journal_sync_ms: int = setting(
         "tsd.journal.sync_interval", 100,
-        "Longest time from the arrival of a line to its fsync. Shorter means more fsyncs, not more bytes.",
+        "Longest time from the arrival of a line to its fsync while a client waits for it (sync, HTTP). Shorter means "
+        "more fsyncs, not more bytes.",
         "ms", low=1)
+    journal_gather_ms: int = setting(
+        "tsd.journal.gather_interval", 1000,
+        "The same while no client waits: lines of this time are lost if the daemon or its machine fails before they "
+        "are acknowledged. Shorter means more CPU time. 0: as if a client waited.",
+        "ms", low=0)
     journal_max_bytes: int = setting(
         "tsd.journal.max_bytes", 8 << 30,
         "Size of the journal, which holds points that the store has not stored, about 50 bytes each. When it is "

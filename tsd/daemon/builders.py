@@ -73,6 +73,7 @@ def build_ingest(
     journal = Journal(
         journal_folder(config),
         sync_interval_s=config.journal_sync_ms / 1000,
+        gather_s=config.journal_gather_ms / 1000,
         max_bytes=config.journal_max_bytes,
         owner=identity(folder),
         adopted=adopted(journal_folder(config)),

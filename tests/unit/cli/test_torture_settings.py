@@ -45,7 +45,7 @@ HARMLESS = {
         "tsd.storage.cassandra.tls.certificate", "tsd.storage.cassandra.tls.key",
         "tsd.storage.hbase.thrift.transport", "tsd.storage.hbase.thrift.protocol", "tsd.query.series_index",
         "tsd.uid.lru.name.size", "tsd.uid.lru.id.size", "tsd.uid.cache_ttl", "tsd.ingest.series_ttl",
-        "tsd.core.drain_timeout",
+        "tsd.core.drain_timeout", "tsd.journal.gather_interval",
     ),
     "how queries are answered: the same points to ours": (
         "tsd.query.corrected", "tsd.query.max_concurrent", "tsd.query.cache_memory",

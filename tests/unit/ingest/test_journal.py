@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from structlog.testing import capture_logs
 
 from tsd.errors import TsdError
@@ -28,6 +29,7 @@ OWN, OTHER = "0123456789abcdef" * 2, "f" * 32  # state folders
 def make(
     folder: Path,
     sync_interval_s: float = 0.001,
+    gather_s: float = 0,
     owner: str = OWN,
     adopted: Collection[str] = (),
     disk: Disk = REAL,
@@ -35,6 +37,7 @@ def make(
     return Journal(
         folder,
         sync_interval_s=sync_interval_s,
+        gather_s=gather_s,
         max_bytes=1 << 30,
         owner=owner,
         adopted=adopted,
@@ -103,6 +106,37 @@ async def test_appends_within_an_interval_share_a_sync(tmp_path: Path) -> None:
         journal.close()
     assert journal.synced == 101
     assert journal.statistics().syncs == 2
+
+
+@pytest.mark.parametrize("trigger", ["wait", "hurry", "rotate", "many", "close", "time"])
+async def test_lines_are_gathered_until_a_caller_waits(trigger: str, tmp_path: Path) -> None:
+    journal = make(tmp_path, gather_s=0.01 if trigger == "time" else 10 * PATIENCE_S)
+    journal.recover()
+    with trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(journal.run)
+            journal.append(LINE, 1)
+            if trigger != "time":
+                await trio.testing.wait_all_tasks_blocked()
+                assert journal.synced == journal.statistics().syncs == 0
+            journal.append(LINE, 1)
+            match trigger:
+                case "wait":
+                    await journal.wait_synced(2)
+                case "hurry":
+                    journal.hurry()
+                case "rotate":
+                    journal.rotate()
+                case "many":
+                    journal.append(LINE * 20_000, 20_000)
+                case "close":
+                    journal.close()
+            while journal.synced < journal.position:  # without a wait for progress, which would be a trigger
+                await trio.lowlevel.checkpoint()
+            if trigger != "time":
+                assert journal.statistics().syncs == 1
+            journal.close()
+    assert lines_of(Segment(min(tmp_path.glob("*.journal")))).startswith(LINE * 2)
 
 
 class HeldDisk(Disk):

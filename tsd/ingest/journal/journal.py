@@ -1,6 +1,7 @@
 """Accepted put lines → a folder of segments on disk, before they are acknowledged.
 
-Lines are appended in memory and written by a thread in groups, each group with one fdatasync. A segment holds one
+Lines are appended in memory and written by a thread in groups, each group with one fdatasync. While no caller waits for
+them, lines are gathered for a moment: a group costs as much CPU time as thousands of lines. A segment holds one
 window's lines and is removed when the window's cells are in the store. Segments that exist at the start were left by a
 crash or an outage: the writer stores their lines, oldest first. folder.py describes the other files of the folder.
 """
@@ -28,6 +29,7 @@ from tsd.store.timing import Latency
 log = LazyLogger(__name__)
 
 GROUP_BYTES = 4 << 20  # a group of this size is written before the interval ends
+GATHERED_BYTES = 256 << 10  # of lines that no caller waits for: more are written without further delay
 GATHER_PASSES = 1  # of the event loop, before a group that is due is written: it reads all readable connections
 RETRY_S = 1.0  # pause after an error of the disk
 
@@ -94,13 +96,15 @@ class Journal:
         sync_interval_s: float,
         max_bytes: int,
         owner: str,
+        gather_s: float = 0,
         adopted: Collection[str] = (),
         disk: Disk = REAL,
         retry_s: float = RETRY_S,
         group_bytes: int = GROUP_BYTES,
     ) -> None:
         """`owner`: identity of the state folder that the journal belongs to. Segments of other owners are quarantined,
-        except those of `adopted` ones. A group of `group_bytes` is written at once."""
+        except those of `adopted` ones. A group of `group_bytes` is written at once. Groups start at least
+        `sync_interval_s` apart. While no caller waits for a line, it is written `gather_s` after its arrival."""
         self.folder = folder
         self.owner = owner
         self.disk = disk
@@ -118,6 +122,7 @@ class Journal:
         self._is_counted = False
         self._known = (owner, *adopted)
         self._interval_s = sync_interval_s
+        self._gather_s = gather_s
         self._segments: dict[Path, Segment] = {}
         self.size = 0  # bytes of all segments, on disk or still in memory
         self._next = 0
@@ -132,6 +137,7 @@ class Journal:
         self._groups: deque[WriteGroup] = deque()
         self._fd: tuple[Segment, int] | None = None
         self._work = trio.Event()
+        self._awaited = trio.Event()  # a caller waits for appended lines, or they are many
         self._urgent = trio.Event()
         self._progress = trio.Event()
         self._failed = trio.Event()
@@ -232,6 +238,8 @@ class Journal:
         self.size += size
         self.position += count
         self._open.position = self.position
+        if self.pending >= GATHERED_BYTES:
+            self._awaited.set()
         if self.pending >= self.group_bytes:
             self._urgent.set()
         return self.position
@@ -242,6 +250,7 @@ class Journal:
         if segment is not None:
             self._add_group(segment, last=True)
             self._work.set()
+            self._awaited.set()
             self._thread.want_running()
         return segment
 
@@ -252,6 +261,7 @@ class Journal:
 
     def hurry(self) -> None:
         """Write the appended lines before the interval ends, because a caller waits."""
+        self._awaited.set()
         self._urgent.set()
 
     async def wait_synced(self, position: int) -> None:
@@ -262,6 +272,7 @@ class Journal:
     async def progressed(self) -> None:
         """Wait until a group is written, a write fails, or a segment is removed."""
         self._thread.want()
+        self._awaited.set()
         await self._progress.wait()
 
     async def failed(self) -> None:
@@ -282,6 +293,7 @@ class Journal:
         self._closing = True
         self._give_up_at = deadline
         self._work.set()
+        self._awaited.set()
         self._urgent.set()
         self._thread.want_running()
 
@@ -291,13 +303,16 @@ class Journal:
         while True:
             if not self._work.is_set():
                 await self._work.wait()
+            if self._gather_s and not self._awaited.is_set():  # some lines were appended: else it is set
+                with trio.move_on_at(self._since + self._gather_s):
+                    await self._awaited.wait()
             if trio.current_time() < last + self._interval_s:
                 await self._wait_due(last)
             else:  # connections read the rest of what has arrived: one group for all of it
                 for _ in range(GATHER_PASSES):
                     await trio.lowlevel.checkpoint()
             last = trio.current_time()
-            self._work, self._urgent = trio.Event(), trio.Event()
+            self._work, self._awaited, self._urgent = trio.Event(), trio.Event(), trio.Event()
             if self._open is not None and self._blocks:
                 self._add_group(self._open, last=False)
             await self._write_groups()
