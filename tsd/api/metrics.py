@@ -282,9 +282,10 @@ async def _hot_metrics(hot: HotKeys) -> list[Metric]:
         text = (
             f"Share of a range of row keys in the cells {verb} in the last ten minutes; those with the largest shares."
         )
-        family = GaugeMetricFamily(f"tsd_hot_range_{verb}_ratio", text, labels=["table", "start", "metric"])
+        family = GaugeMetricFamily(f"tsd_hot_range_{verb}_ratio", text, labels=["table", "start", "metric", "tags"])
         for row in await hot.wide_ranges(sort):
-            family.add_metric([row["table"], row["start"], row.get("metric", "")], row[SORTS[sort]])
+            names = row.get("metric", ""), row.get("tags", "")
+            family.add_metric([row["table"], row["start"], *names], row[SORTS[sort]])
         found.append(family)
     return found
 

@@ -43,6 +43,12 @@ class Access(NamedTuple):
         return ""
 
 
+def check_layout(config: Config) -> None:
+    """Raise TsdError unless the tables are OpenTSDB's."""
+    if not config.has_opentsdb_tables:
+        raise TsdError(f"this command works on OpenTSDB's tables, and tsd.storage.layout is {config.layout}")
+
+
 @asynccontextmanager
 async def access(config: Config, *, must_exist: bool = False, any_layout: bool = False) -> AsyncIterator[Access]:
     """Open the store of `config` for the block. Raises TsdError.
@@ -51,8 +57,8 @@ async def access(config: Config, *, must_exist: bool = False, any_layout: bool =
     is an error; otherwise it is created.
     Without `any_layout`, other tables than OpenTSDB's are an error.
     """
-    if not (config.has_opentsdb_tables or any_layout):
-        raise TsdError(f"this command works on OpenTSDB's tables, and tsd.storage.layout is {config.layout}")
+    if not any_layout:
+        check_layout(config)
     folder = state_folder(config)
     local = wiring.has_local_store(config)
     if local and must_exist and not await trio.Path(folder / "store").exists():

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import trio
 
-from tsd.cli.context import Access, access
+from tsd.cli.context import Access, access, check_layout
 from tsd.cli.output import Progress
 from tsd.cli.scan import BadRequest, ScanRequest, parse_request, selected_rows
 from tsd.codec.opentsdb.fsck import ERRORS, FsckLine, FsckOptions, totals
@@ -32,6 +32,7 @@ def fsck(
     loaded: Loaded, words: Sequence[str], full_scan: bool, fix_all: bool, force: bool, as_json: bool, **flags: Any
 ) -> None:
     """Run `tsd fsck`."""
+    check_layout(loaded.config)
     if not words and not full_scan:
         raise TsdError("Must supply a query or use the '--full-scan' flag")
     try:

@@ -60,12 +60,16 @@ def shown_range(row: Mapping[str, Any]) -> str:
     'tsdb metric=cpu salt=4 time=2013-01-01T00:00:00Z'
     >>> shown_range({"table": "tsdb-uid", "start": "00"}), shown_range({"table": "tsdb", "start": ""})
     ('tsdb-uid start=00', 'tsdb others')
+    >>> shown_range({"table": "SENSOR", "start": "3132", "tags": "meter=12"})
+    'SENSOR meter=12'
     """
     if not row["start"]:
         return f"{row['table']} others"
-    words = [f"{key}={row[key]}" for key in ("metric", "tags", "salt") if key in row]
-    if "metric" not in row:
-        words.insert(0, f"start={row['start']}")
+    words = [f"{key}={row[key]}" for key in ("metric", "salt") if key in row]
+    if "tags" in row:
+        words.append(row["tags"])
+    if not words:
+        words.append(f"start={row['start']}")
     if "time" in row:
         words.append(f"time={_date(row['time'])}")
     return " ".join([row["table"], *words])

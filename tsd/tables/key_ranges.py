@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-RangeName = Mapping[str, str | int]  # what all rows of a range share, such as metric, salt and time
+RangeName = Mapping[str, str | int]  # what all rows of a range share: of metric, tags, salt and time
 
 
 class KeyRanges(Protocol):

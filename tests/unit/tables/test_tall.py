@@ -381,4 +381,7 @@ async def test_ranges_are_the_rows_of_the_same_tags() -> None:
     ranges = Tall(MemoryStore(lambda: NOW_MS)).tables.key_ranges
     assert ranges is not None
     [prefix] = ranges.split("METRIC", b"server0001.bbb.com#1426535612045")
-    assert await ranges.names([("METRIC", prefix), ("listed", b"sCPU")]) == [{"host": "server0001.bbb.com"}, {}]
+    assert await ranges.names([("METRIC", prefix), ("listed", b"sCPU")]) == [
+        {"tags": "host=server0001.bbb.com"},
+        {},
+    ]

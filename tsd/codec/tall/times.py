@@ -40,7 +40,7 @@ def day_text(time_ms: int) -> bytes:
 def parse_day(text: bytes) -> int:
     """Return the milliseconds of the start of a day. Raise ValueError."""
     if len(text) != DAY_BYTES or not text.isdigit() or int(text[:4]) < 1970:
-        raise ValueError(f"got {text!r}, wanted a day as YYYYMMDD")
+        raise ValueError(f"got {text.decode(errors='replace')}, wanted a day as YYYYMMDD")
     return int(datetime.strptime(text.decode() + "+0000", "%Y%m%d%z").timestamp()) * 1000
 
 

@@ -33,6 +33,7 @@ class TallKeyRanges:
         if table not in self._rules:
             return {}
         try:
-            return dict(self._rules[table].template.parse_prefix(prefix))
+            tags = self._rules[table].template.parse_prefix(prefix)
         except CorruptRow:
             return {}
+        return {"tags": ",".join(f"{name}={value}" for name, value in tags.items())}
