@@ -8,7 +8,9 @@ import trio
 from tests.e2e.command import Tsd, on_bigtable
 from tests.e2e.engine_points import LINES, T, check_all_are_kept, check_delete, import_points, text
 from tests.peers.bigtable import PROJECT, RunningBigtable
+from tests.unit.store.bigtable_server import Failing, scripted
 from tsd.store import Put
+from tsd.store.bigtable.session import NOT_FOUND
 
 pytestmark = [pytest.mark.slow, pytest.mark.bigtable]
 
@@ -96,6 +98,20 @@ def test_missing_tables_and_missing_server_are_named(bigtable: RunningBigtable, 
     away = tsd.but(gone).run("scan", "--import", "1", "sum", "a.b")
     assert away.status == 3
     assert "127.0.0.1:1" in away.err
+
+
+def test_missing_project_is_one_line(tmp_path: Path) -> None:
+    with scripted([Failing(NOT_FOUND, "Project 'gone' not found or deleted.")]) as server:
+        settings = {
+            "tsd.storage.backend": "bigtable",
+            "tsd.storage.bigtable.project": "gone",
+            "tsd.storage.bigtable.instance": "i",
+            "tsd.storage.bigtable.emulator": f"127.0.0.1:{server.port}",
+        }
+        done = Tsd(tmp_path / "state", settings).run("check-config")
+    assert done.status == 3
+    [line] = done.err.splitlines()
+    assert "projects/gone/instances/i" in line
 
 
 def test_long_names_are_refused_and_hold_up_no_others(tsd: Tsd) -> None:

@@ -263,6 +263,14 @@ async def test_revoked_key_of_a_service_account_is_named(tmp_path: Path) -> None
     assert "\n" not in str(caught.value)
 
 
+async def test_server_of_tokens_without_an_answer_is_named(tmp_path: Path) -> None:
+    file = key_file(tmp_path, "http://127.0.0.1:1/token")
+    store = BigtableStore(Contact("p", "i", credentials=file), now_ms)
+    with pytest.raises(StoreDown, match=r"account\.json.*: http://127\.0\.0\.1:1/token does not answer$"):
+        await store.tables()
+    await store.aclose()
+
+
 async def test_missing_key_file_is_named(tmp_path: Path) -> None:
     store = BigtableStore(Contact("p", "i", credentials=str(tmp_path / "gone.json")), now_ms)
     with pytest.raises(StoreError, match=r"gone\.json"):

@@ -43,12 +43,19 @@ def log_in(file: str) -> Credentials:
         request = Request()
         credentials.refresh(request)
     except exceptions.TransportError as exc:
-        raise StoreDown(f"the {named} cannot be checked, no answer: {_line(exc)}") from None
+        raise StoreDown(f"the {named} cannot be checked: {_server(exc)} does not answer") from None
     except exceptions.RefreshError as exc:
         raise StoreError(f"the {named} do not work: {_line(exc)}") from None
     except (exceptions.GoogleAuthError, OSError, ValueError) as exc:
         raise StoreError(f"the {named} cannot be used: {_line(exc)}") from None
     return Credentials(credentials, metadata_plugin(credentials, request))
+
+
+def _server(error: exceptions.TransportError) -> str:
+    """Return the URL that did not answer, as far as the library tells it."""
+    cause = error.args[0] if error.args else None
+    request = getattr(cause, "request", None)
+    return str(request.url) if request is not None else f"the server of tokens ({_line(error)})"
 
 
 def _line(error: Exception) -> str:
