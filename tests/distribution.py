@@ -13,8 +13,7 @@ CASSANDRA = re.compile(r"\bcassandra\b")  # the fixture, or a parameter of that 
 class FileScheduling(LoadFileScheduling):
     """Runs each file in one worker, and the files that use Cassandra in the same one.
 
-    A Cassandra takes half a minute of CPU to start, and half a GiB of memory. A second one would cost a twentieth of
-    a full run.
+    A Cassandra takes half a minute of CPU to start, and half a GiB of memory.
     """
 
     def _split_scope(self, nodeid: str) -> str:

@@ -12,7 +12,8 @@ import click
 import trio
 
 from tsd.cli.context import Access, access
-from tsd.cli.output import Bar, byte_columns, show_count, show_size
+from tsd.cli.output import Bar, byte_columns, show_size
+from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, journal_folder, state_folder
 from tsd.config.state_dir import (
     RESTORATION,
@@ -79,7 +80,7 @@ def backup(loaded: Loaded, folder: Path, keep: int | None, as_list: bool, as_jso
         click.echo(json.dumps(report))
         return
     click.echo(
-        f"{writer.backup}: {show_count(len(made.files), 'file')}, {show_size(made.bytes)}, of which "
+        f"{writer.backup}: {counted(len(made.files), 'file')}, {show_size(made.bytes)}, of which "
         f"{show_size(writer.copied_bytes)} were copied, in {report['seconds']} s"
     )
     for path in removed:
@@ -107,8 +108,8 @@ def restore(loaded: Loaded, source: Path, check: bool, as_json: bool) -> None:
         return
     done = "read" if check else f"restored to {state_folder(loaded.config)}, and read back"
     click.echo(
-        f"{chosen}, made {manifest.made}: {done} {show_count(contents.cells, 'cell')} in "
-        f"{show_count(contents.tables, 'table')}, and {show_count(lines, 'line')} of the journal"
+        f"{chosen}, made {manifest.made}: {done} {counted(contents.cells, 'cell')} in "
+        f"{counted(contents.tables, 'table')}, and {counted(lines, 'line')} of the journal"
     )
 
 

@@ -1,6 +1,6 @@
 """Progress of a long command on standard error: a bar on a terminal, otherwise a plain line every few seconds.
 
-Row keys with the names of their UIDs, counts and sizes, as commands show them.
+Row keys with the names of their UIDs, and sizes, as commands show them.
 """
 
 import sys
@@ -15,6 +15,7 @@ import trio
 from tsd.cli.context import Access
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.rowkey import SplitKey
+from tsd.codec.text import counted
 from tsd.lazy import LazyModule
 from tsd.store import Row
 
@@ -147,15 +148,6 @@ async def named(opened: Access, rows: Sequence[tuple[Row, SplitKey]]) -> list[Na
     ]
 
 
-def show_count(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    >>> show_count(1, "file"), show_count(2000, "file")
-    ('1 file', '2,000 files')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def show_size(size: int) -> str:
     """Return a number of bytes in the largest unit of which it is one or more.
 
@@ -163,6 +155,6 @@ def show_size(size: int) -> str:
     ('1 byte', '1,023 bytes', '1.5 KiB', '10.0 GiB')
     """
     if size < 1024:
-        return show_count(size, "byte")
+        return counted(size, "byte")
     power = min((size.bit_length() - 1) // 10, len(_UNITS))
     return f"{size / 1024**power:,.1f} {_UNITS[power - 1]}"

@@ -8,7 +8,8 @@ import click
 import trio
 
 from tsd.cli.context import Access, access, flush_pending
-from tsd.cli.output import show_count, show_size
+from tsd.cli.output import show_size
+from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded
 from tsd.daemon.layouts import clock_guard, expiring_tables
 from tsd.daemon.settings import now_ms
@@ -91,7 +92,7 @@ def _print(
         click.echo(json.dumps({**about, "rules": {rule: amount._asdict() for rule, amount in amounts.items()}}))
         return
     for rule, amount in amounts.items():
-        what = f"{show_count(amount.rows, 'row')}, {show_count(amount.points, 'point')}, {show_size(amount.bytes)}"
+        what = f"{counted(amount.rows, 'row')}, {counted(amount.points, 'point')}, {show_size(amount.bytes)}"
         click.echo(f"{rule}: {verb}about {what} (from a sample)" if rule in sampled else f"{rule}: {verb}{what}")
     if not amounts and not about.get("waiting_for"):
         click.echo("nothing has expired")

@@ -360,7 +360,7 @@ def custom_of(members: Mapping[str, object]) -> Custom:
 def counted(number: int, one: str, many: str = "") -> str:
     """Return a number with a noun in singular or plural; `many` is the plural of an irregular noun.
 
-    >>> counted(1, "point"), counted(0, "point"), counted(2, "series", "series")
-    ('1 point', '0 points', '2 series')
+    >>> counted(1, "point"), counted(2000, "point"), counted(2, "series", "series")
+    ('1 point', '2,000 points', '2 series')
     """
-    return f"{number} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

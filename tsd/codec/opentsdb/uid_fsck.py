@@ -216,7 +216,7 @@ def _check_maximum(names: _Names) -> None:
     except ValueError as exc:
         names.found(str(exc), of_counter=True)
         return
-    highest_text = f"the highest UID handed out is {maximum}"
+    highest_text = f"the highest UID handed out is {maximum:,}"
     if maximum > len(names.forward):
         names.found(
             f"{highest_text}, and {counted(len(names.forward), 'name has', 'names have')} one",
