@@ -10,7 +10,7 @@ TESTS = Path(__file__).parent
 CASSANDRA = re.compile(r"\bcassandra\b")  # the fixture, or a parameter of that name
 
 
-class FileScheduling(LoadFileScheduling):
+class FileScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Runs each file in one worker, and the files that use Cassandra in the same one.
 
     A Cassandra takes half a minute of CPU to start, and half a GiB of memory.
