@@ -4,7 +4,6 @@ The program is part of a jar on Maven Central, and needs no Java to run. Its fol
 """
 
 import hashlib
-import json
 import os
 import platform
 import signal
@@ -17,18 +16,7 @@ from typing import NamedTuple
 
 from scripts.peers.java import cache_folder, find_java, find_maven
 from scripts.peers.ports import HOST, listens, pick
-from scripts.peers.process import (
-    PeerError,
-    await_ready,
-    end,
-    kill_all,
-    killed_on_error,
-    locked,
-    pid_of,
-    send,
-    spawn,
-    watch,
-)
+from scripts.peers.process import PeerError, kill_all, launch, locked, pid_of, save, saved, send, shut_down
 
 NAME = "bigtable"
 PORT = 8086
@@ -116,25 +104,18 @@ def start(home: Path, options: Options) -> Started:
             started = read(home)
             if options.port and options.port != started.port:
                 raise PeerError(f"it runs already, with --port {started.port}: stop it first")
-            send(home, NAME, signal.SIGCONT)
-        else:
-            started = Started(pick(PORT if options.port is None else options.port))
-            (home / "run" / "bigtable.json").write_text(json.dumps(started._asdict()) + "\n")
-        with killed_on_error(home):
-            if not pid_of(home, NAME):
-                if options.owner:
-                    watch(home, options.owner)
-                spawn(home, NAME, [fetch(), "-host", HOST, "-port", str(started.port)])
-            await_ready(home, [NAME], lambda: listens(started.port), within_s=START_S)
+            resume(home)
+            return started
+        started = Started(pick(PORT if options.port is None else options.port))
+        save(home, NAME, started._asdict())
+        command: list[str | Path] = [fetch(), "-host", HOST, "-port", str(started.port)]
+        launch(home, NAME, command, lambda: listens(started.port), within_s=START_S, owner=options.owner)
         return started
 
 
 def stop(home: Path) -> None:
     """Stop it cleanly. Its data is gone."""
-    if (home / "run").exists():
-        with locked(home / "run" / "lock"):
-            end(home, NAME, orderly_s=STOP_S)
-            kill_all(home)
+    shut_down(home, NAME, "the emulator", within_s=STOP_S)
 
 
 def kill(home: Path) -> None:
@@ -160,7 +141,4 @@ def status(home: Path) -> list[str]:
 
 def read(home: Path) -> Started:
     """Return the port of the last start in `home`. Raises PeerError if there was none."""
-    try:
-        return Started(**json.loads((home / "run" / "bigtable.json").read_text()))
-    except (OSError, ValueError, TypeError) as exc:
-        raise PeerError(f"no emulator was started in {home}") from exc
+    return Started(**saved(home, NAME, "emulator"))

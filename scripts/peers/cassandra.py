@@ -4,28 +4,28 @@ Its folder has `conf/`, `data/`, `commitlog/` and other folders of Cassandra (pe
 With `--password` it asks for user cassandra, password cassandra. With `--keystore` clients may use TLS.
 """
 
-import json
 import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.peers.java import fetch, find_java
+from scripts.peers.java import LOGBACK, fetch, find_java
 from scripts.peers.ports import HOST, cql_answers, pick
 from scripts.peers.process import (
     PeerError,
     await_ready,
-    end,
     kill_all,
     killed_on_error,
+    launch,
     locked,
     pid_of,
+    save,
+    saved,
     send,
-    spawn,
-    watch,
+    shut_down,
 )
 
-NAME = "cassandra"
+NAME, TITLE = "cassandra", "Cassandra"
 MAIN = "org.apache.cassandra.service.CassandraDaemon"
 PORT, STORAGE_PORT = 9042, 7000
 STOP_S = 60  # a stop flushes memory to files
@@ -61,14 +61,6 @@ OPENS = [
 ]  # fmt: skip
 QUICK = ["-XX:TieredStopAtLevel=1"]
 
-LOGBACK = """\
-<configuration>
-  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
-    <encoder><pattern>%d %-5level %logger{0}: %msg%n</pattern></encoder>
-  </appender>
-  <root level="WARN"><appender-ref ref="out"/></root>
-</configuration>
-"""
 YAML = """\
 cluster_name: tsd
 num_tokens: 1
@@ -136,32 +128,20 @@ def start(home: Path, options: Options) -> Started:
     """Start it unless it runs, resume it if it is paused, and return once it answers. Raises PeerError."""
     with locked(home / "run" / "lock"):
         if pid_of(home, NAME):
-            started = _same(read(home), options)
-            send(home, NAME, signal.SIGCONT)
-        else:
-            started = Started(
-                pick(PORT if options.port is None else options.port),
-                pick(STORAGE_PORT if options.storage_port is None else options.storage_port),
-            )
-            _configure(home, started, options)
-        with killed_on_error(home):
-            if not pid_of(home, NAME):
-                if options.owner:
-                    watch(home, options.owner)
-                spawn(home, NAME, _command(home, options))
-            await_ready(home, [NAME], lambda: cql_answers(started.port, 3), within_s=START_S)
+            return _resumed(home, options)
+        started = Started(
+            pick(PORT if options.port is None else options.port),
+            pick(STORAGE_PORT if options.storage_port is None else options.storage_port),
+        )
+        _configure(home, started, options)
+        command = _command(home, options)
+        launch(home, NAME, command, lambda: cql_answers(started.port, 3), within_s=START_S, owner=options.owner)
         return started
 
 
 def stop(home: Path) -> None:
     """Stop it cleanly: it writes its memory to files."""
-    if not (home / "run").exists():
-        return
-    with locked(home / "run" / "lock"):
-        orderly = end(home, NAME, orderly_s=STOP_S)
-        kill_all(home)
-    if not orderly:
-        raise PeerError(f"Cassandra was killed: it did not stop within {STOP_S} s. Its next start replays its log")
+    shut_down(home, NAME, TITLE, within_s=STOP_S, loses=". Its next start replays its log")
 
 
 def kill(home: Path) -> None:
@@ -187,15 +167,16 @@ def status(home: Path) -> list[str]:
 
 def read(home: Path) -> Started:
     """Return the ports of the last start in `home`. Raises PeerError if there was none."""
-    try:
-        return Started(**json.loads((home / "run" / "cassandra.json").read_text()))
-    except (OSError, ValueError, TypeError) as exc:
-        raise PeerError(f"no Cassandra was started in {home}") from exc
+    return Started(**saved(home, NAME, TITLE))
 
 
-def _same(started: Started, options: Options) -> Started:
+def _resumed(home: Path, options: Options) -> Started:
+    started = read(home)
     if options.port and options.port != started.port:
         raise PeerError(f"it runs already, with --port {started.port}: stop it first")
+    resume(home)
+    with killed_on_error(home):
+        await_ready(home, [NAME], lambda: cql_answers(started.port, 3), within_s=START_S)
     return started
 
 
@@ -233,4 +214,4 @@ def _configure(home: Path, started: Started, options: Options) -> None:
         yaml += TLS.format(keystore=options.keystore)
     (home / "conf" / "cassandra.yaml").write_text(yaml)
     (home / "conf" / "logback.xml").write_text(LOGBACK)
-    (home / "run" / "cassandra.json").write_text(json.dumps(started._asdict()) + "\n")
+    save(home, NAME, started._asdict())

@@ -16,6 +16,14 @@ OLDEST, NEWEST = 17, 23  # HBase 2.6 targets 17; Java 24 removed what its Hadoop
 INSTALL = "apt-get install openjdk-17-jdk-headless maven"
 COPY_JARS = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 POMS = Path(__file__).parent
+LOGBACK = """\
+<configuration>
+  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %-5level %logger{0}: %msg%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="out"/></root>
+</configuration>
+"""
 
 
 @functools.cache

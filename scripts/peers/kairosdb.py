@@ -4,18 +4,17 @@ Its folder has the configuration, its queue, `log/` and `run/`. It makes its key
 Its own metrics are off, so that the tables have only what is put.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from scripts.peers.cassandra import PORT as CASSANDRA_PORT
-from scripts.peers.java import fetch, find_java
+from scripts.peers.java import LOGBACK, fetch, find_java
 from scripts.peers.ports import HOST, http_answers, listens, pick
-from scripts.peers.process import PeerError, await_ready, end, kill_all, killed_on_error, locked, pid_of, spawn, watch
+from scripts.peers.process import PeerError, kill_all, launch, locked, pid_of, save, saved, shut_down
 
-NAME = "kairosdb"
+NAME, TITLE = "kairosdb", "KairosDB"
 PORT, TELNET_PORT = 8080, 4243
 START_S, STOP_S = 120, 60
 OPENS = [
@@ -27,15 +26,6 @@ OPENS = [
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 ]
 QUICK = ["-XX:TieredStopAtLevel=1"]
-
-LOGBACK = """\
-<configuration>
-  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
-    <encoder><pattern>%d %-5level %logger{0}: %msg%n</pattern></encoder>
-  </appender>
-  <root level="WARN"><appender-ref ref="out"/></root>
-</configuration>
-"""
 
 
 @dataclass(frozen=True)
@@ -76,23 +66,14 @@ def start(home: Path, options: Options) -> Ports:
         flags += [f"-Djava.io.tmpdir={home / 'tmp'}", "-Djava.net.preferIPv4Stack=true", "-XX:+ExitOnOutOfMemoryError"]
         flags += [f"-Dlogback.configurationFile={home / 'conf' / 'logback.xml'}", *(QUICK if options.quick else [])]
         program = ["org.kairosdb.core.Main", "-c", "run", "-p", str(home / "settings.conf")]
-        with killed_on_error(home):
-            if options.owner:
-                watch(home, options.owner)
-            spawn(home, NAME, [java, *flags, "-cp", f"{home / 'conf'}:{jars}/*", *program])
-            await_ready(home, [NAME], lambda: _answers(ports), within_s=START_S)
+        command: list[str | Path] = [java, *flags, "-cp", f"{home / 'conf'}:{jars}/*", *program]
+        launch(home, NAME, command, lambda: _answers(ports), within_s=START_S, owner=options.owner)
         return ports
 
 
 def stop(home: Path) -> None:
     """Stop it cleanly: it writes its queue."""
-    if not (home / "run").exists():
-        return
-    with locked(home / "run" / "lock"):
-        orderly = end(home, NAME, orderly_s=STOP_S)
-        kill_all(home)
-    if not orderly:
-        raise PeerError(f"KairosDB was killed: it did not stop within {STOP_S} s")
+    shut_down(home, NAME, TITLE, within_s=STOP_S)
 
 
 def kill(home: Path) -> None:
@@ -108,11 +89,7 @@ def status(home: Path) -> list[str]:
 
 def read(home: Path) -> Ports:
     """Return the ports of the KairosDB in `home`. Raises PeerError if none was started there."""
-    try:
-        found = json.loads((home / "run" / "kairosdb.json").read_text())
-        return Ports(int(found["port"]), int(found["telnet_port"]))
-    except (OSError, ValueError, KeyError) as exc:
-        raise PeerError(f"no KairosDB was started in {home}") from exc
+    return Ports(**saved(home, NAME, TITLE))
 
 
 def _answers(ports: Ports) -> bool:
@@ -139,4 +116,4 @@ def _configure(home: Path, ports: Ports, options: Options) -> None:
     }
     (home / "settings.conf").write_text("".join(f"kairosdb.{key}: {value}\n" for key, value in settings.items()))
     (home / "conf" / "logback.xml").write_text(LOGBACK)
-    (home / "run" / "kairosdb.json").write_text(json.dumps(ports._asdict()) + "\n")
+    save(home, NAME, ports._asdict())

@@ -3,43 +3,21 @@
 Its folder has the configuration, `log/`, `run/`, and the two folders that it requires. Its tables must exist.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scripts.peers.java import fetch, find_java
+from scripts.peers.java import LOGBACK, fetch, find_java
 from scripts.peers.ports import HOST, http_answers, listens, pick
-from scripts.peers.process import (
-    PeerError,
-    await_ready,
-    end,
-    kill_all,
-    killed_on_error,
-    locked,
-    log_of,
-    pid_of,
-    spawn,
-    tail,
-    watch,
-)
+from scripts.peers.process import PeerError, kill_all, launch, locked, log_of, pid_of, save, saved, shut_down, tail
 
-NAME = "opentsdb"
+NAME, TITLE = "opentsdb", "OpenTSDB"
 PORT = 4242
 STOP_S = 60
 START_S = 90
 FATAL = 'Exception in thread "main"'
 OPENS = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.lang", "sun.nio.ch")]
 QUICK = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-
-LOGBACK = """\
-<configuration>
-  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
-    <encoder><pattern>%d %-5level %logger{0}: %msg%n</pattern></encoder>
-  </appender>
-  <root level="WARN"><appender-ref ref="out"/></root>
-</configuration>
-"""
 
 
 @dataclass(frozen=True)
@@ -66,23 +44,21 @@ def start(home: Path, options: Options) -> int:
         _configure(home, port, options)
         flags = [*OPENS, f"-Xmx{options.heap}", f"-Djava.io.tmpdir={home / 'tmp'}", "-XX:+ExitOnOutOfMemoryError"]
         program = ["net.opentsdb.tools.TSDMain", f"--config={home / 'opentsdb.conf'}"]
-        with killed_on_error(home):
-            if options.owner:
-                watch(home, options.owner)
-            spawn(home, NAME, [java, *flags, *(QUICK if options.quick else []), "-cp", f"{home}:{jars}/*", *program])
-            await_ready(home, [NAME], lambda: _answers(home, port), within_s=START_S)
+        command: list[str | Path] = [
+            java,
+            *flags,
+            *(QUICK if options.quick else []),
+            "-cp",
+            f"{home}:{jars}/*",
+            *program,
+        ]
+        launch(home, NAME, command, lambda: _answers(home, port), within_s=START_S, owner=options.owner)
         return port
 
 
 def stop(home: Path) -> None:
     """Stop it cleanly: it writes its buffers."""
-    if not (home / "run").exists():
-        return
-    with locked(home / "run" / "lock"):
-        orderly = end(home, NAME, orderly_s=STOP_S)
-        kill_all(home)
-    if not orderly:
-        raise PeerError(f"OpenTSDB was killed: it did not stop within {STOP_S} s")
+    shut_down(home, NAME, TITLE, within_s=STOP_S)
 
 
 def kill(home: Path) -> None:
@@ -98,11 +74,7 @@ def status(home: Path) -> list[str]:
 
 def read(home: Path) -> int:
     """Return the port of the OpenTSDB in `home`. Raises PeerError if none was started there."""
-    try:
-        port = json.loads((home / "run" / "opentsdb.json").read_text())["port"]
-    except (OSError, ValueError, KeyError) as exc:
-        raise PeerError(f"no OpenTSDB was started in {home}") from exc
-    return int(port)
+    return saved(home, NAME, TITLE)["port"]
 
 
 def _answers(home: Path, port: int) -> bool:
@@ -131,4 +103,4 @@ def _configure(home: Path, port: int, options: Options) -> None:
     }
     (home / "opentsdb.conf").write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
     (home / "logback.xml").write_text(LOGBACK)
-    (home / "run" / "opentsdb.json").write_text(json.dumps({"port": port}) + "\n")
+    save(home, NAME, {"port": port})

@@ -7,13 +7,14 @@ children.
 
 import contextlib
 import fcntl
+import json
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 TAIL_LINES = 25
@@ -109,6 +110,49 @@ def kill_all(home: Path, *, but: Sequence[str] = ()) -> None:
     for file in sorted((home / "run").glob("*.pid")):
         if file.stem not in but:
             end(home, file.stem)
+
+
+def launch(
+    home: Path,
+    name: str,
+    command: Sequence[str | Path],
+    ready: Callable[[], bool],
+    *,
+    within_s: float,
+    owner: int | None,
+) -> None:
+    """Start the one process of `home`, and return once `ready()`. It is killed when the process `owner` ends. Raises
+    PeerError if it ends, or is not ready within `within_s`; it does not run then."""
+    with killed_on_error(home):
+        if owner:
+            watch(home, owner)
+        spawn(home, name, command)
+        await_ready(home, [name], ready, within_s=within_s)
+
+
+def shut_down(home: Path, name: str, title: str, *, within_s: float, loses: str = "") -> None:
+    """Stop the one process of `home` cleanly, if it runs. Raises PeerError with `loses` if it had to be killed."""
+    if not (home / "run").exists():
+        return
+    with locked(home / "run" / "lock"):
+        orderly = end(home, name, orderly_s=within_s)
+        kill_all(home)
+    if not orderly:
+        raise PeerError(f"{title} was killed: it did not stop within {within_s:.0f} s{loses}")
+
+
+def saved(home: Path, name: str, title: str) -> dict[str, int]:
+    """Return the ports that `save` wrote. Raises PeerError if none was started there."""
+    try:
+        found: dict[str, int] = json.loads((home / "run" / f"{name}.json").read_text())
+    except (OSError, ValueError) as exc:
+        raise PeerError(f"no {title} was started in {home}") from exc
+    return found
+
+
+def save(home: Path, name: str, ports: Mapping[str, int]) -> None:
+    """Write the ports of a start to `run/NAME.json`."""
+    (home / "run" / f"{name}.json").write_text(json.dumps(ports) + "\n")
 
 
 @contextlib.contextmanager
