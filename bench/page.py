@@ -1,4 +1,4 @@
-"""The page in Chromium: times to its first paint and to a graph of 20 series over a day.
+"""The page in Chromium: times to its first paint, to the curves of 20 series over a day, and until they can be zoomed.
 
 Next to it are a picture of `/q`, and a page that has the plotting library and the same points and nothing else.
 """
@@ -30,9 +30,19 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 SERIES, DAY_S, STEP_S, START_S = 20, 86_400, 10, 1_700_000_000
 QUERY = "sum:5m-avg:bench.page{host=*}"
 SPAN = f"start={START_S}&end={START_S + DAY_S}"
-GRAPHS = "first graph, loads the library, s", "graph of 20 series over a day, s"
+CURVES = "first graph, curves are seen, s", "20 series over a day, curves are seen, s"
+GRAPHS = "first graph, the library draws it, s", "20 series over a day, the library draws it, s"
+REDRAWN = "the same, in the open page, s"
 ALONE = "the library alone, first graph, s", "the library alone, again, s"
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+# Zooms out. Returns the milliseconds until it is drawn.
+REDRAW = """() => new Promise((resolve) => {
+    const [graph, begun] = [document.getElementById("graph"), performance.now()];
+    const end = () => requestAnimationFrame(() => resolve(performance.now() - begun));
+    new MutationObserver(() => graph.classList.contains("busy") || end())
+        .observe(graph, { attributes: true, attributeFilter: ["class"] });
+    document.getElementById("out").click();
+})"""
 
 
 def page(rounds: int) -> None:
@@ -134,13 +144,23 @@ def _measure(browser: Browser, port: int, peer: int, found: dict[str, list[float
         tab.goto(base)
         tab.wait_for_function(PAINT)
         note("first paint, nothing cached, s", tab.evaluate(PAINT) / 1000)
-        for what, url in zip((*GRAPHS, *ALONE), (graph, graph, *[f"http://127.0.0.1:{peer}/"] * 2), strict=True):
+        for seen, drawn in zip(CURVES, GRAPHS, strict=True):
             tab.goto("about:blank")
             begun = time.monotonic()
-            tab.goto(url)
+            tab.goto(graph)
             tab.locator("#below").wait_for()
+            note(seen, time.monotonic() - begun)
+            tab.locator("#graph:not(.busy)").wait_for()
+            note(drawn, time.monotonic() - begun)
             assert tab.locator("#graph .trace").count() == SERIES
+        note(REDRAWN, tab.evaluate(REDRAW) / 1000)
+        for what in ALONE:
+            tab.goto("about:blank")
+            begun = time.monotonic()
+            tab.goto(f"http://127.0.0.1:{peer}/")
+            tab.locator("#below").wait_for()
             note(what, time.monotonic() - begun)
+            assert tab.locator("#graph .trace").count() == SERIES
     begun = time.monotonic()
     with urllib.request.urlopen(f"{base}q?{SPAN}&m={quote(QUERY)}&wxh=1280x500&png&nocache") as answer:
         assert answer.read(4) == b"\x89PNG"

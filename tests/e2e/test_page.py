@@ -4,12 +4,12 @@ import csv
 import io
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.browser import chromium, tab
 from tests.e2e.command import PATIENCE_S, Served, Tsd, until
@@ -25,6 +25,7 @@ BASE = 1_700_000_000
 SPAN = "start=1700000000&end=1700003600"
 MANY = 100_000
 PNG = b"\x89PNG\r\n\x1a\n"
+FIRST_COLOR = 0x1F, 0x77, 0xB4  # of the first curve
 
 
 @pytest.fixture(scope="module")
@@ -250,6 +251,44 @@ def test_without_library_the_daemons_svg_is_shown(daemon: Served, page: Page) ->
     image.wait_for()
     page.wait_for_function("document.querySelector('#graph img').naturalWidth > 400")
     assert len(curves(page)) == 2
+
+
+def test_curves_are_seen_before_the_library_runs(daemon: Served, page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/plotly.js", lambda route: held.append(route))  # playwright cannot call a method of a list
+    page.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
+    picture = page.get_by_role("img", name="Graph of sys.cpu.user")
+    expect(picture).to_be_visible()
+    expect(page.locator("#curves tbody tr")).to_have_count(2)
+    assert _count_pixels(picture, FIRST_COLOR) > 100
+    page.get_by_role("button", name="host=web02").click()
+    for route in held:
+        route.continue_()
+    page.unroute("**/plotly.js")
+    page.locator("#graph .trace").first.wait_for(state="attached")
+    expect(page.locator("#graph .trace")).to_have_count(1)
+    expect(picture).to_have_count(0)
+
+
+def test_curves_stay_when_the_library_cannot_be_loaded(daemon: Served, page: Page) -> None:
+    page.route("**/plotly.js", lambda route: route.abort())
+    page.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
+    expect(page.locator("#message")).to_contain_text("The plotting library could not be loaded.")
+    expect(page.get_by_role("img", name="Graph of sys.cpu.user")).to_be_visible()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="PNG").click()
+    assert Path(saved.value.path()).read_bytes().startswith(PNG)
+
+
+def _count_pixels(canvas: Locator, color: Sequence[int]) -> int:
+    """Return how many pixels of a canvas have a color."""
+    script = """(canvas, wanted) => {
+        const found = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+        let count = 0;
+        for (let at = 0; at < found.length; at += 4) count += wanted.every((one, part) => found[at + part] === one);
+        return count;
+    }"""
+    return int(canvas.evaluate(script, color))
 
 
 def test_unknown_metric_is_named_in_the_error(daemon: Served, page: Page) -> None:

@@ -1,6 +1,7 @@
 // The graph: by the plotting library, or without it the daemon's own SVG.
 
 import { getBlob } from "./http.js";
+import { MARGIN, sketch } from "./sketch.js";
 import { expression, rangeOf } from "./state.js";
 
 export const MOST_CURVES = 300; // drawn; the table and CSV have all
@@ -12,25 +13,22 @@ const COLORS = [
 ];
 const library = document.querySelector('meta[name="tsd-plotly"]').content;
 let loading = null;
+let fetching = false;
 let picture = ""; // object URL of the shown SVG
 
 export const hasLibrary = Boolean(library);
 
 /** Let the browser fetch the plotting library, without running it. */
 export function fetchLibrary() {
-  if (!hasLibrary || loading) return;
+  if (!hasLibrary || fetching) return;
+  fetching = true;
   const link = document.createElement("link");
   Object.assign(link, { rel: "preload", as: "script", href: library });
   document.head.append(link);
 }
 
-/** Load the plotting library, if there is one, before the first graph is drawn: while the points are waited for. */
-export function loadLibrary() {
-  if (hasLibrary) plotly().catch(() => {}); // `draw` says why it fails
-}
-
-/** Return the plotting library. */
-function plotly() {
+/** Return the plotting library. The first call runs its script, which blocks the page for a while. */
+export function plotly() {
   loading ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
     script.src = library;
@@ -52,6 +50,10 @@ function look(at) {
   return { color: COLORS[at % COLORS.length], dash: ["solid", "dash", "dot"][Math.floor(at / COLORS.length) % 3] };
 }
 
+function isMarked(curve) {
+  return curve.points.length < MARKED_POINTS;
+}
+
 const hidden = new Set(); // names of curves that are not drawn
 
 function traces(curves) {
@@ -61,7 +63,7 @@ function traces(curves) {
     name: curve.name,
     visible: !hidden.has(curve.name),
     yaxis: curve.axis === "right" ? "y2" : "y",
-    mode: curve.points.length < MARKED_POINTS ? "lines+markers" : "lines",
+    mode: isMarked(curve) ? "lines+markers" : "lines",
     line: { ...look(at), width: 1.4 },
     marker: { size: 4 },
     hovertemplate: "%{y:,.7~g}",
@@ -83,7 +85,7 @@ export function keyEntry(box, curve, at) {
   button.addEventListener("click", async () => {
     if (!hidden.delete(curve.name)) hidden.add(curve.name);
     button.setAttribute("aria-pressed", String(!hidden.has(curve.name)));
-    (await plotly()).restyle(box, { visible: !hidden.has(curve.name) }, [at]);
+    if (box.data) (await plotly()).restyle(box, { visible: !hidden.has(curve.name) }, [at]); // else it is drawn so
   });
   return button;
 }
@@ -114,11 +116,15 @@ function scaled(scale, curves) {
   return { type: "linear", range: [range[0] ?? low - room, range[1] ?? high + room] };
 }
 
+function graphHeight() {
+  return Math.round(Math.max(320, Math.min(560, window.innerHeight * 0.55)));
+}
+
 function layout(curves, annotations, range, scale) {
   const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), exponentformat: "SI", separatethousands: true, automargin: true };
   const found = {
-    height: Math.round(Math.max(320, Math.min(560, window.innerHeight * 0.55))),
-    margin: { l: 56, r: 20, t: 16, b: 48 }, // enough for most labels: a second pass makes room for longer ones
+    height: graphHeight(),
+    margin: MARGIN,
     paper_bgcolor: color("--back"),
     plot_bgcolor: color("--back"),
     font: { color: color("--text"), size: 12 },
@@ -144,14 +150,29 @@ function layout(curves, annotations, range, scale) {
   return found;
 }
 
+/** Draw curves without the plotting library, unless it was used already. Return whether they were drawn. */
+export function drawFirst(box, curves, annotations, range, scale) {
+  if (loading) return false;
+  sketch(box, curves.slice(0, MOST_CURVES).map((curve, at) => ({ ...curve, look: look(at), marked: isMarked(curve) })), {
+    range,
+    marks: annotations.map((one) => one.time),
+    axes: {
+      left: { ...scaled(scale, curves), title: axisTitle(curves, "left").text },
+      right: { type: "linear", title: axisTitle(curves, "right").text },
+    },
+    colors: { text: color("--text"), line: color("--line"), mark: color("--bad"), back: color("--back") },
+    height: graphHeight(),
+    label: `Graph of ${[...new Set(curves.map((curve) => curve.metric))].join(", ")}`,
+  });
+  box.classList.add("sketch");
+  return true;
+}
+
 /** Draw curves, each {name, metric, axis, points: [[ms, value], …]}. `scale` is that of the left axis. `zoomed` is called with a new range in ms. */
 export async function draw(box, curves, annotations, range, scale, zoomed) {
   const drawing = await plotly();
-  if (picture) {
-    URL.revokeObjectURL(picture);
-    picture = "";
-    box.replaceChildren();
-  }
+  if (!box.data) box.replaceChildren(); // a sketch
+  box.classList.remove("sketch");
   const config = { responsive: true, displaylogo: false, displayModeBar: false, doubleClick: false };
   await drawing.react(box, traces(curves), layout(curves, annotations, range, scale), config);
   box.removeAllListeners("plotly_relayout");
@@ -180,6 +201,7 @@ export async function clear(box) {
   if (box.data) (await plotly()).purge(box);
   if (picture) URL.revokeObjectURL(picture);
   picture = "";
+  box.classList.remove("sketch");
   box.replaceChildren();
 }
 
@@ -197,7 +219,7 @@ export async function drawPicture(box, state, range, intervals, signal) {
 
 /** Return the graph as a PNG. */
 export async function png(box, state, range, intervals) {
-  if (!hasLibrary) return getBlob(`/q?${pictureParameters(state, range, Math.round(box.clientWidth), intervals)}&png`);
+  if (!box.data) return getBlob(`/q?${pictureParameters(state, range, Math.round(box.clientWidth), intervals)}&png`);
   const drawing = await plotly();
   // a picture has no table beneath it: it has a key of its own, a line a curve
   const key = 20 * Math.min(box.data.length, MOST_KEYS);

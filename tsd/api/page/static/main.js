@@ -2,7 +2,7 @@
 
 import * as entity from "./entity.js";
 import { queryForm } from "./form.js";
-import { clear, draw, drawPicture, fetchLibrary, hasLibrary, keyEntry, loadLibrary, MOST_CURVES, png } from "./graph.js";
+import { clear, draw, drawFirst, drawPicture, fetchLibrary, hasLibrary, keyEntry, MOST_CURVES, plotly, png } from "./graph.js";
 import { credential, getJson, RequestError, setCredential } from "./http.js";
 import * as inventory from "./inventory.js";
 import { automaticInterval, DEFAULT_START, emptyQuery, expression, formatTime, fromFragment, parseTime, sharedTime, shownTime, toFragment, zoneName } from "./state.js";
@@ -185,6 +185,11 @@ function annotationsOf(answer) {
   return [...found.values()];
 }
 
+/** Wait until the browser has painted what was changed. A tab in the background paints nothing. */
+function painted() {
+  return document.hidden ? null : new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
+}
+
 /** Ask for the points and draw them. Only the last call of several counts. */
 async function show() {
   clearTimeout(refreshing);
@@ -204,7 +209,7 @@ async function show() {
     const begun = performance.now();
     const flags = `&arrays&ms&global_annotations${queries.length > 1 ? "&show_query" : ""}`; // to tell queries apart
     const asked = getJson(`/api/query?${given}${flags}`, { signal: mine.signal });
-    loadLibrary();
+    fetchLibrary();
     const answer = await asked;
     if (running !== mine) return;
     const groups = answer.filter((group) => group.dps);
@@ -214,12 +219,18 @@ async function show() {
       return { query: at, name, metric: metricOf(group, queries[at]), axis: queries[at]?.axis ?? "left", points: group.dps };
     }));
     shown = { curves, queries, range: span, intervals };
-    if (hasLibrary) await draw(box, curves, annotationsOf(answer), span, state.scale, zoomed);
-    else await drawPicture(box, { queries, scale: state.scale }, span, intervals, mine.signal);
+    const annotations = annotationsOf(answer);
+    const isFirst = hasLibrary && drawFirst(box, curves, annotations, span, state.scale);
+    if (!hasLibrary) await drawPicture(box, { queries, scale: state.scale }, span, intervals, mine.signal);
+    else if (!isFirst) await draw(box, curves, annotations, span, state.scale, zoomed);
     if (running !== mine) return; // a later call began while this one drew
     box.classList.remove("stale");
     document.title = [...new Set(queries.map((query) => query.metric))].join(", ");
     summarise(curves, performance.now() - begun);
+    if (!isFirst) return;
+    await painted();
+    await plotly();
+    if (running === mine) await draw(box, curves, annotations, span, state.scale, zoomed);
   } catch (error) {
     if (error.name === "AbortError" || running !== mine) return;
     const told = error instanceof RequestError ? error : new RequestError(0, error.message);

@@ -199,10 +199,20 @@ export function zoneName(ms) {
 
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800];
 
+/** Return the round time, in seconds, that divides a span into at most `parts` parts. */
+function roundStep(spanMs, parts) {
+  const least = spanMs / 1000 / parts;
+  return STEPS_S.find((one) => one >= least) ?? Math.ceil(least / 604800) * 604800;
+}
+
+/** Return the milliseconds between at most `most` labels of an axis of times. */
+export function tickStep(spanMs, most) {
+  return roundStep(spanMs, most) * 1000;
+}
+
 /** Return the interval that gives at most `points` points; "" if that is less than 2 seconds. */
 export function automaticInterval(spanMs, points) {
-  const least = spanMs / 1000 / points;
-  const step = STEPS_S.find((one) => one >= least) ?? Math.ceil(least / 604800) * 604800;
+  const step = roundStep(spanMs, points);
   if (step < 2) return "";
   if (step % 86400 === 0) return `${step / 86400}d`;
   if (step % 3600 === 0) return `${step / 3600}h`;
