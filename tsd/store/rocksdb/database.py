@@ -9,8 +9,8 @@ DaemonRuns if another process has the database open, and to StoreError otherwise
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, cast
 
@@ -140,6 +140,7 @@ class Database:
         self._cached_bytes = cache_bytes // 2  # by one scan
         self._options = options
         self._closed = False
+        self._translation = _Translation(path)
         self._no_wait = WriteOptions()
         self._no_wait.no_slowdown = True  # refuse a write instead of blocking the process
         with self._translated():
@@ -453,7 +454,7 @@ class Database:
         failures.append(_failure(self._rdict.close))
         del self._system
         for text in filter(None, failures):
-            raise self._error(text)
+            raise self._translation.error(text)
 
     def _write_last_record(self) -> None:
         self._rdict.put(CLOCK, self.clock.last_record())  # may block, unlike `write`
@@ -461,31 +462,38 @@ class Database:
         self._rdict.flush_wal(True)
         self._synced.save(sequence)
 
-    @contextmanager
-    def translated(self) -> Iterator[None]:
-        """Raise TsdErrors for exceptions of RocksDB."""
-        with self._translated():
-            yield
+    def translated(self) -> AbstractContextManager[None]:
+        """Return a block that raises TsdErrors for exceptions of RocksDB."""
+        return self._translation
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Raise TsdErrors for exceptions of RocksDB."""
-        try:
-            yield
-        except Exception as exc:
-            if type(exc) is not Exception and not isinstance(exc, DbClosedError | OSError):
-                raise
-            raise self._error(str(exc)) from exc
+    def _translated(self) -> AbstractContextManager[None]:
+        return self._translation
 
-    def _error(self, text: str) -> TsdError:
+
+class _Translation(AbstractContextManager[None]):
+    """A block that raises TsdErrors for exceptions of RocksDB. It has no state, so that each read may enter the same
+    one: a generator would take as long as a small read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        if error is not None and (kind is Exception or isinstance(error, DbClosedError | OSError)):
+            raise self.error(str(error)) from error
+
+    def error(self, text: str) -> TsdError:
         """Return the error for a text of RocksDB."""
+        path = self._path
         if LOCKED.search(text):
-            pid = lock_holder(self.path / "LOCK")
+            pid = lock_holder(path / "LOCK")
             other = "another process" if pid in (None, os.getpid()) else f"another process ({pid})"
-            return DaemonRuns(f"{self.path} is open in {other}: is a daemon running on it?")
+            return DaemonRuns(f"{path} is open in {other}: is a daemon running on it?")
         if STALLED.search(text):
-            return StoreBusy(f"{self.path} is busy: {text}")
-        return StoreError(f"{self.path}: {text}")
+            return StoreBusy(f"{path} is busy: {text}")
+        return StoreError(f"{path}: {text}")
 
 
 def _failure(step: Callable[[], None]) -> str | None:
