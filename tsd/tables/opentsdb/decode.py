@@ -65,6 +65,7 @@ def read_cells(
 # others. It counts the duplicates.
 RULES = MergeRules(fix_duplicates=True)
 WARNINGS = 100  # of one page
+FEW_CELLS = 8  # of a page whose rows are looked at one by one
 
 _FLAGS = FLOAT | LENGTH
 _SIZE_OF = np.array([(flags & LENGTH) + 1 if flags in READABLE else 0 for flags in range(16)], np.int64)
@@ -123,8 +124,8 @@ def decode(
     `number_of` returns the series of a key's tag pairs, which follow the base time at `base_at`; negative if it does
     not match. It is called for each cell, so it should be a dictionary's method.
     """
-    if by_loop and len(page.keys) == 1 and (only := _decode_cell(page, number_of, base_at)) is not None:
-        return only
+    if by_loop and len(page.keys) <= FEW_CELLS and (few := _decode_few(page, number_of, base_at)) is not None:
+        return few
     rows = _matching_rows(page, number_of, base_at)
     warnings: list[str] = []
     notes: list[SeriesAnnotation] = []
@@ -154,21 +155,28 @@ def decode(
     )
 
 
-def _decode_cell(page: CellPage, number_of: Callable[[bytes], int], base_at: int) -> Decoded | None:
-    """Decode a page of one cell, as queries for one series often read. None: it is not simple, or does not match."""
-    [key], [column], [value] = page.keys, page.columns, page.values
-    number, length = number_of(key[base_at + 4 :]), len(column) - len(COLUMN)
-    if number < 0 or length <= 0 or length & 1:
+def _decode_few(page: CellPage, number_of: Callable[[bytes], int], base_at: int) -> Decoded | None:
+    """Decode a page of few rows with one cell each, as queries for one series often read. None: some are not simple,
+    or do not match."""
+    keys, columns, values = page.keys, page.columns, page.values
+    bases_ms, numbers, size, pairs_at, before = [], [], 0, base_at + 4, b""
+    for key, column, value in zip(keys, columns, values, strict=True):
+        number, length = number_of(key[pairs_at:]), len(column) - len(COLUMN)
+        if number < 0 or length <= 0 or length & 1 or key == before:
+            return None
+        bases_ms.append(int.from_bytes(key[base_at:pairs_at], "big") * 1000)
+        numbers.append(number)
+        size += len(column) + len(value) - page.ahead
+        before = key
+    count, bases = len(numbers), np.array(bases_ms, np.int64)
+    row_of = np.arange(count)
+    read = read_cells(columns, values, len(COLUMN), page.ahead, row_of, bases, np.zeros(count, np.bool_))
+    if np.count_nonzero(read.slow):
         return None
-    bases_ms = np.array([int.from_bytes(key[base_at : base_at + 4], "big") * 1000], np.int64)
-    row_of = np.zeros(1, np.intp)
-    read = read_cells([column], [value], len(COLUMN), page.ahead, row_of, bases_ms, np.zeros(1, np.bool_))
-    if read.slow[0]:
-        return None
-    starts = np.array([0, len(read.times)], np.int64)
-    batch = Batch(np.array([number], np.int32), starts, read.times, read.bits, read.floats)
-    size = len(column) + len(value) - page.ahead
-    return Decoded(batch, 1, size, [], [], 0, page.keys, row_of, np.ones(1, np.bool_), bases_ms)
+    starts = np.zeros(count + 1, np.int64)
+    np.cumsum(read.counts, out=starts[1:])
+    batch = Batch(np.array(numbers, np.int32), starts, read.times, read.bits, read.floats)
+    return Decoded(batch, count, size, [], [], 0, keys, row_of, np.ones(count, np.bool_), bases)
 
 
 def _matching_rows(page: CellPage, number_of: Callable[[bytes], int], base_at: int) -> _Rows:
