@@ -14,6 +14,8 @@ class Kind(enum.Enum):
     TAGK = "tagk"
     TAGV = "tagv"
 
+    __hash__ = object.__hash__  # Enum's own calls Python code
+
 
 class Widths(NamedTuple):
     """Bytes of a UID of each kind: 1 to 8, fixed for the life of the tables."""

@@ -435,7 +435,7 @@ class HttpConnection:
         if last:
             headers.append(("Connection", "close"))
         coding = bodies.negotiated_coding(request_headers.get("accept-encoding"))
-        if any(name.lower() == "content-encoding" for name, _ in response.headers):
+        if coding is not None and any(name.lower() == "content-encoding" for name, _ in response.headers):
             coding = None
         if isinstance(response.body, bytes):
             await self._send_whole(response.status, response.body, headers, coding)
@@ -466,7 +466,8 @@ class HttpConnection:
     async def _send_plain(self, head: bytes, body: bytes) -> None:
         """Send the response to a plain request, after which the connection stays open."""
         assert self._plain is not None
-        self._plain = self._plain._replace(body=b"")  # a client that reads slowly must not hold it, nor the input
+        if self._plain.body:  # a client that reads slowly must not hold it, nor the input
+            self._plain = self._plain._replace(body=b"")
         if self._at == len(self._input):
             self._input, self._at = b"", 0
         if self._is_head_request:

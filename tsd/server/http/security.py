@@ -371,6 +371,7 @@ STATIC_CONTENT_POLICY = (
 )  # the operator's static pages may run scripts
 NO_STORE = ("Cache-Control", "no-store")
 NO_FRAMES = (("X-Frame-Options", "DENY"), ("Referrer-Policy", "no-referrer"))
+_ALL_ADDED = (NOSNIFF, CONTENT_POLICY, *NO_FRAMES, NO_STORE)
 
 
 def security_headers(own: Sequence[Header], *, script: bool, hsts_s: int) -> list[Header]:
@@ -378,6 +379,8 @@ def security_headers(own: Sequence[Header], *, script: bool, hsts_s: int) -> lis
 
     `script`: the response is a script, which nosniff would block. `hsts_s`: the max-age of HSTS; 0: none.
     """
+    if not own and not script and not hsts_s:  # as of most responses
+        return list(_ALL_ADDED)
     names = {name.lower() for name, _ in own}
     found = [] if script else [NOSNIFF]
     if CONTENT_POLICY[0].lower() not in names:
