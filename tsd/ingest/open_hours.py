@@ -214,7 +214,7 @@ def points_of_known(
             found.append(part.at(np.sort(np.concatenate(chosen)) if len(chosen) > 1 else chosen[0]))
     columns = joined_columns(found)
     if len(wanted) == 1 and len(columns.series):
-        return columns._replace(series=np.zeros(len(columns.series), np.int32)), wanted
+        return Columns(np.zeros(len(columns.series), np.int32), *columns[1:]), wanted
     return _indexed(columns)
 
 

@@ -169,7 +169,7 @@ class PointCollector:
             self._counts = np.append(self._counts, np.zeros(max(missing, len(self._counts)), np.int64))
         if len(series) == 1:
             self._counts[series[0]] += points[0]
-        else:
+        elif len(series):
             np.add.at(self._counts, series, points)
 
     def finish(self) -> Collected:
@@ -184,8 +184,7 @@ async def decode_page(page: EncodedPage[T], series: SeriesSet, budget: QueryBudg
     Raises BadQuery, StoreError."""
     if page.cells <= SMALL_PAGE:
         await series.match(page.series())
-        with budget.workers.charged():
-            use(page.decode())
+        budget.workers.run_here(lambda: use(page.decode()))
         return
     with budget.workers.charged():
         pairs = page.series()

@@ -292,6 +292,8 @@ class QueryEngine:
     ) -> tuple[dict[int, JointRead], int]:
         """Return what was read of plans that share rows, and its size."""
         found: dict[int, JointRead] = {}
+        if len(plans) < 2:
+            return found, share.held
         for group in joint_groups(plans):
             before = share.held
 
@@ -350,7 +352,7 @@ class QueryEngine:
                 if points is not None and not hours:
                     return plan
                 if points is not None and len(hours) <= OPEN_HOURS:
-                    return plan._replace(selection=OpenSelection(selection, points), open_hours=hours)
+                    return Plan(plan.sub, plan.scan, OpenSelection(selection, points), hours)
                 if not is_last:
                     await self._flush(metric)
         written = metric if source is None else ALL
@@ -453,8 +455,7 @@ class QueryEngine:
     async def in_thread(self, points: int, work: Callable[[], T]) -> T:
         """Return what `work` returns; in a thread if it has many points."""
         if points <= SMALL:
-            with self.workers.charged():
-                return work()
+            return self.workers.run_here(work)
         return await self.workers.run(work)
 
 

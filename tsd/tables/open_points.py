@@ -33,6 +33,7 @@ FEW_HOURS = 3  # of a span that is read with one call of the store
 FEW_SERIES = 64  # of such a span
 FEW_CELLS = 64  # that are decoded in the event loop
 POINTS_OF_CELL = 64  # that take as long as a stored cell
+FEW_POINTS = 100  # whose hours are listed one by one
 MOST_HOURS = 10_000  # that are counted, not sorted
 COLUMN_BYTES = 2  # of a point's qualifier, for statistics
 SINGLE = FLOAT | 3  # flags of a 4-byte float
@@ -51,6 +52,8 @@ class OpenPoints:
         if not len(self.columns.instants):
             return []
         hours = self.columns.instants // (2 * HOUR_MS)
+        if len(hours) <= FEW_POINTS:
+            return [hour * HOUR_S for hour in sorted(set(hours.tolist()))]
         low, high = int(hours.min()), int(hours.max())
         if low == high:
             return [low * HOUR_S]
@@ -308,36 +311,44 @@ def _among(series: Int32, found: Int32) -> Bool:
 def _chosen_rows(columns: Columns, numbers: Int32) -> OpenRowsOfHour:
     """Return the rows of the series that have a number."""
     series = numbers[columns.series]
-    columns = columns._replace(series=series)
     wanted = series != UNWANTED
-    return rows_of(columns if wanted.all() else columns.at(wanted))
-
-
-_SERIES_START = np.zeros(1, np.int64)
-
-
-def _is_one_row(columns: Columns) -> bool:
-    """Return whether all points are of one series, in ascending order of their times."""
-    series, times = columns.series, columns.instants >> 1
-    return len(series) > 0 and bool((series == series[0]).all()) and bool((times[1:] > times[:-1]).all())
+    columns = Columns(series, *columns[1:])
+    return rows_of(columns if np.count_nonzero(wanted) == len(wanted) else columns.at(wanted))
 
 
 def rows_of(columns: Columns) -> OpenRowsOfHour:
     """Return points of one hour as rows. Of equal times the last to arrive counts."""
-    starts = _SERIES_START
-    if not _is_one_row(columns):
-        columns = sort_columns(columns, join=True)
-        first = np.ones(len(columns.series), np.bool_)
-        first[1:] = columns.series[1:] != columns.series[:-1]
-        starts = np.flatnonzero(first)
-    floats = (columns.flags & FLOAT) != 0
-    bits = columns.bits.copy()
-    singles = columns.flags == SINGLE
-    bits[singles] = bits[singles].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
+    if (only := _only_row(columns)) is not None:
+        return only
+    columns = sort_columns(columns, join=True)
+    first = np.ones(len(columns.series), np.bool_)
+    first[1:] = columns.series[1:] != columns.series[:-1]
+    starts = np.flatnonzero(first)
     lengths = (columns.flags & LENGTH).astype(np.int64) + 1 + COLUMN_BYTES
     sizes = np.add.reduceat(lengths, starts) if len(starts) else np.empty(0, np.int64)
     bounds = np.append(starts, len(columns.series))
-    return OpenRowsOfHour(Batch(columns.series[starts], bounds, columns.instants >> 1, bits, floats), sizes)
+    return OpenRowsOfHour(Batch(columns.series[starts], bounds, columns.instants >> 1, *_values(columns)), sizes)
+
+
+def _only_row(columns: Columns) -> OpenRowsOfHour | None:
+    """Return points of one series that ascend in time as a row, with fewer steps; None for others."""
+    series, times, count = columns.series, columns.instants >> 1, len(columns.series)
+    if not count or np.count_nonzero(series == series[0]) < count:
+        return None
+    if np.count_nonzero(times[1:] > times[:-1]) < count - 1:
+        return None
+    size = int(np.add.reduce(columns.flags & LENGTH, dtype=np.int64)) + count * (1 + COLUMN_BYTES)
+    bounds = np.array((0, count), np.int64)
+    return OpenRowsOfHour(Batch(series[:1], bounds, times, *_values(columns)), np.array((size,), np.int64))
+
+
+def _values(columns: Columns) -> tuple[Int64, Bool]:
+    """Return the bits of all values, singles as doubles, and which values are doubles."""
+    bits, singles = columns.bits, columns.flags == SINGLE
+    if np.count_nonzero(singles):
+        bits = bits.copy()
+        bits[singles] = bits[singles].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
+    return bits, (columns.flags & FLOAT) != 0
 
 
 def merged(stored: Batch, added: Batch) -> Batch:

@@ -17,7 +17,7 @@ from tsd.query.parse.times import read_downsample
 from tsd.query.parse.uri import read_sub_query
 from tsd.query.result import Answer, Group, SubAnswer
 from tsd.query.serialize import double_texts, number_texts, write_answer
-from tsd.tables.quirks import CORRECTED
+from tsd.tables.quirks import CORRECTED, OPENTSDB
 
 START_S = 1356998400
 SUB = SubQuery("sum", "m")
@@ -211,6 +211,18 @@ def test_written_values_parse_to_themselves(values: list[float], arrays: bool) -
     shown = json.loads(dps(found, arrays=arrays))
     read = [value for _, value in shown] if arrays else list(shown.values())
     assert [repr(value) for value in read] == ["'NaN'" if value != value else repr(value) for value in values]
+
+
+usual_values = st.lists(st.floats(0.001, 9_999_999), min_size=1) | st.lists(st.integers(-9, 9), min_size=1)
+
+
+@given(value_lists.filter(len) | usual_values, st.sampled_from([1, 0.4]), st.booleans())
+def test_only_group_is_written_like_one_of_two(values: list[float], step_s: float, corrected: bool) -> None:
+    """Points of an answer's only group may be encoded at once."""
+    one = group(*((at * step_s, value) for at, value in enumerate(values)))
+    quirks = CORRECTED if corrected else OPENTSDB
+    alone, both = text(answer(one, quirks=quirks)), text(answer(one, one, quirks=quirks))
+    assert both == f"[{alone[1:-1]},{alone[1:-1]}]"
 
 
 @pytest.mark.parametrize(
