@@ -21,6 +21,7 @@ from tsd.tables.reading import ScanRange
 
 _NEVER = -(1 << 62)
 _SMALL = 1 << 16
+FEW_ROWS = 8  # of an hour: with fewer, sorting all buckets at the end is faster than a table of the hours
 
 
 class Downsampler:
@@ -65,7 +66,10 @@ class Downsampler:
         if self._buckets.within_hours:
             buckets = self._by_row(batch)
             series = batch.series.astype(np.int64)
-            for first, stop in buckets.hours():
+            hours = list(buckets.hours())
+            if len(series) < len(hours) * FEW_ROWS:
+                hours = [(0, len(series))]
+            for first, stop in hours:
                 self.feed_rows(series[first:stop], buckets.between(first, stop))
             return buckets
         if not len(batch.times):
