@@ -101,7 +101,7 @@ def _head(result: Result) -> bytes:
 
 def _values(column: Column) -> Iterator[bytes]:
     for first in range(0, len(column), SLICE_POINTS):
-        part = column.at(slice(first, first + SLICE_POINTS))
+        part = column if len(column) <= SLICE_POINTS else column.at(slice(first, first + SLICE_POINTS))
         pairs = list(zip(part.times.tolist(), _listed(part), strict=True))
         yield (b"," if first else b"") + msgspec.json.encode(pairs)[1:-1]
 

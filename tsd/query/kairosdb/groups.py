@@ -77,7 +77,13 @@ def _by_tags(found: Sequence[TaggedColumn], metric: MetricQuery, *, is_text: boo
 
 
 def all_tags(each: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """Return the values of each tag name, sorted."""
+    """Return the values of each tag name, sorted.
+
+    >>> all_tags([{"b": "2", "a": "1"}, {"a": "0"}])
+    {'a': ['0', '1'], 'b': ['2']}
+    """
+    if len(each) == 1:  # as in most groups by tag: they may be thousands
+        return {name: [value] for name, value in sorted(each[0].items())}
     found: dict[str, set[str]] = {}
     for tags in each:
         for name, value in tags.items():

@@ -31,12 +31,13 @@ from tsd.tables.kairosdb.find import FoundRow, FoundRows, find_rows
 from tsd.tables.kairosdb.index import IndexRows
 from tsd.tables.kairosdb.points import RowsAnswer
 from tsd.tables.kairosdb.series import TTL_BYTES, names_id, parse_series_id, series_id
-from tsd.tables.kairosdb.tables import CONCURRENT, ROWS_AT_ONCE, KairosTables
+from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables
 from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest, TextPage, TextPoint
 from tsd.tables.writing import SeriesKey, SeriesKeys
 
 SERIES_AT_ONCE = 128  # of one page
-READ_POINTS, READ_TEXTS = 40_000, 5_000  # per request
+READ_POINTS, READ_TEXTS = 40_000, 5_000  # of up to MOST_SHARES rows together, at a time
+MOST_SHARES = 32
 ALL_POINTS = (1 << 31) - 1
 MOST_LISTED, LISTED_S = 10_000, 60  # metrics that are known to exist, and for how long
 Take = Callable[[EncodedPage[PointPage]], Awaitable[None]]
@@ -272,11 +273,11 @@ def series_of(rows: Sequence[FoundRow]) -> Iterable[list[FoundRow]]:
 
 
 def limit_of(rows: Sequence[FoundRow], points: int) -> int:
-    """Return how many points of each row are read with one request, of all its rows `points`. Rows of several times are
-    read whole: points of one series come in order of time."""
+    """Return how many points of each row are read at a time, of up to MOST_SHARES rows together `points`. Rows of
+    several times are read whole: points of one series come in order of time."""
     if len({one.row.row_ms for one in rows}) > 1:
         return ALL_POINTS
-    return points // min(max(len(rows), 1), ROWS_AT_ONCE)
+    return points // min(max(len(rows), 1), MOST_SHARES)
 
 
 def rest_of(answers: Sequence[RowsAnswer], read: Bounds, limit: int) -> dict[DataRow, tuple[int, int]]:

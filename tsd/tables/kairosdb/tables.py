@@ -24,7 +24,7 @@ from tsd.tables.kairosdb import schema
 from tsd.tables.kairosdb.points import RowPut, RowsAnswer, StoredPoints, batches, parse_points
 
 CONCURRENT = 16  # requests of one call
-ROWS_AT_ONCE = 32  # of points, read with one request
+ROWS_AT_ONCE = 12  # of points, read with one request: Cassandra reads them one after the other
 FEW_SERIES = 500  # index rows that are parsed on the event loop
 MOST_TAGS = 20_000  # sets of tags that stay parsed
 PARSED_BYTES = 4 << 20  # of answers with index rows that stay parsed
