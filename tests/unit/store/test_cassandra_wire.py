@@ -1,12 +1,14 @@
 """Values in the bodies of Cassandra's messages."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tsd.errors import CorruptRow
 from tsd.store import CellPage
-from tsd.store.cassandra.cells import encode_stamp, take_cells
+from tsd.store.cassandra.cells import encode_stamp, rows_of, take_cells
 from tsd.store.cassandra.wire import HAS_WIRE_LOOP, RawRows, encode_value, find_values, values_at
 
 pytest.importorskip("cassandra")
@@ -71,6 +73,9 @@ def test_cells_of_an_answer_join_the_cells_before(cells: list[tuple[bytes, bytes
     for page in pages:
         found = list(zip(page.keys, page.columns, page.values, page.times_ms, strict=True))
         assert found == [(b"before", b"t:", b"v", 7), *wanted]
+    rows = rows_of(b"part", RawRows(len(cells), body))
+    assert [(row.key, *cell) for row in rows for cell in row.cells] == wanted
+    assert all(one.key != other.key for one, other in pairwise(rows))
 
 
 @pytest.mark.parametrize("compiled", [True, False])

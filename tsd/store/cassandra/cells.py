@@ -89,19 +89,17 @@ def cells_of(answer: Rows) -> Iterator[tuple[bytes, bytes, int]]:
         yield column, value, stamp
 
 
-def rows_of(partition: bytes, answer: Rows) -> list[Row]:
-    """Return the rows of an answer, in its order."""
+def rows_of(partition: bytes, raw: RawRows) -> list[Row]:
+    """Return the rows of an answer, in its order. Raise CorruptRow for a body that ends early."""
+    page = CellPage([], [], [], 0, [], None)
+    take_cells(partition, raw, page)
     rows: list[Row] = []
-    last: Value = None
-    for key, column, value, stamp in answer:
-        assert isinstance(key, bytes)
-        assert isinstance(column, bytes)
-        assert isinstance(value, bytes)
-        assert isinstance(stamp, int)
-        if not rows or key != last:
-            rows.append(Row(partition + key, []))
+    last = None
+    for key, cell in zip(page.keys, map(Cell, page.columns, page.values, page.times_ms), strict=True):
+        if key != last:
+            rows.append(Row(key, []))
             last = key
-        rows[-1].cells.append(Cell(column, value, stamp // MS))
+        rows[-1].cells.append(cell)
     return rows
 
 

@@ -123,7 +123,7 @@ class CassandraStore:
         self._count: Counter[str] = Counter()
         self._conditional = ConditionalWrites(self._connector, self._ask, self._clock, self._count)
         self.stamped_cells: StampedCells | None = CassandraStamped(
-            self._checked_statements, self._directory.enter, self._ask, self._batch
+            self._checked_statements, self._directory.enter, self._ask_raw, self._batch
         )
         self.cell_reader: CellReader | None = CassandraScans(
             lambda table: self._checked_statements(table, ()), self._directory, self._ask_raw, self.latencies
@@ -230,9 +230,9 @@ class CassandraStore:
             partition, keys = part
             rests = [key[len(partition) :] for key in keys]
             if wanted is None:
-                answer = await self._ask(cql.rows, (partition, rests))
+                answer = await self._ask_raw(cql.rows, (partition, rests))
             else:
-                answer = await self._ask(cql.columns, (partition, rests, wanted))
+                answer = await self._ask_raw(cql.columns, (partition, rests, wanted))
             found.update((row.key, row.cells) for row in rows_of(partition, answer))
 
         await run_bounded(sliced(groups, GET_ROWS), read, limit=CONCURRENT)
@@ -296,16 +296,16 @@ class CassandraStore:
         low, high = part
         cql = self._cql[table]
         if high is None:
-            answer = await self._ask(cql.from_key, (partition, low, cells))
+            answer = await self._ask_raw(cql.from_key, (partition, low, cells))
         else:
-            answer = await self._ask(cql.between, (partition, low, high, cells))
+            answer = await self._ask_raw(cql.between, (partition, low, high, cells))
         rows = rows_of(partition, answer)
-        if len(answer) < cells:
+        if answer.rows < cells:
             return rows, None
         last = rows.pop()  # may have more cells
         if rows:
             return rows, last.key
-        rows = rows_of(partition, await self._ask(cql.rows, (partition, [last.key[len(partition) :]])))
+        rows = rows_of(partition, await self._ask_raw(cql.rows, (partition, [last.key[len(partition) :]])))
         return rows, last.key + b"\0"
 
     # ---- Writing

@@ -13,8 +13,8 @@ from tsd.store.capabilities import StampedDelete, StampedPut
 from tsd.store.cassandra.cells import LAST_US, LATEST_MS, MS, encode_places, encode_stamp, grouped, rows_of, sliced
 from tsd.store.cassandra.keys import Shape
 from tsd.store.cassandra.schema import Statements
-from tsd.store.cassandra.session import Parameters, Rows
-from tsd.store.cassandra.wire import encode_value
+from tsd.store.cassandra.session import Parameters
+from tsd.store.cassandra.wire import RawRows, encode_value
 from tsd.store.cells import Cell
 from tsd.store.retry import run_bounded
 
@@ -33,7 +33,7 @@ class CassandraStamped:
         self,
         checked: Callable[[str, Iterable[tuple[bytes, bytes]]], Awaitable[tuple[Shape, Statements]]],
         enter: Callable[[Shape, Iterable[bytes]], Awaitable[None]],
-        ask: Callable[[str, Parameters], Awaitable[Rows]],
+        ask: Callable[[str, Parameters], Awaitable[RawRows]],
         batch: Callable[[str, Sequence[bytes], bytes], Awaitable[None]],
     ) -> None:
         """`checked` returns what a table is, and raises StoreError for (row, column) that it cannot hold. `enter` lists
