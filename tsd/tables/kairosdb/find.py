@@ -12,6 +12,7 @@ from tsd.tables.interned import Passes
 from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables, ListedSeries
 
 EXPECTED = 4  # row times of a metric, whose index rows are read along with the list of row times
+MOST_AHEAD = 300  # rows of points that are expected before the indexes are read: all are looked at in one step
 
 
 class FoundRow(NamedTuple):
@@ -30,12 +31,24 @@ class FoundRows(NamedTuple):
 
 
 async def find_rows(
-    tables: KairosTables, metric: str, first_ms: int, last_ms: int, passes: Passes
+    tables: KairosTables,
+    metric: str,
+    first_ms: int,
+    last_ms: int,
+    passes: Passes,
+    *,
+    expect: Callable[[Sequence[FoundRow]], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[FoundRows, None]:
     """Yield the rows of a metric that may hold times, both ends included, in order. Rows that overlap, as those before
-    1970 do, come together. Raise StoreError."""
+    1970 do, come together. Raise StoreError.
+
+    `expect` is called while the indexes are read, with the rows that come first if the indexes have not changed since
+    an earlier request. There is no call if there was none, or if the rows are many."""
     spec = await tables.spec()
-    listed, ahead, (old, wrong) = await _listed(tables, metric, spec.first_row(first_ms), last_ms)
+    first_row = spec.first_row(first_ms)
+    expected = _expected(tables, spec, metric, (first_row, last_ms), passes) if expect is not None else []
+    calls = [partial(expect, expected)] if expect is not None and expected else []
+    listed, ahead, (old, wrong) = await _listed(tables, metric, first_row, last_ms, calls)
     tested: dict[bytes, bool] = {}
     for times in overlapping(spec, sorted({*listed, *(row.row_ms for row in old)})):
         found: dict[DataRow, Mapping[str, str]] = {}
@@ -53,23 +66,49 @@ async def find_rows(
                 found.setdefault(row, parse_tags(row.tags))
             except CorruptRow as exc:
                 warnings.append(f"metric {metric}: {exc}")
-        rows = []
-        for row in sorted(found, key=lambda row: (row.tags, row.row_ms, row.type)):
-            if row.tags not in tested:
-                tested[row.tags] = passes(found[row])
-            if tested[row.tags]:
-                rows.append(FoundRow(row, found[row]))
-        yield FoundRows(times, rows, warnings)
+        yield FoundRows(times, _passing(found, passes, tested), warnings)
     if wrong:
         yield FoundRows((), (), wrong)
+
+
+def _passing(found: Mapping[DataRow, Mapping[str, str]], passes: Passes, tested: dict[bytes, bool]) -> list[FoundRow]:
+    """Return the rows that pass, in order. `tested` has the results of `passes` by encoded tags."""
+    rows = []
+    for row in sorted(found, key=lambda row: (row.tags, row.row_ms, row.type)):
+        if row.tags not in tested:
+            tested[row.tags] = passes(found[row])
+        if tested[row.tags]:
+            rows.append(FoundRow(row, found[row]))
+    return rows
+
+
+def _expected(
+    tables: KairosTables, spec: RowSpec, metric: str, span: tuple[int, int], passes: Passes
+) -> list[FoundRow]:
+    """Return the first rows within a span, as the indexes had them at an earlier request; empty if they are many."""
+    times = [time for time in tables.found_times.get(metric, ()) if span[0] <= time <= span[1]]
+    found: dict[DataRow, Mapping[str, str]] = {}
+    for row_ms in next(overlapping(spec, times), ()):
+        series = tables.known_row_keys(metric, row_ms)
+        if len(found) + len(series) > MOST_AHEAD:
+            return []
+        for kind, tags, encoded in series:
+            found[DataRow(metric, row_ms, kind, encoded)] = tags
+    return _passing(found, passes, {})
 
 
 Listed = tuple[set[int], dict[int, Sequence[ListedSeries]], tuple[list[DataRow], list[str]]]
 
 
-async def _listed(tables: KairosTables, metric: str, first_ms: int, last_ms: int) -> Listed:
+async def _listed(
+    tables: KairosTables,
+    metric: str,
+    first_ms: int,
+    last_ms: int,
+    others: Sequence[Callable[[], Awaitable[None]]],
+) -> Listed:
     """Return what `KairosTables.row_times` does, the series of those row times that earlier requests found, and what
-    `.old_keys` does, read side by side. Raise StoreError."""
+    `.old_keys` does, read side by side, while `others` run. Raise StoreError."""
     times: list[int] = []
     ahead: dict[int, Sequence[ListedSeries]] = {}
     old: tuple[list[DataRow], list[str]] = [], []
@@ -89,6 +128,7 @@ async def _listed(tables: KairosTables, metric: str, first_ms: int, last_ms: int
         read_times,
         read_old,
         *(partial(read_series, row_ms) for row_ms in expected),
+        *others,
     ]
     await run_bounded(calls, lambda call: call(), limit=len(calls))
     if times:

@@ -183,13 +183,20 @@ class KairosSelection(reading.Selection):
     async def _pages(self, span: ScanRange) -> AsyncGenerator[NumberPage, None]:
         spec = await self._tables.spec()
         times = span.start_ms, span.stop_ms - 1
-        async with aclosing(find_rows(self._tables, self.metric, *times, self._resolved.passes)) as groups:
+        ahead: list[tuple[Bounds, list[RowsAnswer]]] = []
+
+        async def read_ahead(rows: Sequence[FoundRow]) -> None:
+            some = next(iter(series_of(numbers_of(rows))), [])
+            bounds = bounds_of(spec, some, times)
+            ahead.append((bounds, await self._read_rows(some, bounds)))
+
+        found = find_rows(self._tables, self.metric, *times, self._resolved.passes, expect=read_ahead)
+        async with aclosing(found) as groups:
             async for group in groups:
                 self._texts.listed(span, group)
                 warnings = [*group.warnings, *unknown_types([one.row for one in group.rows])]
-                rows = [one for one in group.rows if one.row.type in NUMBERS]
-                for some in series_of(rows):
-                    async with aclosing(self._pages_of(spec, some, times, warnings)) as pages:
+                for some in series_of(numbers_of(group.rows)):
+                    async with aclosing(self._pages_of(spec, some, times, warnings, ahead)) as pages:
                         async for page in pages:
                             yield page
                             warnings = []
@@ -197,19 +204,34 @@ class KairosSelection(reading.Selection):
                     yield NumberPage(self._series, {}, (), {}, spec, times, warnings)
 
     async def _pages_of(
-        self, spec: RowSpec, rows: Sequence[FoundRow], span: tuple[int, int], warnings: Sequence[str]
+        self,
+        spec: RowSpec,
+        rows: Sequence[FoundRow],
+        span: tuple[int, int],
+        warnings: Sequence[str],
+        ahead: list[tuple[Bounds, list[RowsAnswer]]],
     ) -> AsyncGenerator[NumberPage, None]:
-        """Yield the rows of some series. Those of one row time are read piece by piece."""
+        """Yield the rows of some series. Those of one row time are read piece by piece. `ahead` has what was read
+        before the rows were found, and is emptied: the first page is not read again if it has the same rows."""
         pairs = {one.row.tags: self._series.pairs_of(one.row.tags, one.tags) for one in rows}
+        limit = limit_of(rows, READ_POINTS)
+        left = bounds_of(spec, rows, span)
+        while left:
+            read, answers = ahead.pop() if ahead else ({}, [])
+            if read != left:
+                answers = await self._read_rows(rows, left)
+            left = rest_of(answers, left, limit)
+            counts_expiring = self._counts_expiring
+            yield NumberPage(self._series, pairs, answers, left, spec, span, warnings, counts_expiring=counts_expiring)
+            warnings = []
+
+    async def _read_rows(self, rows: Sequence[FoundRow], bounds: Bounds) -> list[RowsAnswer]:
+        """Read some of the rows of a page. Raise StoreError."""
         counts = Counter(one.row.tags for one in rows)
         timed = self._counts_expiring
-        limit = limit_of(rows, READ_POINTS)
-        left = {one.row: bounds for one in rows if (bounds := spec.bounds(*span, one.row.row_ms)) is not None}
-        while left:
-            answers = await self._tables.read_rows(left, limit, timed=lambda row: timed or counts[row.tags] > 1)
-            left = rest_of(answers, left, limit)
-            yield NumberPage(self._series, pairs, answers, left, spec, span, warnings, counts_expiring=timed)
-            warnings = []
+        return await self._tables.read_rows(
+            bounds, limit_of(rows, READ_POINTS), timed=lambda row: timed or counts[row.tags] > 1
+        )
 
     async def delete(self, read_ms: int) -> None:
         """Delete the numbers of the hours that were read, unless they were written after `read_ms`."""
@@ -255,6 +277,16 @@ class KairosTexts:
             parts = [StoredRow(row, points) for answer in answers for row, points in answer.stored.items()]
             left = {row: bounds for part in parts for row, bounds in rest_of_series([part], left, limit).items()}
             await take(TextRows(self._series, [(pairs[part.row], part) for part in parts], spec, span, ()))
+
+
+def numbers_of(rows: Iterable[FoundRow]) -> list[FoundRow]:
+    """Return the rows of numbers."""
+    return [one for one in rows if one.row.type in NUMBERS]
+
+
+def bounds_of(spec: RowSpec, rows: Iterable[FoundRow], span: tuple[int, int]) -> dict[DataRow, tuple[int, int]]:
+    """Return the first and the last column of rows with times of a span."""
+    return {one.row: bounds for one in rows if (bounds := spec.bounds(*span, one.row.row_ms)) is not None}
 
 
 def series_of(rows: Sequence[FoundRow]) -> Iterable[list[FoundRow]]:

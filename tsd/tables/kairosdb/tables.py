@@ -312,6 +312,11 @@ class KairosTables:
             self._parsed[place] = ParsedSeries(raw, series)
         return series
 
+    def known_row_keys(self, metric: str, row_ms: int) -> Sequence[ListedSeries]:
+        """Return what `row_keys` returned when an earlier request called it; none if that is not cached."""
+        known = self._parsed.get((metric, row_ms))
+        return () if known is None else known.series
+
     async def old_keys(self, metric: str, first_ms: int, last_ms: int) -> tuple[list[DataRow], list[str]]:
         """Return the rows in the old index, and what is wrong with others. Raise StoreError."""
         name = _name(metric)
