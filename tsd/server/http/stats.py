@@ -76,7 +76,7 @@ class HttpStatistics(NamedTuple):
     failures: int
 
 
-SAMPLE_INTERVAL_S = 5.0  # a sample wakes up an idle daemon
+SAMPLE_INTERVAL_S = 10.0  # a sample wakes up an idle daemon, unless other tasks do it at the same time
 
 
 class LoopLag:
