@@ -350,8 +350,11 @@ class Database:
 
     def add_deletes(self, batch: Batch, table: str, places: Sequence[Place]) -> None:
         """Add the deletion of cells to a batch."""
+        last = prefix = b""  # of a row: its cells follow each other
         for row, column in places:
-            self.remove_cell(batch, row, column)
+            if row != last or not row:
+                last, prefix = row, row_prefix(row)
+            batch.delete(prefix + key_column(column))
         if (runs := self.runs(table)) and places:
             remove_keys(self.run_reader(runs), encode_keys(places).keys).add_to(batch, runs)
         if blocks := self.blocks(table):

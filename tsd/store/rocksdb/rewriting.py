@@ -4,8 +4,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
-import trio
-
 from tsd.store.capabilities import Rewrite
 from tsd.store.rocksdb.database import Batch, Database
 from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, time_of
@@ -49,8 +47,7 @@ class EmbeddedRewrites:
                 changed = add_rewrites(database, batch, table, part, written)
                 return [one.row for one, is_done in zip(part, changed, strict=True) if is_done], changed
 
-            done += await self._engine.write_step("rewrite", table, change)
-            await trio.lowlevel.checkpoint()
+            done += await self._engine.write_step("rewrite", table, change)  # begins with a checkpoint
         return done
 
 

@@ -24,6 +24,7 @@ from tsd.store.rocksdb.packed import PackedCells, points_size
 from tsd.store.rocksdb.runs import MergedIterator, RunFamily, RunReader, merged_items
 
 CHUNK_CELLS = 1000  # read between two checkpoints: about a millisecond
+LONG_CELL = 10  # a cell with points of an hour takes as long as so many others
 SLICE_CELLS = 600  # the same for cell scans, where cells have points of whole hours: 3 ms
 READAHEAD_BYTES = 1 << 20
 
@@ -100,11 +101,13 @@ class View:
                 if len(column) == DIGEST_BYTES and is_digest(column):
                     column, value = decode_long_cell(column, value)
                     has_long = True
+                    read += LONG_CELL
                 cells.append(decode_cell(column, value))
                 at.next()
                 read += 1
-                if read % CHUNK_CELLS == 0:
+                if read >= CHUNK_CELLS:
                     yield
+                    read = 0
             self._check(at)
             if cells:
                 found[row] = sorted(cells) if has_long else cells

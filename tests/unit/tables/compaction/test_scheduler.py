@@ -1,5 +1,6 @@
 """When a daemon compacts, on an autojump clock."""
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -65,17 +66,24 @@ async def test_rows_are_compacted_some_minutes_after_their_hour(autojump_clock: 
     assert (statistics.queued, statistics.compaction.compacted) == (10, 90)
 
 
-async def test_steps_of_a_round_are_spread_over_its_interval(autojump_clock: MockClock) -> None:
-    found = await scheduled(CompactionRate(100, 0, 1000, 3600))
+@pytest.mark.parametrize(
+    ("cells", "wanted"),
+    [(2, [32, 32, 32, 100, 100, 100, 100, 100, 100, 100]), (100, [32, 32, 32, 64, 64, 64, 96, 96, 96, 100])],
+)
+async def test_steps_of_a_round_are_spread_over_its_interval(
+    autojump_clock: MockClock, cells: int, wanted: list[int]
+) -> None:
+    text = " ".join(f"{offset_s << 4:04x}=2a@5" for offset_s in range(cells))
+    found = Scheduled(await made(dict.fromkeys(ROWS, text)), CompactionRate(100, 0, 1000, 3600))
     found.now_s = OVER_S
     steps: list[int] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(found.scheduler.run)
         for _ in range(10):
             await trio.sleep(10)
-            steps.append(100 - await found.left())
+            steps.append(found.scheduler.statistics().compaction.compacted)
         nursery.cancel_scope.cancel()
-    assert steps == [32, 32, 32, 64, 64, 64, 96, 96, 96, 100]
+    assert steps == wanted
 
 
 async def test_no_compaction_while_the_writer_is_behind(autojump_clock: MockClock) -> None:

@@ -103,7 +103,7 @@ def summary(stats: CompactionStats) -> list[str]:
     return lines + [f"rows skipped that {why}: {count}" for why, count in left.items() if count]
 
 
-def size_of(key: bytes, cells: Iterable[StoredCell]) -> tuple[int, int]:
+def size_of(key: bytes, cells: Iterable[StoredCell | Point]) -> tuple[int, int]:
     """Return the number of cells, and their bytes with row key, column and timestamp each.
 
     >>> size_of(bytes(13), [StoredCell(b"\\0\\0", b"\\x2a", 5)])
@@ -334,6 +334,12 @@ class RowCompactor:
 def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction, before: tuple[int, int]) -> RowPlan:
     """Return the plan of a compaction. `before` is the size of the cells."""
     time_ms = max([cell.time_ms for cell in done.row.cells])
+    obsolete = tuple(sorted(done.obsolete, reverse=True))
+    if len(obsolete) == len(cells):  # as in most rows: no cell is left, and none has a column of the merged ones
+        after = size_of(key, done.merged)
+        return RowPlan(
+            key, time_ms, done.merged, obsolete, before, after, done.row.identical, done.row.variant, ties=False
+        )
     changed = {cell.qualifier for cell in done.obsolete} | {cell.qualifier for cell in done.merged}
     left = [cell for cell in cells if cell.qualifier not in changed]
     holders = {cell.qualifier for cell in done.row.cells}
@@ -343,7 +349,7 @@ def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction, before: 
         key,
         time_ms,
         (*done.merged, *aged),
-        tuple(sorted(done.obsolete, reverse=True)),
+        obsolete,
         before,
         size_of(key, [*left, *(StoredCell(*cell, time_ms) for cell in done.merged)]),
         done.row.identical,

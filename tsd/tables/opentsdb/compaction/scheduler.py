@@ -24,7 +24,8 @@ from tsd.tables.opentsdb.compaction.queue import RowQueue
 
 log = LazyLogger(__name__)
 
-STEP_ROWS = 32  # rows of one step
+LEAST_ROWS, MOST_ROWS = 32, 128  # of one step: a wake-up of the event loop costs as much as ten rows of two cells
+STEP_CELLS = 2048  # of one step, if it has more than the least rows
 SAFE_S = 300  # after the end of an hour, for late points
 JITTER_S = 300  # largest additional random delay of this daemon
 RECENT_S = 300  # delay before rows with recent writes are tried again
@@ -84,6 +85,7 @@ class CompactionScheduler:
         self._delay_s = SAFE_S + random.randrange(JITTER_S)  # noqa: S311 - jitter, not a secret
         self._backoff = backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, 10)
         self._recent: deque[tuple[float, list[bytes]]] = deque()  # rows to queue again, and when
+        self._step_rows = LEAST_ROWS  # of the next step
 
     def record(self, puts: Sequence[Put]) -> None:
         """Record cells that were written."""
@@ -114,16 +116,19 @@ class CompactionScheduler:
         if self._compactor.joins_requests:
             due.sort()
         start = ready = trio.current_time()
-        for at in range(0, len(due), STEP_ROWS):
+        at = 0
+        while at < len(due):
             if at:
                 await trio.sleep_until(max(start + self._rate.flush_interval_s * at / len(due), ready))
             if self._is_writer_behind():
                 self._queue.put_back(due[at:])
                 return
             begun = trio.current_time()
-            if not await self._step(due[at : at + STEP_ROWS]):
+            rows = due[at : at + self._step_rows]
+            if not await self._step(rows):
                 self._queue.put_back(due[at:])
                 return
+            at += len(rows)
             ready = 2 * trio.current_time() - begun  # after a pause as long as the step
         await self._fold(start + self._rate.flush_interval_s)
 
@@ -159,6 +164,7 @@ class CompactionScheduler:
     async def _step(self, rows: Sequence[bytes]) -> bool:
         """Compact a few rows. Return False, after a backoff, if the store failed."""
         error: StoreError | None = None
+        before = self._compactor.stats.cells_before
         try:
             recent = await self._compactor.compact_keys(rows)
         except StoreError as exc:
@@ -166,6 +172,8 @@ class CompactionScheduler:
         if error is None:
             if recent:  # not queued at once: rows with timestamps in the future would fill each round
                 self._recent.append((trio.current_time() + RECENT_S, recent))
+            cells = max(self._compactor.stats.cells_before - before, 1)
+            self._step_rows = min(max(STEP_CELLS * len(rows) // cells, LEAST_ROWS), MOST_ROWS)
             self._backoff = backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, 10)
             return True
         log.warning("compaction.delayed", error=str(error), rows=len(rows))
