@@ -64,6 +64,16 @@ class CachedHour(NamedTuple):
         return sum(array.nbytes for array in arrays) + pairs + signatures + HOUR_BYTES
 
 
+def unpacked_hours(hours: Sequence[CachedHour]) -> Bucketed:
+    """Return the buckets of hours that have one row each, a row for each hour."""
+    counts = [len(hour.buckets.values) for hour in hours]
+    starts = np.zeros(len(hours) + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    bases_ms = np.array([hour.base_s for hour in hours], np.int64) * 1000
+    stamps = np.concatenate([hour.buckets.stamps for hour in hours]).astype(np.int64) + np.repeat(bases_ms, counts)
+    return Bucketed(starts, stamps, np.concatenate([hour.buckets.values for hour in hours]))
+
+
 class PendingRead:
     """Hours of a metric that are being read. Hours that change during the read are not cached."""
 

@@ -5,7 +5,7 @@ the tables. Hours can be cached if they are over, their buckets end with them, a
 nothing but points. If the engine has signatures, they are read with each query, which moves a fifth of the bytes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.points import Int64, Points
-from tsd.query.cache import Bucketing, CachedHour, CacheFiller, CacheKey, ResultCache
+from tsd.query.buckets import Bucketed
+from tsd.query.cache import Bucketing, CachedHour, CacheFiller, CacheKey, ResultCache, unpacked_hours
 from tsd.query.columns import SeriesColumns
 from tsd.query.downsample import Downsampler, PointJoiner
 from tsd.query.limits import QueryBudget, check_fetched
@@ -122,21 +123,33 @@ class PointCollector:
         check_fetched(self._budget.bounds, size=self.read.size, points=self.read.points)
         self._budget.set_memory(len(self._series.pairs) * SERIES_BYTES + self.size * POINT_BYTES)
 
-    async def take_cached(self, hour: CachedHour) -> None:
-        """Process a cached hour like one that was read. Raises BadQuery, StoreError as `take` does."""
-        assert isinstance(self._sink, Downsampler)
-        numbers = await self._numbers(hour.pairs)
+    async def take_cached(self, hours: Sequence[CachedHour]) -> None:
+        """Process cached hours like ones that were read: one hour, or several in order, each with the only row of the
+        same series. Raises BadQuery, StoreError as `take` does."""
+        numbers = await self._numbers(hours[0].pairs)
         with self._budget.workers.charged():
-            wanted = numbers != UNWANTED
-            series, points = numbers[wanted], hour.points[wanted]
-            self._sink.feed_rows(series, hour.unpacked().picked(wanted))
-            self._count(series, points)
-            read = self.read
-            read.rows_read += len(numbers)
-            read.rows_wanted += len(series)
-            read.points += int(points.sum())
-            read.size += int(hour.sizes[wanted].sum())
+            if len(hours) == 1:
+                [hour] = hours
+                self._add_cached(numbers, hour.unpacked(), hour.points, hour.sizes)
+            else:
+                points, sizes = (
+                    np.concatenate(column) for column in zip(*((one.points, one.sizes) for one in hours), strict=True)
+                )
+                self._add_cached(np.repeat(numbers, len(hours)), unpacked_hours(hours), points, sizes)
             self.check()
+
+    def _add_cached(self, numbers: Int64, buckets: Bucketed, points: NDArray[np.int32], sizes: Int64) -> None:
+        """Add the buckets of rows; `numbers` are those of the rows' series."""
+        assert isinstance(self._sink, Downsampler)
+        wanted = numbers != UNWANTED
+        series, points = numbers[wanted], points[wanted]
+        self._sink.feed_rows(series, buckets.picked(wanted))
+        self._count(series, points)
+        read = self.read
+        read.rows_read += len(numbers)
+        read.rows_wanted += len(series)
+        read.points += int(points.sum())
+        read.size += int(sizes[wanted].sum())
 
     async def _numbers(self, pairs: tuple[bytes, ...]) -> Int64:
         """Return the number of each series. Most hours have the same series as the hour before."""
@@ -194,6 +207,7 @@ async def decode_page(page: EncodedPage[T], series: SeriesSet, budget: QueryBudg
 
 MAX_HOURS = 10_000  # of a query that uses the cache: each costs something, even if there is little in it
 SMALL_BUCKETS = 1 << 20  # bytes of buckets that are joined without a thread
+HOUR_COST = 20  # a cached hour of one series costs as much time to join as so many buckets
 MAX_GAPS = 4  # between cached hours: each is read on its own, one after the other
 
 
@@ -233,8 +247,8 @@ class CachedReader:
         self.cache.count(hits=len(cached), misses=len(bases) - len(cached))
         for is_cached, run in groupby(bases, cached.__contains__):
             if is_cached:
-                for base_s in run:
-                    await collector.take_cached(cached[base_s])
+                for some in _together(cached[base_s] for base_s in run):
+                    await collector.take_cached(some)
                     await trio.lowlevel.checkpoint()
             else:
                 gap = {base_s: keys[base_s] for base_s in run}
@@ -262,6 +276,20 @@ class CachedReader:
                 collector.filler = None
             read = filler.finish() if filler.size <= SMALL_BUCKETS else await self._workers.run(filler.finish)
             self.cache.put(pending, [(keys[hour.base_s], hour) for hour in read])
+
+
+def _together(hours: Iterable[CachedHour]) -> Iterator[list[CachedHour]]:
+    """Yield hours in order, several at once while they have the only row of the same series and few buckets."""
+    some: list[CachedHour] = []
+    size = 0
+    for hour in hours:
+        if some and (size > SMALL or len(hour.pairs) != 1 or hour.pairs != some[0].pairs):
+            yield some
+            some, size = [], 0
+        some.append(hour)
+        size += HOUR_COST + len(hour.buckets.values)
+    if some:
+        yield some
 
 
 def _few_gaps(bases: range, cached: dict[int, CachedHour]) -> dict[int, CachedHour]:

@@ -77,6 +77,27 @@ async def test_filters_groups_and_fills_apply_to_cached_hours(m: str, layout: La
     assert counted(env) == (HOURS, HOURS, 0)
 
 
+@pytest.mark.parametrize("m", ["sum:10m-avg:one", "sum:1h-sum-zero:one", "max:10m-p99:one{host=*}", "avg:5m-max:one"])
+@pytest.mark.parametrize("wanted", ["*", "a", "b"])
+async def test_hours_of_one_series_are_cached(m: str, wanted: str) -> None:
+    """They are processed together, also beside an hour without points and one of two series."""
+    rows = [(hour, "a") for hour in (0, 1, 3, 4, 5, 6)] + [(3, "b")]
+    lines = [
+        f"one {START_S + hour * 3600 + at * 150} {hour + at * 0.5} host={host}"
+        for hour, host in rows
+        for at in range(9)
+    ]
+    env = await QueryEnvironment.build(lines, settings=CACHES)
+    query = make_query(m.partition("{")[0] + f"{{host={wanted}}}", end_ms=(START_S + 6 * 3600) * 1000 + 999_999)
+    await env.engine.run(make_query(m, end_ms=query.end_ms))
+    misses = counted(env)[1]
+    for _ in range(2):
+        await agree(env, query)
+        await agree(env, make_query(m, end_ms=query.end_ms))
+    assert misses >= 7
+    assert counted(env) == (4 * misses, misses, 0)
+
+
 async def test_bucketing_is_part_of_the_cache_key() -> None:
     env = await caching()
     for m in (M, "sum:10m-max:sys.cpu{host=*}", "sum:20m-avg:sys.cpu{host=*}", "sum:10m-p50:sys.cpu{host=*}"):
