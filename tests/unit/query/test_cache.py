@@ -80,7 +80,7 @@ async def test_filters_groups_and_fills_apply_to_cached_hours(m: str, layout: La
 @pytest.mark.parametrize("m", ["sum:10m-avg:one", "sum:1h-sum-zero:one", "max:10m-p99:one{host=*}", "avg:5m-max:one"])
 @pytest.mark.parametrize("wanted", ["*", "a", "b"])
 async def test_hours_of_one_series_are_cached(m: str, wanted: str) -> None:
-    """They are processed together, also beside an hour without points and one of two series."""
+    """They are processed together, also next to an hour without points and one of two series."""
     rows = [(hour, "a") for hour in (0, 1, 3, 4, 5, 6)] + [(3, "b")]
     lines = [
         f"one {START_S + hour * 3600 + at * 150} {hour + at * 0.5} host={host}"
