@@ -109,7 +109,7 @@ async def test_cancelled_calls_leave_the_store_usable(bigtable: RunningBigtable)
 
 
 async def test_silent_server_is_a_timeout_and_is_used_again(bigtable: RunningBigtable) -> None:
-    own = bigtable.store(bigtable.unused_instance(), timeout_s=0.5)
+    own = bigtable.store(bigtable.unused_instance(), timeout_s=1.0)
     await own.create_tables([TABLE])
     bigtable.pause()
     try:
