@@ -66,24 +66,38 @@ async def test_rows_are_compacted_some_minutes_after_their_hour(autojump_clock: 
     assert (statistics.queued, statistics.compaction.compacted) == (10, 90)
 
 
-@pytest.mark.parametrize(
-    ("cells", "wanted"),
-    [(2, [32, 32, 32, 100, 100, 100, 100, 100, 100, 100]), (100, [32, 32, 32, 64, 64, 64, 96, 96, 96, 100])],
-)
-async def test_steps_of_a_round_are_spread_over_its_interval(
-    autojump_clock: MockClock, cells: int, wanted: list[int]
-) -> None:
+async def compacted_meanwhile(cells: int, *, rewrites: bool) -> list[int]:
+    """Return the numbers of compacted rows of ten moments of a round. Each row has so many cells."""
     text = " ".join(f"{offset_s << 4:04x}=2a@5" for offset_s in range(cells))
-    found = Scheduled(await made(dict.fromkeys(ROWS, text)), CompactionRate(100, 0, 1000, 3600))
+    store = await made(dict.fromkeys(ROWS, text))
+    found = Scheduled(store, CompactionRate(100, 0, 1000, 3600))
     found.now_s = OVER_S
-    steps: list[int] = []
+    found.store.atomic_rewrites = store.atomic_rewrites if rewrites else None
+    seen: list[int] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(found.scheduler.run)
         for _ in range(10):
             await trio.sleep(10)
-            steps.append(found.scheduler.statistics().compaction.compacted)
+            seen.append(found.scheduler.statistics().compaction.compacted)
         nursery.cancel_scope.cancel()
-    assert steps == wanted
+    return seen
+
+
+@pytest.mark.parametrize(("cells", "rewrites"), [(2, True), (2, False), (100, True)])
+async def test_steps_of_a_round_are_spread_over_its_interval(
+    autojump_clock: MockClock, cells: int, rewrites: bool
+) -> None:
+    seen = await compacted_meanwhile(cells, rewrites=rewrites)
+    assert 0 < seen[0] < len(ROWS)
+    assert seen == sorted(seen)
+    assert seen[-1] == len(ROWS)
+
+
+async def test_steps_are_larger_where_few_cells_are_replaced_at_once(autojump_clock: MockClock) -> None:
+    few = await compacted_meanwhile(2, rewrites=True)
+    many = await compacted_meanwhile(100, rewrites=True)
+    deleted_one_by_one = await compacted_meanwhile(2, rewrites=False)
+    assert len(set(few)) < len(set(many)) == len(set(deleted_one_by_one))
 
 
 async def test_no_compaction_while_the_writer_is_behind(autojump_clock: MockClock) -> None:

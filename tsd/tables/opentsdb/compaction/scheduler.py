@@ -164,7 +164,9 @@ class CompactionScheduler:
     async def _step(self, rows: Sequence[bytes]) -> bool:
         """Compact a few rows. Return False, after a backoff, if the store failed."""
         error: StoreError | None = None
-        before = self._compactor.stats.cells_before
+        stats = self._compactor.stats
+        rows_before, cells_before = stats.rows, stats.cells_before
+        self._step_rows = LEAST_ROWS
         try:
             recent = await self._compactor.compact_keys(rows)
         except StoreError as exc:
@@ -172,8 +174,10 @@ class CompactionScheduler:
         if error is None:
             if recent:  # not queued at once: rows with timestamps in the future would fill each round
                 self._recent.append((trio.current_time() + RECENT_S, recent))
-            cells = max(self._compactor.stats.cells_before - before, 1)
-            self._step_rows = min(max(STEP_CELLS * len(rows) // cells, LEAST_ROWS), MOST_ROWS)
+            # Elsewhere every cell of a row is deleted by a call of its own: a large step would be long.
+            if self._compactor.rewrites_rows and stats.rows - rows_before == len(rows):
+                cells = max(stats.cells_before - cells_before, 1)
+                self._step_rows = min(max(STEP_CELLS * len(rows) // cells, LEAST_ROWS), MOST_ROWS)
             self._backoff = backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, 10)
             return True
         log.warning("compaction.delayed", error=str(error), rows=len(rows))
