@@ -98,7 +98,7 @@ def _program() -> Path:
 
 
 def start(home: Path, options: Options) -> Started:
-    """Start it unless it runs, resume it if it is paused, and return once it answers. Raises PeerError."""
+    """Start it unless it runs, and return once it listens, or resume it if it is paused. Raises PeerError."""
     with locked(home / "run" / "lock"):
         if pid_of(home, NAME):
             started = read(home)
@@ -141,4 +141,4 @@ def status(home: Path) -> list[str]:
 
 def read(home: Path) -> Started:
     """Return the port of the last start in `home`. Raises PeerError if there was none."""
-    return Started(**saved(home, NAME, "emulator"))
+    return Started(**saved(home, NAME, "emulator", Started._fields))

@@ -167,7 +167,7 @@ def status(home: Path) -> list[str]:
 
 def read(home: Path) -> Started:
     """Return the ports of the last start in `home`. Raises PeerError if there was none."""
-    return Started(**saved(home, NAME, TITLE))
+    return Started(**saved(home, NAME, TITLE, Started._fields))
 
 
 def _resumed(home: Path, options: Options) -> Started:

@@ -89,7 +89,7 @@ def status(home: Path) -> list[str]:
 
 def read(home: Path) -> Ports:
     """Return the ports of the KairosDB in `home`. Raises PeerError if none was started there."""
-    return Ports(**saved(home, NAME, TITLE))
+    return Ports(**saved(home, NAME, TITLE, Ports._fields))
 
 
 def _answers(ports: Ports) -> bool:

@@ -74,7 +74,7 @@ def status(home: Path) -> list[str]:
 
 def read(home: Path) -> int:
     """Return the port of the OpenTSDB in `home`. Raises PeerError if none was started there."""
-    return saved(home, NAME, TITLE)["port"]
+    return saved(home, NAME, TITLE, ["port"])["port"]
 
 
 def _answers(home: Path, port: int) -> bool:

@@ -141,13 +141,13 @@ def shut_down(home: Path, name: str, title: str, *, within_s: float, loses: str 
         raise PeerError(f"{title} was killed: it did not stop within {within_s:.0f} s{loses}")
 
 
-def saved(home: Path, name: str, title: str) -> dict[str, int]:
-    """Return the ports that `save` wrote. Raises PeerError if none was started there."""
+def saved(home: Path, name: str, title: str, ports: Sequence[str]) -> dict[str, int]:
+    """Return these ports, which `save` wrote. Raises PeerError if none was started there."""
     try:
-        found: dict[str, int] = json.loads((home / "run" / f"{name}.json").read_text())
-    except (OSError, ValueError) as exc:
+        found = json.loads((home / "run" / f"{name}.json").read_text())
+        return {port: int(found[port]) for port in ports}
+    except (OSError, ValueError, KeyError, TypeError) as exc:
         raise PeerError(f"no {title} was started in {home}") from exc
-    return found
 
 
 def save(home: Path, name: str, ports: Mapping[str, int]) -> None:
