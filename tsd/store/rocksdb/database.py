@@ -143,7 +143,7 @@ class Database:
         self._translation = _Translation(path)
         self._no_wait = WriteOptions()
         self._no_wait.no_slowdown = True  # refuse a write instead of blocking the process
-        with self._translated():
+        with self.translated():
             path.mkdir(parents=True, exist_ok=True)
             names = Rdict.list_cf(str(path), options) if (path / "CURRENT").exists() else []
             self._synced = SyncedRecord(path)
@@ -174,7 +174,7 @@ class Database:
 
     def create(self, name: str) -> None:
         """Create a table."""
-        with self._translated():
+        with self.translated():
             self._rdict.create_column_family(name, self._options)
             self._families[name] = self._open(name)
 
@@ -184,12 +184,12 @@ class Database:
         made = []
         for table in tables:
             name = table.name + VERSIONS
-            with self._translated():
+            with self.translated():
                 if self._rdict.get(name.encode()) is not None:
                     continue
             if name not in self._families:
                 self.create(name)
-            with self._translated():
+            with self.translated():
                 self._rdict.put(
                     name.encode(), b"".join(b"%b %d\n" % (each.name, each.versions) for each in table.families)
                 )
@@ -198,7 +198,7 @@ class Database:
 
     def families(self, table: str) -> Mapping[bytes, int]:
         """See VersionDatabase."""
-        with self._translated():
+        with self.translated():
             record = None if self._closed else self._rdict.get((table + VERSIONS).encode())
         if record is None:
             raise NoTable(f"there is no table {table} with versions in {self.path}")
@@ -207,13 +207,13 @@ class Database:
     def version_view(self, table: str, stop: bytes | None = None) -> VersionView:
         """See VersionDatabase."""
         families = self.families(table)
-        with self._translated():
-            return VersionView(self._family(table + VERSIONS).rows, stop, self._translated, families)
+        with self.translated():
+            return VersionView(self._family(table + VERSIONS).rows, stop, self.translated, families)
 
     def read_versions(self, table: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """See VersionDatabase."""
         family = self._family(table + VERSIONS)
-        with self._translated():
+        with self.translated():
             return cast(list[bytes | None], family.rows.get(cast(list[str | int | float | bytes | bool], keys)))
 
     def blocks(self, table: str) -> BlockFamily | None:
@@ -225,7 +225,7 @@ class Database:
         name = table + BLOCKS
         if name not in self._families:
             self.create(name)
-        with self._translated():
+        with self.translated():
             self._rdict.put(name.encode(), width.to_bytes(WIDTH_BYTES, "big"))
         return self._add_blocks(table, width)
 
@@ -249,8 +249,8 @@ class Database:
 
     def run_reader(self, family: RunFamily) -> RunReader:
         """Return a snapshot of a table's runs."""
-        with self._translated():
-            return RunReader(family, self._translated)
+        with self.translated():
+            return RunReader(family, self.translated)
 
     def derived(self, table: str) -> DerivedFamily | None:
         """Return the values derived from a table, None if it never had any."""
@@ -263,7 +263,7 @@ class Database:
         name = table + DERIVED
         if name not in self._families:
             self.create(name)
-        with self._translated():
+        with self.translated():
             self._rdict.put(name.encode(), width.to_bytes(WIDTH_BYTES, "big"))
         return self._add_derived(table, width)
 
@@ -273,8 +273,8 @@ class Database:
 
     def block_reader(self, family: BlockFamily) -> BlockReader:
         """Return a snapshot of a table's blocks."""
-        with self._translated():
-            return BlockReader(family, self._translated)
+        with self.translated():
+            return BlockReader(family, self.translated)
 
     def _family(self, table: str) -> _Family:
         if self._closed:
@@ -292,7 +292,7 @@ class Database:
         run in a thread."""
         keys, digests = encode_keys(places)
         family = self._family(table)
-        with self._translated():
+        with self.translated():
             found = cast(list[bytes | None], family.rows.get(cast(list[str | int | float | bytes | bool], keys)))
         for at, digest in digests:
             if (value := found[at]) is not None:
@@ -321,18 +321,18 @@ class Database:
         """Return a snapshot of a table, up to before the row `stop`."""
         blocks = self.blocks(table)
         rows = self._family(table).rows
-        with self._translated():
+        with self.translated():
             if blocks is None:
                 cached = self._cached_bytes
-                return View(rows, stop, self._translated, cached_bytes=cached, runs=self.runs(table))
+                return View(rows, stop, self.translated, cached_bytes=cached, runs=self.runs(table))
             return BlockView(
-                rows, stop, self._translated, cached_bytes=self._cached_bytes, blocks=blocks, runs=self.runs(table)
+                rows, stop, self.translated, cached_bytes=self._cached_bytes, blocks=blocks, runs=self.runs(table)
             )
 
     def plain_view(self, table: str, stop: bytes | None = None) -> View:
         """Return the same without the cells of blocks and runs."""
-        with self._translated():
-            return View(self._family(table).rows, stop, self._translated, cached_bytes=self._cached_bytes)
+        with self.translated():
+            return View(self._family(table).rows, stop, self.translated, cached_bytes=self._cached_bytes)
 
     def batch(self, table: str) -> Batch:
         """Return an empty batch of writes to a table."""
@@ -393,7 +393,7 @@ class Database:
         """Rewrite the files that have rows from `start` to before `stop`, without deleted cells. It releases the
         interpreter's lock and may run in a thread."""
         family = self._family(table)
-        with self._translated():
+        with self.translated():
             family.rows.compact_range(row_prefix(start), row_prefix(stop))
             if blocks := self.blocks(table):
                 blocks.rows.compact_range(start, stop)
@@ -406,7 +406,7 @@ class Database:
         """Return about how many bytes a table takes."""
         others = (self.blocks(table), self.runs(table))
         families = [self._family(table).rows, *(other.rows for other in others if other is not None)]
-        with self._translated():
+        with self.translated():
             return sum(rows.property_int_value("rocksdb.estimate-live-data-size") or 0 for rows in families)
 
     def write(self, batch: Batch) -> None:
@@ -414,7 +414,7 @@ class Database:
         record = self.clock.unsaved()
         if record is not None:
             batch.put(CLOCK, record, self._system)
-        with self._translated():
+        with self.translated():
             self._rdict.write(batch, self._no_wait)
         self.sequence = self._rdict.latest_sequence_number()
         if record is not None:
@@ -422,21 +422,21 @@ class Database:
 
     def probe(self) -> None:
         """Write a temporary file in the folder. Raise StoreError if that fails."""
-        with self._translated(), tempfile.TemporaryFile(dir=self.path) as file:
+        with self.translated(), tempfile.TemporaryFile(dir=self.path) as file:
             file.write(bytes(PROBE_BYTES))
             file.flush()
             os.fsync(file.fileno())
 
     def sync(self) -> None:
         """Sync the write-ahead log. It may run in a thread."""
-        with self._translated():
+        with self.translated():
             sequence = self._rdict.latest_sequence_number()
             self._rdict.flush_wal(True)
             self._synced.save(sequence)
 
     def snapshot(self, folder: Path) -> None:
         """Make a snapshot of the database in a new folder. It may run in a thread."""
-        with self._translated():
+        with self.translated():
             for family in self._families.values():
                 family.rows.flush()  # releases the interpreter's lock, so that the copy below has little to write
             sequence = self._rdict.latest_sequence_number()
@@ -467,9 +467,6 @@ class Database:
 
     def translated(self) -> AbstractContextManager[None]:
         """Return a block that raises TsdErrors for exceptions of RocksDB."""
-        return self._translation
-
-    def _translated(self) -> AbstractContextManager[None]:
         return self._translation
 
 
