@@ -59,11 +59,8 @@ class WorkerPool:
 
     def run_here(self, work: Callable[[], T]) -> T:
         """Return what small work returns, run in the event loop itself, as `charged` counts it."""
-        if self._load.is_high():
-            with self._charging():
-                return work()
-        self._due_s = 0.0
-        return work()
+        with self.charged():
+            return work()
 
     def charged(self) -> AbstractContextManager[None]:
         """Count work in the event loop itself: it extends the next pause. Without high ingest load nothing is measured:
