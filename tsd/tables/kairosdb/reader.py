@@ -36,8 +36,8 @@ from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest,
 from tsd.tables.writing import SeriesKey, SeriesKeys
 
 SERIES_AT_ONCE = 128  # of one page
-READ_POINTS, READ_TEXTS = 40_000, 5_000  # of up to MOST_SHARES rows together, at a time
-MOST_SHARES = 32
+READ_POINTS, READ_TEXTS = 40_000, 5_000  # at a time, shared among the rows of a page
+MOST_SHARES = 32  # of them: with smaller ones, pages of many rows would be read in many small pieces
 ALL_POINTS = (1 << 31) - 1
 MOST_LISTED, LISTED_S = 10_000, 60  # metrics that are known to exist, and for how long
 Take = Callable[[EncodedPage[PointPage]], Awaitable[None]]
@@ -305,8 +305,8 @@ def series_of(rows: Sequence[FoundRow]) -> Iterable[list[FoundRow]]:
 
 
 def limit_of(rows: Sequence[FoundRow], points: int) -> int:
-    """Return how many points of each row are read at a time, of up to MOST_SHARES rows together `points`. Rows of
-    several times are read whole: points of one series come in order of time."""
+    """Return how many points of each row are read at a time: `points` shared among the rows, but among MOST_SHARES at
+    most. Rows of several times are read whole: points of one series come in order of time."""
     if len({one.row.row_ms for one in rows}) > 1:
         return ALL_POINTS
     return points // min(max(len(rows), 1), MOST_SHARES)
