@@ -2,6 +2,8 @@
 
 import json
 import urllib.parse
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,13 +11,17 @@ import pytest
 from tests.peers.cassandra import RunningCassandra
 from tests.unit.codec.kairosdb_vectors import STORAGE, VECTORS, Point, Vector, points_of
 from tests.unit.tables.kairosdb_keyspace import LATEST_S, Keyspace, answered, body_points, opened_keyspace
-from tsd.codec.kairosdb.keys import LONG, DataRow, encode_tags
+from tsd.codec.kairosdb.keys import LEGACY, LONG, DataRow, encode_tags
+from tsd.codec.kairosdb.rows import RowSpec
 from tsd.codec.names import Kind
 from tsd.daemon.settings import now_ms
 from tsd.errors import StoreError
 from tsd.tables.filters import make_filter
 from tsd.tables.kairosdb import reader
+from tsd.tables.kairosdb.index import IndexRows
 from tsd.tables.kairosdb.layout import make_tables
+from tsd.tables.kairosdb.points import RowsAnswer
+from tsd.tables.kairosdb.tables import NEVER, KairosTables
 from tsd.tables.reading import SeriesRequest
 from tsd.tables.writing import SeriesText
 
@@ -232,6 +238,60 @@ async def test_index_rows_that_others_change_are_shown_as_they_are(cassandra: Ru
         await own.cql.command(f"TRUNCATE {own.name}.row_key_time_index")
         (numbers, _), _, series = await own.read("m", {}, T, T + DAY_MS)
         assert (numbers, series) == ({}, 0)
+
+
+INDEX = -1  # stands for the answer of row_times among the rows that are read
+
+
+class RecordingTables(KairosTables):
+    """Tables that record in which order rows of points are read."""
+
+    def __init__(self, keyspace: Keyspace) -> None:
+        super().__init__(keyspace.cql, keyspace.name, now_ms)
+        self.reads: list[int] = []  # row times of points, and INDEX
+
+    async def row_times(self, metric: str, first_ms: int, last_ms: int) -> list[int]:
+        times = await super().row_times(metric, first_ms, last_ms)
+        self.reads.append(INDEX)
+        return times
+
+    async def read_rows(
+        self, rows: Mapping[DataRow, tuple[int, int]], limit: int, *, timed: Callable[[DataRow], bool]
+    ) -> list[RowsAnswer]:
+        self.reads += [row.row_ms for row in rows]
+        return await super().read_rows(rows, limit, timed=timed)
+
+
+async def test_first_rows_are_read_while_the_index_is_read_and_none_twice(cassandra: RunningCassandra) -> None:
+    rows = [RowSpec().first_row(T) + at * RowSpec().width for at in range(7)]
+    row = DataRow("m", rows[0], LONG, encode_tags({"host": "a"}))
+    async with opened_keyspace(cassandra) as keyspace:
+        await keyspace.put((SERIES, row_ms, at) for at, row_ms in enumerate(rows))
+        tables = RecordingTables(keyspace)
+        table_reader = reader.KairosReader(
+            tables, IndexRows(tables, by_tag=lambda _: False), shared=True, is_known=lambda _: False
+        )
+        recorded = Keyspace(keyspace.cql, keyspace.name, replace(keyspace.tables, reader=table_reader))
+
+        async def reads(first: int, last: int) -> list[int]:
+            tables.reads = []
+            (numbers, _), _, _ = await recorded.read("m", {}, rows[first], rows[last] + DAY_MS)
+            assert numbers == {rows[at]: at for at in range(first, last + 1)}
+            return tables.reads
+
+        assert await reads(0, 0) == [INDEX, rows[0]]
+        assert await reads(0, 0) == [rows[0], INDEX]
+        for last in (5, 5, 6):  # of more rows than are expected, and than the request before read
+            assert await reads(0, last) == [rows[0], INDEX, *rows[1 : last + 1]]
+        assert await reads(2, 6) == [INDEX, *rows[2:]]
+        assert await reads(1, 6) == [INDEX, *rows[1:]]
+        assert await reads(2, 3) == [rows[2], INDEX, rows[3]]
+        await tables.put_old_keys("m", [(row.encode(), NEVER)], tables.stamps())
+        assert await reads(0, 0) == [rows[0], INDEX]
+        await tables.put_old_keys("m", [(row._replace(type=LEGACY).encode(), NEVER)], tables.stamps())
+        assert (await reads(0, 0))[:2] == [rows[0], INDEX]
+        for _ in range(2):
+            assert await reads(0, 0) == [INDEX, rows[0], rows[0]]
 
 
 async def test_removed_index_rows_are_written_again(cassandra: RunningCassandra) -> None:

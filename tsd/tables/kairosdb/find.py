@@ -9,9 +9,9 @@ from tsd.codec.kairosdb.rows import RowSpec
 from tsd.errors import CorruptRow
 from tsd.store.retry import run_bounded
 from tsd.tables.interned import Passes
-from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables, ListedSeries
+from tsd.tables.kairosdb.tables import CONCURRENT, FoundTimes, KairosTables, ListedSeries
 
-EXPECTED = 4  # row times of a metric, whose index rows are read along with the list of row times
+EXPECTED = 4  # first row times of a request, whose index rows are read along with the list of row times
 MOST_AHEAD = 300  # rows of points that are expected before the indexes are read: all are looked at in one step
 
 
@@ -43,17 +43,21 @@ async def find_rows(
     1970 do, come together. Raise StoreError.
 
     `expect` is called while the indexes are read, with the rows that come first if the indexes have not changed since
-    an earlier request. There is no call if there was none, or if the rows are many."""
+    an earlier request. There is no call if none began at the same row, or if the rows are many."""
     spec = await tables.spec()
     first_row = spec.first_row(first_ms)
-    expected = _expected(tables, spec, metric, (first_row, last_ms), passes) if expect is not None else []
-    calls = [partial(expect, expected)] if expect is not None and expected else []
-    listed, ahead, (old, wrong) = await _listed(tables, metric, first_row, last_ms, calls)
+    known = tables.found_times.get((metric, first_row), FoundTimes((), complete=False))
+    known_times = [time for time in known.times if time <= last_ms]
+    calls = []
+    if expect is not None and known.complete and (expected := _expected(tables, spec, metric, known_times, passes)):
+        calls = [partial(expect, expected)]
+    listed, ahead, (old, wrong) = await _listed(tables, metric, (first_row, last_ms), known_times, calls)
+    if not listed:
+        tables.found_times.pop((metric, first_row), None)
     tested: dict[bytes, bool] = {}
-    for times in overlapping(spec, sorted({*listed, *(row.row_ms for row in old)})):
+    for at, times in enumerate(overlapping(spec, sorted({*listed, *(row.row_ms for row in old)}))):
         found: dict[DataRow, Mapping[str, str]] = {}
         warnings, wrong = list(wrong), []
-        old_rows = [row for row in old if times[0] <= row.row_ms <= times[-1]]
 
         async def read(row_ms: int, found: dict[DataRow, Mapping[str, str]] = found) -> None:
             series = ahead.pop(row_ms) if row_ms in ahead else await tables.row_keys(metric, row_ms)
@@ -61,9 +65,12 @@ async def find_rows(
                 found[DataRow(metric, row_ms, kind, encoded)] = tags
 
         await run_bounded([time for time in times if time in listed], read, limit=CONCURRENT)
-        for row in old_rows:
+        others = [row for row in old if times[0] <= row.row_ms <= times[-1] and row not in found]
+        if at == 0 and listed:
+            tables.found_times[metric, first_row] = FoundTimes(sorted(listed)[:EXPECTED], complete=not others)
+        for row in others:
             try:
-                found.setdefault(row, parse_tags(row.tags))
+                found[row] = parse_tags(row.tags)
             except CorruptRow as exc:
                 warnings.append(f"metric {metric}: {exc}")
         yield FoundRows(times, _passing(found, passes, tested), warnings)
@@ -82,13 +89,14 @@ def _passing(found: Mapping[DataRow, Mapping[str, str]], passes: Passes, tested:
     return rows
 
 
-def _expected(
-    tables: KairosTables, spec: RowSpec, metric: str, span: tuple[int, int], passes: Passes
-) -> list[FoundRow]:
-    """Return the first rows within a span, as the indexes had them at an earlier request; empty if they are many."""
-    times = [time for time in tables.found_times.get(metric, ()) if span[0] <= time <= span[1]]
+def _expected(tables: KairosTables, spec: RowSpec, metric: str, times: Sequence[int], passes: Passes) -> list[FoundRow]:
+    """Return the rows of the first of some row times and of those that overlap, as the indexes had them at an earlier
+    request; empty if they are many."""
+    first = next(overlapping(spec, times), [])
+    if len(first) == EXPECTED:  # there may be more
+        return []
     found: dict[DataRow, Mapping[str, str]] = {}
-    for row_ms in next(overlapping(spec, times), ()):
+    for row_ms in first:
         series = tables.known_row_keys(metric, row_ms)
         if len(found) + len(series) > MOST_AHEAD:
             return []
@@ -103,36 +111,33 @@ Listed = tuple[set[int], dict[int, Sequence[ListedSeries]], tuple[list[DataRow],
 async def _listed(
     tables: KairosTables,
     metric: str,
-    first_ms: int,
-    last_ms: int,
+    span: tuple[int, int],
+    known_times: Sequence[int],
     others: Sequence[Callable[[], Awaitable[None]]],
 ) -> Listed:
-    """Return what `KairosTables.row_times` does, the series of those row times that earlier requests found, and what
-    `.old_keys` does, read side by side, while `others` run. Raise StoreError."""
+    """Return what `KairosTables.row_times` does for a span, the series of `known_times`, and what `.old_keys` does,
+    read side by side, while `others` run. Raise StoreError."""
     times: list[int] = []
     ahead: dict[int, Sequence[ListedSeries]] = {}
     old: tuple[list[DataRow], list[str]] = [], []
 
     async def read_times() -> None:
-        times.extend(await tables.row_times(metric, first_ms, last_ms))
+        times.extend(await tables.row_times(metric, *span))
 
     async def read_old() -> None:
         nonlocal old
-        old = await tables.old_keys(metric, first_ms, last_ms)
+        old = await tables.old_keys(metric, *span)
 
     async def read_series(row_ms: int) -> None:
         ahead[row_ms] = await tables.row_keys(metric, row_ms)
 
-    expected = [time for time in tables.found_times.get(metric, ()) if first_ms <= time <= last_ms]
     calls: list[Callable[[], Awaitable[None]]] = [
         read_times,
         read_old,
-        *(partial(read_series, row_ms) for row_ms in expected),
+        *(partial(read_series, row_ms) for row_ms in known_times),
         *others,
     ]
     await run_bounded(calls, lambda call: call(), limit=len(calls))
-    if times:
-        tables.found_times[metric] = times[-EXPECTED:]
     return set(times), ahead, old
 
 

@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 12  # of points, read with one request: Cassandra reads them one 
 FEW_SERIES = 500  # index rows that are parsed on the event loop
 MOST_TAGS = 20_000  # sets of tags that stay parsed
 PARSED_BYTES = 4 << 20  # of answers with index rows that stay parsed
-MOST_METRICS = 10_000  # whose row times are cached
+MOST_FOUND = 10_000  # lists of row times that are cached
 MIXED_ROWS = 100  # index rows of a batch, of several partitions
 LIST_STRINGS = 1000  # per request
 LAST_EXPIRY_S = (1 << 31) - 2  # the last second at which every version of Cassandra can expire a cell
@@ -66,6 +66,13 @@ class RowGroup(NamedTuple):
     timed: bool
 
 
+class FoundTimes(NamedTuple):
+    """The first row times of a metric that a request found in the index, from the row on at which it began."""
+
+    times: Sequence[int]  # ascending
+    complete: bool  # whether the old index had no other rows that are read first
+
+
 class KairosTables:
     """The tables of one keyspace. Nothing is read or written before `spec` has found them in order."""
 
@@ -78,7 +85,7 @@ class KairosTables:
         self._lock = trio.Lock()
         self._last_ms = 0
         self._parsed = LRUCache[tuple[str, int], ParsedSeries](PARSED_BYTES, getsizeof=lambda one: len(one.raw.body))
-        self.found_times = LRUCache[str, Sequence[int]](MOST_METRICS)  # row times of metrics that requests found
+        self.found_times = LRUCache[tuple[str, int], FoundTimes](MOST_FOUND)  # by metric and earliest row time
         self._joins = True  # whether several rows can be read with one request
 
     def now_s(self) -> int:
