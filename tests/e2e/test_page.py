@@ -4,7 +4,7 @@ import csv
 import io
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -26,6 +26,15 @@ SPAN = "start=1700000000&end=1700003600"
 MANY = 100_000
 PNG = b"\x89PNG\r\n\x1a\n"
 FIRST_COLOR = 0x1F, 0x77, 0xB4  # of the first curve
+SECOND_COLOR = 0xE6, 0x55, 0x0D
+KEEP_TEXTS = """
+    window.texts = []; // that canvases show
+    const fillText = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (...given) {
+        texts.push(given[0]);
+        return fillText.apply(this, given);
+    };
+"""
 
 
 @pytest.fixture(scope="module")
@@ -249,35 +258,119 @@ def test_without_library_the_daemons_svg_is_shown(daemon: Served, page: Page) ->
     page.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
     image = page.locator("#graph img")
     image.wait_for()
-    page.wait_for_function("document.querySelector('#graph img').naturalWidth > 400")
+    page.wait_for_function("() => document.querySelector('#graph img').naturalWidth > 400")
     assert len(curves(page)) == 2
 
 
 def test_curves_are_seen_before_the_library_runs(daemon: Served, page: Page) -> None:
-    held: list[Route] = []
-    page.route("**/plotly.js", lambda route: held.append(route))  # playwright cannot call a method of a list
+    run_library = _hold(page, "**/plotly.js")
     page.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
     picture = page.get_by_role("img", name="Graph of sys.cpu.user")
     expect(picture).to_be_visible()
     expect(page.locator("#curves tbody tr")).to_have_count(2)
     assert _count_pixels(picture, FIRST_COLOR) > 100
     page.get_by_role("button", name="host=web02").click()
-    for route in held:
-        route.continue_()
-    page.unroute("**/plotly.js")
+    assert _count_pixels(picture, SECOND_COLOR) == 0
+    run_library()
     page.locator("#graph .trace").first.wait_for(state="attached")
     expect(page.locator("#graph .trace")).to_have_count(1)
     expect(picture).to_have_count(0)
 
 
+def test_changed_query_is_seen_before_the_library_runs(daemon: Served, page: Page) -> None:
+    daemon.send_lines(b"put later.metric %d 5 host=web01\n" % BASE)
+    run_library = _hold(page, "**/plotly.js")
+    page.goto(address(daemon, graph("sum:sys.cpu.user")))
+    expect(page.get_by_role("img", name="Graph of sys.cpu.user")).to_be_visible()
+    page.locator(".metric").fill("later.metric")
+    page.locator(".metric").press("Enter")
+    expect(page.get_by_role("img", name="Graph of later.metric")).to_be_visible()
+    expect(page.locator("#curves tbody tr")).to_contain_text("later.metric")
+    expect(page.locator("#graph")).to_have_css("opacity", "1")
+
+    answer = _hold(page, "**/api/query?*")
+    page.locator(".metric").fill("sys.cpu.user")
+    page.locator(".metric").press("Enter")
+    expect(page.locator("#graph")).to_have_css("opacity", "0.55")  # it shows the answer before
+    run_library()
+    page.wait_for_function("() => window.Plotly")
+    answer()
+    expect(page.locator("#graph .ytitle")).to_have_text("sys.cpu.user")
+    expect(page.locator("#graph .trace")).to_have_count(1)
+    expect(page.locator("#graph canvas")).to_have_count(0)
+
+
 def test_curves_stay_when_the_library_cannot_be_loaded(daemon: Served, page: Page) -> None:
     page.route("**/plotly.js", lambda route: route.abort())
     page.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
-    expect(page.locator("#message")).to_contain_text("The plotting library could not be loaded.")
-    expect(page.get_by_role("img", name="Graph of sys.cpu.user")).to_be_visible()
+    expect(page.locator("#message")).to_have_text("The plotting library could not be loaded.")
+    picture = page.get_by_role("img", name="Graph of sys.cpu.user")
+    expect(picture).to_be_visible()
+    expect(page.locator("#graph")).to_have_css("opacity", "1")
+    assert _count_pixels(picture, SECOND_COLOR) > 100
+    page.get_by_role("button", name="host=web02").click()
+    assert _count_pixels(picture, SECOND_COLOR) == 0
+    drawn = picture.element_handle()
+    page.get_by_role("button", name="Show", exact=True).click()
+    page.wait_for_function("canvas => !canvas.isConnected", arg=drawn)  # the answer is drawn anew
+    assert _count_pixels(picture, SECOND_COLOR) == 0
+    assert _count_pixels(picture, FIRST_COLOR) > 100
     with page.expect_download() as saved:
         page.get_by_role("button", name="PNG").click()
     assert Path(saved.value.path()).read_bytes().startswith(PNG)
+
+
+def test_failed_query_is_told_with_the_time_of_the_drawn_one(daemon: Served, page: Page) -> None:
+    page.route("**/plotly.js", lambda route: route.abort())
+    page.goto(address(daemon, graph("sum:sys.cpu.user")))
+    expect(page.get_by_role("img", name="Graph of sys.cpu.user")).to_be_visible()
+    page.locator(".metric").fill("no.such.metric")
+    page.locator(".metric").press("Enter")
+    expect(page.locator("#message")).to_contain_text(re.compile(r"no\.such\.metric.* Below is the answer of 20\d\d/"))
+    expect(page.locator("#graph")).to_have_css("opacity", "0.55")
+
+
+def test_axes_of_the_first_drawing_have_labels(daemon: Served, page: Page) -> None:
+    points = {"log.wide": (500, 7000), "log.low": (3, 40), "same.huge": (1e17, 1e17), "same.five": (5, 5)}
+    lines = [b"put %b %d %b a=b\n" % (metric.encode(), BASE + 60 * at, str(value).encode())
+             for metric, values in points.items() for at, value in enumerate(values)]  # fmt: skip
+    daemon.send_lines(b"".join(lines))
+    page.route("**/plotly.js", lambda route: route.abort())
+    page.add_init_script(KEEP_TEXTS)
+    page.goto(address(daemon))
+    for metric, scale, labels in [
+        ("log.wide", "ylog", {"500", "1k", "2k", "5k"}),
+        ("log.low", "ylog", {"5", "10", "20"}),
+        ("same.huge", "", {"90P", "95P", "100P", "105P", "110P"}),
+        ("same.five", "yrange=[5:5]", {"4.6", "4.8", "5", "5.2", "5.4"}),
+        ("log.low", "yrange=[10:0]", {"0", "2", "4", "6", "8", "10"}),
+    ]:
+        script = "fragment => { texts.length = 0; location.hash = fragment; }"
+        page.evaluate(script, f"{graph(f'sum:{metric}')}&{scale}")
+        page.wait_for_function("metric => texts.includes(metric)", arg=metric)  # the axis's title follows its labels
+        found = [text for text in page.evaluate("texts") if re.fullmatch(r"[\d.]+[nµmkMGTP]?", text)]
+        assert sorted(found) == sorted(labels), (metric, scale)
+        assert _count_pixels(page.locator("#graph canvas"), FIRST_COLOR) > 10, (metric, scale)
+
+
+def _hold(page: Page, pattern: str) -> Callable[[], None]:
+    """Hold requests back. Return the function that lets them and later ones pass."""
+    held: list[Route] | None = []
+
+    def take(route: Route) -> None:
+        if held is None:
+            route.continue_()
+        else:
+            held.append(route)
+
+    def release() -> None:
+        nonlocal held
+        routes, held = held or [], None
+        for route in routes:
+            route.continue_()
+
+    page.route(pattern, take)
+    return release
 
 
 def _count_pixels(canvas: Locator, color: Sequence[int]) -> int:

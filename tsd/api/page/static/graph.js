@@ -1,7 +1,7 @@
 // The graph: by the plotting library, or without it the daemon's own SVG.
 
 import { getBlob } from "./http.js";
-import { MARGIN, sketch } from "./sketch.js";
+import { extremes, MARGIN, sketch } from "./sketch.js";
 import { expression, rangeOf } from "./state.js";
 
 export const MOST_CURVES = 300; // drawn; the table and CSV have all
@@ -15,6 +15,7 @@ const library = document.querySelector('meta[name="tsd-plotly"]').content;
 let loading = null;
 let fetching = false;
 let picture = ""; // object URL of the shown SVG
+let redraw = null; // draws the shown sketch again
 
 export const hasLibrary = Boolean(library);
 
@@ -85,7 +86,8 @@ export function keyEntry(box, curve, at) {
   button.addEventListener("click", async () => {
     if (!hidden.delete(curve.name)) hidden.add(curve.name);
     button.setAttribute("aria-pressed", String(!hidden.has(curve.name)));
-    if (box.data) (await plotly()).restyle(box, { visible: !hidden.has(curve.name) }, [at]); // else it is drawn so
+    if (box.data) (await plotly()).restyle(box, { visible: !hidden.has(curve.name) }, [at]);
+    else redraw?.();
   });
   return button;
 }
@@ -102,16 +104,9 @@ function scaled(scale, curves) {
   if (scale === "log") return { type: "log" };
   const range = rangeOf(scale);
   if (!range) return { type: "linear" };
-  let [least, most] = [Infinity, -Infinity];
-  for (const curve of curves.filter((one) => one.axis !== "right")) {
-    for (const [, value] of curve.points) {
-      if (typeof value !== "number") continue;
-      least = Math.min(least, value);
-      most = Math.max(most, value);
-    }
-  }
-  if (most < least) return { type: "linear" };
-  const [low, high] = [range[0] ?? least, range[1] ?? most];
+  const found = extremes(curves.filter((one) => one.axis !== "right"));
+  if (found === null) return { type: "linear" };
+  const [low, high] = [range[0] ?? found[0], range[1] ?? found[1]];
   const room = (high - low) / 20;
   return { type: "linear", range: [range[0] ?? low - room, range[1] ?? high + room] };
 }
@@ -150,10 +145,11 @@ function layout(curves, annotations, range, scale) {
   return found;
 }
 
-/** Draw curves without the plotting library, unless it was used already. Return whether they were drawn. */
+/** Draw curves without the plotting library, unless it has started. Return whether they were drawn. */
 export function drawFirst(box, curves, annotations, range, scale) {
-  if (loading) return false;
-  sketch(box, curves.slice(0, MOST_CURVES).map((curve, at) => ({ ...curve, look: look(at), marked: isMarked(curve) })), {
+  if (window.Plotly) return false;
+  const looks = curves.slice(0, MOST_CURVES).map((curve, at) => ({ ...curve, look: look(at), marked: isMarked(curve) }));
+  redraw = () => sketch(box, looks.filter((curve) => !hidden.has(curve.name)), {
     range,
     marks: annotations.map((one) => one.time),
     axes: {
@@ -164,6 +160,7 @@ export function drawFirst(box, curves, annotations, range, scale) {
     height: graphHeight(),
     label: `Graph of ${[...new Set(curves.map((curve) => curve.metric))].join(", ")}`,
   });
+  redraw();
   box.classList.add("sketch");
   return true;
 }
@@ -171,6 +168,7 @@ export function drawFirst(box, curves, annotations, range, scale) {
 /** Draw curves, each {name, metric, axis, points: [[ms, value], …]}. `scale` is that of the left axis. `zoomed` is called with a new range in ms. */
 export async function draw(box, curves, annotations, range, scale, zoomed) {
   const drawing = await plotly();
+  redraw = null;
   if (!box.data) box.replaceChildren(); // a sketch
   box.classList.remove("sketch");
   const config = { responsive: true, displaylogo: false, displayModeBar: false, doubleClick: false };
@@ -201,6 +199,7 @@ export async function clear(box) {
   if (box.data) (await plotly()).purge(box);
   if (picture) URL.revokeObjectURL(picture);
   picture = "";
+  redraw = null;
   box.classList.remove("sketch");
   box.replaceChildren();
 }

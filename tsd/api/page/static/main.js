@@ -15,7 +15,7 @@ const $ = (id) => document.getElementById(id);
 
 let state = fromFragment(location.hash);
 let access = { name: "", roles: [], sign_in: false, entities: null, aggregators: ["sum", "avg", "min", "max", "count"] };
-let shown = null; // { curves, range, intervals } of the last answer
+let shown = null; // { curves, queries, range, intervals, at } of the last answer that was drawn
 let running = null; // AbortController
 let refreshing = 0;
 
@@ -198,7 +198,9 @@ async function show() {
   running = mine;
   const box = $("graph");
   const queries = state.queries.filter((query) => query.metric);
+  let isDrawn = false;
   box.classList.add("busy");
+  box.classList.remove("sketch"); // what is drawn is not yet of this call: it is dimmed
   try {
     const span = range();
     const points = Math.min(MOST_POINTS, Math.max(200, Math.round(box.clientWidth)));
@@ -218,12 +220,13 @@ async function show() {
       const name = nameOf(group, queries[at], groups.length === 1 && !Object.keys(group.tags).length);
       return { query: at, name, metric: metricOf(group, queries[at]), axis: queries[at]?.axis ?? "left", points: group.dps };
     }));
-    shown = { curves, queries, range: span, intervals };
     const annotations = annotationsOf(answer);
     const isFirst = hasLibrary && drawFirst(box, curves, annotations, span, state.scale);
     if (!hasLibrary) await drawPicture(box, { queries, scale: state.scale }, span, intervals, mine.signal);
     else if (!isFirst) await draw(box, curves, annotations, span, state.scale, zoomed);
     if (running !== mine) return; // a later call began while this one drew
+    isDrawn = true;
+    shown = { curves, queries, range: span, intervals, at: formatTime(Date.now()) };
     box.classList.remove("stale");
     document.title = [...new Set(queries.map((query) => query.metric))].join(", ");
     summarise(curves, performance.now() - begun);
@@ -234,7 +237,7 @@ async function show() {
   } catch (error) {
     if (error.name === "AbortError" || running !== mine) return;
     const told = error instanceof RequestError ? error : new RequestError(0, error.message);
-    if (shown) {
+    if (shown && !isDrawn) {
       box.classList.add("stale");
       told.message += ` Below is the answer of ${shown.at}.`;
     }
@@ -251,7 +254,6 @@ function summarise(curves, took) {
   const points = curves.reduce((sum, curve) => sum + curve.points.length, 0);
   const curveCount = curves.length === 1 ? "1 curve" : `${curves.length.toLocaleString("en")} curves`;
   $("summary").textContent = `${curveCount}, ${points.toLocaleString("en")} points, ${Math.round(took).toLocaleString("en")} ms`;
-  shown.at = formatTime(Date.now());
   $("below").hidden = false;
   $("annotate").hidden = !access.roles.includes("write");
   $("curves").replaceChildren(curves.length ? curveTable(curves.slice(0, MOST_CURVES), (curve, at) => keyEntry($("graph"), curve, at)) : "");

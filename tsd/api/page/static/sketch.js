@@ -10,8 +10,10 @@ const TITLE_GAP = 10; // between labels and title
 const DAY_MS = 86_400_000;
 const PREFIXES = { "-9": "n", "-6": "µ", "-3": "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P" };
 
-/** Return about `most` numbers between two, in steps of 1, 2 or 5 times a power of ten. */
-function numberTicks([low, high], most) {
+/** Return about `most` numbers between two, in steps of 1, 2 or 5 times a power of ten; none between equal numbers. */
+function numberTicks(ends, most) {
+  const [low, high] = [Math.min(...ends), Math.max(...ends)]; // a range such as [10:0] runs downwards
+  if (!(high > low)) return [];
   const power = 10 ** Math.floor(Math.log10((high - low) / most));
   const step = power * [1, 2, 5, 10].find((factor) => power * factor * most >= high - low);
   const first = Math.ceil(low / step);
@@ -19,12 +21,18 @@ function numberTicks([low, high], most) {
   return found.filter((tick) => tick <= high);
 }
 
+/** Return the numbers to label on a logarithmic axis. Its ends are powers of ten. */
+function logTicks([low, high], most) {
+  if (high - low < 1) return numberTicks([10 ** low, 10 ** high], most);
+  if (high - low >= 3) return numberTicks([low, high], most).filter(Number.isInteger).map((power) => 10 ** power);
+  const powers = [0, 1, 2, 3].map((at) => 10 ** (Math.floor(low) + at));
+  return powers.flatMap((power) => [power, 2 * power, 5 * power]).filter((tick) => tick >= 10 ** low && tick <= 10 ** high);
+}
+
 /** Return the labels of an axis: [place, text]. */
 function labels(values, isLog, most) {
-  const ends = values.map((end) => 10 ** end);
-  if (!isLog) return numberTicks(values, most).map((tick) => [tick, numberText(tick)]);
-  if (ends[1] < 10 * ends[0]) return numberTicks(ends, most).map((tick) => [Math.log10(tick), numberText(tick)]);
-  return numberTicks(values, most).filter(Number.isInteger).map((tick) => [tick, numberText(10 ** tick)]);
+  if (isLog) return logTicks(values, most).map((tick) => [Math.log10(tick), numberText(tick)]);
+  return numberTicks(values, most).map((tick) => [tick, numberText(tick)]);
 }
 
 /** Return a number with a prefix of the SI such as k or M. */
@@ -49,20 +57,27 @@ function timeText(ms, step) {
   return new Intl.DateTimeFormat("en", step >= DAY_MS ? date : time).format(ms);
 }
 
-/** Return the range of values of an axis with a margin, in powers of ten if it is logarithmic; null without values. */
-function valueRange(curves, { type, range }) {
-  if (range) return range;
-  const of = type === "log" ? Math.log10 : (value) => value;
+/** Return the least and the most value of curves, for a logarithmic axis of those above 0; null without values. */
+export function extremes(curves, isLog = false) {
   let [least, most] = [Infinity, -Infinity];
   for (const curve of curves) {
     for (const [, value] of curve.points) {
-      if (typeof value !== "number" || (type === "log" && value <= 0)) continue;
-      least = Math.min(least, of(value));
-      most = Math.max(most, of(value));
+      if (typeof value !== "number" || (isLog && value <= 0)) continue;
+      least = Math.min(least, value);
+      most = Math.max(most, value);
     }
   }
-  if (most < least) return null;
-  const room = (most - least) / 18 || 1;
+  return least <= most ? [least, most] : null;
+}
+
+/** Return the range of values of an axis with a margin, in powers of ten if it is logarithmic; null without values. */
+function valueRange(curves, { type, range }) {
+  if (range && range[0] !== range[1]) return range;
+  const isLog = type === "log";
+  const ends = range ?? extremes(curves, isLog);
+  if (ends === null) return null;
+  const [least, most] = isLog ? ends.map(Math.log10) : ends;
+  const room = (most - least) / 18 || Math.abs(most) / 10 || 1;
   return [least - room, most + room];
 }
 
