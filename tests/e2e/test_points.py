@@ -50,13 +50,13 @@ def test_import_reads_scan_output(engine: Tsd, tmp_path: Path) -> None:
     file = tmp_path / "points"
     file.write_bytes(b"".join(sent.line.removeprefix(b"put ") + b"\n" for sent in lines))
     done = engine.run("import", file)
-    assert done == Done(0, "", "imported 1000 data points, refused 0 lines\n")
+    assert done == Done(0, "", "imported 1,000 data points, refused 0 lines\n")
     metrics = sorted({name.metric.decode("latin-1") for name in SERIES})
     printed = engine.lines(*metrics)
     assert len(printed) == sum(map(len, last_of_each_instant(lines).values())) == 1000
     fresh = Tsd(tmp_path / "fresh")
     taken = fresh.run("import", "-", stdin="".join(line + "\n" for line in printed).encode("latin-1"))
-    assert taken.err == "imported 1000 data points, refused 0 lines\n"
+    assert taken.err == "imported 1,000 data points, refused 0 lines\n"
     assert without_order(fresh.lines(*metrics)) == without_order(printed)
     assert {tuple(line.split(" ")[1:3]) for line in printed} == {(str(s.time), repr(s.number)) for s in lines}
 
