@@ -235,19 +235,30 @@ class PointJoiner:
 
 
 def _table(batches: list[Batch], series_count: int) -> SeriesColumns | None:
-    """Return the points of series with one row each, all with the same times; None for other series."""
-    series = np.concatenate([batch.series for batch in batches])
-    width = int(batches[0].starts[1])
-    times = batches[0].times[:width]
-    if len(series) < 2 or not (series[1:] > series[:-1]).all():
-        return None
-    for batch in batches:
+    """Return the points of series that all have the same times; None for other series.
+
+    Each batch has either some of the series, or all of them with the next times.
+    """
+    widths = [int(batch.starts[1]) for batch in batches]
+    for batch, width in zip(batches, widths, strict=True):
         if len(batch.times) != width * len(batch.series) or (np.diff(batch.starts) != width).any():
             return None
-        if not (batch.times.reshape(-1, width) == times).all():
+        if not (batch.times.reshape(-1, width) == batch.times[:width]).all():
             return None
-    bits, floats = (np.concatenate([getattr(batch, name) for batch in batches]) for name in ("bits", "floats"))
-    bounds = np.searchsorted(series, np.arange(series_count + 1)) * width
+    series, times = batches[0].series, batches[0].times[: widths[0]]
+    if len(batches) > 1 and all(np.array_equal(batch.series, series) for batch in batches):
+        times = np.concatenate([batch.times[:width] for batch, width in zip(batches, widths, strict=True)])
+        bits = np.concatenate([batch.bits.reshape(len(series), -1) for batch in batches], axis=1).ravel()
+        floats = np.concatenate([batch.floats.reshape(len(series), -1) for batch in batches], axis=1).ravel()
+    elif all(np.array_equal(batch.times[:width], times) for batch, width in zip(batches, widths, strict=True)):
+        series = np.concatenate([batch.series for batch in batches])
+        bits = np.concatenate([batch.bits for batch in batches])
+        floats = np.concatenate([batch.floats for batch in batches])
+    else:
+        return None
+    if len(series) < 2 or not (series[1:] > series[:-1]).all():
+        return None
+    bounds = np.searchsorted(series, np.arange(series_count + 1)) * len(times)
     return SeriesColumns(Points(times, bits, floats), bounds, shares_times=True)
 
 

@@ -1,13 +1,14 @@
 """Parts of the numeric code that generated queries rarely reach."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from tests.query_reference import merged_series
 from tests.query_vectors import batches, from_points, to_points
-from tsd.codec.points import Batch, doubles_as_points
+from tsd.codec.points import Batch, Points, doubles_as_points
 from tsd.errors import BadQuery
 from tsd.query.aggregate import BY_NAME, Deviation, Extreme
 from tsd.query.align import align
@@ -209,23 +210,45 @@ def test_one_series_is_merged_like_two_in_a_row(aggregator: str) -> None:
         assert str(from_points(found)) == str(wanted)
 
 
+def rows_of(series: list[Points], numbers: slice, places: slice) -> Batch:
+    """Return a batch with some points of some series. Series without points have no row."""
+    rows = [(number, one.at(places)) for number, one in list(enumerate(series))[numbers] if len(one.times)]
+    starts = np.cumsum([0, *(len(one.times) for _, one in rows)])
+    columns = (np.concatenate(column) for column in zip(*(one for _, one in rows), strict=True))
+    return Batch(np.array([number for number, _ in rows], np.int32), starts, *columns)
+
+
+EVERY = slice(None)
+BY_SERIES = ((slice(0, 3), EVERY), (slice(3, 5), EVERY))
+BY_TIME = ((EVERY, slice(0, 4)), (EVERY, slice(4, 5)), (EVERY, slice(5, None)))
+
+
 @pytest.mark.parametrize("missing", [None, 0, 2, 4])
-def test_equal_times_of_series_are_kept_once(missing: int | None) -> None:
+@pytest.mark.parametrize("parts", [BY_SERIES, BY_TIME], ids=["by series", "by time"])
+def test_equal_times_of_series_are_kept_once(missing: int | None, parts: Sequence[tuple[slice, slice]]) -> None:
     same = {BASE_MS + place * 1000: place / 8 for place in range(10)}
     series = [{} if number == missing else {at: value + number for at, value in same.items()} for number in range(5)]
     joiner = PointJoiner()
-    for part in (slice(0, 3), slice(3, 5)):
-        rows = [(number, one) for number, one in list(enumerate(series))[part] if one]
-        points = [to_points(one) for _, one in rows]
-        starts = np.cumsum([0, *(len(one.times) for one in points)])
-        columns = (np.concatenate(column) for column in zip(*points, strict=True))
-        joiner.feed(Batch(np.array([number for number, _ in rows], np.int32), starts, *columns))
+    for numbers, places in parts:
+        joiner.feed(rows_of([to_points(one) for one in series], numbers, places))
     found = joiner.finish(5)
     assert found.shares_times
     assert [from_points(one) for one in found] == series
     scan = ScanRange(BASE_S, BASE_S + 3600)
     merged = merge(Chosen(found, np.arange(5)), "sum", scan).points
     assert from_points(merged) == merged_series([one for one in series if one], [None] * 5, "sum", scan, rate=False)
+
+
+@pytest.mark.parametrize("odd", [0, 4])
+def test_series_with_other_times_are_joined(odd: int) -> None:
+    series = [{BASE_MS + place * 1000: place + number for place in range(10)} for number in range(5)]
+    series[odd] = {at + 500: value for at, value in series[odd].items()}
+    joiner = PointJoiner()
+    for numbers, places in BY_TIME:
+        joiner.feed(rows_of([to_points(one) for one in series], numbers, places))
+    found = joiner.finish(5)
+    assert not found.shares_times
+    assert [from_points(one) for one in found] == series
 
 
 @pytest.mark.parametrize("aggregator", sorted(BY_NAME))
