@@ -1,14 +1,18 @@
-"""Storage engines on which commands run."""
+"""Storage engines on which commands run, and tabs of a browser."""
 
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.command import Tsd, on_hbase
+from tests.e2e.command import PATIENCE_S, Tsd, on_hbase
 from tests.e2e.notify_socket import NotifySocket
 from tests.peers.hbase import RunningHbase
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 ALONE, SERVED = "embedded", "embedded, with a daemon"
 ENGINES = [ALONE, SERVED, pytest.param("hbase", marks=pytest.mark.hbase)]
@@ -36,3 +40,25 @@ def notify_socket(request: pytest.FixtureRequest) -> Iterator[NotifySocket]:
         listening = NotifySocket(f"{getattr(request, 'param', '')}{folder}/notify")
         yield listening
         listening.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    """One Chromium for all tests of a file."""
+    from tests.browser import chromium  # few tests need playwright
+
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture
+def page(browser: "Browser") -> "Iterator[Page]":
+    """A tab."""
+    from playwright.sync_api import expect
+
+    from tests.browser import tab
+
+    with tab(browser) as opened:
+        opened.set_default_timeout(PATIENCE_S * 1000)
+        expect.set_options(timeout=PATIENCE_S * 1000)
+        yield opened
