@@ -97,6 +97,7 @@ def cassandra_parser() -> ArgumentParser:
     start.add_argument(
         "--keystore", type=Path, help="certificate and key of the node for TLS: PKCS 12, password cassandra"
     )
+    start.add_argument("--durable", action="store_true", help="sync the log before acknowledging writes")
     add_test_options(start)
     for verb, act, help_text in (
         ("stop", cassandra.stop, "stop it cleanly"),
@@ -233,6 +234,7 @@ def start_cassandra(arguments: Namespace) -> None:
         heap=arguments.heap,
         password=arguments.password,
         keystore=arguments.keystore,
+        durable=arguments.durable,
         quick=arguments.quick,
         owner=arguments.until_exit,
     )

@@ -1,7 +1,8 @@
 """Cassandra 5.0.2, one node on loopback, which tsd uses as a storage engine.
 
 Its folder has `conf/`, `data/`, `commitlog/` and other folders of Cassandra (persistent), `log/`, `run/` and `tmp/`.
-With `--password` it asks for user cassandra, password cassandra. With `--keystore` clients may use TLS.
+With `--password` it asks for user cassandra, password cassandra. With `--keystore` clients may use TLS. With
+`--durable` a write is in its log before it is acknowledged: a kill loses nothing.
 """
 
 import signal
@@ -79,8 +80,7 @@ commitlog_directory: "{home}/commitlog"
 hints_directory: "{home}/hints"
 saved_caches_directory: "{home}/saved_caches"
 cdc_raw_directory: "{home}/cdc_raw"
-commitlog_sync: periodic
-commitlog_sync_period: 1000ms
+{sync}
 commitlog_segment_size: 16MiB
 disk_failure_policy: die
 auto_snapshot: false
@@ -94,6 +94,8 @@ concurrent_writes: 16
 concurrent_compactors: 1
 authenticator: {authenticator}
 """
+PERIODIC_SYNC = "commitlog_sync: periodic\ncommitlog_sync_period: 1000ms"
+GROUP_SYNC = "commitlog_sync: group\ncommitlog_sync_group_window: 10ms"
 TLS = """\
 client_encryption_options:
   enabled: true
@@ -113,6 +115,7 @@ class Options:
     heap: str = "768m"
     password: bool = False
     keystore: Path | None = None  # PKCS 12: certificate and key of the node; clients may use TLS then
+    durable: bool = False  # the log is synced before a write is acknowledged
     quick: bool = False
     owner: int | None = None  # stop when this process ends
 
@@ -207,6 +210,7 @@ def _configure(home: Path, started: Started, options: Options) -> None:
     yaml = YAML.format(
         host=HOST,
         home=home,
+        sync=GROUP_SYNC if options.durable else PERIODIC_SYNC,
         authenticator="PasswordAuthenticator" if options.password else "AllowAllAuthenticator",
         **started._asdict(),
     )

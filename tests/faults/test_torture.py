@@ -7,6 +7,7 @@ TSD_KILLS sets the number of kills, and scales all other rounds. Its default is 
 
 import json
 import os
+import shlex
 import signal
 import socket
 from collections.abc import Mapping
@@ -16,9 +17,8 @@ from uuid import uuid4
 
 import pytest
 import trio
-import trio.lowlevel
 
-from tests.e2e.command import on_bigtable, on_cassandra
+from tests.e2e.command import ROOT, on_bigtable, on_cassandra
 from tests.faults.process import command, served, words_of
 from tests.peers.bigtable import RunningBigtable
 from tests.peers.cassandra import RunningCassandra
@@ -28,6 +28,7 @@ from tests.peers.tables import FAMILIES
 from tsd.cli.torture.environment import Setup
 from tsd.cli.torture.faults import Round
 from tsd.cli.torture.run import Run, TorturePlan
+from tsd.cli.torture.servers import Servers
 from tsd.config.loader import Config, journal_folder
 
 KILLS = int(os.environ.get("TSD_KILLS") or (25 if full_run() else 5))
@@ -163,6 +164,23 @@ async def test_torture_cassandra(cassandra: RunningCassandra, tmp_path: Path) ->
     assert all(report["all"]["faults"][way] >= 1 for way in rounds)
 
 
+@pytest.mark.slow
+async def test_torture_kills_a_node(tmp_path: Path) -> None:
+    """One of its own. Two rounds share a kill, or each has one."""
+    work = tmp_path / "work"
+    work.mkdir()
+    own = RunningCassandra(tmp_path / "cassandra", "--durable")
+    how = ("--quick", "--durable", f"--port={own.port}", "--storage-port=0")
+    restart = shlex.join(map(str, (ROOT / "scripts" / "cassandra", "start", own.home, *how)))
+    try:
+        report = await torture(work, {"crash": 2}, on_cassandra(own), daemons=2, more=("--restart", restart))
+    finally:
+        own.kill()
+    faults = report["all"]["faults"]
+    assert faults["crash"] == 2
+    assert 1 <= faults["kill of servers"] <= 2
+
+
 async def test_torture_kairosdb_tables(cassandra: RunningCassandra, tmp_path: Path) -> None:
     layout = {**on_cassandra(cassandra), "tsd.storage.layout": "kairosdb"}
     report = await torture(tmp_path, dict.fromkeys(("kill", "lost", "repeat"), 1), layout, daemons=3)
@@ -194,7 +212,7 @@ async def test_torture_detects_lost_points(tmp_path: Path) -> None:
 
     config = Config(path=str(tmp_path / "state"))
     plan = TorturePlan({"vandal": 3}, 7, 1, faults={"vandal": vandal})
-    run = Run(plan, Setup(config, "", config, None, trio.Lock()), tmp_path, ignore)
+    run = Run(plan, Setup(config, "", config, None, Servers(())), tmp_path, ignore)
     await run.run()
     [(name, report)] = run.reports()
     assert (name, report.good, report.rounds) == ("vandal", False, 0)

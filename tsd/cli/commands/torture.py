@@ -7,7 +7,7 @@ import click
 
 from tsd.cli.options import perform
 from tsd.cli.settings import with_config
-from tsd.cli.torture.options import ANYWHERE, DEFAULTS, ON_BIGTABLE, ON_SERVERS, PAUSE
+from tsd.cli.torture.options import ANYWHERE, CRASH, DEFAULTS, ON_BIGTABLE, ON_PROCESSES, ON_SERVERS, PAUSE
 from tsd.config.loader import Loaded
 
 
@@ -35,8 +35,9 @@ class SecondsRange(click.ParamType):  # type: ignore[type-arg] # older ones take
     "--faults",
     default="",
     metavar="A,B=ROUNDS,…",
-    help=f"Faults ({', '.join([*ANYWHERE, *ON_SERVERS, *ON_BIGTABLE, PAUSE])}). Default: all but {PAUSE}.",
-)  # fmt: skip
+    help=f"Faults ({', '.join([*ANYWHERE, *ON_SERVERS, *ON_BIGTABLE, *ON_PROCESSES])}). "
+    f"Default: all but {PAUSE} and {CRASH}.",
+)
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(1), help="Rounds of each fault.")
 @click.option("--seed", type=int, help="Seed of all random choices. Default: random.")
 @click.option("--daemons", default=2, show_default=True, type=click.IntRange(1), help="Concurrent daemons.")
@@ -45,6 +46,12 @@ class SecondsRange(click.ParamType):  # type: ignore[type-arg] # older ones take
     "--outage", default="1:3", show_default=True, type=SecondsRange(), help="Length of the store's outages in seconds."
 )
 @click.option("--warm-up", default=DEFAULTS.full_load, show_default=True, help="Lines before an outage.")
+@click.option(
+    "--restart",
+    default="",
+    metavar="COMMAND",
+    help=f"Starts the servers again after {CRASH}. Default: their supervisor does.",
+)
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),

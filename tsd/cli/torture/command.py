@@ -3,11 +3,12 @@
 import json
 import math
 import random
+import shlex
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -16,10 +17,10 @@ import trio
 
 from tsd.cli.output import Progress
 from tsd.cli.torture.environment import Setup
-from tsd.cli.torture.options import PAUSE, BadFaults, Options, parse_faults
-from tsd.cli.torture.pausing import processes_of
+from tsd.cli.torture.options import CRASH, ON_PROCESSES, BadFaults, Options, parse_faults
 from tsd.cli.torture.report import TortureReport, table
 from tsd.cli.torture.run import Run, TorturePlan
+from tsd.cli.torture.servers import Servers, processes_of
 from tsd.cli.torture.settings import config_of, daemon_settings
 from tsd.config.loader import Config, Loaded, state_folder
 from tsd.daemon.settings import now_ms
@@ -52,6 +53,7 @@ def torture(
     duration: float | None,
     outage: tuple[float, float],
     warm_up: int,
+    restart: str,
     folder: Path | None,
     keep: bool,
     as_json: bool,
@@ -63,7 +65,8 @@ def torture(
         raise TsdError(f"got the engine {config.backend.value}: torture runs on {places}")
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
     wanted = _wanted(faults, rounds, config)
-    if PAUSE in wanted:
+    command = restart_command(restart, wanted)
+    if not wanted.keys().isdisjoint(ON_PROCESSES):
         processes_of(server_addresses(config))
         if len(wanted) > 1:
             daemons = 1  # rounds of other faults would use the same servers
@@ -72,7 +75,7 @@ def torture(
     shown = ", ".join(f"{name} {count}" for name, count in wanted.items())
     click.echo(f"tsd: seed {seed}, in {place}, rounds: {shown}", err=True)
     try:
-        reports = trio.run(_run, plan, config, place, keep)
+        reports = trio.run(_run, plan, config, place, keep, command)
     except BaseException:
         with suppress(OSError):
             place.rmdir()  # if no round was started
@@ -100,6 +103,17 @@ def _wanted(faults: str, rounds: int, config: Config) -> dict[str, int]:
         raise click.UsageError(f"--faults: {exc}") from exc
 
 
+def restart_command(restart: str, wanted: Mapping[str, int]) -> list[str]:
+    """Return the words of the command that starts killed servers again. Raise UsageError if none are killed."""
+    try:
+        words = shlex.split(restart)
+    except ValueError as exc:
+        raise click.UsageError(f"--restart: got {restart!r}, wanted a command: {exc}") from exc
+    if words and CRASH not in wanted:
+        raise click.UsageError(f"--restart: wanted the fault {CRASH} with it")
+    return words
+
+
 def _folder(config: Config, wanted: Path | None) -> Path:
     """Create the working folder: on the disk of the user's daemon by default."""
     if wanted is not None:
@@ -110,8 +124,10 @@ def _folder(config: Config, wanted: Path | None) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{state.name}-torture-", dir=state.parent))
 
 
-async def _run(plan: TorturePlan, config: Config, folder: Path, keep: bool) -> list[tuple[str, TortureReport]]:
-    async with _opened_setup(config, folder) as (setup, dropping):
+async def _run(
+    plan: TorturePlan, config: Config, folder: Path, keep: bool, restart: Sequence[str]
+) -> list[tuple[str, TortureReport]]:
+    async with _opened_setup(config, folder, restart) as (setup, dropping):
         progress = Progress("rounds", sum(plan.rounds.values()))
         run = Run(plan, setup, folder, lambda: progress.add(1))
         try:
@@ -136,7 +152,9 @@ async def _stop_on_signal(run: Run) -> None:
 
 
 @asynccontextmanager
-async def _opened_setup(config: Config, folder: Path) -> AsyncIterator[tuple[Setup, list[bool]]]:
+async def _opened_setup(
+    config: Config, folder: Path, restart: Sequence[str]
+) -> AsyncIterator[tuple[Setup, list[bool]]]:
     """Yield the setup, with tables created on servers, and a list: append True to it to drop them at the end."""
     prefix = f"{folder.name}-".replace(".", "-")
     key = server_setting(config)
@@ -144,7 +162,7 @@ async def _opened_setup(config: Config, folder: Path) -> AsyncIterator[tuple[Set
     own = config_of({**daemon_settings(config, prefix, folder / "state", addresses), **PATIENT})
     dropping: list[bool] = []
     if not key:
-        yield Setup(config, prefix, own, None, trio.Lock()), dropping
+        yield Setup(config, prefix, own, None, Servers(())), dropping
         return
     store = served_store(own)
     try:
@@ -157,7 +175,7 @@ async def _opened_setup(config: Config, folder: Path) -> AsyncIterator[tuple[Set
                 f"Give another --folder, or drop the tables of {prefix}…"
             )
         try:
-            yield Setup(config, prefix, own, store, trio.Lock()), dropping
+            yield Setup(config, prefix, own, store, Servers(server_addresses(config), restart)), dropping
         finally:
             if not dropping or dropping[-1]:
                 with trio.CancelScope(shield=True):

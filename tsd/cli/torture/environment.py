@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from tsd.cli.torture.fork_server import set_ahead
-from tsd.cli.torture.pausing import paused
 from tsd.cli.torture.process import DUMP_TIMEOUT_S, TIMEOUT_S, DaemonExited, DaemonProcess, running, serve_arguments
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 from tsd.cli.torture.senders import HOST, UnexpectedAnswer
+from tsd.cli.torture.servers import Servers
 from tsd.cli.torture.settings import WINDOW, WINDOWS_MS, config_of, daemon_settings, has_own_window
 from tsd.config.loader import Config
 from tsd.daemon.settings import control_path
@@ -87,7 +87,7 @@ class Setup(NamedTuple):
     prefix: str  # of tables on servers
     own: Config  # with those tables
     store: Store | None  # on servers: a connection without the faulty proxies
-    pausing: trio.Lock  # held while the servers' processes are stopped
+    servers: Servers  # of the store, without the proxies
 
 
 class Environment:
@@ -108,7 +108,7 @@ class Environment:
         self.disk = disk
         self.config = setup.config
         self._store = setup.store
-        self._pausing = setup.pausing
+        self.servers = setup.servers
         self._proxies = proxies
         self._relays = relays
         self._clock = folder / "clock"
@@ -188,13 +188,6 @@ class Environment:
     def failed_calls(self) -> int:
         """Return how many calls the relays have answered with errors."""
         return sum(relay.failed.total() for relay in self._relays)
-
-    @asynccontextmanager
-    async def paused_servers(self) -> AsyncIterator[None]:
-        """Stop the processes of the store's servers for the block, once no other round has stopped them."""
-        async with self._pausing:
-            with paused(server_addresses(self.config)):
-                yield
 
     def jump(self, by_ms: int) -> None:
         """Set the daemon's wall clock forward or back."""

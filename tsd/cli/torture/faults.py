@@ -12,7 +12,7 @@ from functools import partial
 import trio
 
 from tsd.cli.torture.environment import MIN_FILE_BYTES, POLL_S, Environment
-from tsd.cli.torture.options import PAUSE, Options
+from tsd.cli.torture.options import CRASH, PAUSE, Options
 from tsd.cli.torture.proxy import ProxyMode
 from tsd.cli.torture.report import TortureReport
 from tsd.cli.torture.senders import AGAIN_S, HOST, HttpSender, Lines, Sender, TruncatingSender, reset
@@ -85,6 +85,7 @@ MANY_SLOTS = 300  # series of one client at full load
 BAD_CLIENTS = 3  # bad clients of each kind
 FAILING = (0.05, 0.3, 0.8)  # shares of calls
 MOST_FAILED = 5  # calls, until those of a round that follow may succeed
+JOIN_S = 3.0  # within it, rounds share a kill of the servers
 PAUSED_S = (0.1, 0.6, 1.5)  # the timeout of calls is half a second, see FAST in settings
 JUMPS_MS = (1, 999, 60_000, 3_600_000, 5 * 3_600_000, 30 * 86_400_000)
 MODES = {
@@ -218,13 +219,28 @@ async def pause(now: Round) -> None:
     async with now.load(per_s=CALLS_PER_S):
         for _ in range(now.chance.randint(1, 3)):
             await now.wait_confirmed()
-            async with environment.paused_servers():
+            async with environment.servers.paused():
                 now.count_fault(PAUSE)
                 await trio.sleep(now.chance.choice(PAUSED_S))
                 with trio.move_on_after(now.chance.choice(PAUSED_S)):
                     await now.wait_confirmed()  # into the journal
             await now.wait_confirmed()
         await now.wait_stored()
+
+
+async def crash(now: Round) -> None:
+    """Kill the servers' processes (kill -9) while clients send, and start them again."""
+    environment, servers = now.environment, now.environment.servers
+    async with servers.needed():
+        await environment.ensure_ready(now.chance, SHORT_WINDOWS_MS)
+    async with now.load(per_s=CALLS_PER_S):
+        await now.wait_confirmed()
+        if await servers.crash(now.chance.uniform(0, JOIN_S)):
+            now.count_fault("kill of servers")
+        now.count_fault(CRASH)
+        async with servers.needed():
+            await now.wait_confirmed()
+            await now.wait_stored()
 
 
 async def outage(now: Round) -> None:
@@ -377,6 +393,6 @@ async def _random_fault(now: Round) -> None:
 Fault = Callable[[Round], Awaitable[None]]
 FAULTS: dict[str, Fault] = {
     "kill": kill, "full": full, "clock": clock, "clients": clients, "storm": storm, "outage": outage,
-    "errors": errors, PAUSE: pause,
+    "errors": errors, PAUSE: pause, CRASH: crash,
     **{name: partial(gateway, mode=mode, name=name) for name, mode in MODES.items()},
 }  # fmt: skip

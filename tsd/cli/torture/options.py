@@ -7,7 +7,8 @@ from tsd.errors import TsdError
 ANYWHERE = ("kill", "full", "clock", "clients", "storm")  # faults on every engine
 ON_SERVERS = ("refuse", "hang", "stall", "late", "cut", "lost", "garble", "repeat", "outage")
 ON_BIGTABLE = ("errors",)
-PAUSE = "pause"  # of the servers' processes: others may use them, so only if it is named
+PAUSE, CRASH = "pause", "crash"
+ON_PROCESSES = (PAUSE, CRASH)  # of the servers: others may use them, so only if they are named
 
 
 class Options(NamedTuple):
@@ -29,13 +30,15 @@ class BadFaults(TsdError):
 def parse_faults(words: str, rounds: int, *, servers: bool, bigtable: bool = False) -> dict[str, int]:
     """Parse fault names with commas between, each with or without `=ROUNDS`. Raises BadFaults.
 
-    An empty text means all faults but `pause`, `rounds` each.
+    An empty text means all faults but those of ON_PROCESSES, `rounds` each.
 
     >>> parse_faults("kill=200,full", 20, servers=False)
     {'kill': 200, 'full': 20}
     """
     usual = (*ANYWHERE, *(ON_SERVERS if servers else ()), *(ON_BIGTABLE if bigtable else ()))
-    there = (*usual, PAUSE) if servers else usual
+    there = (*usual, *(ON_PROCESSES if servers else ()))
+    if bigtable:
+        there = tuple(name for name in there if name != CRASH)  # the emulator keeps nothing on disk
     found: dict[str, int] = {}
     for word in filter(None, (part.strip() for part in words.split(","))):
         name, equals, count = word.partition("=")

@@ -167,11 +167,12 @@ class Run:
             raise RoundFailed(
                 f"round {number} hangs: see hang.txt; {daemon.scheduling()}; the daemon: {daemon.last_output()}"
             )
-        environment.daemon.check()
-        await environment.wait_idle()
-        await environment.flush()
-        await environment.stats()
-        await self._verify_round(lane, environment, now)
+        async with environment.servers.needed():
+            environment.daemon.check()
+            await environment.wait_idle()
+            await environment.flush()
+            await environment.stats()
+            await self._verify_round(lane, environment, now)
         lane.report.rounds += 1
 
     async def _verify_round(self, lane: Lane, environment: Environment, now: Round) -> None:
