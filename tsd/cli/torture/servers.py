@@ -153,15 +153,19 @@ class Servers:
             return True
 
     async def _kill(self) -> None:
-        pids = _others(self._addresses)
-        for pid in pids:
+        """Kill the processes and return once their sockets are closed: their ports are free then."""
+        before = self._listening()
+        for pid in _others(self._addresses):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with trio.move_on_after(GONE_S):
-            while any(_runs(pid) for pid in pids):  # noqa: ASYNC110 - processes of others
+            while not before.isdisjoint(self._listening()):  # noqa: ASYNC110 - of other processes
                 await trio.sleep(POLL_S)
             return
-        raise NotRestarted(f"got processes {pids} {GONE_S:.0f} s after their kill, wanted none")
+        raise NotRestarted(f"got sockets that listen {GONE_S:.0f} s after a kill, wanted none")
+
+    def _listening(self) -> set[str]:
+        return {inode for host, port in self._addresses for inode in _sockets(host, port)}
 
     async def _start(self) -> None:
         with trio.move_on_after(RESTART_S):
@@ -190,15 +194,6 @@ class Servers:
         if done.returncode:
             said = done.stdout[-TAIL_BYTES:].decode(errors="replace").strip()
             raise NotRestarted(f"--restart {shown}: exit status {done.returncode}: {said}")
-
-
-def _runs(pid: int) -> bool:
-    """Return whether a process has not ended. A zombie has."""
-    try:
-        state = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
 
 
 async def _accepts_now(host: str, port: int) -> bool:
