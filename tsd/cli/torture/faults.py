@@ -80,6 +80,7 @@ SOON_S = 0.05  # a kill happens at a random moment within this time
 AGAIN = 0.25  # share of kills followed by another one before or soon after the next daemon is ready
 LOAD_PER_S = 400.0  # lines per second and client during long faults
 CALLS_PER_S = 100.0  # the same where calls count, not lines: verifying a line takes longer than sending it
+FEW_PER_S = 25.0  # while servers restart, which takes tens of seconds
 LONG_OUTAGE_S = 60.0  # a longer outage has a proportionally longer warm-up
 MANY_SLOTS = 300  # series of one client at full load
 BAD_CLIENTS = 3  # bad clients of each kind
@@ -233,7 +234,7 @@ async def crash(now: Round) -> None:
     environment, servers = now.environment, now.environment.servers
     async with servers.needed():
         await environment.ensure_ready(now.chance, SHORT_WINDOWS_MS)
-    async with now.load(per_s=CALLS_PER_S):
+    async with now.load(per_s=FEW_PER_S):
         await now.wait_confirmed()
         if await servers.crash(now.chance.uniform(0, JOIN_S)):
             now.count_fault("kill of servers")
