@@ -30,6 +30,8 @@ DEPARTURES = {
     "/api/query/last?timeseries=qs.cpu&back_scan=1": "a metric without tags is looked for, whatever the back_scan",
 }
 
+REPEATED = 8  # of the queries at least so many are of one series
+
 TOPICS: dict[str, list[Vector]] = {}
 for _vector in vectors()["queries"]:
     TOPICS.setdefault(_vector["topic"], []).append(_vector)
@@ -133,6 +135,25 @@ def test_comparison_respects_key_order(got: str, wanted: str, whether: bool) -> 
 @pytest.mark.parametrize("topic", sorted(TOPICS))
 async def test_embedded_answers_recorded_queries(topic: str, tmp_path: Path) -> None:
     await judge([topic], tmp_path / "state", {})
+
+
+async def test_repeated_queries_get_the_recorded_answers(tmp_path: Path) -> None:
+    """Queries of one series are answered in one step when they are repeated (`tsd.query.short`)."""
+    queries = [
+        vector for topic in TOPICS.values() for vector in topic if vector["request"]["path"][:11] == "/api/query?"
+    ]
+    bad = []
+    async with filled(tmp_path / "state", {}) as daemon:
+        await daemon.daemon.flush()
+        engine = daemon.daemon.query.engine
+        for vector in queries:
+            await trio.to_thread.run_sync(fetch, daemon.port, vector)
+            before = engine.answered_at_once
+            status, answer = await trio.to_thread.run_sync(fetch, daemon.port, vector)
+            if engine.answered_at_once > before and (status != vector["status"] or differs(answer, vector["response"])):
+                bad.append(f"{vector['request']}\n  got    {status} {answer}\n  wanted {vector['response']}")
+        assert engine.answered_at_once >= REPEATED
+    assert not bad, f"{len(bad)} wrong:\n" + "\n".join(bad)
 
 
 async def test_embedded_without_index_answers_recorded_queries(tmp_path: Path) -> None:

@@ -449,6 +449,10 @@ class Writer:
                 self.seal()
             return await self._wait_written(min(wanted, self._sealed), patient=False)
 
+    def has_points(self, metric: bytes, span: ScanRange) -> bool:
+        """Return whether a metric may have points that are not stored, see `OpenPointSource`."""
+        return self._parts_with(metric, span) != []
+
     async def open_points(
         self, metric: bytes, choose: ChooseSeries | None = None, span: ScanRange | None = None
     ) -> OpenPoints | None:

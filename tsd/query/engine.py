@@ -28,6 +28,7 @@ from tsd.query.plan import Plan, scan_range
 from tsd.query.registry import RunningQuery, cancelled_error
 from tsd.query.result import Answer, SubAnswer, figures_of, is_histogram
 from tsd.query.rollups import RollupQuery
+from tsd.query.short import ShortQueries
 from tsd.query.texts import SeriesTexts, TextCollector
 from tsd.query.workers import WorkerPool
 from tsd.store.retry import run_bounded
@@ -95,11 +96,23 @@ class QueryEngine:
         self._cached = CachedReader(reader.changes, settings.cache_bytes, workers=self.workers, now_ms=now_ms)
         self.cache = self._cached.cache
         self.memory = QueryMemory(settings.memory_bytes)
+        self._short = ShortQueries(settings.limits, self.memory, load or IngestLoad(), open_points)
         self.warnings = 0  # in answers: rows that could not be read, missing names
+
+    @property
+    def answered_at_once(self) -> int:
+        """Number of queries that were answered in one step of the event loop, see `tsd.query.short`."""
+        return self._short.answered
 
     async def run(self, query: Query, *, running: RunningQuery | None = None) -> Answer:
         """Return the answer. Raises StoreError, and BadQuery if the query is invalid, takes too long (waiting included)
         or is cancelled with `running`."""
+        if self._slots.borrowed_tokens < self._slots.total_tokens:  # else others wait
+            answer = self._short.answer(query)
+            if answer is not None:
+                if running is not None:
+                    running.figures = figures_of(answer)
+                return answer
         return await self.work(lambda job: job.answer(query), running=running)
 
     async def work(self, task: Callable[["QueryJob"], Awaitable[T]], *, running: RunningQuery | None = None) -> T:
@@ -162,6 +175,8 @@ class QueryEngine:
             for plan in plans:
                 await plan.selection.delete(read_ms)
         share.resize(held)  # no more than the answer
+        if len(plans) == 1:
+            self._short.learn(query, plans[0], subs[0])
         return Answer(query, subs, notes)
 
     async def series(self, query: Query, share: MemoryShare, approve: Approve = lambda _: None) -> list[SeriesPoints]:

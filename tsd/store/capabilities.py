@@ -299,6 +299,15 @@ class ColumnBlocks(Protocol):
         StoreError."""
         ...
 
+    def get_columns_now(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart]:
+        """Return what `get_columns` does for few rows, without a wait. Raise DamagedBlock, StoreError."""
+        ...
+
+    def read_columns_now(self, table: str, start: bytes, stop: bytes | None) -> list[ColumnPart] | None:
+        """Return all rows from `start` to before `stop` as `read_columns` does, without a wait; None if they are too
+        many for one step of the event loop. Raise DamagedBlock, StoreError."""
+        ...
+
     def read_columns(
         self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
     ) -> AsyncGenerator[list[ColumnPart], None]:

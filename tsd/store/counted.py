@@ -322,6 +322,16 @@ class _CountedBlocks:
         self._count(table, parts)
         return parts
 
+    def get_columns_now(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart]:
+        parts = self._blocks.get_columns_now(table, rows)
+        self._count(table, parts)
+        return parts
+
+    def read_columns_now(self, table: str, start: bytes, stop: bytes | None) -> list[ColumnPart] | None:
+        parts = self._blocks.read_columns_now(table, start, stop)
+        self._count(table, parts or ())
+        return parts
+
     async def read_columns(
         self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
     ) -> AsyncGenerator[list[ColumnPart], None]:

@@ -18,6 +18,7 @@ from tsd.tables.reading import (
     UNWANTED,
     EncodedPage,
     HourSource,
+    OnlySeries,
     Places,
     PointPage,
     ScanRange,
@@ -85,6 +86,10 @@ class OpenPointSource(Protocol):
         """Return the points of a metric; None if some of them must be written to be read. `choose` may leave out
         series, and points of other hours than those of `span` may be left out. Raises what `choose` raises."""
 
+    def has_points(self, metric: bytes, span: ScanRange) -> bool:
+        """Return whether a metric may have such points in some hours."""
+        ...
+
     async def flush(self, *, patient: bool = True) -> bool:
         """Write all points accepted so far and return whether they are stored. Unless `patient`, give up when the
         store fails."""
@@ -126,6 +131,10 @@ class OpenSelection(Selection):
     async def find_known(self, series: KnownSeries) -> Places | None:
         """Return the places of matching series, see `Selection`."""
         return await self._stored.find_known(series)
+
+    def only_series(self) -> OnlySeries | None:
+        """Return the only matching series, see `Selection`."""
+        return self._stored.only_series()
 
     async def read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
         """Read stored and open points, see `Selection`."""

@@ -350,6 +350,15 @@ class JointSource(Protocol):
         ...
 
 
+class OnlySeries(Protocol):
+    """The only series that a request matches, read again without another look for series."""
+
+    def read(self, span: ScanRange, *, annotations: bool) -> PointPage | None:
+        """Return the rows in a span, without a wait; the series has the number 0. None: other series may match by now,
+        the rows are too many, or they cannot be read."""
+        ...
+
+
 class Selection(Protocol):
     """One request, resolved: reads the rows of its series. Optional parts are None where they do not apply."""
 
@@ -389,6 +398,11 @@ class Selection(Protocol):
     ) -> bool:
         """Read by row keys if the request is known to match few series. Return False if nothing was read."""
         return False
+
+    def only_series(self) -> OnlySeries | None:
+        """Return the only matching series once all rows of a span were read; None if there are others, or if its rows
+        cannot be read without a wait."""
+        return None
 
     async def delete(self, read_ms: int) -> None:
         """Delete the cells read for a request with `delete`, unless they changed after `read_ms`, when reading began.

@@ -20,6 +20,7 @@ from tsd.tables.opentsdb.column_pages import ColumnPage, column_pages, columns_o
 from tsd.tables.opentsdb.decode import decode
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.known_series import known_table
+from tsd.tables.opentsdb.only_series import MOST_CELLS, OnlyStoredSeries
 from tsd.tables.opentsdb.rollup_scan import read_rollups
 from tsd.tables.opentsdb.scan import (
     StoredPage,
@@ -49,6 +50,7 @@ from tsd.tables.reading import (
     HourSource,
     JointSource,
     OnChange,
+    OnlySeries,
     Places,
     PointPage,
     RollupInterval,
@@ -108,14 +110,18 @@ class StoredSelection:
         *,
         index: SeriesIndex | None,
         keeps_rows: bool,
+        has_same_names: Callable[[], bool],
     ) -> None:
-        """`keeps_rows`: record the cells that are read, to delete them later."""
+        """`keeps_rows`: record the cells that are read, to delete them later. `has_same_names` returns whether all
+        names are as they were before the request was resolved."""
+        self._has_same_names = has_same_names
         self._table = table
         self._resolved = resolved
         self._index = index
         self._keeps_rows = keeps_rows
         self._rows: list[Row] = []
         self._few: dict[int, Sequence[bytes] | None] = {}  # by number of hours: see `few_series`
+        self._few_at: int | None = None  # changes of the index before the first look for few series
         self._pattern = key_pattern(resolved.conditions) if table.store.capabilities.filters_rows else ""
         self.metric = resolved.name if resolved.metric is not None else ""
         self.filter_tagks = resolved.filter_tagks
@@ -194,6 +200,34 @@ class StoredSelection:
             base_s = int.from_bytes(exc.prefix[-BASE_BYTES:], "big")
             raise DamagedBlock(f"metric {self.metric}, hour {base_s}: {exc}", exc.prefix) from exc
 
+    def only_series(self) -> OnlySeries | None:
+        """Return the only matching series, see `Selection`."""
+        table, resolved, matcher = self._table, self._resolved, self._matcher
+        blocks = table.store.column_blocks
+        if blocks is None or self._keeps_rows or resolved.is_empty or resolved.fuzzy or len(matcher.pairs) != 1:
+            return None
+        keyed, index = resolved.pairs is not None, None
+        if not keyed and self._few:
+            keyed, index = all(few == matcher.pairs for few in self._few.values()), self._index
+        if index is not None and self._few_at is None:
+            return None
+        if not keyed and (resolved.conditions or table.layout.salt_width):
+            return None
+        [pairs] = matcher.pairs
+        few_at, has_same_names = self._few_at, self._has_same_names
+
+        def is_current() -> bool:
+            return has_same_names() and (index is None or index.changes == few_at)
+
+        def read_parts(span: ScanRange) -> list[ColumnPart] | None:
+            if keyed:
+                keys = row_keys(table.layout, resolved, span, (pairs,))
+                return blocks.get_columns_now(table.data, keys) if len(keys) <= MOST_CELLS else None
+            [rows] = key_ranges(table.layout, resolved, span)
+            return blocks.read_columns_now(table.data, rows.start, rows.stop)
+
+        return OnlyStoredSeries(pairs, is_current, read_parts, self._column_page)
+
     def _column_page(self, parts: Sequence[ColumnPart], *, annotations: bool) -> ColumnPage:
         decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)
         return ColumnPage(parts, self._table.layout.pairs_start, self.series.numbers, decode_cells)
@@ -204,6 +238,8 @@ class StoredSelection:
         pairs: Sequence[bytes] | None = self._resolved.pairs
         most = table.rules.max_gets
         if pairs is None and self._index is not None:
+            if not self._few:
+                self._few_at = self._index.changes
             if hours not in self._few:  # a query with open hours reads several spans
                 self._few[hours] = await few_series(self._index, self._resolved, self._matcher, hours, most)
             pairs = self._few[hours]
@@ -489,10 +525,18 @@ class OpenTsdbReader:
 
     async def select(self, request: SeriesRequest) -> Selection:
         """Resolve a request. Raises BadQuery in OpenTSDB's words, StoreError."""
+        uids, names_at = self._uids, self._uids.changes
         resolved = await self._resolver.resolve(request)
         table = self._table
         series = SeriesMatcher(resolved, table.layout, self._uids, self._tag_tests)
-        selection = StoredSelection(table, resolved, series, index=self._index, keeps_rows=request.delete)
+        selection = StoredSelection(
+            table,
+            resolved,
+            series,
+            index=self._index,
+            keeps_rows=request.delete,
+            has_same_names=lambda: uids.changes == names_at,
+        )
         if self._rollups is not None:
             selection.rollups = StoredRollups(table, resolved, selection, self._rollups, self._complete)
         if self._histogram_codec is not None:

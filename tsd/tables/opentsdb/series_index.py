@@ -303,6 +303,11 @@ class SeriesIndex:
         return held
 
     @property
+    def changes(self) -> int | None:
+        """A number that changes when series are added; None if other processes may add some."""
+        return self._adds if self._follow() else None
+
+    @property
     def table_bytes(self) -> int:
         """Bytes of the series that are held as arrays."""
         return sum(held.table.nbytes for held in self._tables.values() if held.table is not None)

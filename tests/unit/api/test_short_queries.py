@@ -1,0 +1,173 @@
+"""Repeated queries of one series: answered in one step, with the same answers as the general way gives."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.running import Running, running
+from tests.unit.api.http_requests import http_post, http_request
+
+BASE = 1_600_000_000 // 3600 * 3600
+SETTINGS = {"tsd.core.auto_create_metrics": "true", "tsd.http.query.allow_delete": "true"}
+HOUR = f"/api/query?start={BASE}&end={BASE + 3599}&m="
+ONE = HOUR + "sum:short.m{host=a}"
+Answers = list[dict[str, object]]
+
+
+def lines(tags: str, start_s: int = BASE, *, metric: str = "short.m", points: int = 30) -> bytes:
+    return b"".join(
+        b"put %s %d %d %s\n" % (metric.encode(), start_s + at * 10, at, tags.encode()) for at in range(points)
+    )
+
+
+@asynccontextmanager
+async def filled(folder: Path, settings: dict[str, str] | None = None) -> AsyncIterator[Running]:
+    """Run a daemon with two series of several hours, all stored."""
+    async with running(folder, {**SETTINGS, **(settings or {})}) as daemon:
+        for tags in ("host=a cpu=1", "host=b cpu=1"):
+            for hour in range(3):
+                await daemon.send_lines(lines(tags, BASE + hour * 3600))
+        await daemon.send_lines(lines("host=c", metric="short.single"))
+        await daemon.daemon.flush()
+        yield daemon
+
+
+def count(daemon: Running) -> int:
+    """Return how many queries were answered in one step."""
+    return daemon.daemon.query.engine.answered_at_once
+
+
+async def ask(daemon: Running, path: str) -> Answers:
+    response = await http_request(daemon, path)
+    assert response.status == 200, response
+    found: Answers = json.loads(response.body)
+    return found
+
+
+async def taught(daemon: Running, path: str) -> Answers:
+    """Ask until the query is answered in one step. Return the answer."""
+    first = await ask(daemon, path)
+    before = count(daemon)
+    assert await ask(daemon, path) == first
+    assert count(daemon) == before + 1
+    return first
+
+
+async def judged(daemon: Running, path: str) -> Answers:
+    """Return the answer to a query. Assert that the general way gives the same."""
+    found = await ask(daemon, path)
+    daemon.daemon.drop_caches()
+    before = count(daemon)
+    assert await ask(daemon, path) == found
+    assert count(daemon) == before
+    return found
+
+
+@pytest.mark.parametrize(
+    "m",
+    [
+        "sum:short.m{host=a}",
+        "none:short.m{host=a}",
+        "dev:short.m{host=a,cpu=*}",
+        "avg:1m-max:short.m{host=a}",
+        "sum:1m-avg-zero:short.m{host=a}",
+        "max:0all-sum:short.m{host=a}",
+        "sum:rate:short.m{host=a}",
+        "zimsum:5m-count:rate{counter,100,5}:short.m{}{host=wildcard(a*)}",
+        "sum:explicit_tags:short.m{host=a,cpu=1}",
+        "sum:short.single",
+        "count:30s-p95:short.single{host=c}",
+    ],
+)
+@pytest.mark.parametrize("index", ["true", "false"])
+async def test_both_ways_give_the_same_answer(m: str, index: str, tmp_path: Path) -> None:
+    async with filled(tmp_path, {"tsd.query.series_index": index}) as daemon:
+        for span in ((BASE, BASE + 3599), (BASE - 1800, BASE + 5000), (BASE + 7, BASE + 93), (BASE - 7200, BASE - 1)):
+            for flags in ("", "&ms&arrays", "&show_tsuids&show_query&no_annotations"):
+                path = "/api/query?start={}&end={}&m={}{}".format(*span, m, flags)
+                await ask(daemon, path)
+                await judged(daemon, path)
+
+
+async def test_repeated_queries_are_answered_in_one_step(tmp_path: Path) -> None:
+    async with filled(tmp_path) as daemon:
+        for m in ("sum:short.m{host=a}", "avg:1m-max:short.m{host=a}", "sum:rate:short.m{host=b}", "sum:short.single"):
+            [group] = await taught(daemon, HOUR + m)
+            assert group["dps"]
+        tsuids = (await ask(daemon, ONE + "&show_tsuids"))[0]["tsuids"]
+        assert isinstance(tsuids, list)
+        await taught(daemon, HOUR[:-2] + f"tsuid=sum:{tsuids[0]}")
+        shown = (await http_request(daemon, "/api/stats/query")).body
+        assert json.loads(shown)["completed"][0]["stats"]["rowsPostFilter"] == 2
+
+
+async def test_another_range_of_the_query_is_read(tmp_path: Path) -> None:
+    async with filled(tmp_path) as daemon:
+        await taught(daemon, ONE)
+        before = count(daemon)
+        later = ONE.replace(str(BASE + 3599), str(BASE + 9000))
+        [group] = await ask(daemon, later)
+        assert count(daemon) == before + 1
+        assert [group] == await judged(daemon, later)
+
+
+async def test_a_new_series_is_found(tmp_path: Path) -> None:
+    async with filled(tmp_path) as daemon:
+        for m, metric in (("sum:short.m{host=a}", "short.m"), ("sum:short.single", "short.single")):
+            await taught(daemon, HOUR + m)
+            await daemon.send_lines(lines("host=a new=1", metric=metric))
+            await daemon.daemon.flush()
+            [group] = await judged(daemon, HOUR + m)
+            assert group["dps"][str(BASE + 20)] == 4  # type: ignore[index]
+
+
+async def test_new_points_are_found(tmp_path: Path) -> None:
+    async with filled(tmp_path) as daemon:
+        await taught(daemon, ONE)
+        await daemon.send_lines(b"put short.m %d 77 host=a cpu=1\n" % (BASE + 5))
+        [group] = await ask(daemon, ONE)  # before it is stored, too
+        assert group["dps"][str(BASE + 5)] == 77  # type: ignore[index]
+        await daemon.daemon.flush()
+        assert [group] == await judged(daemon, ONE)
+
+
+async def test_deleted_points_are_gone(tmp_path: Path) -> None:
+    async with filled(tmp_path) as daemon:
+        await taught(daemon, ONE)
+        assert (await http_request(daemon, ONE, method="DELETE")).status == 200
+        assert await judged(daemon, ONE) == []
+
+
+async def test_an_annotation_is_shown(tmp_path: Path) -> None:
+    async with filled(tmp_path) as daemon:
+        [group] = await ask(daemon, ONE + "&show_tsuids")
+        await taught(daemon, ONE)
+        note = {"startTime": BASE + 60, "tsuid": group["tsuids"][0], "description": "restart"}  # type: ignore[index]
+        assert (await http_post(daemon, "/api/annotation", json.dumps(note).encode())).status == 200
+        [group] = await judged(daemon, ONE)
+        assert group["annotations"]
+
+
+async def test_rows_of_blocks_are_read(tmp_path: Path) -> None:
+    async with filled(tmp_path) as daemon:
+        answer = await taught(daemon, ONE)
+        blocks = daemon.daemon.store.column_blocks
+        assert blocks is not None
+        row = await blocks.next_unfolded("tsdb", b"", None)
+        assert row is not None
+        assert (await blocks.fold("tsdb", row[:7])).cells
+        before = count(daemon)
+        assert await ask(daemon, ONE) == answer
+        assert count(daemon) == before + 1
+        assert answer == await judged(daemon, ONE)
+
+
+async def test_limits_apply(tmp_path: Path) -> None:
+    async with filled(tmp_path, {"tsd.query.limits.data_points.default": "70"}) as daemon:
+        await taught(daemon, ONE)
+        refused = await http_request(daemon, ONE.replace(str(BASE + 3599), str(BASE + 9000)))
+        assert refused.status == 413
+        assert b"limit of 70 data points" in refused.body
