@@ -263,7 +263,8 @@ class Bucketed(NamedTuple):
         part = slice(int(self.starts[first]), int(self.starts[stop]))
         if self.is_even:
             return Bucketed(starts, self.stamps, self.values[part])
-        return Bucketed(starts, _shared(starts, self.stamps[part]), self.values[part])
+        stamps = self.stamps[part]
+        return Bucketed(starts, stamps if stop == first + 1 else _shared(starts, stamps), self.values[part])
 
     def hours(self) -> Iterator[tuple[int, int]]:
         """Yield ranges of rows of one hour: first, and stop."""
@@ -278,12 +279,15 @@ class Bucketed(NamedTuple):
         """Return the buckets of some rows."""
         if rows.all():
             return self
+        if self.is_even and rows.any():
+            values = self.values.reshape(len(rows), -1)[rows]
+            starts = np.arange(len(values) + 1, dtype=np.int64) * len(self.stamps)
+            return Bucketed(starts, self.stamps, values.reshape(-1))
         lengths = np.diff(self.starts)
         kept = np.repeat(rows, lengths)
         starts = np.append(0, np.cumsum(lengths[rows]))
-        if self.is_even:
-            return Bucketed(starts, self.stamps if rows.any() else self.stamps[:0], self.values[kept])
-        return Bucketed(starts, self.stamps[kept], self.values[kept])
+        stamps = self.stamps[:0] if self.is_even else self.stamps[kept]
+        return Bucketed(starts, stamps, self.values[kept])
 
 
 def bucketed(rows: Int64, stamps: Int64, values: Float64, count: int) -> Bucketed:

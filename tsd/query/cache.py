@@ -7,7 +7,6 @@ each write (`ResultCache.invalidate`), or the signatures of an hour's cells are 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from tsd.tables.reading import HourKeys, PageRows, PointPage, Signatures, Signat
 
 LARGEST_SHARE = 2  # one query fills at most one part in so many of the memory
 PAIRS_BYTES = 60  # of a row's tag pairs, besides their text
+ROW_BYTES = 16  # of a row's number of points, stored bytes and place
 HOUR_BYTES = 1000  # of an hour, besides its arrays
 _NONE: Mapping[bytes, bytes] = {}
 
@@ -49,6 +49,7 @@ class CachedHour(NamedTuple):
     buckets: Bucketed  # uneven stamps as offsets from the base time, in 32 bits
     names_size: int  # bytes of keys and columns
     signatures: Signatures = _NONE
+    pairs_bytes: int = 0  # of memory for the pairs, as if they were its own
 
     def unpacked(self) -> Bucketed:
         """Return the buckets with their stamps."""
@@ -57,21 +58,37 @@ class CachedHour(NamedTuple):
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes, with pairs of its own."""
-        arrays = (self.points, self.sizes, *self.buckets)
-        pairs = len(self.pairs) * PAIRS_BYTES + sum(map(len, self.pairs))
-        signatures = sum(map(len, self.signatures.values()))
-        return sum(array.nbytes for array in arrays) + pairs + signatures + HOUR_BYTES
+        """About how many bytes it takes."""
+        rows, values = len(self.pairs), len(self.buckets.values)
+        arrays = ROW_BYTES * rows + 8 * values + 4 * len(self.buckets.stamps)
+        signatures = sum(map(len, self.signatures.values())) if self.signatures else 0
+        return arrays + self.pairs_bytes + signatures + HOUR_BYTES
 
 
-def unpacked_hours(hours: Sequence[CachedHour]) -> Bucketed:
-    """Return the buckets of hours that have one row each, a row for each hour."""
-    counts = [len(hour.buckets.values) for hour in hours]
-    starts = np.zeros(len(hours) + 1, np.int64)
-    np.cumsum(counts, out=starts[1:])
+class JoinedHours(NamedTuple):
+    """Consecutive hours with the same rows."""
+
+    buckets: Bucketed  # a row has those of all hours
+    points: Int64  # of each row
+    sizes: Int64  # of each row
+
+
+def join_hours(hours: Sequence[CachedHour]) -> JoinedHours:
+    """Join hours that have rows of the same series, and in each of which all rows have the same buckets."""
+    rows, count = len(hours[0].pairs), len(hours)
+    offsets = [hour.buckets.stamps for hour in hours]
+    lengths = [len(some) for some in offsets]
     bases_ms = np.array([hour.base_s for hour in hours], np.int64) * 1000
-    stamps = np.concatenate([hour.buckets.stamps for hour in hours]).astype(np.int64) + np.repeat(bases_ms, counts)
-    return Bucketed(starts, stamps, np.concatenate([hour.buckets.values for hour in hours]))
+    stamps = np.repeat(bases_ms, lengths)
+    stamps += np.concatenate(offsets)
+    if rows == 1:
+        values = np.concatenate([hour.buckets.values for hour in hours])
+    else:
+        values = np.concatenate([hour.buckets.values.reshape(rows, -1) for hour in hours], axis=1).reshape(-1)
+    starts = np.arange(rows + 1, dtype=np.int64) * len(stamps)
+    points = np.concatenate([hour.points for hour in hours]).reshape(count, rows).sum(axis=0, dtype=np.int64)
+    sizes = np.concatenate([hour.sizes for hour in hours]).reshape(count, rows).sum(axis=0)
+    return JoinedHours(Bucketed(starts, stamps, values), points, sizes)
 
 
 class PendingRead:
@@ -101,11 +118,10 @@ class ResultCache:
 
     def get(self, keys: Iterable[CacheKey]) -> dict[int, CachedHour]:
         """Return those of the hours that are cached, by base time."""
-        found = {}
+        find, used, found = self._hours.get, self._hours.move_to_end, {}
         for key in keys:
-            hour = self._hours.get(key)
-            if hour is not None:
-                self._hours.move_to_end(key)
+            if (hour := find(key)) is not None:
+                used(key)
                 found[hour.base_s] = hour
         return found
 
@@ -131,13 +147,14 @@ class ResultCache:
         for key, hour in hours:
             if key.hour in pending.changed:
                 continue
-            room -= hour.size
+            size = hour.size
+            room -= size
             if room < 0:
                 break
             self._drop(key)
             self._hours[key] = hour
             self._keys.setdefault(key.hour, set()).add(key)
-            self._size += hour.size
+            self._size += size
         while self._size > self.limit:
             self._drop(next(iter(self._hours)))
 
@@ -192,7 +209,7 @@ class _HourRows(NamedTuple):
     """Some rows of an hour."""
 
     pairs: Sequence[bytes]  # of each row
-    points: Int64  # of each row
+    points: NDArray[np.int32]  # of each row
     sizes: Int64  # of each row
     buckets: Bucketed
     names_size: int
@@ -221,21 +238,25 @@ class CacheFiller:
         bases = rows.bases_s
         if not len(bases):
             return
-        points = np.diff(page.batch.starts)
-        edges = [0, *(np.flatnonzero(np.diff(bases)) + 1).tolist(), len(bases)]
-        for first, stop in pairwise(edges):
-            base_s, part = int(bases[first]), slice(first, stop)
+        firsts = [0, *(np.flatnonzero(bases[1:] != bases[:-1]) + 1).tolist()]
+        hours = bases[firsts].tolist()
+        every = slice(0, len(bases))
+        pairs, sizes = rows.series(every), rows.sizes(every)
+        points = np.diff(page.batch.starts).astype(np.int32)
+        is_plain = bool(rows.plain.all())
+        for base_s, first, stop in zip(hours, firsts, [*firsts[1:], len(bases)], strict=True):
+            part = slice(first, stop)
             if base_s not in self._pieces:
                 continue
-            if not rows.plain[part].all() or not self._signed(rows, part):
+            if not (is_plain or rows.plain[part].all()) or not self._signed(rows, part):
                 self._skip(base_s)
                 continue
             piece = _HourRows(
-                rows.series(part),
+                pairs[part],
                 points[part],
-                rows.sizes(part),
+                sizes[part],
                 buckets.between(first, stop),
-                rows.names_size(part),
+                0 if self._signing is None else rows.names_size(part),
             )
             self._pieces[base_s].append(piece)
             self._room -= piece.buckets.values.nbytes
@@ -260,22 +281,34 @@ class CacheFiller:
         if self._signatures is not None and self._signing is not None:
             signed = self._signatures.by_hour(self._signing, self._pieces)
         hours: list[CachedHour] = []
+        known: tuple[bytes, ...] = ()  # pairs of the hour before, shared by hours with equal ones
+        known_bytes = 0
         for base_s, pieces in self._pieces.items():
-            known = hours[-1].pairs if hours else ()
-            hours.append(_hour(base_s, pieces, known)._replace(signatures=signed.get(base_s, _NONE)))
+            if len(pieces) == 1:
+                pairs, points, sizes, (starts, stamps, values), names_size = pieces[0]
+                values = values.copy()  # not a part of the page's
+            else:
+                pairs = [one for piece in pieces for one in piece.pairs]
+                points = np.concatenate([_NO_POINTS, *(piece.points for piece in pieces)])
+                sizes = np.concatenate([_NO_SIZES, *(piece.sizes for piece in pieces)])
+                starts, stamps, values = joined([piece.buckets for piece in pieces])
+                names_size = sum(piece.names_size for piece in pieces)
+            own = tuple(pairs)
+            if own != known:
+                known, known_bytes = own, len(own) * PAIRS_BYTES + sum(map(len, own))
+            hours.append(
+                CachedHour(
+                    base_s,
+                    known,
+                    points.copy(),
+                    sizes.copy(),
+                    Bucketed(starts.astype(np.int32), (stamps - base_s * 1000).astype(np.uint32), values),
+                    names_size,
+                    signed.get(base_s, _NONE),
+                    known_bytes,
+                )
+            )
         return hours
 
 
-def _hour(base_s: int, pieces: Sequence[_HourRows], known: tuple[bytes, ...]) -> CachedHour:
-    """Join the pieces of one hour; `known` are the pairs of another hour, reused if they are equal."""
-    pairs = tuple(one for piece in pieces for one in piece.pairs)
-    starts, stamps, values = joined([piece.buckets for piece in pieces])
-    none = np.empty(0, np.int64)
-    return CachedHour(
-        base_s,
-        known if known == pairs else pairs,
-        np.concatenate([none, *(piece.points for piece in pieces)]).astype(np.int32),
-        np.concatenate([none, *(piece.sizes for piece in pieces)]),
-        Bucketed(starts.astype(np.int32), (stamps - base_s * 1000).astype(np.uint32), values),
-        sum(piece.names_size for piece in pieces),
-    )
+_NO_POINTS, _NO_SIZES = np.empty(0, np.int32), np.empty(0, np.int64)

@@ -7,7 +7,7 @@ nothing but points. If the engine has signatures, they are read with each query,
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,8 +16,15 @@ from numpy.typing import NDArray
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.points import Int64, Points
-from tsd.query.buckets import Bucketed
-from tsd.query.cache import Bucketing, CachedHour, CacheFiller, CacheKey, ResultCache, unpacked_hours
+from tsd.query.cache import (
+    Bucketing,
+    CachedHour,
+    CacheFiller,
+    CacheKey,
+    JoinedHours,
+    ResultCache,
+    join_hours,
+)
 from tsd.query.columns import SeriesColumns
 from tsd.query.downsample import Downsampler, PointJoiner
 from tsd.query.limits import QueryBudget, check_fetched
@@ -124,32 +131,31 @@ class PointCollector:
         self._budget.set_memory(len(self._series.pairs) * SERIES_BYTES + self.size * POINT_BYTES)
 
     async def take_cached(self, hours: Sequence[CachedHour]) -> None:
-        """Process cached hours like ones that were read: one hour, or several in order, each with the only row of the
-        same series. Raises BadQuery, StoreError as `take` does."""
+        """Process cached hours like ones that were read: one hour, or several for `join_hours`. Raises BadQuery,
+        StoreError as `take` does."""
         numbers = await self._numbers(hours[0].pairs)
         with self._budget.workers.charged():
             if len(hours) == 1:
                 [hour] = hours
-                self._add_cached(numbers, hour.unpacked(), hour.points, hour.sizes)
+                self._add_cached(numbers, JoinedHours(hour.unpacked(), hour.points.astype(np.int64), hour.sizes), 1)
             else:
-                points, sizes = (
-                    np.concatenate(column) for column in zip(*((one.points, one.sizes) for one in hours), strict=True)
-                )
-                self._add_cached(np.repeat(numbers, len(hours)), unpacked_hours(hours), points, sizes)
+                self._add_cached(numbers, join_hours(hours), len(hours))
             self.check()
 
-    def _add_cached(self, numbers: Int64, buckets: Bucketed, points: NDArray[np.int32], sizes: Int64) -> None:
-        """Add the buckets of rows; `numbers` are those of the rows' series."""
+    def _add_cached(self, numbers: Int64, found: JoinedHours, hours: int) -> None:
+        """Add the rows of so many hours; `numbers` are those of the rows' series."""
         assert isinstance(self._sink, Downsampler)
-        wanted = numbers != UNWANTED
-        series, points = numbers[wanted], points[wanted]
-        self._sink.feed_rows(series, buckets.picked(wanted))
+        buckets, points, sizes = found
+        series, wanted = numbers, numbers != UNWANTED
+        if np.count_nonzero(wanted) < len(wanted):
+            series, points, sizes, buckets = numbers[wanted], points[wanted], sizes[wanted], buckets.picked(wanted)
+        self._sink.feed_rows(series, buckets)
         self._count(series, points)
         read = self.read
-        read.rows_read += len(numbers)
-        read.rows_wanted += len(series)
+        read.rows_read += len(numbers) * hours
+        read.rows_wanted += len(series) * hours
         read.points += int(points.sum())
-        read.size += int(sizes[wanted].sum())
+        read.size += int(sizes.sum())
 
     async def _numbers(self, pairs: tuple[bytes, ...]) -> Int64:
         """Return the number of each series. Most hours have the same series as the hour before."""
@@ -182,8 +188,8 @@ class PointCollector:
             self._counts = np.append(self._counts, np.zeros(max(missing, len(self._counts)), np.int64))
         if len(series) == 1:
             self._counts[series[0]] += points[0]
-        elif len(series):
-            np.add.at(self._counts, series, points)
+        elif len(series):  # numpy takes thirty times as long for numbers of other types
+            np.add.at(self._counts, series.astype(np.intp, copy=False), points.astype(np.int64, copy=False))
 
     def finish(self) -> Collected:
         """Return what was collected."""
@@ -207,7 +213,8 @@ async def decode_page(page: EncodedPage[T], series: SeriesSet, budget: QueryBudg
 
 MAX_HOURS = 10_000  # of a query that uses the cache: each costs something, even if there is little in it
 SMALL_BUCKETS = 1 << 20  # bytes of buckets that are joined without a thread
-HOUR_COST = 20  # a cached hour of one series costs as much time to join as so many buckets
+FEW_HOURS = 50  # likewise
+HOUR_COST = 20  # a cached hour costs as much time to join as so many buckets
 MAX_GAPS = 4  # between cached hours: each is read on its own, one after the other
 
 
@@ -239,11 +246,12 @@ class CachedReader:
         hours = plan.selection.hours
         assert hours is not None
         bases = range(plan.scan.start_s, plan.scan.stop_s, HOUR_S)
-        keys = {base_s: CacheKey(hours.key(base_s), bucketing) for base_s in bases}
+        keys = dict(zip(bases, map(CacheKey._make, zip(hours.keys(plan.scan), repeat(bucketing))), strict=True))
         cached = _few_gaps(bases, self.cache.get(keys.values()))
         stale = await _stale(hours, cached)
         self.cache.remove(keys[base_s] for base_s in stale)
-        cached = _few_gaps(bases, {base_s: hour for base_s, hour in cached.items() if base_s not in stale})
+        if stale:
+            cached = _few_gaps(bases, {base_s: hour for base_s, hour in cached.items() if base_s not in stale})
         self.cache.count(hits=len(cached), misses=len(bases) - len(cached))
         for is_cached, run in groupby(bases, cached.__contains__):
             if is_cached:
@@ -274,26 +282,36 @@ class CachedReader:
                 await plan.selection.read(span, collector.take, annotations=annotations)
             finally:
                 collector.filler = None
-            read = filler.finish() if filler.size <= SMALL_BUCKETS else await self._workers.run(filler.finish)
+            is_small = filler.size <= SMALL_BUCKETS and len(over) <= FEW_HOURS
+            read = filler.finish() if is_small else await self._workers.run(filler.finish)
             self.cache.put(pending, [(keys[hour.base_s], hour) for hour in read])
 
 
 def _together(hours: Iterable[CachedHour]) -> Iterator[list[CachedHour]]:
-    """Yield hours in order, several at once while they have the only row of the same series and few buckets."""
+    """Yield the hours with rows, in order, several at once while they can be joined and have few buckets."""
     some: list[CachedHour] = []
-    size = 0
+    size, is_even = 0, False
+    pairs: tuple[bytes, ...] = ()
     for hour in hours:
-        if some and (size > SMALL or len(hour.pairs) != 1 or hour.pairs != some[0].pairs):
+        if not hour.pairs:
+            continue
+        values = len(hour.buckets.values)
+        fits = is_even and (hour.pairs is pairs or hour.pairs == pairs)
+        is_even = len(hour.pairs) == 1 or hour.buckets.is_even
+        if some and (size + values > SMALL or not (fits and is_even)):
             yield some
             some, size = [], 0
         some.append(hour)
-        size += HOUR_COST + len(hour.buckets.values)
+        pairs = hour.pairs
+        size += HOUR_COST + values
     if some:
         yield some
 
 
 def _few_gaps(bases: range, cached: dict[int, CachedHour]) -> dict[int, CachedHour]:
     """Return some of the cached hours, so that the rest is read with a few scans."""
+    if not 0 < len(cached) < len(bases):
+        return cached
     gaps = [list(run) for is_cached, run in groupby(bases, cached.__contains__) if not is_cached]
     if len(gaps) <= MAX_GAPS:
         return cached

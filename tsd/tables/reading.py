@@ -328,8 +328,8 @@ class HourSource(Protocol):
     reads_all: bool  # whether pages contain all series of the metric, so that whole hours can be cached
     signatures: SignatureSource | None  # None: PointReader.changes reports every write
 
-    def key(self, base_s: int) -> bytes:
-        """Return what identifies an hour of the metric in notifications."""
+    def keys(self, span: ScanRange) -> Sequence[bytes]:
+        """Return for each hour of a span what identifies it, with the metric, in notifications."""
         ...
 
 

@@ -396,9 +396,10 @@ class StoredHours:
         if store.cell_signatures is not None:
             self.signatures = StoredSignatures(table, store.cell_signatures, resolved.metric)
 
-    def key(self, base_s: int) -> bytes:
-        """Return the part of row keys between salt and tag pairs."""
-        return self._metric + base_bytes(base_s)
+    def keys(self, span: ScanRange) -> list[bytes]:
+        """Return the part of row keys between salt and tag pairs, hour by hour."""
+        metric = self._metric
+        return [metric + base_bytes(base_s) for base_s in range(span.start_s, span.stop_s, HOUR_S)]
 
 
 class StoredSignatures:
