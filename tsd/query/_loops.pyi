@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,3 +15,11 @@ def fold_runs(
     counts: NDArray[np.int64],
     results: NDArray[np.float64],
 ) -> int: ...
+def write_points(
+    keys: NDArray[np.int64],
+    bits: NDArray[np.int64],
+    floats: NDArray[np.uint8],
+    before: bytes,
+    between: bytes,
+    others_of: Callable[[list[int]], list[bytes]],
+) -> bytes: ...

@@ -1,11 +1,17 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Downsamples the points of rows. `tsd.query.downsample` has the same in numpy, and a property test compares them.
+"""Downsamples the points of rows, and writes points as JSON. `tsd.query.downsample` and `tsd.query.serialize` have the
+same in Python, and property tests compare them.
 
-The loop releases the interpreter's lock.
+The loops release the interpreter's lock.
 """
 
-from libc.stdint cimport int64_t, uint8_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.math cimport fabs, rint, signbit
+from libc.stdint cimport int8_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
+
+include "_point_texts.pxi"
 
 
 cdef enum Function:

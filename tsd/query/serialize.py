@@ -10,6 +10,7 @@ The digits are the fewest that identify the double, as in newer versions of Java
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,9 +20,13 @@ from tsd.codec.metadata import Annotation
 from tsd.codec.points import Float64, Int64, Points
 from tsd.errors import BadQuery
 from tsd.query.assemble import within
+from tsd.query.fold import HAS_LOOP
 from tsd.query.model import Downsample, Fill, Query
 from tsd.query.plan import output_range
 from tsd.query.result import Answer, Group, SubAnswer, echo, group_stats, summary
+
+if HAS_LOOP:
+    from tsd.query import _loops
 
 NAN = b'"NaN"'
 NULL = b"null"
@@ -127,6 +132,7 @@ def _moved(texts: list[bytes], values: Float64) -> list[bytes]:
 
 PART = 128 << 10  # bytes, about
 SLICE = 1024  # points encoded together: they fit the processor's cache
+LOOP_POINTS = 4096  # likewise, in the compiled loop: 100 KiB of text
 
 
 def write_answer(
@@ -148,7 +154,7 @@ def _pieces(answer: Answer, *, arrays: bool, clock: Callable[[], float]) -> Iter
     cut = [[in_range(group.points, query, sub.sub.downsample) for group in sub.groups] for sub in answer.subs]
     for points in (points for sub in cut for points in sub):
         _check_finite(points)
-    layout = _PointFormat(query, arrays=arrays, is_single=sum(map(len, cut)) == 1)
+    layout = PointFormat(query, arrays=arrays, is_single=sum(map(len, cut)) == 1)
     return _elements(answer, cut, layout, clock)
 
 
@@ -171,11 +177,12 @@ def _check_finite(points: Points) -> None:
             raise BadQuery(f"Got Infinity: {'-' if doubles[at] < 0 else ''}Infinity at {points.times[at]}")
 
 
-class _PointFormat:
+class PointFormat:
     """Writes points: times as keys of an object, or pairs in arrays. Texts of times that groups share are made once."""
 
-    def __init__(self, query: Query, *, arrays: bool, is_single: bool) -> None:
-        """`is_single`: the answer has one group."""
+    def __init__(self, query: Query, *, arrays: bool, is_single: bool, by_loop: bool = HAS_LOOP) -> None:
+        """`is_single`: the answer has one group. `by_loop`: use the compiled loop."""
+        self._by_loop = by_loop
         self._is_single = is_single and not arrays
         self._divisor = 1 if query.ms_resolution else 1000
         self._last_only = self._divisor > 1 and not arrays and not query.quirks.repeats_seconds
@@ -195,8 +202,14 @@ class _PointFormat:
         if self._is_single and (whole := self._whole(points)) is not None:
             yield whole
             return
-        keys = self._keys_of(points.times)
         separator = 1 if self._begin == b"{" else 2
+        if self._by_loop:
+            for first in range(0, len(points.times), LOOP_POINTS):
+                text = self._by_loop_written(points.at(slice(first, first + LOOP_POINTS)), nan)
+                yield text if first else self._begin + text[separator:]
+            yield self._end
+            return
+        keys = self._keys_of(points.times)
         for first in range(0, len(keys), SLICE):
             part = slice(first, first + SLICE)
             shared = keys[part]
@@ -207,6 +220,13 @@ class _PointFormat:
                 texts[0] = self._begin + texts[0][separator:]
             yield b"".join(texts)
         yield self._end
+
+    def _by_loop_written(self, points: Points, nan: bytes) -> bytes:
+        """Return the text of points, each after a separator."""
+        bits = np.ascontiguousarray(points.bits)
+        floats = np.ascontiguousarray(points.floats).view(np.uint8)
+        others_of = partial(_texts_at, bits, nan)
+        return _loops.write_points(points.times // self._divisor, bits, floats, self._open, self._close, others_of)
 
     def _whole(self, points: Points) -> bytes | None:
         """Return few points, encoded at once; None for many, for repeated keys, and for values that Java writes in
@@ -239,6 +259,11 @@ class _PointFormat:
         return (self._open + shown.replace(b",", between) + self._close).split(b"\0")
 
 
+def _texts_at(bits: Int64, nan: bytes, places: Sequence[int]) -> list[bytes]:
+    """Return the texts of the doubles at some places."""
+    return double_texts(bits[np.array(places, np.intp)].view(np.float64), nan)
+
+
 def _last_of_each(points: Points, divisor: int) -> Points:
     """Keep the last point of each second, so that no key is repeated."""
     seconds = points.times // divisor
@@ -261,7 +286,7 @@ def joined_parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _elements(
-    answer: Answer, cut: Sequence[Sequence[Points]], layout: _PointFormat, clock: Callable[[], float]
+    answer: Answer, cut: Sequence[Sequence[Points]], layout: PointFormat, clock: Callable[[], float]
 ) -> Iterator[bytes]:
     """Write the array: groups, then the summary."""
     begun = clock()

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from tsd.codec.metadata import Annotation
 from tsd.codec.points import Points, doubles_as_points
 from tsd.errors import BadQuery
+from tsd.query.fold import HAS_LOOP
 from tsd.query.model import Query, SubQuery
 from tsd.query.parse.times import read_downsample
 from tsd.query.parse.uri import read_sub_query
 from tsd.query.result import Answer, Group, SubAnswer
-from tsd.query.serialize import double_texts, number_texts, write_answer
+from tsd.query.serialize import PointFormat, double_texts, number_texts, write_answer
 from tsd.tables.quirks import CORRECTED, OPENTSDB
 
 START_S = 1356998400
@@ -252,3 +253,28 @@ def test_double_is_written_like_java(value: float, wanted: str) -> None:
 
 def test_integers_among_doubles_stay_integers() -> None:
     assert number_texts(points((0, 1), (1, 1.0), (2, 10**18), (3, 1e18))) == [b"1", b"1.0", b"%d" % 10**18, b"1.0E18"]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.integers(-(1 << 63), (1 << 63) - 1),
+            st.floats(allow_infinity=False),
+            st.floats(-1e7, 1e7),
+            st.integers(-(10**17), 10**17).flatmap(lambda whole: st.integers(0, 18).map(lambda at: whole / 10**at)),
+            st.sampled_from([0.0, -0.0, 0.001, 1e7, 9999999.99999999, 0.1 + 0.2, 123456.789, 1e15, -1.5, 42.0]),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    st.booleans(),
+    st.booleans(),
+)
+def test_compiled_loop_writes_the_same_text(values: list[float], arrays: bool, ms_resolution: bool) -> None:
+    query = answer(ms_resolution=ms_resolution).query
+    some = points(*((at * 0.7, value) for at, value in enumerate(values)))
+    compiled, plain = (
+        b"".join(PointFormat(query, arrays=arrays, is_single=False, by_loop=by_loop).write(some, b'"NaN"'))
+        for by_loop in (HAS_LOOP, False)
+    )
+    assert compiled == plain
