@@ -44,7 +44,7 @@ from tsd.lazy import LazyLogger
 from tsd.store.periods import sleep_until_next
 from tsd.tables.open_points import ChooseSeries, OpenPoints
 from tsd.tables.reading import ScanRange
-from tsd.tables.writing import PointWriter, SeriesResolver
+from tsd.tables.writing import KnownSeries, PointWriter, SeriesResolver
 
 log = LazyLogger(__name__)
 
@@ -449,9 +449,21 @@ class Writer:
                 self.seal()
             return await self._wait_written(min(wanted, self._sealed), patient=False)
 
-    def has_points(self, metric: bytes, span: ScanRange) -> bool:
-        """Return whether a metric may have points that are not stored, see `OpenPointSource`."""
-        return self._parts_with(metric, span) != []
+    def known_series(self, metric: bytes) -> KnownSeries | None:
+        """Return the series of a metric, see `OpenPointSource`."""
+        table = self._rows.table
+        return None if table.unresolved or table.refused else table.known_series(metric)
+
+    def points_now(
+        self, metric: bytes, span: ScanRange, known: KnownSeries | None, number: Int32 | None
+    ) -> Columns | None:
+        """Return the points of one series that are not stored, see `OpenPointSource`."""
+        parts = self._parts_with(metric, span)
+        if parts == []:
+            return no_columns()
+        if parts is None or number is None or _points(parts) >= SMALL_CHOSEN or self.known_series(metric) is not known:
+            return None
+        return points_of_known(metric, number, parts, self._rows.table)[0]
 
     async def open_points(
         self, metric: bytes, choose: ChooseSeries | None = None, span: ScanRange | None = None

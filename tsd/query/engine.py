@@ -176,7 +176,7 @@ class QueryEngine:
                 await plan.selection.delete(read_ms)
         share.resize(held)  # no more than the answer
         if len(plans) == 1:
-            self._short.learn(query, plans[0], subs[0])
+            await self._short.learn(query, plans[0], subs[0])
         return Answer(query, subs, notes)
 
     async def series(self, query: Query, share: MemoryShare, approve: Approve = lambda _: None) -> list[SeriesPoints]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tsd.codec.points import NO_POINTS, Points
+from tsd.codec.points import NO_POINTS, Columns, Int32, Points
 from tsd.errors import BadQuery
 from tsd.query.assemble import counts_of
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES, SMALL, ReadCounts
@@ -26,11 +26,13 @@ from tsd.query.plan import Plan, scan_range
 from tsd.query.result import Answer, Group, SubAnswer, is_histogram
 from tsd.query.rollups import intervals_for, is_pre_aggregated
 from tsd.store.scheduling import IngestLoad
-from tsd.tables.open_points import OpenPointSource
+from tsd.tables.open_points import HOUR_MS, OpenPointSource, rows_of
 from tsd.tables.quirks import Quirks
-from tsd.tables.reading import OnlySeries, PointPage, RollupSource, ScanRange
+from tsd.tables.reading import UNWANTED, OnlySeries, PointPage, RollupSource, ScanRange, Selection
+from tsd.tables.writing import KnownSeries
 
 FEW_HOURS = 8  # of a query: each is a row
+FEW_LISTED = 64  # series in memory that are looked at one by one
 KEPT, SHORT = 1000, 300  # sub queries that are kept, and the characters of each
 ONLY = np.zeros(1, np.int64)
 
@@ -44,6 +46,8 @@ class _Known(NamedTuple):
     tsuids: Sequence[bytes]  # of its series
     filter_tagks: Sequence[bytes] | None
     resolved: int  # names that were looked up
+    listed: KnownSeries | None  # of the metric in memory
+    number: Int32 | None  # of the series among these, empty if it is not there; None: it is not known
 
 
 class ShortQueries:
@@ -59,7 +63,7 @@ class ShortQueries:
         self._known: dict[tuple[SubQuery, Quirks], _Known] = {}  # the oldest first
         self.answered = 0
 
-    def learn(self, query: Query, plan: Plan, answer: SubAnswer) -> None:
+    async def learn(self, query: Query, plan: Plan, answer: SubAnswer) -> None:
         """Keep the way to the rows of a query that the general way has answered, if it has one series."""
         sub, selection = plan.sub, plan.selection
         if self._open_points is None or not _is_simple(query, sub) or plan.scan.hours > FEW_HOURS:
@@ -79,7 +83,11 @@ class ShortQueries:
         bare = replace(group, points=NO_POINTS, tsuids=(), interpolated=0)
         tsuids = (selection.series.tsuid(pairs),)
         resolved = answer.stats["uidPairsResolved"]
-        self._known[sub, query.quirks] = _Known(series, metric.encode(), bare, tsuids, answer.filter_tagks, resolved)
+        listed = self._open_points.known_series(metric.encode())
+        number = None if listed is None else await _number_of(pairs, selection, listed)
+        self._known[sub, query.quirks] = _Known(
+            series, metric.encode(), bare, tsuids, answer.filter_tagks, resolved, listed, number
+        )
         if len(self._known) > KEPT:
             del self._known[next(iter(self._known))]
 
@@ -96,17 +104,26 @@ class ShortQueries:
         assert self._open_points is not None
         if scan.hours > FEW_HOURS or not _is_simple(query, sub) or self._load.is_high():
             return None
-        if self._open_points.has_points(known.metric, scan):
-            return None
         started = perf_counter()
+        columns = self._open_points.points_now(known.metric, scan, known.listed, known.number)  # before stored points
+        if columns is None:
+            return None
         page = known.series.read(scan, annotations=not query.no_annotations)
-        if page is None or page.annotations or page.warnings or not self._allows(query, sub, page):
+        if page is None or page.annotations or page.warnings:
+            return None
+        pages = [page]
+        if len(columns.series):
+            rows = _open_row(columns, scan)
+            if rows is None or (len(page.batch.times) and page.batch.times[-1] >= rows.batch.times[0]):
+                return None  # points of several hours, or stored ones of the open hour
+            pages.append(rows)
+        counts = _counts_of(pages)
+        if not self._allows(query, sub, counts):
             return None
         read = perf_counter()
-        counts = ReadCounts(page.rows_read, len(page.batch.series), len(page.batch.times), page.size, page.duplicates)
         groups = []
         if counts.points:
-            points, interpolated = _merged(query, sub, scan, page)
+            points, interpolated = _merged(query, sub, scan, pages)
             tsuids = known.tsuids if query.show_tsuids else ()
             groups.append(replace(known.group, points=points, interpolated=interpolated, tsuids=tsuids))
         merged = perf_counter()
@@ -114,20 +131,20 @@ class ShortQueries:
         stats = counts_of(counts, known.resolved)
         stats["queryScanTime"] = stats["scannerTime"] = scan_ms
         stats["aggregationTime"] = (merged - read) * 1000
-        found = SubAnswer(sub, groups, filter_tagks=known.filter_tagks, duplicates=page.duplicates, stats=stats)
+        found = SubAnswer(sub, groups, filter_tagks=known.filter_tagks, duplicates=counts.duplicates, stats=stats)
         self.answered += 1
         return Answer(query, [found])
 
-    def _allows(self, query: Query, sub: SubQuery, page: PointPage) -> bool:
-        """Return whether a page is small and within all limits."""
-        points = len(page.batch.times)
+    def _allows(self, query: Query, sub: SubQuery, read: ReadCounts) -> bool:
+        """Return whether what was read is small and within all limits."""
+        points = read.points
         if points > SMALL or self._memory.held + SERIES_BYTES + points * POINT_BYTES > self._memory.limit:
             return False
         bounds = self._limits.bounds(
             sub.metric or "", override_size=query.override_byte_limit, override_points=query.override_point_limit
         )
         try:
-            check_fetched(bounds, size=page.size, points=points)
+            check_fetched(bounds, size=read.size, points=points)
         except BadQuery:  # raised by the general way
             return False
         return True
@@ -144,11 +161,45 @@ def _is_raw(plan: Plan, rollups: RollupSource) -> bool:
     return not is_pre_aggregated(plan, rollups) and (spec is None or not intervals_for(rollups, spec))
 
 
-def _merged(query: Query, sub: SubQuery, scan: ScanRange, page: PointPage) -> tuple[Points, int]:
+async def _number_of(pairs: bytes, selection: Selection, listed: KnownSeries) -> Int32 | None:
+    """Return the number of a selection's only series in memory, empty if it is not there. None: others match, or
+    they are too many to look at each."""
+    places = await selection.find_known(listed)
+    if places is None and len(listed) > FEW_LISTED:
+        return None
+    some = range(len(listed)) if places is None else places.tolist()
+    series = selection.series
+    each = selection.pairs_of(listed.keys.at(some))
+    await series.match([one for one in each if one is not None])
+    matching = [place for place, one in zip(some, each, strict=True) if one and series.numbers[one] != UNWANTED]
+    return listed.numbers[matching] if series.pairs == [pairs] else None
+
+
+def _open_row(columns: Columns, scan: ScanRange) -> PointPage | None:
+    """Return open points of one series as a page, None if they are not of one hour of the scan."""
+    first, last = int(columns.instants.min()) // 2, int(columns.instants.max()) // 2
+    if first // HOUR_MS != last // HOUR_MS or first < scan.start_ms or last >= scan.stop_ms:
+        return None
+    return rows_of(columns).decode()
+
+
+def _counts_of(pages: Sequence[PointPage]) -> ReadCounts:
+    """Return what was read."""
+    return ReadCounts(
+        sum([page.rows_read for page in pages]),
+        sum([len(page.batch.series) for page in pages]),
+        sum([len(page.batch.times) for page in pages]),
+        sum([page.size for page in pages]),
+        sum([page.duplicates for page in pages]),
+    )
+
+
+def _merged(query: Query, sub: SubQuery, scan: ScanRange, pages: Sequence[PointPage]) -> tuple[Points, int]:
     """Return the points of an answer, and how many were interpolated."""
     spec, quirks = sub.downsample, query.quirks
     sink = Downsampler(spec, query.start_ms, query.end_ms, scan, quirks=quirks) if spec else PointJoiner()
-    sink.feed(page.batch)
+    for page in pages:
+        sink.feed(page.batch)
     columns: SeriesColumns = sink.finish(1)
     if sub.rate:
         rates = [rate(columns[0], sub.rate_options, scan.start_ms, quirks=quirks)]

@@ -86,8 +86,17 @@ class OpenPointSource(Protocol):
         """Return the points of a metric; None if some of them must be written to be read. `choose` may leave out
         series, and points of other hours than those of `span` may be left out. Raises what `choose` raises."""
 
-    def has_points(self, metric: bytes, span: ScanRange) -> bool:
-        """Return whether a metric may have such points in some hours."""
+    def known_series(self, metric: bytes) -> KnownSeries | None:
+        """Return the series of a metric that such points may have: the same object as before while they do not change.
+        None if they cannot be listed."""
+        ...
+
+    def points_now(
+        self, metric: bytes, span: ScanRange, known: KnownSeries | None, number: Int32 | None
+    ) -> Columns | None:
+        """Return the points of one series in some hours, without a wait; points of other hours may be among them.
+        `number` is its number among the `known` series, empty if it is not one of them. None: the metric may have
+        points, but its series are not known any more, or they cannot be read from memory at once."""
         ...
 
     async def flush(self, *, patient: bool = True) -> bool:

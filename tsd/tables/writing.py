@@ -67,6 +67,12 @@ class SeriesKeys:
     def __len__(self) -> int:
         return len(self.bounds) // 2
 
+    def at(self, places: Iterable[int]) -> "SeriesKeys":
+        """Return some of the keys."""
+        joined, bounds = self.joined, self.bounds
+        each = [bounds[2 * place : 2 * place + 3].tolist() for place in places]
+        return SeriesKeys.of(SeriesKey(joined[start:middle], joined[middle:end]) for start, middle, end in each)
+
     def __iter__(self) -> Iterator[SeriesKey]:
         bounds = self.bounds.tolist()
         for start, middle, end in zip(bounds[:-1:2], bounds[1::2], bounds[2::2], strict=True):

@@ -9,6 +9,7 @@ import pytest
 
 from tests.running import Running, running
 from tests.unit.api.http_requests import http_post, http_request
+from tsd.daemon.settings import now_ms
 
 BASE = 1_600_000_000 // 3600 * 3600
 SETTINGS = {"tsd.core.auto_create_metrics": "true", "tsd.http.query.allow_delete": "true"}
@@ -171,3 +172,23 @@ async def test_limits_apply(tmp_path: Path) -> None:
         refused = await http_request(daemon, ONE.replace(str(BASE + 3599), str(BASE + 9000)))
         assert refused.status == 413
         assert b"limit of 70 data points" in refused.body
+
+
+async def test_points_of_the_open_hour_are_read_from_memory(tmp_path: Path) -> None:
+    async with running(tmp_path, SETTINGS) as daemon:
+        now = now_ms() // 1000 - 4
+        for number in range(6):
+            await daemon.send_lines(lines(f"host=h{number}", now, metric="short.open", points=1))
+        path = f"/api/query?start={now - 3600}&end={now + 3600}&m=sum:short.open{{host=h3}}"
+        [group] = await taught(daemon, path)
+        assert group["dps"] == {str(now): 0}
+        await daemon.send_lines(b"put short.open %d 5 host=h3\n" % (now + 1))
+        before = count(daemon)
+        [group] = await ask(daemon, path)
+        assert group["dps"] == {str(now): 0, str(now + 1): 5}
+        assert count(daemon) == before + 1
+        await daemon.send_lines(b"put short.open %d 7 host=h3 new=1\n" % now)
+        [group] = await judged(daemon, path)
+        assert group["dps"] == {str(now): 7, str(now + 1): 5}
+        await daemon.daemon.flush()
+        assert [group] == await judged(daemon, path)

@@ -208,7 +208,9 @@ class StoredSelection:
             return None
         keyed, index = resolved.pairs is not None, None
         if not keyed and self._few:
-            keyed, index = all(few == matcher.pairs for few in self._few.values()), self._index
+            # A series with open points only is not in the index yet.
+            keyed = all(few == matcher.pairs or few == [] for few in self._few.values())
+            index = self._index
         if index is not None and self._few_at is None:
             return None
         if not keyed and (resolved.conditions or table.layout.salt_width):
