@@ -141,7 +141,7 @@ def merge(
     stop the work.
     """
     if isinstance(series, Chosen) and len(series.numbers) == 1:
-        only = _only(series.columns[int(series.numbers[0])], aggregator, scan)
+        only = merge_only(series.columns[int(series.numbers[0])], aggregator, scan)
         if only is not None:
             return MergedPoints(only, 0)
     how = BY_NAME[aggregator]
@@ -170,7 +170,7 @@ _EXTREMES = frozenset(("min", "mimmin", "max", "mimmax"))
 _CHOICES = frozenset(("none", "first", "last", "mult"))
 
 
-def _only(points: Points, aggregator: str, scan: ScanRange) -> Points | None:
+def merge_only(points: Points, aggregator: str, scan: ScanRange) -> Points | None:
     """Return the points of a group's only series as aggregated; None if that takes more than a look at the values."""
     doubles = np.count_nonzero(points.floats)
     if doubles and doubles < len(points.floats):  # an integer before a double becomes one

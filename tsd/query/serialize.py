@@ -199,15 +199,15 @@ class PointFormat:
         if not len(points.times):
             yield self._empty
             return
-        if self._is_single and (whole := self._whole(points)) is not None:
-            yield whole
-            return
         separator = 1 if self._begin == b"{" else 2
         if self._by_loop:
             for first in range(0, len(points.times), LOOP_POINTS):
                 text = self._by_loop_written(points.at(slice(first, first + LOOP_POINTS)), nan)
                 yield text if first else self._begin + text[separator:]
             yield self._end
+            return
+        if self._is_single and (whole := self._whole(points)) is not None:
+            yield whole
             return
         keys = self._keys_of(points.times)
         for first in range(0, len(keys), SLICE):
@@ -267,8 +267,9 @@ def _texts_at(bits: Int64, nan: bytes, places: Sequence[int]) -> list[bytes]:
 def _last_of_each(points: Points, divisor: int) -> Points:
     """Keep the last point of each second, so that no key is repeated."""
     seconds = points.times // divisor
-    last = np.append(seconds[1:] != seconds[:-1], True)
-    return points if last.all() else points.at(last)
+    if not np.count_nonzero(seconds[1:] == seconds[:-1]):
+        return points
+    return points.at(np.append(seconds[1:] != seconds[:-1], True))
 
 
 def joined_parts(pieces: Iterable[bytes]) -> Iterator[bytes]:

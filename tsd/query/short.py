@@ -13,15 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tsd.codec.points import NO_POINTS, Columns, Int32, Points
+from tsd.codec.points import NO_POINTS, Columns, Int32, Points, doubles_as_points
 from tsd.errors import BadQuery
 from tsd.query.assemble import counts_of
+from tsd.query.buckets import buckets_of, within
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES, SMALL, ReadCounts
-from tsd.query.columns import Chosen, SeriesColumns
-from tsd.query.downsample import Downsampler, PointJoiner
+from tsd.query.columns import Chosen
+from tsd.query.downsample import Downsampler
+from tsd.query.fold import HAS_LOOP, can_fold, fold_batch
 from tsd.query.limits import Limits, QueryMemory, check_fetched
-from tsd.query.merge import merge, rate
-from tsd.query.model import Query, SubQuery
+from tsd.query.merge import merge, merge_only, rate
+from tsd.query.model import Fill, Query, SubQuery
 from tsd.query.plan import Plan, scan_range
 from tsd.query.result import Answer, Group, SubAnswer, is_histogram
 from tsd.query.rollups import intervals_for, is_pre_aggregated
@@ -34,7 +36,6 @@ from tsd.tables.writing import KnownSeries
 FEW_HOURS = 8  # of a query: each is a row
 FEW_LISTED = 64  # series in memory that are looked at one by one
 KEPT, SHORT = 1000, 300  # sub queries that are kept, and the characters of each
-ONLY = np.zeros(1, np.int64)
 
 
 class _Known(NamedTuple):
@@ -196,12 +197,30 @@ def _counts_of(pages: Sequence[PointPage]) -> ReadCounts:
 
 def _merged(query: Query, sub: SubQuery, scan: ScanRange, pages: Sequence[PointPage]) -> tuple[Points, int]:
     """Return the points of an answer, and how many were interpolated."""
-    spec, quirks = sub.downsample, query.quirks
-    sink = Downsampler(spec, query.start_ms, query.end_ms, scan, quirks=quirks) if spec else PointJoiner()
-    for page in pages:
-        sink.feed(page.batch)
-    columns: SeriesColumns = sink.finish(1)
+    points, quirks = _downsampled(query, sub, scan, pages), query.quirks
     if sub.rate:
-        rates = [rate(columns[0], sub.rate_options, scan.start_ms, quirks=quirks)]
-        return merge(rates, sub.aggregator, scan, quirks=quirks)
-    return merge(Chosen(columns, ONLY), sub.aggregator, scan, quirks=quirks)
+        return merge(
+            [rate(points, sub.rate_options, scan.start_ms, quirks=quirks)], sub.aggregator, scan, quirks=quirks
+        )
+    if (only := merge_only(points, sub.aggregator, scan)) is not None:
+        return only, 0
+    return merge(Chosen.all_of([points]), sub.aggregator, scan, quirks=quirks)
+
+
+def _downsampled(query: Query, sub: SubQuery, scan: ScanRange, pages: Sequence[PointPage]) -> Points:
+    """Return the points of the only series, downsampled if the query says so."""
+    spec = sub.downsample
+    batches = [page.batch for page in pages if len(page.batch.times)]
+    if spec is None:
+        if len(batches) == 1:
+            return Points(*batches[0][2:])
+        return Points(*(np.concatenate(columns) for columns in zip(*(batch[2:] for batch in batches), strict=True)))
+    buckets = buckets_of(spec, query.start_ms, query.end_ms, scan)
+    if spec.fill is Fill.NONE and buckets.within_hours and HAS_LOOP and can_fold(spec.function):
+        folded = [fold_batch(within(batch, buckets.span), spec.interval_ms, spec.function) for batch in batches]
+        _, stamps, values = folded[0] if len(folded) == 1 else map(np.concatenate, zip(*folded, strict=True))
+        return doubles_as_points(stamps, values)
+    sink = Downsampler(spec, query.start_ms, query.end_ms, scan, quirks=query.quirks)
+    for batch in batches:
+        sink.feed(batch)
+    return sink.finish(1)[0]

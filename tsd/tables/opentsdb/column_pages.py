@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Batch, Bool, Int64
-from tsd.store import CELL_PAGE_BYTES, CellPage, ColumnBlocks, ColumnPart, ColumnRows
+from tsd.store import CELL_PAGE_BYTES, CellPage, ColumnBlocks, ColumnPart, ColumnRows, PackedRows
 from tsd.store.cells import CellSigner
 from tsd.tables.opentsdb.scan import GET_ROWS
 from tsd.tables.reading import PageRows, PointPage
@@ -83,6 +83,8 @@ class ColumnPage:
             assert part.cells is not None
             return self._decode_cells(part.cells)
         start, keys = self._pairs_start, part.packed.keys
+        if len(keys) == 1 and (page := self._decode_row(part.packed)) is not None:
+            return page
         numbers = np.fromiter((self._numbers[key[start:]] for key in keys), np.int32, len(keys))
         found = part.packed.decode() if (numbers >= 0).all() else None
         if found is None:
@@ -94,6 +96,19 @@ class ColumnPage:
         times += found.offsets_ms
         batch = Batch(numbers, starts, times, found.bits, found.floats)
         return PointPage(batch, len(keys), part.packed.size(), (), (), 0, None)
+
+    def _decode_row(self, packed: PackedRows) -> PointPage | None:
+        """Decode one packed row with fewer steps; None if it does not match or must be unpacked."""
+        [key] = packed.keys
+        start = self._pairs_start
+        number = self._numbers[key[start:]]
+        found = packed.decode() if number >= 0 else None
+        if found is None:
+            return None
+        times = found.offsets_ms + int.from_bytes(key[start - BASE_BYTES : start], "big") * 1000
+        starts = np.array((0, len(times)), np.int64)
+        batch = Batch(np.array((number,), np.int32), starts, times, found.bits, found.floats)
+        return PointPage(batch, 1, packed.size(), (), (), 0, None)
 
     def _decode_rows(self, parts: Sequence[ColumnRows]) -> PointPage:
         """Decode rows of blocks."""
