@@ -174,6 +174,11 @@ def is_audited(key: str, needed: Role, method: str, word: str) -> bool:
     return needed == Role.ADMIN or method == "DELETE" or (key == "api/uid" and word in ("assign", "rename"))
 
 
+def is_change(needed: Role) -> bool:
+    """Return whether a request that needs one of some roles may change something: readers may not send it."""
+    return bool(needed._value_) and not needed._value_ & Role.READ._value_
+
+
 def is_permitted(roles: Role, needed: Role) -> bool:
     """Return whether one of the needed roles is granted."""
     return not needed._value_ or bool(roles._value_ & needed._value_)  # operators of flags are slow

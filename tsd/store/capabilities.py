@@ -299,8 +299,9 @@ class ColumnBlocks(Protocol):
         StoreError."""
         ...
 
-    def get_columns_now(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart]:
-        """Return what `get_columns` does for few rows, without a wait. Raise DamagedBlock, StoreError."""
+    def get_columns_now(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart] | None:
+        """Return those of some rows that exist as `read_columns` does, without a wait; None if they are too many for
+        one step of the event loop. Raise DamagedBlock, StoreError."""
         ...
 
     def read_columns_now(self, table: str, start: bytes, stop: bytes | None) -> list[ColumnPart] | None:

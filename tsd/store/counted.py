@@ -322,9 +322,9 @@ class _CountedBlocks:
         self._count(table, parts)
         return parts
 
-    def get_columns_now(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart]:
+    def get_columns_now(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart] | None:
         parts = self._blocks.get_columns_now(table, rows)
-        self._count(table, parts)
+        self._count(table, parts or ())
         return parts
 
     def read_columns_now(self, table: str, start: bytes, stop: bytes | None) -> list[ColumnPart] | None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tsd.auth.authenticator import Authenticator
 from tsd.auth.hosts import ANY_HOST
-from tsd.auth.roles import Permission, Role, describe_roles, is_audited, is_permitted, required_roles
+from tsd.auth.roles import Permission, Role, describe_roles, is_audited, is_change, is_permitted, required_roles
 from tsd.auth.throttle import MAX_WAIT_S, TooManyAttempts
 from tsd.config.settings import Mode
 from tsd.errors import Refused
@@ -193,8 +193,7 @@ class Authorizer:
         if not is_permitted(sender.principal.roles, needed):
             authenticator.count_refusal(sender.principal, "http")
             raise _denied(needed, sender, _challenges(headers) if authenticator.enabled else ())
-        is_change = needed and not needed & Role.READ
-        if is_change and _is_cross_origin(headers) and not self._cors.decides(headers.get("origin")):
+        if is_change(needed) and _is_cross_origin(headers) and not self._cors.decides(headers.get("origin")):
             raise _refused_origin(headers)
         if "jsonp" in target.params and sender.principal.name:
             anonymous = authenticator.anonymous(sender.address)

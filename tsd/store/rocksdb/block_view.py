@@ -14,6 +14,7 @@ from tsd.store.rocksdb.runs import MergedIterator, RunFamily
 from tsd.store.rocksdb.view import View
 
 BLOCKS_AT_ONCE = 16  # opened for a row each before other tasks can run: half a millisecond
+NOW_BYTES, NOW_STEPS = 64 << 10, 3  # of rows that are read in one step
 POINT_BYTES = 4  # of a point's column and value in a page
 
 
@@ -147,6 +148,27 @@ class BlockView(View):
         if left:
             parts.append(ColumnPart(cells_of_rows(left), None))
         return parts
+
+    def range_now(self, start: bytes) -> list[ColumnPart] | None:
+        """Return the rows from `start` on in one step; None if they take more steps."""
+        found: list[ColumnPart] = []
+        for step, parts in enumerate(self.columns(start, NOW_BYTES)):
+            if parts == []:
+                return found
+            if step > NOW_STEPS:
+                break
+            found += parts or ()
+        return None
+
+    def rows_now(self, rows: Sequence[bytes]) -> list[ColumnPart] | None:
+        """Return those of some rows that exist in one step; None if they take more steps."""
+        steps = self.get_columns(rows)
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: list[ColumnPart] = done.value
+            return found
+        return None
 
     def _parts(self, start: bytes, plain: CellPage) -> Generator[ColumnPart, None, None]:
         """Yield the rows of a page of the table's cells, and of the blocks in its range."""

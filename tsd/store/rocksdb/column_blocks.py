@@ -15,9 +15,6 @@ from tsd.store.rocksdb.watches import PrefixWatch
 
 T = TypeVar("T")
 
-NOW_BYTES = 64 << 10  # of rows that are read without a wait
-NOW_STEPS = 3  # of a view until all rows are read
-
 
 class Engine(Protocol):
     """The store, as far as blocks need it."""
@@ -84,13 +81,13 @@ class EmbeddedBlocks:
         """See ColumnBlocks."""
         return await self._engine.read_in_steps(lambda database: database.view(table).get_columns(rows))
 
-    def get_columns_now(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart]:
+    def get_columns_now(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart] | None:
         """See ColumnBlocks."""
-        return self._engine.read_now("get", lambda database: _result_of(database.view(table).get_columns(rows)))
+        return self._engine.read_now("get", lambda database: database.view(table).rows_now(rows))
 
     def read_columns_now(self, table: str, start: bytes, stop: bytes | None) -> list[ColumnPart] | None:
         """See ColumnBlocks."""
-        return self._engine.read_now("read_cells", partial(_columns_now, table, start, stop))
+        return self._engine.read_now("read_cells", lambda database: database.view(table, stop).range_now(start))
 
     async def read_columns(
         self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
@@ -104,28 +101,6 @@ class EmbeddedBlocks:
         while (parts := await step()) != []:
             if parts is not None:
                 yield parts
-
-
-def _result_of(steps: Generator[None, None, T]) -> T:
-    """Run all steps of a generator; return its result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-
-
-def _columns_now(table: str, start: bytes, stop: bytes | None, database: Database) -> list[ColumnPart] | None:
-    """Return the rows of a range, None if they are more than a page or take more than a few steps."""
-    found: list[ColumnPart] = []
-    for step, parts in enumerate(database.view(table, stop).columns(start, NOW_BYTES)):
-        if parts == []:
-            return found
-        if step > NOW_STEPS:
-            break
-        found += parts or ()
-    return None
 
 
 def _read(

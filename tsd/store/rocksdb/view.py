@@ -27,6 +27,7 @@ CHUNK_CELLS = 1000  # read between two checkpoints: about a millisecond
 LONG_CELL = 10  # a cell with points of an hour takes as long as so many others
 SLICE_CELLS = 600  # the same for cell scans, where cells have points of whole hours: 3 ms
 READAHEAD_BYTES = 1 << 20
+NOW_CELLS = 64  # of rows that are read in one step
 
 
 class View:
@@ -240,9 +241,47 @@ class View:
             yield None if page is None else [ColumnPart(None, None, PackedCells(page))]
         yield []
 
+    def range_now(self, start: bytes) -> list[ColumnPart] | None:
+        """Return the rows from `start` on as `columns` does, in one step; None if they have over NOW_CELLS cells."""
+        found: list[tuple[bytes, bytes]] = []
+        return _packed(found) if self._read_now(row_prefix(start), b"", found) else None
+
+    def rows_now(self, rows: Sequence[bytes]) -> list[ColumnPart] | None:
+        """Return those of some rows that exist as `columns` does, in one step; None if they have over NOW_CELLS
+        cells."""
+        found: list[tuple[bytes, bytes]] = []
+        for row in sorted(rows):
+            prefix = row_prefix(row)
+            if not self._read_now(prefix, prefix, found):
+                return None
+        return _packed(found)
+
+    def _read_now(self, start: bytes, prefix: bytes, found: list[tuple[bytes, bytes]]) -> bool:
+        """Add the cells from `start` on whose keys have a prefix. Return False if there are over NOW_CELLS."""
+        at = self._at
+        at.seek(start)
+        while at.valid() and (key := at.key()).startswith(prefix):
+            if len(found) == NOW_CELLS:
+                return False
+            found.append((key, at.value()))
+            at.next()
+        self._check()
+        return True
+
     def _check(self, at: RdictIter | MergedIterator | None = None) -> None:
         """Raise StoreError if an iterator ended at a damaged block instead of the end."""
         at = self._at if at is None else at
         if not at.valid():
             with self._translated():
                 at.status()
+
+
+def _packed(cells: list[tuple[bytes, bytes]]) -> list[ColumnPart]:
+    """Return cells, with their keys and stored values, as packed rows."""
+    if not cells:
+        return []
+    keys: list[bytes] = []
+    columns: list[bytes] = []
+    values: list[bytes] = []
+    split_cells(cells, keys, columns, values)
+    return [ColumnPart(None, None, PackedCells(CellPage(keys, columns, values, TIME_BYTES, [], None)))]

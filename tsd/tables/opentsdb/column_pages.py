@@ -20,6 +20,7 @@ from tsd.store.cells import CellSigner
 from tsd.tables.opentsdb.scan import GET_ROWS
 from tsd.tables.reading import PageRows, PointPage
 
+FEW_ROWS = 8  # packed rows that are decoded one by one
 DecodeCells = Callable[[CellPage], PointPage]
 
 
@@ -83,8 +84,8 @@ class ColumnPage:
             assert part.cells is not None
             return self._decode_cells(part.cells)
         start, keys = self._pairs_start, part.packed.keys
-        if len(keys) == 1 and (page := self._decode_row(part.packed)) is not None:
-            return page
+        if len(keys) <= FEW_ROWS:
+            return self._decode_few(part.packed)
         numbers = np.fromiter((self._numbers[key[start:]] for key in keys), np.int32, len(keys))
         found = part.packed.decode() if (numbers >= 0).all() else None
         if found is None:
@@ -97,18 +98,20 @@ class ColumnPage:
         batch = Batch(numbers, starts, times, found.bits, found.floats)
         return PointPage(batch, len(keys), part.packed.size(), (), (), 0, None)
 
-    def _decode_row(self, packed: PackedRows) -> PointPage | None:
-        """Decode one packed row with fewer steps; None if it does not match or must be unpacked."""
-        [key] = packed.keys
-        start = self._pairs_start
-        number = self._numbers[key[start:]]
-        found = packed.decode() if number >= 0 else None
+    def _decode_few(self, packed: PackedRows) -> PointPage:
+        """Decode few packed rows with fewer steps than many."""
+        start, keys = self._pairs_start, packed.keys
+        numbers = [self._numbers[key[start:]] for key in keys]
+        found = packed.decode() if min(numbers) >= 0 else None
         if found is None:
-            return None
-        times = found.offsets_ms + int.from_bytes(key[start - BASE_BYTES : start], "big") * 1000
-        starts = np.array((0, len(times)), np.int64)
-        batch = Batch(np.array((number,), np.int32), starts, times, found.bits, found.floats)
-        return PointPage(batch, 1, packed.size(), (), (), 0, None)
+            return self._decode_cells(packed.unpack())
+        times, starts = found.offsets_ms, [0]
+        for key, count in zip(keys, found.counts.tolist(), strict=True):
+            stop = starts[-1] + count
+            times[starts[-1] : stop] += int.from_bytes(key[start - BASE_BYTES : start], "big") * 1000
+            starts.append(stop)
+        batch = Batch(np.array(numbers, np.int32), np.array(starts, np.int64), times, found.bits, found.floats)
+        return PointPage(batch, len(keys), packed.size(), (), (), 0, None)
 
     def _decode_rows(self, parts: Sequence[ColumnRows]) -> PointPage:
         """Decode rows of blocks."""
