@@ -39,13 +39,32 @@ async def test_failed_restart_shows_status_and_output() -> None:
     command = ["sh", "-c", "echo no memory; exit 7"]
     with listener() as (address, process):
         with pytest.raises(NotRestarted, match=r"exit status 7: no memory"):
-            await Servers([address], command).crash(0)
+            await Servers([address], command).crash()
         assert process.wait() != 0
 
 
 async def test_missing_restart_command_is_named() -> None:
     with listener() as (address, _), pytest.raises(NotRestarted, match="no-such-program"):
-        await Servers([address], ["no-such-program"]).crash(0)
+        await Servers([address], ["no-such-program"]).crash()
+
+
+async def test_rounds_share_a_kill() -> None:
+    with listener() as (address, _):
+        servers = Servers([address], ["false"], together=2)
+        failed: list[NotRestarted] = []
+        killed: list[bool] = []
+
+        async def crash() -> None:
+            try:
+                killed.append(await servers.crash())
+            except NotRestarted as exc:
+                failed.append(exc)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(crash)
+            nursery.start_soon(crash)
+        assert len(failed) == 1
+        assert killed == [False]
 
 
 async def test_servers_are_not_killed_while_needed() -> None:
@@ -55,7 +74,7 @@ async def test_servers_are_not_killed_while_needed() -> None:
 
         async def crash() -> None:
             try:
-                await servers.crash(0)
+                await servers.crash()
             except NotRestarted as exc:
                 failed.append(exc)
 

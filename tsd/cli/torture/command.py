@@ -127,7 +127,8 @@ def _folder(config: Config, wanted: Path | None) -> Path:
 async def _run(
     plan: TorturePlan, config: Config, folder: Path, keep: bool, restart: Sequence[str]
 ) -> list[tuple[str, TortureReport]]:
-    async with _opened_setup(config, folder, restart) as (setup, dropping):
+    together = min(plan.lanes, plan.rounds.get(CRASH, 0))
+    async with _opened_setup(config, folder, restart, together) as (setup, dropping):
         progress = Progress("rounds", sum(plan.rounds.values()))
         run = Run(plan, setup, folder, lambda: progress.add(1))
         try:
@@ -153,7 +154,7 @@ async def _stop_on_signal(run: Run) -> None:
 
 @asynccontextmanager
 async def _opened_setup(
-    config: Config, folder: Path, restart: Sequence[str]
+    config: Config, folder: Path, restart: Sequence[str], together: int
 ) -> AsyncIterator[tuple[Setup, list[bool]]]:
     """Yield the setup, with tables created on servers, and a list: append True to it to drop them at the end."""
     prefix = f"{folder.name}-".replace(".", "-")
@@ -175,7 +176,8 @@ async def _opened_setup(
                 f"Give another --folder, or drop the tables of {prefix}…"
             )
         try:
-            yield Setup(config, prefix, own, store, Servers(server_addresses(config), restart)), dropping
+            servers = Servers(server_addresses(config), restart, together=together)
+            yield Setup(config, prefix, own, store, servers), dropping
         finally:
             if not dropping or dropping[-1]:
                 with trio.CancelScope(shield=True):

@@ -86,7 +86,6 @@ MANY_SLOTS = 300  # series of one client at full load
 BAD_CLIENTS = 3  # bad clients of each kind
 FAILING = (0.05, 0.3, 0.8)  # shares of calls
 MOST_FAILED = 5  # calls, until those of a round that follow may succeed
-JOIN_S = 3.0  # within it, rounds share a kill of the servers
 PAUSED_S = (0.1, 0.6, 1.5)  # the timeout of calls is half a second, see FAST in settings
 JUMPS_MS = (1, 999, 60_000, 3_600_000, 5 * 3_600_000, 30 * 86_400_000)
 MODES = {
@@ -236,7 +235,8 @@ async def crash(now: Round) -> None:
         await environment.ensure_ready(now.chance, SHORT_WINDOWS_MS)
     async with now.load(per_s=FEW_PER_S):
         await now.wait_confirmed()
-        if await servers.crash(now.chance.uniform(0, JOIN_S)):
+        await trio.sleep(now.chance.uniform(0, SOON_S))
+        if await servers.crash():
             now.count_fault("kill of servers")
         now.count_fault(CRASH)
         async with servers.needed():

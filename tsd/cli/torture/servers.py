@@ -18,6 +18,7 @@ import trio
 from tsd.errors import TsdError
 
 PROC = Path("/proc")
+JOIN_S = 20.0  # a round waits so long for others that share a kill, at most
 RESTART_S = 180.0  # of servers, at most
 GONE_S = 30.0  # of a killed process, at most
 POLL_S = 0.05
@@ -106,10 +107,16 @@ def _others(addresses: Sequence[tuple[str, int]]) -> list[int]:
 class Servers:
     """The servers of a run, which its rounds share."""
 
-    def __init__(self, addresses: Sequence[tuple[str, int]], restart: Sequence[str] = ()) -> None:
-        """`restart` is the command that starts killed servers again. Without it their supervisor does."""
+    def __init__(self, addresses: Sequence[tuple[str, int]], restart: Sequence[str] = (), *, together: int = 1) -> None:
+        """`restart` is the command that starts killed servers again. Without it their supervisor does.
+
+        So many rounds side by side share a kill.
+        """
         self._addresses = addresses
         self._restart = restart
+        self._together = together
+        self._waiting = 0  # rounds, for a kill
+        self._joined = trio.lowlevel.ParkingLot()
         self._turn = trio.Lock()  # held while they are stopped or killed
         self._kills = 0
         self._needed = 0
@@ -134,14 +141,24 @@ class Servers:
             with paused(self._addresses):
                 yield
 
-    async def crash(self, join_s: float) -> bool:
+    async def crash(self) -> bool:
         """Kill the servers once no round needs them, and return once they accept connections again.
 
-        Rounds that ask within `join_s` of each other share a kill: return whether this call was the one that killed.
+        Rounds that ask within JOIN_S of each other share a kill: return whether this call was the one that killed.
         Raise NotHere, or NotRestarted.
         """
         before = self._kills
-        await trio.sleep(join_s)
+        self._waiting += 1
+        try:
+            with trio.move_on_after(JOIN_S):
+                while self._waiting < self._together and self._kills == before:
+                    await self._joined.park()
+            self._joined.unpark_all()
+            return await self._crash(before)
+        finally:
+            self._waiting -= 1
+
+    async def _crash(self, before: int) -> bool:
         async with self._turn:
             while self._needed:
                 await self._no_longer_needed.park()
