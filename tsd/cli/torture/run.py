@@ -12,15 +12,15 @@ from pathlib import Path
 
 import trio
 
-from tsd.cli.torture.environment import Environment, Setup, open_environment
+from tsd.cli.torture.environment import POLL_S, Environment, Setup, open_environment
 from tsd.cli.torture.faults import FAULTS, Fault, Round, make_senders
-from tsd.cli.torture.options import DEFAULTS, ON_BIGTABLE, Options
+from tsd.cli.torture.options import CRASH, DEFAULTS, ON_BIGTABLE, Options
 from tsd.cli.torture.report import TortureReport
 from tsd.cli.torture.senders import Sender, UnexpectedAnswer
 from tsd.cli.torture.verify import Comparison, QueryCheck, stored_rows, uid_errors
 from tsd.config.loader import Config
 from tsd.daemon.diagnostics import task_lines, thread_lines
-from tsd.errors import StoreError, TsdError
+from tsd.errors import StoreDown, StoreError, TsdError
 from tsd.store import Store
 
 
@@ -168,6 +168,8 @@ class Run:
                 f"round {number} hangs: see hang.txt; {daemon.scheduling()}; the daemon: {daemon.last_output()}"
             )
         async with environment.servers.needed():
+            if lane.fault == CRASH:
+                await _wait_readable(environment)
             environment.daemon.check()
             await environment.wait_idle()
             await environment.flush()
@@ -231,6 +233,19 @@ class Run:
             report.add_findings(verification.lost, verification.invented, verification.doubled)
         for error in corrupt:
             report.add_error(error)
+
+
+async def _wait_readable(environment: Environment) -> None:
+    """Return once this process reads the servers again: their end closed its connections."""
+    async with environment.store() as store:
+        while True:
+            try:
+                async for _ in stored_rows(store, environment.own, ["none"]):
+                    pass
+            except StoreDown:
+                await trio.sleep(POLL_S)
+            else:
+                return
 
 
 def _flatten(errors: BaseExceptionGroup[TsdError]) -> Iterator[BaseException]:

@@ -77,10 +77,16 @@ def _owners(inodes: set[str]) -> Iterator[int]:
     """Yield the processes that have one of some sockets open, of those that this process may look into."""
     links = {f"socket:[{inode}]" for inode in inodes}
     for folder in PROC.iterdir():
-        if folder.name.isdecimal():
+        if folder.name.isdecimal() and not links.isdisjoint(_open_files(folder)):
+            yield int(folder.name)
+
+
+def _open_files(process: Path) -> Iterator[str]:
+    """Yield what a process has open. Files may be closed meanwhile."""
+    with suppress(OSError):
+        for file in (process / "fd").iterdir():
             with suppress(OSError):
-                if not links.isdisjoint(os.readlink(file) for file in (folder / "fd").iterdir()):
-                    yield int(folder.name)
+                yield os.readlink(file)
 
 
 @contextmanager
