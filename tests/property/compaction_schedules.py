@@ -18,7 +18,7 @@ from tsd.codec.opentsdb.row import compact, data_cells, points
 from tsd.codec.opentsdb.rowkey import Layout, row_key
 from tsd.codec.text import encode_integer
 from tsd.errors import CorruptRow
-from tsd.store import AtomicRewrites, Cell, Put, Rewrite, StampedCells, StampedDelete, StampedPut, Store
+from tsd.store import AtomicRewrites, Cell, JoinCells, Put, Rewrite, StampedCells, StampedDelete, StampedPut, Store
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
 
@@ -122,6 +122,8 @@ class Turned:
         self._cuts = cuts  # whether a row's deletes may be cut short
         # A process of an earlier version, or a command on the control socket, changes rows in three calls.
         self.atomic_rewrites = self if store.atomic_rewrites and turns.dice.random() < 0.5 else None
+        # Otherwise all rows are read first, and changed later.
+        self._joins = self.atomic_rewrites is not None and turns.dice.random() < 0.5
         stamped = store.stamped_cells if turns.dice.random() < 0.7 else None
         self.stamped_cells = None if stamped is None else TurnedStamps(stamped, turns, self.call)
 
@@ -163,6 +165,17 @@ class Turned:
         return await self.call(
             lambda: rewrites.rewrite(table, changes, written=written),
             lambda: rewrites.rewrite(table, part, written=written),
+        )
+
+    async def join(self, table: str, rows: Sequence[bytes], join: JoinCells) -> list[bytes]:
+        rewrites = self._store.atomic_rewrites
+        assert rewrites is not None
+        if not self._joins:
+            return []
+        part = self._turns.dice.sample(rows, self._turns.dice.randint(0, len(rows)))
+        return await self.call(
+            lambda: rewrites.join(table, rows, join),
+            lambda: rewrites.join(table, part, join),
         )
 
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:

@@ -23,6 +23,7 @@ from tsd.store import (
     ChangeFeed,
     ColumnBlocks,
     DerivedValues,
+    JoinCells,
     Page,
     Put,
     RangeDeletes,
@@ -210,6 +211,13 @@ class FaultyStore:
             await self._call(lambda s: s.rewrite(table, some), changes=True)
             self._fail(StoreDown("partially applied"))
         return await self._call(lambda s: s.rewrite(table, changes), changes=True)
+
+    async def join(self, table: str, rows: Sequence[bytes], join: JoinCells) -> list[bytes]:
+        if self._half():
+            some = [row for row in rows if self._server.rng.random() < 0.5]
+            await self._call(lambda s: s.join(table, some, join), changes=True)
+            self._fail(StoreDown("partially applied"))
+        return await self._call(lambda s: s.join(table, rows, join), changes=True)
 
     def _half(self) -> bool:
         rates, rng = self._server.rates, self._server.rng

@@ -162,6 +162,11 @@ class Rewrite(NamedTuple):
         return [(self.row, put.column) for put in self.puts] + [(self.row, column) for column, _ in self.deletes]
 
 
+JoinCells: TypeAlias = Callable[[bytes, Sequence[tuple[bytes, bytes, int]]], tuple[bytes, bytes] | None]
+"""Returns the column and the value of one cell for a row's key and all its cells, each with its timestamp in ms; None:
+the row stays as it is."""
+
+
 class AtomicRewrites(Protocol):
     """Changes of rows that no other write and no crash can divide."""
 
@@ -179,6 +184,13 @@ class AtomicRewrites(Protocol):
         `written` comes from `watching`: all these rows were read within its block, and each change was made from all
         cells of its row. So rows that it does not have need not be read again. None: all must be.
         """
+        ...
+
+    async def join(self, table: str, rows: Sequence[bytes], join: JoinCells) -> list[bytes]:
+        """Replace all cells of a row by one, each row read and changed in one atomic step. It gets the timestamp of the
+        newest of them. Return the rows that were changed: those with several cells for which `join` returns a cell. The
+        engine may leave others as they are. It may call `join` again for a row that it has not changed. The call may be
+        repeated. Raise StoreError."""
         ...
 
 

@@ -21,6 +21,7 @@ from tsd.store import (
     Cursor,
     DerivedValues,
     Folded,
+    JoinCells,
     Page,
     Put,
     RangeDeletes,
@@ -249,6 +250,22 @@ class _CountedRewrites:
         changed = await self._rewrites.rewrite(table, changes, written=written)
         puts = [put for change, is_done in zip(changes, changed, strict=True) if is_done for put in change.puts]
         self._load.wrote(table, puts)
+        return changed
+
+    async def join(self, table: str, rows: Sequence[bytes], join: JoinCells) -> list[bytes]:
+        read: dict[bytes, Sequence[tuple[bytes, bytes, int]]] = {}
+        puts: dict[bytes, Put] = {}
+
+        def counted(row: bytes, cells: Sequence[tuple[bytes, bytes, int]]) -> tuple[bytes, bytes] | None:
+            made = join(row, cells)
+            if made is not None:
+                read[row] = cells
+                puts[row] = Put(row, *made)
+            return made
+
+        changed = await self._rewrites.join(table, rows, counted)
+        self._load.read_rows(table, [(row, read[row]) for row in changed])
+        self._load.wrote(table, [puts[row] for row in changed])
         return changed
 
 

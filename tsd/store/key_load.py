@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import trio
 
-from tsd.store.cells import Cell, Put
+from tsd.store.cells import Put
 
 MINUTE_MS = 60_000
 MINUTES = 180  # with counters
@@ -148,7 +148,7 @@ class KeyLoad:
             row, _, value = cells[at]
             counters.add(table, self._split(table, row), share, share * len(value), 0)
 
-    def read_rows(self, table: str, rows: Sequence[tuple[bytes, Sequence[Cell]]]) -> None:
+    def read_rows(self, table: str, rows: Sequence[tuple[bytes, Sequence[tuple[bytes, bytes, int]]]]) -> None:
         """Count read cells by the keys of their rows."""
         if not rows:
             return

@@ -18,6 +18,7 @@ from tsd.store import (
     CellSignatures,
     ColumnBlocks,
     DerivedValues,
+    JoinCells,
     OnWrite,
     Page,
     Put,
@@ -164,6 +165,19 @@ class MemoryStore:
                 for column, up_to_ms in change.deletes:
                     stored.delete(change.row, column, up_to_ms)
         return done
+
+    async def join(self, table: str, rows: Sequence[bytes], join: JoinCells) -> list[bytes]:
+        """See AtomicRewrites."""
+        await self._enter("join")
+        stored = self._table(table)
+        cells = {row: found for row in rows if len(found := stored.cells(row, None)) > 1}
+        joined = {row: made for row, found in cells.items() if (made := join(row, found)) is not None}
+        self._notify(table, joined)
+        for row, (column, value) in joined.items():
+            for cell in cells[row]:
+                stored.delete(row, cell.column, cell.time_ms)
+            stored.put(row, Cell(column, value, max(cell.time_ms for cell in cells[row])))
+        return list(joined)
 
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
         """See Store."""

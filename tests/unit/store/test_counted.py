@@ -70,6 +70,13 @@ async def test_writes_count(store: Store, load: KeyLoad) -> None:
         change = Rewrite(b"r1", [Put(b"r1", b"t:9", b"x")], NOW_MS, [])
         assert await counted.atomic_rewrites.rewrite("t", [change]) == [True]
         assert await counts(load) == (12, 0)
+        await counted.put("t", [Put(b"r1", b"t:a", b"1"), Put(b"r1", b"t:b", b"2")])
+        before = await counts(load)
+        cells = (await store.get("t", [b"r1"]))[b"r1"]
+        joined = await counted.atomic_rewrites.join("t", [b"r1", b"none"], lambda row, _: (b"t:joined", row))
+        assert joined == [b"r1"]
+        assert [cell[:2] for cell in (await store.get("t", [b"r1"]))[b"r1"]] == [(b"t:joined", b"r1")]
+        assert await counts(load) == (before[0] + 1, before[1] + len(cells))
 
 
 async def test_cells_with_derived_values_count(store: Store, load: KeyLoad) -> None:

@@ -138,6 +138,17 @@ def merge(
     return _join_runs(holders) or _merge_points(key, holders, rules)
 
 
+def join_simple(cells: list[tuple[bytes, bytes]], most: int) -> Point | None:
+    """Return the points of cells, given as qualifier and value, as one cell. None: it would have more than `most`
+    points, the cells are not simple (see above), or there is no compiled loop.
+
+    >>> join_simple([(b"\\0\\0", b"\\x2a"), (b"\\1\\0\\0", b"{}")], 2) is None
+    True
+    """
+    joined = _merge.join_cells(cells) if HAS_MERGE_LOOP else None
+    return None if joined is None or joined[2] > most else Point(joined[0], joined[1])
+
+
 def point_cells(key: bytes, cells: Iterable[StoredCell]) -> list[StoredCell]:
     """Return the cells of a row that hold points. Raise CorruptRow for an invalid column of points.
 

@@ -4,13 +4,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
-from tsd.store.capabilities import Rewrite
+from tsd.store.capabilities import JoinCells, Rewrite
+from tsd.store.cells import Put
 from tsd.store.rocksdb.database import Batch, Database
 from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, time_of
 
 T = TypeVar("T")
 
 STEP_CELLS = 64  # read and written in one step: about a millisecond if all are long
+STEP_BYTES = 64 << 10  # of columns and values that are read to be joined in one step
 
 
 class Engine(Protocol):
@@ -50,6 +52,20 @@ class EmbeddedRewrites:
             done += await self._engine.write_step("rewrite", table, change)  # begins with a checkpoint
         return done
 
+    async def join(self, table: str, rows: Sequence[bytes], join: JoinCells) -> list[bytes]:
+        """See AtomicRewrites. Rows of a table with blocks or runs stay as they are."""
+        done: list[bytes] = []
+        at = 0
+        while at < len(rows):
+
+            def change(database: Database, batch: Batch, at: int = at) -> tuple[list[bytes], tuple[int, list[bytes]]]:
+                end, joined = add_joins(database, batch, table, rows, at, join)
+                return joined, (end, joined)
+
+            at, joined = await self._engine.write_step("join", table, change)  # begins with a checkpoint
+            done += joined
+        return done
+
 
 def _parts(changes: Sequence[Rewrite]) -> Iterator[Sequence[Rewrite]]:
     """Yield the changes in parts of some STEP_CELLS cells, at least one change each."""
@@ -61,6 +77,36 @@ def _parts(changes: Sequence[Rewrite]) -> Iterator[Sequence[Rewrite]]:
         cells += change.cells
     if start < len(changes):
         yield changes[start:]
+
+
+def add_joins(
+    database: Database, batch: Batch, table: str, rows: Sequence[bytes], at: int, join: JoinCells
+) -> tuple[int, list[bytes]]:
+    """Add the changes of rows from index `at` on to a batch, as many as fit into a step. Return the index of the first
+    row that was not read, and the rows that change."""
+    if database.blocks(table) or database.runs(table):
+        return len(rows), []
+    view = database.plain_view(table)
+    done: list[bytes] = []
+    cells = size = 0
+    while at < len(rows) and cells < STEP_CELLS and size < STEP_BYTES:
+        row = rows[at]
+        at += 1
+        stored = view.stored_row(row, STEP_CELLS)
+        cells += len(stored) + 1
+        if len(stored) < 2:
+            continue
+        size += sum([len(column) + len(value) for _, column, value in stored])
+        made = join(row, [(column, value[TIME_BYTES:], time_of(value)) for _, column, value in stored])
+        if made is None:
+            continue
+        time_ms = max([time_of(value) for _, _, value in stored])
+        for key, _, _ in stored:
+            batch.delete(key)
+        database.add_puts(batch, [Put(row, *made)], time_ms)  # after the deletes, in case it has one of their keys
+        database.clock.observe(time_ms)
+        done.append(row)
+    return at, done
 
 
 def add_rewrites(

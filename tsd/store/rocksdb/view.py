@@ -114,6 +114,23 @@ class View:
                 found[row] = sorted(cells) if has_long else cells
         return found
 
+    def stored_row(self, row: bytes, most: int) -> list[tuple[bytes, bytes, bytes]]:
+        """Return the key, the column and the stored value of each cell of a row, in order of the keys; an empty list if
+        there are more than `most`."""
+        prefix, at = row_prefix(row), self._at
+        cut, found = len(prefix), list[tuple[bytes, bytes, bytes]]()
+        at.seek(prefix)
+        while at.valid() and (key := at.key()).startswith(prefix):
+            if len(found) == most:
+                return []
+            column, value = key[cut:], at.value()
+            if len(column) == DIGEST_BYTES and is_digest(column):
+                column, value = decode_long_cell(column, value)
+            found.append((key, column, value))
+            at.next()
+        self._check(at)
+        return found
+
     def between(
         self, rows: Collection[bytes], first: bytes, last: bytes
     ) -> Generator[None, None, dict[bytes, list[Cell]]]:

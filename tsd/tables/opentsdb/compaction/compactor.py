@@ -27,7 +27,7 @@ from typing import NamedTuple
 import trio
 
 from tsd.codec.opentsdb.cell import COLUMN, Point
-from tsd.codec.opentsdb.merge import DuplicateTimestamp, MergeRules, StoredCell
+from tsd.codec.opentsdb.merge import HAS_MERGE_LOOP, DuplicateTimestamp, MergeRules, StoredCell, join_simple
 from tsd.codec.opentsdb.row import Compaction, compact, data_cells
 from tsd.codec.opentsdb.rowkey import Layout, check_key
 from tsd.errors import CorruptRow, StoreError
@@ -73,6 +73,17 @@ class CompactionStats:
         self.bytes_after += change.after[1] - change.before[1]
         self.identical += change.identical
         self.variant += change.variant
+
+    def count_joined(self, before: tuple[int, int], after: tuple[int, int]) -> None:
+        """Count a row whose cells were joined. Both are the number of its cells, and their bytes."""
+        self.rows += 1
+        self.compacted += 1
+        self.cells_before += before[0]
+        self.cells_after += after[0]
+        self.bytes_before += before[1]
+        self.bytes_after += after[1]
+        self.writes += after[0]
+        self.deletes += before[0]
 
     def count_corrupt(self, error: CorruptRow) -> None:
         """Count a row that cannot be compacted."""
@@ -192,10 +203,56 @@ class RowCompactor:
         """Compact those rows that exist; return the keys of those with recent writes. Raise StoreError."""
         now_ms = self._now_ms()
         rewrites = self._store.atomic_rewrites
+        if rewrites is not None and HAS_MERGE_LOOP and not self._settle_ms and not self._dry:
+            keys = await self._join(rewrites, keys)
+            if not keys:
+                return []
         with nullcontext() if rewrites is None else rewrites.watching(self._table, keys) as written:
             with self._counted("read"):
                 rows = await self._store.get(self._table, keys)
             return await self.compact([Row(*row) for row in rows.items()], read_ms=now_ms, written=written)
+
+    async def _join(self, rewrites: AtomicRewrites, keys: Collection[bytes]) -> list[bytes]:
+        """Join the cells of simple rows, which are most: they have several cells of points, no two for one time. Each
+        is read and changed in one step, for about three quarters of the CPU time. Return the other rows. Raise
+        StoreError."""
+        sizes: dict[bytes, tuple[tuple[int, int], tuple[int, int]]] = {}
+
+        def join(key: bytes, cells: Sequence[tuple[bytes, bytes, int]]) -> tuple[bytes, bytes] | None:
+            joined = self._joined(key, cells)
+            if joined is not None:
+                each = len(key) + TIME_BYTES
+                before = sum([len(column) + len(value) for column, value, _ in cells])
+                after = len(joined[0]) + len(joined[1])
+                sizes[key] = (len(cells), before + each * len(cells)), (1, after + each)
+            return joined
+
+        with self._counted("put"):
+            changed = await rewrites.join(self._table, list(keys), join)
+        for key in changed:
+            before, after = sizes[key]
+            self.stats.count_joined(before, after)
+        left = set(changed)
+        return [key for key in keys if key not in left]
+
+    def _joined(self, key: bytes, cells: Sequence[tuple[bytes, bytes, int]]) -> tuple[bytes, bytes] | None:
+        """Return the column and the value of the cell that a simple row becomes; None for another row, a large one, and
+        one that cannot be compacted."""
+        skip, size = len(COLUMN), 0
+        found = []
+        for column, value, _ in cells:
+            if not column.startswith(COLUMN):
+                return None
+            size += len(column)
+            found.append((column[skip:], value))
+        if size >= LARGE_BYTES:
+            return None
+        try:
+            check_key(self._layout, key)
+        except CorruptRow:
+            return None
+        joined = join_simple(found, self._rules.cell_points)
+        return None if joined is None else (COLUMN + joined.qualifier, joined.value)
 
     async def compact(
         self, rows: Sequence[Row], *, read_ms: int, written: Collection[bytes] | None = None
