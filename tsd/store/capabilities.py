@@ -257,20 +257,20 @@ class ColumnRows(Protocol):
 
 
 class PackedRows(Protocol):
-    """Rows as the store has packed them, in order of their keys. The only cell of each has points."""
+    """Rows as the store has packed them, in order of their keys."""
 
     @property
     def keys(self) -> Sequence[bytes]:
-        """Return the key of each cell."""
+        """Return the row of each cell."""
         ...
 
-    def size(self) -> int:
-        """Return the bytes of the packed cells."""
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the packed bytes of each cell."""
         ...
 
-    def decode(self) -> RowPoints | None:
-        """Return the points of all rows. None: one is damaged, or has another form, and `unpack` reads them. May be
-        called in a thread."""
+    def decode(self, chosen: NDArray[np.bool_]) -> RowPoints | None:
+        """Return the points of the chosen rows. None: a row has several cells, or one without points, or a chosen one
+        is damaged, or has another form, and `unpack` reads them. May be called in a thread."""
         ...
 
     def unpack(self) -> CellPage:
@@ -300,10 +300,6 @@ class ColumnBlocks(Protocol):
     async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
         """Return the first row from `start` to before `stop` that has a cell outside of blocks, None if there is none.
         Raise StoreError."""
-        ...
-
-    def has_blocks(self, table: str) -> bool:
-        """Return whether a table may have blocks."""
         ...
 
     async def get_columns(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart]:

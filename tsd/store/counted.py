@@ -331,9 +331,6 @@ class _CountedBlocks:
     async def next_unfolded(self, table: str, start: bytes, stop: bytes | None) -> bytes | None:
         return await self._blocks.next_unfolded(table, start, stop)
 
-    def has_blocks(self, table: str) -> bool:
-        return self._blocks.has_blocks(table)
-
     async def get_columns(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart]:
         parts = await self._blocks.get_columns(table, rows)
         self._count(table, parts)

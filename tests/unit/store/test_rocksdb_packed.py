@@ -3,6 +3,7 @@
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.peers.needs import need_compiled_loops
@@ -48,7 +49,7 @@ async def test_rows_of_one_packed_cell_have_points(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await store.put("cells", [Put(row, *hour()) for row in (b"a", b"b")])
         rows = await packed(store)
-        found = rows.decode()
+        found = rows.decode(np.ones(2, np.bool_))
         assert found is not None
         assert rows.keys == [b"a", b"b"]
         assert found.counts.tolist() == [POINTS, POINTS]
@@ -56,6 +57,11 @@ async def test_rows_of_one_packed_cell_have_points(tmp_path: Path) -> None:
         assert found.bits.view(float).tolist() == VALUES * 2
         assert found.floats.all()
         assert rows.unpack() == await cells(store)
+        assert rows.sizes().sum() < sum(map(len, (await cells(store)).values))
+        for chosen in ([False, True], [False, False]):
+            some = rows.decode(np.array(chosen))
+            assert some is not None
+            assert some.bits.view(float).tolist() == VALUES * sum(chosen)
 
 
 @pytest.mark.parametrize("other", ["second cell", "short cell", "times that fall"])
@@ -70,7 +76,7 @@ async def test_other_rows_are_unpacked(tmp_path: Path, other: str) -> None:
             case _:
                 await store.put("cells", [Put(b"c", *hour(*range(1, POINTS), 0))])
         rows = await packed(store)
-        assert rows.decode() is None
+        assert rows.decode(np.ones(len(rows.keys), np.bool_)) is None
         assert rows.unpack() == await cells(store)
 
 
@@ -79,6 +85,6 @@ def test_damaged_cell_is_an_error() -> None:
     stored = bytes(8) + encode_long_cell(column, value)
     damaged = stored[:-1] + bytes([stored[-1] ^ 1])
     rows = PackedCells(CellPage([b"a"], [key_column(column)], [damaged], 8, [], None))
-    assert rows.decode() is None
+    assert rows.decode(np.array([True])) is None
     with pytest.raises(StoreError, match="damaged"):
         rows.unpack()

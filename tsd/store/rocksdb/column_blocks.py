@@ -19,10 +19,6 @@ T = TypeVar("T")
 class Engine(Protocol):
     """The store, as far as blocks need it."""
 
-    def has_blocks(self, table: str) -> bool:
-        """See ColumnBlocks."""
-        ...
-
     def watching(self, table: str, prefix: bytes) -> AbstractContextManager[PrefixWatch]:
         """Notice writes to rows with a prefix during the block."""
         ...
@@ -72,10 +68,6 @@ class EmbeddedBlocks:
             lambda database: database.plain_view(table, stop).page(start, 1, 1, None)
         )
         return page.rows[0].key if page.rows else None
-
-    def has_blocks(self, table: str) -> bool:
-        """See ColumnBlocks."""
-        return self._engine.has_blocks(table)
 
     async def get_columns(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart]:
         """See ColumnBlocks."""

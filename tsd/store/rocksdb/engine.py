@@ -289,10 +289,6 @@ class EmbeddedStore:
         self._write(batch, table + VERSIONS, ())
         return found
 
-    def has_blocks(self, table: str) -> bool:
-        """See ColumnBlocks."""
-        return self._database.blocks(table) is not None
-
     async def scan(self, call: str, start: Callable[[Database], Iterator[T]]) -> Callable[[], Awaitable[T]]:
         """See EmbeddedBlocks."""
         await self._enter(call)

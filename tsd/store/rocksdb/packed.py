@@ -1,8 +1,12 @@
 """Pages of cells that are decoded after the scan, in a thread, and to arrays of points if possible."""
 
+from itertools import compress
 from operator import eq
 
+import numpy as np
+
 from tsd.codec.packing.points import RowPoints, count_points, unpack_points
+from tsd.codec.points import Bool, Int64
 from tsd.store import CellPage
 from tsd.store.rocksdb.keys import TIME_BYTES, decode_long_cells, find_digests
 
@@ -21,15 +25,17 @@ class PackedCells:
         self.keys = page.keys
         self._page = page
 
-    def size(self) -> int:
+    def sizes(self) -> Int64:
         """See PackedRows."""
-        return sum(map(len, self._page.values)) - TIME_BYTES * len(self.keys)
+        return np.fromiter(map(len, self._page.values), np.int64, len(self.keys)) - TIME_BYTES
 
-    def decode(self) -> RowPoints | None:
+    def decode(self, chosen: Bool) -> RowPoints | None:
         """See PackedRows."""
         keys, columns, values = self._page[:3]
         if len(find_digests(columns, 0)) < len(columns) or any(map(eq, keys[1:], keys)):
             return None
+        if np.count_nonzero(chosen) < len(chosen):
+            values = list(compress(values, chosen.tolist()))
         points = count_points(values, 0, TIME_BYTES)
         return None if points < 0 else unpack_points(values, TIME_BYTES, points)
 

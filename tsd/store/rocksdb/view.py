@@ -8,7 +8,7 @@ from typing import cast
 
 from rocksdict import Rdict, RdictIter, ReadOptions
 
-from tsd.store import Cell, CellPage, ColumnPart, Page, Row, cells_of_rows
+from tsd.store import Cell, CellPage, ColumnPart, Page, Row
 from tsd.store.rocksdb.keys import (
     DIGEST_BYTES,
     TIME_BYTES,
@@ -248,14 +248,30 @@ class View:
 
     def get_columns(self, rows: Sequence[bytes]) -> Generator[None, None, list[ColumnPart]]:
         """Return those of some rows that exist, in order of their keys, in parts."""
-        found = yield from self.get(rows)
-        return [ColumnPart(cells_of_rows(Row(row, found[row]) for row in sorted(found)), None)] if found else []
+        keys, columns, values = list[bytes](), list[bytes](), list[bytes]()
+        read = 0
+        at = self._at
+        for row in sorted(set(rows)):
+            prefix = row_prefix(row)
+            cut = len(prefix)
+            at.seek(prefix)
+            while at.valid() and (key := at.key()).startswith(prefix):
+                keys.append(row)
+                columns.append(key[cut:])
+                values.append(at.value())
+                at.next()
+                read += 1
+                if read % CHUNK_CELLS == 0:
+                    yield
+            self._check(at)
+        page = CellPage(keys, columns, values, TIME_BYTES, [], None)
+        return [ColumnPart(None, None, PackedCells(page))] if keys else []
 
     def columns(self, start: bytes, limit_bytes: int) -> Generator[list[ColumnPart] | None, None, None]:
         """Yield all rows from `start` on in parts (see ColumnBlocks), and an empty list after the last ones. Yield None
         in between."""
         for page in self._pages(start, limit_bytes, points_size):
-            yield None if page is None else [ColumnPart(None, None, PackedCells(page))]
+            yield [ColumnPart(None, None, PackedCells(page))] if page is not None and page.keys else None
         yield []
 
     def range_now(self, start: bytes) -> list[ColumnPart] | None:

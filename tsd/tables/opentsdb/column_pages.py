@@ -1,4 +1,4 @@
-"""Pages of a scan by column: rows of blocks are decoded without their cells.
+"""Pages of a scan by column: rows of blocks, and packed ones, are decoded without their cells.
 
 A page has parts: cells, decoded by `tsd.tables.opentsdb.decode`, rows of blocks, and packed rows. Parts are in order of
 time.
@@ -86,32 +86,44 @@ class ColumnPage:
         start, keys = self._pairs_start, part.packed.keys
         if len(keys) <= FEW_ROWS:
             return self._decode_few(part.packed)
-        numbers = np.fromiter((self._numbers[key[start:]] for key in keys), np.int32, len(keys))
-        found = part.packed.decode() if (numbers >= 0).all() else None
+        pairs = [key[start:] for key in keys]
+        numbers = np.fromiter(map(self._numbers.__getitem__, pairs), np.int32, len(keys))
+        wanted = numbers >= 0
+        found = part.packed.decode(wanted)
         if found is None:
             return self._decode_cells(part.packed.unpack())
         joined = b"".join([key[start - BASE_BYTES : start] for key in keys])
-        bases_ms = np.frombuffer(joined, ">u4").astype(np.int64) * 1000
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(found.counts)])
-        times = np.repeat(bases_ms, found.counts)
+        bases_s, sizes = np.frombuffer(joined, ">u4").astype(np.int64), part.packed.sizes()
+        hours_s = int(bases_s[0]), int(bases_s[-1])
+        if len(found.counts) < len(keys):
+            numbers, bases_s, sizes = numbers[wanted], bases_s[wanted], sizes[wanted]
+            pairs = list(compress(pairs, wanted.tolist()))
+        starts = np.zeros(len(pairs) + 1, np.int64)
+        np.cumsum(found.counts, out=starts[1:])
+        times = np.repeat(bases_s * 1000, found.counts)
         times += found.offsets_ms
         batch = Batch(numbers, starts, times, found.bits, found.floats)
-        return PointPage(batch, len(keys), part.packed.size(), (), (), 0, None)
+        rows = ColumnPageRows(pairs, sizes, bases_s, hours_s, complete=len(pairs) == len(keys))
+        return PointPage(batch, len(keys), int(sizes.sum()), (), (), 0, rows)
 
     def _decode_few(self, packed: PackedRows) -> PointPage:
         """Decode few packed rows with fewer steps than many."""
         start, keys = self._pairs_start, packed.keys
-        numbers = [self._numbers[key[start:]] for key in keys]
-        found = packed.decode() if min(numbers) >= 0 else None
+        pairs = [key[start:] for key in keys]
+        numbers = [self._numbers[one] for one in pairs]
+        found = packed.decode(np.ones(len(keys), np.bool_)) if min(numbers) >= 0 else None
         if found is None:
             return self._decode_cells(packed.unpack())
+        bases_s = [int.from_bytes(key[start - BASE_BYTES : start], "big") for key in keys]
         times, starts = found.offsets_ms, [0]
-        for key, count in zip(keys, found.counts.tolist(), strict=True):
+        for base_s, count in zip(bases_s, found.counts.tolist(), strict=True):
             stop = starts[-1] + count
-            times[starts[-1] : stop] += int.from_bytes(key[start - BASE_BYTES : start], "big") * 1000
+            times[starts[-1] : stop] += base_s * 1000
             starts.append(stop)
         batch = Batch(np.array(numbers, np.int32), np.array(starts, np.int64), times, found.bits, found.floats)
-        return PointPage(batch, len(keys), packed.size(), (), (), 0, None)
+        sizes, hours_s = packed.sizes(), (bases_s[0], bases_s[-1])
+        rows = ColumnPageRows(pairs, sizes, np.array(bases_s, np.int64), hours_s, complete=True)
+        return PointPage(batch, len(keys), int(sizes.sum()), (), (), 0, rows)
 
     def _decode_rows(self, parts: Sequence[ColumnRows]) -> PointPage:
         """Decode rows of blocks."""
@@ -134,7 +146,7 @@ class ColumnPage:
         sizes = np.concatenate([part.sizes for part in found])
         bases = np.repeat(np.array(bases_s, np.int64), [len(part.pairs) for part in found])
         pairs = [one for part in found for one in part.pairs]
-        rows = BlockPageRows(pairs, sizes, bases, (bases_s[0], bases_s[-1]), complete=len(pairs) == rows_read)
+        rows = ColumnPageRows(pairs, sizes, bases, (bases_s[0], bases_s[-1]), complete=len(pairs) == rows_read)
         return PointPage(batch, rows_read, int(sizes.sum()), (), (), 0, rows)
 
     def _wanted(self, rows: ColumnRows) -> "_WantedRows":
@@ -162,8 +174,8 @@ class _WantedRows(NamedTuple):
     rows_read: int
 
 
-class BlockPageRows:
-    """Rows of blocks: PageRows."""
+class ColumnPageRows:
+    """Rows with points only, of blocks or packed: PageRows."""
 
     def __init__(
         self, pairs: Sequence[bytes], sizes: Int64, bases_s: Int64, hours_s: tuple[int, int], *, complete: bool
@@ -181,7 +193,7 @@ class BlockPageRows:
         return list(self._pairs[rows])
 
     def sizes(self, rows: slice) -> Int64:
-        """Return each row's share of the block's bytes."""
+        """Return the packed bytes of each row, or its share of a block's."""
         return self._sizes[rows]
 
     def names_size(self, rows: slice) -> int:
@@ -189,7 +201,7 @@ class BlockPageRows:
         return sum(map(len, self._pairs[rows]))
 
     def sign(self, rows: slice, signing: CellSigner, newest_ms: int) -> bool:  # noqa: ARG002 - see PageRows
-        """Return False: an engine with blocks reports every write."""
+        """Return False: an engine with such rows reports every write."""
         return False
 
 

@@ -228,11 +228,9 @@ def make_reader(
 
 
 def make_points_reader(config: Config, store: Store, uids: Uids) -> OpenTsdbReader:
-    """Return a reader of the points of whole metrics, without annotations."""
+    """Return a reader of the points of whole metrics."""
     scans = min(PARALLEL_SCANS, store.capabilities.parallel_scans)
-    return OpenTsdbReader(
-        store, config.data_table, uids, layout(config), rules=ReadRules(scans=scans, only_points=True)
-    )
+    return OpenTsdbReader(store, config.data_table, uids, layout(config), rules=ReadRules(scans=scans))
 
 
 def make_uids(config: Config, store: Store, now_ms: Callable[[], int]) -> Uids:

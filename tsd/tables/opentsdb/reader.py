@@ -77,7 +77,6 @@ class ReadRules(NamedTuple):
     filters: FilterRules = FilterRules()
     scans: int = 1  # in parallel, for one query
     max_gets: int = 20_000  # rows read by key instead of by a scan
-    only_points: bool = False  # of whole metrics: no annotations, and pages without `PointPage.rows`
 
 
 DEFAULT_RULES = ReadRules()
@@ -185,11 +184,8 @@ class StoredSelection:
         )
 
     def _blocks(self) -> ColumnBlocks | None:
-        """Return what reads rows of blocks by column, None if rows are read as cells."""
-        blocks = self._table.store.column_blocks
-        if blocks is None or self._keeps_rows:
-            return None
-        return blocks if self._table.rules.only_points or blocks.has_blocks(self._table.data) else None
+        """Return what reads rows of blocks and packed ones by column, None if rows are read as cells."""
+        return None if self._keeps_rows else self._table.store.column_blocks
 
     @contextmanager
     def _naming_damage(self) -> Iterator[None]:

@@ -134,10 +134,6 @@ class FailingOnce:
         """See ColumnBlocks."""
         return await self.blocks.get_columns(table, rows)
 
-    def has_blocks(self, table: str) -> bool:
-        """See ColumnBlocks."""
-        return self.blocks.has_blocks(table)
-
     def read_columns(
         self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
     ) -> AsyncGenerator[list[ColumnPart], None]:
