@@ -461,7 +461,9 @@ class Writer:
         parts = self._parts_with(metric, span)
         if parts == []:
             return no_columns()
-        if parts is None or number is None or _points(parts) >= SMALL_CHOSEN or self.known_series(metric) is not known:
+        if parts is None or known is None or number is None or _points(parts) >= SMALL_CHOSEN:
+            return None
+        if self.known_series(metric) is not known:
             return None
         return points_of_known(metric, number, parts, self._rows.table)[0]
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
+from weakref import ReferenceType, ref
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from tsd.tables.reading import UNWANTED, OnlySeries, PointPage, RollupSource, Sc
 from tsd.tables.writing import KnownSeries
 
 FEW_HOURS = 8  # of a query: each is a row
-FEW_LISTED = 64  # series in memory that are looked at one by one
+FEW_LISTED = 64  # series that are looked at one by one
 KEPT, SHORT = 1000, 300  # sub queries that are kept, and the characters of each
 
 
@@ -47,7 +48,7 @@ class _Known(NamedTuple):
     tsuids: Sequence[bytes]  # of its series
     filter_tagks: Sequence[bytes] | None
     resolved: int  # names that were looked up
-    listed: KnownSeries | None  # of the metric in memory
+    listed: ReferenceType[KnownSeries] | None  # of the metric in memory; many queries must not keep old lists
     number: Int32 | None  # of the series among these, empty if it is not there; None: it is not known
 
 
@@ -71,6 +72,8 @@ class ShortQueries:
             return
         if len(answer.groups) != 1 or answer.warnings or len(selection.series.pairs) != 1:
             return
+        if len(selection.series.numbers) > FEW_LISTED:  # all of them would be kept
+            return
         if selection.rollups is not None and not _is_raw(plan, selection.rollups):
             return
         [group], [pairs] = answer.groups, selection.series.pairs
@@ -86,8 +89,9 @@ class ShortQueries:
         resolved = answer.stats["uidPairsResolved"]
         listed = self._open_points.known_series(metric.encode())
         number = None if listed is None else await _number_of(pairs, selection, listed)
+        held = None if listed is None else ref(listed)
         self._known[sub, query.quirks] = _Known(
-            series, metric.encode(), bare, tsuids, answer.filter_tagks, resolved, listed, number
+            series, metric.encode(), bare, tsuids, answer.filter_tagks, resolved, held, number
         )
         if len(self._known) > KEPT:
             del self._known[next(iter(self._known))]
@@ -106,7 +110,8 @@ class ShortQueries:
         if scan.hours > FEW_HOURS or not _is_simple(query, sub) or self._load.is_high():
             return None
         started = perf_counter()
-        columns = self._open_points.points_now(known.metric, scan, known.listed, known.number)  # before stored points
+        listed = None if known.listed is None else known.listed()
+        columns = self._open_points.points_now(known.metric, scan, listed, known.number)  # before stored points
         if columns is None:
             return None
         page = known.series.read(scan, annotations=not query.no_annotations)
@@ -166,14 +171,15 @@ async def _number_of(pairs: bytes, selection: Selection, listed: KnownSeries) ->
     """Return the number of a selection's only series in memory, empty if it is not there. None: others match, or
     they are too many to look at each."""
     places = await selection.find_known(listed)
-    if places is None and len(listed) > FEW_LISTED:
+    if len(listed if places is None else places) > FEW_LISTED:
         return None
     some = range(len(listed)) if places is None else places.tolist()
     series = selection.series
     each = selection.pairs_of(listed.keys.at(some))
     await series.match([one for one in each if one is not None])
     matching = [place for place, one in zip(some, each, strict=True) if one and series.numbers[one] != UNWANTED]
-    return listed.numbers[matching] if series.pairs == [pairs] else None
+    # After names have changed, a series may have two numbers.
+    return listed.numbers[matching] if series.pairs == [pairs] and len(matching) < 2 else None
 
 
 def _open_row(columns: Columns, scan: ScanRange) -> PointPage | None:
