@@ -22,6 +22,8 @@ from tsd.tables.reading import ScanRange
 HOUR_S = 3600
 LATE_S = 120  # after the end of an hour: points that arrive until then still belong to it
 FEW = 4  # up to so many series are looked for one by one
+SMALL = 20_000  # points that are searched in the event loop
+SMALL_CHOSEN = 500_000  # the same for the points of chosen series, if none is packed
 AHEAD_S = 60  # before the start of an hour: clients' clocks may be fast
 
 
@@ -177,6 +179,16 @@ def has_hours_of(part: Columns, span: ScanRange | None) -> bool:
             return True
     low, high = int(part.instants.min()), int(part.instants.max())
     return low // (2000 * HOUR_S) * HOUR_S < span.stop_s and high // (2000 * HOUR_S) * HOUR_S >= span.start_s
+
+
+def are_few(parts: Sequence[Columns | PackedPoints], *, chosen: bool) -> bool:
+    """Return whether points are searched in the event loop: for a metric, or for `chosen` series of it."""
+    points = 0
+    for part in parts:
+        if isinstance(part, PackedPoints):
+            return False
+        points += len(part.series)
+    return points < (SMALL_CHOSEN if chosen else SMALL)
 
 
 def pack_parts(parts: Sequence[Columns], table: SeriesTable) -> PackedPoints:

@@ -9,6 +9,7 @@ from tsd.ingest.journal.journal import Segment
 from tsd.ingest.limits import RefusedLine
 from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.packed_points import PackedPoints
+from tsd.ingest.series import SeriesTable
 from tsd.tables.writing import SummaryBatch
 
 
@@ -65,6 +66,15 @@ class Window:
         if self.parts is None or self.held or self.is_hour:
             return 0
         return self.points * POINT_BYTES + (self.summaries.size if self.summaries else 0)
+
+    def may_have(self, metric: bytes, table: SeriesTable) -> bool:
+        """Return whether it may have points of a metric, or gave some to open hours. Series of a released hour are
+        known to the tables since its points arrived."""
+        if self.is_hour:
+            return False
+        if self.parts is None or (self.summaries is not None and metric in self.summaries.metrics):
+            return True
+        return any(table.has_metric(metric, part.series) for part in (*self.parts, *self.held))
 
     def drop(self) -> None:
         """Drop the points; the segments still have them."""

@@ -27,6 +27,7 @@ from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.open_hours import (
     OpenHour,
     OpenHours,
+    are_few,
     has_hours_of,
     pack_parts,
     points_between,
@@ -51,8 +52,6 @@ log = LazyLogger(__name__)
 
 MAX_POINTS = 2_000_000  # of a window: limits the memory of sorting and encoding
 MAX_FOUND = 4_000_000  # points of one metric that a query reads from memory; if it has more, they are written first
-SMALL = 20_000  # points that are searched in the event loop
-SMALL_CHOSEN = 500_000  # the same for the points of chosen series, if none is packed
 HELD_SHARE = 4  # points of open hours may use 1/4 of the memory for points
 UNPACKED_SHARE = 8  # 1/8 of that is packed at once
 LEAST_PACKED = 4096  # points: fewer would not get smaller
@@ -441,7 +440,7 @@ class Writer:
 
         Of many concurrent callers, one at a time may seal a window."""
         waiting = self._rows.has_metric(metric)
-        if not waiting and not any(self._has_metric(window, metric) for window in self._windows):
+        if not waiting and not any(window.may_have(metric, self._rows.table) for window in self._windows):
             return True
         wanted = self._sealed + waiting
         async with self._writing_metric:
@@ -461,7 +460,7 @@ class Writer:
         parts = self._parts_with(metric, span)
         if parts == []:
             return no_columns()
-        if parts is None or known is None or number is None or _points(parts) >= SMALL_CHOSEN:
+        if parts is None or known is None or number is None or not are_few(parts, chosen=True):
             return None
         if self.known_series(metric) is not known:
             return None
@@ -481,10 +480,11 @@ class Writer:
             if parts is None:
                 return None
             if wanted is None:
-                find, is_small = partial(points_of, metric, parts, table), _points(parts) < SMALL
+                find = partial(points_of, metric, parts, table)
             else:
-                find, is_small = partial(points_of_known, metric, wanted, parts, table), _points(parts) < SMALL_CHOSEN
-            columns, numbers = find() if is_small else await trio.to_thread.run_sync(find)
+                find = partial(points_of_known, metric, wanted, parts, table)
+            few = are_few(parts, chosen=wanted is not None)
+            columns, numbers = find() if few else await trio.to_thread.run_sync(find)
             if evicted == self._evicted:  # else numbers may have been reused during the search
                 break
             parts = self._parts_with(metric, span)
@@ -546,15 +546,6 @@ class Writer:
                 parts += [*hour.packed, *hour.parts]
         return parts + [part for part in self._rows.peek() if has_hours_of(part, span)]
 
-    def _has_metric(self, window: Window, metric: bytes) -> bool:
-        """Return whether a window may have points of a metric, or gave some to open hours. Series of a released hour
-        are known to the tables since its points arrived."""
-        if window.is_hour:
-            return False
-        if window.parts is None or (window.summaries is not None and metric in window.summaries.metrics):
-            return True
-        return any(self._rows.table.has_metric(metric, part.series) for part in (*window.parts, *window.held))
-
     def finish(self) -> None:
         """Seal the last window, write open hours, and let `write_windows` return once all is stored."""
         self.seal(hold=False)
@@ -607,8 +598,3 @@ class Writer:
             find = partial(points_between, window.packed, window.parts, self._rows.table, after, last)
             await self._points.write(await trio.to_thread.run_sync(find), self._rows.table)
         await self._points.sync()
-
-
-def _points(parts: Sequence[Columns | PackedPoints]) -> float:
-    """Return the number of points; infinite if some must be unpacked."""
-    return sum(math.inf if isinstance(part, PackedPoints) else len(part.series) for part in parts)

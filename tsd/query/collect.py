@@ -213,7 +213,7 @@ async def decode_page(page: EncodedPage[T], series: SeriesSet, budget: QueryBudg
 
 MAX_HOURS = 10_000  # of a query that uses the cache: each costs something, even if there is little in it
 SMALL_BUCKETS = 1 << 20  # bytes of buckets that are joined without a thread
-FEW_HOURS = 50  # likewise
+FEW_HOURS = 50  # hours that are joined without a thread
 HOUR_COST = 20  # a cached hour costs as much time to join as so many buckets
 MAX_GAPS = 4  # between cached hours: each is read on its own, one after the other
 

@@ -90,6 +90,7 @@ class ShortQueries:
         listed = self._open_points.known_series(metric.encode())
         number = None if listed is None else await _number_of(pairs, selection, listed)
         held = None if listed is None else ref(listed)
+        self._known.pop((sub, query.quirks), None)  # the newest comes last
         self._known[sub, query.quirks] = _Known(
             series, metric.encode(), bare, tsuids, answer.filter_tagks, resolved, held, number
         )
@@ -124,7 +125,7 @@ class ShortQueries:
                 return None  # points of several hours, or stored ones of the open hour
             pages.append(rows)
         counts = _counts_of(pages)
-        if not self._allows(query, sub, counts):
+        if not self._allows(query, known.metric.decode(), counts):
             return None
         read = perf_counter()
         groups = []
@@ -141,13 +142,13 @@ class ShortQueries:
         self.answered += 1
         return Answer(query, [found])
 
-    def _allows(self, query: Query, sub: SubQuery, read: ReadCounts) -> bool:
+    def _allows(self, query: Query, metric: str, read: ReadCounts) -> bool:
         """Return whether what was read is small and within all limits."""
         points = read.points
         if points > SMALL or self._memory.held + SERIES_BYTES + points * POINT_BYTES > self._memory.limit:
             return False
         bounds = self._limits.bounds(
-            sub.metric or "", override_size=query.override_byte_limit, override_points=query.override_point_limit
+            metric, override_size=query.override_byte_limit, override_points=query.override_point_limit
         )
         try:
             check_fetched(bounds, size=read.size, points=points)

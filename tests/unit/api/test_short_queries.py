@@ -97,6 +97,35 @@ async def test_both_ways_give_the_same_answer(index: str, tmp_path: Path) -> Non
         assert count(daemon) > (len(QUERIES) if index == "true" else 0)
 
 
+async def test_other_tsuids_are_looked_for_at_each_time(tmp_path: Path) -> None:
+    """Regression: of two series, the answer had only the one that had points in the query before."""
+    async with running(tmp_path, SETTINGS) as daemon:
+        await daemon.send_lines(lines("host=a cpu=1") + lines("host=b cpu=1", BASE + 4 * 3600))
+        await daemon.daemon.flush()
+        shown = await ask(daemon, f"/api/query?start={BASE}&end={BASE + 17999}&m=sum:short.m{{host=*}}&show_tsuids")
+        both = ",".join(str(one["tsuids"][0]) for one in shown)  # type: ignore[index]
+        narrow = f"{HOUR[:-2]}tsuid=sum:{both}"
+        for _ in range(2):
+            [found] = await ask(daemon, narrow)
+            assert len(found["dps"]) == 30  # type: ignore[arg-type]
+        [found] = await judged(daemon, narrow.replace(str(BASE + 3599), str(BASE + 17999)))
+        assert len(found["dps"]) == 60  # type: ignore[arg-type]
+
+
+async def test_limits_are_those_of_the_metric_of_a_tsuid(tmp_path: Path) -> None:
+    """Regression: a request with a metric, which is ignored beside TSUIDs, got the limits of that metric."""
+    limits = tmp_path / "limits.json"
+    limits.write_text(json.dumps([{"metric": "^short\\.m$", "dataPointsLimit": 70}]))
+    folder = tmp_path / "state"
+    folder.mkdir()
+    async with filled(folder, {"tsd.query.limits.overrides.config": str(limits)}) as daemon:
+        [group] = await ask(daemon, ONE + "&show_tsuids")
+        sub = {"aggregator": "sum", "metric": "other.m", "tsuids": group["tsuids"]}
+        for hours, status in ((1, 200), (1, 200), (3, 413)):
+            body = json.dumps({"start": BASE, "end": BASE + hours * 3600 - 1, "queries": [sub]})
+            assert (await http_post(daemon, "/api/query", body.encode())).status == status
+
+
 async def test_repeated_queries_are_answered_in_one_step(tmp_path: Path) -> None:
     async with filled(tmp_path) as daemon:
         for m in ("sum:short.m{host=a}", "avg:1m-max:short.m{host=a}", "sum:rate:short.m{host=b}", "sum:short.single"):

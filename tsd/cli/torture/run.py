@@ -17,6 +17,7 @@ from tsd.cli.torture.faults import FAULTS, Fault, Round, make_senders
 from tsd.cli.torture.options import CRASH, DEFAULTS, ON_BIGTABLE, Options
 from tsd.cli.torture.report import TortureReport
 from tsd.cli.torture.senders import Sender, UnexpectedAnswer
+from tsd.cli.torture.servers import RESTART_S
 from tsd.cli.torture.verify import Comparison, QueryCheck, stored_rows, uid_errors
 from tsd.config.loader import Config
 from tsd.daemon.diagnostics import task_lines, thread_lines
@@ -236,16 +237,18 @@ class Run:
 
 
 async def _wait_readable(environment: Environment) -> None:
-    """Return once this process reads the servers again: their end closed its connections."""
+    """Return once this process reads the servers again: the kill closed its connections. Raise RoundFailed."""
     async with environment.store() as store:
-        while True:
-            try:
-                async for _ in stored_rows(store, environment.own, ["none"]):
-                    pass
-            except StoreDown:
-                await trio.sleep(POLL_S)
-            else:
-                return
+        with trio.move_on_after(RESTART_S):
+            while True:
+                try:
+                    async for _ in stored_rows(store, environment.own, ["none"]):
+                        pass
+                except StoreDown:
+                    await trio.sleep(POLL_S)
+                else:
+                    return
+    raise RoundFailed(f"the servers cannot be read {RESTART_S:.0f} s after a kill")
 
 
 def _flatten(errors: BaseExceptionGroup[TsdError]) -> Iterator[BaseException]:

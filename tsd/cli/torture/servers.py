@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -116,7 +117,7 @@ class Servers:
     def __init__(self, addresses: Sequence[tuple[str, int]], restart: Sequence[str] = (), *, together: int = 1) -> None:
         """`restart` is the command that starts killed servers again. Without it their supervisor does.
 
-        So many rounds side by side share a kill.
+        `together` rounds that run side by side share a kill.
         """
         self._addresses = addresses
         self._restart = restart
@@ -125,6 +126,7 @@ class Servers:
         self._joined = trio.lowlevel.ParkingLot()
         self._turn = trio.Lock()  # held while they are stopped or killed
         self._kills = 0
+        self._failed: TsdError | None = None  # the last kill
         self._needed = 0
         self._no_longer_needed = trio.lowlevel.ParkingLot()
 
@@ -151,7 +153,7 @@ class Servers:
         """Kill the servers once no round needs them, and return once they accept connections again.
 
         Rounds that ask within JOIN_S of each other share a kill: return whether this call was the one that killed.
-        Raise NotHere, or NotRestarted.
+        Raise NotHere, or NotRestarted, also for a shared kill.
         """
         before = self._kills
         self._waiting += 1
@@ -169,10 +171,17 @@ class Servers:
             while self._needed:
                 await self._no_longer_needed.park()
             if self._kills > before:
+                if self._failed is not None:
+                    raise NotRestarted(str(self._failed))
                 return False
             self._kills += 1
-            await self._kill()
-            await self._start()
+            self._failed = None
+            try:
+                await self._kill()
+                await self._start()
+            except TsdError as error:
+                self._failed = error
+                raise
             return True
 
     async def _kill(self) -> None:
@@ -204,18 +213,20 @@ class Servers:
     async def _run_restart(self) -> None:
         shown = " ".join(self._restart)
         try:
-            done = await trio.run_process(
-                self._restart,
-                check=False,
-                capture_stdout=True,
-                stderr=subprocess.STDOUT,
-                stdin=b"",
-                start_new_session=True,  # an interrupt lets this round finish
-            )
+            with tempfile.TemporaryFile() as output:  # a started server may keep it open, unlike a pipe to read
+                done = await trio.run_process(
+                    self._restart,
+                    check=False,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    stdin=b"",
+                    start_new_session=True,  # an interrupt lets this round finish
+                )
+                output.seek(0)
+                said = output.read()[-TAIL_BYTES:].decode(errors="replace").strip()
         except OSError as exc:
             raise NotRestarted(f"--restart {shown}: {exc}") from exc
         if done.returncode:
-            said = done.stdout[-TAIL_BYTES:].decode(errors="replace").strip()
             raise NotRestarted(f"--restart {shown}: exit status {done.returncode}: {said}")
 
 

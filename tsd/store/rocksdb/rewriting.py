@@ -93,8 +93,8 @@ def add_joins(
         row = rows[at]
         at += 1
         stored = view.stored_row(row, STEP_CELLS)
-        cells += len(stored) + 1
-        if len(stored) < 2:
+        cells += STEP_CELLS if stored is None else len(stored) + 1
+        if stored is None or len(stored) < 2:
             continue
         size += sum([len(column) + len(value) for _, column, value in stored])
         made = join(row, [(column, value[TIME_BYTES:], time_of(value)) for _, column, value in stored])

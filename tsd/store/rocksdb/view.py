@@ -27,7 +27,7 @@ CHUNK_CELLS = 1000  # read between two checkpoints: about a millisecond
 LONG_CELL = 10  # a cell with points of an hour takes as long as so many others
 SLICE_CELLS = 600  # the same for cell scans, where cells have points of whole hours: 3 ms
 READAHEAD_BYTES = 1 << 20
-NOW_CELLS = 64  # of rows that are read in one step
+NOW_CELLS, NOW_BYTES = 64, 16 << 10  # of rows that are read in one step: some 10,000 packed points
 
 
 class View:
@@ -114,15 +114,15 @@ class View:
                 found[row] = sorted(cells) if has_long else cells
         return found
 
-    def stored_row(self, row: bytes, most: int) -> list[tuple[bytes, bytes, bytes]]:
-        """Return the key, the column and the stored value of each cell of a row, in order of the keys; an empty list if
-        there are more than `most`."""
+    def stored_row(self, row: bytes, most: int) -> list[tuple[bytes, bytes, bytes]] | None:
+        """Return the key, the column and the stored value of each cell of a row, in order of the keys; None if there
+        are more than `most`."""
         prefix, at = row_prefix(row), self._at
         cut, found = len(prefix), list[tuple[bytes, bytes, bytes]]()
         at.seek(prefix)
         while at.valid() and (key := at.key()).startswith(prefix):
             if len(found) == most:
-                return []
+                return None
             column, value = key[cut:], at.value()
             if len(column) == DIGEST_BYTES and is_digest(column):
                 column, value = decode_long_cell(column, value)
@@ -275,13 +275,14 @@ class View:
         yield []
 
     def range_now(self, start: bytes) -> list[ColumnPart] | None:
-        """Return the rows from `start` on as `columns` does, in one step; None if they have over NOW_CELLS cells."""
+        """Return the rows from `start` on as `columns` does, in one step; None if they have over NOW_CELLS cells or
+        NOW_BYTES of values."""
         found: list[tuple[bytes, bytes]] = []
         return _packed(found) if self._read_now(row_prefix(start), b"", found) else None
 
     def rows_now(self, rows: Sequence[bytes]) -> list[ColumnPart] | None:
-        """Return those of some rows that exist as `columns` does, in one step; None if they have over NOW_CELLS
-        cells."""
+        """Return those of some rows that exist as `columns` does, in one step; None if they have over NOW_CELLS cells
+        or NOW_BYTES of values."""
         found: list[tuple[bytes, bytes]] = []
         for row in sorted(rows):
             prefix = row_prefix(row)
@@ -290,13 +291,16 @@ class View:
         return _packed(found)
 
     def _read_now(self, start: bytes, prefix: bytes, found: list[tuple[bytes, bytes]]) -> bool:
-        """Add the cells from `start` on whose keys have a prefix. Return False if there are over NOW_CELLS."""
+        """Add the cells from `start` on whose keys have a prefix. Return False if all of them are over a bound."""
         at = self._at
+        size = sum([len(value) for _, value in found])
         at.seek(start)
         while at.valid() and (key := at.key()).startswith(prefix):
-            if len(found) == NOW_CELLS:
+            value = at.value()
+            size += len(value)
+            if len(found) == NOW_CELLS or size > NOW_BYTES:
                 return False
-            found.append((key, at.value()))
+            found.append((key, value))
             at.next()
         self._check()
         return True

@@ -202,6 +202,8 @@ class StoredSelection:
         blocks = table.store.column_blocks
         if blocks is None or self._keeps_rows or resolved.is_empty or resolved.fuzzy or len(matcher.pairs) != 1:
             return None
+        if resolved.pairs is not None and len(resolved.pairs) > 1:
+            return None  # others of these may have rows at other times
         keyed, index = resolved.pairs is not None, None
         if not keyed and self._few:
             # A series with open points only is not in the index yet.
