@@ -113,7 +113,7 @@ async def test_other_tsuids_are_looked_for_at_each_time(tmp_path: Path) -> None:
 
 
 async def test_limits_are_those_of_the_metric_of_a_tsuid(tmp_path: Path) -> None:
-    """Regression: a request with a metric, which is ignored beside TSUIDs, got the limits of that metric."""
+    """Regression: a request with a metric, which is ignored next to TSUIDs, got the limits of that metric."""
     limits = tmp_path / "limits.json"
     limits.write_text(json.dumps([{"metric": "^short\\.m$", "dataPointsLimit": 70}]))
     folder = tmp_path / "state"
