@@ -35,6 +35,14 @@ def listener() -> Iterator[tuple[tuple[str, int], "subprocess.Popen[str]"]]:
             process.kill()
 
 
+async def crash(servers: Servers, failed: list[NotRestarted]) -> None:
+    """Kill servers that cannot be started again, and keep the error."""
+    try:
+        await servers.crash()
+    except NotRestarted as exc:
+        failed.append(exc)
+
+
 async def test_failed_restart_shows_status_and_output() -> None:
     command = ["sh", "-c", "echo no memory; exit 7"]
     with listener() as (address, process):
@@ -52,16 +60,9 @@ async def test_rounds_share_a_kill() -> None:
     with listener() as (address, _):
         servers = Servers([address], ["false"], together=2)
         failed: list[NotRestarted] = []
-
-        async def crash() -> None:
-            try:
-                await servers.crash()
-            except NotRestarted as exc:
-                failed.append(exc)
-
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(crash)
-            nursery.start_soon(crash)
+            nursery.start_soon(crash, servers, failed)
+            nursery.start_soon(crash, servers, failed)
         assert len(failed) == 2  # a second kill would have found no server
         assert str(failed[0]) == str(failed[1])
 
@@ -70,15 +71,8 @@ async def test_servers_are_not_killed_while_needed() -> None:
     with listener() as (address, process):
         servers = Servers([address], ["false"])
         failed: list[NotRestarted] = []
-
-        async def crash() -> None:
-            try:
-                await servers.crash()
-            except NotRestarted as exc:
-                failed.append(exc)
-
         async with trio.open_nursery() as nursery, servers.needed():
-            nursery.start_soon(crash)
+            nursery.start_soon(crash, servers, failed)
             await trio.testing.wait_all_tasks_blocked()
             assert process.poll() is None
         assert process.wait() != 0
