@@ -6,6 +6,7 @@ series that does not count, since a Java program is several times slower when it
 after a clean stop of Cassandra, all tables compressed with Zstd.
 """
 
+import json
 import os
 import socket
 import subprocess
@@ -27,6 +28,7 @@ from bench.kairosdb import (
 from bench.lines import Load, rounds
 from bench.report import machine, publish, table
 from scripts.peers import cassandra
+from tsd.codec.putline import HOUR_S
 from tsd.store.cassandra.driver import connect
 from tsd.store.cassandra.session import Contact
 
@@ -115,16 +117,22 @@ def _compact(load: Load, folder: Path, settings: Mapping[str, str], home: Path) 
     words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
     second_s = load.after.start_s
     costs = []
+    rows = []
     for part in (
-        ["--until", str(second_s - 1)],
-        ["--since", str(second_s), "--until", str(second_s + 3599)],
-        ["--since", str(second_s + 7200)],
+        ["--until", str(second_s)],
+        ["--since", str(second_s), "--until", str(second_s + HOUR_S)],
+        ["--since", str(second_s + 2 * HOUR_S)],
     ):
         before, node_s = os.times(), cassandra_s(home)
-        subprocess.run([sys.executable, "-m", "tsd", *words, "compact", *part], check=True, stdout=subprocess.DEVNULL)
+        done = subprocess.run(
+            [sys.executable, "-m", "tsd", *words, "compact", "--json", *part], check=True, stdout=subprocess.PIPE
+        )
+        rows.append(json.loads(done.stdout)["compacted"])
         after = os.times()
         own_s = after.children_user + after.children_system - before.children_user - before.children_system
         costs.append((own_s, own_s + cassandra_s(home) - node_s))
+    if rows != [load.series, load.series, 0]:
+        raise SystemExit(f"{load.series} rows of each hour were written, {rows} compacted: the figures mean nothing")
     _, whole, start = costs
     own_us, with_us = ((all_s - start_s) / load.lines * 1e6 for all_s, start_s in zip(whole, start, strict=True))
     return own_us, with_us
