@@ -1,18 +1,15 @@
-"""/api/query, /api/query/exp and /api/query/gexp: requests → the query engine → JSON; and the list of queries."""
+"""/api/query: requests → the query engine → JSON; and the list of queries."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tsd.api.messages import answer, check_method, meant_method, not_allowed, warned
+from tsd.api.messages import answer, check_method, meant_method, warned
 from tsd.errors import BadQuery, Refused
+from tsd.lazy import LazyModule
 from tsd.query.assemble import ANSWER_BYTES
-from tsd.query.engine import QueryEngine, QueryJob
-from tsd.query.exp.engine import Evaluation, OutputTable
-from tsd.query.exp.output import write_outputs, written_values
-from tsd.query.exp.request import ExpRequest, by_dependency, read_request, to_query
-from tsd.query.gexp.engine import read_extra, read_gexp, run_gexp
+from tsd.query.engine import QueryEngine
 from tsd.query.limits import MemoryShare
 from tsd.query.model import Query
 from tsd.query.parse.body import read_body
@@ -25,6 +22,11 @@ from tsd.query.workers import WorkerPool
 from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.server.http.security import check_deletion
 from tsd.tables.quirks import OPENTSDB, Quirks
+
+if TYPE_CHECKING:
+    from tsd.query.gexp import engine as gexp
+else:  # few queries have `exp`
+    gexp = LazyModule("tsd.query.gexp.engine")
 
 LONG_QUERY = 2_000  # bytes of a body or target: a longer one is parsed in a thread
 LARGE_POINTS = 5_000  # a larger answer is encoded in a thread, in chunks
@@ -115,7 +117,7 @@ def read_query(request: Request, rules: QueryRules, now_ms: int) -> Query:
             _check_enabled(rules)  # OpenTSDB deletes without this check
             check_deletion(request)
         return wanted
-    extra = read_extra(request.params, quirks=rules.quirks)
+    extra = gexp.read_extra(request.params, quirks=rules.quirks) if "exp" in request.params else ()
     wanted = read_uri(request.params, now_ms, quirks=rules.quirks, extra=extra)
     deletes = meant_method(request) == "DELETE"  # other overrides of a GET are ignored
     if deletes:
@@ -246,85 +248,3 @@ def _show(one: RunningQuery) -> dict[str, object]:
     if one.ended_ms:
         shown |= {"httpResponse": one.status, "queryCompletedTimestamp": one.ended_ms}
     return shown
-
-
-def exp_routes(
-    engine: QueryEngine, registry: QueryRegistry, rules: QueryRules, now_ms: Callable[[], int]
-) -> dict[str, Endpoint]:
-    """/api/query/exp and /api/query/gexp. `now_ms` is the wall clock."""
-
-    async def exp(request: Request) -> Response:
-        check_method(request, "GET", "POST", "DELETE")
-        wanted = await parsed(request, engine.workers, partial(_parse_exp, request, rules, now_ms()))
-
-        async def run(running: RunningQuery) -> Response:
-            found = await engine.work(partial(_evaluate, wanted), running=running)
-            return _encode_exp(found, engine)
-
-        return await register(run, registry, wanted.query, request, request.body)
-
-    async def gexp(request: Request) -> Response:
-        if check_method(request, "GET", "POST", "DELETE") != "GET":
-            raise not_allowed(request.method)
-        parse = partial(read_gexp, request.params, now_ms(), quirks=rules.quirks)
-        wanted = await parsed(request, engine.workers, parse)
-        if meant_method(request) == "DELETE":
-            raise not_allowed("DELETE")
-
-        async def run(running: RunningQuery) -> Response:
-            found = await engine.work(partial(run_gexp, wanted), running=running)
-            return encode_answer(found, engine, arrays=request.has("arrays"))
-
-        return await register(run, registry, wanted.query, request, tuple(request.params.get("exp", ())))
-
-    return {"api/query/exp": exp, "api/query/gexp": gexp}
-
-
-class _ExpQuery(NamedTuple):
-    """A parsed request for expressions, and its query."""
-
-    request: ExpRequest
-    query: Query
-    subs: Sequence[int]  # the sub query of each metric
-
-
-class _ExpAnswer(NamedTuple):
-    """The outputs of a request for expressions."""
-
-    request: ExpRequest
-    outputs: Sequence[OutputTable]
-    warnings: Sequence[str]
-    size: int  # bytes of memory
-
-    def chunks(self) -> Iterator[bytes]:
-        """The JSON, in chunks."""
-        return write_outputs(self.outputs, self.request, self.warnings)
-
-
-def _parse_exp(request: Request, rules: QueryRules, now_ms: int) -> _ExpQuery:
-    """Parse and check a request. Raises BadQuery."""
-    wanted = read_request(request.body, params=request.params, quirks=rules.quirks)
-    query, subs = to_query(wanted, now_ms)
-    by_dependency(wanted.formulas or ())
-    return _ExpQuery(wanted, query, subs)
-
-
-async def _evaluate(wanted: _ExpQuery, job: QueryJob) -> _ExpAnswer:
-    """Run the query and evaluate the expressions. Raises BadQuery, StoreError."""
-    answer = await job.answer(wanted.query)
-    evaluation = Evaluation(wanted.request, answer, wanted.subs, add_memory=job.add_memory, check=job.check)
-    outputs = await job.in_thread(
-        LARGE_POINTS + 1, evaluation.outputs
-    )  # always in a thread: few points may need many steps
-    return _ExpAnswer(wanted.request, outputs, list(dict.fromkeys(answer.warnings)), job.held)
-
-
-def _encode_exp(found: _ExpAnswer, engine: QueryEngine) -> Response:
-    """Return the response. A large one is encoded while it is sent, and until then counts against the engine's memory
-    limit."""
-    headers = warned(found.warnings)
-    if written_values(found.outputs) <= LARGE_POINTS:
-        return Response(200, b"".join(found.chunks()), headers=headers)
-    share = engine.memory.share()
-    share.resize(found.size)
-    return Response(200, AnswerBody(found.chunks, engine.workers, share), headers=headers)

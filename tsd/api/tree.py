@@ -1,7 +1,7 @@
 """`/api/tree…`: series arranged by rules into branches and leaves (docs/compat/wire.md §12.8)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tsd.api.messages import (
     DONE,
@@ -18,11 +18,16 @@ from tsd.api.messages import (
 )
 from tsd.codec.metadata import LAST_TREE, ROOT, Branch, Leaf, Rule, RuleKind, Tree
 from tsd.codec.names import parse_uid, show_uid
-from tsd.codec.regex import is_costly
 from tsd.errors import BadLine, NoSuchName, Refused
+from tsd.lazy import LazyModule
 from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.tables.catalog import BranchContents, NoSuchTree, SeriesCatalog, TreeDefinition, Trees
 from tsd.tables.tree_rules import BadRule, check_rule, place
+
+if TYPE_CHECKING:
+    from tsd.codec import regex
+else:  # few daemons have trees
+    regex = LazyModule("tsd.codec.regex")
 
 # Fields of Tree and Rule by their JSON members. Parameters of a URL may spell them with underscores.
 TREE_TEXTS = {"name": "name", "description": "description", "notes": "notes"}
@@ -114,7 +119,7 @@ def changed_rule(members: Mapping[str, Any], stored: Rule | None, position: tupl
     try:
         check_rule(rule)
         for pattern in (rule.regex, rule.separator):
-            if is_costly(pattern):  # a match cannot be cancelled
+            if regex.is_costly(pattern):  # a match cannot be cancelled
                 raise BadRule(f"{pattern}: matching could take exponential time")
     except BadRule as error:
         raise Refused(400, str(error), str(error)) from error

@@ -1,10 +1,9 @@
 """Settings of Bigtable."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
-from tsd.config.keys import setting
+from tsd.config.keys import setting, settings_section
 
 # Keys of OpenTSDB on Bigtable -> ours.
 ALIASES = {
@@ -17,7 +16,7 @@ ALIASES = {
 KEY_PARTS = ("client_email", "private_key", "token_uri")  # of a service account's file
 
 
-@dataclass(frozen=True)
+@settings_section
 class BigtableSettings:
     """How Bigtable is reached."""
 

@@ -1,11 +1,9 @@
 """Settings of Cassandra."""
 
-from dataclasses import dataclass
-
-from tsd.config.keys import setting
+from tsd.config.keys import setting, settings_section
 
 
-@dataclass(frozen=True)
+@settings_section
 class CassandraSettings:
     """How Cassandra is reached."""
 

@@ -1,13 +1,11 @@
 """Settings of entities."""
 
-from dataclasses import dataclass
-
-from tsd.config.keys import setting
+from tsd.config.keys import setting, settings_section
 
 NO_PERIOD = "0"
 
 
-@dataclass(frozen=True)
+@settings_section
 class EntitySettings:
     """Whether the tables of entities are kept, and what an entity is."""
 

@@ -1,14 +1,13 @@
 """Settings of Heroic's tables."""
 
 import re
-from dataclasses import dataclass
 
-from tsd.config.keys import setting
+from tsd.config.keys import setting, settings_section
 
 NAME_CHARACTERS = b"!#$%&'()+,:;@[]^{}~"  # of Heroic's names, besides those of OpenTSDB's
 
 
-@dataclass(frozen=True)
+@settings_section
 class HeroicSettings:
     """Whether Heroic's clients are served, where its points are, and which tags are its resources."""
 

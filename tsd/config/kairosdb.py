@@ -1,13 +1,11 @@
 """Settings of KairosDB's tables, endpoints and telnet dialect."""
 
-from dataclasses import dataclass
-
-from tsd.config.keys import setting
+from tsd.config.keys import setting, settings_section
 
 LAYOUTS = OPENTSDB, KAIROSDB, HEROIC, TALL = ("opentsdb", "kairosdb", "heroic", "tall")
 
 
-@dataclass(frozen=True)
+@settings_section
 class KairosSettings:
     """Which layout the tables have, and whether KairosDB's clients are served."""
 

@@ -1,13 +1,18 @@
 """Settings of tables with rows of events or days."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tsd.codec.tall.rules import TableRule, parse_rules
-from tsd.config.keys import setting
+from tsd.config.keys import setting, settings_section
+from tsd.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from tsd.codec.tall import rules
+else:  # other layouts have no rules
+    rules = LazyModule("tsd.codec.tall.rules")
 
 
-@dataclass(frozen=True)
+@settings_section
 class TallSettings:
     """Which tables there are, how their row keys are made, and which metrics they have."""
 
@@ -24,6 +29,6 @@ class TallSettings:
 
     # fmt: on
 
-    def tall_tables(self) -> Sequence[TableRule]:
+    def tall_tables(self) -> "Sequence[rules.TableRule]":
         """Return the rules. Raises ValueError."""
-        return parse_rules(self.tall_rules)
+        return rules.parse_rules(self.tall_rules)

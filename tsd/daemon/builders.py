@@ -7,11 +7,11 @@ import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
 from tsd import version_reply
-from tsd.api.kairosdb.catalog import telnet_version as kairosdb_version
 from tsd.auth.accounts import warnings
 from tsd.auth.authenticator import Authenticator, anonymous_roles
 from tsd.config.loader import Config, Mode, journal_folder, name_rules, state_folder
@@ -33,7 +33,7 @@ from tsd.ingest.rejected.log import RejectedLog
 from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import SMALL_INTERVALS, Writer
-from tsd.lazy import LazyLogger
+from tsd.lazy import LazyLogger, LazyModule
 from tsd.server.clients import Clients, configured_quotas
 from tsd.server.listener import Listener, ListenerLimits, PartialInputBudget
 from tsd.server.multiplexer import Multiplexer
@@ -43,6 +43,11 @@ from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetSession, Teln
 from tsd.server.tls import Tls
 from tsd.store.scheduling import IngestLoad
 from tsd.tables import Tables
+
+if TYPE_CHECKING:
+    from tsd.api.kairosdb import catalog as kairosdb_catalog
+else:  # few daemons take the place of KairosDB
+    kairosdb_catalog = LazyModule("tsd.api.kairosdb.catalog")
 
 log = LazyLogger(__name__)
 
@@ -212,5 +217,5 @@ def _translation(config: Config, tables: Tables) -> Translation | None:
 
 
 def _telnet_commands(control: DaemonControl, *, kairosdb: bool) -> DaemonCommands:
-    version = kairosdb_version if kairosdb else partial(version_reply, by_loop=series.HAS_LOOP)
+    version = kairosdb_catalog.telnet_version if kairosdb else partial(version_reply, by_loop=series.HAS_LOOP)
     return DaemonCommands(control.stats, version, control.drop_caches, control.stop)

@@ -29,7 +29,6 @@ from tsd.lazy import LazyModule
 from tsd.store import Store
 from tsd.tables import Tables
 from tsd.tables.clock_guard import ClockGuard, elapsed_ms
-from tsd.tables.entity import layout as entity
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
@@ -46,10 +45,12 @@ from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.opentsdb.writer import CellWriter
 
 if TYPE_CHECKING:
+    from tsd.tables.entity import layout as entity
     from tsd.tables.heroic import layout as heroic
     from tsd.tables.kairosdb import layout as kairosdb
     from tsd.tables.tall import layout as tall
-else:  # a command uses one layout
+else:  # a command uses one layout, and seldom entities
+    entity = LazyModule("tsd.tables.entity.layout")
     heroic = LazyModule("tsd.tables.heroic.layout")
     kairosdb = LazyModule("tsd.tables.kairosdb.layout")
     tall = LazyModule("tsd.tables.tall.layout")

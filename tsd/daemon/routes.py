@@ -5,22 +5,19 @@ A new module of `tsd.api` needs one line in `routes`.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tsd.api import annotation, entity, health, heroic, hot, metrics, put, query, search, stats, system, tree, uid
-from tsd.api.graph import endpoint as graph
-from tsd.api.kairosdb.query import KairosQueries
-from tsd.api.kairosdb.routes import KairosParts
-from tsd.api.kairosdb.routes import routes as kairosdb_routes
-from tsd.api.page import endpoint as page
+from tsd.api import annotation, health, hot, put, query, search, stats, system, tree, uid
 from tsd.api.points import PutHandler, StoreFlush
 from tsd.auth.hosts import LOCAL_HOSTS, parse_hosts
 from tsd.auth.roles import endpoint_permissions
 from tsd.config.loader import Config, Mode, name_rules, state_folder
+from tsd.daemon.deferred import DeferredEndpoints
 from tsd.daemon.parts import AccessParts, DaemonControl, IngestParts, QueryParts
 from tsd.daemon.settings import Clock
+from tsd.lazy import LazyModule
 from tsd.server.http.bodies import MemoryBudget
 from tsd.server.http.connection import HttpConnection, RequestLimits
 from tsd.server.http.messages import Endpoint
@@ -31,6 +28,22 @@ from tsd.server.peer import Peer
 from tsd.store import Store
 from tsd.tables import Tables
 from tsd.tables.quirks import quirks_for
+
+if TYPE_CHECKING:
+    from tsd.api import entity, expressions, heroic, metrics
+    from tsd.api.graph import endpoint as graph
+    from tsd.api.kairosdb import query as kairosdb_query
+    from tsd.api.kairosdb import routes as kairosdb
+    from tsd.api.page import endpoint as page
+else:  # most daemons need none of them: together they are a fifth of what a start imports
+    entity = LazyModule("tsd.api.entity")
+    expressions = LazyModule("tsd.api.expressions")
+    heroic = LazyModule("tsd.api.heroic")
+    metrics = LazyModule("tsd.api.metrics")
+    graph = LazyModule("tsd.api.graph.endpoint")
+    kairosdb_query = LazyModule("tsd.api.kairosdb.query")
+    kairosdb = LazyModule("tsd.api.kairosdb.routes")
+    page = LazyModule("tsd.api.page.endpoint")
 
 
 @dataclass(frozen=True)
@@ -60,11 +73,7 @@ def routes(parts: ApiParts, request_stats: RequestStats, watch: health.Health, l
         **system.config_routes(config),
         **health.routes(watch),
         **system.log_routes(),
-        **metrics.routes(_metric_sources(parts, request_stats, lag), watch),
         **system.static_routes(config.staticroot, parts.now_ms),
-        **page.routes(
-            has_accounts=config.authentication, entity_tag=config.entity_tag if parts.tables.entities else None
-        ),
         **stats.rejected_routes(state_folder(config), parts.ingest.rejected.flush),
         **stats.client_routes(parts.access.clients),
         **hot.routes(parts.hot_keys),
@@ -73,12 +82,31 @@ def routes(parts: ApiParts, request_stats: RequestStats, watch: health.Health, l
         **_kairosdb_routes(parts, watch),
         **_heroic_routes(parts),
         **_entity_routes(parts),
-        **query.exp_routes(engine, registry, rules, parts.now_ms),
-        **graph.routes(engine, registry, rules, parts.now_ms, state_folder(config) / "matplotlib"),
+        **_deferred_routes(parts, rules, lambda: metrics.routes(_metric_sources(parts, request_stats, lag), watch)),
     }
 
 
-def _metric_sources(parts: ApiParts, request_stats: RequestStats, lag: LoopLag) -> metrics.MetricSources:
+def _deferred_routes(
+    parts: ApiParts, rules: query.QueryRules, metric_routes: Callable[[], Mapping[str, Endpoint]]
+) -> dict[str, Endpoint]:
+    """Return the endpoints that are imported with their first request."""
+    config, now_ms = parts.config, parts.now_ms
+    engine, registry = parts.query.engine, parts.query.registry
+    entity_tag = config.entity_tag if parts.tables.entities else None
+    fonts = state_folder(config) / "matplotlib"
+    return {
+        **DeferredEndpoints(metric_routes).at("metrics"),
+        **DeferredEndpoints(
+            lambda: page.routes(has_accounts=config.authentication, entity_tag=entity_tag)
+        ).at("", "ui"),
+        **DeferredEndpoints(
+            lambda: expressions.routes(engine, registry, rules, now_ms)
+        ).at("api/query/exp", "api/query/gexp"),
+        **DeferredEndpoints(lambda: graph.routes(engine, registry, rules, now_ms, fonts)).at("q"),
+    }  # fmt: skip
+
+
+def _metric_sources(parts: ApiParts, request_stats: RequestStats, lag: LoopLag) -> "metrics.MetricSources":
     """Return the sources of /metrics."""
     return metrics.MetricSources(
         parts.control.statistics,
@@ -111,11 +139,11 @@ def _kairosdb_routes(parts: ApiParts, watch: health.Health) -> dict[str, Endpoin
     if not (parts.config.kairosdb or parts.config.has_kairosdb_tables):
         return {}
     query_parts = parts.query
-    queries = KairosQueries(
+    queries = kairosdb_query.KairosQueries(
         query_parts.engine, query_parts.registry, parts.now_ms, parts.config.allow_delete, parts.tables.deleter
     )
-    return kairosdb_routes(
-        KairosParts(
+    return kairosdb.routes(
+        kairosdb.KairosParts(
             _put_handler(parts),
             parts.ingest.intake,
             queries,
@@ -143,7 +171,7 @@ def _entity_routes(parts: ApiParts) -> dict[str, Endpoint]:
     """Return the endpoint of entities; it refuses requests if their tables are not kept."""
     entities, mode = parts.tables.entities, parts.config.mode
     if entities is None:
-        return entity.routes(None)
+        return DeferredEndpoints(lambda: entity.routes(None)).at("api/entity")
     access = entity.EntityAccess(mode is not Mode.WRITE_ONLY, mode is not Mode.READ_ONLY)
     stored = parts.ingest.writer.write_metric
     made = entity.EntityEndpoint(entities, parts.query.engine, access, parts.store.sync, stored, parts.now_ms)

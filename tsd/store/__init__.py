@@ -6,7 +6,7 @@ Unix milliseconds.
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -32,10 +32,12 @@ from tsd.store.capabilities import (
     StampedPut,
     WideRows,
 )
-from tsd.store.cassandra.session import Connector
 from tsd.store.cells import Cell, CellMatrix, CellPage, Cursor, Family, Page, Put, Row, Table, cells_of_rows
 from tsd.store.timing import Latency
 from tsd.store.versions import VersionedCells
+
+if TYPE_CHECKING:  # types of an engine's driver
+    from tsd.store.cassandra.session import Connector
 
 CELL_PAGE_BYTES = 2 << 20  # larger pages block the event loop too long; smaller ones wait too often for the scan lock
 PAGE_ROWS = 1000
@@ -150,7 +152,7 @@ class Store(Protocol):
         ...
 
     @property
-    def cql(self) -> Connector | None:
+    def cql(self) -> "Connector | None":
         """Statements on Cassandra, for layouts with tables of another shape; None on other engines."""
         ...
 

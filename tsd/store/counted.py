@@ -6,6 +6,7 @@ own.
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
+from typing import TYPE_CHECKING
 
 from tsd.store import (
     AtomicRewrites,
@@ -35,9 +36,11 @@ from tsd.store import (
     VersionedCells,
     WideRows,
 )
-from tsd.store.cassandra.session import Connector
 from tsd.store.key_load import KeyLoad
 from tsd.store.timing import Latency
+
+if TYPE_CHECKING:  # types of an engine's driver
+    from tsd.store.cassandra.session import Connector
 
 _MATRIX_VALUE_BYTES = 8  # of a value in a CellMatrix
 
@@ -116,7 +119,7 @@ class CountedStore:
         return None if derived is None else _CountedDerived(derived, self._load)
 
     @property
-    def cql(self) -> Connector | None:
+    def cql(self) -> "Connector | None":
         """See Store."""
         return self._store.cql
 

@@ -7,11 +7,16 @@ resolved.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tsd.codec.regex import BadPattern, Searcher, TooLong, compile_pattern
 from tsd.errors import BadQuery
+from tsd.lazy import LazyModule
 from tsd.tables.quirks import OPENTSDB, Quirks
+
+if TYPE_CHECKING:
+    from tsd.codec import regex
+else:  # the translation of patterns takes some ms to import, and few filters are patterns
+    regex = LazyModule("tsd.codec.regex")
 
 LITERAL_OR = "literal_or"
 WILDCARD = "wildcard"
@@ -111,8 +116,8 @@ def matcher_of(found: Filter, *, loose_wildcards: bool = True) -> Matcher:
         return Matcher(lambda _: False, wants_no_key=True)
     if found.type == REGEXP:
         try:
-            pattern = compile_pattern(found.expression)
-        except BadPattern as exc:
+            pattern = regex.compile_pattern(found.expression)
+        except regex.BadPattern as exc:
             raise BadQuery(str(exc)) from exc
         return Matcher(partial(_found, pattern))
     if found.type in _WILDCARDS:
@@ -120,11 +125,11 @@ def matcher_of(found: Filter, *, loose_wildcards: bool = True) -> Matcher:
     return _literal(found)
 
 
-def _found(pattern: Searcher, value: str) -> bool:
+def _found(pattern: "regex.Searcher", value: str) -> bool:
     """Return whether a pattern is in a value. Raises BadQuery if the search could take too long."""
     try:
         return pattern.search(value)
-    except TooLong as exc:
+    except regex.TooLong as exc:
         raise BadQuery(str(exc)) from exc
 
 

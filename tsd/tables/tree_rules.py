@@ -2,11 +2,16 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tsd.codec.metadata import ROOT, Rule, RuleKind
-from tsd.codec.regex import is_costly, is_costly_on
 from tsd.errors import TsdError
+from tsd.lazy import LazyModule
+
+if TYPE_CHECKING:
+    from tsd.codec import regex
+else:  # few daemons have trees
+    regex = LazyModule("tsd.codec.regex")
 
 LONGEST_PATTERN = 500
 LONGEST_NAME = 10_000  # characters that a pattern is matched against
@@ -93,7 +98,7 @@ def _apply(series: NamedSeries, rule: Rule) -> tuple[list[str], str]:
     if not value:
         return [], f"No match on {where}"
     if any(
-        pattern and (is_costly(pattern) or is_costly_on(pattern, len(value)))
+        pattern and (regex.is_costly(pattern) or regex.is_costly_on(pattern, len(value)))
         for pattern in (rule.regex, rule.separator)
     ):
         return [], f"Takes too long on {where}: [{value}]"

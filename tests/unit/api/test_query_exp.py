@@ -14,7 +14,7 @@ from tests import layouts
 from tests.running import Client
 from tests.unit.query.engines import DATA, FEW, NOW_MS, START_S, QueryEnvironment
 from tests.unit.server.web_parts import HttpResponse, Served, get, post, read_response, serving
-from tsd.api import query, search
+from tsd.api import expressions, query, search
 from tsd.api.query import AnswerBody
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.query.engine import EngineSettings
@@ -76,7 +76,7 @@ async def place(
     env = await QueryEnvironment.build(lines, settings=settings)
     registry = QueryRegistry(lambda: NOW_MS, duplicates=duplicates)
     parts = env.engine, registry, query.QueryRules(), lambda: NOW_MS
-    async with serving({**query.routes(*parts), **query.exp_routes(*parts)}) as served:
+    async with serving({**query.routes(*parts), **expressions.routes(*parts)}) as served:
         yield Place(env, registry, served)
 
 

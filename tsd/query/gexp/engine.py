@@ -72,8 +72,6 @@ def read_gexp(params: Params, now_ms: int, *, quirks: Quirks, local: tzinfo | No
 
 def read_extra(params: Params, *, quirks: Quirks) -> list[Draft]:
     """Return the metric queries in `exp`, which /api/query answers like those of `m`. Raises BadQuery."""
-    if "exp" not in params:
-        return []
     quirks = quirks_in(params, default=quirks)
     try:
         queries = parse(params["exp"], FUNCTIONS.__contains__).queries
