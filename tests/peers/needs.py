@@ -26,6 +26,7 @@ from tsd.store.cassandra import wire
 from tsd.store.hbase import results, thrift_codec
 from tsd.store.rocksdb import keys, version_reads
 from tsd.tables import entity_decode
+from tsd.tables.kairosdb import encode as kairosdb_encode
 from tsd.tables.kairosdb import points as kairosdb_points
 from tsd.tables.opentsdb import decode, encode, resolver, series_index
 from tsd.tables.opentsdb.compaction import queue
@@ -51,6 +52,7 @@ LOOPS = {  # modules of setup.py: whether each is built and in use
     "tsd.store._cells": cells.HAS_CELL_LOOP,
     "tsd.store.cassandra._wire": wire.HAS_WIRE_LOOP,
     "tsd.codec.kairosdb._values": values.HAS_VALUES_LOOP,
+    "tsd.tables.kairosdb._encode": kairosdb_encode.HAS_ENCODE_LOOP,
     "tsd.tables.kairosdb._points": kairosdb_points.HAS_LOOP,
     "tsd.store.hbase._results": results.HAS_RESULT_LOOP,
     "tsd.store.rocksdb._versions": version_reads.HAS_LOOP,

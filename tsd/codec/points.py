@@ -84,6 +84,7 @@ Int32 = NDArray[np.int32]
 
 
 UInt8 = NDArray[np.uint8]
+UInt32 = NDArray[np.uint32]
 
 
 EXACT = float(1 << 53)  # integers below it are exact in a double

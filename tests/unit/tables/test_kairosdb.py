@@ -12,15 +12,17 @@ from tests.peers.cassandra import RunningCassandra
 from tests.unit.codec.kairosdb_vectors import STORAGE, VECTORS, Point, Vector, points_of
 from tests.unit.tables.kairosdb_keyspace import LATEST_S, Keyspace, answered, body_points, opened_keyspace
 from tsd.codec.kairosdb.keys import LEGACY, LONG, DataRow, encode_tags
-from tsd.codec.kairosdb.rows import RowSpec
+from tsd.codec.kairosdb.rows import COLUMNS, RowSpec
+from tsd.codec.kairosdb.values import decode_long, encode_long
 from tsd.codec.names import Kind
 from tsd.daemon.settings import now_ms
 from tsd.errors import StoreError
+from tsd.store.cassandra.session import BatchTooLarge
 from tsd.tables.filters import make_filter
 from tsd.tables.kairosdb import reader
 from tsd.tables.kairosdb.index import IndexRows
 from tsd.tables.kairosdb.layout import make_tables
-from tsd.tables.kairosdb.points import RowsAnswer
+from tsd.tables.kairosdb.points import PutBatch, RowPut, RowsAnswer
 from tsd.tables.kairosdb.tables import NEVER, KairosTables
 from tsd.tables.reading import SeriesRequest
 from tsd.tables.writing import SeriesText
@@ -189,6 +191,20 @@ async def compare(keyspace: Keyspace, metric: str, tables: dict[str, list[Any]],
         else:
             found = [row[: len(wanted[0]) if wanted else 3] for row in rows if row[0].startswith(metric)]
         assert once(found) == once(wanted), (name, table)
+
+
+async def test_batch_that_cassandra_calls_too_large_is_put_in_parts(cassandra: RunningCassandra) -> None:
+    rows = [DataRow("m", 0, LONG, b"host=%d:" % at) for at in range(3)]
+    puts = [RowPut(row.encode(), [bytes(4)], [encode_long(at) + bytes(40_000)], 0, [1]) for at, row in enumerate(rows)]
+    async with opened_keyspace(cassandra) as keyspace:
+        tables = KairosTables(keyspace.cql, keyspace.name, now_ms)
+        together = [bound for put in puts for bound in put.encode()]
+        with pytest.raises(BatchTooLarge):
+            await keyspace.cql.batch_encoded(tables.texts.put_point, together, None)
+        await tables.put_points([PutBatch(together, None)])
+        for at, row in enumerate(rows):
+            [point] = await tables.points(row.encode(), 0, COLUMNS - 1, 10)
+            assert decode_long(point.value) == at
 
 
 async def test_index_rows_outlive_their_points(cassandra: RunningCassandra) -> None:

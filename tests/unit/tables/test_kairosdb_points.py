@@ -11,8 +11,8 @@ from tsd.store.cassandra.wire import RawRows, encode_value
 from tsd.tables.kairosdb.decode import StoredRow, decode_numbers, decode_plain
 from tsd.tables.kairosdb.points import (
     BATCH_BYTES,
-    BATCH_POINTS,
     HAS_LOOP,
+    LIMITS,
     VALUE,
     RowPut,
     RowsAnswer,
@@ -130,5 +130,5 @@ def test_batches_have_each_point_once_and_are_bounded(rows: list[list[int]]) -> 
     assert sorted(found) == sorted(values for put in puts for values in put.encode())
     for batch in made:
         assert len({put.key for put in batch}) == 1 or sum(put.size for put in batch) <= 50 << 10
-        assert sum(len(put.values) for put in batch) <= BATCH_POINTS
+        assert sum(len(put.values) for put in batch) <= LIMITS.points
         assert sum(put.size for put in batch) <= BATCH_BYTES or sum(len(put.values) for put in batch) == 1

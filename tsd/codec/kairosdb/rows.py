@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tsd.codec.points import Int64
+from tsd.codec.points import Int64, UInt32
 from tsd.errors import TsdError
 
 COLUMN_BYTES = 4
@@ -102,13 +102,16 @@ class RowSpec:
         >>> [column.hex() for column in RowSpec().columns(np.array([1356998400000]), 1355356800000)]
         ['61d8d400']
         """
-        offsets = times - row_ms
+        joined = self.column_numbers(times - row_ms).astype(">u4").tobytes()
+        return [joined[at : at + COLUMN_BYTES] for at in range(0, len(joined), COLUMN_BYTES)]
+
+    def column_numbers(self, offsets: Int64) -> UInt32:
+        """Return the columns of times after their row's time, as numbers."""
         if self.unit is Unit.LEGACY:
             offsets = offsets << 1
         elif self.unit is Unit.SECONDS:
             offsets = offsets // 1000
-        joined = (offsets & (COLUMNS - 1)).astype(">u4").tobytes()
-        return [joined[at : at + COLUMN_BYTES] for at in range(0, len(joined), COLUMN_BYTES)]
+        return (offsets & (COLUMNS - 1)).astype(np.uint32)
 
     def times(self, columns: Int64, row_ms: int | Int64) -> Int64:
         """Return the times of columns of a row, or of columns that each have a row's time."""

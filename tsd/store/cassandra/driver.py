@@ -34,7 +34,7 @@ from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedS
 
 from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError
 from tsd.store.cassandra.protocol import EncodedRows, Handler, decoded_rows, raw_rows
-from tsd.store.cassandra.session import NO_ROWS, BadStatement, Contact, Done, Parameters, RawDone, Rows
+from tsd.store.cassandra.session import NO_ROWS, BadStatement, BatchTooLarge, Contact, Done, Parameters, RawDone, Rows
 
 PROTOCOL = 4  # from Cassandra 2.2 on
 RECONNECT_S = 1.0
@@ -223,6 +223,8 @@ def translated(error: BaseException) -> StoreError:
             return StoreError(f"Cassandra refuses the user or the password: {said}")
         case InvalidRequest() if _ABSENT.search(said):
             return NoTable(f"{said}: `tsd create-tables` creates keyspace and tables")
+        case InvalidRequest() if "Batch too large" in said:
+            return BatchTooLarge(f"Cassandra: {said}")
         case OverloadedErrorMessage():
             return StoreBusy(f"Cassandra is overloaded: {said}")
         case Unavailable() | IsBootstrappingErrorMessage():

@@ -30,6 +30,10 @@ class BadStatement(StoreError):
     """This version of Cassandra does not know a statement."""
 
 
+class BatchTooLarge(StoreError):
+    """A batch over several partitions is larger than Cassandra is configured to take."""
+
+
 @dataclass(frozen=True)
 class Contact:
     """How to reach a cluster."""

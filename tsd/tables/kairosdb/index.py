@@ -12,7 +12,7 @@ from typing import NamedTuple
 import trio
 
 from tsd.codec.kairosdb.index import METRIC_NAMES, TAG_NAMES, TAG_VALUES
-from tsd.codec.kairosdb.keys import DataRow, parse_tags
+from tsd.codec.kairosdb.keys import TIME_BYTES, DataRow, parse_row_key, parse_tags
 from tsd.codec.kairosdb.rows import RowSpec, Unit
 from tsd.errors import StoreError
 from tsd.lazy import LazyLogger
@@ -24,6 +24,10 @@ log = LazyLogger(__name__)
 MOST_KNOWN = 400_000  # rows of points
 CHECK_S = 60.0  # between two readings of the index
 
+# A row key of points in two parts: metric and row time, where its index row is; type and tags, which the index row has.
+Wanted = dict[bytes, dict[bytes, int]]  # → time to live of the longest-lived point, in seconds
+Expiries = dict[bytes, float]  # by the second part
+
 
 class RowTime(NamedTuple):
     """The rows of a metric that begin at one time."""
@@ -32,15 +36,14 @@ class RowTime(NamedTuple):
     row_ms: int
 
 
-class SeriesType(NamedTuple):
-    """A series with a type of values; the tags as in a row key."""
+def split_key(key: bytes) -> tuple[bytes, bytes]:
+    """Return the two parts of a row key of points.
 
-    type: str
-    tags: bytes
-
-
-Wanted = Mapping[RowTime, Mapping[SeriesType, int]]  # → time to live of the longest-lived point, in seconds
-Expiries = dict[SeriesType, float]
+    >>> split_key(DataRow("m", 5, "t", b"a=b:").encode())
+    (b'm\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x05', b'\\x00\\x01ta=b:')
+    """
+    end = key.index(b"\0") + 1 + TIME_BYTES
+    return key[:end], key[end:]
 
 
 class IndexRows:
@@ -51,28 +54,30 @@ class IndexRows:
         self.lock = trio.Lock()  # held while points and their index rows are written, and while both are deleted
         self._tables = tables
         self._by_tag = by_tag
-        self._known: dict[RowTime, Expiries] = {}  # of row_keys, in Unix seconds; the oldest first
-        self._times: dict[RowTime, float] = {}  # of row_key_time_index
+        self.known: dict[bytes, Expiries] = {}  # of row_keys, by place, in Unix seconds; the oldest first
+        self._times: dict[bytes, float] = {}  # of row_key_time_index, by place
         self._names: dict[bytes, set[str]] = {METRIC_NAMES: set(), TAG_NAMES: set(), TAG_VALUES: set()}
         self._count = 0
-        self._touched: set[RowTime] = set()  # written since the last check
+        self._touched: set[bytes] = set()  # places written to since the last check
 
-    async def ensure(self, spec: RowSpec, wanted: Wanted) -> None:
-        """Return when every row is in the index for at least as long as its points live. Raise StoreError."""
-        now_s = self._tables.now_s()
-        await self._list_names(spec, wanted)
+    async def ensure(self, spec: RowSpec, wanted: Wanted, places: Iterable[bytes] = ()) -> None:
+        """Return when every row is in the index for at least as long as its points live. `places` are those of further
+        points, whose rows are known. Raise StoreError."""
+        if wanted:
+            now_s = self._tables.now_s()
+            await self._list_names(spec, wanted)
 
-        async def write(place: RowTime) -> None:
-            await self._write(spec, place, wanted[place], now_s)
+            async def write(place: bytes) -> None:
+                await self._write(spec, place, wanted[place], now_s)
 
-        await run_bounded(wanted, write, limit=CONCURRENT)
-        self._touched.update(wanted)
+            await run_bounded(wanted, write, limit=CONCURRENT)
+        self._touched.update(wanted, places)
         self._forget_oldest()
 
     async def _list_names(self, spec: RowSpec, wanted: Wanted) -> None:
-        names = {METRIC_NAMES: {place.metric for place in wanted}}
+        names = {METRIC_NAMES: {place_of(place).metric for place in wanted}}
         if spec.unit is Unit.LEGACY:
-            tags = {series.tags for rows in wanted.values() for series in rows}
+            tags = {parse_row_key(place + one).tags for place, rows in wanted.items() for one in rows}
             pairs = [pair for one in tags if one for pair in parse_tags(one).items()]
             names |= {TAG_NAMES: {tagk for tagk, _ in pairs}, TAG_VALUES: {tagv for _, tagv in pairs}}
         for kind, found in names.items():
@@ -82,50 +87,52 @@ class IndexRows:
                     self._names[kind].clear()
                 self._names[kind] |= new
 
-    async def _write(self, spec: RowSpec, place: RowTime, rows: Mapping[SeriesType, int], now_s: int) -> None:
+    async def _write(self, spec: RowSpec, place: bytes, rows: Mapping[bytes, int], now_s: int) -> None:
         """Write the rows of one row time that are missing, or expire before their points."""
-        known = self._known.get(place, {})
+        known = self.known.get(place, {})
         new = {one: ttl_s for one, ttl_s in rows.items() if known.get(one, -math.inf) < expiry(now_s, ttl_s)}
         if not new:
             return
+        at = place_of(place)
         stamp = self._tables.stamps()
         lives = {ttl_s: self._lifetime(spec, ttl_s) for ttl_s in new.values()}
         longest = max(new.values(), key=lambda ttl_s: expiry(0, ttl_s))
         if self._times.get(place, -math.inf) < expiry(now_s, longest):
-            await self._tables.put_row_time(*place, lives[longest], stamp)
+            await self._tables.put_row_time(*at, lives[longest], stamp)
             self._times[place] = expiry(now_s, lives[longest])
-        listed = [(SeriesRow(one.type, parse_tags(one.tags)), lives[ttl_s]) for one, ttl_s in new.items()]
-        await self._tables.put_row_keys(*place, listed, stamp, by_tag=self._by_tag(place.metric))
+        listed = [(_listed(place + one), lives[ttl_s]) for one, ttl_s in new.items()]
+        await self._tables.put_row_keys(*at, listed, stamp, by_tag=self._by_tag(at.metric))
         if spec.unit is Unit.LEGACY:
-            old = [(DataRow(*place, *one).encode(), lives[ttl_s]) for one, ttl_s in new.items()]
-            await self._tables.put_old_keys(place.metric, old, stamp)
-        entries = self._known.setdefault(place, {})
+            old = [(place + one, lives[ttl_s]) for one, ttl_s in new.items()]
+            await self._tables.put_old_keys(at.metric, old, stamp)
+        entries = self.known.setdefault(place, {})
         self._count += len(new.keys() - entries.keys())
         entries.update((one, expiry(now_s, lives[ttl_s])) for one, ttl_s in new.items())
 
     def _lifetime(self, spec: RowSpec, ttl_s: int) -> int:
         """Return the time to live of an index row: a row's width longer than the point's, as in KairosDB."""
-        return self._tables.lifetime(ttl_s + spec.width_s) if ttl_s else NEVER
+        return min(ttl_s + spec.width_s, self._tables.most_ttl_s()) if ttl_s else NEVER
 
     def _forget_oldest(self) -> None:
         while self._count > MOST_KNOWN:
-            place = next(iter(self._known))
-            self._count -= len(self._known.pop(place))
-            self._times.pop(place, None)
+            self._forget_place(next(iter(self.known)))
+
+    def _forget_place(self, place: bytes) -> None:
+        self._count -= len(self.known.pop(place))
+        self._times.pop(place, None)
 
     def forget(self, metric: str | None = None) -> None:
         """Forget what is in the index: of a metric, or all."""
         if metric is None:
-            self._known.clear()
+            self.known.clear()
             self._times.clear()
             self._count = 0
             for names in self._names.values():
                 names.clear()
             return
         self._names[METRIC_NAMES].discard(metric)
-        for place in [place for place in self._known if place.metric == metric]:
-            self._count -= len(self._known.pop(place))
-            self._times.pop(place, None)
+        for place in [place for place in self.known if place_of(place).metric == metric]:
+            self._forget_place(place)
 
     async def restore(self) -> int:
         """Write again the rows of points written since the last call that others removed from the index. Return how
@@ -134,7 +141,7 @@ class IndexRows:
         places, self._touched = self._touched, set()
         counts: list[int] = []
 
-        async def check(place: RowTime) -> None:
+        async def check(place: bytes) -> None:
             counts.append(await self._restore(spec, place))
 
         try:
@@ -145,19 +152,21 @@ class IndexRows:
             raise
         return sum(counts)
 
-    async def _restore(self, spec: RowSpec, place: RowTime) -> int:
+    async def _restore(self, spec: RowSpec, place: bytes) -> int:
         now_s = self._tables.now_s()
-        known = dict(self._known.get(place, {}))
-        stored = {SeriesType(one.type, one.encoded) for one in await self._tables.row_keys(*place)}
-        missing = {one: at for one, at in known.items() if one not in stored and at > now_s}
-        has_time = bool(await self._tables.row_times(place.metric, place.row_ms, place.row_ms))
-        is_listed = await self._tables.metric_exists(place.metric)
+        metric, row_ms = place_of(place)
+        known = dict(self.known.get(place, {}))
+        listed = await self._tables.row_keys(metric, row_ms)
+        stored = {DataRow(metric, row_ms, one.type, one.encoded).encode() for one in listed}
+        missing = {one: at for one, at in known.items() if place + one not in stored and at > now_s}
+        has_time = bool(await self._tables.row_times(metric, row_ms, row_ms))
+        is_listed = await self._tables.metric_exists(metric)
         if not missing and (has_time or not known) and is_listed:
             return 0
         rows = missing or known
-        entries = self._known.setdefault(place, {})
+        entries = self.known.setdefault(place, {})
         self._times.pop(place, None)
-        self._names[METRIC_NAMES].discard(place.metric)
+        self._names[METRIC_NAMES].discard(metric)
         for one in rows:
             self._count -= entries.pop(one, None) is not None
         lives = {one: NEVER if math.isinf(at) else max(int(at) - now_s, 1) for one, at in rows.items()}
@@ -174,6 +183,22 @@ class IndexRows:
                     log.warning("kairosdb.index_restored", rows=count)
             except StoreError as error:
                 log.debug("kairosdb.index_not_checked", error=str(error))
+
+
+def place_of(place: bytes) -> RowTime:
+    """Return the first part of a row key.
+
+    >>> place_of(split_key(DataRow("m", 5, "t", b"a=b:").encode())[0])
+    RowTime(metric='m', row_ms=5)
+    """
+    end = len(place) - TIME_BYTES
+    return RowTime(place[: end - 1].decode("utf-8", "surrogatepass"), int.from_bytes(place[end:], "big", signed=True))
+
+
+def _listed(key: bytes) -> SeriesRow:
+    """Return what is listed of a row key of points."""
+    row = parse_row_key(key)
+    return SeriesRow(row.type, parse_tags(row.tags))
 
 
 def expiry(now_s: int, ttl_s: int) -> float:

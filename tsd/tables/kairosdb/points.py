@@ -22,10 +22,22 @@ else:
 
 COLUMN, VALUE, STAMP, TTL = range(4)  # of a timed row of an answer; others have the first two
 TTL_BYTES, STAMP_BYTES = 4, 8
-BATCH_POINTS = 400  # of one partition: larger batches are not faster
 BATCH_BYTES = 1 << 20  # of one partition: a batch must fit into half a segment of the commit log
-MIXED_POINTS, MIXED_BYTES = 100, 8 << 10  # of several partitions: Cassandra refuses 50 KiB of values
 POINT_BYTES = 16  # of a point's column and a short value
+
+
+class Limits(NamedTuple):
+    """Of batches."""
+
+    points: int  # of one partition
+    mixed_points: int  # of several partitions
+    mixed_bytes: int
+
+
+# More points of one partition are not faster. Of several partitions they are as many as KairosDB sends: 100 points cost
+# the daemon and Cassandra a sixth more, 400 points as much. Cassandra refuses 50 KiB of them, and counts up to 80 bytes
+# for a number.
+LIMITS = Limits(400, 200, 8 << 10)
 
 
 class StoredPoint(NamedTuple):
@@ -171,6 +183,13 @@ class RowsAnswer:
         return PlainPoints(np.frombuffer(columns, np.int64), np.frombuffer(bits, np.int64), keys, starts, size)
 
 
+class PutBatch(NamedTuple):
+    """Points that are put with one request."""
+
+    points: Sequence[bytes]  # bound values of each: key, column, value, time to live, write timestamp
+    key: bytes | None  # of the only row
+
+
 class RowPut(NamedTuple):
     """Points of one row as they are put."""
 
@@ -211,19 +230,26 @@ class RowPut(NamedTuple):
         ]
 
 
-def batches(rows: Iterable[RowPut]) -> Iterator[list[RowPut]]:
+def bound_batches(rows: Iterable[RowPut], limits: Limits = LIMITS) -> Iterator[PutBatch]:
+    """Yield points in batches as they are put."""
+    for batch in batches(rows, limits):
+        yield PutBatch([values for row in batch for values in row.encode()], batch[0].key if len(batch) == 1 else None)
+
+
+def batches(rows: Iterable[RowPut], limits: Limits = LIMITS) -> Iterator[list[RowPut]]:
     """Yield points in batches: many of one row, or some of several rows."""
     mixed: list[RowPut] = []
     points = size = 0
     for row in rows:
-        whole = len(row.values) <= BATCH_POINTS and row.size <= BATCH_BYTES
-        for part in [row] if whole else row.parts(BATCH_POINTS, BATCH_BYTES):
+        whole = len(row.values) <= limits.points and row.size <= BATCH_BYTES
+        for part in [row] if whole else row.parts(limits.points, BATCH_BYTES):
             count, bytes_of_part = len(part.values), part.size
-            if count > MIXED_POINTS // 2 or bytes_of_part > MIXED_BYTES:
+            if count > limits.mixed_points // 2 or bytes_of_part > limits.mixed_bytes:
                 yield [part]
                 continue
-            if points + count > MIXED_POINTS or size + bytes_of_part > MIXED_BYTES:
-                yield mixed
+            if points + count > limits.mixed_points or size + bytes_of_part > limits.mixed_bytes:
+                if mixed:
+                    yield mixed
                 mixed, points, size = [], 0, 0
             mixed.append(part)
             points, size = points + count, size + bytes_of_part

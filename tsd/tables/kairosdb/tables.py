@@ -17,11 +17,11 @@ from tsd.codec.kairosdb.keys import LEGACY, DataRow, encode_tags, parse_row_key
 from tsd.codec.kairosdb.rows import COLUMN_BYTES, DEFAULT_WIDTH_MS, FIRST_MS, RowSpec, Unit, UnknownRows, parse_spec
 from tsd.errors import CorruptRow, NoTable, StoreError, bare
 from tsd.store.cassandra.schema import KEYSPACES, PEERS, VERSION, create_keyspace
-from tsd.store.cassandra.session import BadStatement, Connector, Parameters, Rows
+from tsd.store.cassandra.session import BadStatement, BatchTooLarge, Connector, Parameters, Rows
 from tsd.store.cassandra.wire import LENGTH, LENGTH_BYTES, RawRows, find_values
 from tsd.store.retry import run_bounded
 from tsd.tables.kairosdb import schema
-from tsd.tables.kairosdb.points import RowPut, RowsAnswer, StoredPoints, batches, parse_points
+from tsd.tables.kairosdb.points import PutBatch, RowsAnswer, StoredPoints, parse_points
 
 CONCURRENT = 16  # requests of one call
 ROWS_AT_ONCE = 12  # of points, read with one request: Cassandra reads them one after the other
@@ -98,9 +98,9 @@ class KairosTables:
         self._last_ms = first + count - 1
         return first
 
-    def lifetime(self, ttl_s: int) -> int:
-        """Return a time to live that Cassandra accepts now."""
-        return min(ttl_s, max(LAST_EXPIRY_S - self.now_s(), 1))
+    def most_ttl_s(self) -> int:
+        """Return the longest time to live that Cassandra accepts now."""
+        return max(LAST_EXPIRY_S - self.now_s(), 1)
 
     # ---- Schema
 
@@ -172,14 +172,21 @@ class KairosTables:
 
     # ---- Points
 
-    async def put_points(self, rows: Iterable[RowPut]) -> None:
+    async def put_points(self, batches: Sequence[PutBatch]) -> None:
         """Put points. Raise StoreError."""
-        await run_bounded(batches(rows), self._put_points, limit=CONCURRENT)
+        await run_bounded(batches, self._put_points, limit=CONCURRENT)
 
-    async def _put_points(self, rows: Sequence[RowPut]) -> None:
-        partition = rows[0].key if len(rows) == 1 else None
-        encoded = [values for row in rows for values in row.encode()]
-        await self._cql.batch_encoded(self.texts.put_point, encoded, partition)
+    async def _put_points(self, batch: PutBatch) -> None:
+        try:
+            await self._cql.batch_encoded(self.texts.put_point, batch.points, batch.key)
+        except BatchTooLarge:
+            if len(batch.points) == 1:
+                raise
+        else:
+            return
+        middle = len(batch.points) // 2
+        for part in (batch.points[:middle], batch.points[middle:]):
+            await self._put_points(PutBatch(part, batch.key))
 
     async def points(self, key: bytes, first: int, last: int, limit: int, *, timed: bool = False) -> StoredPoints:
         """Return the points of a row from one column to another, both included. Raise StoreError."""
