@@ -5,11 +5,12 @@ import pytest
 from tsd.errors import StoreBusy, StoreDown, StoreError
 
 pytest.importorskip("cassandra")
-from cassandra import OperationTimedOut, Unavailable
+from cassandra import OperationTimedOut, ReadFailure, Unavailable
 from cassandra.cluster import NoHostAvailable
 from cassandra.protocol import OverloadedErrorMessage
 
 from tsd.store.cassandra.driver import translated
+from tsd.store.cassandra.session import ReadFailed
 
 OVERLOADED = OverloadedErrorMessage(0x1001, "too many requests", {})
 
@@ -24,6 +25,7 @@ OVERLOADED = OverloadedErrorMessage(0x1001, "too many requests", {})
         (NoHostAvailable("all failed", ["10.0.0.1"]), StoreDown, "10.0.0.1"),
         (NoHostAvailable("all failed", {}), StoreDown, "no node answers"),
         (OperationTimedOut(), StoreDown, "no answer in time"),
+        (ReadFailure("READ_TOO_MANY_TOMBSTONES"), ReadFailed, "TOMBSTONES"),
     ],
 )
 def test_error_says_what_to_do(error: Exception, kind: type[StoreError], word: str) -> None:

@@ -18,11 +18,13 @@ from tsd.codec.names import Kind
 from tsd.daemon.settings import now_ms
 from tsd.errors import StoreError
 from tsd.store.cassandra.session import BatchTooLarge
+from tsd.tables.catalog import LastPoint
 from tsd.tables.filters import make_filter
 from tsd.tables.kairosdb import reader
 from tsd.tables.kairosdb.index import IndexRows
 from tsd.tables.kairosdb.layout import make_tables
 from tsd.tables.kairosdb.points import PutBatch, RowPut, RowsAnswer
+from tsd.tables.kairosdb.series import series_id
 from tsd.tables.kairosdb.tables import NEVER, KairosTables
 from tsd.tables.reading import SeriesRequest
 from tsd.tables.writing import SeriesText
@@ -238,6 +240,26 @@ async def test_long_rows_are_read_piece_by_piece(cassandra: RunningCassandra, mo
         await keyspace.put([(plain[at % 2], T + at * 7, at) for at in range(count)])
         found = [(await keyspace.read(metric, {}, T + 7, T + DAY_MS))[0][0] for metric in ("m", "plain")]
     assert found == [{T + at * 7: at for at in range(1, count)}] * 2
+
+
+async def test_points_among_many_that_expired_are_read(cassandra: RunningCassandra) -> None:
+    """Cassandra fails a read of more than 100,000 of them. Deleted values are the same to it."""
+    gone, other = 110_000, SeriesText(b"m", b"host=b")
+    begin = T // RowSpec().width * RowSpec().width
+    kept = {begin: 1, begin + 15_000: 2}
+    row = DataRow("m", begin, LONG, encode_tags({"host": "a"})).encode()
+    async with opened_keyspace(cassandra) as keyspace:
+        await keyspace.put([*((SERIES, time_ms, value) for time_ms, value in kept.items()), (other, begin + 7, 3)])
+        delete = f"DELETE value FROM {keyspace.name}.data_points USING TIMESTAMP ? WHERE key = ? AND column1 = ?"
+        places = [(T, row, (at * 10_000).to_bytes(4, "big")) for at in range(1, gone + 1)]
+        for first in range(0, gone, 5_000):
+            await keyspace.cql.batch(delete, places[first : first + 5_000])
+        (numbers, _), warnings, _ = await keyspace.read("m", {}, begin, begin + 21 * DAY_MS)
+        (some, _), _, _ = await keyspace.read("m", {}, begin + 8, begin + 21 * DAY_MS)
+        last = await keyspace.tables.catalog.last_points([series_id("m", encode_tags({"host": "a"}))], None)
+    assert (numbers, warnings) == (kept | {begin + 7: 3}, [])
+    assert some == {max(kept): 2}
+    assert last.points == [LastPoint(max(kept), 2)]
 
 
 async def test_index_rows_that_others_change_are_shown_as_they_are(cassandra: RunningCassandra) -> None:

@@ -13,6 +13,7 @@ from cassandra import (
     DriverException,
     InvalidRequest,
     OperationTimedOut,
+    ReadFailure,
     ReadTimeout,
     Unauthorized,
     Unavailable,
@@ -34,7 +35,17 @@ from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedS
 
 from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError
 from tsd.store.cassandra.protocol import EncodedRows, Handler, decoded_rows, raw_rows
-from tsd.store.cassandra.session import NO_ROWS, BadStatement, BatchTooLarge, Contact, Done, Parameters, RawDone, Rows
+from tsd.store.cassandra.session import (
+    NO_ROWS,
+    BadStatement,
+    BatchTooLarge,
+    Contact,
+    Done,
+    Parameters,
+    RawDone,
+    ReadFailed,
+    Rows,
+)
 
 PROTOCOL = 4  # from Cassandra 2.2 on
 RECONNECT_S = 1.0
@@ -233,6 +244,8 @@ def translated(error: BaseException) -> StoreError:
             return StoreDown(f"Cassandra: no answer in time: {said}")
         case ConnectionException() | OSError():
             return StoreDown(f"Cassandra: connection lost: {said}")
+        case ReadFailure():
+            return ReadFailed(f"Cassandra: {said}")
         case SyntaxException():
             return BadStatement(f"Cassandra: {said}")
         case InvalidRequest() | ErrorMessage() | DriverException():

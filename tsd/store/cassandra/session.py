@@ -34,6 +34,10 @@ class BatchTooLarge(StoreError):
     """A batch over several partitions is larger than Cassandra is configured to take."""
 
 
+class ReadFailed(StoreError):
+    """Nodes failed to execute a read, as they fail one of too many expired or deleted cells. A smaller one may work."""
+
+
 @dataclass(frozen=True)
 class Contact:
     """How to reach a cluster."""

@@ -169,7 +169,7 @@ def statements(keyspace: str) -> Statements:
         joined_points=f"SELECT key, column1, value {joined}",
         joined_timed_points=f"SELECT key, column1, value, WRITETIME(value), TTL(value) {joined}",
         newest_point=f"SELECT column1, value, WRITETIME(value), TTL(value) FROM {table(DATA_POINTS)} WHERE key = ? "
-        "ORDER BY column1 DESC LIMIT 1",
+        "AND column1 >= ? AND column1 <= ? ORDER BY column1 DESC LIMIT 1",
         delete_row=delete(DATA_POINTS, "key = ?"),
         delete_points=delete(DATA_POINTS, "key = ? AND column1 >= ? AND column1 <= ?"),
         delete_row_key=delete(ROW_KEYS, f"{row} AND data_type = ? AND tags = ?"),

@@ -14,10 +14,19 @@ from cachetools import LRUCache
 
 from tsd.codec.kairosdb.index import METRIC_NAMES, PRESENT, TABLE_NAME, tag_hash, tag_pair
 from tsd.codec.kairosdb.keys import LEGACY, DataRow, encode_tags, parse_row_key
-from tsd.codec.kairosdb.rows import COLUMN_BYTES, DEFAULT_WIDTH_MS, FIRST_MS, RowSpec, Unit, UnknownRows, parse_spec
+from tsd.codec.kairosdb.rows import (
+    COLUMN_BYTES,
+    COLUMNS,
+    DEFAULT_WIDTH_MS,
+    FIRST_MS,
+    RowSpec,
+    Unit,
+    UnknownRows,
+    parse_spec,
+)
 from tsd.errors import CorruptRow, NoTable, StoreError, bare
 from tsd.store.cassandra.schema import KEYSPACES, PEERS, VERSION, create_keyspace
-from tsd.store.cassandra.session import BadStatement, BatchTooLarge, Connector, Parameters, Rows
+from tsd.store.cassandra.session import BadStatement, BatchTooLarge, Connector, Parameters, ReadFailed, Rows
 from tsd.store.cassandra.wire import LENGTH, LENGTH_BYTES, RawRows, find_values
 from tsd.store.retry import run_bounded
 from tsd.tables.kairosdb import schema
@@ -26,6 +35,7 @@ from tsd.tables.kairosdb.points import PutBatch, RowsAnswer, StoredPoints, parse
 CONCURRENT = 16  # requests of one call
 ROWS_AT_ONCE = 12  # of points, read with one request: Cassandra reads them one after the other
 FEW_SERIES = 500  # index rows that are parsed on the event loop
+LEAST_COLUMNS = 1 << 16  # a read of fewer columns that fails is not divided: they cannot have too many expired points
 MOST_TAGS = 20_000  # sets of tags that stay parsed
 PARSED_BYTES = 4 << 20  # of answers with index rows that stay parsed
 MOST_FOUND = 10_000  # lists of row times that are cached
@@ -191,8 +201,24 @@ class KairosTables:
     async def points(self, key: bytes, first: int, last: int, limit: int, *, timed: bool = False) -> StoredPoints:
         """Return the points of a row from one column to another, both included. Raise StoreError."""
         text = self.texts.timed_points if timed else self.texts.points
-        raw = await self._cql.ask_raw(text, (key, first.to_bytes(4, "big"), last.to_bytes(4, "big"), limit))
-        return parse_points(raw, timed=timed)
+        return parse_points(await self._read_row(text, key, first, last, limit), timed=timed)
+
+    async def _read_row(self, text: str, key: bytes, first: int, last: int, limit: int) -> RawRows:
+        """Return the first points of a row from one column to another, at most `limit`. Raise StoreError.
+
+        Cassandra fails a read of more than 100,000 points that expired within ten days, or were deleted one by one.
+        Then each half of the columns is read."""
+        try:
+            return await self._cql.ask_raw(text, (key, *_bounds(first, last), limit))
+        except ReadFailed:
+            if last - first < LEAST_COLUMNS:
+                raise
+        middle = (first + last) // 2
+        found = await self._read_row(text, key, first, middle, limit)
+        if found.rows >= limit:
+            return found
+        rest = await self._read_row(text, key, middle + 1, last, limit - found.rows)
+        return RawRows(found.rows + rest.rows, found.body + rest.body)
 
     async def read_rows(
         self, rows: Mapping[DataRow, tuple[int, int]], limit: int, *, timed: Callable[[DataRow], bool]
@@ -226,30 +252,42 @@ class KairosTables:
 
     async def _read_group(self, group: RowGroup, limit: int) -> list[RowsAnswer]:
         """Return the points of some rows. Raise StoreError."""
-        bounds = group.first.to_bytes(COLUMN_BYTES, "big"), group.last.to_bytes(COLUMN_BYTES, "big")
         if len(group.rows) > 1 and self._joins:
             keys = list(group.rows)
             text = self.texts.joined_timed_points if group.timed else self.texts.joined_points
             try:
-                raw = await self._cql.ask_raw(text, (keys, *bounds, limit), keys[0])
+                raw = await self._cql.ask_raw(text, (keys, *_bounds(group.first, group.last), limit), keys[0])
             except BadStatement:
                 self._joins = False  # Cassandra before 3.6
+            except ReadFailed:
+                pass  # of one of the rows
             else:
                 return [RowsAnswer(group.rows, raw, keyed=True, timed=group.timed)]
         text = self.texts.timed_points if group.timed else self.texts.points
         answers = []
         for key, row in group.rows.items():
-            raw = await self._cql.ask_raw(text, (key, *bounds, limit))
+            raw = await self._read_row(text, key, group.first, group.last, limit)
             answers.append(RowsAnswer({key: row}, raw, keyed=False, timed=group.timed))
         return answers
 
     async def newest(self, key: bytes) -> StoredPoints:
         """Return the last point of a row, or none. Raise StoreError."""
-        return parse_points(await self._cql.ask_raw(self.texts.newest_point, (key,)), timed=True)
+        return await self._newest(key, 0, COLUMNS - 1)
+
+    async def _newest(self, key: bytes, first: int, last: int) -> StoredPoints:
+        """Return the last point from one column to another. Reads are divided as by `_read_row`."""
+        try:
+            raw = await self._cql.ask_raw(self.texts.newest_point, (key, *_bounds(first, last)))
+            return parse_points(raw, timed=True)
+        except ReadFailed:
+            if last - first < LEAST_COLUMNS:
+                raise
+        middle = (first + last) // 2
+        return await self._newest(key, middle + 1, last) or await self._newest(key, first, middle)
 
     async def delete_points(self, key: bytes, first: int, last: int, stamp_ms: int) -> None:
         """Delete the points of a row from one column to another that were not written after `stamp_ms`."""
-        await self.ask(self.texts.delete_points, (stamp_ms, key, first.to_bytes(4, "big"), last.to_bytes(4, "big")))
+        await self.ask(self.texts.delete_points, (stamp_ms, key, *_bounds(first, last)))
 
     async def delete_row(self, row: DataRow, stamp_ms: int) -> None:
         """Delete a row of points."""
@@ -366,6 +404,11 @@ class KairosTables:
         """Remove a metric's name, and its rows in the old index."""
         await self.ask(self.texts.delete_old_keys, (stamp_ms, _name(metric)))
         await self.ask(self.texts.delete_string, (stamp_ms, METRIC_NAMES, metric))
+
+
+def _bounds(first: int, last: int) -> tuple[bytes, bytes]:
+    """Return two columns as Cassandra has them."""
+    return first.to_bytes(COLUMN_BYTES, "big"), last.to_bytes(COLUMN_BYTES, "big")
 
 
 def _name(metric: str) -> bytes:
