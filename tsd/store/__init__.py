@@ -30,6 +30,7 @@ from tsd.store.capabilities import (
     StampedCells,
     StampedDelete,
     StampedPut,
+    StampedSpan,
     WideRows,
 )
 from tsd.store.cells import Cell, CellMatrix, CellPage, Cursor, Family, Page, Put, Row, Table, cells_of_rows
@@ -72,6 +73,7 @@ __all__ = [
     "StampedCells",
     "StampedDelete",
     "StampedPut",
+    "StampedSpan",
     "Store",
     "Table",
     "VersionedCells",

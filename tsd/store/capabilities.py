@@ -211,6 +211,15 @@ class StampedDelete(NamedTuple):
     up_to_ms: int
 
 
+class StampedSpan(NamedTuple):
+    """Cells of a row to delete: those from the column `first` to `last`, both included, up to a timestamp."""
+
+    row: bytes
+    first: bytes
+    last: bytes
+    up_to_ms: int
+
+
 class StampedCells(Protocol):
     """Calls on cells of many rows, each cell with a timestamp of its own, where requests cost more than cells."""
 
@@ -226,6 +235,16 @@ class StampedCells(Protocol):
     async def delete(self, table: str, cells: Sequence[StampedDelete]) -> None:
         """Delete cells; those of one row follow each other and are deleted in one atomic step. See
         `Capabilities.keeps_versions` for later puts. Raise StoreError."""
+        ...
+
+    async def delete_spans(self, table: str, spans: Sequence[StampedSpan]) -> None:
+        """Delete cells of rows, also those that the caller does not know, at a cost that does not depend on their
+        number. Raise StoreError."""
+        ...
+
+    async def delete_rows(self, table: str, start: bytes, stop: bytes, *, up_to_ms: int) -> None:
+        """Delete the cells of all rows from `start` to before `stop` up to a timestamp, at a cost that does not depend
+        on their number. Raise StoreError."""
         ...
 
 

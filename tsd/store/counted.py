@@ -31,6 +31,7 @@ from tsd.store import (
     StampedCells,
     StampedDelete,
     StampedPut,
+    StampedSpan,
     Store,
     Table,
     VersionedCells,
@@ -288,6 +289,12 @@ class _CountedStamped:
 
     async def delete(self, table: str, cells: Sequence[StampedDelete]) -> None:
         await self._stamped.delete(table, cells)
+
+    async def delete_spans(self, table: str, spans: Sequence[StampedSpan]) -> None:
+        await self._stamped.delete_spans(table, spans)
+
+    async def delete_rows(self, table: str, start: bytes, stop: bytes, *, up_to_ms: int) -> None:
+        await self._stamped.delete_rows(table, start, stop, up_to_ms=up_to_ms)
 
 
 class _CountedDerived:

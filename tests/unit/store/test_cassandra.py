@@ -12,7 +12,7 @@ from tests.unit.store.counters import check_increments
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 from tsd.daemon.settings import now_ms
 from tsd.errors import NoTable, StoreDown, StoreError
-from tsd.store import Cell, Cursor, Family, Put, StampedDelete, StampedPut, Table, cell_pages, scan
+from tsd.store import Cell, Cursor, Family, Put, StampedDelete, StampedPut, StampedSpan, Table, cell_pages, scan
 from tsd.store.cassandra.engine import CassandraStore
 from tsd.store.cassandra.keys import Prefixes
 
@@ -231,3 +231,60 @@ async def test_repeated_answers_are_never_taken_for_others(cassandra: RunningCas
                     await read_all()
         finally:
             await store.aclose()
+
+
+async def test_span_of_a_row_is_deleted_up_to_a_timestamp(store: CassandraStore) -> None:
+    stamped = store.stamped_cells
+    assert stamped is not None
+    rows = [b"\0\0a", b"\0\0b", b"\0\1c"]
+    names = [COLUMN + bytes([n]) for n in range(8)]
+    await stamped.put(
+        TABLE.name, [StampedPut(row, name, b"v", 1000 + n) for row in rows for n, name in enumerate(names)]
+    )
+    await stamped.delete_spans(TABLE.name, [StampedSpan(row, names[2], names[6], 1005) for row in rows[1:]])
+    found = await store.get(TABLE.name, rows)
+    assert [cell.column for cell in found[rows[0]]] == names
+    for row in rows[1:]:
+        assert [cell.column for cell in found[row]] == [*names[:2], *names[6:]]
+    await stamped.put(
+        TABLE.name, [StampedPut(rows[1], names[3], b"old", 1005), StampedPut(rows[1], names[4], b"new", 1006)]
+    )
+    assert [cell.value for cell in (await store.get(TABLE.name, [rows[1]], columns=names[3:5]))[rows[1]]] == [b"new"]
+    with pytest.raises(StoreError, match=r"timestamp: got -1 ms"):
+        await stamped.delete_spans(TABLE.name, [StampedSpan(rows[0], COLUMN, COLUMN, -1)])
+
+
+async def test_rows_of_many_partitions_are_deleted_up_to_a_timestamp(store: CassandraStore) -> None:
+    stamped = store.stamped_cells
+    assert stamped is not None
+    rows = [bytes([1, part, row]) for part in range(40) for row in range(3)]
+    await stamped.put(TABLE.name, [StampedPut(row, COLUMN, b"v", 1000) for row in rows])
+    late = rows[50]
+    await stamped.put(TABLE.name, [StampedPut(late, COLUMN, b"v", 2000)])
+    for start, stop, kept in (
+        (rows[1], rows[2], {rows[1]}),  # within a partition
+        (rows[4], rows[100], {*rows[4:100]} - {late}),
+        (b"\2", b"\3", set()),
+    ):
+        await stamped.delete_rows(TABLE.name, start, stop, up_to_ms=1999)
+        rows = [row for row in rows if row not in kept]
+        assert await _rows(store, b"\1", b"\2") == rows
+    await stamped.delete_rows(TABLE.name, b"\1", b"\2", up_to_ms=2000)
+    assert await _rows(store, b"\1", b"\2") == []
+
+
+async def test_rows_among_more_deletes_than_cassandra_reads_past(store: CassandraStore) -> None:
+    stamped = store.stamped_cells
+    assert stamped is not None
+    rows = [b"\0\0" + n.to_bytes(3, "big") for n in range(0, 3500, 7)]
+    names = [COLUMN + n.to_bytes(2, "big") for n in range(300)]  # 500 x 299 deletes; Cassandra allows 100,000
+    await store.put(TABLE.name, [Put(row, name, b"v") for row in rows for name in names])
+    await stamped.delete(TABLE.name, [StampedDelete(row, name, now_ms()) for row in rows for name in names[:-1]])
+    kept = {row: [names[-1]] for row in rows}
+    assert await _rows(store, b"\0", b"\1") == rows
+    assert [row.key async for page in scan(store, TABLE.name, limit=1000) for row in page] == rows
+    found = await store.get(TABLE.name, rows)
+    assert {row: [cell.column for cell in cells] for row, cells in found.items()} == kept
+    # one marker in place of many
+    await stamped.delete_rows(TABLE.name, rows[0], b"\0\1", up_to_ms=now_ms())
+    assert await _rows(store, b"\0", b"\1") == []

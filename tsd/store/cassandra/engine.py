@@ -52,6 +52,7 @@ from tsd.store.cassandra.cells import (
 from tsd.store.cassandra.conditional import ConditionalWrites, WriteClock
 from tsd.store.cassandra.directory import Directory
 from tsd.store.cassandra.keys import Prefixes, Shape, bounds, cassandra_name, parse_comment
+from tsd.store.cassandra.ranges import read_range, read_rows
 from tsd.store.cassandra.scan import CassandraScans
 from tsd.store.cassandra.session import Connector, Contact, Parameters, Rows, Session
 from tsd.store.cassandra.stamped import CassandraStamped
@@ -74,8 +75,8 @@ CONCURRENT = 16  # requests of one call
 BATCH_CELLS = 400  # larger batches of one partition are not faster
 BATCH_BYTES = 1 << 20  # of values: a batch must fit into half a segment of the commit log, 16 MiB by default
 GET_ROWS = 50  # per request
-PAGE_CELLS = 1000  # per request
-PAGE_LEAST_CELLS = 8  # per row of the wanted page
+PAGE_CELLS = 4000  # per request: more would occupy the event loop too long
+PAGE_LEAST_CELLS = 8  # per row of the wanted page, while the size of rows is not known
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
 MOST_AHEAD = 8  # partitions that a page reads at once
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.1, 2.0, 5  # while Cassandra is overloaded: 3 to 5 s in all
@@ -120,10 +121,11 @@ class CassandraStore:
         self._widths = widths
         self._shapes: dict[str, Shape] = {}
         self._cql: dict[str, schema.Statements] = {}
+        self._row_cells: dict[str, int] = {}  # cells of a row in the last page of a table
         self._count: Counter[str] = Counter()
         self._conditional = ConditionalWrites(self._connector, self._ask, self._clock, self._count)
         self.stamped_cells: StampedCells | None = CassandraStamped(
-            self._checked_statements, self._directory.enter, self._ask_raw, self._batch
+            self._checked_statements, self._directory, self._ask_raw, self._batch
         )
         self.cell_reader: CellReader | None = CassandraScans(
             lambda table: self._checked_statements(table, ()), self._directory, self._ask_raw, self.latencies
@@ -230,9 +232,9 @@ class CassandraStore:
             partition, keys = part
             rests = [key[len(partition) :] for key in keys]
             if wanted is None:
-                answer = await self._ask_raw(cql.rows, (partition, rests))
+                answer = await read_rows(self._ask_raw, cql.rows, partition, rests)
             else:
-                answer = await self._ask_raw(cql.columns, (partition, rests, wanted))
+                answer = await read_rows(self._ask_raw, cql.columns, partition, rests, wanted)
             found.update((row.key, row.cells) for row in rows_of(partition, answer))
 
         await run_bounded(sliced(groups, GET_ROWS), read, limit=CONCURRENT)
@@ -272,7 +274,8 @@ class CassandraStore:
         self, table: str, partitions: Sequence[bytes], start: bytes, stop: bytes | None, found: "PageRows"
     ) -> bytes | None:
         """Read partitions and add their rows to a page. Return the first row key that does not fit, None if all do."""
-        cells = min(PAGE_CELLS, PAGE_LEAST_CELLS * found.limit)
+        # one more cell tells that the last row is whole
+        cells = min(PAGE_CELLS, self._row_cells.get(table, PAGE_LEAST_CELLS) * found.limit + 1)
         answers: dict[bytes, tuple[list[Row], bytes | None]] = {}
 
         async def read(partition: bytes) -> None:
@@ -293,13 +296,11 @@ class CassandraStore:
         self, table: str, partition: bytes, part: tuple[bytes, bytes | None], cells: int
     ) -> tuple[list[Row], bytes | None]:
         """Return the rows of the first `cells` cells of a part of a partition, all whole, and the next row key."""
-        low, high = part
         cql = self._cql[table]
-        if high is None:
-            answer = await self._ask_raw(cql.from_key, (partition, low, cells))
-        else:
-            answer = await self._ask_raw(cql.between, (partition, low, high, cells))
+        answer = await read_range(self._ask_raw, cql, partition, part, cells)
         rows = rows_of(partition, answer)
+        if rows:
+            self._row_cells[table] = -(-answer.rows // len(rows))
         if answer.rows < cells:
             return rows, None
         last = rows.pop()  # may have more cells

@@ -17,6 +17,7 @@ import trio
 from tsd.store.cassandra.cells import take_cells
 from tsd.store.cassandra.directory import Directory
 from tsd.store.cassandra.keys import Shape, bounds
+from tsd.store.cassandra.ranges import read_range
 from tsd.store.cassandra.schema import Statements
 from tsd.store.cassandra.session import Parameters
 from tsd.store.cassandra.wire import RawRows
@@ -173,11 +174,7 @@ class CassandraScans:
         cells = scan.cells(limit_bytes)
 
         async def read(partition: bytes) -> None:
-            low, high = bounds(partition, *span)
-            if high is None:
-                raw = await self._ask(cql.from_key, (partition, low, cells))
-            else:
-                raw = await self._ask(cql.between, (partition, low, high, cells))
+            raw = await read_range(self._ask, cql, partition, bounds(partition, *span), cells)
             scan.answers[partition] = _Answer(raw, cells)
 
         await run_bounded(partitions, read, limit=MOST_AHEAD)

@@ -76,6 +76,10 @@ class Statements(NamedTuple):
 
     put: str
     delete: str  # named cells of several rows
+    delete_span: str  # cells of a row between two columns
+    delete_partition: str
+    delete_from: str  # rows of a partition
+    delete_between: str  # the same, with an end
     rows: str  # cells of several rows
     columns: str  # and of several columns in them
     stored: str  # named cells
@@ -90,9 +94,14 @@ def statements(keyspace: str, name: str) -> Statements:
     table = f'"{keyspace}"."{cassandra_name(name)}"'
     select = f"SELECT key, col, value, WRITETIME(value) FROM {table} WHERE part = ?"
     cell = "WHERE part = ? AND key = ? AND col = ?"
+    delete = f"DELETE FROM {table} USING TIMESTAMP ? WHERE part = ?"
     return Statements(
         put=f"UPDATE {table} USING TIMESTAMP ? SET value = ? {cell}",
         delete=f"DELETE value FROM {table} USING TIMESTAMP ? WHERE part = ? AND (key, col) IN ?",
+        delete_span=f"{delete} AND key = ? AND col >= ? AND col <= ?",
+        delete_partition=delete,
+        delete_from=f"{delete} AND key >= ?",
+        delete_between=f"{delete} AND key >= ? AND key < ?",
         rows=f"{select} AND key IN ?",
         columns=f"{select} AND key IN ? AND col IN ?",
         stored=f"{select} AND key = ? AND col IN ?",

@@ -1,17 +1,22 @@
 """Writes and reads of cells of many rows, each with a write timestamp of its own, with few requests a partition.
 
 A batch has cells of one partition, and Cassandra writes it in one atomic step. Rows stay whole in it.
+
+Cassandra keeps a marker of each delete for ten days, and refuses a read that meets over 100,000 of them
+(`tombstone_failure_threshold`). A span of a row or a range of rows has one marker, whatever it deletes.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import aclosing
 from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
 
 from tsd.errors import StoreError
-from tsd.store.capabilities import StampedDelete, StampedPut
+from tsd.store.capabilities import StampedDelete, StampedPut, StampedSpan
 from tsd.store.cassandra.cells import LAST_US, LATEST_MS, MS, encode_places, encode_stamp, grouped, rows_of, sliced
-from tsd.store.cassandra.keys import Shape
+from tsd.store.cassandra.directory import Directory
+from tsd.store.cassandra.keys import Shape, bounds
 from tsd.store.cassandra.schema import Statements
 from tsd.store.cassandra.session import Parameters
 from tsd.store.cassandra.wire import RawRows, encode_value
@@ -32,14 +37,14 @@ class CassandraStamped:
     def __init__(
         self,
         checked: Callable[[str, Iterable[tuple[bytes, bytes]]], Awaitable[tuple[Shape, Statements]]],
-        enter: Callable[[Shape, Iterable[bytes]], Awaitable[None]],
+        directory: Directory,
         ask: Callable[[str, Parameters], Awaitable[RawRows]],
         batch: Callable[[str, Sequence[bytes], bytes], Awaitable[None]],
     ) -> None:
-        """`checked` returns what a table is, and raises StoreError for (row, column) that it cannot hold. `enter` lists
-        partitions. `ask` and `batch` execute statements."""
+        """`checked` returns what a table is, and raises StoreError for (row, column) that it cannot hold. `ask` and
+        `batch` execute statements."""
         self._checked = checked
-        self._enter = enter
+        self._directory = directory
         self._ask = ask
         self._batch = batch
 
@@ -48,7 +53,7 @@ class CassandraStamped:
         shape, cql = await self._checked(table, ((cell.row, cell.column) for cell in cells))
         _check_times([cell.time_ms for cell in cells])
         groups = grouped((shape.partition(cell.row), cell) for cell in cells)
-        await self._enter(shape, groups)
+        await self._directory.enter(shape, groups)
 
         async def write(part: tuple[bytes, Sequence[StampedPut]]) -> None:
             partition, puts = part
@@ -98,6 +103,57 @@ class CassandraStamped:
             (name, part) for name, some in groups.items() for part in _batches(some, lambda cell: len(cell.column))
         ]
         await run_bounded(parts, write, limit=CONCURRENT)
+
+    async def delete_spans(self, table: str, spans: Sequence[StampedSpan]) -> None:
+        """See StampedCells."""
+        shape, cql = await self._checked(table, ((span.row, column) for span in spans for column in span[1:3]))
+        _check_times([span.up_to_ms for span in spans])
+        groups = grouped((shape.partition(span.row), span) for span in spans)
+
+        async def write(part: tuple[bytes, list[StampedSpan]]) -> None:
+            partition, some = part
+            ends, part_key = len(partition), encode_value(partition)
+            rows = [
+                encode_stamp(up_to_ms * MS + LAST_US)
+                + part_key + encode_value(row[ends:]) + encode_value(first) + encode_value(last)
+                for row, first, last, up_to_ms in some
+            ]  # fmt: skip
+            await self._batch(cql.delete_span, rows, partition)
+
+        await run_bounded(sliced(groups, BATCH_CELLS), write, limit=CONCURRENT)
+
+    async def delete_rows(self, table: str, start: bytes, stop: bytes, *, up_to_ms: int) -> None:
+        """See StampedCells."""
+        shape, cql = await self._checked(table, ())
+        _check_times([up_to_ms])
+        stamp = encode_stamp(up_to_ms * MS + LAST_US)
+
+        async def write(partition: bytes) -> None:
+            low, high = bounds(partition, start, stop)
+            row = stamp + encode_value(partition)
+            if high is not None:
+                await self._batch(cql.delete_between, [row + encode_value(low) + encode_value(high)], partition)
+            elif low:
+                await self._batch(cql.delete_from, [row + encode_value(low)], partition)
+            else:
+                await self._batch(cql.delete_partition, [row], partition)
+
+        async with aclosing(_chunks(self._directory.partitions(shape, start, stop), CONCURRENT)) as chunks:
+            async for partitions in chunks:
+                await run_bounded(partitions, write, limit=CONCURRENT)
+
+
+async def _chunks(items: AsyncGenerator[bytes, None], size: int) -> AsyncGenerator[list[bytes], None]:
+    """Yield lists of up to `size` items."""
+    async with aclosing(items):
+        chunk: list[bytes] = []
+        async for item in items:
+            chunk.append(item)
+            if len(chunk) == size:
+                yield chunk
+                chunk = []
+        if chunk:
+            yield chunk
 
 
 def _check_times(times_ms: Sequence[int]) -> None:

@@ -1,0 +1,64 @@
+"""Reads of rows that lie among markers of deletes. Cassandra refuses a request that meets over 100,000 of them, or the
+number that its operator sets; the range or the list of rows is then read in halves.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from tsd.codec.opentsdb.rowkey import LONGEST_KEY
+from tsd.store.cassandra.schema import Statements
+from tsd.store.cassandra.session import Parameters, TooManyMarkers, Value
+from tsd.store.cassandra.wire import RawRows
+
+Ask = Callable[[str, Parameters], Awaitable[RawRows]]
+
+
+async def read_range(
+    ask: Ask, cql: Statements, partition: bytes, part: tuple[bytes, bytes | None], cells: int
+) -> RawRows:
+    """Return the first `cells` cells of a part of a partition, from a row key to before another (None: to the end).
+    Raise StoreError, also if a row alone has too many markers."""
+    low, high = part
+    statement, end = (cql.from_key, ()) if high is None else (cql.between, (high,))
+    try:
+        return await ask(statement, (partition, low, *end, cells))
+    except TooManyMarkers:
+        middle = between(low, high)
+        if middle is None:
+            raise
+    first = await read_range(ask, cql, partition, (low, middle), cells)
+    if first.rows >= cells:
+        return first
+    second = await read_range(ask, cql, partition, (middle, high), cells - first.rows)
+    return RawRows(first.rows + second.rows, first.body + second.body)
+
+
+async def read_rows(ask: Ask, statement: str, partition: bytes, keys: list[bytes], *rest: Value) -> RawRows:
+    """Return the cells of rows by their keys, with a statement that has a list of them as its second parameter. Raise
+    StoreError, also if a row alone has too many markers."""
+    try:
+        return await ask(statement, (partition, keys, *rest))
+    except TooManyMarkers:
+        if len(keys) == 1:
+            raise
+    half = len(keys) // 2
+    first = await read_rows(ask, statement, partition, keys[:half], *rest)
+    second = await read_rows(ask, statement, partition, keys[half:], *rest)
+    return RawRows(first.rows + second.rows, first.body + second.body)
+
+
+def between(low: bytes, high: bytes | None) -> bytes | None:
+    """Return a key in the middle of two; `high` None: of `low` and all keys. None: they are next to each other, or as
+    long as a key can be.
+
+    >>> [between(*part).hex() for part in ((b"", None), (b"\\0\\1", b"\\0\\3"), (b"a", b"b"))], between(b"a", b"a\\0")
+    (['80', '0002', '6180'], None)
+    """
+    width = max(len(low), len(high or b""), 1)
+    while width <= LONGEST_KEY:
+        least = int.from_bytes(low.ljust(width, b"\0"), "big")
+        most = 1 << 8 * width if high is None else int.from_bytes(high.ljust(width, b"\0"), "big")
+        middle = (least + most) // 2
+        if middle > least:
+            return middle.to_bytes(width, "big")
+        width += 1
+    return None
