@@ -18,15 +18,27 @@ from tsd.codec.opentsdb.row import compact, data_cells, points
 from tsd.codec.opentsdb.rowkey import Layout, row_key
 from tsd.codec.text import encode_integer
 from tsd.errors import CorruptRow
-from tsd.store import AtomicRewrites, Cell, JoinCells, Put, Rewrite, StampedCells, StampedDelete, StampedPut, Store
+from tsd.store import (
+    AtomicRewrites,
+    Cell,
+    JoinCells,
+    Put,
+    Rewrite,
+    StampedCells,
+    StampedDelete,
+    StampedPut,
+    StampedSpan,
+    Store,
+)
 from tsd.store.memory import MemoryStore
-from tsd.tables.opentsdb.compaction.compactor import RowCompactor
+from tsd.tables.opentsdb.compaction.compactor import SPAN_AGE_MS, RowCompactor
 
 T = TypeVar("T")
 RULES = MergeRules(fix_duplicates=True, cell_points=3)  # so few that rows are cut
 PUTS = 6  # of each schedule
 COMPACTIONS = 4
 TIMES = 5  # that points have, in seconds and in ms
+LEAST_AGE_MS = -(1 << 62)  # of rows whose cells are deleted together: any
 
 
 class Died(Exception):
@@ -40,6 +52,7 @@ class Graves(MemoryStore):
         super().__init__(clock_ms)
         self.stamped_cells = Stamps(self)
         self._graves: dict[tuple[bytes, bytes], int] = {}
+        self._spans: list[StampedSpan] = []
 
     @property
     def atomic_rewrites(self) -> AtomicRewrites | None:
@@ -47,7 +60,7 @@ class Graves(MemoryStore):
 
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
         if time_ms is not None:
-            cells = [c for c in cells if time_ms > self._graves.get((c.row, c.column), -1)]
+            cells = [c for c in cells if time_ms > self._buried_ms(c.row, c.column)]
         await super().put(table, cells, time_ms=time_ms)
 
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
@@ -57,11 +70,27 @@ class Graves(MemoryStore):
                 self._graves[row, name] = max(up_to_ms, self._graves.get((row, name), -1))
         await super().delete(table, columns, up_to_ms=up_to_ms)
 
+    @property
+    def spans(self) -> int:
+        """How many spans were deleted."""
+        return len(self._spans)
+
+    async def delete_span(self, table: str, span: StampedSpan) -> None:
+        """Delete the cells of a span, and hide later puts into it with a time up to its own."""
+        self._spans.append(span)
+        cells = (await self.get(table, [span.row])).get(span.row, [])
+        names = [cell.column for cell in cells if span.first <= cell.column <= span.last]
+        await super().delete(table, {span.row: names}, up_to_ms=span.up_to_ms)
+
+    def _buried_ms(self, row: bytes, column: bytes) -> int:
+        spans = [span.up_to_ms for span in self._spans if span.row == row and span.first <= column <= span.last]
+        return max([self._graves.get((row, column), -1), *spans])
+
 
 class Stamps:
     """StampedCells of a store without its own."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Graves) -> None:
         self._store = store
 
     async def put(self, table: str, cells: Sequence[StampedPut]) -> None:
@@ -76,6 +105,13 @@ class Stamps:
     async def delete(self, table: str, cells: Sequence[StampedDelete]) -> None:
         for row, column, up_to_ms in cells:
             await self._store.delete(table, {row: [column]}, up_to_ms=up_to_ms)
+
+    async def delete_spans(self, table: str, spans: Sequence[StampedSpan]) -> None:
+        for span in spans:
+            await self._store.delete_span(table, span)
+
+    async def delete_rows(self, table: str, start: bytes, stop: bytes, *, up_to_ms: int) -> None:
+        raise NotImplementedError  # compactors do not use it
 
 
 class Turns:
@@ -213,7 +249,17 @@ class TurnedStamps:
         part = [cell for cell in cells if cell.row in some]
         await self._call(lambda: self._stamped.delete(table, cells), lambda: self._stamped.delete(table, part))
 
-    def _rows(self, cells: Sequence[StampedPut] | Sequence[StampedDelete]) -> list[bytes]:
+    async def delete_spans(self, table: str, spans: Sequence[StampedSpan]) -> None:
+        some = self._rows(spans)
+        part = [span for span in spans if span.row in some]
+        await self._call(
+            lambda: self._stamped.delete_spans(table, spans), lambda: self._stamped.delete_spans(table, part)
+        )
+
+    async def delete_rows(self, table: str, start: bytes, stop: bytes, *, up_to_ms: int) -> None:
+        raise NotImplementedError  # compactors do not use it
+
+    def _rows(self, cells: Sequence[StampedPut] | Sequence[StampedDelete] | Sequence[StampedSpan]) -> list[bytes]:
         rows = sorted({cell.row for cell in cells})
         return self._turns.dice.sample(rows, self._turns.dice.randint(0, len(rows)))
 
@@ -292,7 +338,17 @@ class Schedule:
                 pass
 
     def _compactor(self, store: object) -> RowCompactor:
-        compactor = RowCompactor(store, self._table, Layout(), RULES, lambda: 0, _raise, settle_ms=0)  # type: ignore[arg-type]
+        age_ms = self._dice.choice([SPAN_AGE_MS, LEAST_AGE_MS])
+        compactor = RowCompactor(
+            store,
+            self._table,
+            Layout(),
+            RULES,
+            lambda: 0,
+            _raise,
+            settle_ms=0,
+            span_age_ms=age_ms,  # type: ignore[arg-type]
+        )
         self.compactors.append(compactor)
         return compactor
 

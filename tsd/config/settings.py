@@ -349,6 +349,11 @@ class Config(
     compaction_speed: int = setting(
         "tsd.storage.compaction.flush_speed", 2,
         "Share of the waiting rows that a round takes: at speed N all of them are done N times an hour.", low=1)
+    compaction_span_age_s: int = setting(
+        "tsd.storage.compaction.span_age", 240,
+        "On Cassandra: a row that was not written for so long loses its old cells by one delete, which may reach cells "
+        "that were not read. It must be more than the difference of all writers' clocks and the time of a write "
+        "together. Younger rows lose each cell by its name, which slows down queries.", "s", low=0)
 
     retention_rules: str = setting(
         "tsd.retention.rules", "",

@@ -157,6 +157,7 @@ def row_compactor(
         now_ms,
         on_corrupt,
         settle_ms=0 if store.capabilities.ascending_timestamps else SETTLE_MS,
+        span_age_ms=config.compaction_span_age_s * 1000,
         dry=dry,
     )
 

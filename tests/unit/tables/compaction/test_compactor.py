@@ -7,13 +7,17 @@ from typing import Any
 import pytest
 
 from tests.flaky_store import Fault, FlakyStore
-from tests.unit.tables.compaction.parts import NOW_MS, TABLE, compactor, key, made, shown
+from tests.peers.cassandra import RunningCassandra
+from tests.unit.tables.compaction.parts import NEWEST, NOW_MS, TABLE, compactor, key, made, shown
 from tsd.codec.opentsdb.cell import COLUMN, Point, join, ms_qualifier
 from tsd.codec.opentsdb.merge import HAS_MERGE_LOOP, DuplicateTimestamp, MergeRules
 from tsd.codec.opentsdb.row import Compaction, compact
+from tsd.codec.opentsdb.rowkey import Layout
+from tsd.daemon.settings import now_ms
 from tsd.errors import CorruptRow, StoreDown
-from tsd.store import Put, Row
-from tsd.tables.opentsdb.compaction.compactor import CompactionStats
+from tsd.store import Family, Put, Row, Table
+from tsd.store.cassandra.keys import Prefixes
+from tsd.tables.opentsdb.compaction.compactor import CompactionStats, RowCompactor
 
 SINGLES = "0000=2a@5 0010=2b@7 0020=2c@6"
 NOTE = "010000=7b7d@4"  # an annotation: the row's cells are not joined in one step
@@ -171,3 +175,22 @@ async def test_rows_are_changed_in_one_call_whatever_their_columns() -> None:
         assert calls_with_notes == [1, 1, 1, 0, 0]
     assert rows_with_notes == [f"{row} {NOTE.partition('@')[0]}" for row in rows]
     assert rows[0] == "000000100020=2a022b00"
+
+
+@pytest.mark.cassandra
+@pytest.mark.slow
+async def test_compacted_rows_on_cassandra_are_read_without_a_refusal(cassandra: RunningCassandra) -> None:
+    store = cassandra.store(cassandra.unused_keyspace(), widths=Prefixes(3, 5))
+    await store.create_tables([Table(TABLE, (Family(b"t"),))])
+    rows = [key(3600, series) for series in range(1, 361)]
+    names = [COLUMN + (time << 4).to_bytes(2, "big") for time in range(0, 3000, 10)]  # 108,000 cells
+    for part in range(0, len(names), 20):  # each with a write timestamp of its own
+        await store.put(TABLE, [Put(row, name, b"\x2a") for row in rows for name in names[part : part + 20]])
+    corrupt: list[CorruptRow] = []
+    did = RowCompactor(store, TABLE, Layout(), NEWEST, now_ms, corrupt.append, settle_ms=0, span_age_ms=0)
+    assert await did.compact_keys(rows) == []
+    assert (did.stats.compacted, did.stats.deletes) == (len(rows), len(rows) * len(names))
+    found = await store.page(TABLE, b"\0", None, limit=1000)
+    assert [(row.key, len(row.cells)) for row in found.rows] == [(row, 1) for row in rows]
+    assert not store.statistics().get("errors")
+    await store.aclose()

@@ -14,6 +14,8 @@ locks. Concurrent writes, compactions and crashes lose no point:
 - Another compaction puts what it read, which is no newer than the merged cells here unless it read newer cells.
 - In HBase a delete hides later puts with timestamps up to its own. A merged cell that is hidden is missing in the
   read-back, and nothing is deleted.
+- Where the engine can, one delete takes all old cells of a row, and would take an older cell that comes after the read.
+  A write that takes minutes, or a clock that is minutes late, could bring one. So younger rows lose cells by name.
 
 Only a delete of points during a compaction of their row may be undone by it.
 """
@@ -31,7 +33,18 @@ from tsd.codec.opentsdb.merge import HAS_MERGE_LOOP, DuplicateTimestamp, MergeRu
 from tsd.codec.opentsdb.row import Compaction, compact, data_cells
 from tsd.codec.opentsdb.rowkey import Layout, check_key
 from tsd.errors import CorruptRow, StoreError
-from tsd.store import AtomicRewrites, Cell, Put, Rewrite, Row, StampedCells, StampedDelete, StampedPut, Store
+from tsd.store import (
+    AtomicRewrites,
+    Cell,
+    Put,
+    Rewrite,
+    Row,
+    StampedCells,
+    StampedDelete,
+    StampedPut,
+    StampedSpan,
+    Store,
+)
 from tsd.store.retry import run_bounded
 
 TIME_BYTES = 8  # bytes of a cell's timestamp
@@ -127,6 +140,8 @@ def size_of(key: bytes, cells: Iterable[StoredCell | Point]) -> tuple[int, int]:
 # HBase sets timestamps in milliseconds. A later cell can have the timestamp of a cell that was read only if both are
 # written in the same millisecond. So a row with such a recent cell is skipped. The margin is for differing clocks.
 SETTLE_MS = 2000
+SPAN_AGE_MS = 240_000  # since the last write of a row whose old cells are deleted together
+LEAST_SPAN_CELLS = 3  # fewer are deleted by name
 REWRITTEN_CELLS = 100  # of a row: more are not changed in one atomic step, which would take milliseconds
 LARGE_BYTES = 16 << 10  # of a row's qualifiers: some 10 ms of work
 TURN_BYTES = 4 << 10  # of qualifiers of rows that are planned without a checkpoint: about a millisecond of work
@@ -175,10 +190,12 @@ class RowCompactor:
         on_corrupt: Callable[[CorruptRow], None],
         *,
         settle_ms: int = SETTLE_MS,
+        span_age_ms: int = SPAN_AGE_MS,
         dry: bool = False,
     ) -> None:
         """`now_ms` is the wall clock. `settle_ms` is 0 for a store with ascending timestamps, where no row is too
-        recent. `on_corrupt` is called for each row that cannot be compacted. With `dry` nothing is written."""
+        recent. `span_age_ms`: see `SPAN_AGE_MS`. `on_corrupt` is called for each row that cannot be compacted. With
+        `dry` nothing is written."""
         self.stats = CompactionStats()
         self._store = store
         self._table = table
@@ -187,6 +204,7 @@ class RowCompactor:
         self._now_ms = now_ms
         self._on_corrupt = on_corrupt
         self._settle_ms = settle_ms
+        self._span_age_ms = span_age_ms
         self._dry = dry
 
     @property
@@ -263,7 +281,7 @@ class RowCompactor:
         those that it returns. `written`: see `AtomicRewrites`.
         """
         found = await self._plan(rows, read_ms)
-        done = found.plans if self._dry else await self._execute(found.plans, written)
+        done = found.plans if self._dry else await self._execute(found.plans, read_ms, written)
         for size in found.sizes:
             self.stats.count_row(size)
         for plan in done:
@@ -277,15 +295,22 @@ class RowCompactor:
         found = PlannedRows([], [], [], [])
         work = TURN_BYTES
         for row in rows:
-            cells = data_cells(row.cells)
-            size = sum([len(cell.qualifier) for cell in cells])
+            size = sum([len(cell.column) for cell in row.cells]) - len(COLUMN) * len(row.cells)
             work += max(size, LEAST_WORK_BYTES)
             if work >= TURN_BYTES:
                 await trio.lowlevel.checkpoint()
                 work = 0
-            if self._settle_ms and any(cell.time_ms > read_ms - self._settle_ms for cell in cells):
+            newest_ms = max([cell.time_ms for cell in row.cells], default=0)
+            if self._settle_ms and newest_ms > read_ms - self._settle_ms:
                 found.recent.append(row.key)
                 continue
+            joined = self._joined(row.key, row.cells) if len(row.cells) > 1 else None
+            if joined is not None:
+                plan = _plan_joined(row, joined, newest_ms)
+                found.sizes.append(plan.before)
+                found.plans.append(plan)
+                continue
+            cells = data_cells(row.cells)
             before = size_of(row.key, cells)
             found.sizes.append(before)
             try:
@@ -304,7 +329,9 @@ class RowCompactor:
             return compact(key, cells, self._rules)
         return await trio.to_thread.run_sync(compact, key, cells, self._rules)
 
-    async def _execute(self, plans: Sequence[RowPlan], written: Collection[bytes] | None) -> list[RowPlan]:
+    async def _execute(
+        self, plans: Sequence[RowPlan], read_ms: int, written: Collection[bytes] | None
+    ) -> list[RowPlan]:
         """Execute plans; return those that succeeded."""
         rewrites = self._store.atomic_rewrites
         small = [plan for plan in plans if rewrites and _cells_of(plan) <= REWRITTEN_CELLS]
@@ -313,7 +340,7 @@ class RowCompactor:
             large = [plan for plan in plans if not rewrites or _cells_of(plan) > REWRITTEN_CELLS]
             stamped = self._store.stamped_cells
             if stamped is not None:
-                done += await self._replace_stamped(stamped, [plan for plan in large if not plan.ties])
+                done += await self._replace_stamped(stamped, [plan for plan in large if not plan.ties], read_ms)
                 large = [plan for plan in large if plan.ties]
             if large:
                 done += await self._replace(large)
@@ -351,7 +378,7 @@ class RowCompactor:
         self.stats.deletes += sum(len(plan.obsolete) for plan in visible)
         return visible
 
-    async def _replace_stamped(self, stamped: StampedCells, plans: Sequence[RowPlan]) -> list[RowPlan]:
+    async def _replace_stamped(self, stamped: StampedCells, plans: Sequence[RowPlan], read_ms: int) -> list[RowPlan]:
         """Do the same with few requests. Not for plans with ties, whose puts might not be kept."""
         puts = [
             StampedPut(plan.key, COLUMN + put.qualifier, put.value, plan.time_ms) for plan in plans for put in plan.puts
@@ -363,10 +390,19 @@ class RowCompactor:
             found = await stamped.get(self._table, [(put.row, put.column) for put in puts])
         visible = [plan for plan in plans if _is_visible(plan, found.get(plan.key, ()))]
         self.stats.hidden += len(plans) - len(visible)
-        deletes = [StampedDelete(plan.key, *delete) for plan in visible for delete in _row_deletes(plan)]
+        last_ms = read_ms - self._span_age_ms
+        spans: list[StampedSpan] = []
+        deletes: list[StampedDelete] = []
+        for plan in visible:
+            obsolete: Sequence[tuple[bytes, int]] = _row_deletes(plan)
+            if plan.time_ms <= last_ms and (span := _span_of(plan)) is not None:
+                spans.append(span)
+                obsolete = [delete for delete in obsolete if delete[1] > span.up_to_ms]
+            deletes += [StampedDelete(plan.key, *delete) for delete in obsolete]
         with self._counted("delete"):
+            await stamped.delete_spans(self._table, spans)
             await stamped.delete(self._table, deletes)
-        self.stats.deletes += len(deletes)
+        self.stats.deletes += sum(len(plan.obsolete) for plan in visible)
         return visible
 
     async def _verified(self, plans: Sequence[RowPlan]) -> list[RowPlan]:
@@ -391,6 +427,17 @@ class RowCompactor:
         except StoreError:
             self.stats.errors[call] += 1
             raise
+
+
+def _plan_joined(row: Row, joined: tuple[bytes, bytes], time_ms: int) -> RowPlan:
+    """Return the plan of a simple row, whose cells become one with this column and value."""
+    skip, each = len(COLUMN), len(row.key) + TIME_BYTES
+    column, value = joined
+    size = sum([len(cell.column) + len(cell.value) for cell in row.cells])
+    obsolete = sorted([StoredCell(cell.column[skip:], cell.value, cell.time_ms) for cell in row.cells], reverse=True)
+    before = len(obsolete), size + each * len(obsolete)
+    after = 1, len(column) + len(value) + each
+    return RowPlan(row.key, time_ms, (Point(column[skip:], value),), tuple(obsolete), before, after, 0, 0, ties=False)
 
 
 def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction, before: tuple[int, int]) -> RowPlan:
@@ -445,6 +492,16 @@ def _row_deletes(plan: RowPlan) -> list[tuple[bytes, int]]:
     """Return the columns to delete, each with the bound of its timestamp: that of the merged cells for cells with that
     timestamp, and one ms less for older cells."""
     return [(COLUMN + cell.qualifier, plan.time_ms - (cell.time_ms < plan.time_ms)) for cell in plan.obsolete]
+
+
+def _span_of(plan: RowPlan) -> StampedSpan | None:
+    """Return the delete of all cells of a row that are older than the merged ones. None: there are few, or the row has
+    other cells."""
+    older = sum([cell.time_ms < plan.time_ms for cell in plan.obsolete])
+    if older < LEAST_SPAN_CELLS or len(plan.obsolete) < plan.before[0]:
+        return None
+    first, last = plan.obsolete[-1].qualifier, plan.obsolete[0].qualifier
+    return StampedSpan(plan.key, COLUMN + first, COLUMN + last, plan.time_ms - 1)
 
 
 def _is_visible(plan: RowPlan, cells: Iterable[Cell]) -> bool:

@@ -175,7 +175,9 @@ class CompactionScheduler:
             if recent:  # not queued at once: rows with timestamps in the future would fill each round
                 self._recent.append((trio.current_time() + RECENT_S, recent))
             # Elsewhere every cell of a row is deleted by a call of its own: a large step would be long.
-            if self._compactor.rewrites_rows and stats.rows - rows_before == len(rows):
+            if (self._compactor.rewrites_rows or self._compactor.joins_requests) and stats.rows - rows_before == len(
+                rows
+            ):
                 cells = max(stats.cells_before - cells_before, 1)
                 self._step_rows = min(max(STEP_CELLS * len(rows) // cells, LEAST_ROWS), MOST_ROWS)
             self._backoff = backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, 10)
