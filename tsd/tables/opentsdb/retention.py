@@ -2,7 +2,8 @@
 
 Rows are ordered by metric and time, so what has expired of a metric is one range of rows for each salt. A row goes when
 the youngest point that it can hold has expired. On an engine with cheap deletes of ranges, one delete removes a range.
-On others, the cells that were read are deleted, so that what another process writes meanwhile stays.
+On Cassandra it is one delete a page, so that few markers remain. On others, and where annotations stay, the cells that
+were read are deleted, so that what another process writes meanwhile stays.
 """
 
 import re
@@ -18,7 +19,7 @@ from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes
 from tsd.codec.putline import HOUR_S
 from tsd.config.retention import RetentionRule, RetentionRules
 from tsd.errors import DamagedBlock
-from tsd.store import CellPage, Put, Row, Store, cell_pages
+from tsd.store import CellPage, Put, Row, StampedCells, Store, cell_pages
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.uids import Uids
 
@@ -150,7 +151,12 @@ class Retention:
         Raise StoreError; the call may then be repeated."""
         keep_from_s = self._keep_annotations_from_s(now_s)
         if self._store.range_deletes is None:
-            async with aclosing(self._remove_cells(expired, keep_from_s, clock_ms)) as steps:
+            stamped = self._store.stamped_cells if keep_from_s is None else None
+            async with aclosing(
+                self._remove_cells(expired, keep_from_s, clock_ms)
+                if stamped is None
+                else self._remove_pages(stamped, expired, clock_ms)
+            ) as steps:
                 async for amount in steps:
                     yield amount
             await self._store.sync()
@@ -179,6 +185,19 @@ class Retention:
             async for page in pages:
                 keep = {at for at, _ in self._kept(page, keep_from_s)}
                 await remove_rows(self._store, expired.table, _rows(page, keep), read_ms=read_ms)
+                yield _amount(page)
+                read_ms = clock_ms()
+
+    async def _remove_pages(
+        self, stamped: StampedCells, expired: ExpiredRange, clock_ms: Callable[[], int]
+    ) -> AsyncGenerator[Amount, None]:
+        """Delete the rows of a range page by page, with all that was written before a page was read: it has expired."""
+        read_ms = clock_ms()
+        async with aclosing(self._pages(expired.table, expired.start, expired.stop)) as pages:
+            async for page in pages:
+                stop = page.next_start or expired.stop
+                up_to_ms = max(read_ms - 1, *page.times_ms)
+                await stamped.delete_rows(expired.table, page.keys[0], stop, up_to_ms=up_to_ms)
                 yield _amount(page)
                 read_ms = clock_ms()
 
