@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tsd.api.messages import answer, check_method, meant_method, warned
@@ -19,7 +19,7 @@ from tsd.query.registry import QueryRegistry, RunningQuery, cancelled_error
 from tsd.query.result import Answer, SubAnswer, echo
 from tsd.query.serialize import write_answer, written_answer
 from tsd.query.workers import WorkerPool
-from tsd.server.http.messages import Endpoint, Request, Response
+from tsd.server.http.messages import Endpoint, Request, Response, parse_params
 from tsd.server.http.security import check_deletion
 from tsd.tables.quirks import OPENTSDB, Quirks
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 else:  # few queries have `exp`
     gexp = LazyModule("tsd.query.gexp.engine")
 
+KEPT_QUERIES, SHORT_QUERY = 1000, 300  # parsed queries that are kept, and the longest of them in bytes
 LONG_QUERY = 2_000  # bytes of a body or target: a longer one is parsed in a thread
 LARGE_POINTS = 5_000  # a larger answer is encoded in a thread, in chunks
 GROUP_POINTS = 50  # encoding a group's head takes as long as this many points
@@ -73,8 +74,7 @@ def routes(
 
 async def parsed(request: Request, workers: WorkerPool, parse: Callable[[], T]) -> T:
     """Return what `parse` returns for a request; in a thread for a long one. Raises what `parse` raises."""
-    size = len(request.body) + (0 if request.split is None else len(request.split.query))
-    return await workers.run(parse) if size > LONG_QUERY else parse()
+    return await workers.run(parse) if _length(request) > LONG_QUERY else parse()
 
 
 async def register(
@@ -117,12 +117,34 @@ def read_query(request: Request, rules: QueryRules, now_ms: int) -> Query:
             _check_enabled(rules)  # OpenTSDB deletes without this check
             check_deletion(request)
         return wanted
-    extra = gexp.read_extra(request.params, quirks=rules.quirks) if "exp" in request.params else ()
-    wanted = read_uri(request.params, now_ms, quirks=rules.quirks, extra=extra)
+    if request.split is not None and _is_repeatable(request):
+        wanted = _read_repeated(request.split.query, rules.quirks)
+    else:
+        extra = gexp.read_extra(request.params, quirks=rules.quirks) if "exp" in request.params else ()
+        wanted = read_uri(request.params, now_ms, quirks=rules.quirks, extra=extra)
     deletes = meant_method(request) == "DELETE"  # other overrides of a GET are ignored
     if deletes:
         _check_enabled(rules)
     return replace(wanted, delete=True) if deletes else wanted
+
+
+def _is_repeatable(request: Request) -> bool:
+    """Return whether the query of a short request is the same at any time: its times are numbers."""
+    start, end = request.param("start"), request.param("end")
+    if start is None or end is None or not (start.isdecimal() and end.isdecimal()):
+        return False
+    return "exp" not in request.params and _length(request) <= SHORT_QUERY
+
+
+@lru_cache(KEPT_QUERIES)
+def _read_repeated(text: str, quirks: Quirks) -> Query:
+    """Return the query of a URI whose times are numbers. Raises BadQuery."""
+    return read_uri(parse_params(text), 0, quirks=quirks)
+
+
+def _length(request: Request) -> int:
+    """Return the bytes that a request's query is parsed from."""
+    return len(request.body) + (0 if request.split is None else len(request.split.query))
 
 
 def _check_enabled(rules: QueryRules) -> None:

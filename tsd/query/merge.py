@@ -179,7 +179,10 @@ def merge_only(points: Points, aggregator: str, scan: ScanRange) -> Points | Non
     if len(times) and (times[0] < scan.start_ms or times[-1] > scan.stop_ms):
         points = points.at(slice(times.searchsorted(scan.start_ms), times.searchsorted(scan.stop_ms, "right")))
     if aggregator in _SUMS:
-        return doubles_as_points(points.times, points.doubles() + 0.0) if doubles else points  # -0.0 + 0.0 is 0.0
+        if not doubles:
+            return points
+        sums = points.doubles() + 0.0  # -0.0 + 0.0 is 0.0
+        return points._replace(bits=sums.view(np.int64))
     if aggregator in _EXTREMES:
         return None if doubles and np.isinf(points.doubles()).any() else points
     return points if aggregator in _CHOICES else None

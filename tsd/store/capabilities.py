@@ -287,9 +287,9 @@ class PackedRows(Protocol):
         """Return the packed bytes of each cell."""
         ...
 
-    def decode(self, chosen: NDArray[np.bool_]) -> RowPoints | None:
-        """Return the points of the chosen rows. None: a row has several cells, or one without points, or a chosen one
-        is damaged, or has another form, and `unpack` reads them. May be called in a thread."""
+    def decode(self, chosen: NDArray[np.bool_] | None = None) -> RowPoints | None:
+        """Return the points of the chosen rows, by default of all. None: a row has several cells, or one without
+        points, or a chosen one is damaged, or has another form, and `unpack` reads them. May be called in a thread."""
         ...
 
     def unpack(self) -> CellPage:

@@ -22,9 +22,13 @@ from tsd.config.loader import Config
 from tsd.daemon.engine import build_engine
 from tsd.daemon.wiring import configured_reader, make_uids, tables
 from tsd.query.engine import Flush, QueryEngine
+from tsd.query.gexp.engine import read_extra
+from tsd.query.parse.uri import read_uri
 from tsd.query.registry import QueryRegistry
+from tsd.server.http.messages import Request, parse_target
 from tsd.store import Put, scan
 from tsd.store.memory import MemoryStore
+from tsd.tables.quirks import CORRECTED
 
 pytestmark = layouts.on_all
 CANCELLED = "The query was cancelled"
@@ -56,6 +60,28 @@ async def test_client_reads_its_own_writes(daemon: Running) -> None:
     assert (await http_request(daemon, URI + "&arrays=true")).json == arrays
     called = await http_request(daemon, URI + "&jsonp=f")
     assert called.body == b"f(" + json.dumps(FOUND, separators=(",", ":")).encode() + b")"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"start={BASE}&end={BASE + 3600}&m=sum:a.b",
+        f"start={BASE}&end={BASE + 3600}&m=sum:a.b&corrected",
+        f"start={BASE}000&end={BASE + 3600}&m=sum:1m-avg:a.b%7Bhost=*%7D&m=max:a.c&ms",
+        f"start={BASE}&m=sum:a.b",
+        f"start=1h-ago&end={BASE + 20_000}&m=sum:a.b",
+        f"start={BASE}&end=now&m=sum:a.b",
+        f"start={BASE}&end={BASE + 3600}&exp=absolute(sum:a.b)",
+    ],
+)
+def test_repeated_uri_is_parsed_as_the_first_one(text: str) -> None:
+    target = parse_target(f"/api/query?{text}")
+    request = Request("GET", target.path, target.segments, target.params, split=target.split)
+    for rules in (query.QueryRules(), query.QueryRules(CORRECTED)):
+        for now_ms in ((BASE + 9000) * 1000, (BASE + 9001) * 1000) * 2:
+            extra = read_extra(target.params, quirks=rules.quirks) if "exp" in target.params else ()
+            wanted = read_uri(target.params, now_ms, quirks=rules.quirks, extra=extra)
+            assert query.read_query(request, rules, now_ms) == wanted
 
 
 async def test_large_answer_in_chunks_equals_a_small_one(daemon: Running) -> None:

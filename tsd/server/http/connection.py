@@ -32,6 +32,7 @@ from tsd.server.tls import has_disconnected, socket_of
 MAX_HEAD_BYTES = 64 << 10  # of a request line with its headers
 MAX_HEADERS = 256  # of a request: h11 takes about 5 us for each
 SHORT_HEAD_BYTES = 4096  # headers of a shorter head are not counted
+REPEATED_BYTES = 1024  # the longest request that is kept to recognize the same bytes
 UNCHUNKED_BYTES = 8192  # OpenTSDB's limit of a body if `tsd.http.request.enable_chunked` is off
 SEND_BYTES = 64 << 10  # a client must read so many before the timeout
 WRITE_BYTES = 256 << 10  # of a response that are copied to the kernel in one step, if it has room
@@ -94,6 +95,10 @@ class HttpConnection:
         self._input = b""  # received and not given to h11
         self._at = 0  # where the next request starts in it
         self._plain: PlainRequest | None = None  # the current request, unless h11 has it
+        self._repeated: tuple[bytes, PlainRequest | None] = (
+            b"",
+            None,
+        )  # a short request without a body that came alone, and its bytes
         self._deadline = math.inf  # of the current request; infinite between requests
         self._head_bytes = 0  # memory of the current request's head, while its body is received
         self._is_head_request = False  # the method is HEAD
@@ -216,12 +221,22 @@ class HttpConnection:
             self._input = await self._receive_next_request()
             if not self._input:
                 raise _ConnectionEnded
-        plain = read_plain_request(self._input, self._at)
+        plain = self._read_plain()
         if plain is None:
             self._http.receive_data(self._input[self._at :])
             self._input, self._at = b"", 0
         else:
             self._at = plain.stop
+        return plain
+
+    def _read_plain(self) -> PlainRequest | None:
+        """Return the next request if it is plain. The same bytes are the same request: clients repeat queries."""
+        text, repeated = self._repeated
+        if text and not self._at and self._input == text:
+            return repeated
+        plain = read_plain_request(self._input, self._at)
+        if plain is not None and not plain.start and plain.stop == len(self._input) <= REPEATED_BYTES:
+            self._repeated = (self._input, plain) if not plain.body else (b"", None)
         return plain
 
     def _pass_to_h11(self) -> None:

@@ -29,12 +29,12 @@ class PackedCells:
         """See PackedRows."""
         return np.fromiter(map(len, self._page.values), np.int64, len(self.keys)) - TIME_BYTES
 
-    def decode(self, chosen: Bool) -> RowPoints | None:
+    def decode(self, chosen: Bool | None = None) -> RowPoints | None:
         """See PackedRows."""
         keys, columns, values = self._page[:3]
         if len(find_digests(columns, 0)) < len(columns) or any(map(eq, keys[1:], keys)):
             return None
-        if np.count_nonzero(chosen) < len(chosen):
+        if chosen is not None and np.count_nonzero(chosen) < len(chosen):
             values = list(compress(values, chosen.tolist()))
         points = count_points(values, 0, TIME_BYTES)
         return None if points < 0 else unpack_points(values, TIME_BYTES, points)

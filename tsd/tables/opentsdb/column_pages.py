@@ -111,7 +111,7 @@ class ColumnPage:
         start, keys = self._pairs_start, packed.keys
         pairs = [key[start:] for key in keys]
         numbers = [self._numbers[one] for one in pairs]
-        found = packed.decode(np.ones(len(keys), np.bool_)) if min(numbers) >= 0 else None
+        found = packed.decode() if min(numbers) >= 0 else None
         if found is None:
             return self._decode_cells(packed.unpack())
         bases_s = [int.from_bytes(key[start - BASE_BYTES : start], "big") for key in keys]
@@ -123,7 +123,7 @@ class ColumnPage:
         batch = Batch(np.array(numbers, np.int32), np.array(starts, np.int64), times, found.bits, found.floats)
         sizes, hours_s = packed.sizes(), (bases_s[0], bases_s[-1])
         rows = ColumnPageRows(pairs, sizes, np.array(bases_s, np.int64), hours_s, complete=True)
-        return PointPage(batch, len(keys), int(sizes.sum()), (), (), 0, rows)
+        return PointPage(batch, len(keys), sum(sizes.tolist()), (), (), 0, rows)
 
     def _decode_rows(self, parts: Sequence[ColumnRows]) -> PointPage:
         """Decode rows of blocks."""

@@ -79,6 +79,27 @@ async def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
         assert (await read_response(client)).status == 404
 
 
+async def test_repeated_requests_are_read_like_all_others() -> None:
+    async def show(request: Request) -> Response:
+        return Response(
+            200, f"{request.method} {request.param('n')} {request.headers.get('x')} ".encode() + request.body
+        )
+
+    one, other = get("/show?n=1", "X: a"), get("/show?n=1", "X: b")
+    with_body, longer = post("/show?n=1", b"abc"), get("/show?n=1", "X: " + "a" * 2000)
+    sent = [one, one, other, one, with_body, with_body, longer, longer, one, get("/show?n=2", "X: a"), one]
+    told = {one: b"GET 1 a ", other: b"GET 1 b ", with_body: b"POST 1 None abc", longer: b"GET 1 " + b"a" * 2000 + b" "}
+    async with serving({"show": show}) as served, served.client() as client:
+        for request in sent:
+            await client.send_whole(request)
+            assert (await read_response(client)).body == told.get(request, b"GET 2 a ")
+        await client.send_whole(one + one + other + one[:20])
+        assert [(await read_response(client)).body for _ in range(3)] == [told[one], told[one], told[other]]
+        await client.send_whole(one[20:] + one)
+        assert [(await read_response(client)).body for _ in range(2)] == [told[one], told[one]]
+    assert served.stats.requests == len(sent) + 5
+
+
 @pytest.mark.difference(
     "http-1-0-keep-alive",
     topic="http",
