@@ -31,11 +31,36 @@ async def _resumed(begin: list[P], pages: AsyncGenerator[P, None]) -> AsyncGener
         yield page
 
 
+async def take_sequences(
+    sequences: AsyncGenerator[AsyncGenerator[P, None], None], take: Callable[[P], Awaitable[None]], parallel: int
+) -> None:
+    """Do the same as `take_ahead` for sequences that are found one after the other. Raise what finding raises, too."""
+    async with aclosing(sequences):
+        begin: list[AsyncGenerator[P, None]] = []
+        async for pages in sequences:
+            begin.append(pages)
+            if len(begin) > 1:
+                await _take_all(_resumed(begin, sequences), take, parallel)
+        for pages in begin:
+            await take_pages(pages, take)
+
+
 async def take_ahead(
     sequences: Sequence[AsyncGenerator[P, None]], take: Callable[[P], Awaitable[None]], parallel: int
 ) -> None:
-    """Pass the pages of several sequences to `take`, one sequence after the other. Up to `parallel` are read at once,
-    each one page ahead. Raise as `take_pages` does."""
+    """Pass the pages of several sequences to `take`, one sequence after the other. While one is taken, up to `parallel`
+    others are read, each one page ahead. Raise as `take_pages` does."""
+
+    async def each() -> AsyncGenerator[AsyncGenerator[P, None], None]:
+        for pages in sequences:
+            yield pages
+
+    await _take_all(each(), take, parallel)
+
+
+async def _take_all(
+    sequences: AsyncGenerator[AsyncGenerator[P, None], None], take: Callable[[P], Awaitable[None]], parallel: int
+) -> None:
     errors: list[TsdError] = []
     async with trio.open_nursery() as nursery:
         queue, channels = trio.open_memory_channel[trio.MemoryReceiveChannel[P]](max(parallel - 1, 0))
@@ -55,17 +80,21 @@ async def take_ahead(
 
 
 async def _start_readers(
-    sequences: Sequence[AsyncGenerator[P, None]],
+    sequences: AsyncGenerator[AsyncGenerator[P, None], None],
     queue: trio.MemorySendChannel[trio.MemoryReceiveChannel[P]],
     nursery: trio.Nursery,
     errors: list[TsdError],
 ) -> None:
     """Start the reader of each sequence when its channel fits into the queue."""
-    async with queue:
-        for part in sequences:
-            pages, channel = trio.open_memory_channel[P](1)
-            nursery.start_soon(_read, part, pages, nursery, errors)
-            await queue.send(channel)
+    try:
+        async with queue, aclosing(sequences):
+            async for part in sequences:
+                pages, channel = trio.open_memory_channel[P](1)
+                nursery.start_soon(_read, part, pages, nursery, errors)
+                await queue.send(channel)
+    except TsdError as exc:
+        errors.append(exc)
+        nursery.cancel_scope.cancel()
 
 
 async def _read(

@@ -15,7 +15,7 @@ from tsd.codec.points import NO_POINTS, Points
 from tsd.errors import BadQuery, CorruptRow
 from tsd.store.retry import run_bounded
 from tsd.tables import reading
-from tsd.tables.ahead import take_pages
+from tsd.tables.ahead import take_sequences
 from tsd.tables.interned import InternedSeries, Resolved, hourly_batch, resolve
 from tsd.tables.kairosdb.decode import (
     NUMBERS,
@@ -36,6 +36,7 @@ from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest,
 from tsd.tables.writing import SeriesKey, SeriesKeys
 
 SERIES_AT_ONCE = 128  # of one page
+PAGES_AHEAD = 1  # that are read while one is read or decoded: Cassandra never waits for the last rows of a page
 READ_POINTS, READ_TEXTS = 40_000, 5_000  # at a time, shared among the rows of a page
 MOST_SHARES = 32  # of them: with smaller ones, pages of many rows would be read in many small pieces
 ALL_POINTS = (1 << 31) - 1
@@ -178,9 +179,10 @@ class KairosSelection(reading.Selection):
     async def read(self, span: ScanRange, take: Take, *, annotations: bool) -> None:  # noqa: ARG002 - there are none
         """Read the rows of numbers, page by page."""
         self._read.append(span)
-        await take_pages(self._pages(span), take)
+        await take_sequences(self._sequences(span), take, PAGES_AHEAD)
 
-    async def _pages(self, span: ScanRange) -> AsyncGenerator[NumberPage, None]:
+    async def _sequences(self, span: ScanRange) -> AsyncGenerator[AsyncGenerator[NumberPage, None], None]:
+        """Yield the pages of some series at a time."""
         spec = await self._tables.spec()
         times = span.start_ms, span.stop_ms - 1
         ahead: list[tuple[Bounds, list[RowsAnswer]]] = []
@@ -196,12 +198,10 @@ class KairosSelection(reading.Selection):
                 self._texts.listed(span, group)
                 warnings = [*group.warnings, *unknown_types([one.row for one in group.rows])]
                 for some in series_of(numbers_of(group.rows)):
-                    async with aclosing(self._pages_of(spec, some, times, warnings, ahead)) as pages:
-                        async for page in pages:
-                            yield page
-                            warnings = []
+                    yield self._pages_of(spec, some, times, warnings, ahead)
+                    ahead, warnings = [], []
                 if warnings:
-                    yield NumberPage(self._series, {}, (), {}, spec, times, warnings)
+                    yield self._pages_of(spec, (), times, warnings, [])
 
     async def _pages_of(
         self,
@@ -212,7 +212,7 @@ class KairosSelection(reading.Selection):
         ahead: list[tuple[Bounds, list[RowsAnswer]]],
     ) -> AsyncGenerator[NumberPage, None]:
         """Yield the rows of some series. Those of one row time are read piece by piece. `ahead` has what was read
-        before the rows were found, and is emptied: the first page is not read again if it has the same rows."""
+        before the rows were found: the first page is not read again if it has the same rows."""
         pairs = {one.row.tags: self._series.pairs_of(one.row.tags, one.tags) for one in rows}
         limit = limit_of(rows, READ_POINTS)
         left = bounds_of(spec, rows, span)
@@ -224,6 +224,8 @@ class KairosSelection(reading.Selection):
             counts_expiring = self._counts_expiring
             yield NumberPage(self._series, pairs, answers, left, spec, span, warnings, counts_expiring=counts_expiring)
             warnings = []
+        if warnings:
+            yield NumberPage(self._series, {}, (), {}, spec, span, warnings)
 
     async def _read_rows(self, rows: Sequence[FoundRow], bounds: Bounds) -> list[RowsAnswer]:
         """Read some of the rows of a page. Raise StoreError."""
