@@ -1,17 +1,19 @@
 """Points of a metric's series → the results of a KairosDB query → JSON."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from tsd.query.kairosdb.column import EMPTY, Column
+from tsd.query.kairosdb.column import EMPTY, Column, joined
 from tsd.query.kairosdb.groups import ResultGroup, TaggedColumn, limited, result_groups
 from tsd.query.kairosdb.model import MetricQuery
 from tsd.query.kairosdb.steps import Frame, apply_all
 
 SLICE_POINTS = 5000  # written at once
+RESULT_POINTS = 10  # as many points take as long to write as a result besides its points
 CHUNK_BYTES = 64 << 10
 
 
@@ -82,28 +84,60 @@ def _parts(answers: Sequence[MetricAnswer]) -> Iterator[bytes]:
     for at, answer in enumerate(answers):
         size = b"" if answer.sample_size is None else b'"sample_size":%d,' % answer.sample_size
         yield (b"," if at else b"") + b"{" + size + b'"results":['
-        for place, result in enumerate(answer.results):
-            yield (b"," if place else b"") + _head(result)
-            yield from _values(result.column)
-            yield b"]}"
+        for place, some in enumerate(_runs(answer.results)):
+            yield b"," if place else b""
+            yield from _large(some[0]) if len(some[0].column) > SLICE_POINTS else [_small(some)]
         yield b"]}"
     yield b"]}"
 
 
-def _head(result: Result) -> bytes:
+def _runs(results: Sequence[Result]) -> Iterator[Sequence[Result]]:
+    """Divide results into runs that are written at once, or of one result."""
+    first = size = 0
+    for at, one in enumerate(results):
+        size += RESULT_POINTS + len(one.column)
+        if size > SLICE_POINTS and at > first:
+            yield results[first:at]
+            first, size = at, RESULT_POINTS + len(one.column)
+    if first < len(results):
+        yield results[first:]
+
+
+def _small(results: Sequence[Result]) -> bytes:
+    """Return results with few points: a call for each of them costs more than its points."""
+    columns = [one.column for one in results]
+    times = np.concatenate([one.times for one in columns]).tolist()
+    pairs = list(zip(times, _listed_all(columns), strict=True))
+    edges = itertools.pairwise(itertools.accumulate(map(len, columns), initial=0))
+    shown = [_members(one) | {"values": pairs[first:stop]} for one, (first, stop) in zip(results, edges, strict=True)]
+    return msgspec.json.encode(shown)[1:-1]
+
+
+def _large(result: Result) -> Iterator[bytes]:
+    yield msgspec.json.encode(_members(result))[:-1] + b',"values":['
+    column = result.column
+    for first in range(0, len(column), SLICE_POINTS):
+        part = column.at(slice(first, first + SLICE_POINTS))
+        pairs = list(zip(part.times.tolist(), _listed(part), strict=True))
+        yield (b"," if first else b"") + msgspec.json.encode(pairs)[1:-1]
+    yield b"]}"
+
+
+def _members(result: Result) -> dict[str, Any]:
+    """Return the members of a result before its values."""
     members: dict[str, Any] = {"name": result.name}
     if result.groups is not None:
         members["group_by"] = result.groups
     if result.tags is not None:
         members["tags"] = result.tags
-    return msgspec.json.encode(members)[:-1] + b',"values":['
+    return members
 
 
-def _values(column: Column) -> Iterator[bytes]:
-    for first in range(0, len(column), SLICE_POINTS):
-        part = column if len(column) <= SLICE_POINTS else column.at(slice(first, first + SLICE_POINTS))
-        pairs = list(zip(part.times.tolist(), _listed(part), strict=True))
-        yield (b"," if first else b"") + msgspec.json.encode(pairs)[1:-1]
+def _listed_all(columns: Sequence[Column]) -> list[Any]:
+    """Return the values of all points as JSON has them."""
+    if any(one.texts is not None or one.nulls is not None for one in columns):
+        return [value for one in columns for value in _listed(one)]
+    return _listed(joined(list(columns)))
 
 
 def _listed(column: Column) -> list[Any]:

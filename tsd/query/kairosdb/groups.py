@@ -67,7 +67,9 @@ def _by_tags(found: Sequence[TaggedColumn], metric: MetricQuery, *, is_text: boo
         groups.setdefault(key, []).append(one)
     for key in sorted(groups):
         members = groups[key]
-        column = merged([one.column for one in members], descending=metric.descending)
+        alone = len(members) == 1 and not metric.descending  # by time already
+        columns = [one.column for one in members]
+        column = columns[0] if alone else merged(columns, descending=metric.descending)
         tags = all_tags([one.tags for one in members])
         shown: list[Mapping[str, Any]] = []
         if names:
