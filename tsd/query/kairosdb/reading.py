@@ -28,7 +28,8 @@ from tsd.tables.quirks import CORRECTED
 from tsd.tables.reading import PointDeleter
 
 T = TypeVar("T")
-IN_THREAD = 1 << 62  # few points may need many steps
+IN_THREAD = 1 << 62  # gaps make many points of few
+STEP_SIZE = 10  # a point takes up to as long, in the grouping or in one aggregator, as so many simple values
 SMALL = 100  # metrics and values of tags: each takes some 10 us
 LAST_MS = LAST_BASE_MS - 3_600_000  # the last hour whose end is a time of the tables
 _SPECIAL = re.compile(r"([^\w\s-])", re.ASCII)
@@ -87,7 +88,10 @@ async def answer_metrics(wanted: KairosQuery, job: QueryJob, now_ms: int) -> lis
         job.add_memory(points * POINT_BYTES)
         end_ms = max(metric.start_ms, min(metric.end_ms, now_ms))
         frame = Frame(metric.start_ms, end_ms, wanted.zone, job.add_memory, job.check)
-        answers.append(await job.in_thread(IN_THREAD, partial(_evaluated, found, texts, metric, frame)))
+        size = points * STEP_SIZE * (1 + len(metric.steps))
+        if any(step.name == "gaps" for step in metric.steps):
+            size = IN_THREAD
+        answers.append(await job.in_thread(size, partial(_evaluated, found, texts, metric, frame)))
     return answers
 
 

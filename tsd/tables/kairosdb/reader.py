@@ -38,12 +38,20 @@ from tsd.tables.writing import SeriesKey, SeriesKeys
 SERIES_AT_ONCE = 128  # of one page
 PAGES_AHEAD = 1  # that are read while one is read or decoded: Cassandra never waits for the last rows of a page
 READ_POINTS, READ_TEXTS = 40_000, 5_000  # at a time, shared among the rows of a page
+ANSWER_CELLS, POINTS_OF_CELL = 16, 64  # to decode an answer, or points, takes as long as so many cells, or one
 MOST_SHARES = 32  # of them: with smaller ones, pages of many rows would be read in many small pieces
 ALL_POINTS = (1 << 31) - 1
 MOST_LISTED, LISTED_S = 10_000, 60  # metrics that are known to exist, and for how long
 Take = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 TakeTexts = Callable[[EncodedPage[TextPage]], Awaitable[None]]
 Bounds = Mapping[DataRow, tuple[int, int]]  # the first and the last column to read
+
+
+def cells_of(answer: RowsAnswer) -> int:
+    """Return as how many cells an answer counts: about what it takes to decode them."""
+    if answer.timed or not len(answer):
+        return len(answer)
+    return ANSWER_CELLS + len(answer.rows) + len(answer) // POINTS_OF_CELL
 
 
 class NumberPage:
@@ -71,7 +79,7 @@ class NumberPage:
         self._span = span
         self._warnings = warnings
         self._counts_expiring = counts_expiring
-        self.cells = sum(map(len, answers))
+        self.cells = sum(map(cells_of, answers))
 
     def series(self) -> list[bytes]:
         """Return the series of the page."""
