@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsd.errors import CorruptRow
-from tsd.store import CellPage
-from tsd.store.cassandra.cells import encode_stamp, rows_of, take_cells
+from tsd.store import CellPage, Put
+from tsd.store.cassandra.cells import encode_stamp, put_batches, rows_of, take_cells
+from tsd.store.cassandra.keys import Prefixes, Shape
 from tsd.store.cassandra.wire import HAS_WIRE_LOOP, RawRows, encode_value, find_values, values_at
 
 pytest.importorskip("cassandra")
@@ -106,3 +107,52 @@ def test_encoded_batch_has_the_bytes_of_the_drivers_own() -> None:
         for handler, batch in ((ProtocolHandler, own), (Handler, ours))
     ]
     assert sent[0] == sent[1]
+
+
+@pytest.mark.skipif(not HAS_WIRE_LOOP, reason="needs the compiled loop")
+def test_batches_hold_each_put_once_in_whole_rows() -> None:
+    shape = Shape("t", (b"t", b"u"), Prefixes(0, 2))
+    cells = [
+        Put(b"%c%c%d" % (part, 255 - part, row), b"t:" + column.to_bytes(2, "big"), b"v" * (column % 7))
+        for part in range(3)
+        for row in range(5)
+        for column in range(row * 130)
+    ]
+    cells.append(Put(b"k", b"u:", b""))  # shorter than a partition's bytes
+    batches = put_batches(shape, cells, 99)
+    assert batches is not None
+    assert sorted(batches) == sorted({shape.partition(cell.row) for cell in cells})
+    found = []
+    for partition, some in batches.items():
+        rows_of_batches = []
+        for batch in some:
+            places = find_values(RawRows(len(batch), b"".join(batch)), 5)
+            joined = b"".join(batch)
+            columns = [
+                values_at(joined, places.starts[:, at].tolist(), places.lengths[:, at].tolist()) for at in range(5)
+            ]
+            stamps, values, parts, keys, names = columns
+            assert set(stamps) == {(99).to_bytes(8, "big")}
+            assert set(parts) == {partition}
+            assert len(batch) <= 520
+            rows_of_batches.append(set(keys))
+            found += [Put(partition + key, name, value) for key, name, value in zip(keys, names, values, strict=True)]
+        assert sum(map(len, rows_of_batches)) == len(set[bytes]().union(*rows_of_batches))
+    assert sorted(found) == sorted(cells)
+
+
+@pytest.mark.skipif(not HAS_WIRE_LOOP, reason="needs the compiled loop")
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [Put(b"", b"t:", b"")],
+        [Put(b"r", b"x:", b"")],
+        [Put(b"r", b"t", b"")],
+        [Put(b"r", b"t:b", b""), Put(b"r", b"t:a", b"")],
+        [Put(b"r", b"t:a", b""), Put(b"r", b"t:a", b"")],
+        [Put(b"r", b"t:a", b""), Put(b"s", b"t:a", b""), Put(b"r", b"t:b", b"")],
+        [Put(bytes(1 << 16), b"t:", b"")],
+    ],
+)
+def test_unusual_puts_are_left_to_the_general_code(cells: list[Put]) -> None:
+    assert put_batches(Shape("t", (b"t",), Prefixes(0, 2)), cells, 99) is None

@@ -85,3 +85,78 @@ def take_cells(bytes body, Py_ssize_t count, bytes partition, list keys, list co
         times_ms.append(time_us // MS)
         taken += lengths[2]
     return taken
+
+
+cdef inline char* put_value(char* at, const char* value, Py_ssize_t size) noexcept:
+    """Write a value with its length. Return where it ends."""
+    at[0] = <char> (size >> 24)
+    at[1] = <char> (size >> 16)
+    at[2] = <char> (size >> 8)
+    at[3] = <char> size
+    memcpy(at + 4, value, size)
+    return at + 4 + size
+
+
+def batches_of(
+    object cells, tuple families, Py_ssize_t width, Py_ssize_t longest, bytes stamp, Py_ssize_t most_cells,
+    Py_ssize_t most_bytes,
+):
+    """Return the batches of each partition, the first `width` bytes of a row key: lists of bound values for the put
+    statement, with whole rows of up to `most_cells` cells and `most_bytes` of values, or one row. `families` are those
+    of the table with their colon, `longest` is the size of a row key, `stamp` the bound write timestamp. None: a cell
+    is invalid, or cells of one row do not follow each other in order of their columns."""
+    cdef dict found = {}
+    cdef set seen = set()
+    cdef Py_ssize_t count = len(cells), first = 0, end, at, size, row_size, part_size, taken, value_bytes
+    cdef bytes row = None, column, last, value, family, partition, encoded
+    cdef list part, batch
+    cdef char* into
+    cdef const char* key
+    cdef bint known
+    while first < count:
+        row = cells[first][0]
+        row_size = PyBytes_GET_SIZE(row)
+        if not 0 < row_size <= longest or row in seen:
+            return None
+        seen.add(row)
+        part_size = min(width, row_size)
+        key = PyBytes_AS_STRING(row)
+        partition = PyBytes_FromStringAndSize(key, part_size)
+        part = found.get(partition)
+        if part is None:
+            part = found[partition] = [[[], 0]]
+        end, taken, last = first, 0, None
+        while end < count and cells[end][0] == row:
+            column, value = cells[end][1], cells[end][2]
+            if last is not None and column <= last:
+                return None
+            known = False
+            for family in families:
+                known = known or column.startswith(family)
+            if not known:
+                return None
+            taken += PyBytes_GET_SIZE(value)
+            last = column
+            end += 1
+        batch = <list> part[len(part) - 1]
+        if <list> batch[0] and (
+            len(<list> batch[0]) + end - first > most_cells or <Py_ssize_t> batch[1] + taken > most_bytes
+        ):
+            batch = [[], 0]
+            part.append(batch)
+        batch[1] = <Py_ssize_t> batch[1] + taken
+        for at in range(first, end):
+            column, value = cells[at][1], cells[at][2]
+            size = (
+                PyBytes_GET_SIZE(stamp) + 16 + PyBytes_GET_SIZE(value) + row_size + PyBytes_GET_SIZE(column)
+            )
+            encoded = PyBytes_FromStringAndSize(NULL, size)
+            into = PyBytes_AS_STRING(encoded)
+            memcpy(into, PyBytes_AS_STRING(stamp), PyBytes_GET_SIZE(stamp))
+            into = put_value(into + PyBytes_GET_SIZE(stamp), PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value))
+            into = put_value(into, key, part_size)
+            into = put_value(into, key + part_size, row_size - part_size)
+            put_value(into, PyBytes_AS_STRING(column), PyBytes_GET_SIZE(column))
+            (<list> batch[0]).append(encoded)
+        first = end
+    return {partition: [rows for rows, _ in part] for partition, part in found.items()}

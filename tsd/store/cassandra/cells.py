@@ -5,8 +5,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from tsd.codec.opentsdb.rowkey import LONGEST_KEY
 from tsd.errors import CorruptRow
-from tsd.store import Cell, CellPage, Row
+from tsd.store import Cell, CellPage, Put, Row
+from tsd.store.cassandra.keys import Shape
 from tsd.store.cassandra.session import Rows, Value
 from tsd.store.cassandra.wire import (
     HAS_WIRE_LOOP,
@@ -24,6 +26,8 @@ if HAS_WIRE_LOOP:
 T = TypeVar("T")
 K = TypeVar("K")
 
+BATCH_CELLS = 400  # larger batches of one partition are not faster
+BATCH_BYTES = 1 << 20  # of values: a batch must fit into half a segment of the commit log, 16 MiB by default
 STAMP_BYTES = 8
 CELL_VALUES = 4  # key, column, value, timestamp
 MS, LAST_US = 1000, 999  # microseconds of a millisecond
@@ -66,6 +70,16 @@ def encode_places(places: Sequence[tuple[bytes, bytes]]) -> bytes:
     """
     tuples = [encode_value(key) + encode_value(column) for key, column in places]
     return LENGTH.pack(len(tuples)) + b"".join(map(encode_value, tuples))
+
+
+def put_batches(shape: Shape, cells: Sequence[Put], stamp_us: int) -> dict[bytes, list[list[bytes]]] | None:
+    """Return the batches of puts by partition: lists of bound values, each with whole rows. None: there is no compiled
+    loop, a cell is invalid, or cells of a row do not follow each other in order of their columns."""
+    if not HAS_WIRE_LOOP:
+        return None
+    families = tuple([family + b":" for family in shape.families])
+    width = shape.widths.partition
+    return _wire.batches_of(cells, families, width, LONGEST_KEY, encode_stamp(stamp_us), BATCH_CELLS, BATCH_BYTES)
 
 
 def cells_in(raw: RawRows) -> Rows:

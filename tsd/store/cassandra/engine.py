@@ -38,6 +38,8 @@ from tsd.store import (
 )
 from tsd.store.cassandra import schema
 from tsd.store.cassandra.cells import (
+    BATCH_BYTES,
+    BATCH_CELLS,
     LAST_US,
     LATEST_MS,
     MS,
@@ -46,6 +48,7 @@ from tsd.store.cassandra.cells import (
     encode_places,
     encode_stamp,
     grouped,
+    put_batches,
     rows_of,
     sliced,
 )
@@ -72,8 +75,6 @@ T = TypeVar("T")
 
 IN_FLIGHT = 64  # requests without an answer
 CONCURRENT = 16  # requests of one call
-BATCH_CELLS = 400  # larger batches of one partition are not faster
-BATCH_BYTES = 1 << 20  # of values: a batch must fit into half a segment of the commit log, 16 MiB by default
 GET_ROWS = 50  # per request
 PAGE_CELLS = 4000  # per request: more would occupy the event loop too long
 PAGE_LEAST_CELLS = 8  # per row of the wanted page, while the size of rows is not known
@@ -314,6 +315,16 @@ class CassandraStore:
     @timed
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
         """See Store. Partitions are written in parallel, in any order."""
+        if time_ms is None and cells:
+            shape = await self._shape(table)
+            batches = put_batches(shape, cells, self._clock.next())
+            if batches is not None:
+                await self._directory.enter(shape, batches)
+                flat = [(partition, rows) for partition, some in batches.items() for rows in some]
+                put = self._cql[table].put
+                await run_bounded(flat, lambda one: self._batch(put, one[1], one[0]), limit=CONCURRENT)
+                self._count["cells_put"] += len(cells)
+                return
         shape = await self._checked(table, ((cell.row, cell.column) for cell in cells))
         if time_ms is not None and not 0 <= time_ms <= LATEST_MS:
             raise StoreError(f"write timestamp: got {time_ms} ms, wanted 0 to {LATEST_MS}")

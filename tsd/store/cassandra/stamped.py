@@ -14,7 +14,18 @@ from typing import TypeVar
 
 from tsd.errors import StoreError
 from tsd.store.capabilities import StampedDelete, StampedPut, StampedSpan
-from tsd.store.cassandra.cells import LAST_US, LATEST_MS, MS, encode_places, encode_stamp, grouped, rows_of, sliced
+from tsd.store.cassandra.cells import (
+    BATCH_BYTES,
+    BATCH_CELLS,
+    LAST_US,
+    LATEST_MS,
+    MS,
+    encode_places,
+    encode_stamp,
+    grouped,
+    rows_of,
+    sliced,
+)
 from tsd.store.cassandra.directory import Directory
 from tsd.store.cassandra.keys import Shape, bounds
 from tsd.store.cassandra.schema import Statements
@@ -26,8 +37,6 @@ from tsd.store.retry import run_bounded
 T = TypeVar("T", StampedPut, StampedDelete)
 
 CONCURRENT = 16  # requests of one call
-BATCH_CELLS = 400  # larger batches of one partition are not faster
-BATCH_BYTES = 1 << 20  # of values and keys: a batch must fit into half a segment of the commit log, 16 MiB by default
 GET_CELLS = 100  # per request
 
 
