@@ -69,7 +69,7 @@ def pace(load: Load) -> None:
             "tsd.storage.cassandra.hosts": f"127.0.0.1:{port}",
             "tsd.storage.enable_compaction": "false",
             "tsd.storage.flush_interval": "3600000",
-            "tsd.storage.compaction.span_age": "0",  # as minutes after the hour
+            "tsd.storage.compaction.span_age": "1",  # as minutes after the hour
         }
         shared = base | {"tsd.storage.layout": "kairosdb"}
         with running_kairosdb(folder / "kairosdb", port, KEYSPACES["KairosDB"]) as one:

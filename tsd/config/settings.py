@@ -353,7 +353,7 @@ class Config(
         "tsd.storage.compaction.span_age", 240,
         "On Cassandra: a row that was not written for so long loses its old cells by one delete, which may reach cells "
         "that were not read. It must be more than the difference of all writers' clocks and the time of a write "
-        "together. Younger rows lose each cell by its name, which slows down queries.", "s", low=0)
+        "together. A daemon waits so long before it compacts a row.", "s", low=1)
 
     retention_rules: str = setting(
         "tsd.retention.rules", "",

@@ -33,7 +33,7 @@ from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
 from tsd.tables.opentsdb.compaction.queue import RowQueue
-from tsd.tables.opentsdb.compaction.scheduler import CompactionRate, CompactionScheduler, log_corrupt_row
+from tsd.tables.opentsdb.compaction.scheduler import RECENT_S, CompactionRate, CompactionScheduler, log_corrupt_row
 from tsd.tables.opentsdb.resolver import UidResolver
 from tsd.tables.opentsdb.retention_task import ExpiringTables, RetentionTask
 from tsd.tables.opentsdb.rollup_builder import BuildRules, RollupBuilder
@@ -147,8 +147,9 @@ def row_compactor(
     on_corrupt: Callable[[CorruptRow], None],
     *,
     dry: bool = False,
+    settle_ms: int = SETTLE_MS,
 ) -> RowCompactor:
-    """Return a compactor of the data table. `dry`: it writes nothing."""
+    """Return a compactor of the data table. `dry`: it writes nothing. `settle_ms` is for stores that need it."""
     return RowCompactor(
         store,
         config.data_table,
@@ -156,7 +157,7 @@ def row_compactor(
         MergeRules(fix_duplicates=config.fix_duplicates),
         now_ms,
         on_corrupt,
-        settle_ms=0 if store.capabilities.ascending_timestamps else SETTLE_MS,
+        settle_ms=0 if store.capabilities.ascending_timestamps else settle_ms,
         span_age_ms=config.compaction_span_age_s * 1000,
         dry=dry,
     )
@@ -168,9 +169,11 @@ def paced_compactor(
     """Return the compactor of a daemon, None if it is off. It pauses while the writer `is_busy`."""
     if not config.enable_compaction:
         return None
+    # A daemon has time: it waits until the old cells of a row can be deleted together.
+    waits_s = config.compaction_span_age_s if store.stamped_cells is not None else 0
     return CompactionScheduler(
         RowQueue(layout(config), COMPACTION_QUEUE_ROWS, now_ms() // 1000),
-        row_compactor(config, store, now_ms, log_corrupt_row),
+        row_compactor(config, store, now_ms, log_corrupt_row, settle_ms=max(SETTLE_MS, waits_s * 1000)),
         CompactionRate(
             config.compaction_interval_s,
             config.compaction_threshold,
@@ -180,6 +183,7 @@ def paced_compactor(
         is_busy,
         lambda: now_ms() // 1000,
         block_packer(config, store),
+        recent_s=waits_s or RECENT_S,
     )
 
 

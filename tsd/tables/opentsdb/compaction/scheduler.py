@@ -73,15 +73,18 @@ class CompactionScheduler:
         is_writer_behind: Callable[[], bool],
         now_s: Callable[[], int],
         folder: BlockPacker | None = None,
+        *,
+        recent_s: float = RECENT_S,
     ) -> None:
         """No row is compacted while `is_writer_behind` returns True; `now_s` is the wall clock. `folder` folds hours
-        whose rows are compacted."""
+        whose rows are compacted. Rows with recent writes are tried again after `recent_s`."""
         self._folder = folder
         self._queue = queue
         self._compactor = compactor
         self._rate = rate
         self._is_writer_behind = is_writer_behind
         self._now_s = now_s
+        self._recent_s = recent_s
         self._delay_s = SAFE_S + random.randrange(JITTER_S)  # noqa: S311 - jitter, not a secret
         self._backoff = backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, 10)
         self._recent: deque[tuple[float, list[bytes]]] = deque()  # rows to queue again, and when
@@ -173,7 +176,7 @@ class CompactionScheduler:
             error = exc.with_traceback(None)
         if error is None:
             if recent:  # not queued at once: rows with timestamps in the future would fill each round
-                self._recent.append((trio.current_time() + RECENT_S, recent))
+                self._recent.append((trio.current_time() + self._recent_s, recent))
             # Elsewhere every cell of a row is deleted by a call of its own: a large step would be long.
             if (self._compactor.rewrites_rows or self._compactor.joins_requests) and stats.rows - rows_before == len(
                 rows
