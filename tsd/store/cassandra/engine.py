@@ -59,6 +59,7 @@ from tsd.store.cassandra.ranges import read_range, read_rows
 from tsd.store.cassandra.scan import CassandraScans
 from tsd.store.cassandra.session import Connector, Contact, Parameters, Rows, Session
 from tsd.store.cassandra.stamped import CassandraStamped
+from tsd.store.cassandra.wide import CassandraWideRows
 from tsd.store.cassandra.wire import RawRows, encode_value
 from tsd.store.retry import backoff, run_bounded
 from tsd.store.rules import check_column, check_row, whole_rows
@@ -95,7 +96,6 @@ class CassandraStore:
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
     versioned_cells: VersionedCells | None = None
-    wide_rows: WideRows | None = None
     atomic_rewrites: AtomicRewrites | None = None
     derived_values: DerivedValues | None = None
 
@@ -130,6 +130,9 @@ class CassandraStore:
         )
         self.cell_reader: CellReader | None = CassandraScans(
             lambda table: self._checked_statements(table, ()), self._directory, self._ask_raw, self.latencies
+        )
+        self.wide_rows: WideRows | None = CassandraWideRows(
+            lambda table: self._checked_statements(table, ()), self._directory, self._ask_raw, self.put, self.latencies
         )
 
     # ---- Tables

@@ -46,6 +46,20 @@ async def read_rows(ask: Ask, statement: str, partition: bytes, keys: list[bytes
     return RawRows(first.rows + second.rows, first.body + second.body)
 
 
+async def read_columns(ask: Ask, statement: str, place: tuple[bytes, bytes], first: bytes, last: bytes) -> RawRows:
+    """Return the cells of a row, by its partition and the rest of its key, between two columns, both included. Raise
+    StoreError."""
+    try:
+        return await ask(statement, (*place, first, last))
+    except TooManyMarkers:
+        middle = between(first, last)
+        if middle is None:
+            raise
+    before = await read_columns(ask, statement, place, first, middle)
+    after = await read_columns(ask, statement, place, middle + b"\0", last)
+    return RawRows(before.rows + after.rows, before.body + after.body)
+
+
 def between(low: bytes, high: bytes | None) -> bytes | None:
     """Return a key in the middle of two; `high` None: of `low` and all keys. None: they are next to each other, or as
     long as a key can be.

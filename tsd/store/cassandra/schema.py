@@ -82,6 +82,7 @@ class Statements(NamedTuple):
     delete_between: str  # the same, with an end
     rows: str  # cells of several rows
     columns: str  # and of several columns in them
+    slice: str  # cells of a row between two columns
     stored: str  # named cells
     cells: str  # named cells of several rows
     from_key: str  # cells of a part of a partition, up to a limit
@@ -104,6 +105,7 @@ def statements(keyspace: str, name: str) -> Statements:
         delete_between=f"{delete} AND key >= ? AND key < ?",
         rows=f"{select} AND key IN ?",
         columns=f"{select} AND key IN ? AND col IN ?",
+        slice=f"{select} AND key = ? AND col >= ? AND col <= ?",
         stored=f"{select} AND key = ? AND col IN ?",
         cells=f"{select} AND (key, col) IN ?",
         from_key=f"{select} AND key >= ? LIMIT ?",

@@ -47,6 +47,8 @@ MAX_KEYS = 8000  # rows in an answer with lengths instead of values
 CACHED_KEYS = 2000  # CACHED_ROWS for such answers
 LENGTHS_ONLY = b"KeyOnlyFilter(true)"  # replaces each value by its length
 LENGTH_BYTES = 4
+KEYS_ONLY = b"FirstKeyOnlyFilter() AND KeyOnlyFilter()"  # leaves one cell of a row, without its value
+PIECE_CELLS, PIECES = 10_000, 4  # of a row in a result, and results in an answer
 PROBE_S = 2.0  # wait for a gateway that has failed before; a call waits no longer after the gateway's return
 FIRST_ROWS = 32  # first request of a scan, to measure the size of its rows
 PAGE_BYTES = 4 << 20  # of values: approximate size of a page
@@ -280,6 +282,44 @@ class Connection(GatewayConnection):
         signer.add(cells.keys, cells.columns, lengths, cells.times_ms)
         return cells.rows, cells.keys[-1] if cells.keys else before
 
+    def get_between(self, table: str, rows: Sequence[bytes], first: bytes, last: bytes) -> dict[bytes, list[Cell]]:
+        """Return the cells of rows between two columns of a family, both included. The region server selects them, and
+        sends them in pieces: a row that is whole may need more memory than a gateway has."""
+        family, _, low = first.partition(b":")
+        wanted = b"ColumnRangeFilter(%b, true, %b, true)" % (_quoted(low), _quoted(last[len(family) + 1 :]))
+        found: dict[bytes, list[Cell]] = {}
+        for row in rows:
+            scan = api.TScan(
+                startRow=row, stopRow=row + b"\0", columns=[family], filterString=wanted, batchSize=PIECE_CELLS
+            )
+            scanner = self._call("scannerOpenWithScan", table, table.encode(), scan, {})
+            cells: list[Cell] = []
+            while True:
+                answer = in_order(self._list(table, scanner, PIECES), row, row + b"\0")
+                cells += map(Cell, answer.columns, answer.values, answer.times_ms)
+                if answer.rows < PIECES:
+                    break
+            self._call("scannerClose", table, scanner)
+            if any(not first <= cell.column <= last for cell in cells):
+                raise NoAnswer(f"row {row.hex()}: requested columns from {first!r} to {last!r}, got others")
+            if cells:
+                found[row] = sorted(cells)
+        return found
+
+    def row_keys(self, table: str, start: bytes, stop: bytes | None, limit: int) -> list[bytes]:
+        """Return the keys of the first rows from `start` to before `stop`, up to `limit`."""
+        scan = api.TScan(startRow=start, stopRow=stop, caching=min(limit, CACHED_KEYS), filterString=KEYS_ONLY)
+        scanner = self._call("scannerOpenWithScan", table, table.encode(), scan, {})
+        keys: list[bytes] = []
+        while len(keys) < limit:
+            wanted = min(limit - len(keys), MAX_KEYS)
+            answer = in_order(self._list(table, scanner, wanted), keys[-1] + b"\0" if keys else start, stop)
+            keys += answer.keys
+            if answer.rows < wanted:
+                break
+        self._call("scannerClose", table, scanner)
+        return keys
+
     def close_scanner(self, table: str, cursor: Cursor) -> None:
         """Close the scanner of an unfinished scan if it belongs to this gateway."""
         scanner, cursor.scanner = cursor.scanner, None
@@ -370,6 +410,11 @@ def translated(endpoint: str, call: str) -> Iterator[None]:
 
 class _Exists(StoreError):
     """The table already exists."""
+
+
+def _quoted(value: bytes) -> bytes:
+    """Return bytes as HBase's language of filters has them."""
+    return b"'%b'" % value.replace(b"'", b"''")
 
 
 def refusal(table: str, text: str) -> StoreError:

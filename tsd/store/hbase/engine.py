@@ -29,7 +29,6 @@ from tsd.store import (
     StampedCells,
     Table,
     VersionedCells,
-    WideRows,
 )
 from tsd.store.cells import HAS_CELL_LOOP
 from tsd.store.hbase.calls import GatewayCalls
@@ -44,6 +43,7 @@ from tsd.store.timing import new_latencies, timed
 BATCH_CELLS = 1000  # per mutateRows: 140,000 cells/s, larger batches are not faster
 BATCH_BYTES = 1 << 20  # of values: a gateway with a framed transport accepts 2 MiB at once
 GET_ROWS = 100  # per call, with all their columns
+GET_PARTS = 10  # parts of rows in turn, before another call has the connection
 GET_CELLS = 1000  # per call, if columns are named
 CREATE_CELLS = 50  # per lease of a connection
 CONCURRENT_CREATES = 8  # each waits for a sync of HBase's log, and concurrent ones share a sync
@@ -64,7 +64,6 @@ class HBaseStore:
     range_deletes: RangeDeletes | None = None
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
-    wide_rows: WideRows | None = None
     atomic_rewrites: AtomicRewrites | None = None
     stamped_cells: StampedCells | None = None
     derived_values: DerivedValues | None = None
@@ -155,6 +154,33 @@ class HBaseStore:
         wanted = None if columns is None else frozenset(columns)
         found = await self._calls.spread(Connection.get, ((table, part, wanted) for part in parts))
         return {row: cells for part in found for row, cells in part.items()}
+
+    @property
+    def wide_rows(self) -> "HBaseStore":
+        """See Store."""
+        return self
+
+    @timed
+    async def get_between(
+        self, table: str, rows: Collection[bytes], first: bytes, last: bytes
+    ) -> dict[bytes, list[Cell]]:
+        """See WideRows."""
+        keys = [row for row in dict.fromkeys(rows) if row]
+        parts = ((table, keys[at : at + GET_PARTS], first, last) for at in range(0, len(keys), GET_PARTS))
+        found = await self._calls.spread(Connection.get_between, parts)
+        return {row: cells for part in found for row, cells in part.items()}
+
+    @timed
+    async def row_keys(self, table: str, start: bytes, stop: bytes | None, *, limit: int) -> list[bytes]:
+        """See WideRows."""
+        if stop is not None and start >= stop:
+            await trio.lowlevel.checkpoint()
+            return []
+        return await self._calls.call(Connection.row_keys, table, start, stop, limit)
+
+    async def replace(self, table: str, cells: Sequence[Put]) -> None:
+        """See WideRows. HBase drops older versions itself."""
+        await self.put(table, cells)
 
     @timed
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
