@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import trio
 
 from tests.peers.cassandra import RunningCassandra
 from tests.unit.codec.kairosdb_vectors import STORAGE, VECTORS, Point, Vector, points_of
@@ -294,10 +295,15 @@ class RecordingTables(KairosTables):
         return times
 
     async def read_rows(
-        self, rows: Mapping[DataRow, tuple[int, int]], limit: int, *, timed: Callable[[DataRow], bool]
+        self,
+        rows: Mapping[DataRow, tuple[int, int]],
+        limit: int,
+        *,
+        timed: Callable[[DataRow], bool],
+        slots: trio.Semaphore,
     ) -> list[RowsAnswer]:
         self.reads += [row.row_ms for row in rows]
-        return await super().read_rows(rows, limit, timed=timed)
+        return await super().read_rows(rows, limit, timed=timed, slots=slots)
 
 
 async def test_first_rows_are_read_while_the_index_is_read_and_none_twice(cassandra: RunningCassandra) -> None:
@@ -399,9 +405,12 @@ async def test_rows_are_read_together_or_one_by_one(cassandra: RunningCassandra)
             DataRow("m", row_ms, LONG, encode_tags({"host": f"h{at}"})): (0, spec.column(T + at % 7, row_ms))
             for at in range(25)
         }
+        slots = trio.Semaphore(2)
         for limit in (5, 100):
             for timed in ({}, dict.fromkeys(rows, True)):
-                found = [await one.read_rows(rows, limit, timed=timed.__contains__) for one in (tables, old)]
+                found = [
+                    await one.read_rows(rows, limit, timed=timed.__contains__, slots=slots) for one in (tables, old)
+                ]
                 each = [{row: list(points) for answer in one for row, points in answer.stored.items()} for one in found]
                 assert each[0] == each[1]
                 counts = [min(at % 7 + 1, at + 1, limit) if at < 20 else 0 for at in range(25)]

@@ -49,12 +49,13 @@ async def find_rows(
     known = tables.found_times.get((metric, first_row), FoundTimes((), complete=False))
     known_times = [time for time in known.times if time <= last_ms]
     calls = []
-    if expect is not None and known.complete and (expected := _expected(tables, spec, metric, known_times, passes)):
-        calls = [partial(expect, expected)]
+    tested: dict[bytes, bool] = {}
+    if expect is not None and known.complete:
+        expected = _expected(tables, spec, metric, known_times, passes, tested)
+        calls = [partial(expect, expected)] if expected else []
     listed, ahead, (old, wrong) = await _listed(tables, metric, (first_row, last_ms), known_times, calls)
     if not listed:
         tables.found_times.pop((metric, first_row), None)
-    tested: dict[bytes, bool] = {}
     for at, times in enumerate(overlapping(spec, sorted({*listed, *(row.row_ms for row in old)}))):
         found: dict[DataRow, Mapping[str, str]] = {}
         warnings, wrong = list(wrong), []
@@ -89,7 +90,14 @@ def _passing(found: Mapping[DataRow, Mapping[str, str]], passes: Passes, tested:
     return rows
 
 
-def _expected(tables: KairosTables, spec: RowSpec, metric: str, times: Sequence[int], passes: Passes) -> list[FoundRow]:
+def _expected(
+    tables: KairosTables,
+    spec: RowSpec,
+    metric: str,
+    times: Sequence[int],
+    passes: Passes,
+    tested: dict[bytes, bool],
+) -> list[FoundRow]:
     """Return the rows of the first of some row times and of those that overlap, as the indexes had them at an earlier
     request; empty if they are many."""
     first = next(overlapping(spec, times), [])
@@ -102,7 +110,7 @@ def _expected(tables: KairosTables, spec: RowSpec, metric: str, times: Sequence[
             return []
         for kind, tags, encoded in series:
             found[DataRow(metric, row_ms, kind, encoded)] = tags
-    return _passing(found, passes, {})
+    return _passing(found, passes, tested)
 
 
 Listed = tuple[set[int], dict[int, Sequence[ListedSeries]], tuple[list[DataRow], list[str]]]

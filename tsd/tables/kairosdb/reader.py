@@ -6,6 +6,7 @@ from contextlib import aclosing
 from functools import partial
 
 import numpy as np
+import trio
 from cachetools import TTLCache
 
 from tsd.codec.kairosdb.keys import DOUBLE, LONG, STRING, DataRow, parse_tags
@@ -36,7 +37,7 @@ from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest,
 from tsd.tables.writing import SeriesKey, SeriesKeys
 
 SERIES_AT_ONCE = 128  # of one page
-PAGES_AHEAD = 1  # that are read while one is read or decoded: Cassandra never waits for the last rows of a page
+PAGES_AHEAD = 2  # that are read while one is read or decoded: Cassandra never waits for the last rows of a page
 READ_POINTS, READ_TEXTS = 40_000, 5_000  # at a time, shared among the rows of a page
 ANSWER_CELLS, POINTS_OF_CELL = 16, 64  # to decode an answer, or points, takes as long as so many cells, or one
 MOST_SHARES = 32  # of them: with smaller ones, pages of many rows would be read in many small pieces
@@ -168,6 +169,7 @@ class KairosSelection(reading.Selection):
         self._counts_expiring = counts_expiring
         self._series = self.series = series
         self._read: list[ScanRange] = []  # for `delete`
+        self._slots = trio.Semaphore(CONCURRENT)  # of requests of rows: the next page's wait for those of a page
         self.metric = resolved.metric
         tagks = tuple(sorted(series.id_of(Kind.TAGK, tagk) for tagk in resolved.tagks))
         self.filter_tagks = tagks or None
@@ -240,7 +242,10 @@ class KairosSelection(reading.Selection):
         counts = Counter(one.row.tags for one in rows)
         timed = self._counts_expiring
         return await self._tables.read_rows(
-            bounds, limit_of(rows, READ_POINTS), timed=lambda row: timed or counts[row.tags] > 1
+            bounds,
+            limit_of(rows, READ_POINTS),
+            timed=lambda row: timed or counts[row.tags] > 1,
+            slots=self._slots,
         )
 
     async def delete(self, read_ms: int) -> None:
@@ -279,11 +284,12 @@ class KairosTexts:
                 await self._read_rows(spec, page, (span.start_ms, span.stop_ms - 1), take)
 
     async def _read_rows(self, spec: RowSpec, rows: Sequence[FoundRow], span: tuple[int, int], take: TakeTexts) -> None:
-        left = {one.row: bounds for one in rows if (bounds := spec.bounds(*span, one.row.row_ms)) is not None}
+        left = bounds_of(spec, rows, span)
         pairs = {one.row: self._series.pairs_of(one.row.tags, one.tags) for one in rows}
         limit = limit_of(rows, READ_TEXTS)
+        slots = trio.Semaphore(CONCURRENT)
         while left:
-            answers = await self._tables.read_rows(left, limit, timed=lambda _: False)
+            answers = await self._tables.read_rows(left, limit, timed=lambda _: False, slots=slots)
             parts = [StoredRow(row, points) for answer in answers for row, points in answer.stored.items()]
             left = {row: bounds for part in parts for row, bounds in rest_of_series([part], left, limit).items()}
             await take(TextRows(self._series, [(pairs[part.row], part) for part in parts], spec, span, ()))
@@ -294,9 +300,13 @@ def numbers_of(rows: Iterable[FoundRow]) -> list[FoundRow]:
     return [one for one in rows if one.row.type in NUMBERS]
 
 
-def bounds_of(spec: RowSpec, rows: Iterable[FoundRow], span: tuple[int, int]) -> dict[DataRow, tuple[int, int]]:
+def bounds_of(spec: RowSpec, rows: Sequence[FoundRow], span: tuple[int, int]) -> dict[DataRow, tuple[int, int]]:
     """Return the first and the last column of rows with times of a span."""
-    return {one.row: bounds for one in rows if (bounds := spec.bounds(*span, one.row.row_ms)) is not None}
+    of_time: dict[int, tuple[int, int] | None] = {}
+    for one in rows:
+        if one.row.row_ms not in of_time:
+            of_time[one.row.row_ms] = spec.bounds(*span, one.row.row_ms)
+    return {one.row: bounds for one in rows if (bounds := of_time[one.row.row_ms]) is not None}
 
 
 def series_of(rows: Sequence[FoundRow]) -> Iterable[list[FoundRow]]:

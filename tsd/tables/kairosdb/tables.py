@@ -221,16 +221,24 @@ class KairosTables:
         return RawRows(found.rows + rest.rows, found.body + rest.body)
 
     async def read_rows(
-        self, rows: Mapping[DataRow, tuple[int, int]], limit: int, *, timed: Callable[[DataRow], bool]
+        self,
+        rows: Mapping[DataRow, tuple[int, int]],
+        limit: int,
+        *,
+        timed: Callable[[DataRow], bool],
+        slots: trio.Semaphore,
     ) -> list[RowsAnswer]:
         """Return the points of several rows, each from one column to another; at most `limit` of each row. `timed` says
-        of which rows the write timestamps and times to live are read. Raise StoreError."""
+        of which rows the write timestamps and times to live are read. Each request needs one of `slots`. Raise
+        StoreError."""
         found: list[RowsAnswer] = []
 
         async def read(group: RowGroup) -> None:
-            found.extend(await self._read_group(group, limit))
+            async with slots:
+                found.extend(await self._read_group(group, limit))
 
-        await run_bounded(await self._groups(rows, timed), read, limit=CONCURRENT)
+        groups = await self._groups(rows, timed)
+        await run_bounded(groups, read, limit=len(groups))
         return found
 
     async def _groups(
