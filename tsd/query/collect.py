@@ -191,6 +191,12 @@ class PointCollector:
         elif len(series):  # numpy takes thirty times as long for numbers of other types
             np.add.at(self._counts, series.astype(np.intp, copy=False), points.astype(np.int64, copy=False))
 
+    async def finished(self) -> Collected:
+        """Return what was collected; joined in a thread if that is much. Points that are in buckets count no more."""
+        workers = self._budget.workers
+        is_small = max(self.size, self._sink.parts * HOUR_COST) <= SMALL
+        return workers.run_here(self.finish) if is_small else await workers.run(self.finish)
+
     def finish(self) -> Collected:
         """Return what was collected."""
         count = len(self._series.pairs)

@@ -114,6 +114,11 @@ class Downsampler:
         filled = self._buckets.filled_count() if self._fill is not Fill.NONE else 0
         return max(series_count * filled, self._size + self._parts_size)
 
+    @property
+    def parts(self) -> int:
+        """Number of parts that `finish` joins."""
+        return len(self._parts) + len(self._slots)
+
     def size(self, series_count: int) -> int:
         """Return the number of values kept, or returned at the end."""
         return self.held + self.answer_size(series_count)
@@ -207,6 +212,11 @@ class PointJoiner:
             self._batches.append(batch)
             self._size += len(batch.times)
         return None
+
+    @property
+    def parts(self) -> int:
+        """Number of batches that `finish` joins."""
+        return len(self._batches)
 
     def size(self, _: int) -> int:
         """Return how many points are held."""

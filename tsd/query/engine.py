@@ -319,7 +319,7 @@ class QueryEngine:
                 return self._budget(query, plan.selection.metric, set_one)
 
             some = {number: plans[number] for number in group.numbers}
-            found |= await read_together(query, group.source, some, budget_of, set_memory, self._finish)
+            found |= await read_together(query, group.source, some, budget_of, set_memory)
         return found, share.held
 
     async def _plans(self, query: Query) -> list[Plan]:
@@ -444,10 +444,7 @@ class QueryEngine:
         collector = PointCollector(query, plan, budget)
         await self._read(query, plan, collector)
         collector.check()  # the index may list series without rows here: these are filled too
-        return await self._finish(collector)
-
-    async def _finish(self, collector: PointCollector) -> Collected:
-        return await self.in_thread(max(collector.read.points, collector.size), collector.finish)
+        return await collector.finished()
 
     async def _read(self, query: Query, plan: Plan, collector: PointCollector) -> None:
         """Read all rows of the plan in the fastest way."""

@@ -3,7 +3,7 @@
 All of them keep their points until the last row is read, and count against the memory of the query together.
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 
 import trio
@@ -14,8 +14,6 @@ from tsd.query.model import Query
 from tsd.query.plan import Plan
 from tsd.query.result import is_histogram
 from tsd.tables.reading import JointSource, ScanRange
-
-Finish = Callable[[PointCollector], Awaitable[Collected]]
 
 
 class JointGroup(NamedTuple):
@@ -48,7 +46,6 @@ async def read_together(
     plans: Mapping[int, Plan],
     budget_of: Callable[[Plan, Callable[[int], None]], QueryBudget],
     set_memory: Callable[[int], None],
-    finish: Finish,
 ) -> dict[int, JointRead]:
     """Return what was read of the plans of one group from its source. `set_memory` is called with the bytes that all of
     them keep. Raises BadQuery where a limit is exceeded, StoreError."""
@@ -72,6 +69,7 @@ async def read_together(
     for number in plans:
         collector = collectors.pop(number)
         collector.check()
-        found[number] = await finish(collector)
+        found[number] = await collector.finished()
+        await trio.lowlevel.checkpoint()  # there may be thousands of small ones
     spent_s = (trio.current_time() - started) / len(found)
     return {number: JointRead(collected, spent_s) for number, collected in found.items()}

@@ -143,9 +143,7 @@ class RollupQuery(NamedTuple):
 
     async def _finished(self, collector: PointCollector) -> Collected:
         collector.check()  # series may have rows in another table only: these are filled too
-        if max(collector.read.points, collector.size) <= SMALL:
-            return collector.finish()
-        return await self.budget.workers.run(collector.finish)
+        return await collector.finished()
 
     async def _read(
         self, cells: Cells, *, pre_aggregated: bool = False, span: ScanRange | None = None, held: int = 0

@@ -1,6 +1,7 @@
 """The query engine beyond what tests/conformance compares with OpenTSDB."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -59,6 +60,27 @@ async def test_index_changes_no_answer(m: str, layout: Layout) -> None:
     assert [(dict(g.tags), values(g)) for g in found.subs[0].groups] == [
         (dict(g.tags), values(g)) for g in wanted.subs[0].groups
     ]
+
+
+@layouts.opentsdb_only
+@pytest.mark.parametrize(("m", "in_thread"), [("sum:1h-avg:sys.cpu", False), ("none:10s-p95:sys.cpu", True)])
+async def test_what_buckets_hold_decides_about_a_thread(
+    m: str, in_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"sys.cpu {START_S + at * 10} {at} host=web{host:02d}" for host in range(20) for at in range(360)]
+    env = await QueryEnvironment.build(lines)
+    query = replace(make_query(m), end_ms=(START_S + 3599) * 1000)
+    threads = []
+    run = env.engine.workers.run
+
+    async def counted(work: Callable[[], object]) -> object:
+        threads.append(work)
+        return await run(work)
+
+    monkeypatch.setattr(env.engine.workers, "run", counted)
+    answer = await env.engine.run(query)
+    assert answer.subs[0].stats["dpsPreFilter"] == len(lines)
+    assert bool(threads) is in_thread
 
 
 @layouts.opentsdb_only
