@@ -17,7 +17,7 @@ from tsd.codec.control import MAX_MESSAGE
 from tsd.config.state_dir import socket_address
 from tsd.errors import TsdError
 from tsd.lazy import LazyLogger
-from tsd.store import Family, Put, Store, Table, VersionedCells
+from tsd.store import Family, Put, Store, Table, VersionedCells, WideRows
 from tsd.store.remote import RECEIVE_BYTES
 from tsd.store.versions import VersionPut, Wanted
 
@@ -114,6 +114,7 @@ def store_operations(store: Store) -> dict[str, Operation]:
 
     return {
         **_version_operations(store.versioned_cells),
+        **_wide_operations(store.wide_rows),
         "snapshot": snapshot,
         "create_tables": create_tables,
         "tables": store.tables,
@@ -126,6 +127,17 @@ def store_operations(store: Store) -> dict[str, Operation]:
         "increment": store.increment,
         "sync": store.sync,
     }
+
+
+def _wide_operations(wide: WideRows | None) -> dict[str, Operation]:
+    """Return the operations on parts of rows; none if the store cannot read them."""
+    if wide is None:
+        return {}
+
+    async def get_between(table: str, rows: list[bytes], first: bytes, last: bytes) -> list[Any]:
+        return list((await wide.get_between(table, rows, first, last)).items())
+
+    return {"get_between": get_between, "row_keys": wide.row_keys}
 
 
 def _version_operations(cells: VersionedCells | None) -> dict[str, Operation]:

@@ -30,7 +30,6 @@ from tsd.store import (
     StampedCells,
     Table,
     VersionedCells,
-    WideRows,
 )
 from tsd.store.remote_versions import RemoteVersions
 from tsd.store.timing import Latency
@@ -119,7 +118,6 @@ class RemoteStore:
         self.versioned_cells: VersionedCells | None = RemoteVersions(client)
 
     column_blocks: ColumnBlocks | None = None  # the daemon folds
-    wide_rows: WideRows | None = None
     atomic_rewrites: AtomicRewrites | None = None
     stamped_cells: StampedCells | None = None
     derived_values: DerivedValues | None = None
@@ -148,6 +146,26 @@ class RemoteStore:
         """See Store."""
         answer = await self.client.call("get", table=table, rows=list(rows), columns=_listed(columns))
         return {row: [Cell(*cell) for cell in cells] for row, cells in answer}
+
+    @property
+    def wide_rows(self) -> "RemoteStore":
+        """See Store."""
+        return self
+
+    async def get_between(
+        self, table: str, rows: Collection[bytes], first: bytes, last: bytes
+    ) -> dict[bytes, list[Cell]]:
+        """See WideRows."""
+        answer = await self.client.call("get_between", table=table, rows=list(rows), first=first, last=last)
+        return {row: [Cell(*cell) for cell in cells] for row, cells in answer}
+
+    async def row_keys(self, table: str, start: bytes, stop: bytes | None, *, limit: int) -> list[bytes]:
+        """See WideRows."""
+        return list(await self.client.call("row_keys", table=table, start=start, stop=stop, limit=limit))
+
+    async def replace(self, table: str, cells: Sequence[Put]) -> None:
+        """See WideRows. The embedded store keeps one version."""
+        await self.put(table, cells)
 
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
         """See Store."""

@@ -9,16 +9,20 @@ import pytest
 from tests.peers.bigtable import RunningBigtable
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
+from tests.unit.server.test_control import calling, listening
 from tsd.errors import NoTable
+from tsd.server.control import store_operations
 from tsd.store import Cell, Family, Put, Store, Table
 from tsd.store.hbase import connection
 from tsd.store.hbase.engine import HBaseStore
 from tsd.store.memory import MemoryStore
+from tsd.store.remote import RemoteStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 
 ENGINES = [
     "memory",
     "embedded",
+    "remote",
     *(pytest.param(name, marks=[getattr(pytest.mark, name), pytest.mark.slow]) for name in ("hbase", "cassandra")),
     pytest.param("bigtable", marks=pytest.mark.bigtable),
 ]
@@ -29,6 +33,12 @@ COLUMNS = [b"a:" + bytes(4), b"a:\0\0\0\7", b"a:\0\0\1\0", b"a:\xff\xff\xff\xff"
 @pytest.fixture(params=ENGINES)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     made: Store
+    if request.param == "remote":
+        async with listening(tmp_path, store_operations(MemoryStore(lambda: 1))) as path, calling(path) as caller:
+            made = RemoteStore(caller)
+            await made.create_tables([Table(TABLE, (Family(b"a"), Family(b"b")))])
+            yield made
+        return
     if request.param == "memory":
         made = MemoryStore(lambda: 1)
     elif request.param == "embedded":
