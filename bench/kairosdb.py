@@ -32,7 +32,7 @@ from tsd.daemon.wiring import create_tables, default_compression, opened_store
 QUIET_S, STEP_S, STORED_S = 3.0, 0.25, 600  # KairosDB has stored all when it used no CPU for QUIET_S
 IDLE = 0.05  # of a core
 QUERY = "/api/v1/datapoints/query"
-TURNS = 7
+TURNS = 15
 DAY_METRIC, DAY_SERIES, DAY_STEP_S, DAY_S = "bench.day", 1_000, 300, 86_400
 Figures = dict[str, list[float]]
 
