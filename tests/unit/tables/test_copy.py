@@ -1,16 +1,32 @@
 """Copies of a store to another one, with failures at every step and reruns."""
 
+import itertools
 import random
 from pathlib import Path
 
 import pytest
 
 from tests.flaky_store import Fault, FlakyStore
-from tsd.errors import StoreDown, StoreError
-from tsd.store import Family, Put, Row, Table
+from tests.property.compaction_schedules import Graves
+from tsd.codec.opentsdb.cell import COLUMN, ms_qualifier
+from tsd.codec.opentsdb.row import data_cells, points
+from tsd.codec.opentsdb.rowkey import Layout
+from tsd.errors import CorruptRow, StoreDown, StoreError
+from tsd.store import Cell, Family, Put, Row, Table
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.checkpoint import Checkpoint
-from tsd.tables.opentsdb.copy import CopyJob, CopyProgress, CopyStats, Mark, TablePair, copy_store
+from tsd.tables.opentsdb.compaction.compactor import RowCompactor
+from tsd.tables.opentsdb.copy import (
+    NEWEST,
+    CopyJob,
+    CopyProgress,
+    CopyStats,
+    Mark,
+    TablePair,
+    TableRef,
+    copy_rows,
+    copy_store,
+)
 
 TABLES = [
     Table("tsdb", (Family(b"t"),)),
@@ -137,3 +153,36 @@ async def test_missing_data_table_raises(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no table tsdb2"):
         await copy_store(job, progress(tmp_path / "note"), lambda *_: None)
     assert (await copy_store(job._replace(rows=DATA), progress(tmp_path / "n"), lambda *_: None)).rows
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+async def test_copied_points_show_where_a_compaction_deletes_what_is_older(is_compacted: bool) -> None:
+    clock_ms = itertools.count(10_000).__next__
+    store = Graves(clock_ms)
+    await store.create_tables(TABLES)
+    key = b"\0\0\1" + (1356998400).to_bytes(4, "big") + b"\0\0\1\0\0\1"
+
+    def column(time: int) -> bytes:
+        return COLUMN + (time << 4).to_bytes(2, "big")
+
+    for time in range(0, 10, 2):
+        await store.put("tsdb", [Put(key, column(time), b"\x01")], time_ms=5000 + time)
+    compactor = RowCompactor(store, "tsdb", Layout(), NEWEST, lambda: 0, raising, settle_ms=0, span_age_ms=-(1 << 62))
+    if is_compacted:
+        await compactor.compact_keys([key])
+    older = [Cell(column(time), b"\x02", 1000 + time) for time in (1, 2, 3, 5)]
+    newer = [Cell(column(time), b"\x03", 6000 + time) for time in (3, 4)]
+    # the same time twice in the source: the newer value counts, whatever its column
+    source = [*older, *newer[1:], Cell(COLUMN + ms_qualifier(3000, 0), b"\x03", newer[0].time_ms)]
+    wanted = {0: 1, 1: 2, 2: 1, 3: 3, 4: 3, 5: 2, 6: 1, 8: 1}
+    for _ in range(3):
+        existing = await store.get("tsdb", [key])
+        copied = await copy_rows([Row(key, source)], existing, TableRef(store, "tsdb"))
+        assert copied.hidden == 0
+        found = points(key, data_cells((await store.get("tsdb", [key]))[key]), NEWEST)
+        assert {point.offset_ms // 1000: point.number for point in found} == wanted
+        await compactor.compact_keys([key])
+
+
+def raising(error: CorruptRow) -> None:
+    raise error

@@ -7,6 +7,10 @@ copied; they are never lowered.
 Rows are copied cell by cell, with their timestamps: cells that the target lacks are put and then read back. A cell
 that is newer in the target is kept, so after repeated copies the newer of two values remains. Nothing is deleted:
 cells deleted in the source since an earlier copy remain in the target.
+
+On Cassandra a compaction deletes all cells of a row that are older than the merged one, also those that come later. So
+cells get new timestamps there, in the order of their own. Of a row that the target has, only those points are put that
+it lacks, or has older values of.
 """
 
 import math
@@ -17,6 +21,7 @@ from typing import NamedTuple, TypeAlias
 
 import trio
 
+from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import data_cells, points
 from tsd.codec.opentsdb.uid import COUNTER_ROW, ID_FAMILY, NAME_FAMILY, decode_counter
@@ -28,6 +33,7 @@ from tsd.tables.opentsdb.checkpoint import Checkpoint
 
 PAGE_ROWS = 1000  # with one cell per point up to 360,000 cells; three pages are in memory
 CONCURRENT_PUTS = 4  # with different timestamps
+NEXT_MS_S = 0.002  # after which a write timestamp is a later millisecond
 EXAMPLES = 10
 NEWEST = MergeRules(fix_duplicates=True)
 
@@ -63,18 +69,13 @@ class TableRef(NamedTuple):
 
 async def copy_rows(rows: Sequence[Row], existing: Existing, target: TableRef) -> CopyStats:
     """Put the cells of `rows` that are missing in `existing`, and read them back. Raise StoreError."""
-    by_time: dict[int, list[Put]] = {}
-    changed: list[Row] = []
-    for row in rows:
-        if missing := _missing_cells(row.cells, existing.get(row.key, ())):
-            changed.append(Row(row.key, missing))
-            for cell in missing:
-                by_time.setdefault(cell.time_ms, []).append(Put(row.key, cell.column, cell.value))
-
-    async def put(part: tuple[int, list[Put]]) -> None:
-        await target.store.put(target.table, part[1], time_ms=part[0])
-
-    await run_bounded(by_time.items(), put, limit=CONCURRENT_PUTS)
+    stamps_anew = target.store.stamped_cells is not None
+    choose = _newer_cells if stamps_anew else _missing_in
+    changed = [Row(row.key, cells) for row in rows if (cells := choose(row, existing.get(row.key, ())))]
+    if stamps_anew:
+        await _put_in_order(changed, target)
+    else:
+        await _put_as_stamped(changed, target)
     shown = await target.store.get(target.table, [row.key for row in changed]) if changed else {}
     hidden = [row.key for row in changed if not _is_visible(row, shown.get(row.key, ()))]
     return CopyStats(
@@ -84,6 +85,53 @@ async def copy_rows(rows: Sequence[Row], existing: Existing, target: TableRef) -
         hidden=len(hidden),
         examples=tuple(hidden[:EXAMPLES]),
     )
+
+
+async def _put_as_stamped(rows: Sequence[Row], target: TableRef) -> None:
+    """Put cells with their timestamps."""
+    by_time: dict[int, list[Put]] = {}
+    for key, cells in rows:
+        for cell in cells:
+            by_time.setdefault(cell.time_ms, []).append(Put(key, cell.column, cell.value))
+
+    async def put(part: tuple[int, list[Put]]) -> None:
+        await target.store.put(target.table, part[1], time_ms=part[0])
+
+    await run_bounded(by_time.items(), put, limit=CONCURRENT_PUTS)
+
+
+async def _put_in_order(rows: Sequence[Row], target: TableRef) -> None:
+    """Put cells with new timestamps: those of a row in the order of theirs, the same ones together."""
+    steps: dict[int, list[Put]] = {}
+    for key, cells in rows:
+        ranks = {time_ms: rank for rank, time_ms in enumerate(sorted({cell.time_ms for cell in cells}))}
+        for cell in sorted(cells):
+            steps.setdefault(ranks[cell.time_ms], []).append(Put(key, cell.column, cell.value))
+    for rank in sorted(steps):
+        if rank:
+            await trio.sleep(NEXT_MS_S)
+        await target.store.put(target.table, steps[rank])
+
+
+def _missing_in(row: Row, existing: Sequence[Cell]) -> list[Cell]:
+    return _missing_cells(row.cells, existing)
+
+
+def _newer_cells(row: Row, existing: Sequence[Cell]) -> list[Cell]:
+    """Return the cells to put into a row with `existing` cells, so that it has the newer of two values. Their points
+    may be in other cells."""
+    missing = _missing_cells(row.cells, existing)
+    if not existing or not missing or not all(cell.column.startswith(COLUMN) for cell in missing):
+        return missing
+    joined = {cell.column: cell for cell in [*existing, *missing]}
+    try:
+        has = set(points(row.key, data_cells(existing), NEWEST))
+        wanted = points(row.key, data_cells(joined.values()), NEWEST)
+        others = [cell for cell in missing if not _has_points(row.key, cell)]
+    except CorruptRow:
+        return missing
+    time_ms = max(cell.time_ms for cell in missing)
+    return [*others, *(Cell(COLUMN + one.qualifier, one.value, time_ms) for one in wanted if one not in has)]
 
 
 def _missing_cells(cells: Sequence[Cell], existing: Sequence[Cell]) -> list[Cell]:
