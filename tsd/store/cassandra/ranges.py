@@ -9,6 +9,7 @@ from tsd.store.cassandra.schema import Statements
 from tsd.store.cassandra.session import Parameters, TooManyMarkers, Value
 from tsd.store.cassandra.wire import RawRows
 
+MOST_REFUSED = 1000  # requests of one read: about two minutes
 Ask = Callable[[str, Parameters], Awaitable[RawRows]]
 
 
@@ -17,19 +18,28 @@ async def read_range(
 ) -> RawRows:
     """Return the first `cells` cells of a part of a partition, from a row key to before another (None: to the end).
     Raise StoreError, also if a row alone has too many markers."""
-    low, high = part
-    statement, end = (cql.from_key, ()) if high is None else (cql.between, (high,))
-    try:
-        return await ask(statement, (partition, low, *end, cells))
-    except TooManyMarkers:
-        middle = between(low, high)
-        if middle is None:
-            raise
-    first = await read_range(ask, cql, partition, (low, middle), cells)
-    if first.rows >= cells:
-        return first
-    second = await read_range(ask, cql, partition, (middle, high), cells - first.rows)
-    return RawRows(first.rows + second.rows, first.body + second.body)
+    pieces = [part]
+    found = RawRows(0, b"")
+    refused = 0
+    while pieces and found.rows < cells:
+        low, high = pieces.pop()
+        statement, end = (cql.from_key, ()) if high is None else (cql.between, (high,))
+        try:
+            raw = await ask(statement, (partition, low, *end, cells - found.rows))
+        except TooManyMarkers:
+            middle = between(low, high)
+            refused += 1
+            if middle is None or refused >= MOST_REFUSED:
+                raise
+            pieces += [(middle, high), (low, middle)]
+        else:
+            found = joined(found, raw)
+    return found
+
+
+def joined(first: RawRows, second: RawRows) -> RawRows:
+    """Return the rows of two answers."""
+    return RawRows(first.rows + second.rows, first.body + second.body) if first.rows else second
 
 
 async def read_rows(ask: Ask, statement: str, partition: bytes, keys: list[bytes], *rest: Value) -> RawRows:
@@ -49,15 +59,22 @@ async def read_rows(ask: Ask, statement: str, partition: bytes, keys: list[bytes
 async def read_columns(ask: Ask, statement: str, place: tuple[bytes, bytes], first: bytes, last: bytes) -> RawRows:
     """Return the cells of a row, by its partition and the rest of its key, between two columns, both included. Raise
     StoreError."""
-    try:
-        return await ask(statement, (*place, first, last))
-    except TooManyMarkers:
-        middle = between(first, last)
-        if middle is None:
-            raise
-    before = await read_columns(ask, statement, place, first, middle)
-    after = await read_columns(ask, statement, place, middle + b"\0", last)
-    return RawRows(before.rows + after.rows, before.body + after.body)
+    pieces = [(first, last)]
+    found = RawRows(0, b"")
+    refused = 0
+    while pieces:
+        low, high = pieces.pop()
+        try:
+            raw = await ask(statement, (*place, low, high))
+        except TooManyMarkers:
+            middle = between(low, high)
+            refused += 1
+            if middle is None or refused >= MOST_REFUSED:
+                raise
+            pieces += [(middle + b"\0", high), (low, middle)]
+        else:
+            found = joined(found, raw)
+    return found
 
 
 def between(low: bytes, high: bytes | None) -> bytes | None:
