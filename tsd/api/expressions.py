@@ -81,9 +81,8 @@ async def _evaluate(wanted: _ExpQuery, job: QueryJob) -> _ExpAnswer:
     """Run the query and evaluate the expressions. Raises BadQuery, StoreError."""
     answer = await job.answer(wanted.query)
     evaluation = Evaluation(wanted.request, answer, wanted.subs, add_memory=job.add_memory, check=job.check)
-    outputs = await job.in_thread(
-        LARGE_POINTS + 1, evaluation.outputs
-    )  # always in a thread: few points may need many steps
+    # Always in a thread: few points may need many steps.
+    outputs = await job.in_thread(LARGE_POINTS + 1, evaluation.outputs)
     return _ExpAnswer(wanted.request, outputs, list(dict.fromkeys(answer.warnings)), job.held)
 
 

@@ -30,6 +30,7 @@ from tsd.tables.reading import PointDeleter
 T = TypeVar("T")
 IN_THREAD = 1 << 62  # gaps make many points of few
 STEP_SIZE = 10  # a point takes up to as long, in the grouping or in one aggregator, as so many simple values
+GROUP_POINTS = 20  # a group takes up to as long in a step as so many points, even if it has none
 SMALL = 100  # metrics and values of tags: each takes some 10 us
 LAST_MS = LAST_BASE_MS - 3_600_000  # the last hour whose end is a time of the tables
 _SPECIAL = re.compile(r"([^\w\s-])", re.ASCII)
@@ -83,12 +84,14 @@ async def answer_metrics(wanted: KairosQuery, job: QueryJob, now_ms: int) -> lis
     answers = []
     together = await _together(wanted.metrics, job.series_together)
     for at, metric in enumerate(wanted.metrics):
+        await trio.lowlevel.checkpoint()
         found, texts = (together.pop(at), ()) if at in together else await _read(metric, job)
         points = sum(len(one.points.times) for one in found) + sum(len(one.times) for one in texts)
         job.add_memory(points * POINT_BYTES)
         end_ms = max(metric.start_ms, min(metric.end_ms, now_ms))
         frame = Frame(metric.start_ms, end_ms, wanted.zone, job.add_memory, job.check)
-        size = points * STEP_SIZE * (1 + len(metric.steps))
+        # A step has work of its own for each group, even without points.
+        size = (points + (len(found) + 1) * GROUP_POINTS) * STEP_SIZE * (1 + len(metric.steps))
         if any(step.name == "gaps" for step in metric.steps):
             size = IN_THREAD
         answers.append(await job.in_thread(size, partial(_evaluated, found, texts, metric, frame)))

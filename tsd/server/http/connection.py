@@ -95,10 +95,8 @@ class HttpConnection:
         self._input = b""  # received and not given to h11
         self._at = 0  # where the next request starts in it
         self._plain: PlainRequest | None = None  # the current request, unless h11 has it
-        self._repeated: tuple[bytes, PlainRequest | None] = (
-            b"",
-            None,
-        )  # a short request without a body that came alone, and its bytes
+        # A short request without a body that came alone, and its bytes.
+        self._repeated: tuple[bytes, PlainRequest | None] = b"", None
         self._deadline = math.inf  # of the current request; infinite between requests
         self._head_bytes = 0  # memory of the current request's head, while its body is received
         self._is_head_request = False  # the method is HEAD
