@@ -16,7 +16,7 @@ from typing import TypeVar
 import trio
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
-from tsd.errors import NoTable, StoreBusy, StoreError
+from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError
 from tsd.store import (
     AtomicRewrites,
     Capabilities,
@@ -77,6 +77,7 @@ T = TypeVar("T")
 IN_FLIGHT = 64  # requests without an answer
 CONCURRENT = 16  # requests of one call
 GET_ROWS = 50  # per request
+LONGEST_PUT_US = 120_000_000  # less than tsd.storage.compaction.span_age by default
 PAGE_CELLS = 4000  # per request: more would occupy the event loop too long
 PAGE_LEAST_CELLS = 8  # per row of the wanted page, while the size of rows is not known
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
@@ -320,12 +321,14 @@ class CassandraStore:
         """See Store. Partitions are written in parallel, in any order."""
         if time_ms is None and cells:
             shape = await self._shape(table)
-            batches = put_batches(shape, cells, self._clock.next())
+            stamp = self._clock.next()
+            batches = put_batches(shape, cells, stamp)
             if batches is not None:
                 await self._directory.enter(shape, batches)
                 flat = [(partition, rows) for partition, some in batches.items() for rows in some]
                 put = self._cql[table].put
                 await run_bounded(flat, lambda one: self._batch(put, one[1], one[0]), limit=CONCURRENT)
+                self._check_age(stamp)
                 self._count["cells_put"] += len(cells)
                 return
         shape = await self._checked(table, ((cell.row, cell.column) for cell in cells))
@@ -358,7 +361,15 @@ class CassandraStore:
             for slice_ in whole_rows(puts, most_cells=BATCH_CELLS, most_bytes=BATCH_BYTES)
         )
         await run_bounded(parts, write, limit=CONCURRENT)
+        if time_ms is None:
+            self._check_age(stamp)
         self._count["cells_put"] += len(cells)
+
+    def _check_age(self, stamp: int) -> None:
+        """Raise StoreDown for a put that took minutes, as on a machine that was suspended, so that it is repeated: a
+        compaction may have deleted what is older than its row's newest cell."""
+        if (age_us := self._clock.age_us(stamp)) > LONGEST_PUT_US:
+            raise StoreDown(f"Cassandra: a put took {age_us // 1_000_000} s")
 
     async def _later_stamps(
         self, table: str, partition: bytes, puts: Sequence[Put], stamp: int
