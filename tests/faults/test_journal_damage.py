@@ -51,7 +51,7 @@ async def test_changed_byte_in_segment(tmp_path: Path) -> None:
     done = await command("import", kept, "--data", tmp_path)
     lost, *back = puts(left.blocks[left.middle : left.middle + 1])
     assert done.returncode == 1  # the block header and the damaged line are refused
-    assert f"imported {len(back)} data points, refused 2 lines\n" in done.stderr.decode()
+    assert f"imported {len(back):,} data points, refused 2 lines\n" in done.stderr.decode()
     assert stored(await embedded_contents(tmp_path)) == points_of(puts(left.blocks)) - points_of([lost])
 
 
@@ -59,7 +59,7 @@ async def test_damaged_block_header(tmp_path: Path) -> None:
     left = await crashed(tmp_path)
     kept = await quarantined(tmp_path, left, flip(left.starts[left.middle]), left.blocks[left.middle + 1 :])
     done = await command("import", kept, "--data", tmp_path)
-    assert f"imported {len(puts([left.blocks[left.middle]]))} data points" in done.stderr.decode()
+    assert f"imported {len(puts([left.blocks[left.middle]])):,} data points" in done.stderr.decode()
     assert stored(await embedded_contents(tmp_path)) == points_of(puts(left.blocks))
 
 
@@ -72,7 +72,7 @@ async def test_truncated_segment(tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.write_bytes(b"".join(line for line in kept.read_bytes().splitlines(keepends=True)[:-1] if is_put(line)))
     done = await command("import", lines, "--data", tmp_path)
-    assert (done.returncode, done.stderr.decode()) == (0, f"imported {len(whole)} data points, refused 0 lines\n")
+    assert (done.returncode, done.stderr.decode()) == (0, f"imported {len(whole):,} data points, refused 0 lines\n")
     assert stored(await embedded_contents(tmp_path)) == points_of([*puts(left.blocks[: left.middle]), *whole])
 
 
