@@ -31,7 +31,7 @@ from tsd.store import (
     Store,
 )
 from tsd.store.memory import MemoryStore
-from tsd.tables.opentsdb.compaction.compactor import SPAN_AGE_MS, RowCompactor
+from tsd.tables.opentsdb.compaction.compactor import RowCompactor
 
 T = TypeVar("T")
 RULES = MergeRules(fix_duplicates=True, cell_points=3)  # so few that rows are cut
@@ -338,17 +338,8 @@ class Schedule:
                 pass
 
     def _compactor(self, store: object) -> RowCompactor:
-        age_ms = self._dice.choice([SPAN_AGE_MS, LEAST_AGE_MS])
-        compactor = RowCompactor(
-            store,
-            self._table,
-            Layout(),
-            RULES,
-            lambda: 0,
-            _raise,
-            settle_ms=0,
-            span_age_ms=age_ms,  # type: ignore[arg-type]
-        )
+        age = {"span_age_ms": LEAST_AGE_MS} if self._dice.random() < 0.5 else {}
+        compactor = RowCompactor(store, self._table, Layout(), RULES, lambda: 0, _raise, settle_ms=0, **age)  # type: ignore[arg-type]
         self.compactors.append(compactor)
         return compactor
 
