@@ -285,6 +285,6 @@ async def test_rows_among_more_deletes_than_cassandra_reads_past(store: Cassandr
     assert [row.key async for page in scan(store, TABLE.name, limit=1000) for row in page] == rows
     found = await store.get(TABLE.name, rows)
     assert {row: [cell.column for cell in cells] for row, cells in found.items()} == kept
-    # one marker in place of many
+    # one tombstone in place of many
     await stamped.delete_rows(TABLE.name, rows[0], b"\0\1", up_to_ms=now_ms())
     assert await _rows(store, b"\0", b"\1") == []

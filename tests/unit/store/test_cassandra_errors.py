@@ -10,7 +10,7 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.protocol import OverloadedErrorMessage
 
 from tsd.store.cassandra.driver import translated
-from tsd.store.cassandra.session import ReadFailed, TooManyMarkers
+from tsd.store.cassandra.session import ReadFailed, TooManyTombstones
 
 OVERLOADED = OverloadedErrorMessage(0x1001, "too many requests", {})
 
@@ -25,7 +25,7 @@ OVERLOADED = OverloadedErrorMessage(0x1001, "too many requests", {})
         (NoHostAvailable("all failed", ["10.0.0.1"]), StoreDown, "10.0.0.1"),
         (NoHostAvailable("all failed", {}), StoreDown, "no node answers"),
         (OperationTimedOut(), StoreDown, "no answer in time"),
-        (ReadFailure("READ_TOO_MANY_TOMBSTONES"), TooManyMarkers, "TOMBSTONES"),
+        (ReadFailure("READ_TOO_MANY_TOMBSTONES"), TooManyTombstones, "TOMBSTONES"),
         (ReadFailure("UNKNOWN"), ReadFailed, "UNKNOWN"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 
 from tsd.store.cassandra.ranges import read_range
 from tsd.store.cassandra.schema import statements
-from tsd.store.cassandra.session import Parameters, TooManyMarkers
+from tsd.store.cassandra.session import Parameters, TooManyTombstones
 from tsd.store.cassandra.wire import RawRows, encode_value
 
 CQL = statements("k", "t")
@@ -31,7 +31,7 @@ class Server:
             return key >= low and (high is None or key < high)
 
         if sum(count for key, count in self.deletes.items() if within(key)) > ALLOWED:
-            raise TooManyMarkers("too many")
+            raise TooManyTombstones("too many")
         found = [key for key in self.keys if within(key)][:limit]
         return RawRows(len(found), b"".join(map(encode_value, found)))
 
@@ -49,6 +49,6 @@ async def test_refused_range_is_read_in_halves(part: tuple[bytes, bytes | None],
 
 async def test_row_with_too_many_deletes_is_an_error_after_a_bounded_number_of_requests() -> None:
     server = Server([], {bytes(12) + b"x": ALLOWED + 1})
-    with pytest.raises(TooManyMarkers):
+    with pytest.raises(TooManyTombstones):
         await read_range(server.ask, CQL, b"p", (b"", None), 10)
     assert server.asked < 10_000

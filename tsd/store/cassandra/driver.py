@@ -45,7 +45,7 @@ from tsd.store.cassandra.session import (
     RawDone,
     ReadFailed,
     Rows,
-    TooManyMarkers,
+    TooManyTombstones,
 )
 
 PROTOCOL = 4  # from Cassandra 2.2 on
@@ -53,7 +53,7 @@ RECONNECT_S = 1.0
 BUFFER_BYTES = 64 << 10  # read and written with one system call; the driver's default is 4 KiB
 CONDITIONAL, RAW = "conditional", "raw"  # profiles of statements with IF, and of those whose rows stay as sent
 _ABSENT = re.compile(r"(unconfigured table|[Kk]eyspace '?\"?\w+'?\"? does not exist|does not exist)")
-_MARKERS = re.compile("TOO_MANY_TOMBSTONES", re.IGNORECASE)
+_TOMBSTONES = re.compile("TOO_MANY_TOMBSTONES", re.IGNORECASE)
 _UNVERIFIED = re.compile("certificate verify failed", re.IGNORECASE)
 
 
@@ -245,8 +245,10 @@ def translated(error: BaseException) -> StoreError:
             return StoreDown(f"Cassandra: no answer in time: {said}")
         case ConnectionException() | OSError():
             return StoreDown(f"Cassandra: connection lost: {said}")
-        case _ if _MARKERS.search(said):
-            return TooManyMarkers(f"Cassandra: too many deletes among the rows (tombstone_failure_threshold): {said}")
+        case _ if _TOMBSTONES.search(said):
+            return TooManyTombstones(
+                f"Cassandra: too many tombstones among the rows (tombstone_failure_threshold): {said}"
+            )
         case ReadFailure():
             return ReadFailed(f"Cassandra: {said}")
         case SyntaxException():

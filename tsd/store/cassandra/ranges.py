@@ -1,4 +1,4 @@
-"""Reads of rows that lie among markers of deletes. Cassandra refuses a request that meets over 100,000 of them, or the
+"""Reads of rows that lie among tombstones. Cassandra refuses a request that meets over 100,000 of them, or the
 number that its operator sets; the range or the list of rows is then read in halves.
 """
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
 from tsd.store.cassandra.schema import Statements
-from tsd.store.cassandra.session import Parameters, TooManyMarkers, Value
+from tsd.store.cassandra.session import Parameters, TooManyTombstones, Value
 from tsd.store.cassandra.wire import RawRows
 
 MOST_REFUSED = 1000  # requests of one read: about two minutes
@@ -17,7 +17,7 @@ async def read_range(
     ask: Ask, cql: Statements, partition: bytes, part: tuple[bytes, bytes | None], cells: int
 ) -> RawRows:
     """Return the first `cells` cells of a part of a partition, from a row key to before another (None: to the end).
-    Raise StoreError, also if a row alone has too many markers."""
+    Raise StoreError, also if a row alone has too many tombstones."""
     pieces = [part]
     found = RawRows(0, b"")
     refused = 0
@@ -26,7 +26,7 @@ async def read_range(
         statement, end = (cql.from_key, ()) if high is None else (cql.between, (high,))
         try:
             raw = await ask(statement, (partition, low, *end, cells - found.rows))
-        except TooManyMarkers:
+        except TooManyTombstones:
             middle = between(low, high)
             refused += 1
             if middle is None or refused >= MOST_REFUSED:
@@ -44,10 +44,10 @@ def joined(first: RawRows, second: RawRows) -> RawRows:
 
 async def read_rows(ask: Ask, statement: str, partition: bytes, keys: list[bytes], *rest: Value) -> RawRows:
     """Return the cells of rows by their keys, with a statement that has a list of them as its second parameter. Raise
-    StoreError, also if a row alone has too many markers."""
+    StoreError, also if a row alone has too many tombstones."""
     try:
         return await ask(statement, (partition, keys, *rest))
-    except TooManyMarkers:
+    except TooManyTombstones:
         if len(keys) == 1:
             raise
     half = len(keys) // 2
@@ -66,7 +66,7 @@ async def read_columns(ask: Ask, statement: str, place: tuple[bytes, bytes], fir
         low, high = pieces.pop()
         try:
             raw = await ask(statement, (*place, low, high))
-        except TooManyMarkers:
+        except TooManyTombstones:
             middle = between(low, high)
             refused += 1
             if middle is None or refused >= MOST_REFUSED:

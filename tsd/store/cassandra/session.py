@@ -38,8 +38,8 @@ class ReadFailed(StoreError):
     """Nodes failed to execute a read, as they fail one of too many expired or deleted cells. A smaller one may work."""
 
 
-class TooManyMarkers(ReadFailed):
-    """A read met more markers of deletes than Cassandra allows."""
+class TooManyTombstones(ReadFailed):
+    """A read met more tombstones than Cassandra allows."""
 
 
 @dataclass(frozen=True)

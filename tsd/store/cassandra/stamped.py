@@ -2,11 +2,11 @@
 
 A batch has cells of one partition, and Cassandra writes it in one atomic step. Rows stay whole in it.
 
-Cassandra keeps a marker of each delete for ten days, and refuses a read that meets over 100,000 of them
-(`tombstone_failure_threshold`). A span of a row or a range of rows has one marker, whatever it deletes.
+Cassandra keeps a tombstone of each delete for ten days, and refuses a read that meets over 100,000 of them
+(`tombstone_failure_threshold`). A span of a row or a range of rows has one tombstone, whatever it deletes.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from itertools import groupby
 from operator import itemgetter
@@ -147,22 +147,9 @@ class CassandraStamped:
             else:
                 await self._batch(cql.delete_partition, [row], partition)
 
-        async with aclosing(_chunks(self._directory.partitions(shape, start, stop), CONCURRENT)) as chunks:
-            async for partitions in chunks:
-                await run_bounded(partitions, write, limit=CONCURRENT)
-
-
-async def _chunks(items: AsyncGenerator[bytes, None], size: int) -> AsyncGenerator[list[bytes], None]:
-    """Yield lists of up to `size` items."""
-    async with aclosing(items):
-        chunk: list[bytes] = []
-        async for item in items:
-            chunk.append(item)
-            if len(chunk) == size:
-                yield chunk
-                chunk = []
-        if chunk:
-            yield chunk
+        async with aclosing(self._directory.partitions(shape, start, stop)) as listed:
+            partitions = [partition async for partition in listed]
+        await run_bounded(partitions, write, limit=CONCURRENT)
 
 
 def _check_times(times_ms: Sequence[int]) -> None:

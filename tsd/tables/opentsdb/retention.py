@@ -2,8 +2,8 @@
 
 Rows are ordered by metric and time, so what has expired of a metric is one range of rows for each salt. A row goes when
 the youngest point that it can hold has expired. On an engine with cheap deletes of ranges, one delete removes a range.
-On Cassandra it is one delete a page, so that few markers remain. On others, and where annotations stay, the cells that
-were read are deleted, so that what another process writes meanwhile stays.
+On Cassandra it is one delete a page, so that few tombstones remain. On others, and where annotations stay, the cells
+that were read are deleted, so that what another process writes meanwhile stays.
 """
 
 import re
