@@ -2,6 +2,7 @@
 number that its operator sets; the range or the list of rows is then read in halves.
 """
 
+import sys
 from collections.abc import Awaitable, Callable
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
@@ -18,20 +19,35 @@ async def read_range(
 ) -> RawRows:
     """Return the first `cells` cells of a part of a partition, from a row key to before another (None: to the end).
     Raise StoreError, also if a row alone has too many tombstones."""
+
+    async def read(low: bytes, high: bytes | None, limit: int) -> RawRows:
+        statement, end = (cql.from_key, ()) if high is None else (cql.between, (high,))
+        return await ask(statement, (partition, low, *end, limit))
+
+    return await _read_in_parts(read, part, lambda middle: middle, cells)
+
+
+async def _read_in_parts(
+    read: Callable[[bytes, bytes | None, int], Awaitable[RawRows]],
+    part: tuple[bytes, bytes | None],
+    following: Callable[[bytes], bytes],
+    most: int,
+) -> RawRows:
+    """Return up to `most` rows of a part, which is halved as long as it is refused. `following` is where the part after
+    one with this end begins."""
     pieces = [part]
     found = RawRows(0, b"")
     refused = 0
-    while pieces and found.rows < cells:
+    while pieces and found.rows < most:
         low, high = pieces.pop()
-        statement, end = (cql.from_key, ()) if high is None else (cql.between, (high,))
         try:
-            raw = await ask(statement, (partition, low, *end, cells - found.rows))
+            raw = await read(low, high, most - found.rows)
         except TooManyTombstones:
             middle = between(low, high)
             refused += 1
             if middle is None or refused >= MOST_REFUSED:
                 raise
-            pieces += [(middle, high), (low, middle)]
+            pieces += [(following(middle), high), (low, middle)]
         else:
             found = joined(found, raw)
     return found
@@ -59,22 +75,12 @@ async def read_rows(ask: Ask, statement: str, partition: bytes, keys: list[bytes
 async def read_columns(ask: Ask, statement: str, place: tuple[bytes, bytes], first: bytes, last: bytes) -> RawRows:
     """Return the cells of a row, by its partition and the rest of its key, between two columns, both included. Raise
     StoreError."""
-    pieces = [(first, last)]
-    found = RawRows(0, b"")
-    refused = 0
-    while pieces:
-        low, high = pieces.pop()
-        try:
-            raw = await ask(statement, (*place, low, high))
-        except TooManyTombstones:
-            middle = between(low, high)
-            refused += 1
-            if middle is None or refused >= MOST_REFUSED:
-                raise
-            pieces += [(middle + b"\0", high), (low, middle)]
-        else:
-            found = joined(found, raw)
-    return found
+
+    async def read(low: bytes, high: bytes | None, _: int) -> RawRows:
+        assert high is not None
+        return await ask(statement, (*place, low, high))
+
+    return await _read_in_parts(read, (first, last), lambda middle: middle + b"\0", sys.maxsize)
 
 
 def between(low: bytes, high: bytes | None) -> bytes | None:
