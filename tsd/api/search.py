@@ -97,12 +97,12 @@ def lookup_routes(catalog: SeriesCatalog, stored: Stored) -> dict[str, Endpoint]
             raise Refused(400, "Invalid search query type supplied", details)
         started = perf_counter()
         wanted = read_lookup(request)
+        if wanted.selector.metric not in ANY:  # first: a layout may list series when their points are stored
+            await stored(encode_name(wanted.selector.metric))
         try:
             selected = await catalog.select(wanted.selector)
         except NoSuchName as error:
             raise Refused(404, "Unable to resolve one or more UIDs", str(error)) from error
-        if wanted.selector.metric not in ANY:
-            await stored(encode_name(wanted.selector.metric))
         limit = wanted.limit if wanted.limit > 0 else None
         return Response(200, _lookup_answer(wanted, _described(catalog, selected, limit), started))
 
@@ -290,8 +290,8 @@ class LastAnswer:
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Return the JSON, in chunks. Raise BadQuery, Refused, StoreError."""
+        await self._wait_stored()
         selections = [await self._select(query) for query in self._wanted.queries]
-        await self._wait_stored(selections)
         count = 0
         rows = 0
         seen: set[bytes] = set()
@@ -330,13 +330,12 @@ class LastAnswer:
         except BadLine as error:
             raise BadQuery(str(error).split(":")[0]) from error
 
-    async def _wait_stored(self, selections: Sequence[list[bytes] | SelectedSeries]) -> None:
-        """Wait until all points received before are stored, unless the store refuses them."""
-        selectors = [query.selector for query in self._wanted.queries if query.selector is not None]
-        metrics = {encode_name(selector.metric) for selector in selectors}
-        metrics |= await self._catalog.metrics_of(
-            one for selected in selections if isinstance(selected, list) for one in selected
-        )
+    async def _wait_stored(self) -> None:
+        """Wait until all points received before are stored, unless the store refuses them: a layout may list series
+        when their points are stored."""
+        queries = self._wanted.queries
+        metrics = {encode_name(query.selector.metric) for query in queries if query.selector is not None}
+        metrics |= await self._catalog.metrics_of(self._parse(text) for query in queries for text in query.tsuids)
         for metric in metrics:
             await self._stored(metric)
 

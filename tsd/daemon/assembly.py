@@ -61,7 +61,7 @@ def build_daemon(
     known = SeriesTable()
     callbacks = TableCallbacks(lambda: ingest.writer.is_behind, drop_caches)
     tables = build_tables(config, store, now_ms, callbacks)
-    hold_hours = config.hold_open_hours and config.join_points and not store.capabilities.shared
+    hold_hours = config.hold_open_hours and tables.holds_hours and not store.capabilities.shared
     ingest = build_ingest(config, known, tables, load, now_ms, hold_hours=hold_hours)
     engine = build_engine(config, tables.reader, ingest.writer.write_metric, load, now_ms, open_points=ingest.writer)
     query = QueryParts(engine, QueryRegistry(now_ms, duplicates=config.query_duplicates))

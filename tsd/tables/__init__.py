@@ -26,6 +26,7 @@ class Tables:
     drop_caches: Callable[[], None]
     statistics: Callable[[], list[Stat]]
     deleter: PointDeleter | None = None
+    holds_hours: bool = False  # whether points of open hours gain from waiting: they share a cell, see `record`
     has_ttl: bool = False  # whether the tag kairos_opt.ttl of a line is the time to live of its point in seconds
     has_texts: bool = False  # whether lines of `tsd.codec.textline` are stored by the writer's summaries
     names: Names | None = None

@@ -202,7 +202,8 @@ class PointWriter(Protocol):
         """Put points, in order of arrival, of series that all have keys. Of equal points the last one counts."""
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:
-        """Make series and newest points known, as `write` does, for points of one hour that are written later."""
+        """Make series and newest points known to the catalog, for points of one hour that are written later. Called
+        on layouts with `Tables.holds_hours`."""
 
     async def sync(self) -> None:
         """Return when all that was put survives a crash."""

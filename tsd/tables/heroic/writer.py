@@ -118,10 +118,7 @@ class HeroicWriter:
         self._on_points(points)
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:
-        """List the series of points, see `PointWriter`."""
-        ordered = await trio.to_thread.run_sync(sort_points, points, series)
-        async with self._index.lock:
-            await self._index.ensure(entries_of(ordered))
+        """Do nothing: no points wait for the end of their hour, see `Tables.holds_hours`."""
 
     async def sync(self) -> None:
         """Return when all that was put survives a crash."""

@@ -170,6 +170,7 @@ def build(
             *(retention.statistics() if retention else []),
             *(rollup_task.statistics() if rollup_task else []),
         ],
+        holds_hours=config.join_points,
         names=UidNames(store, config.uid_table, uids, form.widths),
         metadata=MetadataTables(uids, parts.uid_metas, meta_table, form.widths),
         trees=parts.trees,

@@ -121,10 +121,7 @@ class TallWriter:
         self._on_points(points)
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:
-        """List the series of points, see `PointWriter`."""
-        ordered = await trio.to_thread.run_sync(sort_points, points, series, self._placing)
-        async with self._index.lock:
-            await self._index.ensure(ordered.keys, self._placing.listed)
+        """Do nothing: no points wait for the end of their hour, see `Tables.holds_hours`."""
 
     async def sync(self) -> None:
         """Return when all that was put survives a crash."""
