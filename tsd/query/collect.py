@@ -103,10 +103,7 @@ class PointCollector:
     """Collects the points of one sub query. Pages arrive in order: rows of one series in order of time."""
 
     def __init__(self, query: Query, plan: Plan, budget: QueryBudget) -> None:
-        spec = plan.sub.downsample
-        self._sink = (
-            Downsampler(spec, query.start_ms, query.end_ms, plan.scan, quirks=query.quirks) if spec else PointJoiner()
-        )
+        self._sink = _sink_of(query, plan)
         self._series: SeriesSet = plan.selection.series
         self._budget = budget
         self._counts: Int64 = np.zeros(FIRST_COUNTS, np.int64)
@@ -202,6 +199,14 @@ class PointCollector:
         count = len(self._series.pairs)
         self._count(np.empty(0, np.int64), np.empty(0, np.int64))
         return Collected(self._sink.finish(count), self._counts[:count], self._annotations, self.read)
+
+
+def _sink_of(query: Query, plan: Plan) -> Downsampler | PointJoiner:
+    """Return what joins the points of a plan."""
+    spec, in_parts = plan.sub.downsample, plan.selection.reads_hours_in_parts
+    if spec is None:
+        return PointJoiner()
+    return Downsampler(spec, query.start_ms, query.end_ms, plan.scan, quirks=query.quirks, hours_in_parts=in_parts)
 
 
 async def decode_page(page: EncodedPage[T], series: SeriesSet, budget: QueryBudget, use: Callable[[T], None]) -> None:

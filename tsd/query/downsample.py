@@ -40,14 +40,17 @@ class Downsampler:
         *,
         quirks: Quirks = OPENTSDB,
         by_loop: bool = HAS_LOOP,
+        hours_in_parts: bool = False,
     ) -> None:
+        """`hours_in_parts`: rows of one series and hour may come in several batches, so that a bucket continues."""
         self._fill, self._scan, self._quirks = spec.fill, scan, quirks
         self._buckets = buckets_of(spec, query_start_ms, query_end_ms, scan)
-        self._uses_loop = by_loop and self._buckets.within_hours and can_fold(spec.function)
+        self._by_rows = self._buckets.within_hours and not hours_in_parts  # each bucket is in one row
+        self._uses_loop = by_loop and self._by_rows and can_fold(spec.function)
         self._spec = spec
-        self._parts: list[SeriesBuckets] = []  # for buckets within hours: results of each page
+        self._parts: list[SeriesBuckets] = []  # by rows: results of each page
         self._parts_size = 0
-        self._kernel = self._new_kernel()  # for longer buckets
+        self._kernel = self._new_kernel()  # for buckets of several rows
         self._size = self._capacity = 0  # slots: buckets of series that have a point
         self._slots: list[tuple[Int64, Int64]] = []  # series and stamps of new slots, batch by batch
         self._last_stamps, self._last_slots = np.empty(0, np.int64), np.empty(0, np.int64)  # of each series
@@ -63,7 +66,7 @@ class Downsampler:
     def feed(self, batch: Batch) -> Bucketed | None:
         """Add a batch. Return the buckets of its rows if they are complete."""
         batch = within(batch, self._buckets.span)
-        if self._buckets.within_hours:
+        if self._by_rows:
             buckets = self._by_row(batch)
             series = batch.series.astype(np.int64)
             hours = list(buckets.hours())
@@ -173,7 +176,7 @@ class Downsampler:
 
     def _found(self) -> tuple[Int64, Int64, Float64]:
         """Return series, stamp and value of all buckets, those of a series in order."""
-        if not self._buckets.within_hours:
+        if not self._by_rows:
             with np.errstate(all="ignore"):
                 values = self._kernel.result()[: self._size]
             series, stamps = (np.concatenate([np.empty(0, np.int64), *parts]) for parts in _transposed(self._slots))

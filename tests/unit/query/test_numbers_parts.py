@@ -92,6 +92,33 @@ def test_percentiles_hold_values_of_open_buckets_only() -> None:
     assert list(from_points(taking.finish(1)[0]).values()) == [1.0, 3.0]
 
 
+@pytest.mark.parametrize("text", ["10m-sum", "1h-count", "10m-p90", "1m-avg-nan", "30m-dev", "10m-first", "1h-last"])
+def test_hours_that_come_in_parts_have_the_buckets_of_whole_ones(text: str) -> None:
+    scan = ScanRange(BASE_S, BASE_S + 2 * 3600)
+    series = [{BASE_MS + second * 1000: second % (7 + one) for second in range(one, 7200, 9)} for one in range(3)]
+    answers = []
+    for in_parts in (False, True):
+        taking = Downsampler(
+            read_downsample(text), BASE_MS, BASE_MS + 7_200_000, scan, by_loop=not in_parts, hours_in_parts=in_parts
+        )
+        for batch in batches(series, scan, 2):
+            for part in halves(batch) if in_parts else [batch]:
+                taking.feed(part)
+        answers.append([from_points(points) for points in taking.finish(3)])
+    assert answers[0] == answers[1]
+
+
+def halves(batch: Batch) -> list[Batch]:
+    """Return the first points of each row, then the others."""
+    cuts = (batch.starts[:-1] + batch.starts[1:] * 2) // 3
+    found = []
+    for begins, ends in ((batch.starts[:-1], cuts), (cuts, batch.starts[1:])):
+        places = np.concatenate([np.arange(*pair) for pair in zip(begins, ends, strict=True)])
+        starts = np.append(0, np.cumsum(ends - begins))
+        found.append(Batch(batch.series, starts, batch.times[places], batch.bits[places], batch.floats[places]))
+    return found
+
+
 def test_deviation_of_long_and_short_runs_is_equal() -> None:
     values = np.random.default_rng(3).normal(0, 1e6, 1200)
     long, short = Deviation(integers=False), Deviation(integers=False)
