@@ -16,7 +16,7 @@ from tsd.config.loader import (
     state_folder,
 )
 from tsd.config.retention import parse_rules
-from tsd.daemon.settings import Clock
+from tsd.daemon.settings import Clock, elapsed_ms
 from tsd.daemon.wiring import (
     auto_create,
     configured_rollups,
@@ -28,7 +28,7 @@ from tsd.errors import BadConfig, CorruptRow, StoreError
 from tsd.lazy import LazyModule
 from tsd.store import Store
 from tsd.tables import Tables
-from tsd.tables.clock_guard import ClockGuard, elapsed_ms
+from tsd.tables.clock_guard import ClockGuard
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor

@@ -1,4 +1,4 @@
-"""The checked configuration, the place of the control socket, and the wall clock.
+"""The checked configuration, the place of the control socket, and the clocks.
 
 Commands that only read files or talk to a daemon import this module and neither the daemon nor an engine, so that they
 start fast.
@@ -13,6 +13,7 @@ from tsd.config.loader import Config, Given, Ignored, Loaded, load, read_setting
 
 Clock = Callable[[], int]  # wall clock in milliseconds
 CHECKS = (contradictions,)  # of the configuration, by packages above it
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the first one goes on while the machine is suspended
 
 
 def load_config(path: Path | None, overrides: Sequence[Given] = ()) -> Loaded:
@@ -28,6 +29,11 @@ def read_config(given: Iterable[Given]) -> tuple[Config, Ignored]:
 def now_ms() -> int:
     """Return the wall clock."""
     return time.time_ns() // 1_000_000
+
+
+def elapsed_ms() -> float:
+    """Return the time since the machine was started, which no one sets."""
+    return time.clock_gettime(_ELAPSED) * 1000
 
 
 def control_path(config: Config) -> Path:

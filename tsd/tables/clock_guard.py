@@ -8,7 +8,6 @@ a backfill, show nothing: any window since the start will do.
 """
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -16,12 +15,6 @@ from typing import NamedTuple
 from tsd.config.state_dir import write_atomically
 
 TOLERANCE_MS = 86_400_000
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the first one goes on while the machine is suspended
-
-
-def elapsed_ms() -> float:
-    """Return the time since the machine was started."""
-    return time.clock_gettime(_CLOCK) * 1000
 
 
 class Doubt(NamedTuple):
