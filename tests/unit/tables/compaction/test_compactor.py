@@ -194,3 +194,27 @@ async def test_compacted_rows_on_cassandra_are_read_without_a_refusal(cassandra:
     assert [(row.key, len(row.cells)) for row in found.rows] == [(row, 1) for row in rows]
     assert not store.statistics().get("errors")
     await store.aclose()
+
+
+@pytest.mark.cassandra
+@pytest.mark.slow
+@pytest.mark.parametrize("set_back", [False, True])
+async def test_young_row_stays_one_if_the_clock_is_set_back_after_the_read(
+    cassandra: RunningCassandra, set_back: bool
+) -> None:
+    store = cassandra.store(cassandra.unused_keyspace(), widths=Prefixes(3, 5))
+    await store.create_tables([Table(TABLE, (Family(b"t"),))])
+    row, late = key(3600), COLUMN + b"\x00\x30"
+    for time in range(5):
+        await store.put(TABLE, [Put(row, COLUMN + (time << 5).to_bytes(2, "big"), b"\x2a")], time_ms=NOW_MS + time)
+    clock = iter([NOW_MS + 600_000, NOW_MS if set_back else NOW_MS + 600_001])
+    did = RowCompactor(store, TABLE, Layout(), NEWEST, clock.__next__, raising, settle_ms=0)
+    assert await did.compact_keys([row]) == []
+    await store.put(TABLE, [Put(row, late, b"\x07")], time_ms=NOW_MS)
+    columns = [cell.column for cell in (await store.get(TABLE, [row]))[row]]
+    assert (late in columns) == set_back  # not hidden by a delete of all older cells
+    await store.aclose()
+
+
+def raising(error: CorruptRow) -> None:
+    raise error

@@ -15,7 +15,8 @@ locks. Concurrent writes, compactions and crashes lose no point:
 - In HBase a delete hides later puts with timestamps up to its own. A merged cell that is hidden is missing in the
   read-back, and nothing is deleted.
 - Where the engine can, one delete takes all old cells of a row, and would take an older cell that comes after the read.
-  A write that takes minutes, or a clock that is minutes late, could bring one. So younger rows lose cells by name.
+  A write that takes minutes could bring one. So younger rows lose cells by name. A clock that is minutes late could
+  bring one, too; such an engine refuses writes then (`tsd.errors.WrongClock`).
 
 Only a delete of points during a compaction of their row may be undone by it.
 """
@@ -390,7 +391,7 @@ class RowCompactor:
             found = await stamped.get(self._table, [(put.row, put.column) for put in puts])
         visible = [plan for plan in plans if _is_visible(plan, found.get(plan.key, ()))]
         self.stats.hidden += len(plans) - len(visible)
-        last_ms = read_ms - self._span_age_ms
+        last_ms = min(read_ms, self._now_ms()) - self._span_age_ms  # the clock may have been set back meanwhile
         spans: list[StampedSpan] = []
         deletes: list[StampedDelete] = []
         for plan in visible:
