@@ -70,6 +70,7 @@ def pace(load: Load) -> None:
             "tsd.storage.enable_compaction": "false",
             "tsd.storage.flush_interval": "3600000",
             "tsd.storage.compaction.span_age": "1",  # as minutes after the hour
+            "tsd.storage.cassandra.clock_limit": "0",  # which the span age would have to exceed
         }
         shared = base | {"tsd.storage.layout": "kairosdb"}
         with running_kairosdb(folder / "kairosdb", port, KEYSPACES["KairosDB"]) as one:

@@ -85,6 +85,11 @@ class TooManyVersions(TsdError):
     """A read has more than the caller's limit: repeating it does not help."""
 
 
+class WrongClock(StoreError):
+    """This machine's clock and the store's differ too much: the operator has to synchronise them. Nothing was
+    written."""
+
+
 class NoTable(StoreError):
     """The store has no such table; `tsd create-tables` creates it."""
 

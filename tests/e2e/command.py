@@ -40,13 +40,15 @@ class Done(NamedTuple):
 class Tsd:
     """Commands that share a state folder and settings."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, clock: Path | None = None) -> None:
+        """`clock` is the file of the processes' wall clock, see `set_ahead`."""
         self.folder = folder
         self.settings = dict(settings or {})
+        self.clock = clock
 
     def but(self, settings: Mapping[str, str]) -> "Tsd":
         """Return the same folder with some settings changed."""
-        return Tsd(self.folder, {**self.settings, **settings})
+        return Tsd(self.folder, {**self.settings, **settings}, self.clock)
 
     def run(
         self, *words: str | Path, stdin: bytes = b"", env: Mapping[str, str] | None = None, encoding: str = "utf-8"
@@ -58,7 +60,7 @@ class Tsd:
 
     def popen(self, *words: str | Path, env: Mapping[str, str] | None = None) -> Forked:
         """Start a command. The common options are appended."""
-        return Forked([*words, *self._options()], folder=self.folder.parent, env=_environment(env))
+        return Forked([*words, *self._options()], folder=self.folder.parent, env=_environment(env), clock=self.clock)
 
     def put_directly(self, table: str, *cells: Put) -> None:
         """Put cells into an existing table of the embedded store, which no process may have open."""
@@ -104,7 +106,7 @@ class Tsd:
     def spawn(self, *words: str, env: Mapping[str, str] | None = None) -> Iterator["Served"]:
         """Start a daemon, which may fail."""
         options = ["--set", "tsd.log.format=json", *self._options(), *(words or ("--port", "0"))]
-        served = Served(self.folder, options, _environment(env))
+        served = Served(self.folder, options, _environment(env), self.clock)
         try:
             yield served
             if served.alive:
@@ -120,9 +122,9 @@ class Tsd:
 class Served:
     """A daemon process. Its log is read as it is written."""
 
-    def __init__(self, folder: Path, options: Sequence[str], env: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, options: Sequence[str], env: Mapping[str, str], clock: Path | None) -> None:
         self._folder = folder
-        self._process = Forked(["serve", *options], folder=folder.parent, env=env)
+        self._process = Forked(["serve", *options], folder=folder.parent, env=env, clock=clock)
         self._process.stdin.close()
         self._log_changed = threading.Condition()
         self._lines: list[str] = []

@@ -9,8 +9,10 @@ import pytest
 from tests.e2e.command import Served, Tsd, on_cassandra
 from tests.e2e.engine_points import LINES, T, check_all_are_kept, check_delete, import_points, text
 from tests.peers.cassandra import RunningCassandra
+from tsd.cli.torture.fork_server import set_ahead
 
 pytestmark = [pytest.mark.slow, pytest.mark.cassandra]
+LATE_MS = -5 * 60_000
 ROLLUPS = {
     "tsd.core.auto_create_metrics": "true",
     "tsd.rollups.enable": "true",
@@ -97,6 +99,42 @@ def test_daemons_keep_acknowledged_points_while_cassandra_is_down(tmp_path: Path
             assert values(other, "a.b") == sorted(float(line.split(" ")[2]) for line in LINES[:16])
     finally:
         own.kill()
+
+
+def test_daemon_with_a_wrong_clock_keeps_its_points_until_the_clock_is_right(
+    cassandra: RunningCassandra, tmp_path: Path
+) -> None:
+    clock = tmp_path / "clock"
+    set_ahead(clock, LATE_MS)
+    settings = on_cassandra(cassandra, {"tsd.storage.flush_interval": "100"})
+    tsd, late = Tsd(tmp_path / "own", settings), Tsd(tmp_path / "state", settings, clock)
+    assert tsd.run("create-tables").status == 0
+    for part in (LINES[:8:2], LINES[1:8:2]):
+        assert tsd.run("import", "-", stdin=text(part)).status == 0
+    with late.serve() as served:
+        assert served.send_lines(text([f"put {line}" for line in LINES[8:12]])) == b"synced 4\n"
+        assert "it is 300." in served.await_event("store.unavailable")["error"]
+        assert "synchronise the clocks" in late.run("health", "store").out
+        assert round(served.stats()["store.clock_ahead_ms"], -4) == LATE_MS
+        assert sorted(tsd.lines("a.b")) == sorted(LINES[:8])
+        set_ahead(clock, 0)
+        served.await_event("store.available")
+        served.flush()
+        assert sorted(tsd.lines("a.b")) == sorted(LINES[:12])
+        assert late.run("health", "store").status == 0
+        set_ahead(clock, -LATE_MS)
+        assert served.send_lines(text([f"put {line}" for line in LINES[12:16]])) == b"synced 4\n"
+        served.await_event("store.unavailable", count=2)
+        assert sorted(tsd.lines("a.b")) == sorted(LINES[:12])
+        set_ahead(clock, 0)
+        served.await_event("store.available", count=2)
+    assert sorted(tsd.lines("a.b")) == sorted(LINES[:16])
+    set_ahead(clock, -LATE_MS)
+    for words in ("import -", "compact", "delete a.b --since 1 --until now --yes"):
+        done = late.run(*words.split(), stdin=text(LINES))
+        assert done.status == 3, done
+        assert done.err.splitlines()[-1].startswith("tsd: this machine's clock says 20"), done
+        assert "retrying" not in done.err
 
 
 def values(served: Served, metric: str) -> list[float]:

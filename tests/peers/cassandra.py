@@ -3,10 +3,11 @@
 import itertools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.peers.needs import run_script
-from tsd.daemon.settings import now_ms
+from tsd.daemon.settings import elapsed_ms, now_ms
 from tsd.store.cassandra.engine import CassandraStore
 from tsd.store.cassandra.keys import Prefixes
 from tsd.store.cassandra.session import Contact
@@ -55,8 +56,18 @@ class RunningCassandra:
         return f"t{next(self._numbers)}"
 
     def store(
-        self, keyspace: str = "shared", *, widths: Prefixes = DEFAULT, port: int = 0, timeout_s: float = 20.0
+        self,
+        keyspace: str = "shared",
+        *,
+        widths: Prefixes = DEFAULT,
+        port: int = 0,
+        timeout_s: float = 20.0,
+        clock_ms: Callable[[], int] = now_ms,
+        elapsed_ms: Callable[[], float] = elapsed_ms,
+        clock_limit_ms: int = 0,
     ) -> CassandraStore:
         """Return a store on it, or on a proxy at `port`, whose tables are made with these prefixes."""
         contact = Contact(((self.host, port or self.port),), timeout_s=timeout_s)
-        return CassandraStore(contact, keyspace, now_ms, lambda _: widths)
+        return CassandraStore(
+            contact, keyspace, clock_ms, lambda _: widths, elapsed_ms=elapsed_ms, clock_limit_ms=clock_limit_ms
+        )

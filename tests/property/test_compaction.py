@@ -10,6 +10,7 @@ import trio
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tests.property.compaction_schedules import Graves, play
+from tsd.daemon.settings import elapsed_ms
 from tsd.store import Family, Table
 from tsd.store.cassandra.engine import CassandraStore
 from tsd.store.cassandra.keys import Prefixes
@@ -81,7 +82,9 @@ def test_concurrent_compaction_on_hbase(hbase: RunningHbase) -> None:
 async def test_concurrent_compaction_on_cassandra(cassandra: RunningCassandra) -> None:
     clock_ms = itertools.count(NOW_MS).__next__  # no two puts share a millisecond, as in the schedules' model
     contact = Contact(((cassandra.host, cassandra.port),))
-    store = CassandraStore(contact, cassandra.unused_keyspace(), clock_ms, lambda _: Prefixes(3, 5))
+    store = CassandraStore(
+        contact, cassandra.unused_keyspace(), clock_ms, lambda _: Prefixes(3, 5), elapsed_ms=elapsed_ms
+    )
     try:
         await store.create_tables([CELLS])
         something_happened(await play(range(20), store, CELLS.name, cuts=False))

@@ -175,6 +175,9 @@ METRICS: dict[str, MetricType | None] = {
     "query.cache.invalidated": MetricType("query_cache_invalidated", "Cached hours that were removed after a write."),
     "query.cache.hours": _gauge("query_cache_entries", "Hours in the result cache."),
     "query.cache.bytes": _gauge("query_cache_bytes", "Bytes of hours in the result cache."),
+    "store.clock_ahead_ms": _gauge(
+        "store_clock_ahead_seconds", "How far this machine's clock is ahead of those of Cassandra's nodes.", unit=0.001
+    ),
     "store.gateways_down": _gauge("store_gateways_down", "Thrift gateways that do not answer."),
     "store.connections_opened": MetricType("store_connections_opened", "Connections opened to Thrift gateways."),
     "store.errors": MetricType("store_errors", "Store calls, or parts of them, that failed."),

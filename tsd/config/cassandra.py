@@ -2,6 +2,8 @@
 
 from tsd.config.keys import setting, settings_section
 
+LONGEST_PUT_S = 120  # one that takes longer is repeated with a new write timestamp
+
 
 @settings_section
 class CassandraSettings:
@@ -36,3 +38,8 @@ class CassandraSettings:
     cassandra_timeout_ms: int = setting(
         "tsd.storage.cassandra.timeout", 12000,
         "Timeout of one request. Keep it above the timeouts in cassandra.yaml.", "ms", low=100)
+    cassandra_clock_limit_ms: int = setting(
+        "tsd.storage.cassandra.clock_limit", 50_000,
+        "Largest difference of this machine's clock from those of Cassandra's nodes. Above it nothing is written: "
+        "points wait in the journal, and commands fail. A compaction could delete points unseen otherwise. "
+        "tsd.storage.compaction.span_age must be two minutes and twice this limit, or more. 0: no limit.", "ms", low=0)

@@ -30,7 +30,7 @@ from tsd.config.loader import (
     state_folder,
     versions_gateways,
 )
-from tsd.daemon.settings import now_ms
+from tsd.daemon.settings import elapsed_ms, now_ms
 from tsd.errors import BadConfig, NoTable
 from tsd.lazy import LazyModule
 from tsd.query.model import AGGREGATORS
@@ -257,7 +257,12 @@ async def check_entities(config: Config) -> None:
 def cassandra_store(config: Config) -> "cassandra.CassandraStore":
     """Return the store on Cassandra, which need not answer. Close it with `aclose`."""
     return cassandra.CassandraStore(
-        cassandra_contact(config), config.cassandra_keyspace, now_ms, lambda table: cassandra_widths(config, table)
+        cassandra_contact(config),
+        config.cassandra_keyspace,
+        now_ms,
+        lambda table: cassandra_widths(config, table),
+        elapsed_ms=elapsed_ms,
+        clock_limit_ms=config.cassandra_clock_limit_ms,
     )
 
 

@@ -158,3 +158,17 @@ def test_blocks_without_effect_are_refused(given: tuple[str, str]) -> None:
     with pytest.raises(BadConfig) as caught:
         read_config([Given("test", *given), Given("test", "tsd.storage.blocks", "true")])
     assert any("tsd.storage.blocks: " in problem for problem in caught.value.problems)
+
+
+def test_span_age_is_more_than_the_clocks_may_differ() -> None:
+    on_cassandra = [Given("test", "tsd.storage.backend", "cassandra")]
+    short = Given("test", "tsd.storage.compaction.span_age", "219")
+    with pytest.raises(BadConfig) as caught:
+        read_config([*on_cassandra, short])
+    assert caught.value.problems == [
+        "tsd.storage.compaction.span_age: got 219, wanted 220 or more: two minutes and twice "
+        "tsd.storage.cassandra.clock_limit"
+    ]
+    for limit_ms in ("0", "49500"):
+        read_config([*on_cassandra, short, Given("test", "tsd.storage.cassandra.clock_limit", limit_ms)])
+    read_config([short])

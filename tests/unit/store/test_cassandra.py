@@ -11,7 +11,7 @@ from tests.peers.cassandra import RunningCassandra
 from tests.unit.store.counters import check_increments
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 from tsd.daemon.settings import now_ms
-from tsd.errors import NoTable, StoreDown, StoreError
+from tsd.errors import NoTable, StoreDown, StoreError, WrongClock
 from tsd.store import Cell, Cursor, Family, Put, StampedDelete, StampedPut, StampedSpan, Table, cell_pages, scan
 from tsd.store.cassandra.engine import CassandraStore
 from tsd.store.cassandra.keys import Prefixes
@@ -118,6 +118,46 @@ async def test_cells_with_timestamps_of_their_own(store: CassandraStore) -> None
     await stamped.put(TABLE.name, [])
     await stamped.delete(TABLE.name, [])
     assert await stamped.get(TABLE.name, []) == {}
+
+
+async def test_put_that_took_minutes_is_an_error(cassandra: RunningCassandra) -> None:
+    clock = iter([0.0, 121_000.0, 121_000.0, 240_000.0])  # before and after each put
+    store = cassandra.store(cassandra.unused_keyspace(), elapsed_ms=clock.__next__)
+    await store.create_tables([TABLE])
+    with pytest.raises(StoreDown, match="a put took 121 s"):
+        await store.put(TABLE.name, [Put(ROW, COLUMN, b"v")])
+    await store.put(TABLE.name, [Put(ROW, COLUMN, b"v")])
+    await store.aclose()
+
+
+@pytest.mark.parametrize("set_ms", [-5 * 60_000, 5 * 60_000])
+async def test_nothing_is_written_while_the_clock_is_wrong(cassandra: RunningCassandra, set_ms: int) -> None:
+    ahead_ms = 0
+    store = cassandra.store(cassandra.unused_keyspace(), clock_ms=lambda: now_ms() + ahead_ms, clock_limit_ms=50_000)
+    await store.create_tables([TABLE])
+    stamped = store.stamped_cells
+    assert stamped is not None
+    assert "clock_ahead_ms" not in store.statistics()
+    await store.put(TABLE.name, [Put(ROW, COLUMN, b"v")])
+    assert abs(store.statistics()["clock_ahead_ms"]) < 50_000
+    ahead_ms = set_ms
+    for refused in (
+        store.put(TABLE.name, [Put(ROW, COLUMN, b"w")]),
+        store.put(TABLE.name, [Put(ROW, COLUMN, b"w")], time_ms=now_ms()),
+        store.delete(TABLE.name, {ROW: [COLUMN]}, up_to_ms=None),
+        stamped.put(TABLE.name, [StampedPut(ROW, COLUMN, b"w", now_ms())]),
+        stamped.delete(TABLE.name, [StampedDelete(ROW, COLUMN, now_ms())]),
+        stamped.delete_spans(TABLE.name, [StampedSpan(ROW, COLUMN, COLUMN, now_ms())]),
+        stamped.delete_rows(TABLE.name, ROW, ROW + b"\0", up_to_ms=now_ms()),
+    ):
+        with pytest.raises(WrongClock, match=r"300\.\d s"):
+            await refused
+    assert abs(store.statistics()["clock_ahead_ms"] - set_ms) < 50_000
+    assert (await store.get(TABLE.name, [ROW]))[ROW][0].value == b"v"
+    ahead_ms = 0
+    await store.put(TABLE.name, [Put(ROW, COLUMN, b"w")])
+    assert (await store.get(TABLE.name, [ROW]))[ROW][0].value == b"w"
+    await store.aclose()
 
 
 async def test_conditional_write_under_a_future_timestamp_is_an_error(store: CassandraStore) -> None:

@@ -1,8 +1,9 @@
 """How answers of a driver reach the tasks that wait for them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tsd.errors import StoreDown, StoreError
+from tsd.store.cassandra.clocks import NodeTime
 from tsd.store.cassandra.session import (
     Connector,
     Done,
@@ -24,6 +25,9 @@ class TwiceAnswering:
         return object()
 
     def command(self, cql: str, parameters: Parameters = ()) -> Rows:
+        return []
+
+    def times(self, elapsed_ms: Callable[[], float]) -> list[NodeTime]:
         return []
 
     def submit(self, statement: Statement, parameters: Parameters, done: Done) -> None:

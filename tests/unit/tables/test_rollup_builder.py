@@ -14,8 +14,8 @@ from tsd.codec.opentsdb.cell import FAMILY
 from tsd.codec.opentsdb.rollup import Rollups, decode_rollup, parse_config, rollup_time
 from tsd.codec.opentsdb.rowkey import Layout, split_key
 from tsd.codec.opentsdb.uid import NAME_FAMILY
-from tsd.errors import StoreError
-from tsd.store import Family, Store, Table, scan
+from tsd.errors import StoreError, WrongClock
+from tsd.store import Family, Put, Store, Table, scan
 from tsd.tables.opentsdb.reader import OpenTsdbReader
 from tsd.tables.opentsdb.rollup_builder import START, BuildPosition, BuildRange, BuildRules, BuildStep, RollupBuilder
 from tsd.tables.opentsdb.rollup_sums import intervals_to_build
@@ -204,6 +204,19 @@ async def test_store_that_keeps_failing_ends_the_build(autojump_clock: MockClock
     flaky.always = Fault.REFUSED
     with pytest.raises(StoreError):
         await build(builder(env, store=flaky))
+
+
+async def test_wrong_clock_ends_the_build_at_once(autojump_clock: MockClock) -> None:
+    class Refusing(FlakyStore):
+        async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
+            self.calls.append("refused")
+            raise WrongClock("late")
+
+    env = await environment(LINES)
+    refusing = Refusing(env.store)
+    with pytest.raises(WrongClock):
+        await build(builder(env, store=refusing))
+    assert refusing.calls.count("refused") == 1
 
 
 async def test_metric_without_name_is_reported() -> None:

@@ -43,10 +43,6 @@ class WriteClock:
         self._last_us = max(self._last_us + 1, self._clock_ms() * MS)
         return self._last_us
 
-    def age_us(self, stamp: int) -> int:
-        """Return how long ago a timestamp was returned, by the wall clock."""
-        return self._clock_ms() * MS - stamp
-
     def follow(self, stamp: Value) -> None:
         """Make later timestamps later than one of a node's clock, unless that clock is wrong."""
         assert isinstance(stamp, int)

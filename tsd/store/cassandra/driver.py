@@ -1,6 +1,8 @@
 """cassandra-driver: connections, prepared statements, and its errors as StoreErrors. Only this folder imports it."""
 
 import logging
+import queue
+import random
 import re
 import ssl
 from collections.abc import Callable, Sequence
@@ -30,10 +32,12 @@ from cassandra.policies import (
     RetryPolicy,
     TokenAwarePolicy,
 )
+from cassandra.pool import Host
 from cassandra.protocol import ErrorMessage, IsBootstrappingErrorMessage, OverloadedErrorMessage, SyntaxException
 from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedStatement
 
 from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError
+from tsd.store.cassandra.clocks import NodeTime
 from tsd.store.cassandra.protocol import EncodedRows, Handler, decoded_rows, raw_rows
 from tsd.store.cassandra.session import (
     NO_ROWS,
@@ -50,6 +54,9 @@ from tsd.store.cassandra.session import (
 
 PROTOCOL = 4  # from Cassandra 2.2 on
 RECONNECT_S = 1.0
+MOST_TIMES = 5  # nodes whose clocks are read at once
+LATE_S = 1.0  # after the first of them answered, no longer is waited for the next one
+READ_TIME = "SELECT toUnixTimestamp(now()) FROM system.local"
 BUFFER_BYTES = 64 << 10  # read and written with one system call; the driver's default is 4 KiB
 CONDITIONAL, RAW = "conditional", "raw"  # profiles of statements with IF, and of those whose rows stay as sent
 _ABSENT = re.compile(r"(unconfigured table|[Kk]eyspace '?\"?\w+'?\"? does not exist|does not exist)")
@@ -124,6 +131,7 @@ class DriverSession:
         except Exception as exc:
             self._cluster.shutdown()
             raise translated(exc) from None
+        self._timeout_s = contact.timeout_s
         self._session.default_fetch_size = None  # statements have limits of their own
         self._session.client_protocol_handler = Handler
 
@@ -142,6 +150,43 @@ class DriverSession:
             return list(self._session.execute(cql, parameters or None))
         except Exception as exc:
             raise translated(exc) from None
+
+    def times(self, elapsed_ms: Callable[[], float]) -> list[NodeTime]:
+        """See Session. Up to MOST_TIMES nodes are asked, chosen at random."""
+        connected = [host for host in self._session.get_pool_state() if host.is_up]
+        asked: list[Host | None] = [*random.sample(connected, min(len(connected), MOST_TIMES))]
+        answers: queue.SimpleQueue[NodeTime | StoreError] = queue.SimpleQueue()
+        for host in asked or [None]:  # None: the driver chooses, and says why it cannot
+            self._ask_time(host, elapsed_ms, answers)
+        found: list[NodeTime] = []
+        error: StoreError = StoreDown("Cassandra: no node tells its time")
+        for _ in asked or [None]:
+            try:
+                answer = answers.get(timeout=LATE_S if found else self._timeout_s + LATE_S)
+            except queue.Empty:
+                break
+            if isinstance(answer, NodeTime):
+                found.append(answer)
+            else:
+                error = answer
+        if not found:
+            raise error
+        return found
+
+    def _ask_time(
+        self, host: Host | None, elapsed_ms: Callable[[], float], answers: "queue.SimpleQueue[NodeTime | StoreError]"
+    ) -> None:
+        """Ask for the time of a node, and put it or an error into `answers`."""
+        asked_ms = elapsed_ms()
+        try:
+            future = self._session.execute_async(READ_TIME, host=host)
+        except Exception as exc:
+            answers.put(translated(exc))
+            return
+        future.add_callbacks(
+            lambda rows: answers.put(NodeTime(rows[0][0], asked_ms, elapsed_ms())),
+            lambda exc: answers.put(translated(exc)),
+        )
 
     def submit(self, statement: PreparedStatement, parameters: Parameters, done: Done) -> None:
         """See Session."""

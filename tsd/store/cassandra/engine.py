@@ -16,6 +16,7 @@ from typing import TypeVar
 import trio
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
+from tsd.config.cassandra import LONGEST_PUT_S
 from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError
 from tsd.store import (
     AtomicRewrites,
@@ -52,6 +53,7 @@ from tsd.store.cassandra.cells import (
     rows_of,
     sliced,
 )
+from tsd.store.cassandra.clocks import ClockCheck
 from tsd.store.cassandra.conditional import ConditionalWrites, WriteClock
 from tsd.store.cassandra.directory import Directory
 from tsd.store.cassandra.keys import Prefixes, Shape, bounds, cassandra_name, parse_comment
@@ -77,7 +79,6 @@ T = TypeVar("T")
 IN_FLIGHT = 64  # requests without an answer
 CONCURRENT = 16  # requests of one call
 GET_ROWS = 50  # per request
-LONGEST_PUT_US = 120_000_000  # less than tsd.storage.compaction.span_age by default
 PAGE_CELLS = 4000  # per request: more would occupy the event loop too long
 PAGE_LEAST_CELLS = 8  # per row of the wanted page, while the size of rows is not known
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
@@ -101,10 +102,18 @@ class CassandraStore:
     derived_values: DerivedValues | None = None
 
     def __init__(
-        self, contact: Contact, keyspace: str, clock_ms: Callable[[], int], widths: Callable[[str], Prefixes]
+        self,
+        contact: Contact,
+        keyspace: str,
+        clock_ms: Callable[[], int],
+        widths: Callable[[str], Prefixes],
+        *,
+        elapsed_ms: Callable[[], float],
+        clock_limit_ms: int = 0,
     ) -> None:
-        """`clock_ms` is the wall clock in Unix milliseconds. `widths` has the prefix lengths of a table by its name;
-        it is asked when a table is created."""
+        """`clock_ms` is the wall clock in Unix milliseconds, `elapsed_ms` a monotonic one, `clock_limit_ms` the largest
+        difference of the first one from the nodes' (see ClockCheck). `widths` has the prefix lengths of a table by its
+        name; it is asked when a table is created."""
         self.capabilities = Capabilities(
             ascending_timestamps=False,
             shared=True,
@@ -120,6 +129,8 @@ class CassandraStore:
         self._connector = self.cql = Connector(lambda: connect(contact), in_flight=IN_FLIGHT)
         self._directory = Directory(keyspace, self._connector)
         self._clock = WriteClock(clock_ms)
+        self._elapsed_ms = elapsed_ms
+        self._clock_check = ClockCheck(clock_limit_ms, clock_ms, elapsed_ms, lambda: self._connector.times(elapsed_ms))
         self._widths = widths
         self._shapes: dict[str, Shape] = {}
         self._cql: dict[str, schema.Statements] = {}
@@ -127,7 +138,7 @@ class CassandraStore:
         self._count: Counter[str] = Counter()
         self._conditional = ConditionalWrites(self._connector, self._ask, self._clock, self._count)
         self.stamped_cells: StampedCells | None = CassandraStamped(
-            self._checked_statements, self._directory, self._ask_raw, self._batch
+            self._checked_statements, self._clock_check.require, self._directory, self._ask_raw, self._batch
         )
         self.cell_reader: CellReader | None = CassandraScans(
             lambda table: self._checked_statements(table, ()), self._directory, self._ask_raw, self.latencies
@@ -319,6 +330,8 @@ class CassandraStore:
     @timed
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
         """See Store. Partitions are written in parallel, in any order."""
+        await self._clock_check.require()
+        begun_ms = self._elapsed_ms()
         if time_ms is None and cells:
             shape = await self._shape(table)
             stamp = self._clock.next()
@@ -328,7 +341,7 @@ class CassandraStore:
                 flat = [(partition, rows) for partition, some in batches.items() for rows in some]
                 put = self._cql[table].put
                 await run_bounded(flat, lambda one: self._batch(put, one[1], one[0]), limit=CONCURRENT)
-                self._check_age(stamp)
+                self._check_age(begun_ms)
                 self._count["cells_put"] += len(cells)
                 return
         shape = await self._checked(table, ((cell.row, cell.column) for cell in cells))
@@ -362,14 +375,14 @@ class CassandraStore:
         )
         await run_bounded(parts, write, limit=CONCURRENT)
         if time_ms is None:
-            self._check_age(stamp)
+            self._check_age(begun_ms)
         self._count["cells_put"] += len(cells)
 
-    def _check_age(self, stamp: int) -> None:
+    def _check_age(self, begun_ms: float) -> None:
         """Raise StoreDown for a put that took minutes, as on a machine that was suspended, so that it is repeated: a
         compaction may have deleted what is older than its row's newest cell."""
-        if (age_us := self._clock.age_us(stamp)) > LONGEST_PUT_US:
-            raise StoreDown(f"Cassandra: a put took {age_us // 1_000_000} s")
+        if (took_s := (self._elapsed_ms() - begun_ms) / 1000) > LONGEST_PUT_S:
+            raise StoreDown(f"Cassandra: a put took {took_s:.0f} s")
 
     async def _later_stamps(
         self, table: str, partition: bytes, puts: Sequence[Put], stamp: int
@@ -399,6 +412,7 @@ class CassandraStore:
     @timed
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
         """See Store."""
+        await self._clock_check.require()
         shape = await self._checked(table, ((row, column) for row, names in columns.items() for column in names))
         stamp = self._clock.next() if up_to_ms is None else min(up_to_ms, LATEST_MS) * MS + LAST_US
         groups = grouped((shape.partition(row), (row, name)) for row, names in columns.items() for name in names)
@@ -445,7 +459,8 @@ class CassandraStore:
 
     def statistics(self) -> Mapping[str, int]:
         """See Store."""
-        return MappingProxyType(dict(self._count))
+        ahead_ms = self._clock_check.ahead_ms
+        return MappingProxyType({**self._count, **({} if ahead_ms is None else {"clock_ahead_ms": ahead_ms})})
 
     async def _ask(self, cql: str, parameters: Parameters) -> Rows:
         """Execute a statement for cells, which may be repeated. Return key, column, value and timestamp of each."""

@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import trio
 
 from tsd.errors import StoreDown, StoreError, bare
+from tsd.store.cassandra.clocks import NodeTime
 from tsd.store.cassandra.wire import RawRows
 
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 4.0  # between attempts to connect; meanwhile calls fail at once
@@ -67,8 +68,8 @@ class Statement(Protocol):
 
 
 class Session(Protocol):
-    """A connected driver. `prepare`, `command` and `close` block; the others return at once and call `done` later, in
-    any thread. Errors are StoreErrors."""
+    """A connected driver. `prepare`, `command`, `times` and `close` block; the others return at once and call `done`
+    later, in any thread. Errors are StoreErrors."""
 
     def prepare(self, cql: str, *, conditional: bool) -> Statement:
         """Prepare a statement; `conditional` for one with IF, which must not be sent twice."""
@@ -76,6 +77,10 @@ class Session(Protocol):
 
     def command(self, cql: str, parameters: Parameters = ()) -> Rows:
         """Execute a statement and return its rows."""
+        ...
+
+    def times(self, elapsed_ms: Callable[[], float]) -> list[NodeTime]:
+        """Return the times of some nodes, of one at least. `elapsed_ms` is a monotonic clock."""
         ...
 
     def submit(self, statement: Statement, parameters: Parameters, done: Done) -> None:
@@ -156,6 +161,11 @@ class Connector:
         """Execute a rare statement in a thread."""
         session = await self.session()
         return await trio.to_thread.run_sync(lambda: session.command(cql, parameters))
+
+    async def times(self, elapsed_ms: Callable[[], float]) -> list[NodeTime]:
+        """Return the times of some nodes, see `Session.times`."""
+        session = await self.session()
+        return await trio.to_thread.run_sync(session.times, elapsed_ms)
 
     async def ask(self, cql: str, parameters: Parameters, *, conditional: bool = False) -> Rows:
         """Execute a statement and return its rows. A cancelled one continues in the background and keeps its slot."""

@@ -16,7 +16,7 @@ import trio
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.rollup import Interval, Rollups
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, join_pairs, salt_of, salts, split_pairs
-from tsd.errors import DamagedBlock, StoreError, TsdError
+from tsd.errors import DamagedBlock, StoreError, TsdError, WrongClock
 from tsd.store import CellMatrix, Put, Store
 from tsd.store.retry import backoff
 from tsd.tables.opentsdb.rollup_clear import delete_cells
@@ -300,7 +300,7 @@ class RollupBuilder:
         for wait_s in backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES):
             try:
                 return await call()
-            except DamagedBlock:
+            except (DamagedBlock, WrongClock):
                 raise
             except StoreError as error:
                 self._on_retry(error)

@@ -1,6 +1,7 @@
 """One pass over a table: what it looks at, where it says that it is, and what it does where the store fails."""
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from trio.testing import MockClock
 from tests.flaky_store import Fault, FlakyStore
 from tests.unit.tables.compaction.parts import NOW_MS, TABLE, compactor, key, made, shown
 from tsd.codec.opentsdb.rowkey import Layout, row_key
-from tsd.errors import StoreDown, StoreError
+from tsd.errors import StoreDown, StoreError, WrongClock
 from tsd.store import Family, Put, Store, Table
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
@@ -142,6 +143,17 @@ async def test_permanent_store_error_ends_the_sweep(autojump_clock: MockClock) -
         await run(sweep(store, on_retry=retried.append))
     assert len(retried) > 2
     assert 30 <= trio.current_time() <= 120  # a short outage is survived
+
+
+async def test_wrong_clock_ends_the_sweep_at_once() -> None:
+    class Refusing(FlakyStore):
+        async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
+            raise WrongClock("late")
+
+    retried: list[StoreError] = []
+    with pytest.raises(WrongClock):
+        await run(sweep(Refusing(await made({key(0): TWO})), on_retry=retried.append))
+    assert retried == []
 
 
 async def test_sweep_folds_the_hours_that_it_compacted(tmp_path: Path) -> None:

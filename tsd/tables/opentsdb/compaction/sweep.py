@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import trio
 
 from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes, salts
-from tsd.errors import StoreError
+from tsd.errors import StoreError, WrongClock
 from tsd.store import Page, Row, Store
 from tsd.store.retry import backoff
 from tsd.tables.opentsdb.checkpoint import Checkpoint
@@ -144,6 +144,8 @@ class Sweep:
         for wait_s in backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES):
             try:
                 return await call()
+            except WrongClock:
+                raise
             except StoreError as error:
                 self._on_retry(error)
             await trio.sleep(wait_s)

@@ -1,0 +1,106 @@
+"""Compares this machine's clock with those of Cassandra's nodes before a write.
+
+Write timestamps are of this machine's clock. A compaction deletes all cells of a row that are older than its newest
+one, also those that it has not read (see `CassandraStamped.delete_spans`). A point with a timestamp that is minutes
+late would be among them, and a compaction whose clock is minutes ahead would take a young row for an old one.
+
+The nodes' clocks are read before the first write and every CHECK_MS from then on, which shows a clock that stood still,
+as that of a paused virtual machine. In between their time is that of the last reading and what has passed since by the
+monotonic clock, so each write sees at once that the wall clock was set.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import trio
+
+from tsd.errors import WrongClock
+
+CHECK_MS = 30_000  # between two readings
+
+
+class NodeTime(NamedTuple):
+    """The time of a node, and the times by the monotonic clock at which it was asked for and arrived."""
+
+    time_ms: int
+    asked_ms: float
+    answered_ms: float
+
+    @property
+    def offset_ms(self) -> float:
+        """How far the node's clock is ahead of the monotonic one, to within half of the round trip."""
+        return self.time_ms - (self.asked_ms + self.answered_ms) / 2
+
+
+class ClockCheck:
+    """The clocks of a process and of the nodes."""
+
+    def __init__(
+        self,
+        limit_ms: int,
+        clock_ms: Callable[[], int],
+        elapsed_ms: Callable[[], float],
+        times: Callable[[], Awaitable[Sequence[NodeTime]]],
+    ) -> None:
+        """`limit_ms` is the largest difference that is allowed; 0: all are, and nothing is read. `clock_ms` is the wall
+        clock in Unix milliseconds, `elapsed_ms` the monotonic one. `times` reads the clock of one node or more."""
+        self._limit_ms = limit_ms
+        self._clock_ms = clock_ms
+        self._elapsed_ms = elapsed_ms
+        self._times = times
+        self._nodes_ms = 0.0  # offset of the nodes' clocks from the monotonic one
+        self._read_ms: float | None = None  # when they were read, by the monotonic clock
+        self._reading = trio.Lock()
+
+    @property
+    def ahead_ms(self) -> int | None:
+        """How far this machine's clock is ahead of the nodes'. None: they have not been read."""
+        return None if self._read_ms is None else round(self._ahead_ms(self._nodes_ms))
+
+    async def require(self) -> None:
+        """Raise WrongClock if the clocks differ by more than the limit, StoreError if the nodes do not answer."""
+        if not self._limit_ms or self._agrees():
+            return
+        read_ms = self._read_ms
+        async with self._reading:
+            if self._read_ms == read_ms:  # no other task has read them meanwhile
+                self._nodes_ms = self._offset_ms(await self._times())
+                self._read_ms = self._elapsed_ms()
+        if self._differs():
+            raise WrongClock(self._difference())
+
+    def _agrees(self) -> bool:
+        """Return whether the clocks agree by a reading that is still good."""
+        return self._read_ms is not None and self._elapsed_ms() - self._read_ms < CHECK_MS and not self._differs()
+
+    def _differs(self) -> bool:
+        return abs(self._ahead_ms(self._nodes_ms)) > self._limit_ms
+
+    def _ahead_ms(self, offset_ms: float) -> float:
+        return self._clock_ms() - (self._elapsed_ms() + offset_ms)
+
+    def _offset_ms(self, times: Sequence[NodeTime]) -> float:
+        """Return the median offset, so that one clock of three may be wrong; of two middle ones the one that differs
+        more from this machine's."""
+        offsets = sorted(time.offset_ms for time in times)
+        middle = {offsets[(len(offsets) - 1) // 2], offsets[len(offsets) // 2]}
+        return max(middle, key=lambda offset_ms: abs(self._ahead_ms(offset_ms)))
+
+    def _difference(self) -> str:
+        """Return what both clocks say, and what to do."""
+        own_ms, ahead_ms = self._clock_ms(), self._ahead_ms(self._nodes_ms)
+        return (
+            f"this machine's clock says {_text(own_ms)}, those of Cassandra's nodes {_text(own_ms - ahead_ms)}: "
+            f"it is {abs(ahead_ms) / 1000:.1f} s {'ahead' if ahead_ms > 0 else 'late'}, and nothing is written while "
+            f"that is more than {self._limit_ms / 1000:g} s (tsd.storage.cassandra.clock_limit): synchronise the clocks"
+        )
+
+
+def _text(time_ms: float) -> str:
+    """Return a time for a message.
+
+    >>> _text(1_700_000_000_000)
+    '2023-11-14 22:13:20 UTC'
+    """
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
