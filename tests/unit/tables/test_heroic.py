@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.peers.bigtable import RunningBigtable
+from tests.peers.cassandra import RunningCassandra
 from tests.unit.codec.heroic_vectors import READS, TABLE, double_of
 from tests.unit.tables.interned_layout import Found, put, read
 from tsd.codec.names import Kind
@@ -19,10 +20,12 @@ from tsd.tables import Tables
 from tsd.tables.catalog import SeriesSelector
 from tsd.tables.filters import make_filter
 from tsd.tables.heroic.layout import HeroicTableSettings, build, heroic_tables, make_retention
+from tsd.tables.heroic.tables import HeroicTables
 from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, SeriesRequest
 from tsd.tables.writing import SeriesText
 
-ENGINES = ["memory", "embedded", pytest.param("bigtable", marks=pytest.mark.bigtable)]
+CASSANDRA = pytest.param("cassandra", marks=[pytest.mark.cassandra, pytest.mark.slow])
+ENGINES = ["memory", "embedded", pytest.param("bigtable", marks=pytest.mark.bigtable), CASSANDRA]
 NOW_MS = 1_700_000_000_000
 PERIOD = 1 << 32
 SEED = SeriesText(b"system", b"cpu-type=idle site=gew system-component=cpu unit=% what=cpu-idle-percentage")
@@ -80,6 +83,9 @@ async def heroic(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         store = MemoryStore(lambda: NOW_MS)
     elif request.param == "embedded":
         store = await EmbeddedStore.open(tmp_path, lambda: NOW_MS)
+    elif request.param == "cassandra":
+        cassandra: RunningCassandra = request.getfixturevalue("cassandra")
+        store = cassandra.store(cassandra.unused_keyspace())
     else:
         bigtable: RunningBigtable = request.getfixturevalue("bigtable")
         store = bigtable.store(bigtable.unused_instance())
@@ -204,6 +210,23 @@ async def test_deletes_leave_other_points(heroic: Heroic) -> None:
     assert await heroic.tables.catalog.suggest(Kind.METRIC, "", 10) == ["system"]
     await heroic.put((EDGE, PERIOD, 9.0))
     assert await heroic.read(SeriesRequest("edge"), 0, 3 * PERIOD) == {(("host", "a"),): {PERIOD: 9.0}}
+
+
+@pytest.mark.parametrize("heroic", [CASSANDRA], indirect=True)
+async def test_deletes_of_a_month_hide_no_rows(heroic: Heroic) -> None:
+    many = SeriesText(b"odd", b"host=many")
+    await heroic.put(*((many, PERIOD + at * 1000, float(at)) for at in range(150_000)))  # Cassandra allows 100,000
+    await heroic.put((ODD, PERIOD, 1.0))
+    deleter = heroic.tables.deleter
+    assert deleter is not None
+    request = SeriesRequest("odd", filters=(make_filter("host", "literal_or", "many"),))
+    await deleter.delete(request, PERIOD, PERIOD + 149_998_999)
+    listed = [row async for row in HeroicTables(heroic.store, "metrics", "listed").keys(b"")]
+    assert len(listed) == 2
+    assert await heroic.read(SeriesRequest("odd"), 0, 2 * PERIOD) == {
+        (("host", "b"),): {PERIOD: 1.0},
+        (("host", "many"),): {PERIOD + 149_999_000: 149_999.0},
+    }
 
 
 async def test_expired_points_go_by_their_rules(heroic: Heroic) -> None:

@@ -7,7 +7,7 @@ from tsd.store import Cell, Put
 from tsd.store.cassandra.cells import rows_of
 from tsd.store.cassandra.directory import Directory
 from tsd.store.cassandra.keys import Shape, bounds
-from tsd.store.cassandra.ranges import Ask, read_columns
+from tsd.store.cassandra.ranges import Ask, read_columns, read_range
 from tsd.store.cassandra.schema import Statements
 from tsd.store.retry import run_bounded
 from tsd.store.timing import Latency, timed
@@ -61,9 +61,7 @@ class CassandraWideRows:
             async for partition in partitions:
                 low, high = bounds(partition, start, stop)
                 while len(found) < limit and (high is None or low < high):
-                    end = () if high is None else (high,)
-                    statement = cql.from_key if high is None else cql.between
-                    rows = rows_of(partition, await self._ask(statement, (partition, low, *end, 1)))
+                    rows = rows_of(partition, await read_range(self._ask, cql, partition, (low, high), 1))
                     if not rows:
                         break
                     found.append(rows[0].key)

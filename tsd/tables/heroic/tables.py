@@ -5,7 +5,7 @@ from itertools import islice
 
 from tsd.codec.heroic.values import DISTRIBUTIONS, EVENTS, OFFSET_BYTES, POINTS
 from tsd.errors import NoTable
-from tsd.store import Cell, Family, Put, Store, Table
+from tsd.store import Cell, Family, Put, StampedSpan, Store, Table
 from tsd.tables.name_list import prefix_end
 
 INDEX = b"i"  # family of the index
@@ -73,8 +73,18 @@ class HeroicTables:
         await (self.store.put if wide is None else wide.replace)(self.index if index else self.points, cells)
 
     async def delete(self, cells: Mapping[bytes, Sequence[Cell]], up_to_ms: int | None) -> None:
-        """Delete points that were written by a time; None: by now. Raise StoreError."""
+        """Delete points, of each row all those that are stored from the first to the last one, that were written by a
+        time; None: by now. Raise StoreError."""
+        if (stamped := self.store.stamped_cells) is not None:  # a tombstone for each row, not for each point
+            await stamped.delete_spans(self.points, [_span_of(row, found, up_to_ms) for row, found in cells.items()])
+            return
         for row, found in cells.items():
             for at in range(0, len(found), DELETE_CELLS):
                 columns = [cell.column for cell in found[at : at + DELETE_CELLS]]
                 await self.store.delete(self.points, {row: columns}, up_to_ms=up_to_ms)
+
+
+def _span_of(row: bytes, cells: Sequence[Cell], up_to_ms: int | None) -> StampedSpan:
+    """Return what deletes the cells of a row, which are in order. Later writes than the newest of them stay."""
+    newest_ms = max(cell.time_ms for cell in cells) if up_to_ms is None else up_to_ms
+    return StampedSpan(row, cells[0].column, cells[-1].column, newest_ms)
