@@ -141,6 +141,7 @@ class EntityEndpoint:
     async def _many(self, request: Request) -> Response:
         """Return the series of many entities."""
         wanted = read_many(request, self._now_ms())
+        await self._stored(METADATA_METRIC)  # and what only the journal has, such as after a crash
         with self._share() as share:
             async with self._reads:
                 pages, next_name = await self._scan_many(wanted, share)
@@ -175,6 +176,7 @@ class EntityEndpoint:
     async def _inventory(self, request: Request) -> Response:
         """Return the newest values of entities."""
         wanted = read_inventory(request, self._now_ms())
+        await self._stored(METADATA_METRIC)
         with self._share() as share:
             async with self._reads:
                 chosen, next_name = await self._scan(wanted, share)

@@ -2,14 +2,19 @@
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import trio
 
 from tests.running import Running, running
 from tests.unit.api.http_requests import http_request
 from tests.unit.server.web_parts import HttpResponse, post, read_response
+from tests.unit.tables.endpoints import request_of
+from tsd.api.entity import EntityAccess, EntityEndpoint
 from tsd.daemon.settings import now_ms
 
 SETTINGS = {"tsd.entity.enabled": "true", "tsd.core.auto_create_metrics": "true"}
@@ -279,3 +284,20 @@ async def test_modes(mode: str, read: int, written: int, tmp_path: Path) -> None
     async with running(tmp_path, {**SETTINGS, "tsd.mode": mode}) as daemon:
         assert (await http_request(daemon, "/api/entity")).status == read
         assert (await edit(daemon, "POST", "web01", {"a": "1"})).status == written
+
+
+@pytest.mark.parametrize("target", ["/api/entity", f"/api/entity?{PAST}", f"/api/entity/web01?{PAST}"])
+async def test_answers_wait_for_what_only_the_journal_has(tmp_path: Path, target: str) -> None:
+    async with running(tmp_path, SETTINGS) as daemon:
+
+        async def stored(_: bytes) -> bool:  # as after a crash
+            await daemon.send_lines(POINTS)
+            return await daemon.daemon.ingest.writer.flush()
+
+        entities = daemon.daemon.tables.entities
+        assert entities is not None
+        access, engine = EntityAccess(may_read=True, may_write=True), daemon.daemon.query.engine
+        endpoint = EntityEndpoint(entities, engine, access, trio.lowlevel.checkpoint, stored, now_ms)
+        response = await endpoint.handle(replace(request_of("GET", target), split=urlsplit(target)))
+        assert isinstance(response.body, bytes)
+        assert b"sys.mem" in response.body
