@@ -6,6 +6,7 @@ What a reader finds is looked at after every call: the value that was written la
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import trio
@@ -50,6 +51,7 @@ class Graves(MemoryStore):
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         super().__init__(clock_ms)
+        self.capabilities = replace(self.capabilities, keeps_versions=True, hides_for_days=True)
         self.stamped_cells = Stamps(self)
         self._graves: dict[tuple[bytes, bytes], int] = {}
         self._spans: list[StampedSpan] = []

@@ -65,7 +65,9 @@ def row_compactor(parts: Parts, plan: Plan, store: FaultyStore, now_ms: Callable
     settle_ms = 0 if plan.engine is Engine.EMBEDDED else SETTLE_MS
     rules = MergeRules(fix_duplicates=True)
     own_store = parts.compactor_store(store)
-    return RowCompactor(own_store, "tsdb", Layout(), rules, now_ms, lambda _: None, settle_ms=settle_ms)
+    return RowCompactor(
+        own_store, "tsdb", Layout(), rules, now_ms, lambda _: None, settle_ms=settle_ms, span_age_ms=SETTLE_MS
+    )
 
 
 class SimulatedDaemon:

@@ -132,10 +132,11 @@ class ReversedPoints(OpenWindow):
 class DeletesBeforePuts:
     """The compactor's store: applies puts after the next delete, and until then only pretends that they are stored.
 
-    It has no atomic rewrites, so that the compactor puts and deletes on each engine.
+    It has no atomic rewrites and no stamped cells, so that the compactor puts and deletes by calls of the store.
     """
 
     atomic_rewrites = None
+    stamped_cells = None
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -30,6 +30,9 @@ from tsd.store import (
     Rewrite,
     Snapshots,
     StampedCells,
+    StampedDelete,
+    StampedPut,
+    StampedSpan,
     Table,
     VersionedCells,
     WideRows,
@@ -131,7 +134,7 @@ class FaultyStore:
         self.derived_values: DerivedValues | None = None
         self.versioned_cells: VersionedCells | None = None
         self.wide_rows: WideRows | None = None
-        self.stamped_cells: StampedCells | None = None
+        self.stamped_cells: StampedCells | None = _Stamped(self) if server.engine is Engine.HBASE else None
         self.atomic_rewrites = self if server.engine is Engine.EMBEDDED else None
 
     async def _call(
@@ -230,6 +233,13 @@ class FaultyStore:
             self._fail(StoreDown("partially applied"))
         await self._call(lambda s: s.delete(table, columns, up_to_ms=up_to_ms), changes=True)
 
+    async def delete_span(self, table: str, span: StampedSpan) -> None:
+        async def call(cells: MemoryStore) -> None:
+            found = (await cells.get(table, [span.row])).get(span.row, ())
+            await cells.delete(table, {span.row: [cell.column for cell in found]}, up_to_ms=span.up_to_ms)
+
+        await self._call(call, changes=True)
+
     async def page(
         self, table: str, start: bytes, stop: bytes | None, *, limit: int, columns: Collection[bytes] | None = None
     ) -> Page:
@@ -260,3 +270,30 @@ class FaultyStore:
 
     def statistics(self) -> Mapping[str, int]:
         return self._server.cells.statistics()
+
+
+class _Stamped:
+    """Cells with timestamps of their own, as HBase has them: a call for each timestamp; a span is the whole row."""
+
+    def __init__(self, store: FaultyStore) -> None:
+        self._store = store
+
+    async def put(self, table: str, cells: Sequence[StampedPut]) -> None:
+        for time_ms in {cell.time_ms for cell in cells}:
+            some = [Put(*cell[:3]) for cell in cells if cell.time_ms == time_ms]
+            await self._store.put(table, some, time_ms=time_ms)
+
+    async def get(self, table: str, places: Collection[tuple[bytes, bytes]]) -> dict[bytes, list[Cell]]:
+        found = await self._store.get(table, {row for row, _ in places}, columns={column for _, column in places})
+        return {row: [cell for cell in cells if (row, cell.column) in places] for row, cells in found.items()}
+
+    async def delete(self, table: str, cells: Sequence[StampedDelete]) -> None:
+        for row, column, up_to_ms in cells:
+            await self._store.delete(table, {row: [column]}, up_to_ms=up_to_ms)
+
+    async def delete_spans(self, table: str, spans: Sequence[StampedSpan]) -> None:
+        for span in spans:
+            await self._store.delete_span(table, span)
+
+    async def delete_rows(self, table: str, start: bytes, stop: bytes, *, up_to_ms: int) -> None:
+        raise NotImplementedError  # only retention uses it

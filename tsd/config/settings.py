@@ -352,9 +352,9 @@ class Config(
         "Share of the waiting rows that a round takes: at speed N all of them are done N times an hour.", low=1)
     compaction_span_age_s: int = setting(
         "tsd.storage.compaction.span_age", 240,
-        "On Cassandra: a row that was not written for so long loses its old cells by one delete, which may reach cells "
-        "that were not read. It must be more than the difference of all writers' clocks and the time of a write "
-        "together. A daemon waits so long before it compacts a row.", "s", low=1)
+        "On Cassandra and HBase: a row that was not written for so long loses its old cells by one delete, which may "
+        "reach cells that were not read. It must be more than the difference of all writers' clocks (on HBase those of "
+        "region servers) and the time of a write. A daemon waits so long before it compacts a row.", "s", low=1)
 
     retention_rules: str = setting(
         "tsd.retention.rules", "",

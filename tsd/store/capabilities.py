@@ -28,6 +28,7 @@ class Capabilities:
     longest_key: int = LONGEST_KEY  # bytes of a row key
     endpoints: tuple[str, ...] = ()  # host:port of each server that calls go to
     splits_scans: bool = False  # one scan reads parts of its range in parallel: callers need not split the range
+    hides_for_days: bool = False  # no operator can end that a delete hides later puts, as a major compaction does
 
 
 class CellReader(Protocol):
@@ -216,7 +217,7 @@ class StampedSpan(NamedTuple):
 
     row: bytes
     first: bytes
-    last: bytes
+    last: bytes  # of the same family
     up_to_ms: int
 
 
@@ -224,8 +225,9 @@ class StampedCells(Protocol):
     """Calls on cells of many rows, each cell with a timestamp of its own, where requests cost more than cells."""
 
     async def put(self, table: str, cells: Sequence[StampedPut]) -> None:
-        """Write cells; those of one row follow each other and are written in one atomic step. A stored cell with a
-        later timestamp is kept. Of two values with the same timestamp either one may be kept. Raise StoreError."""
+        """Write cells; those of one row follow each other and are written in one atomic step if they have one
+        timestamp. A stored cell with a later timestamp is kept. Of two values with the same timestamp either one may be
+        kept. Raise StoreError."""
         ...
 
     async def get(self, table: str, places: Collection[tuple[bytes, bytes]]) -> dict[bytes, list[Cell]]:
@@ -233,13 +235,13 @@ class StampedCells(Protocol):
         ...
 
     async def delete(self, table: str, cells: Sequence[StampedDelete]) -> None:
-        """Delete cells; those of one row follow each other and are deleted in one atomic step. See
-        `Capabilities.keeps_versions` for later puts. Raise StoreError."""
+        """Delete cells; those of one row follow each other and are deleted in one atomic step if they have one
+        timestamp. See `Capabilities.keeps_versions` for later puts. Raise StoreError."""
         ...
 
     async def delete_spans(self, table: str, spans: Sequence[StampedSpan]) -> None:
         """Delete cells of rows, also those that the caller does not know, at a cost that does not depend on their
-        number. Raise StoreError."""
+        number. An engine may delete the whole family of a span's columns, up to its timestamp. Raise StoreError."""
         ...
 
     async def delete_rows(self, table: str, start: bytes, stop: bytes, *, up_to_ms: int) -> None:

@@ -175,6 +175,18 @@ class Connection(GatewayConnection):
             batches.append(api.BatchMutation(row, [api.Mutation(True, name) for name in names]))
         self._mutate(table, batches, up_to_ms)
 
+    def delete_families(self, table: str, rows: Sequence[bytes], families: Sequence[bytes], up_to_ms: int) -> None:
+        """Delete all columns of families of rows if their timestamps are at most `up_to_ms`: a marker for each."""
+        for row in rows:
+            check_row(row)
+        named = [api.Mutation(True, family) for family in families]  # a column without a colon is a family
+        self._mutate(table, [api.BatchMutation(row, named) for row in rows], up_to_ms)
+
+    def families(self, table: str) -> list[bytes]:
+        """Return the families of a table."""
+        found = self._call("getColumnDescriptors", table, table.encode())
+        return sorted(name.rstrip(b":") for name in found)
+
     def _mutate(self, table: str, batches: list[Any], time_ms: int | None) -> None:
         if time_ms is None:
             self._call("mutateRows", table, table.encode(), batches, {})

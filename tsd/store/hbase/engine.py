@@ -34,6 +34,7 @@ from tsd.store.cells import HAS_CELL_LOOP
 from tsd.store.hbase.calls import GatewayCalls
 from tsd.store.hbase.connection import Connection
 from tsd.store.hbase.pool import Address
+from tsd.store.hbase.stamped import HBaseStamped
 from tsd.store.hbase.thrift2 import VersionsConnection
 from tsd.store.hbase.versions import HBaseVersions
 from tsd.store.retry import backoff
@@ -65,7 +66,6 @@ class HBaseStore:
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
     atomic_rewrites: AtomicRewrites | None = None
-    stamped_cells: StampedCells | None = None
     derived_values: DerivedValues | None = None
 
     def __init__(
@@ -85,6 +85,7 @@ class HBaseStore:
         self._count: Counter[str] = Counter()
         open_connection = partial(Connection, timeout_s=timeout_s, transport=transport, protocol=protocol)
         self._calls = GatewayCalls(open_connection, gateways, connections, self._count, once=NOT_IDEMPOTENT)
+        self.stamped_cells: StampedCells | None = HBaseStamped(self, self._calls)
         self.versioned_cells: VersionedCells | None = None
         self._version_calls: GatewayCalls[VersionsConnection] | None = None
         if versions_gateways:

@@ -69,7 +69,7 @@ class TableRef(NamedTuple):
 
 async def copy_rows(rows: Sequence[Row], existing: Existing, target: TableRef) -> CopyStats:
     """Put the cells of `rows` that are missing in `existing`, and read them back. Raise StoreError."""
-    stamps_anew = target.store.stamped_cells is not None
+    stamps_anew = target.store.capabilities.hides_for_days
     choose = _newer_cells if stamps_anew else _missing_in
     changed = [Row(row.key, cells) for row in rows if (cells := choose(row, existing.get(row.key, ())))]
     if stamps_anew:
