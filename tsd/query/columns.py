@@ -17,7 +17,7 @@ class SeriesColumns(Sequence[Points]):
     """Points of series by number: series `n` has those from `bounds[n]` to before `bounds[n + 1]`."""
 
     def __init__(self, points: Points, bounds: Int64, *, shares_times: bool = False) -> None:
-        """`shares_times`: `points.times` has the times of one series, which all series have."""
+        """`shares_times`: `points.times` has the times of one series, which all series with points have."""
         self.times, self.bits, self.floats = points
         self.bounds = bounds
         self.shares_times = shares_times
@@ -60,7 +60,9 @@ class SeriesColumns(Sequence[Points]):
 
     def flat_times(self) -> Int64:
         """Return the time of each point."""
-        return np.tile(self.times, len(self)) if self.shares_times else self.times
+        if not self.shares_times or not len(self.times):
+            return self.times
+        return np.tile(self.times, len(self.bits) // len(self.times))
 
     def between(self, first: int, stop: int) -> Points:
         """Return the points from one place to another, all of one series."""

@@ -163,6 +163,17 @@ async def test_rollups_and_points_give_the_answer_of_points(tmp_path: Path, func
         assert shown(found) == shown(await rolled.answer(m, start_s=start_s, usage=RAW))
 
 
+@pytest.mark.parametrize("m", ["none:1d-count:m", "sum:1d-sum:m", "none:1h-avg:m", "sum:1d-max-zero:m{host=*}"])
+async def test_a_series_that_began_after_the_rollups_moves_no_points(tmp_path: Path, m: str) -> None:
+    rolled = Rolled(await environment([]), tmp_path, START_S + 2 * DAY_S + 5 * HOUR_S)
+    sent = [(at, host) for host in ("a", "b", "c") for at in range(0, round(2.2 * DAY_S), 1500)]
+    await rolled.put([f"m {START_S + at} {at} host={host}" for at, host in sent if host != "b" or at > 2.1 * DAY_S])
+    await rolled.task.round()
+    found = await rolled.answer(m)
+    assert found.rollup_table != "raw"
+    assert shown(found) == shown(await rolled.answer(m, usage=RAW))
+
+
 @pytest.mark.parametrize("m", ["none:1h-sum:m", "none:1d-avg:m", "sum:2h-count:m{host=*}"])
 async def test_points_after_the_range_are_left_out_as_points_are(tmp_path: Path, m: str) -> None:
     rolled = Rolled(await environment([]), tmp_path, LATER_S)
