@@ -56,42 +56,47 @@ class ClockCheck:
     @property
     def ahead_ms(self) -> int | None:
         """How far this machine's clock is ahead of the nodes'. None: they have not been read."""
-        return None if self._read_ms is None else round(self._ahead_ms(self._nodes_ms))
+        return None if self._read_ms is None else round(self._ahead_ms(self._clock_ms(), self._nodes_ms))
 
-    async def require(self) -> None:
-        """Raise WrongClock if the clocks differ by more than the limit, StoreError if the nodes do not answer."""
-        if not self._limit_ms or self._agrees():
-            return
+    async def checked_ms(self) -> int:
+        """Return the wall clock. Raise WrongClock if it differs from the nodes' by more than the limit, StoreError if
+        these do not answer."""
+        now_ms = self._clock_ms()
+        if not self._limit_ms or (self._is_fresh() and not self._differs(now_ms)):
+            return now_ms
         read_ms = self._read_ms
         async with self._reading:
             if self._read_ms == read_ms:  # no other task has read them meanwhile
                 self._nodes_ms = self._offset_ms(await self._times())
                 self._read_ms = self._elapsed_ms()
-        if self._differs():
-            raise WrongClock(self._difference())
+        now_ms = self._clock_ms()
+        if self._differs(now_ms):
+            raise WrongClock(self._difference(now_ms))
+        return now_ms
 
-    def _agrees(self) -> bool:
-        """Return whether the clocks agree by a reading that is still good."""
-        return self._read_ms is not None and self._elapsed_ms() - self._read_ms < CHECK_MS and not self._differs()
+    def _is_fresh(self) -> bool:
+        """Return whether the nodes' clocks were read a short time ago."""
+        return self._read_ms is not None and self._elapsed_ms() - self._read_ms < CHECK_MS
 
-    def _differs(self) -> bool:
-        return abs(self._ahead_ms(self._nodes_ms)) > self._limit_ms
+    def _differs(self, now_ms: int) -> bool:
+        return abs(self._ahead_ms(now_ms, self._nodes_ms)) > self._limit_ms
 
-    def _ahead_ms(self, offset_ms: float) -> float:
-        return self._clock_ms() - (self._elapsed_ms() + offset_ms)
+    def _ahead_ms(self, now_ms: int, offset_ms: float) -> float:
+        return now_ms - (self._elapsed_ms() + offset_ms)
 
     def _offset_ms(self, times: Sequence[NodeTime]) -> float:
         """Return the median offset, so that one clock of three may be wrong; of two middle ones the one that differs
         more from this machine's."""
         offsets = sorted(time.offset_ms for time in times)
         middle = {offsets[(len(offsets) - 1) // 2], offsets[len(offsets) // 2]}
-        return max(middle, key=lambda offset_ms: abs(self._ahead_ms(offset_ms)))
+        now_ms = self._clock_ms()
+        return max(middle, key=lambda offset_ms: abs(self._ahead_ms(now_ms, offset_ms)))
 
-    def _difference(self) -> str:
+    def _difference(self, now_ms: int) -> str:
         """Return what both clocks say, and what to do."""
-        own_ms, ahead_ms = self._clock_ms(), self._ahead_ms(self._nodes_ms)
+        ahead_ms = self._ahead_ms(now_ms, self._nodes_ms)
         return (
-            f"this machine's clock says {_text(own_ms)}, those of Cassandra's nodes {_text(own_ms - ahead_ms)}: "
+            f"this machine's clock says {_text(now_ms)}, those of Cassandra's nodes {_text(now_ms - ahead_ms)}: "
             f"it is {abs(ahead_ms) / 1000:.1f} s {'ahead' if ahead_ms > 0 else 'late'}, and nothing is written while "
             f"that is more than {self._limit_ms / 1000:g} s (tsd.storage.cassandra.clock_limit): synchronise the clocks"
         )

@@ -31,16 +31,22 @@ MS = 1000  # microseconds of a millisecond
 
 
 class WriteClock:
-    """Write timestamps in microseconds, which never fall."""
+    """Write timestamps in microseconds, which never fall.
+
+    Readers compare milliseconds. So each timestamp has one of its own while the wall clock is behind the last one, as
+    after it was set back: of two values of a point the later one then counts.
+    """
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         """`clock_ms` is the wall clock in Unix milliseconds."""
         self._clock_ms = clock_ms
         self._last_us = 0
 
-    def next(self) -> int:
-        """Return a timestamp that is later than all before."""
-        self._last_us = max(self._last_us + 1, self._clock_ms() * MS)
+    def next(self, now_ms: int) -> int:
+        """Return a timestamp that is later than all before. `now_ms` is the wall clock's time."""
+        is_behind = now_ms < self._last_us // MS
+        least_us = (self._last_us // MS + 1) * MS if is_behind else self._last_us + 1
+        self._last_us = max(least_us, now_ms * MS)
         return self._last_us
 
     def follow(self, stamp: Value) -> None:

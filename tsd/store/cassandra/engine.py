@@ -139,7 +139,7 @@ class CassandraStore:
         self._count: Counter[str] = Counter()
         self._conditional = ConditionalWrites(self._connector, self._ask, self._clock, self._count)
         self.stamped_cells: StampedCells | None = CassandraStamped(
-            self._checked_statements, self._clock_check.require, self._directory, self._ask_raw, self._batch
+            self._checked_statements, self._clock_check.checked_ms, self._directory, self._ask_raw, self._batch
         )
         self.cell_reader: CellReader | None = CassandraScans(
             lambda table: self._checked_statements(table, ()), self._directory, self._ask_raw, self.latencies
@@ -331,11 +331,11 @@ class CassandraStore:
     @timed
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
         """See Store. Partitions are written in parallel, in any order."""
-        await self._clock_check.require()
+        now_ms = await self._clock_check.checked_ms()
         begun_ms = self._elapsed_ms()
         if time_ms is None and cells:
             shape = await self._shape(table)
-            stamp = self._clock.next()
+            stamp = self._clock.next(now_ms)
             batches = put_batches(shape, cells, stamp)
             if batches is not None:
                 await self._directory.enter(shape, batches)
@@ -350,7 +350,7 @@ class CassandraStore:
             raise StoreError(f"write timestamp: got {time_ms} ms, wanted 0 to {LATEST_MS}")
         if not cells:
             return
-        stamp = self._clock.next() if time_ms is None else time_ms * MS
+        stamp = self._clock.next(now_ms) if time_ms is None else time_ms * MS
         latest = {(cell.row, cell.column): cell for cell in cells}  # of several puts to one cell the last one counts
         kept = cells if len(latest) == len(cells) else sorted(latest.values())
         groups = grouped((shape.partition(cell.row), cell) for cell in kept)
@@ -413,9 +413,9 @@ class CassandraStore:
     @timed
     async def delete(self, table: str, columns: Mapping[bytes, Collection[bytes]], *, up_to_ms: int | None) -> None:
         """See Store."""
-        await self._clock_check.require()
+        now_ms = await self._clock_check.checked_ms()
         shape = await self._checked(table, ((row, column) for row, names in columns.items() for column in names))
-        stamp = self._clock.next() if up_to_ms is None else min(up_to_ms, LATEST_MS) * MS + LAST_US
+        stamp = self._clock.next(now_ms) if up_to_ms is None else min(up_to_ms, LATEST_MS) * MS + LAST_US
         groups = grouped((shape.partition(row), (row, name)) for row, names in columns.items() for name in names)
         cql = self._cql[table]
 

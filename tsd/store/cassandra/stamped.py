@@ -46,22 +46,22 @@ class CassandraStamped:
     def __init__(
         self,
         checked: Callable[[str, Iterable[tuple[bytes, bytes]]], Awaitable[tuple[Shape, Statements]]],
-        require_clock: Callable[[], Awaitable[None]],
+        checked_ms: Callable[[], Awaitable[int]],
         directory: Directory,
         ask: Callable[[str, Parameters], Awaitable[RawRows]],
         batch: Callable[[str, Sequence[bytes], bytes], Awaitable[None]],
     ) -> None:
         """`checked` returns what a table is, and raises StoreError for (row, column) that it cannot hold.
-        `require_clock` raises StoreError if nothing may be written. `ask` and `batch` execute statements."""
+        `checked_ms` raises StoreError if nothing may be written. `ask` and `batch` execute statements."""
         self._checked = checked
-        self._require_clock = require_clock
+        self._checked_ms = checked_ms
         self._directory = directory
         self._ask = ask
         self._batch = batch
 
     async def put(self, table: str, cells: Sequence[StampedPut]) -> None:
         """See StampedCells."""
-        await self._require_clock()
+        await self._checked_ms()
         shape, cql = await self._checked(table, ((cell.row, cell.column) for cell in cells))
         _check_times([cell.time_ms for cell in cells])
         groups = grouped((shape.partition(cell.row), cell) for cell in cells)
@@ -97,7 +97,7 @@ class CassandraStamped:
 
     async def delete(self, table: str, cells: Sequence[StampedDelete]) -> None:
         """See StampedCells."""
-        await self._require_clock()
+        await self._checked_ms()
         shape, cql = await self._checked(table, ((cell.row, cell.column) for cell in cells))
         _check_times([cell.up_to_ms for cell in cells])
         groups = grouped((shape.partition(cell.row), cell) for cell in cells)
@@ -119,7 +119,7 @@ class CassandraStamped:
 
     async def delete_spans(self, table: str, spans: Sequence[StampedSpan]) -> None:
         """See StampedCells."""
-        await self._require_clock()
+        await self._checked_ms()
         shape, cql = await self._checked(table, ((span.row, column) for span in spans for column in span[1:3]))
         _check_times([span.up_to_ms for span in spans])
         groups = grouped((shape.partition(span.row), span) for span in spans)
@@ -138,7 +138,7 @@ class CassandraStamped:
 
     async def delete_rows(self, table: str, start: bytes, stop: bytes, *, up_to_ms: int) -> None:
         """See StampedCells."""
-        await self._require_clock()
+        await self._checked_ms()
         shape, cql = await self._checked(table, ())
         _check_times([up_to_ms])
         stamp = encode_stamp(up_to_ms * MS + LAST_US)
