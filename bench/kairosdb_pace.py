@@ -69,8 +69,6 @@ def pace(load: Load) -> None:
             "tsd.storage.cassandra.hosts": f"127.0.0.1:{port}",
             "tsd.storage.enable_compaction": "false",
             "tsd.storage.flush_interval": "3600000",
-            "tsd.storage.compaction.span_age": "1",  # as minutes after the hour
-            "tsd.storage.cassandra.clock_limit": "0",  # which the span age would have to exceed
         }
         shared = base | {"tsd.storage.layout": "kairosdb"}
         with running_kairosdb(folder / "kairosdb", port, KEYSPACES["KairosDB"]) as one:
@@ -115,7 +113,9 @@ def _send(load: Load, one: System, *, each: bool) -> None:
 def _compact(load: Load, folder: Path, settings: Mapping[str, str], home: Path) -> tuple[float, float]:
     """Compact the rows of both hours with the command. Return CPU µs a point of the second one, without and with
     Cassandra's. The start of the command, measured where it finds no rows, does not count: a pass takes many rows."""
-    given = {**settings, "tsd.storage.path": str(folder), "tsd.storage.cassandra.keyspace": KEYSPACES["rows"]}
+    as_later = {"tsd.storage.compaction.span_age": "1", "tsd.storage.cassandra.clock_limit": "0"}  # minutes later
+    own = {"tsd.storage.path": str(folder), "tsd.storage.cassandra.keyspace": KEYSPACES["rows"]}
+    given = {**settings, **own, **as_later}
     words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
     second_s = load.after.start_s
     costs = []

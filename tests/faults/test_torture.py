@@ -159,9 +159,10 @@ async def test_torture_refuses_to_pause_a_server_elsewhere(tmp_path: Path) -> No
 
 
 async def test_torture_cassandra(cassandra: RunningCassandra, tmp_path: Path) -> None:
-    rounds = dict.fromkeys(("kill", *WAYS), 1)
+    rounds = dict.fromkeys(("kill", "clock", *WAYS), 1)
     report = await torture(tmp_path, rounds, on_cassandra(cassandra), daemons=len(rounds))
-    assert all(report["all"]["faults"][way] >= 1 for way in rounds)
+    faults = report["all"]["faults"]
+    assert all(faults["clock jump" if way == "clock" else way] >= 1 for way in rounds)
 
 
 @pytest.mark.slow

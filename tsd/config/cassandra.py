@@ -2,8 +2,6 @@
 
 from tsd.config.keys import setting, settings_section
 
-LONGEST_PUT_S = 120  # one that takes longer is repeated with a new write timestamp
-
 
 @settings_section
 class CassandraSettings:
@@ -42,4 +40,5 @@ class CassandraSettings:
         "tsd.storage.cassandra.clock_limit", 50_000,
         "Largest difference of this machine's clock from those of Cassandra's nodes. Above it nothing is written: "
         "points wait in the journal, and commands fail. A compaction could delete points unseen otherwise. "
-        "tsd.storage.compaction.span_age must be two minutes and twice this limit, or more. 0: no limit.", "ms", low=0)
+        "At most a quarter of tsd.storage.compaction.span_age. 0: no limit, for clocks that are never set back.", "ms",
+        low=0)

@@ -25,7 +25,6 @@ from tsd.codec.opentsdb.rowkey import Layout, most_tags
 from tsd.codec.putline import NameRules
 from tsd.codec.text import illegal_character
 from tsd.config.bigtable import ALIASES, key_file_problem
-from tsd.config.cassandra import LONGEST_PUT_S
 from tsd.config.entity import NO_PERIOD
 from tsd.config.heroic import NAME_CHARACTERS
 from tsd.config.kairosdb import LAYOUTS
@@ -351,8 +350,8 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
     except ValueError as exc:
         yield set(), f"tsd.storage.cassandra.hosts: {exc}"
     span_s, limit_s = config.compaction_span_age_s, config.cassandra_clock_limit_ms / 1000
-    if config.backend is Backend.CASSANDRA and limit_s and span_s < LONGEST_PUT_S + 2 * limit_s:
-        least = f"{LONGEST_PUT_S + 2 * limit_s:g} or more: two minutes and twice tsd.storage.cassandra.clock_limit"
+    if config.backend is Backend.CASSANDRA and span_s < 4 * limit_s:
+        least = f"{4 * limit_s:g} or more, four times tsd.storage.cassandra.clock_limit"
         concerned = {"tsd.storage.backend", "tsd.storage.cassandra.clock_limit"}
         yield concerned, f"tsd.storage.compaction.span_age: got {span_s}, wanted {least}"
     yield from _bigtable_problems(config)

@@ -354,7 +354,8 @@ class Config(
         "tsd.storage.compaction.span_age", 240,
         "On Cassandra and HBase: a row that was not written for so long loses its old cells by one delete, which may "
         "reach cells that were not read. It must be more than the difference of all writers' clocks (on HBase those of "
-        "region servers) and the time of a write. A daemon waits so long before it compacts a row.", "s", low=1)
+        "region servers) and the time of a write. On Cassandra a put that takes half of it is repeated. A daemon waits "
+        "so long before it compacts a row.", "s", low=1)
 
     retention_rules: str = setting(
         "tsd.retention.rules", "",

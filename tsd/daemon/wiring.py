@@ -263,6 +263,7 @@ def cassandra_store(config: Config) -> "cassandra.CassandraStore":
         lambda table: cassandra_widths(config, table),
         elapsed_ms=elapsed_ms,
         clock_limit_ms=config.cassandra_clock_limit_ms,
+        longest_put_s=config.compaction_span_age_s / 2,
     )
 
 
@@ -327,6 +328,12 @@ def has_local_store(config: Config) -> bool:
 def uses_hbase(config: Config) -> bool:
     """Return whether the store is HBase, through Thrift gateways."""
     return config.backend is Backend.HBASE
+
+
+def needs_right_clock(config: Config) -> bool:
+    """Return whether the store refuses writes of a process whose clock is wrong."""
+    limits = config.backend is Backend.CASSANDRA and config.cassandra_clock_limit_ms > 0
+    return limits and not config.has_kairosdb_tables
 
 
 def uses_bigtable(config: Config) -> bool:

@@ -20,7 +20,7 @@ from tsd.cli.torture.servers import Servers
 from tsd.cli.torture.settings import WINDOW, WINDOWS_MS, config_of, daemon_settings, has_own_window
 from tsd.config.loader import Config
 from tsd.daemon.settings import control_path
-from tsd.daemon.wiring import server_addresses, server_setting
+from tsd.daemon.wiring import needs_right_clock, server_addresses, server_setting
 from tsd.errors import StoreDown
 from tsd.lazy import LazyModule
 from tsd.store import Store
@@ -257,7 +257,12 @@ class Environment:
         )
 
     async def flush(self) -> None:
-        """Return once all received points are stored. Raise UnexpectedAnswer if storing makes no progress."""
+        """Return once all received points are stored. Raise UnexpectedAnswer if storing makes no progress.
+
+        The clock is set right first if points are not stored otherwise.
+        """
+        if needs_right_clock(self.own):
+            self.jump(-self._clock_ahead_ms)
         async with self.storing():
             while not await self._flushed():  # noqa: ASYNC110 - of another process
                 await trio.sleep(POLL_S)

@@ -16,7 +16,6 @@ from typing import TypeVar
 import trio
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
-from tsd.config.cassandra import LONGEST_PUT_S
 from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError
 from tsd.store import (
     AtomicRewrites,
@@ -110,10 +109,11 @@ class CassandraStore:
         *,
         elapsed_ms: Callable[[], float],
         clock_limit_ms: int = 0,
+        longest_put_s: float = 120.0,
     ) -> None:
         """`clock_ms` is the wall clock in Unix milliseconds, `elapsed_ms` a monotonic one, `clock_limit_ms` the largest
-        difference of the first one from the nodes' (see ClockCheck). `widths` has the prefix lengths of a table by its
-        name; it is asked when a table is created."""
+        difference of the first one from the nodes' (see ClockCheck). A put that took longer than `longest_put_s` is an
+        error. `widths` has the prefix lengths of a table by its name; it is asked when a table is created."""
         self.capabilities = Capabilities(
             ascending_timestamps=False,
             shared=True,
@@ -131,6 +131,7 @@ class CassandraStore:
         self._directory = Directory(keyspace, self._connector)
         self._clock = WriteClock(clock_ms)
         self._elapsed_ms = elapsed_ms
+        self._longest_put_s = longest_put_s
         self._clock_check = ClockCheck(clock_limit_ms, clock_ms, elapsed_ms, lambda: self._connector.times(elapsed_ms))
         self._widths = widths
         self._shapes: dict[str, Shape] = {}
@@ -380,9 +381,9 @@ class CassandraStore:
         self._count["cells_put"] += len(cells)
 
     def _check_age(self, begun_ms: float) -> None:
-        """Raise StoreDown for a put that took minutes, as on a machine that was suspended, so that it is repeated: a
+        """Raise StoreDown for a put that took too long, as on a machine that was suspended, so that it is repeated: a
         compaction may have deleted what is older than its row's newest cell."""
-        if (took_s := (self._elapsed_ms() - begun_ms) / 1000) > LONGEST_PUT_S:
+        if (took_s := (self._elapsed_ms() - begun_ms) / 1000) > self._longest_put_s:
             raise StoreDown(f"Cassandra: a put took {took_s:.0f} s")
 
     async def _later_stamps(
