@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.peers.needs import need_compiled_loops
 from tsd.codec.opentsdb.cell import ms_qualifier, seconds_qualifier
 from tsd.codec.packing.cell import CHECKSUM_BYTES, HAS_PACKING_LOOP, LEAST_POINTS, pack, unpack
-from tsd.codec.packing.points import count_points, unpack_points
+from tsd.codec.packing.points import count_points, unpack_alike, unpack_points
 from tsd.codec.text import FLOAT, encode_float, encode_integer
 from tsd.errors import CorruptRow
 from tsd.tables.opentsdb.decode import read_cells
@@ -124,18 +124,42 @@ def test_points_are_those_of_the_unpacked_cells(some: list[tuple[bytes, bytes]])
     if not HAS_PACKING_LOOP or not stored:
         return
     points = count_points(stored, 0, 8)
-    found = unpack_points(stored, 8, points)
+    bases_s = np.arange(len(stored)) * 3600
+    found = unpack_points(stored, 8, bases_s, points)
     columns, values = zip(*(unpack(one, 8, b"t:") for one in stored), strict=True)
     rows = np.arange(len(stored))
-    wanted = read_cells([*columns], [*values], 2, 8, rows, np.zeros(len(stored), np.int64), np.zeros(len(stored), bool))
+    wanted = read_cells([*columns], [*values], 2, 8, rows, bases_s * 1000, np.zeros(len(stored), bool))
     if found is None:
         assert wanted.slow.any()
         return
     assert not wanted.slow.any()
     assert found.counts.tolist() == wanted.counts.tolist()
-    assert found.offsets_ms.tolist() == wanted.times.tolist()
+    assert found.times.tolist() == wanted.times.tolist()
     assert found.bits.tolist() == wanted.bits.tolist()
     assert found.floats.tolist() == wanted.floats.tolist()
+
+
+@given(st.lists(cells(), min_size=1, max_size=3), st.integers(1, 3))
+def test_cells_with_the_same_times_are_a_table(some: list[tuple[bytes, bytes]], times: int) -> None:
+    stored = [b"12345678" + packed for cell in some * times if (packed := pack(*cell)) is not None]
+    if not HAS_PACKING_LOOP or not stored:
+        return
+    found = unpack_alike(stored, 8)
+    points = unpack_points(stored, 8, np.zeros(len(stored), np.int64), count_points(stored, 0, 8))
+    if (
+        points is None
+        or len(set(points.counts.tolist())) > 1
+        or (points.times.reshape(len(stored), -1) != points.times[: points.counts[0]]).any()
+    ):
+        assert found is None
+        return
+    assert found is not None
+    assert found.offsets_ms.tolist() == points.times[: points.counts[0]].tolist()
+    assert found.bits.ravel().tolist() == points.bits.tolist()
+    assert found.floats.ravel().tolist() == points.floats.tolist()
+    damaged = bytearray(stored[-1])
+    damaged[-1] ^= 1
+    assert unpack_alike([*stored[:-1], bytes(damaged)], 8) is None
 
 
 @given(cells(), st.data())
@@ -156,7 +180,7 @@ def test_changed_bytes_decode_to_one_cell_or_raise(cell: tuple[bytes, bytes], da
             found.add((b"", b""))
     assert len(found) == 1
     points = count_points([forged], 0, 0)
-    if points >= 0 and unpack_points([forged], 0, points) is not None:
+    if points >= 0 and unpack_points([forged], 0, np.zeros(1, np.int64), points) is not None:
         assert found != {(b"", b"")}
 
 

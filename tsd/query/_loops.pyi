@@ -15,6 +15,15 @@ def fold_runs(
     counts: NDArray[np.int64],
     results: NDArray[np.float64],
 ) -> int: ...
+def add_rows(
+    function: int,
+    bits: NDArray[np.int64],
+    floats: NDArray[np.uint8],
+    groups: NDArray[np.int64],
+    doubles: NDArray[np.float64],
+    integers: NDArray[np.int64],
+    kinds: NDArray[np.uint8],
+) -> bool: ...
 def write_points(
     keys: NDArray[np.int64],
     bits: NDArray[np.int64],

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Downsamples the points of rows, and writes points as JSON. `tsd.query.downsample` and `tsd.query.serialize` have the
+"""Downsamples the points of rows, adds rows of groups, and writes points as JSON. `tsd.query.downsample` and `tsd.query.serialize` have the
 same in Python, and property tests compare them.
 
 The loops release the interpreter's lock.
@@ -9,8 +9,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.math cimport fabs, rint, signbit
 from libc.stdint cimport int8_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memchr, memcpy
 
+include "_group_rows.pxi"
 include "_point_texts.pxi"
 
 

@@ -92,6 +92,7 @@ class Assembly:
         self._series = plan.selection.series
         self._collected = collected
         self._groups: list[Int64] = []  # numbers of their series, in order
+        self._is_ordered = False  # whether the series are numbered in order
         self._found: list[_UnnamedGroup] = []
         self._key_names: dict[bytes, str] = {}
         self._value_names: dict[bytes, str] = {}
@@ -102,6 +103,9 @@ class Assembly:
         if len(self._series.pairs) == 1:
             first, stop = self._collected.series.bounds.tolist()
             yield GROUP_POINTS + stop - first, lambda: self._merge(self._groups)
+            return
+        if self._collected.sums is not None:
+            yield GROUP_POINTS * len(self._groups) + self._collected.sums.size, lambda: self._merge(self._groups)
             return
         sizes = np.where(self._collected.counts > 0, np.diff(self._collected.series.bounds), 0)
         part: list[Int64] = []
@@ -123,8 +127,13 @@ class Assembly:
             return 1
         order = series.order(range(len(series.pairs)))
         each = self._plan.sub.aggregator == NONE
-        places = grouped([series.pairs[number] for number in order], series.widths, series.group_by, each=each)
-        ordered = np.array(order, np.int64)
+        self._is_ordered = isinstance(order, range)
+        if self._is_ordered and self._collected.sums is not None:
+            self._groups = self._collected.sums.groups()
+            return len(self._groups)
+        pairs = series.pairs if self._is_ordered else [series.pairs[number] for number in order]
+        places = grouped(pairs, series.widths, series.group_by, each=each)
+        ordered = np.arange(len(pairs)) if self._is_ordered else np.array(order, np.int64)
         self._groups = [ordered[group] for group in places]
         return len(self._groups)
 
@@ -141,9 +150,14 @@ class Assembly:
             )
             if not len(alive) and not notes:
                 continue
-            series = self._rates(alive, scan) if sub.rate else Chosen(collected.series, alive)
-            merged = merge(series, sub.aggregator, scan, quirks=query.quirks, check=self._check)
-            members = [self._series.pairs[number] for number in alive.tolist()]
+            if collected.sums is not None:
+                merged = MergedPoints(collected.sums.points_of(int(alive[0])), 0)
+            else:
+                series = self._rates(alive, scan) if sub.rate else Chosen(collected.series, alive)
+                merged = merge(series, sub.aggregator, scan, quirks=query.quirks, check=self._check)
+            pairs = self._series.pairs
+            has_all = self._is_ordered and len(alive) == len(pairs)
+            members = pairs if has_all else [pairs[number] for number in alive.tolist()]
             ordered = in_order(notes, quirks=query.quirks) if notes else None
             self._found.append(_UnnamedGroup(members, common_tags(members, self._series.widths), merged, ordered))
 

@@ -27,6 +27,7 @@ from tsd.query.cache import (
 )
 from tsd.query.columns import SeriesColumns
 from tsd.query.downsample import Downsampler, PointJoiner
+from tsd.query.group_sums import VALUE_BYTES, GroupSums
 from tsd.query.limits import QueryBudget, check_fetched
 from tsd.query.model import Query
 from tsd.query.plan import Plan
@@ -37,6 +38,7 @@ from tsd.tables.reading import (
     ChangeSource,
     EncodedPage,
     HourSource,
+    NumberingPage,
     PointPage,
     ScanRange,
     SeriesSet,
@@ -48,6 +50,7 @@ T = TypeVar("T")
 SMALL_PAGE = 64  # cells that are decoded without a thread, which would cost as much
 SMALL = 5_000  # points that are processed without a thread
 POINT_BYTES = 40  # of a kept point: its arrays twice, because they are joined at the end
+ROW_BYTES = 300  # of a row that is kept as stored, besides its value
 SERIES_BYTES = 500  # of a series besides its points: its tags and arrays
 FIRST_COUNTS = 16  # series with room for their counts from the start
 MAX_WARNINGS = 100
@@ -97,25 +100,67 @@ class Collected(NamedTuple):
     read: ReadCounts
     table: str = "raw"  # as the echo of a query names it
     scan: ScanRange | None = None  # what was read, if it is not the plan's range
+    sums: GroupSums | None = None  # the groups' points, in place of the points of `series`
 
 
 class PointCollector:
     """Collects the points of one sub query. Pages arrive in order: rows of one series in order of time."""
 
-    def __init__(self, query: Query, plan: Plan, budget: QueryBudget) -> None:
+    def __init__(self, query: Query, plan: Plan, budget: QueryBudget, sums: GroupSums | None = None) -> None:
+        """`sums`: aggregate groups while rows are read, if all have the same times."""
         self._sink = _sink_of(query, plan)
         self._series: SeriesSet = plan.selection.series
         self._budget = budget
         self._counts: Int64 = np.zeros(FIRST_COUNTS, np.int64)
         self.read = ReadCounts()
         self.filler: CacheFiller | None = None  # for the hours that are being read
+        self._sums = sums
+        self._summed: list[NumberingPage] = []  # the pages in `sums`, to be decoded again if others do not fit
         self._numbered: tuple[tuple[bytes, ...], Int64] = (), np.empty(0, np.int64)
         self._annotations: dict[int, list[Annotation]] = {}
 
     async def take(self, page: EncodedPage[PointPage]) -> None:
         """Process the next page. Raises BadQuery where a limit is exceeded, StoreError."""
+        if self._sums is not None:
+            if await self._take_sums(page):
+                return
+            await self._drop_sums()
         await decode_page(page, self._series, self._budget, self._add)
         self.check()
+
+    async def _take_sums(self, page: EncodedPage[PointPage]) -> bool:
+        """Add the rows of a page to their groups. Return False if they do not fit."""
+        if page.cells <= SMALL_PAGE or not isinstance(page, NumberingPage):
+            return False
+        await _number(page, self._series, self._budget)
+        if not await self._budget.workers.run(lambda: self._add_sums(page)):
+            return False
+        self._summed.append(page)
+        self.check()
+        return True
+
+    def _add_sums(self, page: NumberingPage) -> bool:
+        assert self._sums is not None
+        found = page.decode_tables()
+        if found is None or not all(map(self._sums.add, found.hours)):
+            return False
+        read = self.read
+        read.rows_read += found.rows_read
+        read.size += found.size
+        for hour in found.hours:
+            width = len(hour.offsets_ms)
+            self._count(hour.numbers, np.full(len(hour.numbers), width))
+            read.rows_wanted += len(hour.numbers)
+            read.points += hour.bits.size
+        return True
+
+    async def _drop_sums(self) -> None:
+        """Keep the points of all rows read so far, as without sums. Raises as `take` does."""
+        pages, self._summed, self._sums = self._summed, [], None
+        self.read = ReadCounts()
+        self._counts[:] = 0
+        for page in pages:
+            await self.take(page)
 
     @property
     def size(self) -> int:
@@ -125,7 +170,10 @@ class PointCollector:
     def check(self) -> None:
         """Account for the memory of kept points. Raises BadQuery where a limit is exceeded."""
         check_fetched(self._budget.bounds, size=self.read.size, points=self.read.points)
-        self._budget.set_memory(len(self._series.pairs) * SERIES_BYTES + self.size * POINT_BYTES)
+        held = self.size * POINT_BYTES
+        if self._sums is not None:
+            held += self._sums.size * VALUE_BYTES + self.read.size + self.read.rows_read * ROW_BYTES
+        self._budget.set_memory(len(self._series.pairs) * SERIES_BYTES + held)
 
     async def take_cached(self, hours: Sequence[CachedHour]) -> None:
         """Process cached hours like ones that were read: one hour, or several for `join_hours`. Raises BadQuery,
@@ -191,6 +239,8 @@ class PointCollector:
     async def finished(self) -> Collected:
         """Return what was collected; joined in a thread if that is much. Points that are in buckets count no more."""
         workers = self._budget.workers
+        if self._sums is not None and not self._sums.finish():
+            await self._drop_sums()
         is_small = max(self.size, self._sink.parts * HOUR_COST) <= SMALL
         return workers.run_here(self.finish) if is_small else await workers.run(self.finish)
 
@@ -198,7 +248,9 @@ class PointCollector:
         """Return what was collected."""
         count = len(self._series.pairs)
         self._count(np.empty(0, np.int64), np.empty(0, np.int64))
-        return Collected(self._sink.finish(count), self._counts[:count], self._annotations, self.read)
+        self._summed = []
+        sums = self._sums if self.read.points else None
+        return Collected(self._sink.finish(count), self._counts[:count], self._annotations, self.read, sums=sums)
 
 
 def _sink_of(query: Query, plan: Plan) -> Downsampler | PointJoiner:
@@ -216,10 +268,16 @@ async def decode_page(page: EncodedPage[T], series: SeriesSet, budget: QueryBudg
         await series.match(page.series())
         budget.workers.run_here(lambda: use(page.decode()))
         return
-    with budget.workers.charged():
-        pairs = page.series()
-    await series.match(pairs)
+    await _number(page, series, budget)
     await budget.workers.run(lambda: use(page.decode()))
+
+
+async def _number(page: EncodedPage[T] | NumberingPage, series: SeriesSet, budget: QueryBudget) -> None:
+    """Number the series of a page. Raises BadQuery, StoreError."""
+    with budget.workers.charged():
+        new = page.new_series() if isinstance(page, NumberingPage) else page.series()
+    if new:
+        await series.match(new)
 
 
 MAX_HOURS = 10_000  # of a query that uses the cache: each costs something, even if there is little in it

@@ -19,6 +19,7 @@ from tsd.errors import BadQuery, TsdError, bare
 from tsd.lazy import LazyLogger
 from tsd.query.assemble import GROUP_BYTES, Assembly, answer_bytes, counts_of, global_annotations, sub_answer_of
 from tsd.query.collect import SERIES_BYTES, SMALL, CachedReader, Collected, PointCollector, SeriesPoints
+from tsd.query.group_sums import GroupSums, sums_of
 from tsd.query.histograms import SLICE_BUCKETS, HistogramQuery
 from tsd.query.joint import JointRead, joint_groups, read_together
 from tsd.query.limits import Limits, MemoryShare, QueryBudget, QueryMemory, timeout_error
@@ -387,7 +388,7 @@ class QueryEngine:
         budget = self._budget(query, selection.metric, lambda size: share.resize(held + size))
         if is_histogram(plan.sub):
             return await self._histogram_answer(query, plan, budget)
-        collected = joint.collected if joint else await self._collect(query, plan, budget)
+        collected = joint.collected if joint else await self._collect(query, plan, budget, sums=sums_of(plan))
         read = perf_counter()
         scan_ms = (joint.spent_s if joint else read - started) * 1000
         assembly = Assembly(query, plan, collected, check_cancelled)
@@ -433,15 +434,18 @@ class QueryEngine:
         )
         return QueryBudget(bounds, set_memory, self.workers, check_cancelled)
 
-    async def _collect(self, query: Query, plan: Plan, budget: QueryBudget) -> Collected:
-        """Collect the points of the plan's series: from rollups if the query allows it and there are some, else raw."""
+    async def _collect(
+        self, query: Query, plan: Plan, budget: QueryBudget, *, sums: GroupSums | None = None
+    ) -> Collected:
+        """Collect the points of the plan's series: from rollups if the query allows it and there are some, else raw.
+        With `sums`, of its groups if possible."""
         rollups = plan.selection.rollups
         if rollups is not None:
             read_raw = partial(self._read, query)
             found = await RollupQuery(query, plan, rollups, budget, read_raw).collect()
             if found is not None:
                 return found
-        collector = PointCollector(query, plan, budget)
+        collector = PointCollector(query, plan, budget, sums)
         await self._read(query, plan, collector)
         collector.check()  # the index may list series without rows here: these are filled too
         return await collector.finished()

@@ -2,8 +2,8 @@
 §8, §10 to §12).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -210,6 +210,8 @@ def _aggregated(
     return (found[0] if len(found) == 1 else np.where(wanted, found[0], found[1])), interpolated
 
 
+GroupValues: TypeAlias = NDArray[np.bytes_ | np.uint64]
+
 _NUMBER_BYTES = 8  # longest values that are compared as numbers
 
 
@@ -235,7 +237,7 @@ def grouped(pairs: Sequence[bytes], widths: Widths, group_by: Sequence[bytes], *
         return list(np.arange(len(pairs)).reshape(-1, 1))
     if not group_by or not pairs:
         return [np.arange(len(pairs))] if pairs else []
-    values = _grouping_values(pairs, widths, frozenset(group_by))
+    values = group_values(pairs, widths, group_by)
     if values is not None:
         found, group_of = np.unique(values, return_inverse=True)
         order = np.argsort(group_of, kind="stable")
@@ -250,13 +252,11 @@ def grouped(pairs: Sequence[bytes], widths: Widths, group_by: Sequence[bytes], *
     return [np.array(groups[own]) for own in sorted(groups)]
 
 
-def _grouping_values(
-    pairs: Sequence[bytes], widths: Widths, group_by: frozenset[bytes]
-) -> NDArray[np.bytes_ | np.uint64] | None:
+def group_values(pairs: Sequence[bytes], widths: Widths, group_by: Collection[bytes]) -> GroupValues | None:
     """Return the joined values of some tag names of each series, in their order; None if the series have different tag
-    names."""
+    names, or lack one of them."""
     size = len(pairs[0])
-    if not size or any(len(one) != size for one in pairs):
+    if not size or set(map(len, pairs)) != {size}:
         return None
     table = np.frombuffer(b"".join(pairs), np.uint8).reshape(len(pairs), size)
     chosen = []
@@ -266,7 +266,7 @@ def _grouping_values(
             return None
         if names[0].tobytes() in group_by:
             chosen.append(table[:, at + widths.tagk : at + widths.pair])
-    if not chosen:
+    if len(chosen) != len(group_by):
         return None
     values = np.concatenate(chosen, axis=1)
     length = values.shape[1]
@@ -320,8 +320,8 @@ def _alike(pairs: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 def _columns(pairs: Sequence[bytes], widths: Widths) -> Iterator[tuple[bytes, bytes, bool]]:
     """Yield each tag name of series with equally many tags, with a value, and whether that is the only one."""
-    if len(pairs) == 1 or len(set(pairs)) == 1:
-        [joined] = set(pairs)
+    if pairs and pairs.count(pairs[0]) == len(pairs):
+        joined = pairs[0]
         for at in range(0, len(joined), widths.pair):
             yield joined[at : at + widths.tagk], joined[at + widths.tagk : at + widths.pair], True
         return

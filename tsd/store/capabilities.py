@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
-from tsd.codec.packing.points import RowPoints
+from tsd.codec.packing.points import AlikePoints, RowPoints
 from tsd.store.cells import Cell, CellMatrix, CellPage, Cursor, Put
 
 
@@ -281,7 +281,7 @@ class PackedRows(Protocol):
     """Rows as the store has packed them, in order of their keys."""
 
     @property
-    def keys(self) -> Sequence[bytes]:
+    def keys(self) -> list[bytes]:
         """Return the row of each cell."""
         ...
 
@@ -289,9 +289,15 @@ class PackedRows(Protocol):
         """Return the packed bytes of each cell."""
         ...
 
-    def decode(self, chosen: NDArray[np.bool_] | None = None) -> RowPoints | None:
-        """Return the points of the chosen rows, by default of all. None: a row has several cells, or one without
-        points, or a chosen one is damaged, or has another form, and `unpack` reads them. May be called in a thread."""
+    def decode(self, bases_s: NDArray[np.int64], chosen: NDArray[np.bool_] | None = None) -> RowPoints | None:
+        """Return the points of the chosen rows, by default of all, each with one cell; `bases_s` has the base time of
+        every row. None: a cell has no points, or a chosen one is damaged, or has another form, and `unpack` reads
+        them. May be called in a thread."""
+        ...
+
+    def decode_alike(self, first: int, stop: int, chosen: NDArray[np.bool_] | None = None) -> AlikePoints | None:
+        """Return the points of the chosen rows from index `first` to before `stop`, by default of all, each with one
+        cell. None: they do not have the same times, or `decode` returns None. May be called in a thread."""
         ...
 
     def unpack(self) -> CellPage:

@@ -7,6 +7,7 @@ tags by opaque ids. A layout without ids for names interns them: ids of one kind
 order of groups in answers.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -77,6 +78,7 @@ class SeriesSet(Protocol):
     numbers: dict[bytes, int]  # of every series matched so far, by its pairs; UNWANTED if it does not match
     pairs: list[bytes]  # of each matching series, by number
     resolved: int  # names looked up
+    required_tagks: Sequence[bytes] | None = None  # a series with these tag names matches; None: names do not tell
 
     async def match(self, pairs: Iterable[bytes]) -> None:
         """Number series that are not numbered yet. Raises BadQuery, StoreError."""
@@ -86,7 +88,7 @@ class SeriesSet(Protocol):
         """Return the names of ids; for an id without a name, the id in hex. Raises StoreError."""
         ...
 
-    def order(self, numbers: Iterable[int]) -> list[int]:
+    def order(self, numbers: Iterable[int]) -> Sequence[int]:
         """Return series in the order in which OpenTSDB aggregates them: floating-point sums depend on it."""
         ...
 
@@ -170,6 +172,47 @@ class EncodedPage(Protocol[T_co]):
     def decode(self) -> T_co:
         """Decode the rows of matching series. May be called in a thread."""
         ...
+
+
+class HourTable(NamedTuple):
+    """Rows of one hour that all have the same times."""
+
+    base_s: int
+    numbers: NDArray[np.int32]  # (rows,): of their series
+    offsets_ms: Int64  # (times,): after the base time, ascending
+    bits: Int64  # (rows, times): see `tsd.codec.points`
+    floats: Bool  # (rows, times)
+
+
+class TablePage(NamedTuple):
+    """Decoded rows of points, those of one hour together."""
+
+    hours: Sequence[HourTable]
+    rows_read: int  # also of series that do not match
+    size: int  # stored bytes of the matching rows
+
+
+class NumberingPage(ABC):
+    """An EncodedPage that numbers most series itself, and whose rows may have a shorter form than a batch."""
+
+    cells: int
+
+    @abstractmethod
+    def series(self) -> Iterable[bytes]:
+        """See EncodedPage."""
+
+    @abstractmethod
+    def decode(self) -> PointPage:
+        """See EncodedPage."""
+
+    @abstractmethod
+    def new_series(self) -> Sequence[bytes]:
+        """Number the series that match by their tag names. Return those that the caller has to number."""
+
+    @abstractmethod
+    def decode_tables(self) -> TablePage | None:
+        """Decode the rows of matching series, if all of one hour have the same times, and hold nothing but points. All
+        series have a number. May be called in a thread."""
 
 
 class RollupPage(NamedTuple):

@@ -49,17 +49,17 @@ async def test_rows_of_one_packed_cell_have_points(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await store.put("cells", [Put(row, *hour()) for row in (b"a", b"b")])
         rows = await packed(store)
-        found = rows.decode(np.ones(2, np.bool_))
+        found = rows.decode(np.array([0, 3600]))
         assert found is not None
         assert rows.keys == [b"a", b"b"]
         assert found.counts.tolist() == [POINTS, POINTS]
-        assert found.offsets_ms.tolist() == [at * 10_000 for at in range(POINTS)] * 2
+        assert found.times.tolist() == [base + at * 10_000 for base in (0, 3_600_000) for at in range(POINTS)]
         assert found.bits.view(float).tolist() == VALUES * 2
         assert found.floats.all()
         assert rows.unpack() == await cells(store)
         assert rows.sizes().sum() < sum(map(len, (await cells(store)).values))
         for chosen in ([False, True], [False, False]):
-            some = rows.decode(np.array(chosen))
+            some = rows.decode(np.zeros(2, np.int64), np.array(chosen))
             assert some is not None
             assert some.bits.view(float).tolist() == VALUES * sum(chosen)
 
@@ -76,7 +76,7 @@ async def test_other_rows_are_unpacked(tmp_path: Path, other: str) -> None:
             case _:
                 await store.put("cells", [Put(b"c", *hour(*range(1, POINTS), 0))])
         rows = await packed(store)
-        assert rows.decode(np.ones(len(rows.keys), np.bool_)) is None
+        assert rows.decode(np.zeros(len(rows.keys), np.int64)) is None
         assert rows.unpack() == await cells(store)
 
 
@@ -85,6 +85,6 @@ def test_damaged_cell_is_an_error() -> None:
     stored = bytes(8) + encode_long_cell(column, value)
     damaged = stored[:-1] + bytes([stored[-1] ^ 1])
     rows = PackedCells(CellPage([b"a"], [key_column(column)], [damaged], 8, [], None))
-    assert rows.decode(np.array([True])) is None
+    assert rows.decode(np.zeros(1, np.int64)) is None
     with pytest.raises(StoreError, match="damaged"):
         rows.unpack()

@@ -7,7 +7,15 @@ def count_points(stored: list[bytes], since: int, ahead: int) -> int: ...
 def unpack_points(
     stored: list[bytes],
     ahead: int,
+    bases_s: NDArray[np.int64],
     counts: NDArray[np.int64],
+    times: NDArray[np.int64],
+    bits: NDArray[np.int64],
+    floats: NDArray[np.uint8],
+) -> bool: ...
+def unpack_table(
+    stored: list[bytes],
+    ahead: int,
     times: NDArray[np.int64],
     bits: NDArray[np.int64],
     floats: NDArray[np.uint8],

@@ -102,11 +102,13 @@ cdef struct Cell:
     int decimals
 
 
+include "_checksum.pxi"
 include "_sequence_encode.pxi"
 include "_sequence_decode.pxi"
 include "_cell_encode.pxi"
 include "_cell_decode.pxi"
 include "_points.pxi"
+include "_tables.pxi"
 
 
 def pack(bytes qualifier, bytes value):

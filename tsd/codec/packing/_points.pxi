@@ -1,14 +1,14 @@
 # Decodes packed cells to points, without their qualifiers and values in between. Included by _packing.pyx.
 
-cdef int write_times(int64_t* to, Scratch* room, Cell* cell) noexcept nogil:
-    """Write offsets in ms. Return whether one is beyond an hour's row, or not after the one before."""
+cdef int write_times(int64_t* to, Scratch* room, Cell* cell, int64_t base_ms) noexcept nogil:
+    """Write times in ms. Return whether one is beyond an hour's row, or not after the one before."""
     cdef int64_t beyond = 1 << 22 if cell.in_ms else 3600, scale = 1 if cell.in_ms else 1000, last = -1
     cdef Py_ssize_t i
     for i in range(cell.count):
         if room.times[i] <= last or room.times[i] >= beyond:
             return -1
         last = room.times[i]
-        to[i] = last * scale
+        to[i] = base_ms + last * scale
     return 0
 
 
@@ -49,14 +49,14 @@ cdef int write_numbers(int64_t* to, uint8_t* floats, Scratch* room, Cell* cell) 
 
 
 cdef int decode_points(
-    Source* source, Scratch* room, Cell* cell, int64_t* times, int64_t* bits, uint8_t* floats
+    Source* source, Scratch* room, Cell* cell, int64_t base_ms, int64_t* times, int64_t* bits, uint8_t* floats
 ) noexcept nogil:
     """Decode a cell whose head was read. Return whether it breaks its form, or its times do not ascend."""
     if take_sequence(source, room, room.times, cell.count) or take_sequence(source, room, room.numbers, cell.count):
         return -1
     if source.at != source.end:
         return -1
-    return write_times(times, room, cell) or write_numbers(bits, floats, room, cell)
+    return write_times(times, room, cell, base_ms) or write_numbers(bits, floats, room, cell)
 
 
 def count_points(list stored, Py_ssize_t since, Py_ssize_t ahead):
@@ -77,7 +77,8 @@ def count_points(list stored, Py_ssize_t since, Py_ssize_t ahead):
 
 
 def unpack_points(
-    list stored, Py_ssize_t ahead, int64_t[::1] counts, int64_t[::1] times, int64_t[::1] bits, uint8_t[::1] floats
+    list stored, Py_ssize_t ahead, const int64_t[::1] bases_s,
+    int64_t[::1] counts, int64_t[::1] times, int64_t[::1] bits, uint8_t[::1] floats,
 ):
     """See tsd.codec.packing.points.unpack_points. `count_points` has counted these cells. Return whether all are
     decoded."""
@@ -87,18 +88,17 @@ def unpack_points(
     cdef bytes one
     cdef Source* sources = <Source*> malloc((cells + 1) * sizeof(Source))
     cdef Cell* heads = <Cell*> malloc((cells + 1) * sizeof(Cell))
+    cdef const uint8_t** starts = <const uint8_t**> malloc((cells + 1) * sizeof(uint8_t*))
     cdef Scratch room
     cdef void* block = NULL
     cdef bint done = True
     try:
-        if sources == NULL or heads == NULL:
+        if sources == NULL or heads == NULL or starts == NULL:
             raise MemoryError
         for i in range(cells):
             one = stored[i]
             text, size = <const uint8_t*> PyBytes_AS_STRING(one), PyBytes_GET_SIZE(one)
-            memcpy(&checksum, text + size - 4, 4)
-            if <uint32_t> checksum_of(PyBytes_FromStringAndSize(<const char*> text + ahead, size - 4 - ahead)) != checksum:
-                return False
+            starts[i] = text + ahead
             sources[i].at, sources[i].end = text + ahead, text + size - 4
             if read_head(&sources[i], &heads[i]):
                 return False
@@ -107,7 +107,10 @@ def unpack_points(
         make_room(&room, &block, most)
         with nogil:
             for i in range(cells):
-                if decode_points(&sources[i], &room, &heads[i], &times[filled], &bits[filled], &floats[filled]):
+                memcpy(&checksum, sources[i].end, 4)
+                if crc_of(starts[i], sources[i].end) != checksum or decode_points(
+                    &sources[i], &room, &heads[i], bases_s[i] * 1000, &times[filled], &bits[filled], &floats[filled]
+                ):
                     done = False
                     break
                 filled += heads[i].count
@@ -115,4 +118,5 @@ def unpack_points(
     finally:
         free(sources)
         free(heads)
+        free(starts)
         free(block)

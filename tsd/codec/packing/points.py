@@ -19,9 +19,17 @@ class RowPoints(NamedTuple):
     """The points of cells, one cell after the other."""
 
     counts: Int64  # of each cell
-    offsets_ms: Int64  # after the hour, ascending in each cell
+    times: Int64  # ms since the epoch, ascending in each cell
     bits: Int64  # integers, and the bits of doubles
     floats: Bool
+
+
+class AlikePoints(NamedTuple):
+    """The points of cells that all have the same times."""
+
+    offsets_ms: Int64  # after the hour, ascending
+    bits: Int64  # (cells, times): integers, and the bits of doubles
+    floats: Bool  # (cells, times)
 
 
 def count_points(stored: list[bytes], since: int, ahead: int) -> int:
@@ -30,11 +38,24 @@ def count_points(stored: list[bytes], since: int, ahead: int) -> int:
     return _packing.count_points(stored, since, ahead) if HAS_PACKING_LOOP else -1
 
 
-def unpack_points(stored: list[bytes], ahead: int, points: int) -> RowPoints | None:
-    """Return the points of packed cells that have `points` in all (see `count_points`). None if a cell is damaged, or
-    if its times do not ascend within an hour: `unpack` says which."""
+def unpack_points(stored: list[bytes], ahead: int, bases_s: Int64, points: int) -> RowPoints | None:
+    """Return the points of packed cells that have `points` in all (see `count_points`), with the base time of each.
+    None if a cell is damaged, or if its times do not ascend within an hour: `unpack` says which."""
     counts = np.empty(len(stored), np.int64)
-    offsets_ms, bits, floats = np.empty(points, np.int64), np.empty(points, np.int64), np.empty(points, np.uint8)
-    if not _packing.unpack_points(stored, ahead, counts, offsets_ms, bits, floats):
+    times, bits, floats = np.empty(points, np.int64), np.empty(points, np.int64), np.empty(points, np.uint8)
+    if not _packing.unpack_points(stored, ahead, bases_s, counts, times, bits, floats):
         return None
-    return RowPoints(counts, offsets_ms, bits, floats.view(np.bool_))
+    return RowPoints(counts, times, bits, floats.view(np.bool_))
+
+
+def unpack_alike(stored: list[bytes], ahead: int) -> AlikePoints | None:
+    """Return the points of packed cells that all have the same times. None if they do not, or if one is damaged, as in
+    `unpack_points`."""
+    width = count_points(stored[:1], 0, ahead)
+    if width <= 0:
+        return None
+    offsets_ms = np.empty(width, np.int64)
+    bits, floats = np.empty((len(stored), width), np.int64), np.empty((len(stored), width), np.uint8)
+    if not _packing.unpack_table(stored, ahead, offsets_ms, bits, floats):
+        return None
+    return AlikePoints(offsets_ms, bits, floats.view(np.bool_))

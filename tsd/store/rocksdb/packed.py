@@ -1,11 +1,10 @@
 """Pages of cells that are decoded after the scan, in a thread, and to arrays of points if possible."""
 
 from itertools import compress
-from operator import eq
 
 import numpy as np
 
-from tsd.codec.packing.points import RowPoints, count_points, unpack_points
+from tsd.codec.packing.points import AlikePoints, RowPoints, count_points, unpack_alike, unpack_points
 from tsd.codec.points import Bool, Int64
 from tsd.store import CellPage
 from tsd.store.rocksdb.keys import TIME_BYTES, decode_long_cells, find_digests
@@ -29,15 +28,24 @@ class PackedCells:
         """See PackedRows."""
         return np.fromiter(map(len, self._page.values), np.int64, len(self.keys)) - TIME_BYTES
 
-    def decode(self, chosen: Bool | None = None) -> RowPoints | None:
+    def decode(self, bases_s: Int64, chosen: Bool | None = None) -> RowPoints | None:
         """See PackedRows."""
-        keys, columns, values = self._page[:3]
-        if len(find_digests(columns, 0)) < len(columns) or any(map(eq, keys[1:], keys)):
+        columns, values = self._page[1:3]
+        if len(find_digests(columns, 0)) < len(columns):
             return None
-        if chosen is not None and np.count_nonzero(chosen) < len(chosen):
-            values = list(compress(values, chosen.tolist()))
+        if chosen is not None:
+            values, bases_s = list(compress(values, chosen.tolist())), bases_s[chosen]
         points = count_points(values, 0, TIME_BYTES)
-        return None if points < 0 else unpack_points(values, TIME_BYTES, points)
+        return None if points < 0 else unpack_points(values, TIME_BYTES, bases_s, points)
+
+    def decode_alike(self, first: int, stop: int, chosen: Bool | None = None) -> AlikePoints | None:
+        """See PackedRows."""
+        columns, values = (part[first:stop] for part in self._page[1:3])
+        if len(find_digests(columns, 0)) < len(columns):
+            return None
+        if chosen is not None:
+            values = list(compress(values, chosen.tolist()))
+        return unpack_alike(values, TIME_BYTES)
 
     def unpack(self) -> CellPage:
         """See PackedRows."""

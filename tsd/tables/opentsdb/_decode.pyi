@@ -14,3 +14,14 @@ def decode_cells(
     counts: NDArray[np.int64],
     slow: NDArray[np.uint8],
 ) -> int: ...
+def number_rows(
+    keys: list[bytes],
+    start: int,
+    numbers: dict[bytes, int],
+    known: list[bytes],
+    names: bytes,
+    tagk: int,
+    width: int,
+    found: NDArray[np.int32],
+    bases_s: NDArray[np.int64],
+) -> tuple[list[bytes], bool]: ...

@@ -3,10 +3,13 @@
 test compares both. The loop releases the GIL.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem
+from cpython.long cimport PyLong_AsLong
+from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from tsd.codec.opentsdb.cell import MS_MARK
 
@@ -56,6 +59,7 @@ cdef inline int64_t number(const uint8_t* at, int flags) noexcept nogil:
 
 
 cdef extern from *:
+    uint32_t __builtin_bswap32(uint32_t) noexcept nogil
     uint64_t __builtin_bswap64(uint64_t) noexcept nogil
 
 
@@ -97,6 +101,13 @@ cdef Py_ssize_t decode_part(
     if at != part.value_bytes and (count == 1 or at + 1 != part.value_bytes):
         return -1
     return count
+
+
+cdef inline int64_t base_before(const uint8_t* at) noexcept nogil:
+    """Return the base time that ends before a place of a row key."""
+    cdef uint32_t base
+    memcpy(&base, at - 4, 4)
+    return __builtin_bswap32(base)
 
 
 def decode_cells(
@@ -145,3 +156,61 @@ def decode_cells(
     finally:
         free(parts)
     return filled
+
+
+cdef enum:
+    UNWANTED = -1
+    UNNUMBERED = -2
+
+
+cdef bint has_names(
+    const uint8_t* pairs, Py_ssize_t size, Py_ssize_t width, const uint8_t* names, Py_ssize_t names_size, Py_ssize_t tagk
+) noexcept nogil:
+    """Return whether tag pairs of `width` have all names of `tagk` bytes."""
+    cdef Py_ssize_t name = 0, at
+    while name < names_size:
+        at = 0
+        while at < size and memcmp(pairs + at, names + name, tagk):
+            at += width
+        if at >= size:
+            return False
+        name += tagk
+    return True
+
+
+def number_rows(
+    list keys, Py_ssize_t start, dict numbers, list known, bytes names, Py_ssize_t tagk, Py_ssize_t width,
+    int32_t[::1] found, int64_t[::1] bases_s,
+):
+    """See tsd.tables.opentsdb.decode.number_rows. `names`: required tag names of `tagk` bytes, joined; `width`: of tag
+    pairs, 0 if names do not tell which series match."""
+    cdef const uint8_t* required = <const uint8_t*> PyBytes_AS_STRING(names)
+    cdef Py_ssize_t i, size
+    cdef bytes key, pairs, last = b""
+    cdef const uint8_t* at
+    cdef PyObject* number
+    cdef list unnumbered = []
+    cdef bint distinct = True
+    for i in range(len(keys)):
+        key = keys[i]
+        size = PyBytes_GET_SIZE(key) - start
+        if size < 0:
+            raise ValueError(f"got a row key of {len(key)} bytes, wanted {start} or more")
+        distinct = distinct and key != last
+        last = key
+        at = <const uint8_t*> PyBytes_AS_STRING(key) + start
+        bases_s[i] = base_before(at)
+        pairs = PyBytes_FromStringAndSize(<const char*> at, size)
+        number = PyDict_GetItem(numbers, pairs)
+        if number != NULL:
+            found[i] = PyLong_AsLong(<object> number)
+        elif width and size and size % width == 0:
+            found[i] = UNWANTED
+            if has_names(at, size, width, required, PyBytes_GET_SIZE(names), tagk):
+                found[i] = len(known)
+                known.append(pairs)
+            numbers[pairs] = found[i]
+        else:
+            found[i] = UNNUMBERED
+            unnumbered.append(pairs)
+    return unnumbered, distinct

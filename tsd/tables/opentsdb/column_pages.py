@@ -17,10 +17,11 @@ from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Batch, Bool, Int64
 from tsd.store import CELL_PAGE_BYTES, CellPage, ColumnBlocks, ColumnPart, ColumnRows, PackedRows
 from tsd.store.cells import CellSigner
+from tsd.tables.opentsdb.decode import NumberedRows, number_rows
 from tsd.tables.opentsdb.scan import GET_ROWS
-from tsd.tables.reading import PageRows, PointPage
+from tsd.tables.reading import HourTable, NumberingPage, PageRows, PointPage, SeriesSet, TablePage
 
-FEW_ROWS = 8  # packed rows that are decoded one by one
+FEW_ROWS = 8  # of an hour, on average: fewer have no table
 DecodeCells = Callable[[CellPage], PointPage]
 
 
@@ -42,17 +43,19 @@ async def column_pages(
             yield page
 
 
-class ColumnPage:
-    """Rows as stored, partly in blocks: EncodedPage."""
+class ColumnPage(NumberingPage):
+    """Rows as stored, partly in blocks: NumberingPage."""
 
     def __init__(
-        self, parts: Sequence[ColumnPart], pairs_start: int, numbers: dict[bytes, int], decode_cells: DecodeCells
+        self, parts: Sequence[ColumnPart], pairs_start: int, series: SeriesSet, decode_cells: DecodeCells
     ) -> None:
-        """`numbers` has each series of the page by its pairs when it is decoded."""
+        """`series` has a number for each series of the page when it is decoded."""
         self._parts = parts
         self._pairs_start = pairs_start
-        self._numbers = numbers
+        self._series = series
+        self._numbers = series.numbers
         self._decode_cells = decode_cells
+        self._rows: dict[int, NumberedRows] = {}  # packed rows by the place of their part
         self.cells = sum(len(part.cells.keys) for part in parts if part.cells is not None)
         self.cells += sum(len(part.rows.suffixes()) for part in parts if part.rows is not None)
         self.cells += sum(len(part.packed.keys) for part in parts if part.packed is not None)
@@ -68,62 +71,74 @@ class ColumnPage:
                 found.update(dict.fromkeys(rows.suffixes()))
         return found
 
+    def new_series(self) -> list[bytes]:
+        """Return the series without a number, see NumberingPage."""
+        found: list[bytes] = []
+        for at, (cells, rows, packed) in enumerate(self._parts):
+            if rows is not None:
+                found += [one for one in rows.suffixes() if one not in self._numbers]
+            elif packed is not None:
+                self._rows[at] = number_rows(packed.keys, self._pairs_start, self._series)
+                found += self._rows[at].unnumbered
+            elif cells is not None:
+                found += number_rows(cells.keys, self._pairs_start, self._series).unnumbered
+        return found
+
+    def _numbered(self, at: int) -> NumberedRows:
+        """Return the numbers of the packed rows of a part."""
+        rows, packed = self._rows.get(at), self._parts[at].packed
+        if rows is None or rows.unnumbered:
+            assert packed is not None
+            rows = self._rows[at] = number_rows(packed.keys, self._pairs_start, self._series)
+        return rows
+
+    def decode_tables(self) -> TablePage | None:
+        """Decode the rows of matching series, see NumberingPage."""
+        hours: list[HourTable] = []
+        rows_read = size = 0
+        for at, part in enumerate(self._parts):
+            found = _tables_of(part.packed, self._numbered(at)) if part.packed is not None else None
+            if found is None:
+                return None
+            hours += found.hours
+            rows_read += found.rows_read
+            size += found.size
+        return TablePage(hours, rows_read, size)
+
     def decode(self) -> PointPage:
         """Decode the rows of matching series. Raise DamagedBlock."""
         pages: list[PointPage] = []
-        for in_blocks, parts in groupby(self._parts, key=lambda part: part.rows is not None):
+        for in_blocks, places in groupby(range(len(self._parts)), key=lambda at: self._parts[at].rows is not None):
             if not in_blocks:
-                pages += [self._decode_some(part) for part in parts]
+                pages += [self._decode_some(at) for at in places]
             else:
-                pages.append(self._decode_rows([part.rows for part in parts if part.rows is not None]))
+                rows = [self._parts[at].rows for at in places]
+                pages.append(self._decode_rows([one for one in rows if one is not None]))
         return pages[0] if len(pages) == 1 else _joined(pages)
 
-    def _decode_some(self, part: ColumnPart) -> PointPage:
+    def _decode_some(self, at: int) -> PointPage:
         """Decode cells, or packed rows."""
-        if part.packed is None:
-            assert part.cells is not None
-            return self._decode_cells(part.cells)
-        start, keys = self._pairs_start, part.packed.keys
-        if len(keys) <= FEW_ROWS:
-            return self._decode_few(part.packed)
-        pairs = [key[start:] for key in keys]
-        numbers = np.fromiter(map(self._numbers.__getitem__, pairs), np.int32, len(keys))
+        cells, _, packed = self._parts[at]
+        if packed is None:
+            assert cells is not None
+            return self._decode_cells(cells)
+        numbers, bases_s, unnumbered, are_distinct = self._numbered(at)
+        assert not unnumbered, unnumbered[:3]
         wanted = numbers >= 0
-        found = part.packed.decode(wanted)
-        if found is None:
-            return self._decode_cells(part.packed.unpack())
-        joined = b"".join([key[start - BASE_BYTES : start] for key in keys])
-        bases_s, sizes = np.frombuffer(joined, ">u4").astype(np.int64), part.packed.sizes()
-        hours_s = int(bases_s[0]), int(bases_s[-1])
-        if len(found.counts) < len(keys):
-            numbers, bases_s, sizes = numbers[wanted], bases_s[wanted], sizes[wanted]
-            pairs = list(compress(pairs, wanted.tolist()))
-        starts = np.zeros(len(pairs) + 1, np.int64)
-        np.cumsum(found.counts, out=starts[1:])
-        times = np.repeat(bases_s * 1000, found.counts)
-        times += found.offsets_ms
-        batch = Batch(numbers, starts, times, found.bits, found.floats)
-        rows = ColumnPageRows(pairs, sizes, bases_s, hours_s, complete=len(pairs) == len(keys))
-        return PointPage(batch, len(keys), int(sizes.sum()), (), (), 0, rows)
-
-    def _decode_few(self, packed: PackedRows) -> PointPage:
-        """Decode few packed rows with fewer steps than many."""
-        start, keys = self._pairs_start, packed.keys
-        pairs = [key[start:] for key in keys]
-        numbers = [self._numbers[one] for one in pairs]
-        found = packed.decode() if min(numbers) >= 0 else None
+        complete = bool(wanted.all())
+        found = packed.decode(bases_s, None if complete else wanted) if are_distinct else None
         if found is None:
             return self._decode_cells(packed.unpack())
-        bases_s = [int.from_bytes(key[start - BASE_BYTES : start], "big") for key in keys]
-        times, starts = found.offsets_ms, [0]
-        for base_s, count in zip(bases_s, found.counts.tolist(), strict=True):
-            stop = starts[-1] + count
-            times[starts[-1] : stop] += base_s * 1000
-            starts.append(stop)
-        batch = Batch(np.array(numbers, np.int32), np.array(starts, np.int64), times, found.bits, found.floats)
-        sizes, hours_s = packed.sizes(), (bases_s[0], bases_s[-1])
-        rows = ColumnPageRows(pairs, sizes, np.array(bases_s, np.int64), hours_s, complete=True)
-        return PointPage(batch, len(keys), sum(sizes.tolist()), (), (), 0, rows)
+        keys, sizes = packed.keys, packed.sizes()
+        count, hours_s = len(keys), (int(bases_s[0]), int(bases_s[-1]))
+        if not complete:
+            numbers, bases_s, sizes = numbers[wanted], bases_s[wanted], sizes[wanted]
+            keys = list(compress(keys, wanted.tolist()))
+        starts = np.zeros(len(keys) + 1, np.int64)
+        np.cumsum(found.counts, out=starts[1:])
+        batch = Batch(numbers, starts, found.times, found.bits, found.floats)
+        rows = ColumnPageRows(keys, self._pairs_start, sizes, bases_s, hours_s, complete=complete)
+        return PointPage(batch, count, int(sizes.sum()), (), (), 0, rows)
 
     def _decode_rows(self, parts: Sequence[ColumnRows]) -> PointPage:
         """Decode rows of blocks."""
@@ -146,7 +161,7 @@ class ColumnPage:
         sizes = np.concatenate([part.sizes for part in found])
         bases = np.repeat(np.array(bases_s, np.int64), [len(part.pairs) for part in found])
         pairs = [one for part in found for one in part.pairs]
-        rows = ColumnPageRows(pairs, sizes, bases, (bases_s[0], bases_s[-1]), complete=len(pairs) == rows_read)
+        rows = ColumnPageRows(pairs, 0, sizes, bases, (bases_s[0], bases_s[-1]), complete=len(pairs) == rows_read)
         return PointPage(batch, rows_read, int(sizes.sum()), (), (), 0, rows)
 
     def _wanted(self, rows: ColumnRows) -> "_WantedRows":
@@ -164,6 +179,31 @@ class ColumnPage:
         return _WantedRows(rows.decode(wanted), numbers, pairs, rows.sizes()[wanted], len(suffixes))
 
 
+def _tables_of(packed: PackedRows, rows: NumberedRows) -> TablePage | None:
+    """Decode packed rows hour by hour; None if they are few in each, or if they have no such form."""
+    if not rows.are_distinct:
+        return None
+    bounds = [0, *(np.flatnonzero(rows.bases_s[1:] != rows.bases_s[:-1]) + 1).tolist(), len(rows.numbers)]
+    if len(rows.numbers) < FEW_ROWS * (len(bounds) - 1):
+        return None
+    sizes = packed.sizes()
+    hours: list[HourTable] = []
+    size = 0
+    for first, stop in pairwise(bounds):
+        numbers = rows.numbers[first:stop]
+        wanted = numbers >= 0 if (numbers < 0).any() else None
+        if wanted is not None:
+            numbers = numbers[wanted]
+        if not len(numbers):
+            continue
+        points = packed.decode_alike(first, stop, wanted)
+        if points is None:
+            return None
+        size += int((sizes[first:stop] if wanted is None else sizes[first:stop][wanted]).sum())
+        hours.append(HourTable(int(rows.bases_s[first]), numbers, *points))
+    return TablePage(hours, len(rows.numbers), size)
+
+
 class _WantedRows(NamedTuple):
     """Rows of one block."""
 
@@ -178,19 +218,28 @@ class ColumnPageRows:
     """Rows with points only, of blocks or packed: PageRows."""
 
     def __init__(
-        self, pairs: Sequence[bytes], sizes: Int64, bases_s: Int64, hours_s: tuple[int, int], *, complete: bool
+        self,
+        keys: Sequence[bytes],
+        pairs_start: int,
+        sizes: Int64,
+        bases_s: Int64,
+        hours_s: tuple[int, int],
+        *,
+        complete: bool,
     ) -> None:
-        """`hours_s`: the first and the last hour, of rows that do not match, too."""
-        self._pairs = pairs
+        """The tag pairs of each of `keys` begin at `pairs_start`. `hours_s`: the first and the last hour, of rows that
+        do not match, too."""
+        self._keys = keys
+        self._start = pairs_start
         self._sizes = sizes
         self.complete = complete
-        self.plain: Bool = np.ones(len(pairs), np.bool_)
+        self.plain: Bool = np.ones(len(keys), np.bool_)
         self.first_s, self.last_s = hours_s
         self.bases_s = bases_s
 
     def series(self, rows: slice) -> list[bytes]:
         """Return the tag pairs of each row."""
-        return list(self._pairs[rows])
+        return [key[self._start :] for key in self._keys[rows]]
 
     def sizes(self, rows: slice) -> Int64:
         """Return the packed bytes of each row, or its share of a block's."""
@@ -198,7 +247,8 @@ class ColumnPageRows:
 
     def names_size(self, rows: slice) -> int:
         """Return the bytes of keys."""
-        return sum(map(len, self._pairs[rows]))
+        some = self._keys[rows]
+        return sum(map(len, some)) - len(some) * self._start
 
     def sign(self, rows: slice, signing: CellSigner, newest_ms: int) -> bool:  # noqa: ARG002 - see PageRows
         """Return False: an engine with such rows reports every write."""

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from tsd.codec.opentsdb.annotation import ANNOTATION, decode_annotation
 from tsd.codec.opentsdb.cell import APPEND, COLUMN, MS_MARK, READABLE
 from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
+from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Batch, Bool, Int64
 from tsd.codec.text import FLOAT, LENGTH
 from tsd.errors import CorruptRow
 from tsd.store import CellPage
-from tsd.tables.reading import SeriesAnnotation
+from tsd.tables.reading import UNWANTED, SeriesAnnotation, SeriesSet
 
 try:
     from tsd.tables.opentsdb import _decode
@@ -42,6 +43,43 @@ class Read(NamedTuple):
     floats: Bool
     counts: Int64  # of points of each row
     slow: Bool  # rows that are not simple, without points here
+
+
+class NumberedRows(NamedTuple):
+    """Rows of a page, by their keys."""
+
+    numbers: NDArray[np.int32]  # of each row's series
+    bases_s: Int64
+    unnumbered: list[bytes]  # the tag pairs of rows without a number, which is negative then
+    are_distinct: bool  # no row follows itself
+
+
+UNNUMBERED = -2
+
+
+def number_rows(keys: list[bytes], pairs_start: int, series: SeriesSet, *, by_loop: bool = HAS_LOOP) -> NumberedRows:
+    """Return the number of each row's series, found by the tag pairs in its key. Where tag names tell which series
+    match, those without a number get one."""
+    known, numbers, required, widths = series.pairs, series.numbers, series.required_tagks, series.widths
+    if by_loop:
+        found, bases_s = np.empty(len(keys), np.int32), np.empty(len(keys), np.int64)
+        names, width = b"".join(required or ()), widths.pair if required is not None else 0
+        return NumberedRows(
+            found,
+            bases_s,
+            *_decode.number_rows(keys, pairs_start, numbers, known, names, widths.tagk, width, found, bases_s),
+        )
+    pairs = [key[pairs_start:] for key in keys]
+    for one in pairs if required is not None else ():
+        if one and one not in numbers and not len(one) % widths.pair:
+            own = {one[at : at + widths.tagk] for at in range(0, len(one), widths.pair)}
+            numbers[one] = len(known) if own.issuperset(required or ()) else UNWANTED
+            if numbers[one] != UNWANTED:
+                known.append(one)
+    found = np.fromiter([numbers.get(one, UNNUMBERED) for one in pairs], np.int32, len(keys))
+    bases = [int.from_bytes(key[pairs_start - BASE_BYTES : pairs_start], "big") for key in keys]
+    unnumbered = [one for one in pairs if one not in numbers]
+    return NumberedRows(found, np.array(bases, np.int64), unnumbered, not any(map(eq, keys[1:], keys)))
 
 
 def read_cells(

@@ -230,7 +230,7 @@ class StoredSelection:
 
     def _column_page(self, parts: Sequence[ColumnPart], *, annotations: bool) -> ColumnPage:
         decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)
-        return ColumnPage(parts, self._table.layout.pairs_start, self.series.numbers, decode_cells)
+        return ColumnPage(parts, self._table.layout.pairs_start, self.series, decode_cells)
 
     async def read_few(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
         """Read raw rows by their keys if that is faster. Raises BadQuery, StoreError and what `take` raises."""

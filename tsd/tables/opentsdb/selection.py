@@ -7,7 +7,8 @@ Each series is tested once, and each name of a tag value is looked up once.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
+from itertools import compress, islice
+from operator import lt
 from typing import NamedTuple
 
 import numpy as np
@@ -302,6 +303,9 @@ class SeriesMatcher:
         self.numbers: dict[bytes, int] = {}
         self.pairs: list[bytes] = []  # by number
         self.resolved = 0
+        self.required_tagks: Sequence[bytes] | None = None
+        if self._listed is None and not (self.excludes or resolved.is_empty):
+            self.required_tagks = [one.tagk for one in resolved.conditions if one.required]
 
     @property
     def tests_names(self) -> bool:
@@ -408,7 +412,6 @@ class SeriesMatcher:
 
     async def _match_many(self, new: Sequence[bytes]) -> None:
         """Match new series by arrays."""
-        self.numbers.update(dict.fromkeys(new, UNWANTED))
         sizes = set(map(len, new))
         for size in sizes:
             some = new if len(sizes) == 1 else [one for one in new if len(one) == size]
@@ -416,6 +419,7 @@ class SeriesMatcher:
                 await self._match_few(some)
                 continue
             if self._resolved.conditions:
+                self.numbers.update(dict.fromkeys(some, UNWANTED))
                 table = TagTable({size: np.frombuffer(b"".join(some), f"S{size}")}, self.widths)
                 columns = await self._columns(table)
                 rows = self._by_uids(table, columns)
@@ -502,10 +506,12 @@ class SeriesMatcher:
                 self._nameless[uid] = None
         return found
 
-    def order(self, numbers: Iterable[int]) -> list[int]:
+    def order(self, numbers: Iterable[int]) -> Sequence[int]:
         """Return series in order of their row keys: by salt, then by tag pairs."""
         layout, metric, pairs = self._layout, self._resolved.metric or b"", self.pairs
         if not layout.salt_width:
+            if isinstance(numbers, range) and all(map(lt, pairs, islice(pairs, 1, None))):  # all of one hour, as read
+                return numbers
             return sorted(numbers, key=pairs.__getitem__)
         width, buckets = layout.salt_width, layout.salt_buckets
         return sorted(numbers, key=lambda number: (salt_of(metric, pairs[number], width, buckets), pairs[number]))

@@ -1,0 +1,107 @@
+"""Groups that are aggregated while packed rows are read equal those of rows that are read as cells, bit by bit."""
+
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.query.engines import NOW_MS, START_S, QueryEnvironment, least_memory, make_query
+from tsd.codec.opentsdb.rowkey import Layout
+from tsd.query.fold import HAS_LOOP
+from tsd.query.group_sums import FUNCTIONS
+from tsd.query.result import Group
+from tsd.store.rocksdb.engine import EmbeddedStore
+
+SERIES = 96  # rows of an hour: enough to be read as a table
+QUERIES = [f"{name}:m{tags}" for name in FUNCTIONS for tags in ("", "{dc=*}", "{host=*}", "{dc=*,cpu=0}")]
+HOURS = {"end_ms": (START_S + 3 * 3600) * 1000 - 1}
+
+
+def value(kind: str, chance: random.Random) -> str:
+    match kind:
+        case "integers":
+            return str(chance.choice([0, 1, -7, 1 << 40]))
+        case "longs":
+            return str(chance.choice([(1 << 63) - 1, -(1 << 63), 5]))
+        case "doubles":
+            return chance.choice(["0.5", "-0.5", "0.1", "-3.25", "1000000.7"])
+        case "wide":  # such a cell is not packed
+            return repr(chance.choice([1e300, 1e-7, chance.random()]))
+        case _:
+            return chance.choice(["-3", "12", "0.1", "2.5"])
+
+
+def lines(seed: int, kind: str, hours: Sequence[int], odd: str, least: int = 16) -> Iterator[str]:
+    """Yield points of series that have the same times, but for those that are `odd`."""
+    chance = random.Random(seed)
+    times = {hour: sorted(chance.sample(range(3600), least + chance.randrange(20))) for hour in hours}
+    for series in range(SERIES):
+        tags = f"host=h{series // 8} cpu={series % 8} dc=d{series % 3}" + (
+            " rack=r" if odd == "tags" and series % 2 else ""
+        )
+        kinds = chance.choice(["integers", "longs", "doubles", "mixed"]) if kind == "any" else kind
+        for hour in hours:
+            own = times[hour]
+            if series == SERIES - 1:  # the last one read, when the others are summed already
+                match odd:
+                    case "point":
+                        own = own[1:]
+                    case "time":
+                        own = [*own[:-1], own[-1] + 1] if own[-1] < 3599 else own[1:]
+                    case "hour" if hour == hours[-1]:
+                        continue
+            for at in own:
+                yield f"m {START_S + hour * 3600 + at} {value(kinds, chance)} {tags}"
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.integers(0, 1 << 30),
+    st.sampled_from(["integers", "longs", "doubles", "mixed", "any", "wide"]),
+    st.sampled_from([[0], [0, 1], [0, 2], [0, 1, 2]]),
+    st.sampled_from(["", "", "point", "time", "hour", "tags"]),
+    st.sampled_from([0, 1]),
+)
+async def test_sums_of_packed_rows(seed: int, kind: str, hours: list[int], odd: str, salt_width: int) -> None:
+    layout = Layout(salt_width=salt_width, salt_buckets=3)
+    points = list(lines(seed, kind, hours, odd))
+    expected = await QueryEnvironment.build(points, layout=layout)
+    with tempfile.TemporaryDirectory() as folder:
+        store = await EmbeddedStore.open(folder, lambda: NOW_MS)
+        try:
+            found = await QueryEnvironment.build(points, layout=layout, store=store)
+            for m in random.Random(seed).sample(QUERIES, 8):
+                assert shown(await found.groups(m, **HOURS)) == shown(await expected.groups(m, **HOURS)), m
+        finally:
+            await store.aclose()
+
+
+def shown(groups: Sequence[Group]) -> list[object]:
+    """Return all of groups but the order of their series, with the bits of values."""
+    return [
+        (
+            group.tags,
+            sorted(group.aggregate_tags),
+            group.points.times.tolist(),
+            group.points.floats.tolist(),
+            np.where(group.points.floats & np.isnan(group.points.doubles()), 0, group.points.bits).tolist(),
+        )
+        for group in groups
+    ]
+
+
+@pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: points are kept")
+async def test_sums_do_not_keep_points(tmp_path_factory: pytest.TempPathFactory) -> None:
+    needed = []
+    for odd in ("", "point"):
+        store = await EmbeddedStore.open(tmp_path_factory.mktemp("store"), lambda: NOW_MS)
+        try:
+            env = await QueryEnvironment.build(list(lines(1, "doubles", [0], odd, 300)), store=store)
+            needed.append(await least_memory(env.new_engine, make_query("sum:m")))
+        finally:
+            await store.aclose()
+    assert needed[0] < needed[1] / 2

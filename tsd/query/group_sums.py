@@ -1,0 +1,193 @@
+"""Aggregates groups while their rows are read, as long as all series have the same times.
+
+The points of a series are then never kept: each row is added to its group at once. Results are those of
+`tsd.query.merge` bit by bit, because rows arrive in the order in which a group's series are merged.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsd.codec.points import Bool, Float64, Int64, Points
+from tsd.query.calendar import quotient
+from tsd.query.downsample import series_order
+from tsd.query.fold import HAS_LOOP
+from tsd.query.merge import GroupValues, group_values
+from tsd.query.plan import Plan
+from tsd.tables.reading import HourTable, SeriesSet
+
+if HAS_LOOP:
+    from tsd.query import _loops
+
+SUM, LOW, HIGH = range(3)  # functions of the loop
+FUNCTIONS: Mapping[str, int] = MappingProxyType(
+    {"sum": SUM, "zimsum": SUM, "pfsum": SUM, "avg": SUM, "count": SUM,
+     "min": LOW, "mimmin": LOW, "max": HIGH, "mimmax": HIGH}
+)  # fmt: skip
+DOUBLE, INTEGER = 1, 2  # kinds of values
+VALUE_BYTES = 17  # of a group at a time
+LEAST_ROWS = 4  # of a group, on average: with fewer, the points themselves take as little
+
+
+def sums_of(plan: Plan) -> "GroupSums | None":
+    """Return what aggregates the groups of a plan while it is read; None if it must keep the points."""
+    sub, selection = plan.sub, plan.selection
+    if not HAS_LOOP or sub.aggregator not in FUNCTIONS or sub.downsample is not None or sub.rate or plan.open_hours:
+        return None
+    return GroupSums(sub.aggregator, selection.series)
+
+
+class GroupSums:
+    """The groups of one sub query, aggregated."""
+
+    def __init__(self, aggregator: str, series: SeriesSet) -> None:
+        self._aggregator = aggregator
+        self._series = series
+        self._hours: dict[int, _Hour] = {}  # by base time
+        self._group_of: Int64 = np.empty(0, np.int64)  # of each series, by its number
+        self._groups: dict[bytes | int, int] = {}  # numbers by the values of their tags
+        self._values: GroupValues = np.empty(0, np.uint64)  # all of them, ascending
+        self._numbers: Int64 = np.empty(0, np.int64)  # of their groups
+        self._grouped = 0  # series that have a group
+        self.size = 0  # values held
+        self._ordered: list[_Hour] = []  # once finished
+        self._times: Int64 = np.empty(0, np.int64)
+        self._counts: Int64 = np.empty(0, np.int64)  # series of each group
+
+    def add(self, table: HourTable) -> bool:
+        """Add the rows of one hour. Return False if they cannot be added: this object is of no more use then."""
+        if not self._assign():
+            return False
+        function = FUNCTIONS[self._aggregator]
+        hour = self._hours.get(table.base_s)
+        if hour is None:
+            hour = self._hours[table.base_s] = _Hour(table.offsets_ms, function)
+        elif not np.array_equal(hour.offsets_ms, table.offsets_ms):
+            return False
+        self.size += hour.grow(len(self._groups))
+        hour.numbers.append(table.numbers)
+        floats = table.floats.view(np.uint8)
+        groups = self._group_of[table.numbers]
+        return _loops.add_rows(function, table.bits, floats, groups, hour.doubles, hour.integers, hour.kinds)
+
+    def _assign(self) -> bool:
+        """Give new series their groups. Return False if they have too many, or no common form."""
+        new = self._series.pairs[self._grouped :]
+        if not new:
+            return True
+        if not self._series.group_by:
+            self._groups[b""] = 0
+            found = np.zeros(len(new), np.int64)
+        else:
+            keys = group_values(new, self._series.widths, self._series.group_by)
+            if keys is None:
+                return False
+            found = self._groups_of(keys)
+        self._group_of = np.concatenate((self._group_of, found))
+        self._grouped += len(new)
+        return len(self._groups) * LEAST_ROWS <= self._grouped
+
+    def _groups_of(self, keys: GroupValues) -> Int64:
+        """Return the group of each of some joined tag values. Most pages have the groups of the page before."""
+        if len(self._values):
+            places = np.minimum(np.searchsorted(self._values, keys), len(self._values) - 1)
+            if (self._values[places] == keys).all():
+                return self._numbers[places]
+        for value in np.unique(keys).tolist():
+            self._groups.setdefault(value, len(self._groups))
+        ordered = sorted(self._groups)
+        self._values = np.array(ordered, keys.dtype)
+        self._numbers = np.array([self._groups[value] for value in ordered], np.int64)
+        return self._numbers[np.searchsorted(self._values, keys)]
+
+    def finish(self) -> bool:
+        """Join the hours. Return False if a series lacks a row in one of them: values would have to be interpolated."""
+        if not self._assign():
+            return False
+        hours = [self._hours[base_s] for base_s in sorted(self._hours)]
+        numbers = [np.concatenate(hour.numbers) for hour in hours]
+        if not all(np.array_equal(one, numbers[0]) for one in numbers[1:]):
+            return False
+        if hours:
+            self._counts = np.bincount(self._group_of[numbers[0]], minlength=len(self._groups))
+            self._times = np.concatenate(
+                [base_s * 1000 + self._hours[base_s].offsets_ms for base_s in sorted(self._hours)]
+            )
+        self._ordered = hours
+        return True
+
+    def groups(self) -> list[Int64]:
+        """Return the numbers of the series of each group, in order of the values of their tags; for series that are
+        numbered in their order."""
+        ranks = np.zeros(len(self._groups), np.int64)
+        if self._series.group_by:
+            ranks[self._numbers] = np.arange(len(self._groups))
+        found = ranks[self._group_of]
+        order = series_order(found, len(self._groups))
+        return np.split(order, np.cumsum(np.bincount(found, minlength=len(self._groups)))[:-1])
+
+    def points_of(self, series: int) -> Points:
+        """Return the points of the group of one of its series, once finished."""
+        group = int(self._group_of[series])
+        count = int(self._counts[group])
+        kinds = np.concatenate([hour.kinds[group] for hour in self._ordered])
+        doubles = np.concatenate([hour.doubles[group] for hour in self._ordered])
+        integers = np.concatenate([hour.integers[group] for hour in self._ordered])
+        wanted = _doubles_of(kinds)
+        bits = np.where(wanted, self._of_doubles(doubles, count).view(np.int64), self._of_integers(integers, count))
+        return Points(self._times, bits, wanted)
+
+    def _of_doubles(self, found: Float64, count: int) -> Float64:
+        """Return the results of `count` series as doubles."""
+        match self._aggregator:
+            case "avg":
+                return found / count
+            case "count":
+                return np.full(len(found), float(count))
+        worst = {SUM: None, LOW: np.inf, HIGH: -np.inf}[FUNCTIONS[self._aggregator]]
+        return found if worst is None else np.where(found == worst, np.nan, found)
+
+    def _of_integers(self, found: Int64, count: int) -> Int64:
+        """Return the results of `count` series as integers."""
+        match self._aggregator:
+            case "avg":
+                return quotient(found, np.full(len(found), count))
+            case "count":
+                return np.full(len(found), count)
+        return found
+
+
+class _Hour:
+    """The state of all groups in one hour: arrays of (groups, times)."""
+
+    def __init__(self, offsets_ms: Int64, function: int) -> None:
+        self.offsets_ms = offsets_ms
+        self.numbers: list[NDArray[np.int32]] = []  # of the series added
+        limits = np.iinfo(np.int64)
+        self._start = {SUM: (0.0, 0), LOW: (np.inf, limits.max), HIGH: (-np.inf, limits.min)}[function]
+        self.doubles: Float64 = np.empty((0, len(offsets_ms)))
+        self.integers: Int64 = np.empty((0, len(offsets_ms)), np.int64)
+        self.kinds: NDArray[np.uint8] = np.empty((0, len(offsets_ms)), np.uint8)
+
+    def grow(self, groups: int) -> int:
+        """Make room for so many groups. Return by how many values."""
+        missing = groups - len(self.kinds)
+        if missing <= 0:
+            return 0
+        shape = max(missing, len(self.kinds)), len(self.offsets_ms)
+        double, integer = self._start
+        self.doubles = np.concatenate((self.doubles, np.full(shape, double)))
+        self.integers = np.concatenate((self.integers, np.full(shape, integer, np.int64)))
+        self.kinds = np.concatenate((self.kinds, np.zeros(shape, np.uint8)))
+        return shape[0] * shape[1]
+
+
+def _doubles_of(kinds: NDArray[np.uint8]) -> Bool:
+    """Return at which times the result is a double: where a value of the group, or its next one, is a double."""
+    if not (kinds & INTEGER).any():
+        return np.ones(len(kinds), np.bool_)
+    found = (kinds & DOUBLE) > 0
+    found[:-1] |= found[1:].copy()
+    return found
