@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from tests.property.test_rows import LINES, NUMBERS, PLAIN, TIMES
 from tsd.codec.opentsdb.columns import CELL_POINTS
-from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
+from tsd.codec.points import (
+    Columns,
+    columns_with,
+    series_ends,
+    series_slices,
+    sort_columns,
+    sorted_parts,
+    wide_values,
+)
 from tsd.codec.putline import NameRules, parse_put
 from tsd.errors import BadLine
 from tsd.ingest.open_window import OpenWindow
@@ -167,6 +175,19 @@ def test_encoders_make_equal_cells(points: list[tuple[int, int, bool, int, int]]
         for puts in by_table:
             assert all(type(put) is Put for put in puts)
             assert [row for row, _ in groupby(put.row for put in puts)] == list(dict.fromkeys(put.row for put in puts))
+
+
+@given(st.lists(POINTS, max_size=80), st.booleans(), st.lists(st.integers(0, 1), min_size=3, max_size=3))
+def test_columns_are_the_same(points: list[tuple[int, int, bool, int, int]], join: bool, owners: list[int]) -> None:
+    series, instants, _, flags, bits = np.array(points, np.int64).reshape(-1, 5).T.copy()
+    columns = Columns(series.astype(np.int32), instants, flags.astype(np.uint8), bits)
+    found = []
+    for by_loop in (True, False):
+        chosen = columns_with(columns, np.array(owners, np.int32), 1, compiled=by_loop)
+        values = wide_values(chosen, compiled=by_loop)
+        ordered = sort_columns(columns, join=join, compiled=by_loop)
+        found.append([column.tolist() for column in (*chosen, *values, *ordered)])
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("by_loop", [False, True])

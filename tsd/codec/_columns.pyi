@@ -11,3 +11,17 @@ def pick(
     bits: NDArray[np.int64],
     places: NDArray[np.int32],
 ) -> tuple[Buffers, bool]: ...
+def choose(
+    series: NDArray[np.int32],
+    instants: NDArray[np.int64],
+    flags: NDArray[np.uint8],
+    bits: NDArray[np.int64],
+    owners: NDArray[np.int32],
+    owner: int,
+) -> Buffers: ...
+def widen(
+    flags: NDArray[np.uint8],
+    bits: NDArray[np.int64],
+    wide: NDArray[np.int64],
+    floats: NDArray[np.uint8],
+) -> None: ...

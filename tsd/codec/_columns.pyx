@@ -1,12 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Columns of points as buffers for numpy, and sorting of points by series: the compiled part of `tsd.codec.points`."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 from tsd.codec._arrays cimport DONE, PREFETCH, tsd_large
 
 cdef enum:
+    FLOAT_BIT = 8  # of a value's flags; the others are its bytes, minus one
     AHEAD = 24  # points to prefetch, because reads are not sequential
 
 
@@ -114,3 +116,45 @@ def pick(
     except MemoryError:
         free(to.start)
         raise
+
+
+def choose(
+    const int32_t[::1] series, const int64_t[::1] instants, const uint8_t[::1] flags, const int64_t[::1] bits,
+    const int32_t[::1] owners, int32_t owner,
+):
+    """Return the columns of the points whose series has an owner: `owners[series]` is `owner`. Raise MemoryError."""
+    cdef Py_ssize_t count = series.shape[0], at, chosen = 0, filled = 0
+    cdef Columns to
+    with nogil:
+        for at in range(count):
+            chosen += owners[series[at]] == owner
+    if new_columns(&to, max(chosen, 1), True) != DONE:
+        raise MemoryError
+    with nogil:
+        for at in range(count):
+            if owners[series[at]] == owner:
+                to.series[filled], to.instants[filled] = series[at], instants[at]
+                to.flags[filled], to.bits[filled] = flags[at], bits[at]
+                filled += 1
+    try:
+        return give_away(&to, chosen)
+    except MemoryError:
+        free(to.start)
+        raise
+
+
+def widen(const uint8_t[::1] flags, const int64_t[::1] bits, int64_t[::1] wide, uint8_t[::1] floats):
+    """Write the value of each point as an integer, or as the bits of a double, and whether it is a double."""
+    cdef Py_ssize_t at
+    cdef uint32_t word
+    cdef float single
+    cdef double number
+    with nogil:
+        for at in range(flags.shape[0]):
+            floats[at] = (flags[at] & FLOAT_BIT) != 0
+            wide[at] = bits[at]
+            if flags[at] == (FLOAT_BIT | 3):
+                word = <uint32_t> bits[at]
+                memcpy(&single, &word, 4)
+                number = single
+                memcpy(&wide[at], &number, 8)

@@ -132,6 +132,42 @@ def columns_of(buffers: "_columns.Buffers") -> Columns:
     )
 
 
+def columns_with(columns: Columns, owners: NDArray[np.int32], owner: int, *, compiled: bool = HAS_LOOP) -> Columns:
+    """Return the points whose series has an owner, in order. `owners` has that of each series, by its number.
+
+    >>> columns = Columns(np.array([1, 0, 1], np.int32), np.arange(3), np.zeros(3, np.uint8), np.arange(3))
+    >>> columns_with(columns, np.array([5, 7], np.int32), 7).bits.tolist()
+    [0, 2]
+    """
+    if compiled:
+        return columns_of(_columns.choose(*columns, owners, owner))
+    return columns.at(owners[columns.series] == owner)
+
+
+SINGLE = FLOAT | 3  # flags of a 4-byte float
+
+
+def wide_values(columns: Columns, *, compiled: bool = HAS_LOOP) -> tuple[Int64, Bool]:
+    """Return the bits of all values, singles as doubles, and which values are doubles.
+
+    >>> singles = np.array([0.5], np.float32).view(np.uint32).astype(np.int64)
+    >>> flags, zeros = np.array([SINGLE], np.uint8), np.zeros(1, np.int64)
+    >>> bits, floats = wide_values(Columns(zeros.astype(np.int32), zeros, flags, singles))
+    >>> bits.view(np.float64).tolist(), floats.tolist()
+    ([0.5], [True])
+    """
+    bits, singles = columns.bits, columns.flags == SINGLE
+    if not np.count_nonzero(singles):
+        return bits, (columns.flags & FLOAT) != 0
+    if compiled:
+        wide, floats = np.empty(len(bits), np.int64), np.empty(len(bits), np.uint8)
+        _columns.widen(columns.flags, bits, wide, floats)
+        return wide, floats.view(np.bool_)
+    bits = bits.copy()
+    bits[singles] = bits[singles].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
+    return bits, (columns.flags & FLOAT) != 0
+
+
 def number_columns(words: Sequence[bytes]) -> tuple[UInt8, Int64] | None:
     """Return flags and bits of plain decimal numbers. Return None if any word needs `tsd.codec.putline.parse_value`.
 
@@ -194,12 +230,15 @@ def _floats(numbers: NDArray[np.float64]) -> tuple[UInt8, Int64] | None:
     return np.where(short, FLOAT | 3, FLOAT | 7).astype(np.uint8), bits
 
 
-def sort_columns(columns: Columns, *, join: bool) -> Columns:
+def sort_columns(columns: Columns, *, join: bool, compiled: bool = HAS_LOOP) -> Columns:
     """Return the points sorted by series and time. Of equal points only the last to arrive is kept.
 
     With `join` (many points per cell), points with one time are equal. Otherwise (a cell per point) only points with
     one qualifier are equal: several may remain for one time, in order of arrival (see `layers`).
     """
+    if compiled and len(columns.series):
+        picked, is_sorted = _columns.pick(*columns, _counted_order(columns.series))
+        return columns_of(picked) if is_sorted else sort_times(columns_of(picked), join=join)
     return sort_times(columns.at(series_order(columns.series)), join=join)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tsd.codec.points import Bool, Columns, Int32, joined_columns
+from tsd.codec.points import Bool, Columns, Int32, columns_with, joined_columns
 from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.packed_points import PackedPoints, Place, pack
 from tsd.ingest.series import SeriesTable
@@ -202,7 +202,8 @@ def points_of(metric: bytes, parts: Sequence[Columns | PackedPoints], table: Ser
     to call in a thread while no series is evicted."""
     number = table.metric_number(metric)
     found = [part.of_metric(number) if isinstance(part, PackedPoints) else part for part in parts]
-    return _indexed(joined_columns([part.at(table.of_metric(metric, part.series)) for part in found]))
+    owners = table.metric_numbers()
+    return _indexed(joined_columns([columns_with(part, owners, number) for part in found if number]))
 
 
 def points_of_known(

@@ -34,7 +34,7 @@ LEAST_ROWS = 4  # of a group, on average: with fewer, the points themselves take
 def sums_of(plan: Plan) -> "GroupSums | None":
     """Return what aggregates the groups of a plan while it is read; None if it must keep the points."""
     sub, selection = plan.sub, plan.selection
-    if not HAS_LOOP or sub.aggregator not in FUNCTIONS or sub.downsample is not None or sub.rate or plan.open_hours:
+    if not HAS_LOOP or sub.aggregator not in FUNCTIONS or sub.downsample is not None or sub.rate:
         return None
     return GroupSums(sub.aggregator, selection.series)
 
@@ -108,15 +108,24 @@ class GroupSums:
             return False
         hours = [self._hours[base_s] for base_s in sorted(self._hours)]
         numbers = [np.concatenate(hour.numbers) for hour in hours]
-        if not all(np.array_equal(one, numbers[0]) for one in numbers[1:]):
-            return False
         if hours:
+            if not all(np.array_equal(one, numbers[0]) for one in numbers[1:]) or not self._are_ordered(numbers[0]):
+                return False
             self._counts = np.bincount(self._group_of[numbers[0]], minlength=len(self._groups))
             self._times = np.concatenate(
                 [base_s * 1000 + self._hours[base_s].offsets_ms for base_s in sorted(self._hours)]
             )
         self._ordered = hours
         return True
+
+    def _are_ordered(self, numbers: NDArray[np.int32]) -> bool:
+        """Return whether series came in the order in which they are aggregated."""
+        order = np.array(self._series.order(range(len(self._series.pairs))))
+        if len(order) == len(numbers):
+            return np.array_equal(order, numbers)
+        places = np.empty(len(order), np.int64)
+        places[order] = np.arange(len(order))
+        return bool((np.diff(places[numbers]) > 0).all())
 
     def groups(self) -> list[Int64]:
         """Return the numbers of the series of each group, in order of the values of their tags; for series that are

@@ -6,23 +6,27 @@ one from memory counts: of two values of one time it is the later one, or the sa
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import compress, pairwise
 from typing import Protocol, TypeVar
 
 import numpy as np
 import trio
 
-from tsd.codec.points import Batch, Bool, Columns, Int32, Int64, sort_columns
-from tsd.codec.text import FLOAT, LENGTH
+from tsd.codec.points import Batch, Bool, Columns, Int32, Int64, sort_columns, wide_values
+from tsd.codec.text import LENGTH
 from tsd.tables.reading import (
     HOUR_S,
     UNWANTED,
     EncodedPage,
     HourSource,
+    HourTable,
+    NumberingPage,
     OnlySeries,
     Places,
     PointPage,
     ScanRange,
     Selection,
+    TablePage,
 )
 from tsd.tables.writing import KnownSeries, SeriesKeys
 
@@ -37,7 +41,6 @@ POINTS_OF_CELL = 64  # that take as long as a stored cell
 FEW_POINTS = 100  # whose hours are listed one by one
 MOST_HOURS = 10_000  # that are counted, not sorted
 COLUMN_BYTES = 2  # of a point's qualifier, for statistics
-SINGLE = FLOAT | 3  # flags of a 4-byte float
 TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 
 
@@ -221,13 +224,14 @@ class OpenSelection(Selection):
         """Return the open rows of matching series in an hour."""
         columns = await _in_thread(len(self._points.columns.series), partial(self._points.of_hour, span))
         pairs = self._stored.pairs_of(self._points.keys)
-        present = np.bincount(columns.series).nonzero()[0].tolist()
-        wanted = [one for at in present if (one := pairs[at]) is not None]
-        await self.series.match(wanted)
-        numbers = np.full(len(pairs), UNWANTED, np.int32)
-        for at in present:
-            if (one := pairs[at]) is not None:
-                numbers[at] = self.series.numbers[one]
+        present = np.bincount(columns.series, minlength=len(pairs)).astype(np.bool_).tolist()
+        await self.series.match([one for one in compress(pairs, present) if one is not None])
+        number_of = self.series.numbers
+        found = [
+            number_of[one] if has_points and one is not None else UNWANTED
+            for one, has_points in zip(pairs, present, strict=True)
+        ]
+        numbers = np.array(found, np.int32)
         return await _in_thread(len(columns.series), partial(_chosen_rows, columns, numbers))
 
     async def delete(self, read_ms: int) -> None:
@@ -235,7 +239,7 @@ class OpenSelection(Selection):
         await self._stored.delete(read_ms)
 
 
-class OpenRowsOfHour:
+class OpenRowsOfHour(NumberingPage):
     """Rows of open points in one hour, by series."""
 
     def __init__(self, batch: Batch, sizes: Int64) -> None:
@@ -255,13 +259,33 @@ class OpenRowsOfHour:
         if len(self.batch.times) <= PAGE_POINTS:
             yield self
             return
-        page = (self.batch.starts[1:] - 1) // PAGE_POINTS
-        for number in np.unique(page).tolist():
-            yield self.at(page == number)
+        series, starts, times, bits, floats = self.batch
+        page = (starts[1:] - 1) // PAGE_POINTS
+        bounds = [0, *(np.flatnonzero(page[1:] != page[:-1]) + 1).tolist(), len(series)]
+        for first, stop in pairwise(bounds):
+            points = slice(int(starts[first]), int(starts[stop]))
+            inner = starts[first : stop + 1] - starts[first]
+            batch = Batch(series[first:stop], inner, times[points], bits[points], floats[points])
+            yield OpenRowsOfHour(batch, self.sizes[first:stop])
 
     def series(self) -> Sequence[bytes]:
         """Return nothing: the series are numbered."""
         return ()
+
+    def new_series(self) -> Sequence[bytes]:
+        """Return nothing: the series are numbered."""
+        return ()
+
+    def decode_tables(self) -> TablePage | None:
+        """Return the rows as a table, see `NumberingPage`."""
+        series, starts, times, bits, floats = self.batch
+        shape = len(series), int(starts[1])
+        times = times.reshape(shape) if len(times) == shape[0] * shape[1] else times[:0]
+        if not len(times) or (np.diff(starts) != shape[1]).any() or (times != times[0]).any():
+            return None
+        base_s = int(times[0, 0]) // HOUR_MS * HOUR_S
+        hour = HourTable(base_s, series, times[0] - base_s * 1000, bits.reshape(shape), floats.reshape(shape))
+        return TablePage([hour], len(series), int(self.sizes.sum()))
 
     def decode(self) -> PointPage:
         """Return the rows as a page."""
@@ -342,31 +366,24 @@ def rows_of(columns: Columns) -> OpenRowsOfHour:
     first = np.ones(len(columns.series), np.bool_)
     first[1:] = columns.series[1:] != columns.series[:-1]
     starts = np.flatnonzero(first)
-    lengths = (columns.flags & LENGTH).astype(np.int64) + 1 + COLUMN_BYTES
-    sizes = np.add.reduceat(lengths, starts) if len(starts) else np.empty(0, np.int64)
     bounds = np.append(starts, len(columns.series))
-    return OpenRowsOfHour(Batch(columns.series[starts], bounds, columns.instants >> 1, *_values(columns)), sizes)
+    sizes = np.diff(bounds) * (1 + COLUMN_BYTES)
+    if len(starts):
+        sizes += np.add.reduceat(columns.flags & LENGTH, starts, dtype=np.int64)
+    return OpenRowsOfHour(Batch(columns.series[starts], bounds, columns.instants >> 1, *wide_values(columns)), sizes)
 
 
 def _only_row(columns: Columns) -> OpenRowsOfHour | None:
     """Return points of one series that ascend in time as a row, with fewer steps; None for others."""
-    series, times, count = columns.series, columns.instants >> 1, len(columns.series)
-    if not count or np.count_nonzero(series == series[0]) < count:
+    series, count = columns.series, len(columns.series)
+    if not count or series[0] != series[-1] or np.count_nonzero(series == series[0]) < count:
         return None
+    times = columns.instants >> 1
     if np.count_nonzero(times[1:] > times[:-1]) < count - 1:
         return None
     size = int(np.add.reduce(columns.flags & LENGTH, dtype=np.int64)) + count * (1 + COLUMN_BYTES)
     bounds = np.array((0, count), np.int64)
-    return OpenRowsOfHour(Batch(series[:1], bounds, times, *_values(columns)), np.array((size,), np.int64))
-
-
-def _values(columns: Columns) -> tuple[Int64, Bool]:
-    """Return the bits of all values, singles as doubles, and which values are doubles."""
-    bits, singles = columns.bits, columns.flags == SINGLE
-    if np.count_nonzero(singles):
-        bits = bits.copy()
-        bits[singles] = bits[singles].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
-    return bits, (columns.flags & FLOAT) != 0
+    return OpenRowsOfHour(Batch(series[:1], bounds, times, *wide_values(columns)), np.array((size,), np.int64))
 
 
 def merged(stored: Batch, added: Batch) -> Batch:

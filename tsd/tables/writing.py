@@ -73,6 +73,23 @@ class SeriesKeys:
         each = [bounds[2 * place : 2 * place + 3].tolist() for place in places]
         return SeriesKeys.of(SeriesKey(joined[start:middle], joined[middle:end]) for start, middle, end in each)
 
+    def tails(self, head: bytes, skipped: int) -> list[bytes | None]:
+        """Return the tail of each key that has a head; None for others. The first `skipped` bytes of a head may differ.
+
+        >>> keys = SeriesKeys.of([SeriesKey(b"0a", b"x"), SeriesKey(b"1a", b"y"), SeriesKey(b"b", b"z")])
+        >>> keys.tails(b"a", 1)
+        [b'x', b'y', None]
+        """
+        starts, middles, joined = self.bounds[:-1:2], self.bounds[1::2], self.joined
+        has_head = middles - starts == skipped + len(head)
+        text = np.frombuffer(joined, np.uint8)
+        for at, byte in enumerate(head, skipped):
+            has_head[has_head] = text[starts[has_head] + at] == byte
+        tails = [joined[start:end] for start, end in zip(middles.tolist(), self.bounds[2::2].tolist(), strict=True)]
+        if has_head.all():
+            return [*tails]
+        return [tail if found else None for tail, found in zip(tails, has_head.tolist(), strict=True)]
+
     def __iter__(self) -> Iterator[SeriesKey]:
         bounds = self.bounds.tolist()
         for start, middle, end in zip(bounds[:-1:2], bounds[1::2], bounds[2::2], strict=True):

@@ -83,6 +83,26 @@ def random_line(rng: random.Random) -> bytes:
     return put(time, value, rng.choice("abcd"), rng.choice(("m", "m", "m", "other")))
 
 
+@pytest.mark.parametrize("odd", ["", "late", "next to stored rows"])
+async def test_sums_of_many_series_are_those_after_a_flush(tmp_path: Path, odd: str) -> None:
+    rng = random.Random(odd)
+    hosts = [f"h{number:02d}" for number in range(80)]
+    queries = [f"{name}:m{tags}" for name in ("sum", "avg", "min", "count") for tags in ("", "{host=*}")]
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        if odd == "next to stored rows":
+            await parts.take(*(put(BASE + 3000, 1, host) for host in hosts[:3]))
+            await parts.writer.flush()
+        for at in range(64):
+            await parts.take(*(put(BASE + 10 * at, rng.choice([at, 0.5, 7.1]), host) for host in hosts))
+        if odd == "late":
+            await parts.take(put(BASE + 5, 1, "h40"))
+        readers = Readers(parts)
+        before = await answers(readers.live, queries)
+        await parts.writer.flush()
+        assert before == await answers(readers.stored, queries)
+        assert len(before) >= 4
+
+
 @pytest.mark.parametrize("seed", range(8))
 async def test_answers_are_those_after_a_flush(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

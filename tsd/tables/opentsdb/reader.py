@@ -136,10 +136,10 @@ class StoredSelection:
 
     def pairs_of(self, keys: SeriesKeys) -> Sequence[bytes | None]:
         """Return the joined tag pairs of series of the request's metric."""
-        metric, salt = self._resolved.metric, self._table.layout.salt_width
-        if self._resolved.is_empty:
+        metric = self._resolved.metric
+        if metric is None or self._resolved.is_empty:
             return [None] * len(keys)
-        return [key.tail if key.head[salt:] == metric else None for key in keys]
+        return keys.tails(metric, self._table.layout.salt_width)
 
     async def find_known(self, series: KnownSeries) -> Places | None:
         """Return the places of matching series, see `Selection`."""
