@@ -325,6 +325,17 @@ async def test_a_days_copy_has_what_the_day_has(tall: Tall, tmp_path: Path) -> N
         assert not await drop(tall.store, "SENSOR_20140110")
 
 
+async def test_a_days_row_of_several_metrics_is_copied_once(tmp_path: Path) -> None:
+    store, rules = MemoryStore(lambda: NOW_MS), parse_rules("HOSTS {host}#{day} *")
+    await store.create_tables(tall_tables(rules, "listed"))
+    tables = build(store, TallTableSettings(rules, "listed", creates_metrics=True), lambda: NOW_MS)
+    for metric in (b"cpu", b"mem", b"net"):
+        await put(tables, *((SeriesText(metric, b"host=h%d" % host), FIRST_DAY_MS, 1) for host in range(3)))
+    file = Checkpoint(tmp_path / "mark.json", ["job"])
+    done = await copy_day(TallTables(store, rules, "listed"), rules[0], FIRST_DAY_MS, file, compression="NONE")
+    assert done == DayCopy(rows=3, cells=9, written=9)
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [

@@ -15,12 +15,14 @@ from tsd.codec.names import Kind
 from tsd.codec.tall.rules import TableRule, rule_of
 from tsd.codec.tall.times import day_text, parse_day
 from tsd.store import Put, Store, scan
+from tsd.tables.name_list import forget_oldest
 from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.tall.index import SeriesList
 from tsd.tables.tall.tables import TallTables, copy_name, tall_tables
 
 ROWS = 500  # of one request
 MOST_METRICS = 1 << 30
+MOST_COPIED = 1_000_000  # prefixes that are cached, so that a row of several metrics is copied once
 
 
 @dataclass
@@ -59,6 +61,7 @@ async def copy_day(
     target = copy_name(rule.table, day_ms)
     await tables.store.create_tables(tall_tables([], target), compression=compression)
     index, done = SeriesList(tables), DayCopy()
+    copied: dict[bytes, None] = {}  # prefixes; the oldest first
     with checkpoint.lock():
         state = checkpoint.load() or {}
         after = str(state.get("metric", "")), bytes.fromhex(str(state.get("prefix", "")))
@@ -70,9 +73,14 @@ async def copy_day(
             async with aclosing(prefixes) as parts:
                 async for part in parts:
                     begun = trio.current_time()
-                    await _copy_rows(tables.store, rule, target, [prefix + day_text(day_ms) for prefix in part], done)
+                    new = [prefix for prefix in part if prefix not in copied]
+                    if new:
+                        rows = [prefix + day_text(day_ms) for prefix in new]
+                        await _copy_rows(tables.store, rule, target, rows, done)
+                    copied.update(dict.fromkeys(new))
+                    forget_oldest(copied, MOST_COPIED)
                     checkpoint.save({"metric": metric, "prefix": part[-1].hex()})
-                    on_rows(len(part))
+                    on_rows(len(new))
                     await trio.sleep((trio.current_time() - begun) * pause_ratio)
         await tables.store.sync()
         checkpoint.clear()
