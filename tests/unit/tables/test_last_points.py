@@ -232,6 +232,39 @@ async def test_rows_of_shared_tables_are_read_again(cache_ms: int | None, value:
     assert await endpoint.values("timeseries=m{host=a}") == {one.hex().upper(): value}
 
 
+class CountingStore(MemoryStore):
+    """Counts the rows that are asked for."""
+
+    rows = 0
+
+    async def get(
+        self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
+    ) -> dict[bytes, list[Cell]]:
+        self.rows += len(rows)
+        return await super().get(table, rows, columns=columns)
+
+
+@pytest.mark.parametrize("others", [0, 30_000])
+async def test_deep_back_scans_of_many_series_ask_for_few_rows(others: int) -> None:
+    """One of 4,000 series without points took half a minute on Cassandra: 400,000 rows were asked for."""
+    store = CountingStore(lambda: NOW_MS)
+    await store.create_tables(TABLES)
+    series = [(b"\0\0\1", b"\0\0\1" + number.to_bytes(3, "big")) for number in range(1500)]
+    old = {series[7]: 80, series[8]: 90, series[1200]: 3, series[1300]: 0}  # hours ago
+    places = [(one, hours) for one, newest in old.items() for hours in (newest, 95)]
+    places += [((b"\0\0\1", b"\0\0\2" + number.to_bytes(3, "big")), 9) for number in range(others)]
+    rows = [(tsuid_row(Layout(), metric + pairs, HOUR - hours * HOUR_S), hours) for (metric, pairs), hours in places]
+    await store.put("tsdb", [Put(row, COLUMN + seconds_qualifier(0, 0), bytes([hours])) for row, hours in rows])
+    for back_h in (100, 85):
+        cache = LastPointCache(0)
+        reader = LastPointReader(store, "tsdb", Layout(), cache, lambda: NOW_MS, look_back_h=2, cache_ms=None)
+        store.rows = 0
+        found = await reader.of(series, back_h)
+        values = {one: point.number for one, point in zip(series, found, strict=True) if point is not None}
+        assert values == {one: hours for one, hours in old.items() if hours <= back_h}
+        assert (store.rows < 5000) == (not others)  # of 150,000
+
+
 async def test_resolve_adds_names_for_get_and_post() -> None:
     world = await make_world()
     one = await world.series("m", host="a")

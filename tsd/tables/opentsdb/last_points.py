@@ -6,6 +6,7 @@ rows.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from tsd.codec.putline import HOUR_S
 from tsd.codec.text import FLOAT, LENGTH
 from tsd.errors import CorruptRow
 from tsd.lazy import LazyLogger
-from tsd.store import Cell, Store
+from tsd.store import Cell, Store, scan
 from tsd.tables.catalog import LastPoint
 from tsd.tables.opentsdb.encode import series_by_metric
 from tsd.tables.writing import SeriesLookup
@@ -235,6 +236,8 @@ def _grown(array: NDArray[_T], size: int) -> NDArray[_T]:
 
 
 ROWS = 1000  # per call of the store
+SCAN_GROWTH = 4  # of the hours that are scanned next
+SCAN_SHARE = 8  # a scan ends once it has met this part of the rows that it saves
 MAX_UNREADABLE = 10_000  # series with unreadable rows, which every request reads again
 RULES = MergeRules(fix_duplicates=True)
 
@@ -251,6 +254,10 @@ class LookBack(NamedTuple):
     def this_hour_s(self) -> int:
         """The base time of the current hour."""
         return self.now_ms // 1000 // HOUR_S * HOUR_S
+
+    def bases(self, hour: int, stop: int) -> list[int]:
+        """Return the base times from so many hours ago to before `stop` hours ago."""
+        return [base for ago in range(hour, stop) if (base := self.this_hour_s - ago * HOUR_S) >= 0]
 
     @property
     def start_ms(self) -> int:
@@ -345,21 +352,58 @@ class LastPointReader:
                 self._cache.set_read(self._cache.slot(*one), found.get(one), checked_ms=span.now_ms, depth_h=span.hours)
 
     async def _newest(self, wanted: Sequence[Series], span: LookBack) -> dict[Series, LastPoint]:
-        """Return the newest points in rows, read hour by hour, the current one first."""
+        """Return the newest points in rows, the current hour first.
+
+        Rows are read by their keys. Most series have points in these few hours; those without may have none at all.
+        For these their metrics are scanned, as long as that meets fewer rows."""
         found: dict[Series, LastPoint] = {}
         left = {metric + pairs: (metric, pairs) for metric, pairs in wanted}
         unreadable: dict[bytes, UnreadableRow] = {}
-        hour = 0
+        hour, width = 0, 0  # `width`: hours to scan next, 0: none
+        may_scan = not self._layout.salt_width
         while left and hour <= span.hours:
-            hours = range(hour, min(hour + max(ROWS // len(left), 1), span.hours + 1))
-            bases = [base for hour in hours if (base := span.this_hour_s - hour * HOUR_S) >= 0]
-            rows = await self._store.get(
-                self._table, [tsuid_row(self._layout, one, base) for one in left for base in bases]
-            )
-            for name, point in (await trio.to_thread.run_sync(self._last_of_rows, rows, unreadable)).items():
+            few = max(ROWS // len(left), 1)
+            width = max(width * SCAN_GROWTH, few * SCAN_GROWTH) if may_scan and hour else 0
+            stop = min(hour + max(width, few), span.hours + 1)
+            newest: Mapping[bytes, LastPoint] | None = None
+            if width:
+                newest = await self._newest_scanned(left, span.bases(hour, stop), unreadable)
+                may_scan = newest is not None
+            if newest is None:
+                stop = min(hour + few, span.hours + 1)
+                keys = [tsuid_row(self._layout, one, base) for one in left for base in span.bases(hour, stop)]
+                rows = await self._store.get(self._table, keys)
+                newest = await trio.to_thread.run_sync(self._last_of_rows, rows, unreadable)
+            for name, point in newest.items():
                 found[left.pop(name)] = point
-            hour = hours.stop
+            hour = stop
         self._store_unreadable(wanted, unreadable, span)
+        return found
+
+    async def _newest_scanned(
+        self, left: Mapping[bytes, Series], bases: Sequence[int], unreadable: dict[bytes, UnreadableRow]
+    ) -> dict[bytes, LastPoint] | None:
+        """Return the newest points of series in rows of some hours, by TSUID, from scans of their metrics; None if
+        these have too many rows. The newest unreadable rows go into `unreadable`."""
+        if not bases:
+            return {}
+        found: dict[bytes, LastPoint] = {}
+        broken: dict[bytes, UnreadableRow] = {}
+        most = max(len(left) * len(bases) // SCAN_SHARE, ROWS)
+        for metric in dict.fromkeys(metric for metric, _ in left.values()):
+            start, stop = (metric + base.to_bytes(4, "big") for base in (min(bases), max(bases) + HOUR_S))
+            async with aclosing(scan(self._store, self._table, start, stop, limit=ROWS)) as pages:
+                async for page in pages:  # the oldest first
+                    most -= len(page)
+                    if most < 0:
+                        return None
+                    rows = {row.key: list(row.cells) for row in page if tsuid(self._layout, row.key) in left}
+                    later: dict[bytes, UnreadableRow] = {}
+                    found |= await trio.to_thread.run_sync(self._last_of_rows, rows, later)
+                    broken |= later
+        for name, row in broken.items():
+            if name not in found or found[name].time_ms < row.base_s * 1000:
+                unreadable.setdefault(name, row)
         return found
 
     def _store_unreadable(
