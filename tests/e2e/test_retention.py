@@ -97,3 +97,10 @@ def test_retention_without_rules_is_refused(tmp_path: Path) -> None:
     refused = Tsd(tmp_path / "state").run("retention", "--dry-run")
     assert refused.status == 1
     assert "tsd.retention.rules" in refused.err
+
+
+def test_a_daemon_without_rules_says_where_to_set_them(tmp_path: Path) -> None:
+    with Tsd(tmp_path / "state").serve():
+        refused = Tsd(tmp_path / "state", RULES).run("retention")
+    assert refused.status == 1
+    assert "this daemon has no rules that let points expire: set tsd.retention.rules" in refused.err

@@ -271,6 +271,7 @@ class Daemon:
         replay = Replay(self.ingest.intake, self.ingest.rejected, http.endpoints.get)
         return {
             **control.store_operations(self.store),
+            "retention": _refuse_retention,  # where nothing expires
             **self.tables.operations,
             **verbs(replay, self.ingest.rejected),
             "clients": clients,
@@ -280,3 +281,11 @@ class Daemon:
             "drop_caches": drop_caches,
             "health": health,
         }
+
+
+async def _refuse_retention(*, trust_clock: bool) -> None:
+    """Raise TsdError: no points expire."""
+    raise TsdError(
+        f"got retention (trust_clock={trust_clock}), and this daemon has no rules that let points expire: set "
+        "tsd.retention.rules in its configuration and restart it"
+    )
