@@ -49,8 +49,9 @@ class Rolled:
     def __init__(self, env: QueryEnvironment, state: Path, now_s: int) -> None:
         self.env = env
         self.now_s = now_s
+        self.keep_s: int | None = None
         self.task = RollupTask(
-            lambda names: builder(env, *names, now_s=self.now_s),
+            lambda names: builder(env, *names, now_s=self.now_s, keep_s=self.keep_s),
             INTERVALS,
             RollupProgress(state / "rollup-progress.json", TABLES),
             env.layout.salt_width,
@@ -219,6 +220,16 @@ async def test_deleted_points_are_in_no_rollup(tmp_path: Path, crash: bool) -> N
     left = {place: found for place, found in BUILT.items() if place not in gone}
     assert await rollups(env) == left | {("1d", "a", 0): aggregates(1, 2.5)}
     assert restarted.task.progress.late_days == 0
+
+
+@pytest.mark.parametrize(("keep_d", "table"), [(None, "raw"), (60, "raw"), (50, "raw"), (49, "1d"), (10, "1d")])
+async def test_late_points_that_have_expired_hide_no_rollups(tmp_path: Path, keep_d: int | None, table: str) -> None:
+    rolled = Rolled(await environment([]), tmp_path, LATER_S)
+    await rolled.put(lines_of(2))
+    await rolled.task.round()
+    rolled.keep_s = None if keep_d is None else keep_d * DAY_S
+    await rolled.put([f"m {START_S + 100} 1e6 host=a"])
+    assert (await rolled.answer("sum:1d-max:m")).rollup_table == table
 
 
 async def test_rollups_of_expired_points_are_not_deleted(tmp_path: Path) -> None:

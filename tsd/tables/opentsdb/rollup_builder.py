@@ -131,15 +131,19 @@ class RollupBuilder:
     async def clear(self, metric: bytes, day_s: int) -> None:
         """Delete the rollups of a day of a metric, except for intervals whose points may have expired: before they are
         built again, because points were deleted. Raise StoreError."""
-        name = (await self._retried(partial(self._uids.names, Kind.METRIC, [metric])))[metric]
-        keep_s = self._rules.keep_s(name.decode("latin-1")) if isinstance(name, bytes) else None
         now_ms = self._now_ms()
-        first_s = day_s if keep_s is None else max(day_s, now_ms // 1000 - keep_s)
+        first_s = max(day_s, await self._retried(partial(self.kept_from_s, metric)))
         for interval in self._rules.intervals:
             clear = partial(
                 delete_cells, self._store, self._layout, interval, metric, ScanRange(first_s, day_s + DAY_S)
             )
             await self._retried(partial(clear, read_ms=now_ms))
+
+    async def kept_from_s(self, metric: bytes) -> int:
+        """Return the time before which points of a metric have expired. Raise StoreError."""
+        name = (await self._uids.names(Kind.METRIC, [metric]))[metric]
+        keep_s = self._rules.keep_s(name.decode("latin-1")) if isinstance(name, bytes) else None
+        return 0 if keep_s is None else max(self._now_ms() // 1000 - keep_s, 0)
 
     async def _metric(self, metric: bytes, span: BuildRange, first_s: int) -> AsyncGenerator[BuildStep, None]:
         """Build the rollups of one metric."""

@@ -87,12 +87,19 @@ class RollupTask:
     async def mark(self, days: Iterable[LateDay], *, deleted: bool = False) -> None:
         """Record on disk that points of some days came late, or were `deleted`. Raise StoreError."""
         await self._load()
-        late = [day for day in days if day.day_s < self.progress.limit_s]
+        late = await self._kept([day for day in days if day.day_s < self.progress.limit_s])
         try:
             if self.progress.mark(late, deleted=deleted):
                 await self.progress.save()
         except OSError as exc:
             raise StoreError(f"late points cannot be recorded for rollups: {exc}") from exc
+
+    async def _kept(self, days: Sequence[LateDay]) -> list[LateDay]:
+        """Return the days that have not expired. Rollups of others are not built again: they may outlive their points,
+        and queries would lack them until the next round."""
+        builder = self._builder(tuple(self._intervals))
+        first_s = {metric: await builder.kept_from_s(metric) for metric in {day.metric for day in days}}
+        return [day for day in days if first_s[day.metric] < day.day_s + DAY_S]
 
     async def mark_days(self, days: Sequence[tuple[bytes, int]], deleted: bool) -> bool:
         """Do the same for a command, which gives the metrics' UIDs and the days' first seconds."""
