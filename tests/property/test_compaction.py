@@ -80,13 +80,13 @@ def test_concurrent_compaction_on_hbase(hbase: RunningHbase) -> None:
 @pytest.mark.slow
 @pytest.mark.difference("compaction-race")
 async def test_concurrent_compaction_on_cassandra(cassandra: RunningCassandra) -> None:
-    clock_ms = itertools.count(NOW_MS).__next__  # no two puts share a millisecond, as in the schedules' model
+    clock_ms = itertools.count(NOW_MS, 2).__next__  # no two puts share a millisecond, as in the schedules' model
     contact = Contact(((cassandra.host, cassandra.port),))
     store = CassandraStore(
         contact, cassandra.unused_keyspace(), clock_ms, lambda _: Prefixes(3, 5), elapsed_ms=elapsed_ms
     )
     try:
         await store.create_tables([CELLS])
-        something_happened(await play(range(20), store, CELLS.name, cuts=False))
+        something_happened(await play(range(30), store, CELLS.name, cuts=False))
     finally:
         await store.aclose()
