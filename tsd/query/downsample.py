@@ -21,6 +21,7 @@ from tsd.tables.reading import ScanRange
 
 _NEVER = -(1 << 62)
 _SMALL = 1 << 16
+FEW_VALUES = 4096  # of a page: with fewer, sorting them at the end is faster than a table of the hours
 FEW_ROWS = 8  # of an hour: with fewer, sorting all buckets at the end is faster than a table of the hours
 
 
@@ -70,7 +71,7 @@ class Downsampler:
             buckets = self._by_row(batch)
             series = batch.series.astype(np.int64)
             hours = list(buckets.hours())
-            if len(series) < len(hours) * FEW_ROWS:
+            if len(series) < len(hours) * FEW_ROWS or len(buckets.values) < FEW_VALUES:
                 hours = [(0, len(series))]
             for first, stop in hours:
                 self.feed_rows(series[first:stop], buckets.between(first, stop))
