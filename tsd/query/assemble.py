@@ -125,11 +125,12 @@ class Assembly:
         if len(series.pairs) == 1:
             self._groups = [np.zeros(1, np.int64)]
             return 1
-        order = series.order(range(len(series.pairs)))
+        sums = self._collected.sums
+        order = sums.order if sums is not None else series.order(range(len(series.pairs)))
         each = self._plan.sub.aggregator == NONE
         self._is_ordered = isinstance(order, range)
-        if self._is_ordered and self._collected.sums is not None:
-            self._groups = self._collected.sums.groups()
+        if self._is_ordered and sums is not None:
+            self._groups = sums.groups()
             return len(self._groups)
         pairs = series.pairs if self._is_ordered else [series.pairs[number] for number in order]
         places = grouped(pairs, series.widths, series.group_by, each=each)

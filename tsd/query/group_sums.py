@@ -4,7 +4,7 @@ The points of a series are then never kept: each row is added to its group at on
 `tsd.query.merge` bit by bit, because rows arrive in the order in which a group's series are merged.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -52,6 +52,7 @@ class GroupSums:
         self._numbers: Int64 = np.empty(0, np.int64)  # of their groups
         self._grouped = 0  # series that have a group
         self.size = 0  # values held
+        self.order: Sequence[int] = ()  # of all series, once finished
         self._ordered: list[_Hour] = []  # once finished
         self._times: Int64 = np.empty(0, np.int64)
         self._counts: Int64 = np.empty(0, np.int64)  # series of each group
@@ -106,6 +107,7 @@ class GroupSums:
         """Join the hours. Return False if a series lacks a row in one of them: values would have to be interpolated."""
         if not self._assign():
             return False
+        self.order = self._series.order(range(len(self._series.pairs)))
         hours = [self._hours[base_s] for base_s in sorted(self._hours)]
         numbers = [np.concatenate(hour.numbers) for hour in hours]
         if hours:
@@ -120,11 +122,10 @@ class GroupSums:
 
     def _are_ordered(self, numbers: NDArray[np.int32]) -> bool:
         """Return whether series came in the order in which they are aggregated."""
-        order = np.array(self._series.order(range(len(self._series.pairs))))
-        if len(order) == len(numbers):
-            return np.array_equal(order, numbers)
-        places = np.empty(len(order), np.int64)
-        places[order] = np.arange(len(order))
+        if isinstance(self.order, range):
+            return bool((numbers[1:] > numbers[:-1]).all())
+        places = np.empty(len(self.order), np.int64)
+        places[np.array(self.order)] = np.arange(len(self.order))
         return bool((np.diff(places[numbers]) > 0).all())
 
     def groups(self) -> list[Int64]:

@@ -338,4 +338,4 @@ def _columns(pairs: Sequence[bytes], widths: Widths) -> Iterator[tuple[bytes, by
 
 
 def _all_equal(rows: NDArray[np.uint8]) -> bool:
-    return bool((rows == rows[0]).all())
+    return bool((rows[-1] == rows[0]).all() and (rows == rows[0]).all())
