@@ -10,11 +10,11 @@ def fold_runs(
     floats: NDArray[np.uint8],
     interval_ms: int,
     function: int,
-    rows: NDArray[np.int64],
+    bounds: NDArray[np.int64],
     stamps: NDArray[np.int64],
     counts: NDArray[np.int64],
     results: NDArray[np.float64],
-) -> int: ...
+) -> bool: ...
 def add_rows(
     function: int,
     bits: NDArray[np.int64],

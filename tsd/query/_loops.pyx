@@ -9,7 +9,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.math cimport fabs, rint, signbit
 from libc.stdint cimport int8_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memchr, memcpy
+from libc.string cimport memchr, memcmp, memcpy
 
 include "_group_rows.pxi"
 include "_point_texts.pxi"
@@ -26,20 +26,25 @@ cdef enum Function:
 def fold_runs(
     const int64_t[::1] starts, const int64_t[::1] times, const int64_t[::1] bits, const uint8_t[::1] floats,
     int64_t interval_ms, int function,
-    int64_t[::1] rows, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
+    int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
 ):
-    """Fold consecutive points of each row that share a bucket of `interval_ms`; return the number of such runs.
+    """Fold consecutive points of each row that share a bucket of `interval_ms`; return whether all rows have the same
+    buckets.
 
-    Row `i` has the points from `starts[i]` to before `starts[i + 1]`. Each run has its row, the bucket's first
-    moment, the number of its values that are not NaN, and their sum, lowest or highest, or its first or last value.
-    Values are read as doubles, in order. The output arrays have room for one run per point.
+    Row `i` has the points from `starts[i]` to before `starts[i + 1]`, and the buckets from `bounds[i]` to before
+    `bounds[i + 1]`. Each bucket has its first moment, the number of its values that are not NaN, and their sum, lowest
+    or highest, or its first or last value. Values are read as doubles, in order. The output arrays have room for one
+    bucket per point.
     """
-    cdef Py_ssize_t row, at, runs = -1
-    cdef int64_t stop_ms, count
-    cdef double value, result
+    cdef Py_ssize_t row, at, runs = -1, first, count = starts.shape[0] - 1
+    cdef int64_t stop_ms
+    cdef double value
+    cdef bint even = count > 0
     with nogil:
-        for row in range(starts.shape[0] - 1):
+        bounds[0] = 0
+        for row in range(count):
             stop_ms = -(<int64_t> 1 << 62)
+            first = runs + 1
             for at in range(starts[row], starts[row + 1]):
                 if floats[at]:
                     memcpy(&value, &bits[at], 8)
@@ -47,8 +52,10 @@ def fold_runs(
                     value = <double> bits[at]
                 if times[at] >= stop_ms:
                     runs += 1
-                    rows[runs] = row
-                    stamps[runs] = times[at] - times[at] % interval_ms
+                    if times[at] < stop_ms + interval_ms:  # the next bucket: no division
+                        stamps[runs] = stop_ms
+                    else:
+                        stamps[runs] = times[at] - times[at] % interval_ms
                     stop_ms = stamps[runs] + interval_ms
                     counts[runs] = 0
                     results[runs] = 0.0 if function == SUM else value
@@ -62,4 +69,10 @@ def fold_runs(
                     counts[runs] += 1
                 if function == LAST:
                     results[runs] = value
-    return runs + 1
+            bounds[row + 1] = runs + 1
+            if even and (
+                bounds[row + 1] - first != bounds[1]
+                or memcmp(&stamps[first], &stamps[0], bounds[1] * sizeof(int64_t))
+            ):
+                even = False
+    return even

@@ -97,8 +97,7 @@ class Downsampler:
         """Return the buckets of each row of a batch."""
         count = len(batch.series)
         if self._uses_loop:
-            folded = fold_batch(batch, self._spec.interval_ms, self._spec.function)
-            return bucketed(*folded, count)
+            return fold_batch(batch, self._spec.interval_ms, self._spec.function)
         runs = runs_of(batch._replace(series=np.arange(count, dtype=np.int32)), self._buckets)
         kernel = self._new_kernel()
         kernel.grow(len(runs.series))

@@ -5,11 +5,11 @@
 
 import os
 import threading
-from typing import NamedTuple
 
 import numpy as np
 
-from tsd.codec.points import Batch, Float64, Int64
+from tsd.codec.points import Batch, Int64
+from tsd.query.buckets import Bucketed
 
 try:
     from tsd.query import _loops
@@ -26,23 +26,15 @@ FUNCTIONS = {"sum": 0, "zimsum": 0, "pfsum": 0, "avg": 0, "count": 0, "min": 1, 
 _KEPT_POINTS = 1 << 18  # a page of 2 MiB has about as many; 8 MiB for each thread that decodes
 
 
-class FoldedRuns(NamedTuple):
-    """Results of complete buckets, row by row."""
-
-    rows: Int64  # the row's place in its batch
-    stamps: Int64  # the bucket's first moment, ms
-    values: Float64
-
-
 _buffers = threading.local()  # one set per thread: page faults of new memory would cost more than the loop
 
 
 def _scratch(room: int) -> list[Int64]:
-    """Return four arrays of `room` elements, valid until the next call in this thread."""
+    """Return three arrays of `room` elements, valid until the next call in this thread."""
     if room > _KEPT_POINTS:
-        return [np.empty(room, np.int64) for _ in range(4)]
+        return [np.empty(room, np.int64) for _ in range(3)]
     if not hasattr(_buffers, "arrays"):
-        _buffers.arrays = [np.empty(_KEPT_POINTS, np.int64) for _ in range(4)]
+        _buffers.arrays = [np.empty(_KEPT_POINTS, np.int64) for _ in range(3)]
     return [array[:room] for array in _buffers.arrays]
 
 
@@ -51,27 +43,19 @@ def can_fold(function: str) -> bool:
     return HAS_LOOP and function in FUNCTIONS
 
 
-def fold_batch(batch: Batch, interval_ms: int, function: str) -> FoldedRuns:
+def fold_batch(batch: Batch, interval_ms: int, function: str) -> Bucketed:
     """Return the buckets of every row of a batch, for an interval that divides the hour: no bucket spans rows."""
-    room = len(batch.times)
-    rows, stamps, counts, numbers = _scratch(room)
-    results = numbers.view(np.float64)
-    size = 0
-    if room:
-        floats = batch.floats.view(np.uint8)
-        size = _loops.fold_runs(
-            batch.starts,
-            batch.times,
-            batch.bits,
-            floats,
-            interval_ms,
-            FUNCTIONS[function],
-            rows,
-            stamps,
-            counts,
-            results,
-        )
-    rows, stamps, counts, results = rows[:size].copy(), stamps[:size].copy(), counts[:size], results[:size].copy()
+    room, rows = len(batch.times), len(batch.starts) - 1
+    if not room:
+        return Bucketed(np.zeros(rows + 1, np.int64), np.empty(0, np.int64), np.empty(0))
+    bounds = np.empty(rows + 1, np.int64)
+    stamps, counts, numbers = _scratch(room)
+    floats, kind, results = batch.floats.view(np.uint8), FUNCTIONS[function], numbers.view(np.float64)
+    is_even = _loops.fold_runs(
+        batch.starts, batch.times, batch.bits, floats, interval_ms, kind, bounds, stamps, counts, results
+    )
+    size = int(bounds[-1])
+    stamps, counts, results = stamps[: bounds[1] if is_even else size].copy(), counts[:size], results[:size].copy()
     match function:
         case "avg":
             with np.errstate(invalid="ignore"):  # without numbers: 0 / 0
@@ -84,4 +68,4 @@ def fold_batch(batch: Batch, interval_ms: int, function: str) -> FoldedRuns:
             results[np.isneginf(results)] = np.nan
     if function not in ("first", "last", "count"):
         results[counts == 0] = np.nan
-    return FoldedRuns(rows, stamps, results)
+    return Bucketed(bounds, stamps, results)

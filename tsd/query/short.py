@@ -231,8 +231,10 @@ def _downsampled(query: Query, sub: SubQuery, scan: ScanRange, pages: Sequence[P
     buckets = buckets_of(spec, query.start_ms, query.end_ms, scan)
     if spec.fill is Fill.NONE and buckets.within_hours and HAS_LOOP and can_fold(spec.function):
         folded = [fold_batch(within(batch, buckets.span), spec.interval_ms, spec.function) for batch in batches]
-        _, stamps, values = folded[0] if len(folded) == 1 else map(np.concatenate, zip(*folded, strict=True))
-        return doubles_as_points(stamps, values)
+        if len(folded) == 1:
+            return doubles_as_points(folded[0].flat_stamps(), folded[0].values)
+        stamps = np.concatenate([one.flat_stamps() for one in folded])
+        return doubles_as_points(stamps, np.concatenate([one.values for one in folded]))
     sink = Downsampler(spec, query.start_ms, query.end_ms, scan, quirks=query.quirks)
     for batch in batches:
         sink.feed(batch)
