@@ -99,7 +99,9 @@ class Stamps:
         for *cell, time_ms in cells:
             await self._store.put(table, [Put(*cell)], time_ms=time_ms)
 
-    async def get(self, table: str, places: Collection[tuple[bytes, bytes]]) -> dict[bytes, list[Cell]]:
+    async def get(
+        self, table: str, places: Collection[tuple[bytes, bytes]], *, row_cells: int = 0
+    ) -> dict[bytes, list[Cell]]:
         found = await self._store.get(table, [row for row, _ in places])
         wanted = {row: [cell for cell in cells if (row, cell.column) in places] for row, cells in found.items()}
         return {row: cells for row, cells in wanted.items() if cells}
@@ -240,9 +242,11 @@ class TurnedStamps:
         part = [cell for cell in cells if cell.row in some]
         await self._call(lambda: self._stamped.put(table, cells), lambda: self._stamped.put(table, part))
 
-    async def get(self, table: str, places: Collection[tuple[bytes, bytes]]) -> dict[bytes, list[Cell]]:
+    async def get(
+        self, table: str, places: Collection[tuple[bytes, bytes]], *, row_cells: int = 0
+    ) -> dict[bytes, list[Cell]]:
         found: dict[bytes, list[Cell]] = await self._call(
-            lambda: self._stamped.get(table, places), trio.lowlevel.checkpoint
+            lambda: self._stamped.get(table, places, row_cells=row_cells), trio.lowlevel.checkpoint
         )
         return found
 

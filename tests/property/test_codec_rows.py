@@ -32,6 +32,7 @@ from tsd.codec.opentsdb.merge import (
     _join_runs,
     _merge_points,
     cell_points,
+    measure,
     merge,
     point_cells,
 )
@@ -109,6 +110,17 @@ def test_cells_of_different_times_are_merged_by_the_loop(cells: list[StoredCell]
     joined = join_cells(cells)
     assert (joined is None) == (not cells or len(set(times)) < len(times))
     assert joined is None or joined[2] == len(times)
+
+
+@pytest.mark.skipif(not HAS_MERGE_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")
+@law
+@given(st.one_of(tidy, in_seconds, anything, any_bytes))
+def test_columns_with_a_family_are_joined_as_qualifiers(cells: list[StoredCell]) -> None:
+    columns = [StoredCell(b"t:" + cell.qualifier, cell.value, cell.time_ms) for cell in cells]
+    joined, wanted = join_cells(columns, b"t:"), join_cells(cells)
+    assert joined == (None if wanted is None else (b"t:" + wanted[0], *wanted[1:]))
+    assert join_cells([*columns, StoredCell(b"u:\0\0", b"\x2a", 0)], b"t:") is None
+    assert measure(columns, by_loop=True) == measure(columns, by_loop=False)
 
 
 @law

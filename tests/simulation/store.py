@@ -283,7 +283,9 @@ class _Stamped:
             some = [Put(*cell[:3]) for cell in cells if cell.time_ms == time_ms]
             await self._store.put(table, some, time_ms=time_ms)
 
-    async def get(self, table: str, places: Collection[tuple[bytes, bytes]]) -> dict[bytes, list[Cell]]:
+    async def get(
+        self, table: str, places: Collection[tuple[bytes, bytes]], *, row_cells: int = 0
+    ) -> dict[bytes, list[Cell]]:
         found = await self._store.get(table, {row for row, _ in places}, columns={column for _, column in places})
         return {row: [cell for cell in cells if (row, cell.column) in places] for row, cells in found.items()}
 

@@ -230,8 +230,11 @@ class StampedCells(Protocol):
         kept. Raise StoreError."""
         ...
 
-    async def get(self, table: str, places: Collection[tuple[bytes, bytes]]) -> dict[bytes, list[Cell]]:
-        """Return those of some cells that exist, by row. `places` has row and column of each. Raise StoreError."""
+    async def get(
+        self, table: str, places: Collection[tuple[bytes, bytes]], *, row_cells: int = 0
+    ) -> dict[bytes, list[Cell]]:
+        """Return those of some cells that exist, by row. `places` has row and column of each. The rows have at most
+        about `row_cells` cells (0: unknown): where these are few, an engine may read whole rows. Raise StoreError."""
         ...
 
     async def delete(self, table: str, cells: Sequence[StampedDelete]) -> None:

@@ -282,8 +282,10 @@ class _CountedStamped:
         await self._stamped.put(table, cells)
         self._load.wrote(table, [Put(*cell[:3]) for cell in cells])
 
-    async def get(self, table: str, places: Collection[tuple[bytes, bytes]]) -> dict[bytes, list[Cell]]:
-        found = await self._stamped.get(table, places)
+    async def get(
+        self, table: str, places: Collection[tuple[bytes, bytes]], *, row_cells: int = 0
+    ) -> dict[bytes, list[Cell]]:
+        found = await self._stamped.get(table, places, row_cells=row_cells)
         self._load.read_rows(table, list(found.items()))
         return found
 

@@ -41,11 +41,12 @@ async def test_cells_are_written_read_and_deleted_by_their_timestamps(opened: Op
     await stamped.put(table, puts)
     assert await opened.shown() == [{b"t:0": 5, b"t:1": 6, b"t:2": 7}] * 3
     places = [(ROWS[0], b"t:2"), (ROWS[0], b"t:0"), (ROWS[1], b"t:1"), (ROWS[2], b"t:missing"), (b"none", b"t:0")]
-    found = await stamped.get(table, places)
-    assert {row: sorted(cells) for row, cells in found.items()} == {
-        ROWS[0]: [Cell(b"t:0", b"v0", 5), Cell(b"t:2", b"v2", 7)],
-        ROWS[1]: [Cell(b"t:1", b"v1", 6)],
-    }
+    for row_cells in (0, 3, 1000):
+        found = await stamped.get(table, places, row_cells=row_cells)
+        assert {row: sorted(cells) for row, cells in found.items()} == {
+            ROWS[0]: [Cell(b"t:0", b"v0", 5), Cell(b"t:2", b"v2", 7)],
+            ROWS[1]: [Cell(b"t:1", b"v1", 6)],
+        }
     await stamped.delete(table, [StampedDelete(ROWS[0], b"t:0", 5), StampedDelete(ROWS[0], b"t:1", 5)])
     assert await opened.shown() == [{b"t:1": 6, b"t:2": 7}] + [{b"t:0": 5, b"t:1": 6, b"t:2": 7}] * 2
 

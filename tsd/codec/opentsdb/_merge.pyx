@@ -2,9 +2,9 @@
 """Compiled merge of simple cells (see tsd.codec.opentsdb.merge). It keeps the GIL: a row takes microseconds."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from tsd.codec.opentsdb.cell import MS_MARK, VALUE_SIZES
 
@@ -67,25 +67,30 @@ cdef Entry* merged_runs(Entry* entries, Entry* spare, Py_ssize_t count) noexcept
     return entries
 
 
-cdef Py_ssize_t width_of(list cells) except -1:
-    """Return the common length of the cells' qualifiers by their first point; 0 if there is none."""
-    cdef Py_ssize_t width = 0, size, each
-    cdef bytes qualifier
+cdef Py_ssize_t width_of(list cells, bytes family) except -1:
+    """Return the common length of the cells' qualifiers by their first point; 0 if there is none, or a column is not of
+    the family."""
+    cdef Py_ssize_t width = 0, size, each, skip = PyBytes_GET_SIZE(family)
+    cdef const char* text
+    cdef bytes column
     for cell in cells:
-        qualifier = cell[0]
-        size = PyBytes_GET_SIZE(qualifier)
-        each = 4 if size and <uint8_t> PyBytes_AS_STRING(qualifier)[0] >= ms_mark else 2
-        if size == 0 or size % each or (width and width != each):
+        column = cell[0]
+        text = PyBytes_AS_STRING(column)
+        size = PyBytes_GET_SIZE(column) - skip
+        if size <= 0 or memcmp(text, PyBytes_AS_STRING(family), skip):
+            return 0
+        each = 4 if <uint8_t> text[skip] >= ms_mark else 2
+        if size % each or (width and width != each):
             return 0
         width = each
     return width
 
 
-cdef bint read_cell(Entry* to, bytes qualifier, bytes value, Py_ssize_t width) noexcept:
-    """Read the points of a cell; return False if it is not simple."""
-    cdef const uint8_t* text = <const uint8_t*> PyBytes_AS_STRING(qualifier)
+cdef bint read_cell(Entry* to, bytes column, Py_ssize_t skip, bytes value, Py_ssize_t width) noexcept:
+    """Read the points of a cell, whose qualifier follows `skip` bytes; return False if it is not simple."""
+    cdef const uint8_t* text = <const uint8_t*> PyBytes_AS_STRING(column) + skip
     cdef const uint8_t* values = <const uint8_t*> PyBytes_AS_STRING(value)
-    cdef Py_ssize_t count = PyBytes_GET_SIZE(qualifier) // width, left = PyBytes_GET_SIZE(value), at
+    cdef Py_ssize_t count = (PyBytes_GET_SIZE(column) - skip) // width, left = PyBytes_GET_SIZE(value), at
     cdef uint8_t size
     for at in range(count):
         if (text[0] >= ms_mark) != (width == 4):
@@ -107,13 +112,16 @@ cdef bint read_cell(Entry* to, bytes qualifier, bytes value, Py_ssize_t width) n
     return left == 0 or (left == 1 and count > 1)
 
 
-cdef join_entries(Entry* entries, Py_ssize_t count, Py_ssize_t width, Py_ssize_t size):
-    """Return qualifiers and values of ascending points, and their number."""
-    cdef bytes qualifier = PyBytes_FromStringAndSize(NULL, count * width)
+cdef join_entries(Entry* entries, Py_ssize_t count, Py_ssize_t width, Py_ssize_t size, bytes family):
+    """Return the column and the value of ascending points, and their number."""
+    cdef Py_ssize_t skip = PyBytes_GET_SIZE(family)
+    cdef bytes column = PyBytes_FromStringAndSize(NULL, skip + count * width)
     cdef bytes value = PyBytes_FromStringAndSize(NULL, size + (count > 1))
-    cdef char* name = PyBytes_AS_STRING(qualifier)
+    cdef char* name = PyBytes_AS_STRING(column)
     cdef char* content = PyBytes_AS_STRING(value)
     cdef Py_ssize_t at
+    memcpy(name, PyBytes_AS_STRING(family), skip)
+    name += skip
     for at in range(count):
         memcpy(name, entries[at].qualifier, width)
         memcpy(content, entries[at].value, entries[at].size)
@@ -121,32 +129,33 @@ cdef join_entries(Entry* entries, Py_ssize_t count, Py_ssize_t width, Py_ssize_t
         content += entries[at].size
     if count > 1:
         content[0] = 0  # all qualifiers have one length
-    return qualifier, value, count
+    return column, value, count
 
 
-def join_cells(list cells not None):
-    """Return the qualifier, the value and the number of all points of cells, given as (qualifier, value, …) in any order.
-    None: a cell is not simple, qualifiers have different lengths, or points have equal times."""
-    cdef Py_ssize_t count = 0, size = 0, at = 0
-    cdef Py_ssize_t width = width_of(cells)
-    cdef bytes qualifier, value
+def join_cells(list cells not None, bytes family not None=b""):
+    """Return the column, the value and the number of all points of cells, given as (column, value, …) in any order.
+    A column is `family` and a qualifier. None: a column has another family, a cell is not simple, qualifiers have
+    different lengths, or points have equal times."""
+    cdef Py_ssize_t count = 0, size = 0, at = 0, skip = PyBytes_GET_SIZE(family)
+    cdef Py_ssize_t width = width_of(cells, family)
+    cdef bytes column, value
     cdef bint ascends = True
     cdef Entry* entries
     cdef Entry* ordered
     if width == 0:
         return None
     for cell in cells:
-        qualifier = cell[0]
-        count += PyBytes_GET_SIZE(qualifier) // width
+        column = cell[0]
+        count += (PyBytes_GET_SIZE(column) - skip) // width
     entries = <Entry*> malloc(2 * count * sizeof(Entry))  # the second half is for sorting
     if entries == NULL:
         raise MemoryError
     try:
         for cell in cells:
-            qualifier, value = cell[0], cell[1]
-            if not read_cell(entries + at, qualifier, value, width):
+            column, value = cell[0], cell[1]
+            if not read_cell(entries + at, column, skip, value, width):
                 return None
-            at += PyBytes_GET_SIZE(qualifier) // width
+            at += (PyBytes_GET_SIZE(column) - skip) // width
         for at in range(count):
             size += entries[at].size
             ascends &= at == 0 or entries[at - 1].moment < entries[at].moment
@@ -155,6 +164,23 @@ def join_cells(list cells not None):
             ordered = merged_runs(entries, entries + count, count)
             if ordered == NULL:
                 return None
-        return join_entries(ordered, count, width, size)
+        return join_entries(ordered, count, width, size, family)
     finally:
         free(entries)
+
+
+def measure(list cells not None):
+    """Return the bytes of the columns and of the values of cells, given as (column, value, time), the highest time, and
+    how many have it."""
+    cdef Py_ssize_t columns = 0, values = 0, newest = 0
+    cdef int64_t highest = 0, time
+    cdef bytes column, value
+    for cell in cells:
+        column, value, time = cell[0], cell[1], cell[2]
+        columns += PyBytes_GET_SIZE(column)
+        values += PyBytes_GET_SIZE(value)
+        if not newest or time > highest:
+            highest, newest = time, 1
+        elif time == highest:
+            newest += 1
+    return columns, values, highest, newest

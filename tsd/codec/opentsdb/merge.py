@@ -138,15 +138,42 @@ def merge(
     return _join_runs(holders) or _merge_points(key, holders, rules)
 
 
-def join_simple(cells: list[tuple[bytes, bytes]], most: int) -> Point | None:
-    """Return the points of cells, given as qualifier and value, as one cell. None: it would have more than `most`
-    points, the cells are not simple (see above), or there is no compiled loop.
+def join_simple(cells: Sequence[tuple[bytes, bytes, int]], family: bytes, most: int) -> Point | None:
+    """Return the points of cells (column, value, timestamp) as the column and the value of one cell. None: it would
+    have more than `most` points, a cell is of another family, they are not simple (see above), or there is no compiled
+    loop.
 
-    >>> join_simple([(b"\\0\\0", b"\\x2a"), (b"\\1\\0\\0", b"{}")], 2) is None
+    >>> join_simple([(b"t:\\0\\0", b"\\x2a", 7), (b"t:\\1\\0\\0", b"{}", 7)], b"t:", 2) is None
     True
     """
-    joined = _merge.join_cells(cells) if HAS_MERGE_LOOP else None
+    joined = _merge.join_cells(cells if isinstance(cells, list) else list(cells), family) if HAS_MERGE_LOOP else None
     return None if joined is None or joined[2] > most else Point(joined[0], joined[1])
+
+
+class CellTotals(NamedTuple):
+    """Sums over cells, and the newest of them."""
+
+    columns: int  # bytes
+    values: int
+    time_ms: int  # highest write timestamp; 0 without cells
+    newest: int  # cells with that timestamp
+
+
+def measure(cells: Sequence[tuple[bytes, bytes, int]], *, by_loop: bool = HAS_MERGE_LOOP) -> CellTotals:
+    """Return the totals of cells (column, value, timestamp). `by_loop` selects the compiled loop.
+
+    >>> measure([(b"t:ab", b"1", 5), (b"t:c", b"22", 7), (b"t:d", b"3", 7)])
+    CellTotals(columns=10, values=4, time_ms=7, newest=2)
+    """
+    if by_loop:
+        return CellTotals(*_merge.measure(cells if isinstance(cells, list) else list(cells)))
+    time_ms = max([time_ms for _, _, time_ms in cells], default=0)
+    return CellTotals(
+        sum([len(column) for column, _, _ in cells]),
+        sum([len(value) for _, value, _ in cells]),
+        time_ms,
+        sum([each == time_ms for _, _, each in cells]),
+    )
 
 
 def point_cells(key: bytes, cells: Iterable[StoredCell]) -> list[StoredCell]:

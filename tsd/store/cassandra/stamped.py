@@ -80,7 +80,13 @@ class CassandraStamped:
         parts = [(name, part) for name, some in groups.items() for part in _batches(some, lambda put: len(put.value))]
         await run_bounded(parts, write, limit=CONCURRENT)
 
-    async def get(self, table: str, places: Collection[tuple[bytes, bytes]]) -> dict[bytes, list[Cell]]:
+    async def get(
+        self,
+        table: str,
+        places: Collection[tuple[bytes, bytes]],
+        *,
+        row_cells: int = 0,  # noqa: ARG002
+    ) -> dict[bytes, list[Cell]]:
         """See StampedCells."""
         shape, cql = await self._checked(table, places)
         found: dict[bytes, list[Cell]] = {}

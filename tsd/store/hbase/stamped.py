@@ -12,6 +12,7 @@ from tsd.store.hbase.calls import CONCURRENT_PARTS, GatewayCalls
 from tsd.store.hbase.connection import Connection
 from tsd.store.retry import run_bounded
 
+WHOLE_CELLS = 32  # of a row: the column of an hour's points is as long as some cells, and is asked for once a row
 GET_PLACES = 500  # rows times columns of one request: each row is asked for all columns of its request
 SPAN_ROWS = 1000  # per request
 KEY_ROWS = 10_000  # whose keys are read at once
@@ -36,20 +37,25 @@ class HBaseStamped:
 
         await run_bounded(groups.items(), write, limit=CONCURRENT_PARTS)
 
-    async def get(self, table: str, places: Collection[tuple[bytes, bytes]]) -> dict[bytes, list[Cell]]:
+    async def get(
+        self, table: str, places: Collection[tuple[bytes, bytes]], *, row_cells: int = 0
+    ) -> dict[bytes, list[Cell]]:
         """See StampedCells."""
         wanted: dict[bytes, set[bytes]] = {}
         for row, column in places:
             wanted.setdefault(row, set()).add(column)
         found: dict[bytes, list[Cell]] = {}
 
-        async def read(part: tuple[list[bytes], set[bytes]]) -> None:
+        async def read(part: tuple[list[bytes], set[bytes] | None]) -> None:
             rows, columns = part
             for row, cells in (await self._store.get(table, rows, columns=columns)).items():
                 if chosen := [cell for cell in cells if cell.column in wanted[row]]:
                     found[row] = chosen
 
-        await run_bounded(_requests(wanted), read, limit=CONCURRENT_PARTS)
+        if 0 < row_cells <= WHOLE_CELLS:
+            await read((list(wanted), None))
+        else:
+            await run_bounded(_requests(wanted), read, limit=CONCURRENT_PARTS)
         return found
 
     async def delete(self, table: str, cells: Sequence[StampedDelete]) -> None:

@@ -30,7 +30,15 @@ from typing import NamedTuple
 import trio
 
 from tsd.codec.opentsdb.cell import COLUMN, Point
-from tsd.codec.opentsdb.merge import HAS_MERGE_LOOP, DuplicateTimestamp, MergeRules, StoredCell, join_simple
+from tsd.codec.opentsdb.merge import (
+    HAS_MERGE_LOOP,
+    CellTotals,
+    DuplicateTimestamp,
+    MergeRules,
+    StoredCell,
+    join_simple,
+    measure,
+)
 from tsd.codec.opentsdb.row import Compaction, compact, data_cells
 from tsd.codec.opentsdb.rowkey import Layout, check_key
 from tsd.errors import CorruptRow, StoreError
@@ -156,7 +164,8 @@ class RowPlan(NamedTuple):
     key: bytes
     time_ms: int  # timestamp of its newest cell with points
     puts: tuple[Point, ...]
-    obsolete: tuple[StoredCell, ...]  # in the order of their deletes
+    obsolete: Sequence[Cell]  # in the order of their deletes
+    newest: int  # obsolete cells with the timestamp `time_ms`
     before: tuple[int, int]  # cells, and their bytes
     after: tuple[int, int]
     identical: int  # duplicate points dropped, equal to the one kept
@@ -238,12 +247,12 @@ class RowCompactor:
         sizes: dict[bytes, tuple[tuple[int, int], tuple[int, int]]] = {}
 
         def join(key: bytes, cells: Sequence[tuple[bytes, bytes, int]]) -> tuple[bytes, bytes] | None:
-            joined = self._joined(key, cells)
+            totals = measure(cells)
+            joined = self._joined(key, cells, totals)
             if joined is not None:
                 each = len(key) + TIME_BYTES
-                before = sum([len(column) + len(value) for column, value, _ in cells])
                 after = len(joined[0]) + len(joined[1])
-                sizes[key] = (len(cells), before + each * len(cells)), (1, after + each)
+                sizes[key] = (len(cells), totals.columns + totals.values + each * len(cells)), (1, after + each)
             return joined
 
         with self._counted("put"):
@@ -254,24 +263,18 @@ class RowCompactor:
         left = set(changed)
         return [key for key in keys if key not in left]
 
-    def _joined(self, key: bytes, cells: Sequence[tuple[bytes, bytes, int]]) -> tuple[bytes, bytes] | None:
+    def _joined(
+        self, key: bytes, cells: Sequence[tuple[bytes, bytes, int]], totals: CellTotals
+    ) -> tuple[bytes, bytes] | None:
         """Return the column and the value of the cell that a simple row becomes; None for another row, a large one, and
         one that cannot be compacted."""
-        skip, size = len(COLUMN), 0
-        found = []
-        for column, value, _ in cells:
-            if not column.startswith(COLUMN):
-                return None
-            size += len(column)
-            found.append((column[skip:], value))
-        if size >= LARGE_BYTES:
+        if totals.columns >= LARGE_BYTES:
             return None
         try:
             check_key(self._layout, key)
         except CorruptRow:
             return None
-        joined = join_simple(found, self._rules.cell_points)
-        return None if joined is None else (COLUMN + joined.qualifier, joined.value)
+        return join_simple(cells, COLUMN, self._rules.cell_points)
 
     async def compact(
         self, rows: Sequence[Row], *, read_ms: int, written: Collection[bytes] | None = None
@@ -296,18 +299,18 @@ class RowCompactor:
         found = PlannedRows([], [], [], [])
         work = TURN_BYTES
         for row in rows:
-            size = sum([len(cell.column) for cell in row.cells]) - len(COLUMN) * len(row.cells)
+            totals = measure(row.cells)
+            size = totals.columns - len(COLUMN) * len(row.cells)
             work += max(size, LEAST_WORK_BYTES)
             if work >= TURN_BYTES:
                 await trio.lowlevel.checkpoint()
                 work = 0
-            newest_ms = max([cell.time_ms for cell in row.cells], default=0)
-            if self._settle_ms and newest_ms > read_ms - self._settle_ms:
+            if self._settle_ms and totals.time_ms > read_ms - self._settle_ms:
                 found.recent.append(row.key)
                 continue
-            joined = self._joined(row.key, row.cells) if len(row.cells) > 1 else None
+            joined = self._joined(row.key, row.cells, totals) if len(row.cells) > 1 else None
             if joined is not None:
-                plan = _plan_joined(row, joined, newest_ms)
+                plan = _plan_joined(row, joined, totals)
                 found.sizes.append(plan.before)
                 found.plans.append(plan)
                 continue
@@ -388,18 +391,20 @@ class RowCompactor:
             await stamped.put(self._table, puts)
         self.stats.writes += len(puts)
         with self._counted("read"):
-            found = await stamped.get(self._table, [(put.row, put.column) for put in puts])
+            row_cells = max([plan.before[0] + len(plan.puts) for plan in plans], default=0)
+            found = await stamped.get(self._table, [(put.row, put.column) for put in puts], row_cells=row_cells)
         visible = [plan for plan in plans if _is_visible(plan, found.get(plan.key, ()))]
         self.stats.hidden += len(plans) - len(visible)
         last_ms = min(read_ms, self._now_ms()) - self._span_age_ms  # the clock may have been set back meanwhile
         spans: list[StampedSpan] = []
         deletes: list[StampedDelete] = []
         for plan in visible:
-            obsolete: Sequence[tuple[bytes, int]] = _row_deletes(plan)
             if plan.time_ms <= last_ms and (span := _span_of(plan)) is not None:
                 spans.append(span)
-                obsolete = [delete for delete in obsolete if delete[1] > span.up_to_ms]
-            deletes += [StampedDelete(plan.key, *delete) for delete in obsolete]
+                newest = [cell.column for cell in plan.obsolete if cell.time_ms == plan.time_ms]
+                deletes += [StampedDelete(plan.key, column, plan.time_ms) for column in newest]
+            else:
+                deletes += [StampedDelete(plan.key, *delete) for delete in _row_deletes(plan)]
         with self._counted("delete"):
             await stamped.delete_spans(self._table, spans)
             await stamped.delete(self._table, deletes)
@@ -430,26 +435,28 @@ class RowCompactor:
             raise
 
 
-def _plan_joined(row: Row, joined: tuple[bytes, bytes], time_ms: int) -> RowPlan:
+def _plan_joined(row: Row, joined: tuple[bytes, bytes], totals: CellTotals) -> RowPlan:
     """Return the plan of a simple row, whose cells become one with this column and value."""
-    skip, each = len(COLUMN), len(row.key) + TIME_BYTES
+    each = len(row.key) + TIME_BYTES
     column, value = joined
-    size = sum([len(cell.column) + len(cell.value) for cell in row.cells])
-    obsolete = sorted([StoredCell(cell.column[skip:], cell.value, cell.time_ms) for cell in row.cells], reverse=True)
-    before = len(obsolete), size + each * len(obsolete)
+    obsolete = sorted(row.cells, reverse=True)
+    before = len(obsolete), totals.columns + totals.values + each * len(obsolete)
     after = 1, len(column) + len(value) + each
-    return RowPlan(row.key, time_ms, (Point(column[skip:], value),), tuple(obsolete), before, after, 0, 0, ties=False)
+    puts = (Point(column[len(COLUMN) :], value),)
+    return RowPlan(row.key, totals.time_ms, puts, obsolete, totals.newest, before, after, 0, 0, ties=False)
 
 
 def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction, before: tuple[int, int]) -> RowPlan:
     """Return the plan of a compaction. `before` is the size of the cells."""
     time_ms = max([cell.time_ms for cell in done.row.cells])
-    obsolete = tuple(sorted(done.obsolete, reverse=True))
+    obsolete = [Cell(COLUMN + cell.qualifier, *cell[1:]) for cell in sorted(done.obsolete, reverse=True)]
+    newest = sum([cell.time_ms == time_ms for cell in obsolete])
     if len(obsolete) == len(cells):  # as in most rows: no cell is left, and none has a column of the merged ones
         after = size_of(key, done.merged)
         return RowPlan(
-            key, time_ms, done.merged, obsolete, before, after, done.row.identical, done.row.variant, ties=False
-        )
+            key, time_ms, done.merged, obsolete, newest, before, after, done.row.identical, done.row.variant,
+            ties=False,
+        )  # fmt: skip
     changed = {cell.qualifier for cell in done.obsolete} | {cell.qualifier for cell in done.merged}
     left = [cell for cell in cells if cell.qualifier not in changed]
     holders = {cell.qualifier for cell in done.row.cells}
@@ -460,6 +467,7 @@ def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction, before: 
         time_ms,
         (*done.merged, *aged),
         obsolete,
+        newest,
         before,
         size_of(key, [*left, *(StoredCell(*cell, time_ms) for cell in done.merged)]),
         done.row.identical,
@@ -492,17 +500,16 @@ def _rewrite_of(plan: RowPlan) -> Rewrite:
 def _row_deletes(plan: RowPlan) -> list[tuple[bytes, int]]:
     """Return the columns to delete, each with the bound of its timestamp: that of the merged cells for cells with that
     timestamp, and one ms less for older cells."""
-    return [(COLUMN + cell.qualifier, plan.time_ms - (cell.time_ms < plan.time_ms)) for cell in plan.obsolete]
+    return [(cell.column, plan.time_ms - (cell.time_ms < plan.time_ms)) for cell in plan.obsolete]
 
 
 def _span_of(plan: RowPlan) -> StampedSpan | None:
     """Return the delete of all cells of a row that are older than the merged ones. None: there are few, or the row has
     other cells."""
-    older = sum([cell.time_ms < plan.time_ms for cell in plan.obsolete])
+    older = len(plan.obsolete) - plan.newest
     if older < LEAST_SPAN_CELLS or len(plan.obsolete) < plan.before[0]:
         return None
-    first, last = plan.obsolete[-1].qualifier, plan.obsolete[0].qualifier
-    return StampedSpan(plan.key, COLUMN + first, COLUMN + last, plan.time_ms - 1)
+    return StampedSpan(plan.key, plan.obsolete[-1].column, plan.obsolete[0].column, plan.time_ms - 1)
 
 
 def _is_visible(plan: RowPlan, cells: Iterable[Cell]) -> bool:
