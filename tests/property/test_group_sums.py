@@ -58,6 +58,7 @@ def lines(seed: int, kind: str, hours: Sequence[int], odd: str, least: int = 16)
                 yield f"m {START_S + hour * 3600 + at} {value(kinds, chance)} {tags}"
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(
     st.integers(0, 1 << 30),
