@@ -1,12 +1,16 @@
 """Numpy, the compiled loop and the row decoder read pages alike."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tsd.codec.names import Widths
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
+from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.points import Batch
 from tsd.codec.text import FLOAT
 from tsd.errors import CorruptRow
@@ -15,7 +19,10 @@ from tsd.query.fold import FUNCTIONS, fold_batch
 from tsd.query.fold import HAS_LOOP as HAS_FOLD
 from tsd.query.model import Downsample
 from tsd.store import CellPage
-from tsd.tables.opentsdb.decode import HAS_LOOP, Decoded, decode
+from tsd.store.memory import MemoryStore
+from tsd.tables.opentsdb.decode import HAS_LOOP, Decoded, NumberedRows, decode, number_rows
+from tsd.tables.opentsdb.selection import Condition, ResolvedRequest, SeriesMatcher
+from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.reading import ScanRange
 
 BASE = 1356998400
@@ -68,6 +75,13 @@ def page_of(drawn: list[list[tuple[bytes, bytes]]], ahead: int) -> CellPage:
     return CellPage(keys, columns, values, ahead, [] if ahead else times, None)
 
 
+def numbers_of(page: CellPage, number_of: Callable[[bytes], int]) -> NumberedRows:
+    keys = page.keys
+    numbers = np.array([number_of(key[7:]) for key in keys], np.int32)
+    fresh = np.array([not at or key != keys[at - 1] for at, key in enumerate(keys)], np.bool_)
+    return NumberedRows(numbers, np.full(len(keys), BASE), fresh, [])
+
+
 def shown(decoded: Decoded) -> tuple[object, ...]:
     batch = decoded.batch
     arrays = [column.tolist() for column in (*batch, decoded.row_of, decoded.plain, decoded.bases_ms)]
@@ -88,11 +102,9 @@ def shown(decoded: Decoded) -> tuple[object, ...]:
 def test_loop_and_numpy_decode_alike(drawn: list[list[tuple[bytes, bytes]]], ahead: int, unwanted: set[int]) -> None:
     page = page_of(drawn, ahead)
 
-    def number_of(pairs: bytes) -> int:
-        return -1 if pairs[0] in unwanted else pairs[0]
-
-    plain = decode(page, number_of, base_at=3, by_loop=False)
-    assert shown(decode(page, number_of, base_at=3, by_loop=True)) == shown(plain)
+    numbered = numbers_of(page, lambda pairs: -1 if pairs[0] in unwanted else pairs[0])
+    plain = decode(page, numbered, by_loop=False)
+    assert shown(decode(page, numbered, by_loop=True)) == shown(plain)
 
 
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only numpy's way is there")
@@ -100,8 +112,9 @@ def test_loop_and_numpy_decode_alike(drawn: list[list[tuple[bytes, bytes]]], ahe
 @given(cells(), st.sampled_from([0, 8]), st.sampled_from([-1, 0, 7]))
 def test_page_of_one_cell_is_decoded_alike(cell: tuple[bytes, bytes], ahead: int, number: int) -> None:
     page = page_of([[cell]], ahead)
-    plain = decode(page, lambda _: number, base_at=3, by_loop=False)
-    assert shown(decode(page, lambda _: number, base_at=3, by_loop=True)) == shown(plain)
+    numbered = numbers_of(page, lambda _: number)
+    plain = decode(page, numbered, by_loop=False)
+    assert shown(decode(page, numbered, by_loop=True)) == shown(plain)
 
 
 @settings(deadline=None)
@@ -109,7 +122,7 @@ def test_page_of_one_cell_is_decoded_alike(cell: tuple[bytes, bytes], ahead: int
 @example(drawn=[[(b"\0\0\0\x10", b"\0\0"), (b"\0\x0b\0\x10", b"\x7f\x80\0\1\0")]], by_loop=False)
 def test_page_decodes_like_its_rows_one_by_one(drawn: list[list[tuple[bytes, bytes]]], by_loop: bool) -> None:
     page = page_of(drawn, 0)
-    batch = decode(page, lambda pairs: pairs[0], base_at=3, by_loop=by_loop and HAS_LOOP).batch
+    batch = decode(page, numbers_of(page, lambda pairs: pairs[0]), by_loop=by_loop and HAS_LOOP).batch
     assert batch.series.tolist() == list(range(len(drawn)))
     for number, row in enumerate(drawn):
         part = slice(int(batch.starts[number]), int(batch.starts[number + 1]))
@@ -130,6 +143,42 @@ def _bits(flags: int, value: bytes) -> int:
         with np.errstate(invalid="ignore"):  # of a NaN that signals
             return int(np.array(np.frombuffer(value, ">f4"), np.float64).view(np.int64)[0])
     return int.from_bytes(value, "big", signed=True)
+
+
+HEADS = st.sampled_from([b"", b"\0\0\7", b"\0\0\7\0\0\x0e\x10", b"\0\0\7\0\0\0\0"])
+KEY_PARTS = st.lists(st.sampled_from([b"\0\0\1", b"\0\0\2", b"\0\0\3", b"\0"]), max_size=5).map(b"".join)
+
+
+@pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([b"", b"\0\0\7", b"\0\0\7\0\0\x0e\x10", b"\0\0\7\0\0\0\0"]), KEY_PARTS), max_size=8
+    ),
+    st.sampled_from(["", "sum:m", "sum:m{k1=*}", "sum:m{k1=*,k2=*}", "sum:m{}{k1=v1}"]),
+)
+def test_loop_and_python_number_rows_alike(parts: list[tuple[bytes, bytes]], which: str) -> None:
+    keys = [head + tail for head, tail in parts]
+    found = []
+    for by_loop in (True, False):
+        series = matcher(which)
+        rows_ = number_rows(keys, 7, series, by_loop=by_loop)
+        known = (list(series.numbers.items()), series.pairs)
+        found.append(
+            (rows_.numbers.tolist(), rows_.bases_s.tolist(), rows_.fresh.tolist(), set(rows_.unnumbered), known)
+        )
+    assert found[0] == found[1]
+
+
+def matcher(which: str) -> SeriesMatcher:
+    """Return what matches series of a metric with some filters, by their UIDs."""
+    ones = {"k1": b"\0\0\1", "k2": b"\0\0\2"}
+    conditions = tuple(
+        Condition(uid, literals=frozenset([b"\0\0\1"]) if f"{name}=v1" in which else None)
+        for name, uid in ones.items()
+        if f"{name}=" in which
+    )
+    resolved = ResolvedRequest(b"\0\0\7" if which else None, "m", conditions)
+    return SeriesMatcher(resolved, Layout(), Uids(MemoryStore(lambda: 0), "tsdb-uid", Widths()))
 
 
 numbers = st.one_of(

@@ -24,4 +24,5 @@ def number_rows(
     width: int,
     found: NDArray[np.int32],
     bases_s: NDArray[np.int64],
-) -> tuple[list[bytes], bool]: ...
+    fresh: NDArray[np.uint8],
+) -> list[bytes]: ...

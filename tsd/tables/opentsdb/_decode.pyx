@@ -180,7 +180,7 @@ cdef bint has_names(
 
 def number_rows(
     list keys, Py_ssize_t start, dict numbers, list known, bytes names, Py_ssize_t tagk, Py_ssize_t width,
-    int32_t[::1] found, int64_t[::1] bases_s,
+    int32_t[::1] found, int64_t[::1] bases_s, uint8_t[::1] fresh,
 ):
     """See tsd.tables.opentsdb.decode.number_rows. `names`: required tag names of `tagk` bytes, joined; `width`: of tag
     pairs, 0 if names do not tell which series match."""
@@ -190,17 +190,18 @@ def number_rows(
     cdef const uint8_t* at
     cdef PyObject* number
     cdef list unnumbered = []
-    cdef bint distinct = True
     for i in range(len(keys)):
         key = keys[i]
-        size = PyBytes_GET_SIZE(key) - start
-        if size < 0:
-            raise ValueError(f"got a row key of {len(key)} bytes, wanted {start} or more")
-        distinct = distinct and key != last
+        fresh[i] = i == 0 or key != last
+        if not fresh[i]:
+            found[i], bases_s[i] = found[i - 1], bases_s[i - 1]
+            continue
         last = key
+        size = PyBytes_GET_SIZE(key) - start
         at = <const uint8_t*> PyBytes_AS_STRING(key) + start
-        bases_s[i] = base_before(at)
-        pairs = PyBytes_FromStringAndSize(<const char*> at, size)
+        bases_s[i] = base_before(at) if size >= 0 else 0
+        size = max(size, 0)
+        pairs = PyBytes_FromStringAndSize(<const char*> at if size else NULL, size)
         number = PyDict_GetItem(numbers, pairs)
         if number != NULL:
             found[i] = PyLong_AsLong(<object> number)
@@ -213,4 +214,4 @@ def number_rows(
         else:
             found[i] = UNNUMBERED
             unnumbered.append(pairs)
-    return unnumbered, distinct
+    return unnumbered

@@ -122,11 +122,11 @@ class ColumnPage(NumberingPage):
         if packed is None:
             assert cells is not None
             return self._decode_cells(cells)
-        numbers, bases_s, unnumbered, are_distinct = self._numbered(at)
+        numbers, bases_s, fresh, unnumbered = self._numbered(at)
         assert not unnumbered, unnumbered[:3]
         wanted = numbers >= 0
         complete = bool(wanted.all())
-        found = packed.decode(bases_s, None if complete else wanted) if are_distinct else None
+        found = packed.decode(bases_s, None if complete else wanted) if fresh.all() else None
         if found is None:
             return self._decode_cells(packed.unpack())
         keys, sizes = packed.keys, packed.sizes()
@@ -181,7 +181,7 @@ class ColumnPage(NumberingPage):
 
 def _tables_of(packed: PackedRows, rows: NumberedRows) -> TablePage | None:
     """Decode packed rows hour by hour; None if they are few in each, or if they have no such form."""
-    if not rows.are_distinct:
+    if not rows.fresh.all():
         return None
     bounds = [0, *(np.flatnonzero(rows.bases_s[1:] != rows.bases_s[:-1]) + 1).tolist(), len(rows.numbers)]
     if len(rows.numbers) < FEW_ROWS * (len(bounds) - 1):

@@ -9,9 +9,9 @@ does not end the query.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import compress
-from operator import eq
+from operator import ne
 from typing import NamedTuple
 
 import numpy as np
@@ -46,12 +46,12 @@ class Read(NamedTuple):
 
 
 class NumberedRows(NamedTuple):
-    """Rows of a page, by their keys."""
+    """The series of cells or rows of a page, by their keys."""
 
-    numbers: NDArray[np.int32]  # of each row's series
-    bases_s: Int64
-    unnumbered: list[bytes]  # the tag pairs of rows without a number, which is negative then
-    are_distinct: bool  # no row follows itself
+    numbers: NDArray[np.int32]  # of each key's series
+    bases_s: Int64  # of each key; 0 for one that is too short
+    fresh: Bool  # whether the key differs from the one before
+    unnumbered: list[bytes]  # the tag pairs of keys without a number, which is negative then
 
 
 UNNUMBERED = -2
@@ -62,13 +62,13 @@ def number_rows(keys: list[bytes], pairs_start: int, series: SeriesSet, *, by_lo
     match, those without a number get one."""
     known, numbers, required, widths = series.pairs, series.numbers, series.required_tagks, series.widths
     if by_loop:
-        found, bases_s = np.empty(len(keys), np.int32), np.empty(len(keys), np.int64)
-        names, width = b"".join(required or ()), widths.pair if required is not None else 0
-        return NumberedRows(
-            found,
-            bases_s,
-            *_decode.number_rows(keys, pairs_start, numbers, known, names, widths.tagk, width, found, bases_s),
+        count, names = len(keys), b"".join(required or ())
+        found, bases_s, fresh = np.empty(count, np.int32), np.empty(count, np.int64), np.empty(count, np.uint8)
+        width = widths.pair if required is not None else 0
+        unnumbered = _decode.number_rows(
+            keys, pairs_start, numbers, known, names, widths.tagk, width, found, bases_s, fresh
         )
+        return NumberedRows(found, bases_s, fresh.view(np.bool_), unnumbered)
     pairs = [key[pairs_start:] for key in keys]
     for one in pairs if required is not None else ():
         if one and one not in numbers and not len(one) % widths.pair:
@@ -77,9 +77,13 @@ def number_rows(keys: list[bytes], pairs_start: int, series: SeriesSet, *, by_lo
             if numbers[one] != UNWANTED:
                 known.append(one)
     found = np.fromiter([numbers.get(one, UNNUMBERED) for one in pairs], np.int32, len(keys))
-    bases = [int.from_bytes(key[pairs_start - BASE_BYTES : pairs_start], "big") for key in keys]
-    unnumbered = [one for one in pairs if one not in numbers]
-    return NumberedRows(found, np.array(bases, np.int64), unnumbered, not any(map(eq, keys[1:], keys)))
+    bases = [
+        int.from_bytes(key[pairs_start - BASE_BYTES : pairs_start], "big") if len(key) >= pairs_start else 0
+        for key in keys
+    ]
+    different = [True, *map(ne, keys[1:], keys)][: len(keys)]
+    unnumbered = list(dict.fromkeys(one for one in pairs if one not in numbers))
+    return NumberedRows(found, np.array(bases, np.int64), np.array(different, np.bool_), unnumbered)
 
 
 def read_cells(
@@ -149,22 +153,12 @@ class _Rows(NamedTuple):
     ahead: int
 
 
-def decode(
-    page: CellPage,
-    number_of: Callable[[bytes], int],
-    *,
-    base_at: int,
-    with_notes: bool = True,
-    by_loop: bool = HAS_LOOP,
-) -> Decoded:
-    """Decode the rows of matching series. `by_loop`: decode simple rows in the compiled loop.
-
-    `number_of` returns the series of a key's tag pairs, which follow the base time at `base_at`; negative if it does
-    not match. It is called for each cell, so it should be a dictionary's method.
-    """
-    if by_loop and len(page.keys) <= FEW_CELLS and (few := _decode_few(page, number_of, base_at)) is not None:
+def decode(page: CellPage, numbered: NumberedRows, *, with_notes: bool = True, by_loop: bool = HAS_LOOP) -> Decoded:
+    """Decode the rows of matching series. `numbered` has the series of each cell, a negative number if it does not
+    match. `by_loop`: decode simple rows in the compiled loop."""
+    if by_loop and len(page.keys) <= FEW_CELLS and (few := _decode_few(page, numbered)) is not None:
         return few
-    rows = _matching_rows(page, number_of, base_at)
+    rows = _matching_rows(page, numbered)
     warnings: list[str] = []
     notes: list[SeriesAnnotation] = []
     size = sum(map(len, rows.columns)) + sum(map(len, rows.values)) - rows.ahead * len(rows.values)
@@ -193,37 +187,29 @@ def decode(
     )
 
 
-def _decode_few(page: CellPage, number_of: Callable[[bytes], int], base_at: int) -> Decoded | None:
+def _decode_few(page: CellPage, numbered: NumberedRows) -> Decoded | None:
     """Decode a page of few rows with one cell each, as queries for one series often read. None: some are not simple,
     or do not match."""
     keys, columns, values = page.keys, page.columns, page.values
-    bases_ms, numbers, size, pairs_at, before = [], [], 0, base_at + 4, b""
-    for key, column, value in zip(keys, columns, values, strict=True):
-        number, length = number_of(key[pairs_at:]), len(column) - len(COLUMN)
-        if number < 0 or length <= 0 or length & 1 or key == before:
-            return None
-        bases_ms.append(int.from_bytes(key[base_at:pairs_at], "big") * 1000)
-        numbers.append(number)
-        size += len(column) + len(value) - page.ahead
-        before = key
-    count, bases = len(numbers), np.array(bases_ms, np.int64)
+    count, lengths = len(keys), [len(column) - len(COLUMN) for column in columns]
+    if np.count_nonzero(numbered.fresh) < count or np.count_nonzero(numbered.numbers < 0):
+        return None
+    if any(length <= 0 or length & 1 for length in lengths):
+        return None
+    size = sum(lengths) + count * (len(COLUMN) - page.ahead) + sum(map(len, values))
+    bases = numbered.bases_s * 1000
     row_of = np.arange(count)
     read = read_cells(columns, values, len(COLUMN), page.ahead, row_of, bases, np.zeros(count, np.bool_))
     if np.count_nonzero(read.slow):
         return None
     starts = np.zeros(count + 1, np.int64)
     np.cumsum(read.counts, out=starts[1:])
-    batch = Batch(np.array(numbers, np.int32), starts, read.times, read.bits, read.floats)
+    batch = Batch(numbered.numbers, starts, read.times, read.bits, read.floats)
     return Decoded(batch, count, size, [], [], 0, keys, row_of, np.ones(count, np.bool_), bases)
 
 
-def _matching_rows(page: CellPage, number_of: Callable[[bytes], int], base_at: int) -> _Rows:
-    keys = page.keys
-    pairs_at = base_at + 4
-    numbers = np.fromiter((number_of(key[pairs_at:]) for key in keys), np.int32, len(keys))
-    new_row = np.ones(len(keys), np.bool_)
-    if len(keys) > 1:
-        new_row[1:] = ~np.fromiter(map(eq, keys[1:], keys), np.bool_, len(keys) - 1)
+def _matching_rows(page: CellPage, numbered: NumberedRows) -> _Rows:
+    keys, numbers, bases_s, new_row = page.keys, numbered.numbers, numbered.bases_s, numbered.fresh
     columns, values = page.columns, page.values
     at: Sequence[int] = range(len(keys))
     wanted = numbers >= 0
@@ -231,13 +217,12 @@ def _matching_rows(page: CellPage, number_of: Callable[[bytes], int], base_at: i
         chosen = wanted.tolist()
         keys, columns, values = (list(compress(part, chosen)) for part in (keys, columns, values))
         at = np.flatnonzero(wanted).tolist()
-        new_row, numbers = new_row[wanted], numbers[wanted]
+        new_row, numbers, bases_s = new_row[wanted], numbers[wanted], bases_s[wanted]
     if new_row.all():
         row_of, firsts = np.arange(len(keys)), keys
     else:
         row_of, firsts = np.cumsum(new_row) - 1, list(compress(keys, new_row.tolist()))
-    bases = np.frombuffer(b"".join([key[base_at:pairs_at] for key in firsts]), ">u4").astype(np.int64)
-    return _Rows(numbers[new_row], bases * 1000, row_of, firsts, keys, columns, values, at, page.ahead)
+    return _Rows(numbers[new_row], bases_s[new_row] * 1000, row_of, firsts, keys, columns, values, at, page.ahead)
 
 
 def _note(rows: _Rows, at: int, notes: list[SeriesAnnotation], warnings: list[str]) -> None:

@@ -5,6 +5,8 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
 from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import ANNOTATION, decode_annotation
 from tsd.codec.opentsdb.cell import COLUMN
@@ -17,7 +19,7 @@ from tsd.store.capabilities import CellSignatures, ChangeFeed
 from tsd.store.cells import CellSigner
 from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.column_pages import ColumnPage, column_pages, columns_of_rows
-from tsd.tables.opentsdb.decode import decode
+from tsd.tables.opentsdb.decode import NumberedRows, decode, number_rows
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.known_series import known_table
 from tsd.tables.opentsdb.only_series import MOST_CELLS, OnlyStoredSeries
@@ -36,6 +38,7 @@ from tsd.tables.opentsdb.scan import (
 )
 from tsd.tables.opentsdb.selection import FilterResolver, FilterRules, ResolvedRequest, SeriesMatcher
 from tsd.tables.opentsdb.series_index import SeriesIndex
+from tsd.tables.opentsdb.stored_points import StoredPoints
 from tsd.tables.opentsdb.stored_rows import StoredRows
 from tsd.tables.opentsdb.summary_cells import HistogramFormat, RollupColumns, decode_histograms
 from tsd.tables.opentsdb.tag_table import TagTests
@@ -267,18 +270,21 @@ class StoredSelection:
     ) -> Callable[[CellPage], Awaitable[None]]:
         """Return a callback that wraps pages of cells for `take`."""
         decode_page = partial(self._decode, annotations=annotations, keeps_rows=keeps_rows)
-        layout = self._table.layout
-        return lambda page: take(StoredPage(page, layout, decode_page))
+        start, series = self._table.layout.pairs_start, self.series
+        return lambda page: take(StoredPoints(page, start, series, decode_page))
 
-    def _decode(self, page: CellPage, *, annotations: bool, keeps_rows: bool) -> PointPage:
+    def _decode(
+        self, page: CellPage, numbered: NumberedRows | None = None, *, annotations: bool, keeps_rows: bool
+    ) -> PointPage:
         layout = self._table.layout
-        number_of = self.series.numbers.__getitem__
-        decoded = decode(page, number_of, base_at=layout.metric_end, with_notes=annotations)
+        if numbered is None:
+            numbered = number_rows(page.keys, layout.pairs_start, self.series)
+        decoded = decode(page, numbered, with_notes=annotations)
         if keeps_rows:
             self._rows += self._matching_rows(page)
         return PointPage(
             decoded.batch,
-            len(set(page.keys)),
+            int(np.count_nonzero(numbered.fresh)),
             decoded.size,
             decoded.notes,
             decoded.warnings,
