@@ -1,0 +1,252 @@
+"""The same points in tables of several layouts, read in small pages."""
+
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tsd.codec.opentsdb.rowkey import BASE_BYTES
+from tsd.codec.points import Float64
+from tsd.codec.putline import NameRules
+from tsd.config.loader import Config, Given
+from tsd.daemon.layouts import TableCallbacks, build_configured_tables
+from tsd.daemon.settings import read_config
+from tsd.daemon.wiring import create_tables, layout
+from tsd.errors import BadQuery
+from tsd.ingest.intake import absorb_whole
+from tsd.ingest.open_window import OpenWindow
+from tsd.ingest.series import SeriesTable
+from tsd.query.engine import EngineSettings, QueryEngine
+from tsd.query.model import Query
+from tsd.query.result import SubAnswer
+from tsd.store import CellPage, ColumnPart, Cursor, Page
+from tsd.store.memory import MemoryStore
+from tsd.store.rocksdb.column_blocks import EmbeddedBlocks
+from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.tables.catalog import SeriesSelector
+
+COMMON = {
+    "tsd.core.auto_create_metrics": "true",
+    "tsd.tall.tables": "METRIC {host}#{ts} m.*; DAYS {host}#{day} d.*",
+}
+
+
+class LayoutForm(NamedTuple):
+    """One way to keep points."""
+
+    settings: Mapping[str, str] = {}
+    on_disk: bool = True
+    prefix: str = "m."  # of metrics: rows of events and of days are chosen by it
+    folds: bool = False  # whether some hours are folded into blocks
+    only_doubles: bool = False  # whether integers come back as doubles
+
+
+FORMS = {
+    "salted": LayoutForm({"tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "3"}),
+    "packed": LayoutForm(),
+    "blocks": LayoutForm({"tsd.storage.blocks": "true"}, folds=True),
+    "salted-blocks": LayoutForm(
+        {"tsd.storage.blocks": "true", "tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "3"}, folds=True
+    ),
+    "entity": LayoutForm({"tsd.entity.enabled": "true", "tsd.entity.tag": "host"}),
+    "events": LayoutForm({"tsd.storage.layout": "tall"}),
+    "events-in-memory": LayoutForm({"tsd.storage.layout": "tall"}, on_disk=False),
+    "days": LayoutForm({"tsd.storage.layout": "tall"}, prefix="d."),
+    "heroic": LayoutForm({"tsd.storage.layout": "heroic"}, only_doubles=True),
+    "heroic-in-memory": LayoutForm({"tsd.storage.layout": "heroic"}, on_disk=False, only_doubles=True),
+}
+PLAIN = LayoutForm(on_disk=False)
+
+
+class PagedBlocks:
+    """Blocks of a store that are read in small pages."""
+
+    def __init__(self, blocks: EmbeddedBlocks, limit_bytes: int) -> None:
+        self._blocks, self._limit_bytes = blocks, limit_bytes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._blocks, name)
+
+    def read_columns(
+        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
+    ) -> AsyncGenerator[list[ColumnPart], None]:
+        """See ColumnBlocks."""
+        limit = min(limit_bytes, self._limit_bytes)
+        return self._blocks.read_columns(table, start, stop, limit_bytes=limit)
+
+
+class PagedStore(EmbeddedStore):
+    """An embedded store that returns small pages."""
+
+    limit_rows, limit_bytes = 1000, 1 << 30
+
+    @property
+    def column_blocks(self) -> Any:
+        """See Store."""
+        return PagedBlocks(super().column_blocks, self.limit_bytes)
+
+    async def page(
+        self,
+        table: str,
+        start: bytes,
+        stop: bytes | None,
+        *,
+        limit: int,
+        columns: Collection[bytes] | None = None,
+    ) -> Page:
+        """See Store."""
+        return await super().page(table, start, stop, limit=min(limit, self.limit_rows), columns=columns)
+
+    async def read_cells(
+        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, cursor: Cursor
+    ) -> CellPage:
+        """See CellReader."""
+        limit = min(limit_bytes, self.limit_bytes)
+        return await super().read_cells(table, start, stop, limit_bytes=limit, cursor=cursor)
+
+
+class PagedMemory(MemoryStore):
+    """A store in memory that returns small pages."""
+
+    limit_rows = 1000
+
+    async def page(
+        self,
+        table: str,
+        start: bytes,
+        stop: bytes | None,
+        *,
+        limit: int,
+        columns: Collection[bytes] | None = None,
+    ) -> Page:
+        """See Store."""
+        return await super().page(table, start, stop, limit=min(limit, self.limit_rows), columns=columns)
+
+
+class ShownGroup(NamedTuple):
+    """A series of an answer."""
+
+    tags: list[tuple[str, str]]
+    aggregate_tags: list[str]
+    times: list[int]
+    floats: list[bool]
+    values: Float64
+
+
+class ShownSub(NamedTuple):
+    """The answer to a sub query."""
+
+    groups: list[ShownGroup]
+    warnings: list[str]
+
+
+Shown = list[ShownSub] | int  # or the status of an error
+
+
+class LayoutWorld:
+    """Tables of one layout, and an engine over them."""
+
+    def __init__(self, form: LayoutForm, config: Config, store: Any, now_ms: Callable[[], int]) -> None:
+        self.form, self.config, self.store = form, config, store
+        self._window = OpenWindow(SeriesTable(), NameRules(b"", 8))
+        self.tables = build_configured_tables(config, store, now_ms, TableCallbacks(lambda: False, lambda: None))
+
+        async def flush(_: bytes) -> None:
+            """Do nothing: all points are stored."""
+
+        self.engine = QueryEngine(self.tables.reader, settings=EngineSettings(), flush=flush, now_ms=now_ms)
+
+    async def put(self, lines: Sequence[str]) -> None:
+        """Store points as one window."""
+        text = "".join(f"put {self.form.prefix}{line}\n" for line in lines).encode()
+        absorbed = await absorb_whole(self._window, self.tables.resolver, text)
+        assert not absorbed.rejects, absorbed.rejects
+        await self.tables.writer.write(self._window.take(), self._window.table)
+
+    async def fold(self, dice: random.Random) -> None:
+        """Fold some hours into blocks."""
+        if not self.form.folds:
+            return
+        form = layout(self.config)
+        width = form.metric_end + BASE_BYTES
+        page = await EmbeddedStore.page(self.store, self.config.data_table, b"", None, limit=1000)
+        for prefix in sorted({row.key[:width] for row in page.rows}):
+            if dice.random() < 0.6:
+                await self.store.column_blocks.fold(self.config.data_table, prefix)
+
+    def cut_pages(self, rows: int, size: int) -> None:
+        """Let pages have so many rows, or bytes."""
+        self.store.limit_rows = rows
+        if isinstance(self.store, PagedStore):
+            self.store.limit_bytes = size
+
+    async def answer(self, query: Query) -> "Shown":
+        """Return what an answer shows, groups in order of their tags, or the status of an error."""
+        try:
+            return [shown_of(sub) for sub in (await self.engine.run(query)).subs]
+        except BadQuery as error:
+            return error.status
+
+    async def newest(self, metric: str, back_h: int | None) -> dict[tuple[tuple[str, str], ...], tuple[int, float]]:
+        """Return the newest points of the series of a metric."""
+        catalog = self.tables.catalog
+        selected = await catalog.select(SeriesSelector(self.form.prefix + metric, ()))
+        series = [one async for page in selected.pages() for one in page]
+        found = await catalog.last_points(series, back_h)
+        assert not found.warnings
+        named = {one.series: tuple(sorted(one.tags.items())) for one in await catalog.describe(series)}
+        return {
+            named[one]: (point.time_ms, float(point.number))
+            for one, point in zip(series, found.points, strict=True)
+            if point is not None
+        }
+
+
+def shown_of(sub: SubAnswer) -> ShownSub:
+    """Return what an answer shows, groups in order of their tags."""
+    groups = [
+        ShownGroup(
+            sorted(group.tags.items()),
+            sorted(group.aggregate_tags),
+            group.points.times.tolist(),
+            group.points.floats.tolist(),
+            group.points.doubles(),
+        )
+        for group in sub.groups
+    ]
+    return ShownSub(sorted(groups, key=lambda one: (one.tags, one.aggregate_tags)), sub.warnings)
+
+
+def differs(found: Shown, wanted: Shown) -> bool:
+    """Return whether answers differ by more than the last digits of numbers, which depend on the order of sums."""
+    if isinstance(found, int) or isinstance(wanted, int):
+        return found != wanted
+    pairs = list(zip(found, wanted, strict=True))
+    if any(one.warnings != two.warnings or len(one.groups) != len(two.groups) for one, two in pairs):
+        return True
+    groups = [pair for one, two in pairs for pair in zip(one.groups, two.groups, strict=True)]
+    return any(
+        one[:-1] != two[:-1] or not np.allclose(one.values, two.values, rtol=1e-7, atol=1e-5, equal_nan=True)
+        for one, two in groups
+    )
+
+
+@asynccontextmanager
+async def opened_worlds(
+    forms: Mapping[str, LayoutForm], folder: Path, now_ms: Callable[[], int]
+) -> AsyncIterator[dict[str, LayoutWorld]]:
+    """Open the tables of each form."""
+    async with AsyncExitStack() as stack:
+        worlds: dict[str, LayoutWorld] = {}
+        for name, form in forms.items():
+            given = {**COMMON, **form.settings, "tsd.storage.path": str(folder / name)}
+            config, _ = read_config(Given("test", key, value) for key, value in given.items())
+            (folder / name).mkdir()
+            store: Any = await PagedStore.open(folder / name / "db", now_ms) if form.on_disk else PagedMemory(now_ms)
+            stack.push_async_callback(store.aclose)
+            await create_tables(config, store, "NONE")
+            worlds[name] = LayoutWorld(form, config, store, now_ms)
+        yield worlds
