@@ -1,0 +1,248 @@
+"""Whatever happens to points, rollups and the daemon, queries that read rollups give the answers of points."""
+
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.property.layout_worlds import PagedMemory, PagedStore, differs, shown_of
+from tests.unit.query.engines import DATA, START_S, make_query
+from tests.unit.tables.test_retention import remove_all
+from tests.unit.tables.test_rollup_builder import DAY_S, HOUR_S, ROLLUPS, environment
+from tests.unit.tables.test_rollup_task import Rolled
+from tsd.codec.opentsdb.merge import MergeRules
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout
+from tsd.config.retention import parse_rules
+from tsd.errors import CorruptRow
+from tsd.query.rollups import RAW
+from tsd.store import Store, scan
+from tsd.tables.opentsdb.compaction.compactor import RowCompactor
+from tsd.tables.opentsdb.retention import Retention, RetentionPolicy
+
+STEPS, QUERIES = 14, 6
+SEEDS = [range(6), *(pytest.param(range(at, at + 6), marks=pytest.mark.slow) for at in range(6, 60, 6))]
+KEPT_D = 4
+POLICY = RetentionPolicy(parse_rules(f"m={KEPT_D}d"), parse_rules(""), None)
+FUNCTIONS = "sum count min max avg zimsum mimmin mimmax".split()
+INTERVALS = "10m 30m 1h 2h 6h 1d 2d".split()
+TAGS = [f"host={host}{dc}" for host in ("a", "b", "c", "d") for dc in ("", " dc=x", " dc=y")]
+LAYOUTS = [Layout(), Layout(salt_width=1, salt_buckets=3)]
+
+
+class Crash(Exception):
+    """Ends a daemon."""
+
+
+class Hooked:
+    """Of a store: `hook` is called before each sync, which ends each part of a build."""
+
+    hook: Callable[[], Awaitable[None]] | None = None
+
+
+class HookedMemory(Hooked, PagedMemory):
+    """A store in memory."""
+
+    async def sync(self) -> None:
+        """See Store."""
+        if self.hook is not None:
+            await self.hook()
+        await super().sync()
+
+
+class HookedStore(Hooked, PagedStore):
+    """An embedded store."""
+
+    async def sync(self) -> None:
+        """See Store."""
+        if self.hook is not None:
+            await self.hook()
+        await super().sync()
+
+
+class Schedule:
+    """A daemon that builds rollups, and what happens to it."""
+
+    def __init__(self, dice: random.Random, state: Path, layout: Layout) -> None:
+        self.dice, self.state, self.layout = dice, state, layout
+        self.now_s = START_S + dice.randrange(DAY_S, 3 * DAY_S)
+        self.series = {metric: dice.sample(TAGS, 3) for metric in ("m", "n")}
+        self.expires = dice.random() < 0.4
+        self.kept_from_s = START_S
+        self.from_rollups = 0
+        self.done: list[str] = []
+
+    async def open(self, engine: str) -> Store:
+        """Make the tables in a new store."""
+        self.state.mkdir()
+        self.store: Any = (
+            await HookedStore.open(self.state / "db", self._now_ms)
+            if engine == "embedded"
+            else HookedMemory(self._now_ms)
+        )
+        self.env = await environment([], self.layout, self.store)
+        self.start()
+        await self.rolled.put([f"z {START_S} 1 {tags}" for tags in TAGS])  # all names exist
+        await self.rolled.put([f"{metric} {START_S + 7} 1 {TAGS[0]}" for metric in self.series])
+        await self._put_past()
+        return self.store
+
+    def _now_ms(self) -> int:
+        return self.now_s * 1000
+
+    def start(self) -> None:
+        """Start the daemon, again."""
+        self.rolled = Rolled(self.env, self.state, self.now_s)
+        self.rolled.keep_s = KEPT_D * DAY_S if self.expires else None
+
+    async def step(self) -> None:
+        """Let something happen."""
+        ways: list[tuple[int, Callable[[], Awaitable[None]]]] = [
+            (4, self._build), (3, self._put_new), (3, self._put_late), (1, self._put_past), (2, self._add_series),
+            (2, self._delete), (1, self._compact), (1, self._fold), (2, self._restart), (2, self._wait),
+            (1, self._crash), (2, self._put_while_building), (1, self._retain), (1, self._set_clock_back),
+        ]  # fmt: skip
+        [way] = self.dice.choices([way for _, way in ways], [weight for weight, _ in ways])
+        self.done.append(way.__name__)
+        await way()
+
+    def _lines(self, first_s: int, last_s: int) -> list[str]:
+        metric = self.dice.choice(["m", "m", "n"])
+        chosen = self.dice.sample(self.series[metric], self.dice.randint(1, len(self.series[metric])))
+        step = self.dice.choice([600, 1500, 3000, 20_000])
+        return [
+            f"{metric} {at} {self.dice.choice([0, 1, -5, 2.5, 1000, 0.25])} {tags}"
+            for tags in chosen
+            for at in range(first_s + self.dice.randrange(300), max(last_s, first_s + 301), step)[:400]
+        ]
+
+    async def _put_past(self) -> None:
+        await self.rolled.put(self._lines(START_S, self.now_s))
+
+    async def _put_new(self) -> None:
+        await self.rolled.put(self._lines(self.now_s - self.dice.choice([600, HOUR_S]), self.now_s))
+
+    async def _put_late(self) -> None:
+        at = self.dice.randrange(START_S, self.now_s)
+        await self.rolled.put(self._lines(at, at + self.dice.choice([1, HOUR_S, DAY_S])))
+
+    async def _add_series(self) -> None:
+        metric = self.dice.choice(["m", "n"])
+        new = [tags for tags in TAGS if tags not in self.series[metric]]
+        if new:
+            self.series[metric].append(self.dice.choice(new))
+        await self._put_new()
+
+    async def _build(self) -> None:
+        await self.rolled.task.round()
+
+    async def _put_while_building(self) -> None:
+        lines, left = self._lines(self.dice.randrange(START_S, self.now_s), self.now_s), self.dice.randrange(4)
+
+        async def put() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                await self.rolled.put(lines)
+
+        self.store.hook = put
+        await self._build()
+        self.store.hook = None
+
+    async def _crash(self) -> None:
+        left = self.dice.randrange(5)
+
+        async def crash() -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                raise Crash
+
+        self.store.hook = crash
+        with suppress(Crash):
+            await self._build()
+        self.store.hook = None
+        self.start()
+
+    async def _restart(self) -> None:
+        self.start()
+
+    async def _wait(self) -> None:
+        self.now_s += self.dice.choice([300, HOUR_S, 6 * HOUR_S, DAY_S])
+        self.rolled.now_s = self.now_s
+
+    async def _set_clock_back(self) -> None:
+        self.now_s -= self.dice.choice([HOUR_S, 5 * HOUR_S])
+        self.rolled.now_s = self.now_s
+
+    async def _delete(self) -> None:
+        at = self.dice.randrange(START_S, self.now_s)
+        end_s = at + self.dice.choice([1, HOUR_S, DAY_S, 3 * DAY_S])
+        await self.rolled.delete(f"none:{self.dice.choice(['m{host=a}', 'm', 'm{host=b|c}'])}", at, end_s)
+
+    async def _compact(self) -> None:
+        keys = [row.key async for rows in scan(self.store, DATA) for row in rows]
+        rules, unreadable = MergeRules(fix_duplicates=True), list[CorruptRow]()
+        compactor = RowCompactor(self.store, DATA, self.layout, rules, self._now_ms, unreadable.append, settle_ms=0)
+        await compactor.compact_keys(self.dice.sample(keys, len(keys) // 2))
+        assert not unreadable
+
+    async def _fold(self) -> None:
+        blocks = self.store.column_blocks
+        if blocks is None:
+            return
+        width = self.layout.metric_end + BASE_BYTES
+        prefixes = sorted({row.key[:width] async for rows in scan(self.store, DATA) for row in rows})
+        for prefix in self.dice.sample(prefixes, len(prefixes) // 3):
+            await blocks.fold(DATA, prefix)
+
+    async def _retain(self) -> None:
+        if self.expires:
+            retention = Retention(self.store, DATA, self.layout, self.env.uids, POLICY, ROLLUPS)
+            await remove_all(retention, self.now_s)
+            # Rollups of days of which points have expired stay, and have more than the points that are left.
+            self.kept_from_s = max(self.kept_from_s, ((self.now_s - KEPT_D * DAY_S) // DAY_S + 2) * DAY_S)
+
+    async def look(self) -> None:
+        """Compare the answers to a query."""
+        fill = self.dice.choice(["", "", "-nan", "-zero"])
+        m = ":".join([
+            self.dice.choice(["none", "sum", "max", "avg", "count", "zimsum"]),
+            *self.dice.choice([[], [], ["rate"]]),
+            f"{self.dice.choice(INTERVALS)}-{self.dice.choice(FUNCTIONS)}{fill}",
+            self.dice.choice(["m", "m", "n"]) + self.dice.choice(["", "{host=*}", "{host=a}", "{dc=*}", "{}{dc=x}"]),
+        ])  # fmt: skip
+        first_s = self.kept_from_s + self.dice.choice([0, 0, self.dice.randrange(2 * DAY_S)])
+        last_s = first_s + self.dice.choice([HOUR_S, DAY_S, 5 * DAY_S, 20 * DAY_S, self.dice.randrange(1, 5 * DAY_S)])
+        query = make_query(m, start_ms=first_s * 1000, end_ms=last_s * 1000 - self.dice.choice([0, 1]))
+        raw = replace(query, queries=tuple(replace(sub, rollup_usage=RAW) for sub in query.queries))
+        [found], [wanted] = [(await self.rolled.engine.run(one)).subs for one in (query, raw)]
+        self.from_rollups += found.rollup_table != "raw"
+        same = not differs([shown_of(found)], [shown_of(wanted)])
+        assert same, (self.done, m, first_s - START_S, last_s - START_S, found.rollup_table)
+
+
+async def play(schedule: Schedule) -> None:
+    """Let things happen, and look after each."""
+    for _ in range(STEPS):
+        await schedule.step()
+        for _ in range(QUERIES):
+            await schedule.look()
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.parametrize("engine", ["memory", "embedded"])
+async def test_rollups_give_the_answers_of_points(tmp_path: Path, engine: str, seeds: range) -> None:
+    from_rollups = 0
+    for seed in seeds:
+        schedule = Schedule(random.Random(seed), tmp_path / f"{seed}", LAYOUTS[seed % 2])
+        store = await schedule.open(engine)
+        try:
+            await play(schedule)
+        finally:
+            await store.aclose()
+        from_rollups += schedule.from_rollups
+    assert from_rollups > 6 * len(seeds)
