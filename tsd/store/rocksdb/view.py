@@ -251,11 +251,16 @@ class View:
         keys, columns, values = list[bytes](), list[bytes](), list[bytes]()
         read = 0
         at = self._at
+        key = b""  # where the iterator is: often at the next row, or behind one that does not exist
         for row in sorted(set(rows)):
             prefix = row_prefix(row)
+            if key < prefix:
+                at.seek(prefix)
+                if not at.valid():
+                    break
+                key = at.key()
             cut = len(prefix)
-            at.seek(prefix)
-            while at.valid() and (key := at.key()).startswith(prefix):
+            while key.startswith(prefix):
                 keys.append(row)
                 columns.append(key[cut:])
                 values.append(at.value())
@@ -263,7 +268,13 @@ class View:
                 read += 1
                 if read % CHUNK_CELLS == 0:
                     yield
-            self._check(at)
+                if not at.valid():
+                    break
+                key = at.key()
+            else:
+                continue
+            break  # at the end of the table
+        self._check(at)
         page = CellPage(keys, columns, values, TIME_BYTES, [], None)
         return [ColumnPart(None, None, PackedCells(page))] if keys else []
 
