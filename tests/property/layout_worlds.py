@@ -1,7 +1,7 @@
 """The same points in tables of several layouts, read in small pages."""
 
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,15 +10,15 @@ import numpy as np
 
 from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Float64
-from tsd.codec.putline import NameRules
 from tsd.config.loader import Config, Given
+from tsd.daemon.builders import build_ingest
 from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import read_config
 from tsd.daemon.wiring import create_tables, layout
 from tsd.errors import BadQuery
 from tsd.ingest.intake import absorb_whole
-from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
+from tsd.ingest.writer import Writer
 from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.model import Query
 from tsd.query.result import SubAnswer
@@ -26,6 +26,7 @@ from tsd.store import CellPage, ColumnPart, Cursor, Page
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.column_blocks import EmbeddedBlocks
 from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.store.scheduling import IngestLoad
 from tsd.tables.catalog import SeriesSelector
 
 COMMON = {
@@ -146,25 +147,54 @@ class ShownSub(NamedTuple):
 Shown = list[ShownSub] | int  # or the status of an error
 
 
+class OpenRows:
+    """Points in memory, as a writer returns them; `flush` writes them."""
+
+    def __init__(self, writer: Writer, flush: Callable[[], Awaitable[None]]) -> None:
+        self._flush = flush
+        self.open_points, self.known_series, self.points_now = (
+            writer.open_points,
+            writer.known_series,
+            writer.points_now,
+        )
+
+    async def flush(self, *, patient: bool = True) -> bool:
+        """See OpenPointSource."""
+        await self._flush()
+        return True
+
+
 class LayoutWorld:
     """Tables of one layout, and an engine over them."""
 
     def __init__(self, form: LayoutForm, config: Config, store: Any, now_ms: Callable[[], int]) -> None:
         self.form, self.config, self.store = form, config, store
-        self._window = OpenWindow(SeriesTable(), NameRules(b"", 8))
+        load = IngestLoad()
         self.tables = build_configured_tables(config, store, now_ms, TableCallbacks(lambda: False, lambda: None))
+        ingest = build_ingest(config, SeriesTable(), self.tables, load, now_ms, hold_hours=False)
+        self._rows = ingest.rows
+        self.engine = QueryEngine(
+            self.tables.reader,
+            settings=EngineSettings(),
+            flush=self._flush,
+            now_ms=now_ms,
+            open_points=OpenRows(ingest.writer, self.flush),
+        )
 
-        async def flush(_: bytes) -> None:
-            """Do nothing: all points are stored."""
-
-        self.engine = QueryEngine(self.tables.reader, settings=EngineSettings(), flush=flush, now_ms=now_ms)
-
-    async def put(self, lines: Sequence[str]) -> None:
-        """Store points as one window."""
+    async def put(self, lines: Sequence[str], *, stored: bool = True) -> None:
+        """Accept points, and unless `stored` is false write all points accepted so far as one window."""
         text = "".join(f"put {self.form.prefix}{line}\n" for line in lines).encode()
-        absorbed = await absorb_whole(self._window, self.tables.resolver, text)
+        absorbed = await absorb_whole(self._rows, self.tables.resolver, text)
         assert not absorbed.rejects, absorbed.rejects
-        await self.tables.writer.write(self._window.take(), self._window.table)
+        if stored:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write the points that are in memory."""
+        await self.tables.writer.write(self._rows.take(), self._rows.table)
+
+    async def _flush(self, _: bytes) -> None:
+        await self.flush()
 
     async def fold(self, dice: random.Random) -> None:
         """Fold some hours into blocks."""
