@@ -62,19 +62,27 @@ class Rolled:
             await self.task.mark(days_of(env.layout, rows), deleted=True)
 
         complete = self.task.progress.complete_until_s
-        reader = OpenTsdbReader(
+        self.reader = OpenTsdbReader(
             env.store, DATA, env.uids, env.layout, rollups=ROLLUPS, complete=complete, on_delete=on_delete
         )
         self.engine = QueryEngine(
-            reader, settings=EngineSettings(), flush=lambda _: nothing(), now_ms=lambda: self.now_s * 1000
+            self.reader, settings=EngineSettings(), flush=lambda _: nothing(), now_ms=lambda: self.now_s * 1000
         )
 
     async def put(self, lines: Sequence[str]) -> None:
         """Store points as the daemon does."""
         rows = OpenWindow(SeriesTable(), RULES)
+        await self.accept(lines, rows)
+        await self.write(rows)
+
+    async def accept(self, lines: Sequence[str], rows: OpenWindow) -> None:
+        """Add points to rows."""
         creates = AutoCreate(metrics=True, tagks=True, tagvs=True)
         text = "".join(f"put {line}\n" for line in lines).encode()
         await absorb_whole(rows, UidResolver(self.env.uids, self.env.layout, creates), text)
+
+    async def write(self, rows: OpenWindow) -> None:
+        """Store the points of rows."""
         observed = self.task.observing(unobserved)
         writer = CellWriter(self.env.store, SummaryRules(RULES, DATA), join=True, on_points=observed)
         await writer.write(rows.take(), rows.table)
