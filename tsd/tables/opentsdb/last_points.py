@@ -5,7 +5,7 @@ points that other processes write. `checked_ms` and `depth_h` have the time and 
 rows.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import NamedTuple, TypeVar
 
@@ -179,6 +179,17 @@ class LastPointCache:
             is_float = isinstance(found.number, float)
             self._floats[slot] = is_float
             self._bits[slot] = np.float64(found.number).view(np.int64) if is_float else found.number
+
+    def forget(self, layout: Layout, rows: Iterable[bytes]) -> None:
+        """Forget newest points that lie in rows, by their row keys: they were deleted."""
+        end, start, salt = layout.metric_end, layout.pairs_start, layout.salt_width
+        for row in rows:
+            series = self._slots.get(row[salt:end])
+            slot = series.number(row[start:]) if series is not None else -1
+            if slot >= 0 and self._times[slot] // 1000 // HOUR_S * HOUR_S == int.from_bytes(row[end:start], "big"):
+                self._times[slot] = NO_TIME
+                if self._checks is not None:
+                    self.depth_h[slot] = -1
 
     def clear(self) -> None:
         """Drop everything: names may have other UIDs, or points may be deleted."""

@@ -158,6 +158,7 @@ def build(
             summaries.rollups,
             codec_id,
             rollup_task,
+            parts.cache,
         ),
         SeriesRows(store, config.data_table),
         resolver,
@@ -206,12 +207,15 @@ def make_reader(
     rollups: Rollups | None,
     histogram_codec: int | None,
     task: RollupTask | None = None,
+    newest: LastPointCache | None = None,
 ) -> OpenTsdbReader:
-    """Return the reader of the data table. `task` builds the daemon's rollups."""
+    """Return the reader of the data table. `task` builds the daemon's rollups, `newest` forgets deleted points."""
 
     async def on_delete(rows: Sequence[bytes]) -> None:
-        assert task is not None
-        await task.mark(days_of(layout(config), rows), deleted=True)
+        if newest is not None:
+            newest.forget(layout(config), rows)
+        if task is not None:
+            await task.mark(days_of(layout(config), rows), deleted=True)
 
     filters = FilterRules(config.expansion_limit, config.skip_unresolved_tagvs, config.fuzzy_filter)
     return OpenTsdbReader(
@@ -223,7 +227,7 @@ def make_reader(
         rollups=rollups,
         complete=task.progress.complete_until_s if task else None,
         histogram_codec=histogram_codec,
-        on_delete=on_delete if task else None,
+        on_delete=on_delete if task is not None or newest is not None else None,
         rules=ReadRules(filters, scans=min(PARALLEL_SCANS, store.capabilities.parallel_scans)),
     )
 
