@@ -106,3 +106,15 @@ async def test_sums_do_not_keep_points(tmp_path_factory: pytest.TempPathFactory)
         finally:
             await store.aclose()
     assert needed[0] < needed[1] / 2
+
+
+async def test_rows_of_other_series_are_not_held(tmp_path_factory: pytest.TempPathFactory) -> None:
+    points = list(lines(1, "doubles", [0, 1, 2], ""))
+    store = await EmbeddedStore.open(tmp_path_factory.mktemp("store"), lambda: NOW_MS)
+    try:
+        for each in (None, store):
+            env = await QueryEnvironment.build(points, store=each)
+            summed = await least_memory(env.new_engine, make_query("sum:m{host=h3}", **HOURS))
+            assert summed <= await least_memory(env.new_engine, make_query("dev:m{host=h3}", **HOURS)) * 1.1
+    finally:
+        await store.aclose()

@@ -116,6 +116,7 @@ class PointCollector:
         self.filler: CacheFiller | None = None  # for the hours that are being read
         self._sums = sums
         self._summed: list[NumberingPage] = []  # the pages in `sums`, to be decoded again if others do not fit
+        self._summed_size = 0  # stored bytes that these hold
         self._numbered: tuple[tuple[bytes, ...], Int64] = (), np.empty(0, np.int64)
         self._annotations: dict[int, list[Annotation]] = {}
 
@@ -136,6 +137,8 @@ class PointCollector:
         if not await self._budget.workers.run(lambda: self._add_sums(page)):
             return False
         self._summed.append(page)
+        if self._held_by_sums() > self.read.points * POINT_BYTES:  # as with few matching rows, or few points in each
+            await self._drop_sums()
         self.check()
         return True
 
@@ -147,6 +150,7 @@ class PointCollector:
         read = self.read
         read.rows_read += found.rows_read
         read.size += found.size
+        self._summed_size += found.held
         for hour in found.hours:
             width = len(hour.offsets_ms)
             self._count(hour.numbers, np.full(len(hour.numbers), width))
@@ -156,11 +160,17 @@ class PointCollector:
 
     async def _drop_sums(self) -> None:
         """Keep the points of all rows read so far, as without sums. Raises as `take` does."""
-        pages, self._summed, self._sums = self._summed, [], None
+        pages, self._summed, self._sums = self._summed[::-1], [], None
         self.read = ReadCounts()
         self._counts[:] = 0
-        for page in pages:
-            await self.take(page)
+        while pages:
+            await self.take(pages.pop())
+
+    def _held_by_sums(self) -> int:
+        """Return the bytes of the groups' values and of the pages in them."""
+        if self._sums is None:
+            return 0
+        return self._sums.size * VALUE_BYTES + self._summed_size + self.read.rows_read * ROW_BYTES
 
     @property
     def size(self) -> int:
@@ -170,9 +180,7 @@ class PointCollector:
     def check(self) -> None:
         """Account for the memory of kept points. Raises BadQuery where a limit is exceeded."""
         check_fetched(self._budget.bounds, size=self.read.size, points=self.read.points)
-        held = self.size * POINT_BYTES
-        if self._sums is not None:
-            held += self._sums.size * VALUE_BYTES + self.read.size + self.read.rows_read * ROW_BYTES
+        held = self.size * POINT_BYTES + self._held_by_sums()
         self._budget.set_memory(len(self._series.pairs) * SERIES_BYTES + held)
 
     async def take_cached(self, hours: Sequence[CachedHour]) -> None:

@@ -285,7 +285,8 @@ class OpenRowsOfHour(NumberingPage):
             return None
         base_s = int(times[0, 0]) // HOUR_MS * HOUR_S
         hour = HourTable(base_s, series, times[0] - base_s * 1000, bits.reshape(shape), floats.reshape(shape))
-        return TablePage([hour], len(series), int(self.sizes.sum()))
+        size = int(self.sizes.sum())
+        return TablePage([hour], len(series), size, size)
 
     def decode(self) -> PointPage:
         """Return the rows as a page."""

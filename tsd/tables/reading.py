@@ -190,6 +190,7 @@ class TablePage(NamedTuple):
     hours: Sequence[HourTable]
     rows_read: int  # also of series that do not match
     size: int  # stored bytes of the matching rows
+    held: int  # stored bytes that the page holds, also of series that do not match
 
 
 class NumberingPage(ABC):

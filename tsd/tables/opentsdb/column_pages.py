@@ -95,7 +95,7 @@ class ColumnPage(NumberingPage):
     def decode_tables(self) -> TablePage | None:
         """Decode the rows of matching series, see NumberingPage."""
         hours: list[HourTable] = []
-        rows_read = size = 0
+        rows_read = size = held = 0
         for at, part in enumerate(self._parts):
             found = _tables_of(part.packed, self._numbered(at)) if part.packed is not None else None
             if found is None:
@@ -103,7 +103,8 @@ class ColumnPage(NumberingPage):
             hours += found.hours
             rows_read += found.rows_read
             size += found.size
-        return TablePage(hours, rows_read, size)
+            held += found.held
+        return TablePage(hours, rows_read, size, held)
 
     def decode(self) -> PointPage:
         """Decode the rows of matching series. Raise DamagedBlock."""
@@ -201,7 +202,7 @@ def _tables_of(packed: PackedRows, rows: NumberedRows) -> TablePage | None:
             return None
         size += int((sizes[first:stop] if wanted is None else sizes[first:stop][wanted]).sum())
         hours.append(HourTable(int(rows.bases_s[first]), numbers, *points))
-    return TablePage(hours, len(rows.numbers), size)
+    return TablePage(hours, len(rows.numbers), size, int(sizes.sum()))
 
 
 class _WantedRows(NamedTuple):

@@ -49,7 +49,10 @@ class StoredPoints(NumberingPage):
         if page.annotations or page.warnings or page.duplicates or page.rows is None:
             return None
         hours = _tables_of(page, page.rows.bases_s)
-        return None if hours is None else TablePage(hours, page.rows_read, page.size)
+        return None if hours is None else TablePage(hours, page.rows_read, page.size, self._held())
+
+    def _held(self) -> int:
+        return sum(map(len, self._page.columns)) + sum(map(len, self._page.values))
 
 
 def _tables_of(page: PointPage, bases_s: Int64) -> list[HourTable] | None:
