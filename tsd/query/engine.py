@@ -388,7 +388,8 @@ class QueryEngine:
         budget = self._budget(query, selection.metric, lambda size: share.resize(held + size))
         if is_histogram(plan.sub):
             return await self._histogram_answer(query, plan, budget)
-        collected = joint.collected if joint else await self._collect(query, plan, budget, sums=sums_of(plan))
+        sums = None if query.delete else sums_of(plan)  # they may decode a page twice, which lists its rows to delete
+        collected = joint.collected if joint else await self._collect(query, plan, budget, sums=sums)
         read = perf_counter()
         scan_ms = (joint.spent_s if joint else read - started) * 1000
         assembly = Assembly(query, plan, collected, check_cancelled)

@@ -1,7 +1,7 @@
 """The query engine beyond what tests/conformance compares with OpenTSDB."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,9 +13,10 @@ from tsd.codec.names import Kind
 from tsd.codec.opentsdb.rowkey import Layout, row_key
 from tsd.errors import BadQuery
 from tsd.query.assemble import start_ms
+from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.registry import QueryRegistry
 from tsd.store import Put
-from tsd.tables.opentsdb.reader import ReadRules
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules
 from tsd.tables.opentsdb.selection import FilterRules
 
 pytestmark = layouts.on_all
@@ -427,3 +428,24 @@ async def test_delete_removes_only_rows_that_were_read() -> None:
     assert len(answer.subs[0].groups) == 1
     assert await env.groups("sum:sys.cpu{host=web03}") == []
     assert len(await env.groups("none:sys.cpu")) == 19
+
+
+@layouts.opentsdb_only
+async def test_delete_names_each_row_once() -> None:
+    """Also if the last row shows that groups cannot be aggregated while rows are read."""
+    lines = [f"m {START_S + at} 1 host=h{host:03d}" for host in range(100) for at in range(2 if host < 99 else 1)]
+    env = await QueryEnvironment.build(lines)
+    named: list[Sequence[bytes]] = []
+
+    async def on_delete(rows: Sequence[bytes]) -> None:
+        named.append(rows)
+
+    reader = OpenTsdbReader(env.store, DATA, env.uids, env.layout, on_delete=on_delete)
+
+    async def flush(_: bytes) -> None:
+        pass
+
+    engine = QueryEngine(reader, settings=EngineSettings(), flush=flush, now_ms=lambda: NOW_MS)
+    answer = await engine.run(make_query("sum:m", delete=True))
+    assert answer.subs[0].stats["dpsPreFilter"] == 199
+    assert [len(rows) for rows in named] == [100, 100]
