@@ -35,18 +35,18 @@ def value(kind: str, chance: random.Random) -> str:
             return chance.choice(["-3", "12", "0.1", "2.5"])
 
 
-def lines(seed: int, kind: str, hours: Sequence[int], odd: str, least: int = 16) -> Iterator[str]:
+def lines(seed: int, kind: str, hours: Sequence[int], odd: str, least: int = 16, count: int = SERIES) -> Iterator[str]:
     """Yield points of series that have the same times, but for those that are `odd`."""
     chance = random.Random(seed)
     times = {hour: sorted(chance.sample(range(3600), least + chance.randrange(20))) for hour in hours}
-    for series in range(SERIES):
+    for series in range(count):
         tags = f"host=h{series // 8} cpu={series % 8} dc=d{series % 3}" + (
             " rack=r" if odd == "tags" and series % 2 else ""
         )
         kinds = chance.choice(["integers", "longs", "doubles", "mixed"]) if kind == "any" else kind
         for hour in hours:
             own = times[hour]
-            if series == SERIES - 1:  # the last one read, when the others are summed already
+            if series == count - 1:  # the last one read, when the others are summed already
                 match odd:
                     case "point":
                         own = own[1:]
@@ -103,6 +103,21 @@ async def test_sums_do_not_keep_points(tmp_path_factory: pytest.TempPathFactory)
         try:
             env = await QueryEnvironment.build(list(lines(1, "doubles", [0], odd, 300)), store=store)
             needed.append(await least_memory(env.new_engine, make_query("sum:m")))
+        finally:
+            await store.aclose()
+    assert needed[0] < needed[1] / 2
+
+
+@pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: points are kept")
+async def test_small_last_page_is_summed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As at the end of each bucket of a salted table: here the first has 68 rows, the second one 60."""
+    needed = []
+    for aggregator in ("sum", "dev"):
+        store = await EmbeddedStore.open(tmp_path_factory.mktemp("store"), lambda: NOW_MS)
+        try:
+            points = list(lines(1, "doubles", [0], "", 300, 128))
+            env = await QueryEnvironment.build(points, store=store, layout=Layout(salt_width=1, salt_buckets=2))
+            needed.append(await least_memory(env.new_engine, make_query(f"{aggregator}:m")))
         finally:
             await store.aclose()
     assert needed[0] < needed[1] / 2

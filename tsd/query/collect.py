@@ -7,6 +7,7 @@ nothing but points. If the engine has signatures, they are read with each query,
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby, repeat
 from typing import Any, NamedTuple, TypeVar
 
@@ -131,10 +132,13 @@ class PointCollector:
 
     async def _take_sums(self, page: EncodedPage[PointPage]) -> bool:
         """Add the rows of a page to their groups. Return False if they do not fit."""
-        if page.cells <= SMALL_PAGE or not isinstance(page, NumberingPage):
+        is_small = page.cells <= SMALL_PAGE
+        if not isinstance(page, NumberingPage) or (is_small and not self._summed):  # the last page of a range is small
             return False
         await _number(page, self._series, self._budget)
-        if not await self._budget.workers.run(lambda: self._add_sums(page)):
+        workers = self._budget.workers
+        add = partial(self._add_sums, page)
+        if not (workers.run_here(add) if is_small else await workers.run(add)):
             return False
         self._summed.append(page)
         if self._held_by_sums() > self.read.points * POINT_BYTES:  # as with few matching rows, or few points in each

@@ -21,7 +21,7 @@ from tsd.tables.opentsdb.decode import NumberedRows, number_rows
 from tsd.tables.opentsdb.scan import GET_ROWS
 from tsd.tables.reading import HourTable, NumberingPage, PageRows, PointPage, SeriesSet, TablePage
 
-FEW_ROWS = 8  # of an hour, on average: fewer have no table
+FEW_ROWS = 8  # of each hour of several, on average: fewer have no table
 DecodeCells = Callable[[CellPage], PointPage]
 
 
@@ -185,7 +185,7 @@ def _tables_of(packed: PackedRows, rows: NumberedRows) -> TablePage | None:
     if not rows.fresh.all():
         return None
     bounds = [0, *(np.flatnonzero(rows.bases_s[1:] != rows.bases_s[:-1]) + 1).tolist(), len(rows.numbers)]
-    if len(rows.numbers) < FEW_ROWS * (len(bounds) - 1):
+    if len(bounds) > 2 and len(rows.numbers) < FEW_ROWS * (len(bounds) - 1):
         return None
     sizes = packed.sizes()
     hours: list[HourTable] = []
