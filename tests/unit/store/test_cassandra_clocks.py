@@ -138,6 +138,36 @@ async def test_writes_at_once_share_a_reading() -> None:
     assert machine.readings == 1
 
 
+async def test_writes_at_once_share_a_failure() -> None:
+    """The last one does not wait until each one before it has given up."""
+    machine = Machine()
+    machine.is_down = True
+    refused = 0
+
+    async def write() -> None:
+        nonlocal refused
+        with pytest.raises(StoreDown):
+            await machine.check.checked_ms()
+        refused += 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(write)
+    assert (machine.readings, refused) == (1, 10)
+    machine.is_down = False
+    assert await machine.writes()
+
+
+async def test_write_that_is_cancelled_lets_the_next_one_read() -> None:
+    machine = Machine()
+    with trio.move_on_after(0):
+        await machine.writes()
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(machine.writes)
+    assert machine.readings == 1
+
+
 async def test_without_a_limit_no_clock_is_read() -> None:
     machine = Machine(limit_ms=0)
     machine.ahead_ms = LATE_MS

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import trio
 
-from tsd.errors import WrongClock
+from tsd.errors import StoreDown, StoreError, WrongClock
 
 CHECK_MS = 30_000  # between two readings
 
@@ -51,6 +51,8 @@ class ClockCheck:
         self._times = times
         self._nodes_ms = 0.0  # offset of the nodes' clocks from the monotonic one
         self._read_ms: float | None = None  # when they were read, by the monotonic clock
+        self._attempts = 0  # to read them
+        self._failure = ""  # of the last attempt
         self._reading = trio.Lock()
 
     @property
@@ -64,15 +66,27 @@ class ClockCheck:
         now_ms = self._clock_ms()
         if not self._limit_ms or (self._is_fresh() and not self._differs(now_ms)):
             return now_ms
-        read_ms = self._read_ms
+        attempts = self._attempts
         async with self._reading:
-            if self._read_ms == read_ms:  # no other task has read them meanwhile
-                self._nodes_ms = self._offset_ms(await self._times())
-                self._read_ms = self._elapsed_ms()
+            if self._attempts == attempts:  # no other task has tried meanwhile
+                await self._read()
+            elif self._failure:  # this task has waited for as long as another attempt would take
+                raise StoreDown(self._failure)
         now_ms = self._clock_ms()
         if self._differs(now_ms):
             raise WrongClock(self._difference(now_ms))
         return now_ms
+
+    async def _read(self) -> None:
+        """Read the nodes' clocks. Raise StoreError."""
+        try:
+            self._nodes_ms = self._offset_ms(await self._times())
+        except StoreError as exc:
+            self._failure = str(exc)
+            self._attempts += 1
+            raise
+        self._read_ms, self._failure = self._elapsed_ms(), ""
+        self._attempts += 1
 
     def _is_fresh(self) -> bool:
         """Return whether the nodes' clocks were read a short time ago."""
