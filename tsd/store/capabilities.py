@@ -28,6 +28,7 @@ class Capabilities:
     longest_key: int = LONGEST_KEY  # bytes of a row key
     endpoints: tuple[str, ...] = ()  # host:port of each server that calls go to
     splits_scans: bool = False  # one scan reads parts of its range in parallel: callers need not split the range
+    deletes_exact_spans: bool = False  # `StampedCells.delete_spans` deletes no other columns of the family
     hides_for_days: bool = False  # no operator can end that a delete hides later puts, as a major compaction does
 
 
@@ -244,7 +245,8 @@ class StampedCells(Protocol):
 
     async def delete_spans(self, table: str, spans: Sequence[StampedSpan]) -> None:
         """Delete cells of rows, also those that the caller does not know, at a cost that does not depend on their
-        number. An engine may delete the whole family of a span's columns, up to its timestamp. Raise StoreError."""
+        number. Without
+        `Capabilities.deletes_exact_spans` the whole family of a span's columns is deleted. Raise StoreError."""
         ...
 
     async def delete_rows(self, table: str, start: bytes, stop: bytes, *, up_to_ms: int) -> None:

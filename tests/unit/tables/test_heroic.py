@@ -1,8 +1,8 @@
 """Heroic's table on several engines: the recorded cells and answers of Heroic's own backend, and what it lacks."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.unit.tables.interned_layout import Found, put, read
 from tsd.codec.names import Kind
 from tsd.config.retention import parse_rules
 from tsd.errors import BadQuery, NoTable
-from tsd.store import Store
+from tsd.store import StampedCells, StampedSpan, Store
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables import Tables
@@ -213,6 +213,31 @@ async def test_deletes_leave_other_points(heroic: Heroic) -> None:
 
 
 @pytest.mark.parametrize("heroic", [CASSANDRA], indirect=True)
+class WholeFamilies:
+    """The delete of spans on HBase."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def delete_spans(self, table: str, spans: Sequence[StampedSpan]) -> None:
+        for row, cells in (await self._store.get(table, [span.row for span in spans])).items():
+            await self._store.delete(table, {row: [cell.column for cell in cells]}, up_to_ms=None)
+
+
+async def test_deletes_leave_other_points_of_a_row_on_hbase() -> None:
+    """A row has the points of seven weeks, and HBase can only delete all of them at once."""
+    store = MemoryStore(lambda: NOW_MS)
+    store.stamped_cells = cast(StampedCells, WholeFamilies(store))
+    await store.create_tables(heroic_tables("metrics", "listed"))
+    heroic = Heroic(store)
+    await heroic.put(*[(ODD, PERIOD + at, float(at)) for at in range(5)])
+    deleter = heroic.tables.deleter
+    assert deleter is not None
+    await deleter.delete(SeriesRequest("odd"), PERIOD + 1, PERIOD + 3)
+    left = {PERIOD: 0.0, PERIOD + 4: 4.0}
+    assert await heroic.read(SeriesRequest("odd"), PERIOD, 2 * PERIOD) == {(("host", "b"),): left}
+
+
 async def test_deletes_of_a_month_hide_no_rows(heroic: Heroic) -> None:
     many = SeriesText(b"odd", b"host=many")
     await heroic.put(*((many, PERIOD + at * 1000, float(at)) for at in range(150_000)))  # Cassandra allows 100,000

@@ -123,6 +123,7 @@ class CassandraStore:
             call_timeout_s=contact.timeout_s,
             endpoints=contact.endpoints,
             splits_scans=True,
+            deletes_exact_spans=True,
             hides_for_days=True,
         )
         self.latencies = new_latencies()

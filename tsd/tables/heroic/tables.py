@@ -75,7 +75,8 @@ class HeroicTables:
     async def delete(self, cells: Mapping[bytes, Sequence[Cell]], up_to_ms: int | None) -> None:
         """Delete points, of each row all those that are stored from the first to the last one, that were written by a
         time; None: by now. Raise StoreError."""
-        if (stamped := self.store.stamped_cells) is not None:  # a tombstone for each row, not for each point
+        stamped = self.store.stamped_cells if self.store.capabilities.deletes_exact_spans else None
+        if stamped is not None:  # a tombstone for each row, not for each point
             await stamped.delete_spans(self.points, [_span_of(row, found, up_to_ms) for row, found in cells.items()])
             return
         for row, found in cells.items():
