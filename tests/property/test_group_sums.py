@@ -1,4 +1,4 @@
-"""Groups that are aggregated while packed rows are read equal those of rows that are read as cells, bit by bit."""
+"""Groups that are aggregated while rows are read equal those merged from the points of their series, bit by bit."""
 
 import random
 import tempfile
@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 
 from tests.unit.query.engines import NOW_MS, START_S, QueryEnvironment, least_memory, make_query
 from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.points import Points
+from tsd.query.columns import Chosen
 from tsd.query.fold import HAS_LOOP
 from tsd.query.group_sums import FUNCTIONS
-from tsd.query.result import Group
+from tsd.query.merge import merge
 from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.tables.reading import ScanRange
 
 SERIES = 96  # rows of an hour: enough to be read as a table
 QUERIES = [f"{name}:m{tags}" for name in FUNCTIONS for tags in ("", "{dc=*}", "{host=*}", "{dc=*,cpu=0}")]
@@ -67,32 +70,42 @@ def lines(seed: int, kind: str, hours: Sequence[int], odd: str, least: int = 16,
     st.sampled_from(["", "", "point", "time", "hour", "tags"]),
     st.sampled_from([0, 1]),
 )
-async def test_sums_of_packed_rows(seed: int, kind: str, hours: list[int], odd: str, salt_width: int) -> None:
+async def test_sums_of_rows(seed: int, kind: str, hours: list[int], odd: str, salt_width: int) -> None:
     layout = Layout(salt_width=salt_width, salt_buckets=3)
     points = list(lines(seed, kind, hours, odd))
-    expected = await QueryEnvironment.build(points, layout=layout)
     with tempfile.TemporaryDirectory() as folder:
         store = await EmbeddedStore.open(folder, lambda: NOW_MS)
         try:
-            found = await QueryEnvironment.build(points, layout=layout, store=store)
+            packed = await QueryEnvironment.build(points, layout=layout, store=store)
+            cells = await QueryEnvironment.build(points, layout=layout)
             for m in random.Random(seed).sample(QUERIES, 8):
-                assert shown(await found.groups(m, **HOURS)) == shown(await expected.groups(m, **HOURS)), m
+                wanted = await merged(cells, m)
+                for env in (packed, cells):
+                    assert {
+                        group.tags.get(tag_of(m), ""): bits(group.points) for group in await env.groups(m, **HOURS)
+                    } == wanted
         finally:
             await store.aclose()
 
 
-def shown(groups: Sequence[Group]) -> list[object]:
-    """Return all of groups but the order of their series, with the bits of values."""
-    return [
-        (
-            group.tags,
-            sorted(group.aggregate_tags),
-            group.points.times.tolist(),
-            group.points.floats.tolist(),
-            np.where(group.points.floats & np.isnan(group.points.doubles()), 0, group.points.bits).tolist(),
-        )
-        for group in groups
-    ]
+def tag_of(m: str) -> str:
+    """Return the tag name that a query groups by."""
+    return m.partition("{")[2].partition("=")[0]
+
+
+async def merged(env: QueryEnvironment, m: str) -> dict[str, object]:
+    """Return the points of each group by the value of its tag, merged from those of its series."""
+    series: dict[str, list[Points]] = {}
+    for one in await env.engine.work(lambda job: job.series(make_query(m, **HOURS))):
+        series.setdefault(one.tags[tag_of(m)] if tag_of(m) else "", []).append(one.points)
+    scan = ScanRange(START_S, START_S + 3 * 3600)
+    return {value: bits(merge(Chosen.all_of(some), m.partition(":")[0], scan).points) for value, some in series.items()}
+
+
+def bits(points: Points) -> list[list[int]]:
+    """Return times, kinds and bits of points. All NaN are the same."""
+    values = np.where(points.floats & np.isnan(points.doubles()), 0, points.bits)
+    return [points.times.tolist(), points.floats.tolist(), values.tolist()]
 
 
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: points are kept")
