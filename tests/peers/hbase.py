@@ -30,7 +30,7 @@ class RunningHbase:
     def restart(self) -> None:
         """Start it again with its data, on other ports."""
         more = [word for key, value in self._settings.items() for word in ("--set", f"{key}={value}")]
-        how = ["--quick", "--port=0", "--thrift2-port=0", "--zk-port=0", f"--until-exit={os.getpid()}"]
+        how = ["--quick", "--heap=2g", "--port=0", "--thrift2-port=0", "--zk-port=0", f"--until-exit={os.getpid()}"]
         run_script("hbase", "start", self.home, *how, *more)
         started = json.loads((self.home / "run" / "hbase.json").read_text())
         self.thrift_port: int = started["thrift_port"]
