@@ -95,11 +95,15 @@ def tag_of(m: str) -> str:
 
 async def merged(env: QueryEnvironment, m: str) -> dict[str, object]:
     """Return the points of each group by the value of its tag, merged from those of its series."""
+    aggregator, _, filters = m.partition(":")
+    found = await env.engine.work(lambda job: job.series(make_query(m, **HOURS)))
+    points = {tuple(sorted(one.tags.items())): one.points for one in found}
     series: dict[str, list[Points]] = {}
-    for one in await env.engine.work(lambda job: job.series(make_query(m, **HOURS))):
-        series.setdefault(one.tags[tag_of(m)] if tag_of(m) else "", []).append(one.points)
+    for one in await env.groups(f"none:{filters}", **HOURS):  # in the order of additions
+        own = points[tuple(sorted(one.tags.items()))]
+        series.setdefault(one.tags[tag_of(m)] if tag_of(m) else "", []).append(own)
     scan = ScanRange(START_S, START_S + 3 * 3600)
-    return {value: bits(merge(Chosen.all_of(some), m.partition(":")[0], scan).points) for value, some in series.items()}
+    return {value: bits(merge(Chosen.all_of(some), aggregator, scan).points) for value, some in series.items()}
 
 
 def bits(points: Points) -> list[list[int]]:

@@ -140,6 +140,7 @@ def columns_with(columns: Columns, owners: NDArray[np.int32], owner: int, *, com
     [0, 2]
     """
     if compiled:
+        columns = Columns(*map(np.ascontiguousarray, columns))
         return columns_of(_columns.choose(*columns, owners, owner))
     return columns.at(owners[columns.series] == owner)
 
@@ -161,7 +162,7 @@ def wide_values(columns: Columns, *, compiled: bool = HAS_LOOP) -> tuple[Int64, 
         return bits, (columns.flags & FLOAT) != 0
     if compiled:
         wide, floats = np.empty(len(bits), np.int64), np.empty(len(bits), np.uint8)
-        _columns.widen(columns.flags, bits, wide, floats)
+        _columns.widen(np.ascontiguousarray(columns.flags), np.ascontiguousarray(bits), wide, floats)
         return wide, floats.view(np.bool_)
     bits = bits.copy()
     bits[singles] = bits[singles].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
@@ -237,6 +238,7 @@ def sort_columns(columns: Columns, *, join: bool, compiled: bool = HAS_LOOP) -> 
     one qualifier are equal: several may remain for one time, in order of arrival (see `layers`).
     """
     if compiled and len(columns.series):
+        columns = Columns(*map(np.ascontiguousarray, columns))
         picked, is_sorted = _columns.pick(*columns, _counted_order(columns.series))
         return columns_of(picked) if is_sorted else sort_times(columns_of(picked), join=join)
     return sort_times(columns.at(series_order(columns.series)), join=join)
