@@ -62,7 +62,7 @@ def lines(seed: int, kind: str, hours: Sequence[int], odd: str, least: int = 16,
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(
     st.integers(0, 1 << 30),
     st.sampled_from(["integers", "longs", "doubles", "mixed", "any", "wide"]),

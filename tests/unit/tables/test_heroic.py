@@ -240,17 +240,19 @@ async def test_deletes_leave_other_points_of_a_row_on_hbase() -> None:
 
 async def test_deletes_of_a_month_hide_no_rows(heroic: Heroic) -> None:
     many = SeriesText(b"odd", b"host=many")
-    await heroic.put(*((many, PERIOD + at * 1000, float(at)) for at in range(150_000)))  # Cassandra allows 100,000
+    count = 150_000 if heroic.store.capabilities.hides_for_days else 15_000  # Cassandra allows 100,000 tombstones
+    await heroic.put(*((many, PERIOD + at * 1000, float(at)) for at in range(count)))
     await heroic.put((ODD, PERIOD, 1.0))
     deleter = heroic.tables.deleter
     assert deleter is not None
     request = SeriesRequest("odd", filters=(make_filter("host", "literal_or", "many"),))
-    await deleter.delete(request, PERIOD, PERIOD + 149_998_999)
+    last = PERIOD + (count - 1) * 1000
+    await deleter.delete(request, PERIOD, last - 1)
     listed = [row async for row in HeroicTables(heroic.store, "metrics", "listed").keys(b"")]
     assert len(listed) == 2
     assert await heroic.read(SeriesRequest("odd"), 0, 2 * PERIOD) == {
         (("host", "b"),): {PERIOD: 1.0},
-        (("host", "many"),): {PERIOD + 149_999_000: 149_999.0},
+        (("host", "many"),): {last: float(count - 1)},
     }
 
 
