@@ -51,6 +51,7 @@ T = TypeVar("T")
 SMALL_PAGE = 64  # cells that are decoded without a thread, which would cost as much
 SMALL = 5_000  # points that are processed without a thread
 POINT_BYTES = 40  # of a kept point: its arrays twice, because they are joined at the end
+SHORT_ORDER = 500  # series that are put in order without a thread: with salts each takes microseconds
 ROW_BYTES = 300  # of a row that is kept as stored, besides its value
 SERIES_BYTES = 500  # of a series besides its points: its tags and arrays
 FIRST_COUNTS = 16  # series with room for their counts from the start
@@ -251,8 +252,10 @@ class PointCollector:
     async def finished(self) -> Collected:
         """Return what was collected; joined in a thread if that is much. Points that are in buckets count no more."""
         workers = self._budget.workers
-        if self._sums is not None and not self._sums.finish():
-            await self._drop_sums()
+        if self._sums is not None:
+            is_short = len(self._series.pairs) <= SHORT_ORDER
+            if not (workers.run_here(self._sums.finish) if is_short else await workers.run(self._sums.finish)):
+                await self._drop_sums()
         is_small = max(self.size, self._sink.parts * HOUR_COST) <= SMALL
         return workers.run_here(self.finish) if is_small else await workers.run(self.finish)
 
