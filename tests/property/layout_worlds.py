@@ -1,7 +1,7 @@
 """The same points in tables of several layouts, read in small pages."""
 
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,27 +79,27 @@ class PagedBlocks:
         return self._blocks.read_columns(table, start, stop, limit_bytes=limit)
 
 
-class PagedStore(EmbeddedStore):
+class SmallPages:
+    """Mixin of a store that returns pages of few rows."""
+
+    limit_rows = 1000
+
+    async def page(self, table: str, start: bytes, stop: bytes | None, *, limit: int, **others: Any) -> Page:
+        """See Store."""
+        store: Any = super()
+        found: Page = await store.page(table, start, stop, limit=min(limit, self.limit_rows), **others)
+        return found
+
+
+class PagedStore(SmallPages, EmbeddedStore):
     """An embedded store that returns small pages."""
 
-    limit_rows, limit_bytes = 1000, 1 << 30
+    limit_bytes = 1 << 30
 
     @property
     def column_blocks(self) -> Any:
         """See Store."""
         return PagedBlocks(super().column_blocks, self.limit_bytes)
-
-    async def page(
-        self,
-        table: str,
-        start: bytes,
-        stop: bytes | None,
-        *,
-        limit: int,
-        columns: Collection[bytes] | None = None,
-    ) -> Page:
-        """See Store."""
-        return await super().page(table, start, stop, limit=min(limit, self.limit_rows), columns=columns)
 
     async def read_cells(
         self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, cursor: Cursor
@@ -109,22 +109,8 @@ class PagedStore(EmbeddedStore):
         return await super().read_cells(table, start, stop, limit_bytes=limit, cursor=cursor)
 
 
-class PagedMemory(MemoryStore):
+class PagedMemory(SmallPages, MemoryStore):
     """A store in memory that returns small pages."""
-
-    limit_rows = 1000
-
-    async def page(
-        self,
-        table: str,
-        start: bytes,
-        stop: bytes | None,
-        *,
-        limit: int,
-        columns: Collection[bytes] | None = None,
-    ) -> Page:
-        """See Store."""
-        return await super().page(table, start, stop, limit=min(limit, self.limit_rows), columns=columns)
 
 
 class ShownGroup(NamedTuple):
