@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from tests.peers.needs import need_compiled_loops
 from tsd.codec.opentsdb.cell import ms_qualifier, seconds_qualifier
 from tsd.codec.packing.cell import CHECKSUM_BYTES, HAS_PACKING_LOOP, LEAST_POINTS, pack, unpack
-from tsd.codec.packing.points import count_points, unpack_alike, unpack_points
+from tsd.codec.packing.points import count_points, fold_points, unpack_alike, unpack_points
+from tsd.codec.points import Batch
 from tsd.codec.text import FLOAT, encode_float, encode_integer
 from tsd.errors import CorruptRow
+from tsd.query.fold import FUNCTIONS, buckets_of_cells, fold_batch
 from tsd.tables.opentsdb.decode import read_cells
 
 TWINS = [False, True] if HAS_PACKING_LOOP else [False]
@@ -160,6 +162,37 @@ def test_cells_with_the_same_times_are_a_table(some: list[tuple[bytes, bytes]], 
     damaged = bytearray(stored[-1])
     damaged[-1] ^= 1
     assert unpack_alike([*stored[:-1], bytes(damaged)], 8) is None
+
+
+@given(
+    st.lists(cells(), min_size=1, max_size=3),
+    st.integers(1, 2),
+    st.sampled_from((1_000, 60_000, 300_000, 3_600_000)),
+    st.sampled_from(sorted(FUNCTIONS)),
+    st.booleans(),
+)
+def test_buckets_are_those_of_the_points(
+    some: list[tuple[bytes, bytes]], times: int, interval_ms: int, function: str, same_hour: bool
+) -> None:
+    stored = [b"12345678" + packed for cell in some * times if (packed := pack(*cell)) is not None]
+    if not HAS_PACKING_LOOP or not stored:
+        return
+    bases_s = np.arange(len(stored)) * (0 if same_hour else 3600)
+    found = fold_points(stored, 8, bases_s, interval_ms, FUNCTIONS[function])
+    points = unpack_points(stored, 8, bases_s, count_points(stored, 0, 8))
+    assert (found is None) == (points is None)
+    if found is None or points is None:
+        return
+    assert found.points.tolist() == points.counts.tolist()
+    starts = np.append(0, np.cumsum(points.counts))
+    batch = Batch(np.zeros(len(stored), np.int32), starts, points.times, points.bits, points.floats)
+    buckets, wanted = buckets_of_cells(found, function), fold_batch(batch, interval_ms, function)
+    assert buckets.starts.tolist() == wanted.starts.tolist()
+    assert buckets.stamps.tolist() == wanted.stamps.tolist()
+    assert list(map(repr, buckets.values.tolist())) == list(map(repr, wanted.values.tolist()))
+    damaged = bytearray(stored[-1])
+    damaged[-1] ^= 1
+    assert fold_points([*stored[:-1], bytes(damaged)], 8, bases_s, interval_ms, FUNCTIONS[function]) is None
 
 
 @given(cells(), st.data())

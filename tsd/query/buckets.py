@@ -9,17 +9,19 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tsd.codec.dates import UNITS_MS
-from tsd.codec.points import Batch, Bool, Float64, Int64
+from tsd.codec.points import Batch, Bool, Float64, Int64, doubles_as_points
 from tsd.query import calendar
 from tsd.query.aggregate import spread
-from tsd.query.columns import SeriesColumns
+from tsd.query.columns import Kind, SeriesColumns
 from tsd.query.model import Calendar, Downsample
 from tsd.tables.reading import HOUR_S, ScanRange
 
 _HOUR_MS = HOUR_S * 1000
 _UNKNOWN = -(1 << 62)
+_SMALL = 1 << 16  # series: numpy sorts numbers of 16 bits in linear time
 
 
 class Runs(NamedTuple):
@@ -363,3 +365,28 @@ def _is_whole(parts: Sequence[SeriesBuckets], series_count: int) -> bool:
         and all(np.array_equal(part.buckets.stamps, stamps) for part in parts[1:])
         and bool((np.bincount(numbers, minlength=series_count) == 1).all())
     )
+
+
+def by_series_of(parts: Sequence[SeriesBuckets], series_count: int) -> SeriesColumns:
+    """Return the points of each series by number. The rows of a series are in order."""
+    series = _concatenated([part.series for part in parts])
+    lengths = _concatenated([np.diff(part.buckets.starts) for part in parts])
+    stamps = _concatenated([part.buckets.flat_stamps() for part in parts])
+    values = _concatenated([part.buckets.values for part in parts])
+    if np.count_nonzero(series[1:] < series[:-1]):
+        order = np.argsort(series.astype(np.uint16) if series_count <= _SMALL else series, kind="stable")
+        begins = (np.cumsum(lengths) - lengths)[order]
+        series, lengths = series[order], lengths[order]
+        index = spread(begins, lengths)
+        stamps, values = stamps[index], values[index]
+    bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+    bounds = bounds[np.searchsorted(series, np.arange(series_count + 1))]
+    if series_count > 1 and len(values) and bounds[1] * series_count == len(values):
+        rows = stamps.reshape(series_count, -1)
+        if np.count_nonzero(np.diff(bounds) != bounds[1]) == 0 and np.count_nonzero(rows != rows[0]) == 0:
+            return SeriesColumns.table(rows[0].copy(), values.view(np.int64).reshape(series_count, -1))
+    return SeriesColumns(doubles_as_points(stamps, values), bounds)
+
+
+def _concatenated(arrays: Sequence[NDArray[Kind]]) -> NDArray[Kind]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tsd.codec.points import Int64
 from tsd.query.buckets import Bucketed, joined
 from tsd.store.cells import CellSigner
-from tsd.tables.reading import HourKeys, PageRows, PointPage, Signatures, SignatureSource
+from tsd.tables.reading import HourKeys, PageRows, Signatures, SignatureSource
 
 LARGEST_SHARE = 2  # one query fills at most one part in so many of the memory
 PAIRS_BYTES = 60  # of a row's tag pairs, besides their text
@@ -227,10 +227,8 @@ class CacheFiller:
         self._signing: CellSigner | None = signatures.signing() if signatures else None
         self._newest_ms = now_ms - MIN_AGE_MS
 
-    def add(self, page: PointPage, buckets: Bucketed) -> None:
-        """Add a page and its buckets, its rows in order."""
-        rows = page.rows
-        assert rows is not None  # hours that can be cached have them
+    def add(self, rows: PageRows, points: NDArray[np.int32], buckets: Bucketed) -> None:
+        """Add the rows of a page in order, with the number of points and the buckets of each."""
         if not rows.complete:
             for base_s in [base_s for base_s in self._pieces if rows.first_s <= base_s <= rows.last_s]:
                 self._skip(base_s)
@@ -242,7 +240,6 @@ class CacheFiller:
         hours = bases[firsts].tolist()
         every = slice(0, len(bases))
         pairs, sizes = rows.series(every), rows.sizes(every)
-        points = np.diff(page.batch.starts).astype(np.int32)
         is_plain = bool(rows.plain.all())
         for base_s, first, stop in zip(hours, firsts, [*firsts[1:], len(bases)], strict=True):
             part = slice(first, stop)

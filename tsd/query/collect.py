@@ -36,6 +36,7 @@ from tsd.query.workers import WorkerPool
 from tsd.tables.reading import (
     HOUR_S,
     UNWANTED,
+    BucketPage,
     ChangeSource,
     EncodedPage,
     HourSource,
@@ -128,7 +129,7 @@ class PointCollector:
             if await self._take_sums(page):
                 return
             await self._drop_sums()
-        await decode_page(page, self._series, self._budget, self._add)
+        await with_numbers(page, self._series, self._budget, partial(self.add_page, page))
         self.check()
 
     async def _take_sums(self, page: EncodedPage[PointPage]) -> bool:
@@ -223,11 +224,35 @@ class PointCollector:
             self._numbered = pairs, np.fromiter(numbers, np.int64, len(pairs))
         return self._numbered[1]
 
-    def _add(self, page: PointPage) -> None:
+    def add_page(self, page: EncodedPage[PointPage]) -> None:
+        """Decode and add a page whose series are numbered, without regard to limits. Raises StoreError."""
+        how = self._sink.by_cell if isinstance(self._sink, Downsampler) and isinstance(page, NumberingPage) else None
+        found = page.decode_buckets(*how) if how is not None and isinstance(page, NumberingPage) else None
+        if found is None:
+            self.add(page.decode())
+        else:
+            self._add_buckets(found)
+
+    def _add_buckets(self, page: BucketPage) -> None:
+        """Add a page whose rows are downsampled."""
+        assert isinstance(self._sink, Downsampler)
+        buckets, points = self._sink.feed_cells(page), page.buckets.points
+        if self.filler is not None:
+            self.filler.add(page.rows, points.astype(np.int32), buckets)
+        self._count(page.series, points)
+        read = self.read
+        read.rows_read += page.rows_read
+        read.rows_wanted += len(page.series)
+        read.points += int(points.sum())
+        read.size += page.size
+
+    def add(self, page: PointPage) -> None:
+        """Add a decoded page without regard to limits."""
         batch = page.batch
         buckets = self._sink.feed(batch)
         if self.filler is not None and buckets is not None:
-            self.filler.add(page, buckets)
+            assert page.rows is not None  # hours that can be cached have them
+            self.filler.add(page.rows, np.diff(batch.starts).astype(np.int32), buckets)
         self._count(batch.series, batch.starts[1:] - batch.starts[:-1])
         read = self.read
         read.rows_read += page.rows_read
@@ -279,12 +304,20 @@ def _sink_of(query: Query, plan: Plan) -> Downsampler | PointJoiner:
 async def decode_page(page: EncodedPage[T], series: SeriesSet, budget: QueryBudget, use: Callable[[T], None]) -> None:
     """Number the series of a page, decode it and call `use` with the result; in a thread unless the page is small.
     Raises BadQuery, StoreError."""
+    await with_numbers(page, series, budget, lambda: use(page.decode()))
+
+
+async def with_numbers(
+    page: EncodedPage[T], series: SeriesSet, budget: QueryBudget, decode: Callable[[], None]
+) -> None:
+    """Number the series of a page and call `decode`; in a thread unless the page is small. Raises BadQuery,
+    StoreError."""
     if page.cells <= SMALL_PAGE:
         await series.match(page.series())
-        budget.workers.run_here(lambda: use(page.decode()))
+        budget.workers.run_here(decode)
         return
     await _number(page, series, budget)
-    await budget.workers.run(lambda: use(page.decode()))
+    await budget.workers.run(decode)
 
 
 async def _number(page: EncodedPage[T] | NumberingPage, series: SeriesSet, budget: QueryBudget) -> None:

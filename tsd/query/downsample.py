@@ -9,19 +9,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tsd.codec.packing.cell import HAS_PACKING_LOOP
 from tsd.codec.points import NO_POINTS, Batch, Bool, Float64, Int64, Points, doubles_as_points
 from tsd.errors import BadQuery
 from tsd.query.aggregate import BY_NAME, Kernel, Percentile, Slots, spread
-from tsd.query.buckets import Bucketed, Runs, SeriesBuckets, bucketed, buckets_of, by_series, runs_of, table_of, within
+from tsd.query.buckets import (
+    Bucketed,
+    Runs,
+    SeriesBuckets,
+    bucketed,
+    buckets_of,
+    by_series,
+    by_series_of,
+    runs_of,
+    table_of,
+    within,
+)
 from tsd.query.columns import SeriesColumns
-from tsd.query.fold import HAS_LOOP, can_fold, fold_batch
+from tsd.query.fold import FUNCTIONS, HAS_LOOP, buckets_of_cells, can_fold, fold_batch
 from tsd.query.model import Downsample, Fill
 from tsd.tables.quirks import OPENTSDB, Quirks
-from tsd.tables.reading import ScanRange
+from tsd.tables.reading import BucketPage, ScanRange
 
 _NEVER = -(1 << 62)
 _SMALL = 1 << 16
-FEW_VALUES = 4096  # of a page: with fewer, sorting them at the end is faster than a table of the hours
+FEW_VALUES = 16384  # of a page: with fewer, sorting its rows at the end is faster than a table of the hours
 FEW_ROWS = 8  # of an hour: with fewer, sorting all buckets at the end is faster than a table of the hours
 
 
@@ -69,12 +81,7 @@ class Downsampler:
         batch = within(batch, self._buckets.span)
         if self._by_rows:
             buckets = self._by_row(batch)
-            series = batch.series.astype(np.int64)
-            hours = list(buckets.hours())
-            if len(series) < len(hours) * FEW_ROWS or len(buckets.values) < FEW_VALUES:
-                hours = [(0, len(series))]
-            for first, stop in hours:
-                self.feed_rows(series[first:stop], buckets.between(first, stop))
+            self._feed_hours(batch.series.astype(np.int64), buckets)
             return buckets
         if not len(batch.times):
             return None
@@ -87,6 +94,29 @@ class Downsampler:
             if isinstance(self._kernel, Percentile):
                 self._kernel.compute_closed(self._open())
         return None
+
+    def _feed_hours(self, series: Int64, buckets: Bucketed) -> None:
+        """Add the buckets of rows, hour by hour if they are many."""
+        hours = [(0, len(series))]
+        if len(buckets.values) >= FEW_VALUES:
+            hours = list(buckets.hours())
+            if len(series) < len(hours) * FEW_ROWS:
+                hours = [(0, len(series))]
+        for first, stop in hours:
+            self.feed_rows(series[first:stop], buckets.between(first, stop))
+
+    @property
+    def by_cell(self) -> tuple[int, int] | None:
+        """The interval in ms and the number of the function with which cells may be downsampled while they are decoded:
+        each bucket is in one row. None if they may not."""
+        spec = self._spec
+        return (spec.interval_ms, FUNCTIONS[spec.function]) if self._uses_loop and HAS_PACKING_LOOP else None
+
+    def feed_cells(self, page: BucketPage) -> Bucketed:
+        """Add rows that are downsampled as `by_cell` says, like `feed`. Return their buckets."""
+        buckets = buckets_of_cells(page.buckets, self._spec.function)
+        self._feed_hours(page.series.astype(np.int64), buckets)
+        return buckets
 
     def feed_rows(self, series: Int64, buckets: Bucketed) -> None:
         """Add buckets of rows that `feed` of an earlier query returned; `series` are the rows' series."""
@@ -162,8 +192,8 @@ class Downsampler:
         """Return the points of each series, by number."""
         if not series_count:  # and no grid to fill, which would be as long as the query's range
             return SeriesColumns.of([])
-        if self._fill is Fill.NONE and (table := table_of(self._parts, series_count)) is not None:
-            return table
+        if self._fill is Fill.NONE and self._by_rows and self._parts:
+            return table_of(self._parts, series_count) or by_series_of(self._parts, series_count)
         series, stamps, values = self._found()
         grid = self._buckets.filled()
         if self._fill is not Fill.NONE and grid is not None:

@@ -8,7 +8,8 @@ import threading
 
 import numpy as np
 
-from tsd.codec.points import Batch, Int64
+from tsd.codec.packing.points import FoldedCells
+from tsd.codec.points import Batch, Float64, Int64
 from tsd.query.buckets import Bucketed
 
 try:
@@ -55,7 +56,17 @@ def fold_batch(batch: Batch, interval_ms: int, function: str) -> Bucketed:
         batch.starts, batch.times, batch.bits, floats, interval_ms, kind, bounds, stamps, counts, results
     )
     size = int(bounds[-1])
-    stamps, counts, results = stamps[: bounds[1] if is_even else size].copy(), counts[:size], results[:size].copy()
+    stamps, results = stamps[: bounds[1] if is_even else size].copy(), results[:size].copy()
+    return Bucketed(bounds, stamps, _results(function, counts[:size], results))
+
+
+def buckets_of_cells(folded: FoldedCells, function: str) -> Bucketed:
+    """Return the buckets of packed cells that were downsampled with the number of a function."""
+    return Bucketed(folded.bounds, folded.stamps, _results(function, folded.counts, folded.results))
+
+
+def _results(function: str, counts: Int64, results: Float64) -> Float64:
+    """Return the results of a function, from what the loop found for each bucket. Change `results`."""
     match function:
         case "avg":
             with np.errstate(invalid="ignore"):  # without numbers: 0 / 0
@@ -68,4 +79,4 @@ def fold_batch(batch: Batch, interval_ms: int, function: str) -> Bucketed:
             results[np.isneginf(results)] = np.nan
     if function not in ("first", "last", "count"):
         results[counts == 0] = np.nan
-    return Bucketed(bounds, stamps, results)
+    return results

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
-from tsd.codec.packing.points import AlikePoints, RowPoints
+from tsd.codec.packing.points import AlikePoints, FoldedCells, RowPoints
 from tsd.store.cells import Cell, CellMatrix, CellPage, Cursor, Put
 
 
@@ -303,6 +303,13 @@ class PackedRows(Protocol):
     def decode_alike(self, first: int, stop: int, chosen: NDArray[np.bool_] | None = None) -> AlikePoints | None:
         """Return the points of the chosen rows from index `first` to before `stop`, by default of all, each with one
         cell. None: they do not have the same times, or `decode` returns None. May be called in a thread."""
+        ...
+
+    def fold(
+        self, bases_s: NDArray[np.int64], chosen: NDArray[np.bool_] | None, interval_ms: int, fold: int
+    ) -> FoldedCells | None:
+        """Return the buckets of the rows that `decode` returns, see `tsd.codec.packing.points.fold_points`; None: it
+        does not know them. May be called in a thread."""
         ...
 
     def unpack(self) -> CellPage:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind, Widths
+from tsd.codec.packing.points import FoldedCells
 from tsd.codec.points import Batch, Bool, Histogram, Int64, Points
 from tsd.store.cells import CellSigner
 from tsd.tables.filters import Filter
@@ -193,6 +194,16 @@ class TablePage(NamedTuple):
     held: int  # stored bytes that the page holds, also of series that do not match
 
 
+class BucketPage(NamedTuple):
+    """Downsampled rows of points, of matching series."""
+
+    series: NDArray[np.int32]  # of each row
+    buckets: FoldedCells  # of each row
+    rows_read: int  # also of series that do not match
+    size: int  # stored bytes of the matching rows
+    rows: PageRows
+
+
 class NumberingPage(ABC):
     """An EncodedPage that numbers most series itself, and whose rows may have a shorter form than a batch."""
 
@@ -214,6 +225,11 @@ class NumberingPage(ABC):
     def decode_tables(self) -> TablePage | None:
         """Decode the rows of matching series, if all of one hour have the same times, and hold nothing but points. All
         series have a number. May be called in a thread."""
+
+    def decode_buckets(self, interval_ms: int, fold: int) -> BucketPage | None:  # noqa: ARG002
+        """Decode and downsample the rows of matching series, see `tsd.codec.packing.points.fold_points`, if they hold
+        nothing but points. All series have a number. May be called in a thread."""
+        return None
 
 
 class RollupPage(NamedTuple):

@@ -20,3 +20,15 @@ def unpack_table(
     bits: NDArray[np.int64],
     floats: NDArray[np.uint8],
 ) -> bool: ...
+def fold_cells(
+    stored: list[bytes],
+    ahead: int,
+    bases_s: NDArray[np.int64],
+    interval_ms: int,
+    fold: int,
+    points: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    stamps: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    results: NDArray[np.float64],
+) -> int: ...

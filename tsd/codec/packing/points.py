@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tsd.codec.packing.cell import HAS_PACKING_LOOP
-from tsd.codec.points import Bool, Int64
+from tsd.codec.points import Bool, Float64, Int64
 
 if HAS_PACKING_LOOP:
     from tsd.codec.packing import _packing
@@ -59,3 +59,40 @@ def unpack_alike(stored: list[bytes], ahead: int) -> AlikePoints | None:
     if not _packing.unpack_table(stored, ahead, offsets_ms, bits, floats):
         return None
     return AlikePoints(offsets_ms, bits, floats.view(np.bool_))
+
+
+HOUR_MS = 3_600_000
+
+
+class FoldedCells(NamedTuple):
+    """The buckets of cells, one cell after the other, ascending in each."""
+
+    points: Int64  # of each cell
+    bounds: Int64  # (cells + 1,): where the buckets of each cell begin
+    stamps: Int64  # ms since the epoch: the first moment of each bucket; if all cells have the same, of the first cell
+    counts: Int64  # values of each bucket that are not NaN
+    results: Float64  # of each bucket
+    is_even: bool  # whether all cells have the same buckets
+
+
+def fold_points(stored: list[bytes], ahead: int, bases_s: Int64, interval_ms: int, fold: int) -> FoldedCells | None:
+    """Return the buckets of packed cells, of `interval_ms`, which divides the hour. None without the compiled loop, and
+    in the cases of `unpack_points`.
+
+    `fold`: the result of a bucket is 0: the sum, 1: the least, 2: the greatest, 3: the first, 4: the last value. NaN is
+    skipped by the first three, unless there is no other value.
+    """
+    total = count_points(stored, 0, ahead)
+    if total < 0:
+        return None
+    points, bounds = np.empty(len(stored), np.int64), np.empty(len(stored) + 1, np.int64)
+    room = min(total, len(stored) * (HOUR_MS // interval_ms))
+    stamps, counts, results = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room)
+    even = _packing.fold_cells(stored, ahead, bases_s, interval_ms, fold, points, bounds, stamps, counts, results)
+    if even < 0:
+        return None
+    size = int(bounds[-1])
+    is_even = even > 0
+    return FoldedCells(
+        points, bounds, stamps[: int(bounds[1]) if is_even else size], counts[:size], results[:size], is_even
+    )

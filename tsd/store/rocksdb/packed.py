@@ -4,7 +4,15 @@ from itertools import compress
 
 import numpy as np
 
-from tsd.codec.packing.points import AlikePoints, RowPoints, count_points, unpack_alike, unpack_points
+from tsd.codec.packing.points import (
+    AlikePoints,
+    FoldedCells,
+    RowPoints,
+    count_points,
+    fold_points,
+    unpack_alike,
+    unpack_points,
+)
 from tsd.codec.points import Bool, Int64
 from tsd.store import CellPage
 from tsd.store.rocksdb.keys import TIME_BYTES, decode_long_cells, find_digests
@@ -46,6 +54,15 @@ class PackedCells:
         if chosen is not None:
             values = list(compress(values, chosen.tolist()))
         return unpack_alike(values, TIME_BYTES)
+
+    def fold(self, bases_s: Int64, chosen: Bool | None, interval_ms: int, fold: int) -> FoldedCells | None:
+        """See PackedRows."""
+        columns, values = self._page[1:3]
+        if len(find_digests(columns, 0)) < len(columns):
+            return None
+        if chosen is not None:
+            values, bases_s = list(compress(values, chosen.tolist())), bases_s[chosen]
+        return fold_points(values, TIME_BYTES, bases_s, interval_ms, fold)
 
     def unpack(self) -> CellPage:
         """See PackedRows."""

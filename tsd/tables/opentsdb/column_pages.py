@@ -19,7 +19,7 @@ from tsd.store import CELL_PAGE_BYTES, CellPage, ColumnBlocks, ColumnPart, Colum
 from tsd.store.cells import CellSigner
 from tsd.tables.opentsdb.decode import NumberedRows, number_rows
 from tsd.tables.opentsdb.scan import GET_ROWS
-from tsd.tables.reading import HourTable, NumberingPage, PageRows, PointPage, SeriesSet, TablePage
+from tsd.tables.reading import BucketPage, HourTable, NumberingPage, PageRows, PointPage, SeriesSet, TablePage
 
 FEW_ROWS = 8  # of each hour of several, on average: fewer have no table
 DecodeCells = Callable[[CellPage], PointPage]
@@ -106,6 +106,20 @@ class ColumnPage(NumberingPage):
             held += found.held
         return TablePage(hours, rows_read, size, held)
 
+    def decode_buckets(self, interval_ms: int, fold: int) -> BucketPage | None:
+        """Decode and downsample the rows of matching series, see NumberingPage."""
+        if len(self._parts) != 1 or (packed := self._parts[0].packed) is None:
+            return None
+        rows = self._numbered(0)
+        assert not rows.unnumbered, rows.unnumbered[:3]
+        wanted = rows.numbers >= 0
+        complete = bool(wanted.all())
+        found = packed.fold(rows.bases_s, None if complete else wanted, interval_ms, fold) if rows.fresh.all() else None
+        if found is None:
+            return None
+        page = self._wanted_rows(packed, rows, wanted, complete=complete)
+        return BucketPage(page.numbers, found, len(wanted), int(page.sizes.sum()), page.rows)
+
     def decode(self) -> PointPage:
         """Decode the rows of matching series. Raise DamagedBlock."""
         pages: list[PointPage] = []
@@ -123,23 +137,30 @@ class ColumnPage(NumberingPage):
         if packed is None:
             assert cells is not None
             return self._decode_cells(cells)
-        numbers, bases_s, fresh, unnumbered = self._numbered(at)
-        assert not unnumbered, unnumbered[:3]
-        wanted = numbers >= 0
+        numbered = self._numbered(at)
+        assert not numbered.unnumbered, numbered.unnumbered[:3]
+        wanted = numbered.numbers >= 0
         complete = bool(wanted.all())
-        found = packed.decode(bases_s, None if complete else wanted) if fresh.all() else None
+        found = packed.decode(numbered.bases_s, None if complete else wanted) if numbered.fresh.all() else None
         if found is None:
             return self._decode_cells(packed.unpack())
-        keys, sizes = packed.keys, packed.sizes()
-        count, hours_s = len(keys), (int(bases_s[0]), int(bases_s[-1]))
+        page = self._wanted_rows(packed, numbered, wanted, complete=complete)
+        starts = np.zeros(len(found.counts) + 1, np.int64)
+        np.cumsum(found.counts, out=starts[1:])
+        batch = Batch(page.numbers, starts, found.times, found.bits, found.floats)
+        return PointPage(batch, len(wanted), int(page.sizes.sum()), (), (), 0, page.rows)
+
+    def _wanted_rows(
+        self, packed: PackedRows, rows: NumberedRows, wanted: Bool, *, complete: bool
+    ) -> "_PackedPageRows":
+        """Return the wanted rows of a part, by default all."""
+        keys, sizes, numbers, bases_s = packed.keys, packed.sizes(), rows.numbers, rows.bases_s
+        hours_s = int(bases_s[0]), int(bases_s[-1])
         if not complete:
             numbers, bases_s, sizes = numbers[wanted], bases_s[wanted], sizes[wanted]
             keys = list(compress(keys, wanted.tolist()))
-        starts = np.zeros(len(keys) + 1, np.int64)
-        np.cumsum(found.counts, out=starts[1:])
-        batch = Batch(numbers, starts, found.times, found.bits, found.floats)
-        rows = ColumnPageRows(keys, self._pairs_start, sizes, bases_s, hours_s, complete=complete)
-        return PointPage(batch, count, int(sizes.sum()), (), (), 0, rows)
+        page = ColumnPageRows(keys, self._pairs_start, sizes, bases_s, hours_s, complete=complete)
+        return _PackedPageRows(numbers, sizes, page)
 
     def _decode_rows(self, parts: Sequence[ColumnRows]) -> PointPage:
         """Decode rows of blocks."""
@@ -203,6 +224,14 @@ def _tables_of(packed: PackedRows, rows: NumberedRows) -> TablePage | None:
         size += int((sizes[first:stop] if wanted is None else sizes[first:stop][wanted]).sum())
         hours.append(HourTable(int(rows.bases_s[first]), numbers, *points))
     return TablePage(hours, len(rows.numbers), size, int(sizes.sum()))
+
+
+class _PackedPageRows(NamedTuple):
+    """Packed rows that are wanted."""
+
+    numbers: NDArray[np.int32]  # of their series
+    sizes: Int64
+    rows: "ColumnPageRows"
 
 
 class _WantedRows(NamedTuple):

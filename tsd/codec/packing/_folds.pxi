@@ -1,0 +1,189 @@
+# Downsamples packed cells while they are decoded: their points are never written. Included by _packing.pyx.
+
+cdef enum Fold:
+    SUM = 0
+    LOW = 1
+    HIGH = 2
+    FIRST = 3
+    LAST = 4
+
+cdef struct Grid:
+    # The buckets of the times of a cell.
+    const uint8_t* encoded  # the times as stored; NULL: none yet
+    Py_ssize_t size  # bytes of these
+    Py_ssize_t points
+    bint in_ms
+    Py_ssize_t buckets
+    int64_t* offsets_ms  # after the hour, of each bucket
+    int64_t* stops  # of each bucket: the index after its last point
+
+
+cdef int divide_times(Grid* grid, int64_t* times, int64_t interval_ms) noexcept nogil:
+    """Find the buckets of a grid's points. Return whether a time is beyond an hour's row, or not after the one
+    before."""
+    cdef int64_t beyond = 1 << 22 if grid.in_ms else 3600, scale = 1 if grid.in_ms else 1000, last = -1, stop_ms = -1
+    cdef int64_t offset_ms
+    cdef Py_ssize_t i, runs = -1
+    for i in range(grid.points):
+        if times[i] <= last or times[i] >= beyond:
+            return -1
+        last = times[i]
+        offset_ms = last * scale
+        if offset_ms >= stop_ms:
+            if runs >= 0:
+                grid.stops[runs] = i
+            runs += 1
+            grid.offsets_ms[runs] = offset_ms - offset_ms % interval_ms
+            stop_ms = grid.offsets_ms[runs] + interval_ms
+    grid.stops[runs] = grid.points
+    grid.buckets = runs + 1
+    return 0
+
+
+cdef int take_times(Source* source, Scratch* room, Cell* cell, Grid* grid, int64_t interval_ms) noexcept nogil:
+    """Read the times of a cell, or skip them if they are those of the cell before. Return whether they are invalid."""
+    cdef const uint8_t* begin = source.at
+    if (
+        grid.encoded != NULL and grid.points == cell.count and grid.in_ms == cell.in_ms
+        and source.end - begin >= grid.size and memcmp(begin, grid.encoded, grid.size) == 0
+    ):
+        source.at += grid.size
+        return 0
+    grid.encoded = NULL
+    if take_sequence(source, room, room.times, cell.count):
+        return -1
+    grid.points, grid.in_ms = cell.count, cell.in_ms
+    if divide_times(grid, room.times, interval_ms):
+        return -1
+    grid.encoded, grid.size = begin, source.at - begin
+    return 0
+
+
+cdef int numbers_as_doubles(double* to, Scratch* room, Cell* cell) noexcept nogil:
+    """Write numbers as doubles, as `write_numbers` followed by a conversion. Return whether one breaks the cell's
+    rule."""
+    cdef double power = POWERS[cell.decimals], number
+    cdef float single
+    cdef uint32_t word
+    cdef int64_t bits
+    cdef Py_ssize_t i
+    if cell.kind == INTEGER:
+        for i in range(cell.count):
+            if cell.rule < SHORTEST and shortest_flags(room.numbers[i]) > cell.rule:
+                return -1
+            to[i] = <double> room.numbers[i]
+    elif cell.kind == SINGLE:
+        for i in range(cell.count):
+            bits = room.numbers[i]
+            word = <uint32_t> (bits ^ (bits >> 63 & <int64_t> 0x7FFFFFFF))
+            memcpy(&single, &word, 4)
+            to[i] = single
+    elif cell.kind == DECIMAL and cell.rule != SINGLE_FLAGS:  # a whole one is no -0.0
+        for i in range(cell.count):
+            to[i] = <double> room.numbers[i] / power
+    else:
+        for i in range(cell.count):
+            number = as_double(room.numbers[i], cell.kind, power)
+            if cell.rule == SINGLE_FLAGS:
+                single = <float> number
+                number = single
+            if cell.rule == WHOLE and is_whole(number):
+                number = <double> <int64_t> number
+            to[i] = number
+    return 0
+
+
+cdef void fold_values(
+    const double* values, Grid* grid, Fold fold, int64_t base_ms, int64_t* stamps, int64_t* counts, double* results
+) noexcept nogil:
+    """Fold the values of each bucket, see `tsd.query._loops.fold_runs`."""
+    cdef Py_ssize_t i = 0, bucket
+    cdef int64_t seen
+    cdef double value, found
+    for bucket in range(grid.buckets):
+        seen = 0
+        found = 0.0 if fold == SUM else values[i]
+        if fold == LAST:
+            found = values[grid.stops[bucket] - 1]
+        for i in range(i, grid.stops[bucket]):
+            value = values[i]
+            if value == value:
+                if fold == SUM:
+                    found += value
+                elif not seen and (fold == LOW or fold == HIGH):
+                    found = value
+                elif (fold == LOW and value < found) or (fold == HIGH and value > found):
+                    found = value
+                seen += 1
+        i = grid.stops[bucket]
+        stamps[bucket], counts[bucket], results[bucket] = base_ms + grid.offsets_ms[bucket], seen, found
+
+
+def fold_cells(
+    list stored, Py_ssize_t ahead, const int64_t[::1] bases_s, int64_t interval_ms, Fold fold,
+    int64_t[::1] points, int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
+):
+    """See tsd.codec.packing.points.fold_points. Return 1 if all cells have the same buckets, 0 if they do not, and -1
+    if a cell is not decoded, or if there is no room for all buckets."""
+    cdef Py_ssize_t cells = len(stored), i, size, most = 0, at = 0, first
+    cdef const uint8_t* text
+    cdef uint32_t checksum
+    cdef bytes one
+    cdef Source* sources = <Source*> malloc((cells + 1) * sizeof(Source))
+    cdef Cell* heads = <Cell*> malloc((cells + 1) * sizeof(Cell))
+    cdef const uint8_t** starts = <const uint8_t**> malloc((cells + 1) * sizeof(uint8_t*))
+    cdef Scratch room
+    cdef Grid grid
+    cdef void* block = NULL
+    cdef bint even = cells > 0, done = True
+    grid.encoded = NULL
+    grid.offsets_ms = grid.stops = NULL
+    try:
+        if sources == NULL or heads == NULL or starts == NULL:
+            raise MemoryError
+        for i in range(cells):
+            one = stored[i]
+            text, size = <const uint8_t*> PyBytes_AS_STRING(one), PyBytes_GET_SIZE(one)
+            starts[i] = text + ahead
+            sources[i].at, sources[i].end = text + ahead, text + size - 4
+            if size < ahead + 9 or read_head(&sources[i], &heads[i]):
+                return -1
+            points[i] = heads[i].count
+            most = max(most, heads[i].count)
+        make_room(&room, &block, most)
+        grid.offsets_ms = <int64_t*> malloc((most + 1) * 8)
+        grid.stops = <int64_t*> malloc((most + 1) * 8)
+        if grid.offsets_ms == NULL or grid.stops == NULL:
+            raise MemoryError
+        bounds[0] = 0
+        with nogil:
+            for i in range(cells):
+                memcpy(&checksum, sources[i].end, 4)
+                if (
+                    crc_of(starts[i], sources[i].end) != checksum
+                    or take_times(&sources[i], &room, &heads[i], &grid, interval_ms)
+                    or take_sequence(&sources[i], &room, room.numbers, heads[i].count)
+                    or sources[i].at != sources[i].end
+                    or numbers_as_doubles(room.doubles, &room, &heads[i])
+                    or grid.buckets > stamps.shape[0] - at
+                ):
+                    done = False
+                    break
+                first = at
+                fold_values(
+                    room.doubles, &grid, fold, bases_s[i] * 1000, &stamps[at], &counts[at], &results[at]
+                )
+                at += grid.buckets
+                bounds[i + 1] = at
+                if even and (
+                    grid.buckets != bounds[1] or memcmp(&stamps[first], &stamps[0], bounds[1] * sizeof(int64_t))
+                ):
+                    even = False
+        return even if done else -1
+    finally:
+        free(sources)
+        free(heads)
+        free(starts)
+        free(block)
+        free(grid.offsets_ms)
+        free(grid.stops)
