@@ -16,7 +16,7 @@ from tsd.query.align import Rates
 from tsd.query.collect import Collected, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.merge import CommonTags, MergedPoints, common_tags, grouped, merge, rate, rate_table
-from tsd.query.model import NONE, Query
+from tsd.query.model import NONE, Query, SubQuery
 from tsd.query.plan import Plan
 from tsd.query.result import Group, SubAnswer
 from tsd.tables.quirks import OPENTSDB, Quirks
@@ -65,10 +65,24 @@ SLICE_POINTS = 500_000  # merged without a pause
 GROUP_POINTS = 50  # a group costs as much time to merge as this many points, in addition to its points
 
 
+def merge_chosen(
+    chosen: Chosen, sub: SubQuery, scan: ScanRange, *, quirks: Quirks, check: Callable[[], None] = lambda: None
+) -> MergedPoints:
+    """Merge the series of a group, in their order, as a sub query says; see `merge`."""
+    series: Chosen | list[Rates] = chosen
+    if sub.rate:
+        columns, numbers = chosen
+        options = sub.rate_options
+        table = rate_table(chosen, options, scan.start_ms, check) if len(numbers) > 1 else None
+        series = table or [rate(columns[at], options, scan.start_ms, quirks=quirks) for at in numbers.tolist()]
+    return merge(series, sub.aggregator, scan, quirks=quirks, check=check)
+
+
 class _UnnamedGroup(NamedTuple):
     """A merged group, before its names are looked up."""
 
-    members: list[bytes]  # tag pairs of its series with points, in order
+    numbers: Int64  # of its series with points, in order
+    members: list[bytes]  # their tag pairs
     common: CommonTags
     merged: MergedPoints
     notes: list[Annotation] | None
@@ -154,20 +168,14 @@ class Assembly:
             if collected.sums is not None:
                 merged = MergedPoints(collected.sums.points_of(int(alive[0])), 0)
             else:
-                series = self._rates(alive, scan) if sub.rate else Chosen(collected.series, alive)
-                merged = merge(series, sub.aggregator, scan, quirks=query.quirks, check=self._check)
+                chosen = Chosen(collected.series, alive)
+                merged = merge_chosen(chosen, sub, scan, quirks=query.quirks, check=self._check)
             pairs = self._series.pairs
             has_all = self._is_ordered and len(alive) == len(pairs)
             members = pairs if has_all else [pairs[number] for number in alive.tolist()]
             ordered = in_order(notes, quirks=query.quirks) if notes else None
-            self._found.append(_UnnamedGroup(members, common_tags(members, self._series.widths), merged, ordered))
-
-    def _rates(self, numbers: Int64, scan: ScanRange) -> Chosen | list[Rates]:
-        options, quirks, series = self._plan.sub.rate_options, self._query.quirks, self._collected.series
-        table = rate_table(Chosen(series, numbers), options, scan.start_ms, self._check) if len(numbers) > 1 else None
-        if table is not None:
-            return table
-        return [rate(series[number], options, scan.start_ms, quirks=quirks) for number in numbers.tolist()]
+            common = common_tags(members, self._series.widths)
+            self._found.append(_UnnamedGroup(alive, members, common, merged, ordered))
 
     async def look_up_names(self) -> None:
         """Look up the names of the groups' tags. Raises StoreError."""
@@ -180,6 +188,11 @@ class Assembly:
         self._key_names = await self._series.names(Kind.TAGK, list(tagks))
         self._value_names = await self._series.names(Kind.TAGV, list(tagvs))
         self.resolved += len(tagks) + len(tagvs)
+
+    @property
+    def members(self) -> list[Int64]:
+        """The numbers of the series of each group that have points."""
+        return [one.numbers for one in self._found]
 
     def groups(self, metric: str) -> list[Group]:
         """Return the groups with their names."""
@@ -202,7 +215,13 @@ class Assembly:
 
 
 def sub_answer_of(
-    plan: Plan, groups: list[Group], read: ReadCounts, *, table: str = "raw", stats: dict[str, Any]
+    plan: Plan,
+    groups: list[Group],
+    read: ReadCounts,
+    *,
+    table: str = "raw",
+    stats: dict[str, Any],
+    members: Sequence[Int64] = (),
 ) -> SubAnswer:
     """Return the answer with its groups and statistics; `table` is the one that was read."""
     return SubAnswer(
@@ -213,6 +232,7 @@ def sub_answer_of(
         warnings=[*read.warnings, *plan.selection.series.warnings()],
         duplicates=read.duplicates,
         stats=stats,
+        members=members,
     )
 
 

@@ -183,6 +183,11 @@ class PointCollector:
         """Number of points kept, or returned at the end: a fill may add many."""
         return self._sink.size(len(self._series.pairs))
 
+    @property
+    def has_annotations(self) -> bool:
+        """Whether annotations were read."""
+        return bool(self._annotations)
+
     def check(self) -> None:
         """Account for the memory of kept points. Raises BadQuery where a limit is exceeded."""
         check_fetched(self._budget.bounds, size=self.read.size, points=self.read.points)
@@ -194,11 +199,7 @@ class PointCollector:
         StoreError as `take` does."""
         numbers = await self._numbers(hours[0].pairs)
         with self._budget.workers.charged():
-            if len(hours) == 1:
-                [hour] = hours
-                self._add_cached(numbers, JoinedHours(hour.unpacked(), hour.points.astype(np.int64), hour.sizes), 1)
-            else:
-                self._add_cached(numbers, join_hours(hours), len(hours))
+            self._add_cached(numbers, _joined(hours), len(hours))
             self.check()
 
     def _add_cached(self, numbers: Int64, found: JoinedHours, hours: int) -> None:
@@ -223,6 +224,16 @@ class PointCollector:
             numbers = map(self._series.numbers.__getitem__, pairs)
             self._numbered = pairs, np.fromiter(numbers, np.int64, len(pairs))
         return self._numbered[1]
+
+    def add_cached_now(self, hours: Sequence[CachedHour]) -> bool:
+        """Add cached hours like `take_cached`, without a wait, and without regard to limits. Return False if a series
+        has no number."""
+        number_of = self._series.numbers.get
+        numbers = [number_of(one) for one in hours[0].pairs]
+        if None in numbers:
+            return False
+        self._add_cached(np.array(numbers, np.int64), _joined(hours), len(hours))
+        return True
 
     def add_page(self, page: EncodedPage[PointPage]) -> None:
         """Decode and add a page whose series are numbered, without regard to limits. Raises StoreError."""
@@ -293,6 +304,14 @@ class PointCollector:
         return Collected(self._sink.finish(count), self._counts[:count], self._annotations, self.read, sums=sums)
 
 
+def _joined(hours: Sequence[CachedHour]) -> JoinedHours:
+    """Return one cached hour, or several for `join_hours`, as one."""
+    if len(hours) > 1:
+        return join_hours(hours)
+    [hour] = hours
+    return JoinedHours(hour.unpacked(), hour.points.astype(np.int64), hour.sizes)
+
+
 def _sink_of(query: Query, plan: Plan) -> Downsampler | PointJoiner:
     """Return what joins the points of a plan."""
     spec, in_parts = plan.sub.downsample, plan.selection.reads_hours_in_parts
@@ -357,6 +376,18 @@ class CachedReader:
         if plan.selection.hours is None or plan.scan.hours > MAX_HOURS:
             return None
         return Bucketing(spec.interval_ms, spec.function, query.quirks.plain_percentiles)
+
+    def cached_now(self, plan: Plan, bucketing: Bucketing) -> list[list[CachedHour]] | None:
+        """Return all hours of a plan, those for one call of `PointCollector.take_cached` together. None if one is not
+        cached, or if signatures must be read to tell whether it has changed."""
+        hours = plan.selection.hours
+        if hours is None or hours.signatures is not None:
+            return None
+        cached = self.cache.get(map(CacheKey._make, zip(hours.keys(plan.scan), repeat(bucketing))))
+        if len(cached) < plan.scan.hours:
+            return None
+        self.cache.count(hits=len(cached), misses=0)
+        return list(_together(cached.values()))
 
     async def read(self, plan: Plan, bucketing: Bucketing, collector: PointCollector, *, annotations: bool) -> None:
         """Pass all rows of a plan to a collector. Raises BadQuery, StoreError."""

@@ -97,13 +97,19 @@ class QueryEngine:
         self._cached = CachedReader(reader.changes, settings.cache_bytes, workers=self.workers, now_ms=now_ms)
         self.cache = self._cached.cache
         self.memory = QueryMemory(settings.memory_bytes)
-        self._short = ShortQueries(settings.limits, self.memory, load or IngestLoad(), open_points)
+        load = load or IngestLoad()
+        self._short = ShortQueries(settings.limits, self.memory, self.workers, load, self._cached, open_points)
         self.warnings = 0  # in answers: rows that could not be read, missing names
 
     @property
     def answered_at_once(self) -> int:
         """Number of queries that were answered in one step of the event loop, see `tsd.query.short`."""
         return self._short.answered
+
+    @property
+    def answered_in_thread(self) -> int:
+        """Number of longer queries whose rows were read in one step, see `tsd.query.short`."""
+        return self._short.answered_in_thread
 
     async def run(self, query: Query, *, running: RunningQuery | None = None) -> Answer:
         """Return the answer. Raises StoreError, and BadQuery if the query is invalid, takes too long (waiting included)
@@ -158,6 +164,8 @@ class QueryEngine:
 
     async def answer(self, query: Query, share: MemoryShare) -> Answer:
         """Return the answer to a query of a job; `share` accounts for its memory."""
+        if (found := await self._short.answer_longer(query, share)) is not None:
+            return found
         plans = await self._plans(query)
         flushed: set[bytes] = set()
         plans = [await self._with_open_points(query, plan, flushed) for plan in plans]
@@ -406,6 +414,7 @@ class QueryEngine:
             groups,
             collected.read,
             table=collected.table,
+            members=assembly.members,
             stats=counts_of(collected.read, series.resolved + assembly.resolved)
             | {
                 "queryScanTime": scan_ms,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tsd.codec.metadata import Annotation
-from tsd.codec.points import NO_POINTS, Points
+from tsd.codec.points import NO_POINTS, Int64, Points
 from tsd.query.model import Query, SubQuery
 
 
@@ -44,6 +44,7 @@ class SubAnswer:
     warnings: list[str] = field(default_factory=list)  # rows that could not be read, ids without names …
     duplicates: int = 0  # older points of the same time, dropped
     stats: dict[str, Any] = field(default_factory=dict)
+    members: Sequence[Int64] = ()  # of each group of points: the numbers of its series with points, in order
 
 
 @dataclass

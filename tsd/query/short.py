@@ -1,104 +1,130 @@
-"""Answers repeated queries of one series and few hours within one step of the event loop.
+"""Answers repeated queries of few series within one step of the event loop, or in one call of a thread.
 
-The general way (`tsd.query.engine`) answers a query first. If it found one series and nothing unusual, the way to its
+The general way (`tsd.query.engine`) answers a query first. If it found few series and nothing unusual, the way to its
 rows is kept, without any points. The next such query reads these rows, and downsamples and merges them by the same
-functions. It needs no slot, deadline or cancel scope, because nothing else runs meanwhile. Whatever is unusual is left
-to the general way: `answer` returns None then, and has changed nothing.
+functions. A query that is answered in one step needs no slot, deadline or cancel scope, because nothing else runs
+meanwhile. Whatever is unusual is left to the general way: `answer` returns None then, and has changed nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import NamedTuple
-from weakref import ReferenceType, ref
+from weakref import ref
 
 import numpy as np
 
 from tsd.codec.points import NO_POINTS, Columns, Int32, Points, doubles_as_points
-from tsd.errors import BadQuery
-from tsd.query.assemble import counts_of
+from tsd.errors import BadQuery, StoreError
+from tsd.query.assemble import answer_bytes
 from tsd.query.buckets import buckets_of, within
-from tsd.query.collect import POINT_BYTES, SERIES_BYTES, SMALL, ReadCounts
+from tsd.query.collect import POINT_BYTES, SERIES_BYTES, CachedReader, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler
+from tsd.query.few_series import FewSeries, Known, KnownGroup, known_answer
 from tsd.query.fold import HAS_LOOP, can_fold, fold_batch
-from tsd.query.limits import Limits, QueryMemory, check_fetched
+from tsd.query.limits import Bounds, Limits, MemoryShare, QueryBudget, QueryMemory, check_fetched
 from tsd.query.merge import merge, merge_only, rate
 from tsd.query.model import Fill, Query, SubQuery
 from tsd.query.plan import Plan, scan_range
-from tsd.query.result import Answer, Group, SubAnswer, is_histogram
+from tsd.query.result import Answer, SubAnswer, is_histogram
 from tsd.query.rollups import intervals_for, is_pre_aggregated
+from tsd.query.workers import WorkerPool
+from tsd.store import StepLimit
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.open_points import HOUR_MS, OpenPointSource, rows_of
 from tsd.tables.quirks import Quirks
-from tsd.tables.reading import UNWANTED, OnlySeries, PointPage, RollupSource, ScanRange, Selection
+from tsd.tables.reading import UNWANTED, PointPage, RollupSource, ScanRange, Selection
 from tsd.tables.writing import KnownSeries
 
-FEW_HOURS = 8  # of a query: each is a row
+FEW_HOURS = 8  # of a query of one series: each is a row
 FEW_LISTED = 64  # series that are looked at one by one
 KEPT, SHORT = 1000, 300  # sub queries that are kept, and the characters of each
-
-
-class _Known(NamedTuple):
-    """What is known of a sub query with one series."""
-
-    series: OnlySeries
-    metric: bytes  # as lines have it
-    group: Group  # without points
-    tsuids: Sequence[bytes]  # of its series
-    filter_tagks: Sequence[bytes] | None
-    resolved: int  # names that were looked up
-    listed: ReferenceType[KnownSeries] | None  # of the metric in memory; many queries must not keep old lists
-    number: Int32 | None  # of the series among these, empty if it is not there; None: it is not known
+KEPT_SERIES = 20_000  # in all of them
+MOST_SERIES, MOST_HOURS, MOST_POINTS = 256, 1000, 400_000  # of a query whose way is kept
+FEW_GROUPS = 32  # merged in one step: each takes 20 us
+ONE_SERIES = StepLimit(64, 16 << 10, 10_000)
+NOW = StepLimit(600, 64 << 10, 30_000)  # read, decoded and merged in a millisecond
+LARGE = StepLimit(1500, 1 << 20, MOST_POINTS)  # read in a millisecond; the rest is done in a thread
 
 
 class ShortQueries:
-    """The sub queries that are answered in one step."""
+    """The sub queries that are answered in one step, or in one call of a thread."""
 
     def __init__(
-        self, limits: Limits, memory: QueryMemory, load: IngestLoad, open_points: OpenPointSource | None
+        self,
+        limits: Limits,
+        memory: QueryMemory,
+        workers: WorkerPool,
+        load: IngestLoad,
+        cached: CachedReader,
+        open_points: OpenPointSource | None,
     ) -> None:
         self._limits = limits
         self._memory = memory
+        self._workers = workers
         self._load = load
+        self._cached = cached
         self._open_points = open_points
-        self._known: dict[tuple[SubQuery, Quirks], _Known] = {}  # the oldest first
-        self.answered = 0
+        self._known: dict[tuple[SubQuery, Quirks], Known] = {}  # the oldest first
+        self._kept_series = 0
+        self.answered = 0  # in one step
+        self.answered_in_thread = 0
 
     async def learn(self, query: Query, plan: Plan, answer: SubAnswer) -> None:
-        """Keep the way to the rows of a query that the general way has answered, if it has one series."""
+        """Keep the way to the rows of a query that the general way has answered, if it has few series."""
         sub, selection = plan.sub, plan.selection
-        if self._open_points is None or not _is_simple(query, sub) or plan.scan.hours > FEW_HOURS:
+        pairs, counts = selection.series.pairs, answer.stats
+        if self._open_points is None or not _is_simple(query, sub) or plan.scan.hours > MOST_HOURS:
             return
-        if len(answer.groups) != 1 or answer.warnings or len(selection.series.pairs) != 1:
+        if not answer.groups or answer.warnings or len(answer.members) != len(answer.groups):
             return
-        if len(selection.series.numbers) > FEW_LISTED:  # all of them would be kept
+        if plan.open_hours and len(pairs) > 1:  # open points are read of one series only
+            return
+        if len(selection.series.numbers) > MOST_SERIES or counts["dpsPreFilter"] > MOST_POINTS:
             return
         if selection.rollups is not None and not _is_raw(plan, selection.rollups):
             return
-        [group], [pairs] = answer.groups, selection.series.pairs
         metric = selection.metric
         size = len(metric) + sum(len(each.expression) for each in sub.filters) + sum(map(len, sub.tsuids))
-        if group.annotations is not None or answer.stats["dpsPreFilter"] > SMALL or size > SHORT:
+        if size > SHORT or any(group.annotations is not None for group in answer.groups):
             return
-        series = selection.only_series()
+        series = selection.matched_series()
         if series is None or not metric.isascii():
             return
-        bare = replace(group, points=NO_POINTS, tsuids=(), interpolated=0)
-        tsuids = (selection.series.tsuid(pairs),)
-        resolved = answer.stats["uidPairsResolved"]
-        listed = self._open_points.known_series(metric.encode())
-        number = None if listed is None else await _number_of(pairs, selection, listed)
-        held = None if listed is None else ref(listed)
-        self._known.pop((sub, query.quirks), None)  # the newest comes last
-        self._known[sub, query.quirks] = _Known(
-            series, metric.encode(), bare, tsuids, answer.filter_tagks, resolved, held, number
+        listed = number = None
+        if len(pairs) == 1 and len(selection.series.numbers) <= FEW_LISTED:  # all of them would be kept
+            listed = self._open_points.known_series(metric.encode())
+            number = None if listed is None else await _number_of(pairs[0], selection, listed)
+        groups = []
+        alive = np.zeros(len(pairs), np.bool_)
+        for group, numbers in zip(answer.groups, answer.members, strict=True):
+            alive[numbers] = True
+            tsuids = tuple(selection.series.tsuid(pairs[at]) for at in numbers.tolist())
+            groups.append(KnownGroup(replace(group, points=NO_POINTS, tsuids=(), interpolated=0), numbers, tsuids))
+        self._forget((sub, query.quirks))  # the newest comes last
+        self._known[sub, query.quirks] = Known(
+            series,
+            metric.encode(),
+            groups,
+            answer.filter_tagks,
+            counts["uidPairsResolved"],
+            None if listed is None else ref(listed),
+            number,
+            None if plan.open_hours else selection,
+            alive,
+            *(counts[name] / plan.scan.hours for name in ("rowsPreFilter", "bytesFetched", "dpsPreFilter")),
         )
-        if len(self._known) > KEPT:
-            del self._known[next(iter(self._known))]
+        self._kept_series += len(alive)
+        while len(self._known) > KEPT or self._kept_series > KEPT_SERIES:
+            self._forget(next(iter(self._known)))
 
-    def answer(self, query: Query) -> Answer | None:
-        """Return the answer to a query, None if the general way must answer it."""
+    def _forget(self, key: tuple[SubQuery, Quirks]) -> None:
+        """Forget a sub query, if it is known."""
+        if (known := self._known.pop(key, None)) is not None:
+            self._kept_series -= len(known.alive)
+
+    def _find(self, query: Query) -> tuple[Known, ScanRange] | None:
+        """Return what is known of a query, and what to read; None if the general way must answer it."""
         if (
             len(query.queries) != 1
             or not self._known
@@ -107,15 +133,81 @@ class ShortQueries:
             return None
         [sub] = query.queries
         scan = scan_range(query.start_ms, query.end_ms, sub.downsample, quirks=query.quirks)
-        assert self._open_points is not None
-        if scan.hours > FEW_HOURS or not _is_simple(query, sub) or self._load.is_high():
+        if scan.hours > MOST_HOURS or not _is_simple(query, sub) or self._load.is_high():
             return None
+        return known, scan
+
+    def answer(self, query: Query) -> Answer | None:
+        """Return the answer to a query, None if it is not that short, or if the general way must answer it."""
+        if (found := self._find(query)) is None:
+            return None
+        known, scan = found
+        if len(known.alive) == 1 and scan.hours <= FEW_HOURS:
+            answer = self._answer_one(query, known, scan)
+        elif known.selection is None or _is_long(known, scan):
+            return None
+        else:
+            answer = self._answer_few(query, known, Plan(query.queries[0], scan, known.selection))
+        if answer is not None:
+            self.answered += 1
+        return answer
+
+    def _answer_few(self, query: Query, known: Known, plan: Plan) -> Answer | None:
+        """Return the answer to a query of few series."""
+        if (few := self._read(query, known, plan, NOW, lambda _: None)) is None:
+            return None
+        answer = few.merge()
+        if answer is None:
+            self._forget((plan.sub, query.quirks))  # reading this much in vain again would take as long
+        elif not self._allows(query, known, few.collector.read, few.collector.size):
+            return None
+        return answer
+
+    async def answer_longer(self, query: Query, share: MemoryShare) -> Answer | None:
+        """Return the answer to a longer query, None if the general way must answer it. `share` accounts for its memory.
+        Raises BadQuery."""
+        if (found := self._find(query)) is None:
+            return None
+        known, scan = found
+        if known.selection is None or known.is_over(LARGE, scan.hours) or not _is_long(known, scan):
+            return None
+        plan = Plan(query.queries[0], scan, known.selection)
+        if (few := self._read(query, known, plan, LARGE, share.resize)) is None:
+            return None
+        answer = await self._workers.run(few.merge)
+        if answer is None:
+            self._forget((plan.sub, query.quirks))
+            return None
+        few.collector.check()
+        share.resize(answer_bytes(answer.subs[0].groups))
+        self.answered_in_thread += 1
+        return answer
+
+    def _read(
+        self, query: Query, known: Known, plan: Plan, limit: StepLimit, set_memory: Callable[[int], None]
+    ) -> FewSeries | None:
+        """Return the rows of a query; None if the general way must read them."""
+        assert self._open_points is not None
+        if self._open_points.points_now(known.metric, plan.scan, None, None) is None:  # before stored points
+            return None
+        budget = QueryBudget(self._bounds(query, known), set_memory, self._workers, lambda: None)
+        few = FewSeries(query, known, plan, budget)
+        return few if few.read(self._cached, limit) else None
+
+    def _answer_one(self, query: Query, known: Known, scan: ScanRange) -> Answer | None:
+        """Return the answer to a query of one series, which may have open points."""
+        [sub] = query.queries
+        assert self._open_points is not None
         started = perf_counter()
         listed = None if known.listed is None else known.listed()
         columns = self._open_points.points_now(known.metric, scan, listed, known.number)  # before stored points
         if columns is None:
             return None
-        page = known.series.read(scan, annotations=not query.no_annotations)
+        try:
+            stored = known.series.read(scan, ONE_SERIES, annotations=not query.no_annotations)
+            page = None if stored is None else stored.decode()
+        except StoreError:  # the general way says which rows cannot be read
+            return None
         if page is None or page.annotations or page.warnings:
             return None
         pages = [page]
@@ -125,38 +217,39 @@ class ShortQueries:
                 return None  # points of several hours, or stored ones of the open hour
             pages.append(rows)
         counts = _counts_of(pages)
-        if not self._allows(query, known.metric.decode(), counts):
+        if not self._allows(query, known, counts, counts.points):
             return None
         read = perf_counter()
         groups = []
         if counts.points:
-            points, interpolated = _merged(query, sub, scan, pages)
-            group = Group(**vars(known.group))  # `replace` takes several times as long
-            group.points, group.interpolated = points, interpolated
-            group.tsuids = known.tsuids if query.show_tsuids else ()
+            group = known.groups[0].with_points(query)
+            group.points, group.interpolated = _merged(query, sub, scan, pages)
             groups.append(group)
-        merged = perf_counter()
-        scan_ms = (read - started) * 1000
-        stats = counts_of(counts, known.resolved)
-        stats["queryScanTime"] = stats["scannerTime"] = scan_ms
-        stats["aggregationTime"] = (merged - read) * 1000
-        found = SubAnswer(sub, groups, filter_tagks=known.filter_tagks, duplicates=counts.duplicates, stats=stats)
-        self.answered += 1
-        return Answer(query, [found])
+        return known_answer(query, known, groups, counts, started, read)
 
-    def _allows(self, query: Query, metric: str, read: ReadCounts) -> bool:
-        """Return whether what was read is small and within all limits."""
-        points = read.points
-        if points > SMALL or self._memory.held + SERIES_BYTES + points * POINT_BYTES > self._memory.limit:
-            return False
-        bounds = self._limits.bounds(
-            metric, override_size=query.override_byte_limit, override_points=query.override_point_limit
+    def _bounds(self, query: Query, known: Known) -> Bounds:
+        """Return the bounds of a query."""
+        return self._limits.bounds(
+            known.metric.decode(),
+            override_size=query.override_byte_limit,
+            override_points=query.override_point_limit,
         )
+
+    def _allows(self, query: Query, known: Known, read: ReadCounts, kept: int) -> bool:
+        """Return whether what was read is within all limits, and the `kept` points."""
+        series = len(known.alive)
+        if self._memory.held + series * SERIES_BYTES + kept * POINT_BYTES > self._memory.limit:
+            return False
         try:
-            check_fetched(bounds, size=read.size, points=points)
+            check_fetched(self._bounds(query, known), size=read.size, points=read.points)
         except BadQuery:  # raised by the general way
             return False
         return True
+
+
+def _is_long(known: Known, scan: ScanRange) -> bool:
+    """Return whether a query is expected to take too long for one step of the event loop."""
+    return len(known.groups) > FEW_GROUPS or known.is_over(NOW, scan.hours)
 
 
 def _is_simple(query: Query, sub: SubQuery) -> bool:

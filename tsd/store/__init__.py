@@ -31,6 +31,7 @@ from tsd.store.capabilities import (
     StampedDelete,
     StampedPut,
     StampedSpan,
+    StepLimit,
     WideRows,
 )
 from tsd.store.cells import Cell, CellMatrix, CellPage, Cursor, Family, Page, Put, Row, Table, cells_of_rows
@@ -74,6 +75,7 @@ __all__ = [
     "StampedDelete",
     "StampedPut",
     "StampedSpan",
+    "StepLimit",
     "Store",
     "Table",
     "VersionedCells",

@@ -317,6 +317,14 @@ class PackedRows(Protocol):
         ...
 
 
+class StepLimit(NamedTuple):
+    """The most that is read in one step of the event loop."""
+
+    cells: int
+    size: int  # bytes of values
+    points: int  # in packed cells
+
+
 class ColumnPart(NamedTuple):
     """A part of a scan: cells, rows by column, or packed rows."""
 
@@ -346,14 +354,16 @@ class ColumnBlocks(Protocol):
         StoreError."""
         ...
 
-    def get_columns_now(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart] | None:
+    def get_columns_now(self, table: str, rows: Sequence[bytes], limit: StepLimit) -> list[ColumnPart] | None:
         """Return those of some rows that exist as `read_columns` does, without a wait; None if they are too many for
-        one step of the event loop. Raise DamagedBlock, StoreError."""
+        one step of the event loop, or over `limit`. Raise DamagedBlock, StoreError."""
         ...
 
-    def read_columns_now(self, table: str, start: bytes, stop: bytes | None) -> list[ColumnPart] | None:
+    def read_columns_now(
+        self, table: str, start: bytes, stop: bytes | None, limit: StepLimit
+    ) -> list[ColumnPart] | None:
         """Return all rows from `start` to before `stop` as `read_columns` does, without a wait; None if they are too
-        many for one step of the event loop. Raise DamagedBlock, StoreError."""
+        many for one step of the event loop, or over `limit`. Raise DamagedBlock, StoreError."""
         ...
 
     def read_columns(

@@ -32,6 +32,7 @@ from tsd.store import (
     StampedDelete,
     StampedPut,
     StampedSpan,
+    StepLimit,
     Store,
     Table,
     VersionedCells,
@@ -348,13 +349,15 @@ class _CountedBlocks:
         self._count(table, parts)
         return parts
 
-    def get_columns_now(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart] | None:
-        parts = self._blocks.get_columns_now(table, rows)
+    def get_columns_now(self, table: str, rows: Sequence[bytes], limit: StepLimit) -> list[ColumnPart] | None:
+        parts = self._blocks.get_columns_now(table, rows, limit)
         self._count(table, parts or ())
         return parts
 
-    def read_columns_now(self, table: str, start: bytes, stop: bytes | None) -> list[ColumnPart] | None:
-        parts = self._blocks.read_columns_now(table, start, stop)
+    def read_columns_now(
+        self, table: str, start: bytes, stop: bytes | None, limit: StepLimit
+    ) -> list[ColumnPart] | None:
+        parts = self._blocks.read_columns_now(table, start, stop, limit)
         self._count(table, parts or ())
         return parts
 

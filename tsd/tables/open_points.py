@@ -20,8 +20,8 @@ from tsd.tables.reading import (
     EncodedPage,
     HourSource,
     HourTable,
+    MatchedSeries,
     NumberingPage,
-    OnlySeries,
     Places,
     PointPage,
     ScanRange,
@@ -144,9 +144,9 @@ class OpenSelection(Selection):
         """Return the places of matching series, see `Selection`."""
         return await self._stored.find_known(series)
 
-    def only_series(self) -> OnlySeries | None:
-        """Return the only matching series, see `Selection`."""
-        return self._stored.only_series()
+    def matched_series(self) -> MatchedSeries | None:
+        """Return the matching series, see `Selection`."""
+        return self._stored.matched_series()
 
     async def read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
         """Read stored and open points, see `Selection`."""

@@ -18,6 +18,7 @@ from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind, Widths
 from tsd.codec.packing.points import FoldedCells
 from tsd.codec.points import Batch, Bool, Histogram, Int64, Points
+from tsd.store import StepLimit
 from tsd.store.cells import CellSigner
 from tsd.tables.filters import Filter
 from tsd.tables.quirks import OPENTSDB, Quirks
@@ -410,12 +411,18 @@ class JointSource(Protocol):
         ...
 
 
-class OnlySeries(Protocol):
-    """The only series that a request matches, read again without another look for series."""
+class MatchedSeries(Protocol):
+    """The series that a request matches, read again without another look for series."""
 
-    def read(self, span: ScanRange, *, annotations: bool) -> PointPage | None:
-        """Return the rows in a span, without a wait; the series has the number 0. None: other series may match by now,
-        the rows are too many, or they cannot be read."""
+    by_key: bool  # whether rows are read by their keys: those of other series are not touched
+
+    def are_all(self) -> bool:
+        """Return whether no other series can match by now."""
+        ...
+
+    def read(self, span: ScanRange, limit: StepLimit, *, annotations: bool) -> EncodedPage[PointPage] | None:
+        """Return the rows in a span, without a wait; all series have a number. None: other series may match by now, the
+        rows are over the limit, or they cannot be read. The page's `decode` raises StoreError."""
         ...
 
 
@@ -459,8 +466,8 @@ class Selection(Protocol):
         """Read by row keys if the request is known to match few series. Return False if nothing was read."""
         return False
 
-    def only_series(self) -> OnlySeries | None:
-        """Return the only matching series once all rows of a span were read; None if there are others, or if its rows
+    def matched_series(self) -> MatchedSeries | None:
+        """Return the matching series once all rows of a span were read; None if others may match, or if their rows
         cannot be read without a wait."""
         return None
 

@@ -1,4 +1,4 @@
-"""Repeated queries of one series: answered in one step, with the same answers as the general way gives."""
+"""Repeated queries of few series: answered in one step, with the same answers as the general way gives."""
 
 import json
 from collections.abc import AsyncIterator
@@ -27,6 +27,17 @@ QUERIES = (
     "sum:explicit_tags:short.m{host=a,cpu=1}",
     "sum:short.single",
     "count:30s-p95:short.single{host=c}",
+)
+FEW = (
+    "sum:short.m",
+    "none:short.m{host=*}",
+    "avg:short.m{}{host=regexp(.)}",
+    "sum:1h-avg:short.m",
+    "max:5m-avg:short.m{host=*}",
+    "sum:1m-avg-zero:short.m{host=a|b}",
+    "sum:rate:short.m{cpu=1}",
+    "sum:0all-sum:short.m{host=*}",
+    "count:30s-p95:rate:short.m",
 )
 Answers = list[dict[str, object]]
 
@@ -95,6 +106,80 @@ async def test_both_ways_give_the_same_answer(index: str, tmp_path: Path) -> Non
                 assert await ask(daemon, path) == answer, path
             assert count(daemon) == before
         assert count(daemon) > (len(QUERIES) if index == "true" else 0)
+
+
+@pytest.mark.parametrize("index", ["true", "false"])
+@pytest.mark.parametrize("cache_memory", ["0", "10000000"])
+async def test_both_ways_give_the_same_answer_of_few_series(index: str, cache_memory: str, tmp_path: Path) -> None:
+    spans = (BASE, BASE + 3599), (BASE + 30, BASE + 7 * 3600 + 31), (BASE + 2 * 3600, BASE + 9 * 3600 - 1)
+    settings = {"tsd.query.series_index": index, "tsd.query.cache_memory": cache_memory}
+    async with filled(tmp_path, settings) as daemon:
+        ended = lines("host=a cpu=2") + lines("host=c cpu=1", BASE + 6 * 3600 + 5)
+        await daemon.send_lines(ended + b"put short.m %d 5 host=a cpu=1\n" % (BASE + 7 * 3600))
+        await daemon.daemon.flush()
+        for m in FEW:
+            paths = [f"/api/query?start={start}&end={end}&m={m}&show_tsuids" for start, end in spans]
+            before = count(daemon)
+            found = [await ask(daemon, path) for path in paths for _ in range(3)]
+            assert count(daemon) >= before + len(paths), m
+            before = count(daemon)
+            for path, answers in zip(paths, (found[at : at + 3] for at in range(0, len(found), 3)), strict=True):
+                daemon.daemon.drop_caches()
+                wanted = await ask(daemon, path)
+                assert answers == [wanted] * 3, path
+                assert wanted
+            assert count(daemon) == before
+
+
+async def test_a_long_query_of_few_series_is_answered_in_a_thread(tmp_path: Path) -> None:
+    path = f"/api/query?start={BASE}&end={BASE + 40 * 3600 - 1}&m=sum:1h-avg:short.long{{host=*}}"
+    async with running(tmp_path, {**SETTINGS, "tsd.query.cache_memory": "0"}) as daemon:
+        for hour in range(40):
+            text = b"".join(lines(f"host=h{at}", BASE + hour * 3600, metric="short.long", points=5) for at in range(20))
+            await daemon.send_lines(text)
+        await daemon.daemon.flush()
+        engine = daemon.daemon.query.engine
+        first = await ask(daemon, path)
+        assert len(first) == 20
+        for number in range(1, 3):
+            assert await ask(daemon, path) == first
+            assert engine.answered_in_thread == number
+        await daemon.send_lines(lines("host=h0", BASE + 1800, metric="short.long"))
+        await daemon.daemon.flush()
+        assert await ask(daemon, path) != first
+        assert engine.answered_in_thread == 3
+        await judged(daemon, path)
+
+
+async def test_a_new_series_among_few_is_found(tmp_path: Path) -> None:
+    async with filled(tmp_path) as daemon:
+        for m in ("sum:short.m", "sum:short.m{}{host=regexp(.)}", "sum:1h-avg:short.m{host=*}"):
+            answers = await taught(daemon, HOUR + m) if "1h" not in m else [await ask(daemon, HOUR + m)] * 3
+            new = f"host=b new{len(m)}=1"
+            await daemon.send_lines(lines(new))
+            assert await ask(daemon, HOUR + m) != answers  # from memory
+            await daemon.daemon.flush()
+            assert await judged(daemon, HOUR + m) != answers
+
+
+async def test_points_of_few_series_are_deleted(tmp_path: Path) -> None:
+    async with filled(tmp_path) as daemon:
+        path = HOUR + "none:short.m{host=*}"
+        assert len(await taught(daemon, path)) == 2
+        assert (await http_request(daemon, ONE, method="DELETE")).status == 200
+        [group] = await judged(daemon, path)
+        assert group["tags"] == {"host": "b", "cpu": "1"}
+
+
+async def test_an_annotation_of_one_of_few_series_is_shown(tmp_path: Path) -> None:
+    async with filled(tmp_path) as daemon:
+        [group] = await ask(daemon, ONE + "&show_tsuids")
+        path = HOUR + "sum:short.m"
+        await taught(daemon, path)
+        note = {"startTime": BASE + 60, "tsuid": group["tsuids"][0], "description": "restart"}  # type: ignore[index]
+        assert (await http_post(daemon, "/api/annotation", json.dumps(note).encode())).status == 200
+        [group] = await judged(daemon, path)
+        assert group["annotations"]
 
 
 async def test_other_tsuids_are_looked_for_at_each_time(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.unit.store.test_rocksdb import opened
 from tsd.codec.opentsdb.cell import COLUMN, seconds_qualifier
 from tsd.codec.text import FLOAT
 from tsd.errors import StoreError
-from tsd.store import CellPage, PackedRows, Put, cell_pages
+from tsd.store import CellPage, PackedRows, Put, StepLimit, cell_pages
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.rocksdb.keys import encode_long_cell, key_column
 from tsd.store.rocksdb.packed import PackedCells
@@ -88,3 +88,23 @@ def test_damaged_cell_is_an_error() -> None:
     assert rows.decode(np.zeros(1, np.int64)) is None
     with pytest.raises(StoreError, match="damaged"):
         rows.unpack()
+
+
+async def test_rows_are_read_in_one_step_up_to_a_limit(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.put("cells", [Put(row, *hour()) for row in (b"a", b"b", b"bb", b"d")])
+        await store.put("cells", [Put(b"d", COLUMN + seconds_qualifier(3599, 0), b"\1")])
+        size = int((await packed(store)).sizes().sum()) + 5 * 8
+        blocks, rows = store.column_blocks, [b"d", b"c", b"b", b"e", b"a", b"bb"]
+        whole = StepLimit(5, size, 4 * POINTS)
+        smaller = whole._replace(cells=4), whole._replace(size=size - 1)
+        for read in (
+            lambda limit: blocks.get_columns_now("cells", rows, limit),
+            lambda limit: blocks.read_columns_now("cells", b"a", b"e", limit),
+        ):
+            [part] = read(whole)
+            assert part.packed is not None
+            assert part.packed.keys == [b"a", b"b", b"bb", b"d", b"d"]
+            assert [read(limit) for limit in smaller] == [None, None]
+        assert blocks.get_columns_now("cells", [b"b", b"a"], StepLimit(2, size, 2 * POINTS - 1)) is None
+        assert blocks.get_columns_now("cells", [b"c", b"e"], whole) == []

@@ -7,14 +7,14 @@ from contextlib import AbstractContextManager
 import numpy as np
 from rocksdict import Rdict, RdictIter, ReadOptions
 
-from tsd.store import Cell, CellPage, ColumnPart, Page, Row, cells_of_rows
+from tsd.store import Cell, CellPage, ColumnPart, Page, Row, StepLimit, cells_of_rows
 from tsd.store.rocksdb.blocks import BlockCell, BlockFamily, BlockReader, BlockRows
 from tsd.store.rocksdb.keys import TIME_BYTES, decode_cell
 from tsd.store.rocksdb.runs import MergedIterator, RunFamily
 from tsd.store.rocksdb.view import View
 
 BLOCKS_AT_ONCE = 16  # opened for a row each before other tasks can run: half a millisecond
-NOW_BYTES, NOW_STEPS = 64 << 10, 3  # of rows that are read in one step
+NOW_STEPS = 3  # of a read in one step
 POINT_BYTES = 4  # of a point's column and value in a page
 
 
@@ -149,10 +149,10 @@ class BlockView(View):
             parts.append(ColumnPart(cells_of_rows(left), None))
         return parts
 
-    def range_now(self, start: bytes) -> list[ColumnPart] | None:
+    def range_now(self, start: bytes, limit: StepLimit) -> list[ColumnPart] | None:
         """Return the rows from `start` on in one step; None if they take more steps."""
         found: list[ColumnPart] = []
-        for step, parts in enumerate(self.columns(start, NOW_BYTES)):
+        for step, parts in enumerate(self.columns(start, limit.size)):
             if parts == []:
                 return found
             if step > NOW_STEPS:
@@ -160,7 +160,7 @@ class BlockView(View):
             found += parts or ()
         return None
 
-    def rows_now(self, rows: Sequence[bytes]) -> list[ColumnPart] | None:
+    def rows_now(self, rows: Sequence[bytes], limit: StepLimit) -> list[ColumnPart] | None:  # noqa: ARG002
         """Return those of some rows that exist in one step; None if they take more steps."""
         steps = self.get_columns(rows)
         try:

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 import trio
 
 from tsd.errors import StoreError
-from tsd.store import ColumnPart, Folded
+from tsd.store import ColumnPart, Folded, StepLimit
 from tsd.store.rocksdb.database import Batch, Database
 from tsd.store.rocksdb.folding import FoldedPart, FoldPart, fold_part, read_part
 from tsd.store.rocksdb.watches import PrefixWatch
@@ -73,13 +73,15 @@ class EmbeddedBlocks:
         """See ColumnBlocks."""
         return await self._engine.read_in_steps(lambda database: database.view(table).get_columns(rows))
 
-    def get_columns_now(self, table: str, rows: Sequence[bytes]) -> list[ColumnPart] | None:
+    def get_columns_now(self, table: str, rows: Sequence[bytes], limit: StepLimit) -> list[ColumnPart] | None:
         """See ColumnBlocks."""
-        return self._engine.read_now("get", lambda database: database.view(table).rows_now(rows))
+        return self._engine.read_now("get", lambda database: database.view(table).rows_now(rows, limit))
 
-    def read_columns_now(self, table: str, start: bytes, stop: bytes | None) -> list[ColumnPart] | None:
+    def read_columns_now(
+        self, table: str, start: bytes, stop: bytes | None, limit: StepLimit
+    ) -> list[ColumnPart] | None:
         """See ColumnBlocks."""
-        return self._engine.read_now("read_cells", lambda database: database.view(table, stop).range_now(start))
+        return self._engine.read_now("read_cells", lambda database: database.view(table, stop).range_now(start, limit))
 
     async def read_columns(
         self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int

@@ -8,7 +8,8 @@ from typing import cast
 
 from rocksdict import Rdict, RdictIter, ReadOptions
 
-from tsd.store import Cell, CellPage, ColumnPart, Page, Row
+from tsd.codec.packing.points import count_points
+from tsd.store import Cell, CellPage, ColumnPart, Page, Row, StepLimit
 from tsd.store.rocksdb.keys import (
     DIGEST_BYTES,
     TIME_BYTES,
@@ -27,7 +28,6 @@ CHUNK_CELLS = 1000  # read between two checkpoints: about a millisecond
 LONG_CELL = 10  # a cell with points of an hour takes as long as so many others
 SLICE_CELLS = 600  # the same for cell scans, where cells have points of whole hours: 3 ms
 READAHEAD_BYTES = 1 << 20
-NOW_CELLS, NOW_BYTES = 64, 16 << 10  # of rows that are read in one step: some 10,000 packed points
 
 
 class View:
@@ -285,36 +285,42 @@ class View:
             yield [ColumnPart(None, None, PackedCells(page))] if page is not None and page.keys else None
         yield []
 
-    def range_now(self, start: bytes) -> list[ColumnPart] | None:
-        """Return the rows from `start` on as `columns` does, in one step; None if they have over NOW_CELLS cells or
-        NOW_BYTES of values."""
+    def range_now(self, start: bytes, limit: StepLimit) -> list[ColumnPart] | None:
+        """Return the rows from `start` on as `columns` does, in one step; None if they are over the limit."""
+        at, most, left = self._at, limit.cells, limit.size
         found: list[tuple[bytes, bytes]] = []
-        return _packed(found) if self._read_now(row_prefix(start), b"", found) else None
-
-    def rows_now(self, rows: Sequence[bytes]) -> list[ColumnPart] | None:
-        """Return those of some rows that exist as `columns` does, in one step; None if they have over NOW_CELLS cells
-        or NOW_BYTES of values."""
-        found: list[tuple[bytes, bytes]] = []
-        for row in sorted(rows):
-            prefix = row_prefix(row)
-            if not self._read_now(prefix, prefix, found):
-                return None
-        return _packed(found)
-
-    def _read_now(self, start: bytes, prefix: bytes, found: list[tuple[bytes, bytes]]) -> bool:
-        """Add the cells from `start` on whose keys have a prefix. Return False if all of them are over a bound."""
-        at = self._at
-        size = sum([len(value) for _, value in found])
-        at.seek(start)
-        while at.valid() and (key := at.key()).startswith(prefix):
+        at.seek(row_prefix(start))
+        while at.valid():
             value = at.value()
-            size += len(value)
-            if len(found) == NOW_CELLS or size > NOW_BYTES:
-                return False
-            found.append((key, value))
+            left -= len(value)
+            if len(found) == most or left < 0:
+                return None
+            found.append((at.key(), value))
             at.next()
         self._check()
-        return True
+        return _packed(found, limit.points)
+
+    def rows_now(self, rows: Sequence[bytes], limit: StepLimit) -> list[ColumnPart] | None:
+        """Return those of some rows that exist as `columns` does, in one step; None if they are over the limit."""
+        at, most, left = self._at, limit.cells, limit.size
+        found: list[tuple[bytes, bytes]] = []
+        key: bytes | None = b""  # where the iterator is: often at the next row
+        for prefix in map(row_prefix, sorted(rows)):
+            if key is None:
+                break
+            if key < prefix:
+                at.seek(prefix)
+                key = at.key() if at.valid() else None
+            while key is not None and key.startswith(prefix):
+                value = at.value()
+                left -= len(value)
+                if len(found) == most or left < 0:
+                    return None
+                found.append((key, value))
+                at.next()
+                key = at.key() if at.valid() else None
+        self._check()
+        return _packed(found, limit.points)
 
     def _check(self, at: RdictIter | MergedIterator | None = None) -> None:
         """Raise StoreError if an iterator ended at a damaged block instead of the end."""
@@ -324,12 +330,14 @@ class View:
                 at.status()
 
 
-def _packed(cells: list[tuple[bytes, bytes]]) -> list[ColumnPart]:
-    """Return cells, with their keys and stored values, as packed rows."""
+def _packed(cells: list[tuple[bytes, bytes]], most_points: int) -> list[ColumnPart] | None:
+    """Return cells, with their keys and stored values, as packed rows; None if they have more points."""
     if not cells:
         return []
     keys: list[bytes] = []
     columns: list[bytes] = []
     values: list[bytes] = []
     split_cells(cells, keys, columns, values)
+    if count_points(values, 0, TIME_BYTES) > most_points:
+        return None
     return [ColumnPart(None, None, PackedCells(CellPage(keys, columns, values, TIME_BYTES, [], None)))]

@@ -14,7 +14,7 @@ from tsd.codec.opentsdb.rollup import Rollups
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, salts
 from tsd.codec.putline import base_time
 from tsd.errors import CorruptRow, DamagedBlock
-from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, Store, scan
+from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, StepLimit, Store, scan
 from tsd.store.capabilities import CellSignatures, ChangeFeed
 from tsd.store.cells import CellSigner
 from tsd.store.retry import run_bounded
@@ -22,7 +22,7 @@ from tsd.tables.opentsdb.column_pages import ColumnPage, column_pages, columns_o
 from tsd.tables.opentsdb.decode import NumberedRows, decode, number_rows
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.known_series import known_table
-from tsd.tables.opentsdb.only_series import MOST_CELLS, OnlyStoredSeries
+from tsd.tables.opentsdb.matched_series import MatchedStoredSeries
 from tsd.tables.opentsdb.rollup_scan import read_rollups
 from tsd.tables.opentsdb.scan import (
     StoredPage,
@@ -52,8 +52,8 @@ from tsd.tables.reading import (
     HistogramSource,
     HourSource,
     JointSource,
+    MatchedSeries,
     OnChange,
-    OnlySeries,
     Places,
     PointPage,
     RollupInterval,
@@ -199,37 +199,38 @@ class StoredSelection:
             base_s = int.from_bytes(exc.prefix[-BASE_BYTES:], "big")
             raise DamagedBlock(f"metric {self.metric}, hour {base_s}: {exc}", exc.prefix) from exc
 
-    def only_series(self) -> OnlySeries | None:
-        """Return the only matching series, see `Selection`."""
+    def matched_series(self) -> MatchedSeries | None:
+        """Return the matching series, see `Selection`."""
         table, resolved, matcher = self._table, self._resolved, self._matcher
         blocks = table.store.column_blocks
-        if blocks is None or self._keeps_rows or resolved.is_empty or resolved.fuzzy or len(matcher.pairs) != 1:
+        if blocks is None or self._keeps_rows or resolved.is_empty or resolved.fuzzy or not matcher.pairs:
             return None
-        if resolved.pairs is not None and len(resolved.pairs) > 1:
+        if resolved.pairs is not None and len(resolved.pairs) > len(matcher.pairs):
             return None  # others of these may have rows at other times
-        keyed, index = resolved.pairs is not None, None
-        if not keyed and self._few:
+        by_key, index = resolved.pairs is not None, None
+        if not by_key and self._few:
             # A series with open points only is not in the index yet.
-            keyed = all(few == matcher.pairs or few == [] for few in self._few.values())
-            index = self._index
+            by_key = all(few == [] or set(few or ()) == set(matcher.pairs) for few in self._few.values())
+            index = self._index if by_key else None  # a read of the whole range finds others itself
         if index is not None and self._few_at is None:
             return None
-        if not keyed and (resolved.conditions or table.layout.salt_width):
+        if not by_key and (table.layout.salt_width or any(self._few.values())):
             return None
-        [pairs] = matcher.pairs
-        few_at, has_same_names = self._few_at, self._has_same_names
+        pairs, few_at, has_same_names = tuple(matcher.pairs), self._few_at, self._has_same_names
 
         def is_current() -> bool:
             return has_same_names() and (index is None or index.changes == few_at)
 
-        def read_parts(span: ScanRange) -> list[ColumnPart] | None:
-            if keyed:
-                keys = row_keys(table.layout, resolved, span, (pairs,))
-                return blocks.get_columns_now(table.data, keys) if len(keys) <= MOST_CELLS else None
+        def read_parts(span: ScanRange, limit: StepLimit) -> list[ColumnPart] | None:
+            if by_key:
+                if len(pairs) * hours_of(resolved, span) > limit.cells:
+                    return None
+                keys = row_keys(table.layout, resolved, span, pairs)
+                return blocks.get_columns_now(table.data, keys, limit)
             [rows] = key_ranges(table.layout, resolved, span)
-            return blocks.read_columns_now(table.data, rows.start, rows.stop)
+            return blocks.read_columns_now(table.data, rows.start, rows.stop, limit)
 
-        return OnlyStoredSeries(pairs, is_current, read_parts, self._column_page)
+        return MatchedStoredSeries(matcher, is_current, read_parts, self._column_page, by_key=by_key)
 
     def _column_page(self, parts: Sequence[ColumnPart], *, annotations: bool) -> ColumnPage:
         decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)

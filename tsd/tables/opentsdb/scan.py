@@ -4,7 +4,7 @@ if there are few rows. The next page is read while the caller processes one.
 `SeriesRows` reads the points of one series from its rows without a query.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from itertools import islice
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -99,12 +99,15 @@ def _part_starts(span: ScanRange, parts: int) -> list[int]:
     return list(range(span.start_s, max(span.stop_s, span.start_s + 1), each))
 
 
-def row_keys(layout: Layout, resolved: ResolvedRequest, span: ScanRange, pairs: Iterable[bytes]) -> list[bytes]:
+def row_keys(layout: Layout, resolved: ResolvedRequest, span: ScanRange, pairs: Sequence[bytes]) -> list[bytes]:
     """Return the keys of all rows that some series may have, in order."""
     if resolved.metric is None or resolved.impossible:
         return []
     stop_s = min(span.stop_s + resolved.fuzzy, LAST_BASE + 1)
     metric, bases = resolved.metric, range(span.start_s, stop_s, HOUR_S)
+    if not layout.salt_width:
+        prefixes = [metric + base_bytes(base) for base in bases]
+        return sorted([prefix + joined for prefix in prefixes for joined in pairs])
     return sorted(row_key(layout, metric, base, joined) for joined in pairs for base in bases)
 
 

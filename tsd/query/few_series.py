@@ -1,0 +1,128 @@
+"""A repeated query of few series, as far as it was answered before: its series and groups are known, its points are
+read again, downsampled and merged by the same functions as in the general way.
+"""
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import NamedTuple
+from weakref import ReferenceType
+
+import numpy as np
+
+from tsd.codec.points import Bool, Int32, Int64
+from tsd.errors import StoreError
+from tsd.query.assemble import counts_of, merge_chosen
+from tsd.query.collect import CachedReader, PointCollector, ReadCounts
+from tsd.query.columns import Chosen
+from tsd.query.limits import QueryBudget
+from tsd.query.model import Query
+from tsd.query.plan import Plan
+from tsd.query.result import Answer, Group, SubAnswer
+from tsd.store import StepLimit
+from tsd.tables.reading import EncodedPage, MatchedSeries, PointPage, Selection
+from tsd.tables.writing import KnownSeries
+
+ROOM = 1.2  # a query that read so many times a limit is not tried with it
+
+
+class KnownGroup(NamedTuple):
+    """A group of a sub query."""
+
+    group: Group  # without points
+    numbers: Int64  # of its series with points, in order
+    tsuids: Sequence[bytes]  # of these
+
+    def with_points(self, query: Query) -> Group:
+        """Return a new group, for the points of a query."""
+        group = Group(**vars(self.group))  # `replace` takes several times as long
+        group.tsuids = self.tsuids if query.show_tsuids else ()
+        return group
+
+
+class Known(NamedTuple):
+    """What is known of a sub query with few series."""
+
+    series: MatchedSeries
+    metric: bytes  # as lines have it
+    groups: Sequence[KnownGroup]
+    filter_tagks: Sequence[bytes] | None
+    resolved: int  # names that were looked up
+    listed: ReferenceType[KnownSeries] | None  # of the metric in memory; many queries must not keep old lists
+    number: Int32 | None  # of the only series among these, empty if it is not there; None: it is not known
+    selection: Selection | None  # None: it has open points, and would keep them
+    alive: Bool  # of each series: whether it had points
+    hourly_rows: float
+    hourly_bytes: float  # of rows
+    hourly_points: float
+
+    def is_over(self, limit: StepLimit, hours: int) -> bool:
+        """Return whether so many hours are expected to be over a limit."""
+        each = (self.hourly_rows, self.hourly_bytes, self.hourly_points)
+        return any(hours * one > most * ROOM for one, most in zip(each, limit, strict=True))
+
+
+class FewSeries:
+    """The rows of one query, read but not decoded."""
+
+    def __init__(self, query: Query, known: Known, plan: Plan, budget: QueryBudget) -> None:
+        """`plan` is made from the known selection."""
+        self._query = query
+        self._known = known
+        self._plan = plan
+        self._add: Callable[[], bool] = lambda: False
+        self._started = self._read = perf_counter()
+        self.collector = PointCollector(query, plan, budget)
+
+    def read(self, cached: CachedReader, limit: StepLimit) -> bool:
+        """Read all rows, or take hours from the cache. Return False if the general way must do it."""
+        query, known, plan, collector = self._query, self._known, self._plan, self.collector
+        hours = page = None
+        bucketing = None if known.series.by_key else cached.bucketing(query, plan)
+        if bucketing is not None and known.series.are_all():
+            hours = cached.cached_now(plan, bucketing)
+        series = plan.selection.series
+        if hours is not None:
+            self._add = lambda: all(map(collector.add_cached_now, hours))
+        elif bucketing is None or len(series.numbers) > len(series.pairs):  # hours with other series are not cached
+            page = known.series.read(plan.scan, limit, annotations=not query.no_annotations)
+            self._add = lambda: page is not None and _add_page(collector, page)
+        self._read = perf_counter()
+        return hours is not None or page is not None
+
+    def merge(self) -> Answer | None:
+        """Return the answer; None if the general way must find it. May be called in a thread."""
+        query, known, plan = self._query, self._known, self._plan
+        if not self._add():
+            return None
+        collected = self.collector.finish()
+        if not np.array_equal(collected.counts > 0, known.alive):  # other groups, or other tags of them
+            return None
+        groups: list[Group] = []
+        for one in known.groups:
+            group = one.with_points(query)
+            chosen = Chosen(collected.series, one.numbers)
+            group.points, group.interpolated = merge_chosen(chosen, plan.sub, plan.scan, quirks=query.quirks)
+            groups.append(group)
+        return known_answer(query, known, groups, collected.read, self._started, self._read)
+
+
+def known_answer(
+    query: Query, known: Known, groups: list[Group], counts: ReadCounts, started: float, read: float
+) -> Answer:
+    """Return the answer to a query whose rows were `read` after it was `started`, as of `perf_counter`."""
+    stats = counts_of(counts, known.resolved)
+    stats["queryScanTime"] = stats["scannerTime"] = (read - started) * 1000
+    stats["aggregationTime"] = (perf_counter() - read) * 1000
+    [sub] = query.queries
+    return Answer(
+        query, [SubAnswer(sub, groups, filter_tagks=known.filter_tagks, duplicates=counts.duplicates, stats=stats)]
+    )
+
+
+def _add_page(collector: PointCollector, page: EncodedPage[PointPage]) -> bool:
+    """Add a page. Return whether it has nothing but points."""
+    try:
+        collector.add_page(page)
+    except StoreError:  # the general way says which rows cannot be read
+        return False
+    return not (collector.has_annotations or collector.read.warnings)
