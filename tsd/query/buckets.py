@@ -373,6 +373,8 @@ def by_series_of(parts: Sequence[SeriesBuckets], series_count: int) -> SeriesCol
     lengths = _concatenated([np.diff(part.buckets.starts) for part in parts])
     stamps = _concatenated([part.buckets.flat_stamps() for part in parts])
     values = _concatenated([part.buckets.values for part in parts])
+    if (table := _table_by_hour(series, lengths, stamps, values, series_count)) is not None:
+        return table
     if np.count_nonzero(series[1:] < series[:-1]):
         order = np.argsort(series.astype(np.uint16) if series_count <= _SMALL else series, kind="stable")
         begins = (np.cumsum(lengths) - lengths)[order]
@@ -381,11 +383,27 @@ def by_series_of(parts: Sequence[SeriesBuckets], series_count: int) -> SeriesCol
         stamps, values = stamps[index], values[index]
     bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
     bounds = bounds[np.searchsorted(series, np.arange(series_count + 1))]
-    if series_count > 1 and len(values) and bounds[1] * series_count == len(values):
-        rows = stamps.reshape(series_count, -1)
-        if np.count_nonzero(np.diff(bounds) != bounds[1]) == 0 and np.count_nonzero(rows != rows[0]) == 0:
-            return SeriesColumns.table(rows[0].copy(), values.view(np.int64).reshape(series_count, -1))
     return SeriesColumns(doubles_as_points(stamps, values), bounds)
+
+
+def _table_by_hour(
+    series: Int64, lengths: Int64, stamps: Int64, values: Float64, series_count: int
+) -> SeriesColumns | None:
+    """Return the points of each series by number, if each hour has a row of each series, in order, with the same
+    stamps; else None."""
+    hours, width = len(series) // series_count, int(lengths[0]) if len(lengths) else 0
+    if series_count < 2 or not hours * width or hours * series_count != len(series):
+        return None
+    if np.count_nonzero(lengths != width) or np.count_nonzero(
+        series.reshape(hours, series_count) != np.arange(series_count)
+    ):
+        return None
+    each = stamps.reshape(hours, series_count, width)
+    times = each[:, 0].reshape(-1)
+    if np.count_nonzero(each != each[:, :1]) or np.count_nonzero(times[1:] <= times[:-1]):
+        return None
+    table = values.reshape(hours, series_count, width).transpose(1, 0, 2).reshape(series_count, -1)
+    return SeriesColumns.table(times, table.view(np.int64))
 
 
 def _concatenated(arrays: Sequence[NDArray[Kind]]) -> NDArray[Kind]:

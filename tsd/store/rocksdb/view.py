@@ -24,6 +24,7 @@ from tsd.store.rocksdb.keys import (
 from tsd.store.rocksdb.packed import PackedCells, points_size
 from tsd.store.rocksdb.runs import MergedIterator, RunFamily, RunReader, merged_items
 
+CHECKED_CELLS = 50  # read between two looks at a limit
 CHUNK_CELLS = 1000  # read between two checkpoints: about a millisecond
 LONG_CELL = 10  # a cell with points of an hour takes as long as so many others
 SLICE_CELLS = 600  # the same for cell scans, where cells have points of whole hours: 3 ms
@@ -287,16 +288,21 @@ class View:
 
     def range_now(self, start: bytes, limit: StepLimit) -> list[ColumnPart] | None:
         """Return the rows from `start` on as `columns` does, in one step; None if they are over the limit."""
-        at, most, left = self._at, limit.cells, limit.size
+        at, size = self._at, 0
+        valid, key_of, value_of, step = at.valid, at.key, at.value, at.next  # each look-up takes as long as the call
         found: list[tuple[bytes, bytes]] = []
         at.seek(row_prefix(start))
-        while at.valid():
-            value = at.value()
-            left -= len(value)
-            if len(found) == most or left < 0:
+        while valid():
+            some: list[tuple[bytes, bytes]] = []
+            for _ in range(CHECKED_CELLS):
+                some.append((key_of(), value_of()))
+                step()
+                if not valid():
+                    break
+            found += some
+            size += sum([len(value) for _, value in some])
+            if len(found) > limit.cells or size > limit.size:
                 return None
-            found.append((at.key(), value))
-            at.next()
         self._check()
         return _packed(found, limit.points)
 
