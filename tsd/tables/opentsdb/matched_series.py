@@ -1,15 +1,18 @@
 """The series that a request matches, read again: without a look for series, and without a wait."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
+from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Batch
 from tsd.errors import StoreError
-from tsd.store import ColumnPart, StepLimit
+from tsd.store import ColumnPart, PackedRows, StepLimit
 from tsd.tables.opentsdb.column_pages import ColumnPage
 from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesSet
 
+FEW_KEYS = 64  # that are compared one by one
 NO_ROWS = PointPage(
     Batch(np.empty(0, np.int32), np.zeros(1, np.int64), np.empty(0, np.int64), np.empty(0, np.int64),
           np.empty(0, np.bool_)),
@@ -31,6 +34,35 @@ class NoRows:
         return NO_ROWS
 
 
+class PageOfOne:
+    """Packed rows of one series, which has the number 0: EncodedPage. Fewer steps than for other rows."""
+
+    def __init__(self, packed: PackedRows, pairs_start: int, page_of: Callable[[], ColumnPage]) -> None:
+        """`page_of` makes a page that decodes other cells, too."""
+        self._packed = packed
+        self._pairs_start = pairs_start
+        self._page_of = page_of
+        self.cells = len(packed.keys)
+
+    def series(self) -> Sequence[bytes]:
+        """Return nothing: the series is numbered."""
+        return ()
+
+    def decode(self) -> PointPage:
+        """Return the points. Raise StoreError."""
+        packed, keys, stop = self._packed, self._packed.keys, self._pairs_start
+        found = None
+        if len(keys) == 1 or len(set(keys)) == len(keys):
+            bases_s = [int.from_bytes(key[stop - BASE_BYTES : stop], "big") for key in keys]
+            found = packed.decode(np.array(bases_s, np.int64))
+        if found is None:
+            return self._page_of().decode()
+        starts = np.zeros(len(keys) + 1, np.int64)
+        found.counts.cumsum(out=starts[1:])
+        batch = Batch(np.zeros(len(keys), np.int32), starts, found.times, found.bits, found.floats)
+        return PointPage(batch, len(keys), int(packed.sizes().sum()), (), (), 0, None)
+
+
 class MatchedStoredSeries:
     """Some series of the data table: MatchedSeries."""
 
@@ -40,17 +72,19 @@ class MatchedStoredSeries:
         is_current: Callable[[], bool],
         read_parts: Callable[[ScanRange, StepLimit], list[ColumnPart] | None],
         page_of: Callable[..., ColumnPage],
+        pairs_start: int,
         *,
         by_key: bool,
     ) -> None:
         """`is_current` returns whether no other series can match by now. `read_parts` returns the rows of a span, those
         of other series too; None if they are too many. `page_of` makes a page of them, with or without `annotations`.
-        `by_key`: `read_parts` reads no other rows."""
+        `pairs_start`: where tag pairs begin in row keys. `by_key`: `read_parts` reads no other rows."""
         self._series = series
         self._count = len(series.pairs)
         self._is_current = is_current
         self._read_parts = read_parts
         self._page_of = page_of
+        self._pairs_start = pairs_start
         self.by_key = by_key
 
     def are_all(self) -> bool:
@@ -67,7 +101,16 @@ class MatchedStoredSeries:
             return None
         if not parts:
             return None if parts is None else NoRows()
+        if self._count == 1 and len(parts) == 1 and (packed := parts[0].packed) is not None and self._is_own(packed):
+            return PageOfOne(packed, self._pairs_start, partial(self._page_of, parts, annotations=annotations))
         page = self._page_of(parts, annotations=annotations)
         if page.cells > limit.cells or page.new_series() or len(self._series.pairs) > self._count:
             return None
         return page
+
+    def _is_own(self, packed: PackedRows) -> bool:
+        """Return whether all rows are those of the only series."""
+        if self.by_key or len(packed.keys) > FEW_KEYS:  # numbering many takes as long as comparing them
+            return self.by_key
+        start, [pairs] = self._pairs_start, self._series.pairs
+        return all(key[start:] == pairs for key in packed.keys)

@@ -230,7 +230,8 @@ class StoredSelection:
             [rows] = key_ranges(table.layout, resolved, span)
             return blocks.read_columns_now(table.data, rows.start, rows.stop, limit)
 
-        return MatchedStoredSeries(matcher, is_current, read_parts, self._column_page, by_key=by_key)
+        start = table.layout.pairs_start
+        return MatchedStoredSeries(matcher, is_current, read_parts, self._column_page, start, by_key=by_key)
 
     def _column_page(self, parts: Sequence[ColumnPart], *, annotations: bool) -> ColumnPage:
         decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)
