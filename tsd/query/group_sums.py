@@ -6,6 +6,7 @@ The points of a series are then never kept: each row is added to its group at on
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from tsd.tables.reading import HourTable, SeriesSet
 
 if HAS_LOOP:
     from tsd.query import _loops
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 SUM, LOW, HIGH = range(3)  # functions of the loop
 FUNCTIONS: Mapping[str, int] = MappingProxyType(
@@ -46,10 +49,8 @@ class GroupSums:
         self._aggregator = aggregator
         self._series = series
         self._hours: dict[int, _Hour] = {}  # by base time
-        self._group_of: Int64 = np.empty(0, np.int64)  # of each series, by its number
-        self._groups: dict[bytes | int, int] = {}  # numbers by the values of their tags
-        self._values: GroupValues = np.empty(0, np.uint64)  # all of them, ascending
-        self._numbers: Int64 = np.empty(0, np.int64)  # of their groups
+        self._group_of = np.empty(0, np.int64)  # of each series, by its number; with room for more
+        self._groups = _Groups()
         self._grouped = 0  # series that have a group
         self.size = 0  # values held
         self.order: Sequence[int] = ()  # of all series, once finished
@@ -67,7 +68,7 @@ class GroupSums:
             hour = self._hours[table.base_s] = _Hour(table.offsets_ms, function)
         elif not np.array_equal(hour.offsets_ms, table.offsets_ms):
             return False
-        self.size += hour.grow(len(self._groups))
+        self.size += hour.grow(self._groups.count)
         hour.numbers.append(table.numbers)
         floats = table.floats.view(np.uint8)
         groups = self._group_of[table.numbers]
@@ -79,29 +80,16 @@ class GroupSums:
         if not new:
             return True
         if not self._series.group_by:
-            self._groups[b""] = 0
+            self._groups.count = 1
             found = np.zeros(len(new), np.int64)
         else:
             keys = group_values(new, self._series.widths, self._series.group_by)
             if keys is None:
                 return False
-            found = self._groups_of(keys)
-        self._group_of = np.concatenate((self._group_of, found))
+            found = self._groups.of(keys)
+        self._group_of = _extended(self._group_of, self._grouped, found)
         self._grouped += len(new)
-        return len(self._groups) * LEAST_ROWS <= self._grouped
-
-    def _groups_of(self, keys: GroupValues) -> Int64:
-        """Return the group of each of some joined tag values. Most pages have the groups of the page before."""
-        if len(self._values):
-            places = np.minimum(np.searchsorted(self._values, keys), len(self._values) - 1)
-            if (self._values[places] == keys).all():
-                return self._numbers[places]
-        for value in np.unique(keys).tolist():
-            self._groups.setdefault(value, len(self._groups))
-        ordered = sorted(self._groups)
-        self._values = np.array(ordered, keys.dtype)
-        self._numbers = np.array([self._groups[value] for value in ordered], np.int64)
-        return self._numbers[np.searchsorted(self._values, keys)]
+        return self._groups.count * LEAST_ROWS <= self._grouped
 
     def finish(self) -> bool:
         """Join the hours. Return False if a series lacks a row in one of them: values would have to be interpolated."""
@@ -113,7 +101,7 @@ class GroupSums:
         if hours:
             if not all(np.array_equal(one, numbers[0]) for one in numbers[1:]) or not self._are_ordered(numbers[0]):
                 return False
-            self._counts = np.bincount(self._group_of[numbers[0]], minlength=len(self._groups))
+            self._counts = np.bincount(self._group_of[numbers[0]], minlength=self._groups.count)
             self._times = np.concatenate(
                 [base_s * 1000 + self._hours[base_s].offsets_ms for base_s in sorted(self._hours)]
             )
@@ -131,12 +119,10 @@ class GroupSums:
     def groups(self) -> list[Int64]:
         """Return the numbers of the series of each group, in order of the values of their tags; for series that are
         numbered in their order."""
-        ranks = np.zeros(len(self._groups), np.int64)
-        if self._series.group_by:
-            ranks[self._numbers] = np.arange(len(self._groups))
-        found = ranks[self._group_of]
-        order = series_order(found, len(self._groups))
-        return np.split(order, np.cumsum(np.bincount(found, minlength=len(self._groups)))[:-1])
+        ranks = self._groups.ranks()
+        found = ranks[self._group_of[: self._grouped]]
+        order = series_order(found, len(ranks))
+        return np.split(order, np.cumsum(np.bincount(found, minlength=len(ranks)))[:-1])
 
     def points_of(self, series: int) -> Points:
         """Return the points of the group of one of its series, once finished."""
@@ -167,6 +153,60 @@ class GroupSums:
             case "count":
                 return np.full(len(found), count)
         return found
+
+
+class _Groups:
+    """The groups, numbered in the order found, by the joined values of their tags."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._values: GroupValues = np.empty(0, np.uint64)  # ascending; with room for more
+        self._numbers: Int64 = np.empty(0, np.int64)  # of their groups
+
+    def of(self, keys: GroupValues) -> Int64:
+        """Return the group of each of some values. Most pages have the groups of the page before."""
+        places, is_known = self._find(keys)
+        if not is_known.all():
+            self._add(np.unique(keys[~is_known]))
+            places, _ = self._find(keys)
+        return self._numbers[places]
+
+    def _find(self, keys: GroupValues) -> tuple[NDArray[np.intp], Bool]:
+        """Return the place of each value, and whether it is there."""
+        if not self.count:
+            return np.zeros(len(keys), np.intp), np.zeros(len(keys), np.bool_)
+        places = np.minimum(np.searchsorted(self._values[: self.count], keys), self.count - 1)
+        return places, self._values[places] == keys
+
+    def _add(self, values: GroupValues) -> None:
+        """Add new values, ascending. Those of series in order are often above all others."""
+        numbers = np.arange(self.count, self.count + len(values))
+        if not self.count or values[0] > self._values[self.count - 1]:
+            self._values = _extended(self._values, self.count, values)
+            self._numbers = _extended(self._numbers, self.count, numbers)
+        else:
+            places = np.searchsorted(self._values[: self.count], values)
+            self._values = np.insert(self._values[: self.count], places, values)
+            self._numbers = np.insert(self._numbers[: self.count], places, numbers)
+        self.count += len(values)
+
+    def ranks(self) -> Int64:
+        """Return the place of each group in order of its values."""
+        found = np.zeros(self.count, np.int64)
+        if len(self._numbers):
+            found[self._numbers[: self.count]] = np.arange(self.count)
+        return found
+
+
+def _extended(array: NDArray[Scalar], size: int, more: NDArray[Scalar]) -> NDArray[Scalar]:
+    """Return an array with more elements after its first `size`, and with room for others."""
+    if not size:
+        return more
+    if size + len(more) > len(array):
+        array = np.concatenate((array[:size], more, np.empty_like(more, shape=size)))
+    else:
+        array[size : size + len(more)] = more
+    return array
 
 
 class _Hour:
