@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Downsamples the points of rows, adds rows of groups, and writes points as JSON. `tsd.query.downsample` and `tsd.query.serialize` have the
-same in Python, and property tests compare them.
+"""Downsamples the points of rows, adds rows of groups, compares their tags, and writes points as JSON.
+`tsd.query.downsample`, `tsd.query.merge` and `tsd.query.serialize` have the same in Python, and tests compare them.
 
-The loops release the interpreter's lock.
+The loops over numbers release the interpreter's lock.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -13,6 +13,7 @@ from libc.string cimport memchr, memcmp, memcpy
 
 include "_group_rows.pxi"
 include "_point_texts.pxi"
+include "_tag_pairs.pxi"
 
 
 cdef enum Function:

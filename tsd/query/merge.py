@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,9 +14,13 @@ from tsd.codec.points import NO_POINTS, Bool, Float64, Int64, Points, doubles_as
 from tsd.query.aggregate import BY_NAME, Aggregator, Numbers
 from tsd.query.align import Aligned, Rates, align_columns, align_rates, doubles_of
 from tsd.query.columns import CHUNK, Chosen, SeriesColumns, rows_at
+from tsd.query.fold import HAS_LOOP
 from tsd.query.model import RateOptions
 from tsd.tables.quirks import OPENTSDB, Quirks
 from tsd.tables.reading import ScanRange
+
+if HAS_LOOP:
+    from tsd.query import _loops
 
 
 def rate(points: Points, options: RateOptions, start_ms: int = 0, *, quirks: Quirks = OPENTSDB) -> Rates:
@@ -252,10 +257,23 @@ def grouped(pairs: Sequence[bytes], widths: Widths, group_by: Sequence[bytes], *
     return [np.array(groups[own]) for own in sorted(groups)]
 
 
-def group_values(pairs: Sequence[bytes], widths: Widths, group_by: Collection[bytes]) -> GroupValues | None:
+def group_values(
+    pairs: Sequence[bytes], widths: Widths, group_by: Collection[bytes], *, by_loop: bool = HAS_LOOP
+) -> GroupValues | None:
     """Return the joined values of some tag names of each series, in their order; None if the series have different tag
     names, or lack one of them."""
     size = len(pairs[0])
+    if by_loop and len(group_by) * widths.tagv <= _NUMBER_BYTES:
+        every = list(pairs)
+        same = _same_tags(every, widths)
+        if same is None or not same.names.all():
+            return None
+        places = [at + widths.tagk for at in range(0, size, widths.pair) if pairs[0][at : at + widths.tagk] in group_by]
+        if len(places) != len(group_by):
+            return None
+        numbers = np.empty(len(every), np.uint64)
+        _loops.values_as_numbers(every, np.array(places, np.int64), widths.tagv, numbers)
+        return numbers
     if not size or set(map(len, pairs)) != {size}:
         return None
     table = np.frombuffer(b"".join(pairs), np.uint8).reshape(len(pairs), size)
@@ -287,7 +305,23 @@ def tags_of(pairs: bytes, widths: Widths) -> dict[bytes, bytes]:
     return {pairs[at : at + name]: pairs[at + name : at + step] for at in range(0, len(pairs), step)}
 
 
-def common_tags(pairs: Sequence[bytes], widths: Widths) -> CommonTags:
+class _SameTags(NamedTuple):
+    """Which tags of the first of some series with equally many tags all others have in the same place."""
+
+    names: Bool
+    values: Bool
+
+
+def _same_tags(pairs: list[bytes], widths: Widths) -> _SameTags | None:
+    """Compare series; None if they have different numbers of tags, or none."""
+    count, rest = divmod(len(pairs[0]), widths.pair)
+    names, values = np.empty(count, np.uint8), np.empty(count, np.uint8)
+    if not count or rest or not _loops.same_tags(pairs, widths.pair, widths.tagk, names, values):
+        return None
+    return _SameTags(names.view(np.bool_), values.view(np.bool_))
+
+
+def common_tags(pairs: Sequence[bytes], widths: Widths, *, by_loop: bool = HAS_LOOP) -> CommonTags:
     """Return the common tags: the names whose value is the same in all series with the name.
 
     >>> both = common_tags([bytes.fromhex("000001000001000002000001"), bytes.fromhex("000001000002")], Widths())
@@ -300,12 +334,23 @@ def common_tags(pairs: Sequence[bytes], widths: Widths) -> CommonTags:
             return CommonTags(dict(sorted(only.items())), [])
     found: dict[bytes, bytes] = {}
     differing: set[bytes] = set()
-    for part in _alike(pairs):
-        for tagk, tagv, same in _columns(part, widths):
-            if not same or found.setdefault(tagk, tagv) != tagv:
-                differing.add(tagk)
+    same = _same_tags(list(pairs), widths) if by_loop and pairs else None
+    if same is not None and same.names.all():
+        columns = _first_tags(pairs[0], widths, same.values)
+    else:
+        columns = chain.from_iterable(_columns(part, widths) for part in _alike(pairs))
+    for tagk, tagv, is_same in columns:
+        if not is_same or found.setdefault(tagk, tagv) != tagv:
+            differing.add(tagk)
     tags = {tagk: found[tagk] for tagk in sorted(found) if tagk not in differing}
     return CommonTags(tags, sorted(differing))
+
+
+def _first_tags(pairs: bytes, widths: Widths, same: Bool) -> Iterator[tuple[bytes, bytes, bool]]:
+    """Yield what `_columns` yields of series that all have the tag names of the first one, given by its pairs."""
+    for place, is_same in enumerate(same.tolist()):
+        at = place * widths.pair
+        yield pairs[at : at + widths.tagk], pairs[at + widths.tagk : at + widths.pair], is_same
 
 
 def _alike(pairs: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
