@@ -1,5 +1,7 @@
 """Blocks: decoding restores every bit, chosen rows are those of the whole, and no damage gives a wrong point."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -79,6 +81,21 @@ def test_chosen_rows_are_those_of_the_whole(rows: Rows, data: st.DataObject) -> 
     wanted = data.draw(st.lists(st.booleans(), min_size=len(rows.pairs), max_size=len(rows.pairs)))
     found = Block(encode_block(rows, PLACE), PLACE).decode(np.array(wanted))
     assert listed(found) == [row for row, chosen in zip(whole_of(rows), wanted, strict=True) if chosen]
+
+
+@given(blocks(), st.data())
+def test_rows_with_the_same_times_are_a_table(rows: Rows, data: st.DataObject) -> None:
+    wanted = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows.pairs), max_size=len(rows.pairs))))
+    if not wanted.any():
+        return
+    block = Block(encode_block(rows, PLACE), PLACE)
+    points, found = block.decode(wanted), block.decode_alike(wanted)
+    times = [points.offsets[at:to].tolist() for at, to in pairwise(points.starts.tolist())]
+    assert (found is not None) == all(one == times[0] for one in times)
+    if found is not None:
+        assert found.offsets_ms.tolist() == times[0]
+        assert found.bits.reshape(-1).tolist() == points.bits.tolist()
+        assert found.floats.reshape(-1).tolist() == points.floats.tolist()
 
 
 @given(blocks(), st.data())

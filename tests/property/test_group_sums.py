@@ -126,6 +126,21 @@ async def test_sums_do_not_keep_points(tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: points are kept")
+async def test_sums_of_blocks_do_not_keep_points(tmp_path_factory: pytest.TempPathFactory) -> None:
+    needed = []
+    for aggregator in ("sum", "dev"):
+        store = await EmbeddedStore.open(tmp_path_factory.mktemp("store"), lambda: NOW_MS)
+        try:
+            env = await QueryEnvironment.build(list(lines(1, "doubles", [0], "", 300)), store=store)
+            page = await store.page("tsdb", b"", None, limit=1)
+            assert (await store.column_blocks.fold("tsdb", page.rows[0].key[: Layout().pairs_start])).cells == SERIES
+            needed.append(await least_memory(env.new_engine, make_query(f"{aggregator}:m")))
+        finally:
+            await store.aclose()
+    assert needed[0] < needed[1] / 2
+
+
+@pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: points are kept")
 async def test_small_last_page_is_summed(tmp_path_factory: pytest.TempPathFactory) -> None:
     """As at the end of each bucket of a salted table: here the first has 68 rows, the second one 60."""
     needed = []

@@ -20,7 +20,7 @@ from tsd.query.fold import HAS_LOOP as HAS_FOLD
 from tsd.query.model import Downsample
 from tsd.store import CellPage
 from tsd.store.memory import MemoryStore
-from tsd.tables.opentsdb.decode import HAS_LOOP, Decoded, NumberedRows, decode, number_rows
+from tsd.tables.opentsdb.decode import HAS_LOOP, Decoded, NumberedRows, decode, number_rows, number_series
 from tsd.tables.opentsdb.selection import Condition, ResolvedRequest, SeriesMatcher
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.reading import ScanRange
@@ -165,6 +165,19 @@ def test_loop_and_python_number_rows_alike(parts: list[tuple[bytes, bytes]], whi
         known = (list(series.numbers.items()), series.pairs)
         found.append(
             (rows_.numbers.tolist(), rows_.bases_s.tolist(), rows_.fresh.tolist(), set(rows_.unnumbered), known)
+        )
+    assert found[0] == found[1]
+
+
+@pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")
+@given(st.lists(KEY_PARTS, max_size=8), st.sampled_from(["", "sum:m", "sum:m{k1=*}", "sum:m{}{k1=v1}"]))
+def test_loop_and_python_number_series_alike(pairs: list[bytes], which: str) -> None:
+    found = []
+    for by_loop in (True, False):
+        series = matcher(which)
+        numbered = number_series(pairs, series, by_loop=by_loop)
+        found.append(
+            (numbered.numbers.tolist(), set(numbered.unnumbered), list(series.numbers.items()), list(series.pairs))
         )
     assert found[0] == found[1]
 

@@ -72,6 +72,14 @@ class Batch(NamedTuple):
         return all(one is two or np.array_equal(one, two) for one, two in pairs)
 
 
+class AlikePoints(NamedTuple):
+    """Points of several rows of one hour that all have the same times."""
+
+    offsets_ms: Int64  # after the hour, ascending
+    bits: Int64  # (rows, times)
+    floats: Bool  # (rows, times)
+
+
 def doubles_as_points(times: Int64, values: Float64) -> Points:
     """Return points with doubles as values."""
     return Points(times, np.ascontiguousarray(values).view(np.int64), np.ones(len(times), np.bool_))

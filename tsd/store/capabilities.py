@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
-from tsd.codec.packing.points import AlikePoints, FoldedCells, RowPoints
+from tsd.codec.packing.points import FoldedCells, RowPoints
+from tsd.codec.points import AlikePoints
 from tsd.store.cells import Cell, CellMatrix, CellPage, Cursor, Put
 
 
@@ -268,7 +269,7 @@ class ColumnRows(Protocol):
     prefix: bytes
     points: int  # of all rows
 
-    def suffixes(self) -> Sequence[bytes]:
+    def suffixes(self) -> list[bytes]:
         """Return the rest of each row's key."""
         ...
 
@@ -279,6 +280,11 @@ class ColumnRows(Protocol):
     def decode(self, chosen: NDArray[np.bool_]) -> BlockPoints:
         """Return the points of the chosen rows, which are numbered as in `suffixes`. May be called in a thread. Raise
         DamagedBlock."""
+        ...
+
+    def decode_alike(self, chosen: NDArray[np.bool_] | None = None) -> AlikePoints | None:
+        """Return the points of the chosen rows, by default of all, one or more. None: they do not have the same times.
+        May be called in a thread. Raise DamagedBlock."""
         ...
 
 

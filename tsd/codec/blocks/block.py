@@ -29,7 +29,7 @@ from tsd.codec.blocks.numbers import (
     spread,
     to_doubles,
 )
-from tsd.codec.points import Bool, Int64
+from tsd.codec.points import AlikePoints, Bool, Int64
 from tsd.errors import CorruptRow
 
 FORMAT = 1
@@ -299,14 +299,30 @@ class Block:
         """Return the points of the rows that are `wanted`, of all rows without it. Raise CorruptRow if one of their
         chunks is damaged."""
         rows = np.arange(self.rows) if wanted is None else np.flatnonzero(wanted)
-        counts = self.counts[rows]
+        starts, bits, floats = self._values_of(rows)
+        return BlockPoints(rows, starts, self._offsets(rows, self.counts[rows]), bits, floats)
+
+    def decode_alike(self, wanted: Bool | None = None) -> AlikePoints | None:
+        """Do the same for rows that all have the same times, one or more; None for others."""
+        rows = np.arange(self.rows) if wanted is None else np.flatnonzero(wanted)
+        vector = self._vector_of[rows[0]]
+        if (self._vector_of[rows] != vector).any():
+            return None
+        needed = np.zeros(len(self._vector_counts), np.bool_)
+        needed[vector] = True
+        offsets, _ = self._time_vectors(needed)
+        _, bits, floats = self._values_of(rows)
+        return AlikePoints(offsets, bits.reshape(len(rows), -1), floats.reshape(len(rows), -1))
+
+    def _values_of(self, rows: NDArray[np.intp]) -> tuple[Int64, Int64, Bool]:
+        """Return the index of the first point of each of some rows, and the values of all."""
         starts = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(counts, out=starts[1:])
+        np.cumsum(self.counts[rows], out=starts[1:])
         bits, floats = np.empty(starts[-1], np.int64), np.empty(starts[-1], np.bool_)
         chosen = self._chunk_of[rows]
         for chunk in np.unique(chosen).tolist():
             self._decode_values(chunk, rows, np.flatnonzero(chosen == chunk), starts, bits, floats)
-        return BlockPoints(rows, starts, self._offsets(rows, counts), bits, floats)
+        return starts, bits, floats
 
     def _decode_values(
         self, chunk: int, rows: NDArray[np.intp], places: NDArray[np.intp], starts: Int64, bits: Int64, floats: Bool

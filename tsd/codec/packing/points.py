@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tsd.codec.packing.cell import HAS_PACKING_LOOP
-from tsd.codec.points import Bool, Float64, Int64
+from tsd.codec.points import AlikePoints, Bool, Float64, Int64
 
 if HAS_PACKING_LOOP:
     from tsd.codec.packing import _packing
@@ -22,14 +22,6 @@ class RowPoints(NamedTuple):
     times: Int64  # ms since the epoch, ascending in each cell
     bits: Int64  # integers, and the bits of doubles
     floats: Bool
-
-
-class AlikePoints(NamedTuple):
-    """The points of cells that all have the same times."""
-
-    offsets_ms: Int64  # after the hour, ascending
-    bits: Int64  # (cells, times): integers, and the bits of doubles
-    floats: Bool  # (cells, times)
 
 
 def count_points(stored: list[bytes], since: int, ahead: int) -> int:

@@ -25,13 +25,14 @@ from rocksdict import ColumnFamily, Rdict, ReadOptions
 from tsd.codec.blocks.block import Block, BlockPoints
 from tsd.codec.blocks.compacted import cells_of
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.codec.points import Bool, Int64
+from tsd.codec.points import AlikePoints, Bool, Int64
 from tsd.errors import CorruptRow, DamagedBlock
 from tsd.store.rocksdb.keys import TIME_BYTES
 
 ROW_BYTES = 150  # of a row's entries in a decoded directory, its tag pairs included
 _HEAD = struct.Struct("<HII")  # width of the prefix, bytes of the bitmap, CRC-32 of key, width and bitmap
 
+P = TypeVar("P")
 T = TypeVar("T")
 Translated = Callable[[], AbstractContextManager[None]]
 
@@ -131,11 +132,15 @@ class StoredBlock:
         """Return the points of the wanted rows."""
         return self._decoded(self.block.decode, wanted)
 
+    def decode_alike(self, wanted: Bool) -> AlikePoints | None:
+        """Return the points of the wanted rows if they have the same times."""
+        return self._decoded(self.block.decode_alike, wanted)
+
     def decode_row(self, row: int) -> BlockPoints:
         """Return the points of one row."""
         return self._decoded(self.block.decode_row, row)
 
-    def _decoded(self, decode: Callable[[T], BlockPoints], rows: T) -> BlockPoints:
+    def _decoded(self, decode: Callable[[T], P], rows: T) -> P:
         try:
             return decode(rows)
         except CorruptRow as exc:
@@ -209,9 +214,17 @@ class BlockRows:
         """Return the points of the chosen rows. Raise DamagedBlock."""
         if len(self._rows) == 1 == len(chosen) and chosen[0]:
             return self._block.decode_row(int(self._rows[0]))._replace(rows=np.zeros(1, np.intp))
+        return self._block.decode(self._wanted(chosen))._replace(rows=np.flatnonzero(chosen))
+
+    def decode_alike(self, chosen: Bool | None = None) -> AlikePoints | None:
+        """Return the points of the chosen rows, by default of all, if they have the same times. Raise DamagedBlock."""
+        return self._block.decode_alike(self._wanted(chosen))
+
+    def _wanted(self, chosen: Bool | None) -> Bool:
+        """Return which rows of the block are chosen."""
         wanted = np.zeros(self._block.block.rows, np.bool_)
-        wanted[self._rows[chosen]] = True
-        return self._block.decode(wanted)._replace(rows=np.flatnonzero(chosen))
+        wanted[self._rows if chosen is None else self._rows[chosen]] = True
+        return wanted
 
 
 class BlockReader:

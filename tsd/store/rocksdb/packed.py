@@ -5,7 +5,6 @@ from itertools import compress
 import numpy as np
 
 from tsd.codec.packing.points import (
-    AlikePoints,
     FoldedCells,
     RowPoints,
     count_points,
@@ -13,7 +12,7 @@ from tsd.codec.packing.points import (
     unpack_alike,
     unpack_points,
 )
-from tsd.codec.points import Bool, Int64
+from tsd.codec.points import AlikePoints, Bool, Int64
 from tsd.store import CellPage
 from tsd.store.rocksdb.keys import TIME_BYTES, decode_long_cells, find_digests
 

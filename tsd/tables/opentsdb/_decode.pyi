@@ -14,6 +14,15 @@ def decode_cells(
     counts: NDArray[np.int64],
     slow: NDArray[np.uint8],
 ) -> int: ...
+def number_series(
+    every: list[bytes],
+    numbers: dict[bytes, int],
+    known: list[bytes],
+    names: bytes,
+    tagk: int,
+    width: int,
+    found: NDArray[np.int32],
+) -> list[bytes]: ...
 def number_rows(
     keys: list[bytes],
     start: int,

@@ -178,17 +178,49 @@ cdef bint has_names(
     return True
 
 
+cdef int32_t number_of(
+    bytes pairs, dict numbers, list known, bytes names, Py_ssize_t tagk, Py_ssize_t width, list unnumbered
+) except? UNNUMBERED:
+    """Return the number of a series. Give it one where tag names tell whether it matches, else add it to a list."""
+    cdef PyObject* number = PyDict_GetItem(numbers, pairs)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(pairs)
+    cdef int32_t found
+    if number != NULL:
+        return PyLong_AsLong(<object> number)
+    if not width or not size or size % width:
+        unnumbered.append(pairs)
+        return UNNUMBERED
+    found = UNWANTED
+    if has_names(
+        <const uint8_t*> PyBytes_AS_STRING(pairs), size, width,
+        <const uint8_t*> PyBytes_AS_STRING(names), PyBytes_GET_SIZE(names), tagk,
+    ):
+        found = len(known)
+        known.append(pairs)
+    numbers[pairs] = found
+    return found
+
+
+def number_series(
+    list every, dict numbers, list known, bytes names, Py_ssize_t tagk, Py_ssize_t width, int32_t[::1] found
+):
+    """See tsd.tables.opentsdb.decode.number_series. `names`: required tag names of `tagk` bytes, joined; `width`: of
+    tag pairs, 0 if names do not tell which series match."""
+    cdef Py_ssize_t i
+    cdef list unnumbered = []
+    for i in range(len(every)):
+        found[i] = number_of(every[i], numbers, known, names, tagk, width, unnumbered)
+    return unnumbered
+
+
 def number_rows(
     list keys, Py_ssize_t start, dict numbers, list known, bytes names, Py_ssize_t tagk, Py_ssize_t width,
     int32_t[::1] found, int64_t[::1] bases_s, uint8_t[::1] fresh,
 ):
-    """See tsd.tables.opentsdb.decode.number_rows. `names`: required tag names of `tagk` bytes, joined; `width`: of tag
-    pairs, 0 if names do not tell which series match."""
-    cdef const uint8_t* required = <const uint8_t*> PyBytes_AS_STRING(names)
+    """See tsd.tables.opentsdb.decode.number_rows, and `number_series`."""
     cdef Py_ssize_t i, size
     cdef bytes key, pairs, last = b""
     cdef const uint8_t* at
-    cdef PyObject* number
     cdef list unnumbered = []
     for i in range(len(keys)):
         key = keys[i]
@@ -202,16 +234,5 @@ def number_rows(
         bases_s[i] = base_before(at) if size >= 0 else 0
         size = max(size, 0)
         pairs = PyBytes_FromStringAndSize(<const char*> at if size else NULL, size)
-        number = PyDict_GetItem(numbers, pairs)
-        if number != NULL:
-            found[i] = PyLong_AsLong(<object> number)
-        elif width and size and size % width == 0:
-            found[i] = UNWANTED
-            if has_names(at, size, width, required, PyBytes_GET_SIZE(names), tagk):
-                found[i] = len(known)
-                known.append(pairs)
-            numbers[pairs] = found[i]
-        else:
-            found[i] = UNNUMBERED
-            unnumbered.append(pairs)
+        found[i] = number_of(pairs, numbers, known, names, tagk, width, unnumbered)
     return unnumbered

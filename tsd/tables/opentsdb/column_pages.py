@@ -7,7 +7,7 @@ time.
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from itertools import compress, groupby, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,11 @@ from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Batch, Bool, Int64
 from tsd.store import CELL_PAGE_BYTES, CellPage, ColumnBlocks, ColumnPart, ColumnRows, PackedRows
 from tsd.store.cells import CellSigner
-from tsd.tables.opentsdb.decode import NumberedRows, number_rows
+from tsd.tables.opentsdb.decode import NumberedRows, NumberedSeries, number_rows, number_series
 from tsd.tables.opentsdb.scan import GET_ROWS
 from tsd.tables.reading import BucketPage, HourTable, NumberingPage, PageRows, PointPage, SeriesSet, TablePage
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 FEW_ROWS = 8  # of each hour of several, on average: fewer have no table
 DecodeCells = Callable[[CellPage], PointPage]
@@ -56,6 +58,7 @@ class ColumnPage(NumberingPage):
         self._numbers = series.numbers
         self._decode_cells = decode_cells
         self._rows: dict[int, NumberedRows] = {}  # packed rows by the place of their part
+        self._rows_of_blocks: dict[int, NumberedSeries] = {}  # those of blocks
         self.cells = sum(len(part.cells.keys) for part in parts if part.cells is not None)
         self.cells += sum(len(part.rows.suffixes()) for part in parts if part.rows is not None)
         self.cells += sum(len(part.packed.keys) for part in parts if part.packed is not None)
@@ -76,7 +79,8 @@ class ColumnPage(NumberingPage):
         found: list[bytes] = []
         for at, (cells, rows, packed) in enumerate(self._parts):
             if rows is not None:
-                found += [one for one in rows.suffixes() if one not in self._numbers]
+                self._rows_of_blocks[at] = number_series(rows.suffixes(), self._series)
+                found += self._rows_of_blocks[at].unnumbered
             elif packed is not None:
                 self._rows[at] = number_rows(packed.keys, self._pairs_start, self._series)
                 found += self._rows[at].unnumbered
@@ -92,12 +96,26 @@ class ColumnPage(NumberingPage):
             rows = self._rows[at] = number_rows(packed.keys, self._pairs_start, self._series)
         return rows
 
+    def _numbers_of(self, at: int) -> NDArray[np.int32]:
+        """Return the numbers of the rows of a block, by the place of their part."""
+        found, rows = self._rows_of_blocks.get(at), self._parts[at].rows
+        if found is None or found.unnumbered:
+            assert rows is not None
+            found = self._rows_of_blocks[at] = number_series(rows.suffixes(), self._series)
+        return found.numbers
+
     def decode_tables(self) -> TablePage | None:
         """Decode the rows of matching series, see NumberingPage."""
         hours: list[HourTable] = []
         rows_read = size = held = 0
+        if len(self._parts) > 1 and self.cells < FEW_ROWS * len(self._parts):
+            return None
         for at, part in enumerate(self._parts):
-            found = _tables_of(part.packed, self._numbered(at)) if part.packed is not None else None
+            found = None
+            if part.packed is not None:
+                found = _tables_of(part.packed, self._numbered(at))
+            elif part.rows is not None:
+                found = _table_of(part.rows, self._numbers_of(at))
             if found is None:
                 return None
             hours += found.hours
@@ -127,8 +145,7 @@ class ColumnPage(NumberingPage):
             if not in_blocks:
                 pages += [self._decode_some(at) for at in places]
             else:
-                rows = [self._parts[at].rows for at in places]
-                pages.append(self._decode_rows([one for one in rows if one is not None]))
+                pages.append(self._decode_rows(list(places)))
         return pages[0] if len(pages) == 1 else _joined(pages)
 
     def _decode_some(self, at: int) -> PointPage:
@@ -162,10 +179,11 @@ class ColumnPage(NumberingPage):
         page = ColumnPageRows(keys, self._pairs_start, sizes, bases_s, hours_s, complete=complete)
         return _PackedPageRows(numbers, sizes, page)
 
-    def _decode_rows(self, parts: Sequence[ColumnRows]) -> PointPage:
+    def _decode_rows(self, places: Sequence[int]) -> PointPage:
         """Decode rows of blocks."""
-        found = [self._wanted(part) for part in parts]
-        bases_s = [int.from_bytes(part.prefix[-BASE_BYTES:], "big") for part in parts]
+        parts = [part for at in places if (part := self._parts[at].rows) is not None]
+        found = [self._wanted(at, part) for at, part in zip(places, parts, strict=True)]
+        bases_s = list(map(_base_of, parts))
         points = [part.points for part in found]
         counts = [len(one.offsets) for one in points]
         ends = np.cumsum([0, *counts]).tolist()
@@ -176,8 +194,8 @@ class ColumnPage(NumberingPage):
             np.concatenate([part.numbers for part in found]),
             np.concatenate([np.zeros(1, np.int64), *starts]),
             times,
-            np.concatenate([one.bits for one in points]),
-            np.concatenate([one.floats for one in points]),
+            _concatenated([one.bits for one in points]),
+            _concatenated([one.floats for one in points]),
         )
         rows_read = sum(part.rows_read for part in found)
         sizes = np.concatenate([part.sizes for part in found])
@@ -186,7 +204,7 @@ class ColumnPage(NumberingPage):
         rows = ColumnPageRows(pairs, 0, sizes, bases, (bases_s[0], bases_s[-1]), complete=len(pairs) == rows_read)
         return PointPage(batch, rows_read, int(sizes.sum()), (), (), 0, rows)
 
-    def _wanted(self, rows: ColumnRows) -> "_WantedRows":
+    def _wanted(self, at: int, rows: ColumnRows) -> "_WantedRows":
         """Decode the rows of one block that are wanted."""
         suffixes = rows.suffixes()
         if len(suffixes) == 1:
@@ -194,11 +212,34 @@ class ColumnPage(NumberingPage):
             wanted, numbers = np.array([number >= 0]), np.array([number] if number >= 0 else [], np.int32)
             pairs = suffixes if number >= 0 else []
         else:
-            every = np.fromiter(map(self._numbers.__getitem__, suffixes), np.int32, len(suffixes))
+            every = self._numbers_of(at)
             wanted = every >= 0
             numbers = every[wanted]
             pairs = suffixes if len(numbers) == len(suffixes) else list(compress(suffixes, wanted.tolist()))
         return _WantedRows(rows.decode(wanted), numbers, pairs, rows.sizes()[wanted], len(suffixes))
+
+
+def _concatenated(arrays: list[NDArray[Scalar]]) -> NDArray[Scalar]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _base_of(rows: ColumnRows) -> int:
+    """Return the hour of rows of a block."""
+    return int.from_bytes(rows.prefix[-BASE_BYTES:], "big")
+
+
+def _table_of(rows: ColumnRows, numbers: NDArray[np.int32]) -> TablePage | None:
+    """Decode rows of a block; None if they have no common times. Raise DamagedBlock."""
+    sizes, wanted = rows.sizes(), numbers >= 0
+    held, hours = int(sizes.sum()), list[HourTable]()
+    is_all = bool(wanted.all())
+    size = held if is_all else int(sizes[wanted].sum())
+    if wanted.any():
+        points = rows.decode_alike(None if is_all else wanted)
+        if points is None:
+            return None
+        hours.append(HourTable(_base_of(rows), numbers if is_all else numbers[wanted], *points))
+    return TablePage(hours, len(numbers), size, held)
 
 
 def _tables_of(packed: PackedRows, rows: NumberedRows) -> TablePage | None:

@@ -54,7 +54,32 @@ class NumberedRows(NamedTuple):
     unnumbered: list[bytes]  # the tag pairs of keys without a number, which is negative then
 
 
+class NumberedSeries(NamedTuple):
+    """The numbers of some series."""
+
+    numbers: NDArray[np.int32]
+    unnumbered: list[bytes]  # series without a number, which is negative then
+
+
 UNNUMBERED = -2
+
+
+def number_series(pairs: list[bytes], series: SeriesSet, *, by_loop: bool = HAS_LOOP) -> NumberedSeries:
+    """Return the number of each series, given by its tag pairs. Where tag names tell which series match, those without
+    a number get one."""
+    known, numbers, required, widths = series.pairs, series.numbers, series.required_tagks, series.widths
+    if by_loop:
+        found, width = np.empty(len(pairs), np.int32), widths.pair if required is not None else 0
+        unnumbered = _decode.number_series(pairs, numbers, known, b"".join(required or ()), widths.tagk, width, found)
+        return NumberedSeries(found, unnumbered)
+    for one in pairs if required is not None else ():
+        if one and one not in numbers and not len(one) % widths.pair:
+            own = {one[at : at + widths.tagk] for at in range(0, len(one), widths.pair)}
+            numbers[one] = len(known) if own.issuperset(required or ()) else UNWANTED
+            if numbers[one] != UNWANTED:
+                known.append(one)
+    found = np.fromiter([numbers.get(one, UNNUMBERED) for one in pairs], np.int32, len(pairs))
+    return NumberedSeries(found, list(dict.fromkeys(one for one in pairs if one not in numbers)))
 
 
 def number_rows(keys: list[bytes], pairs_start: int, series: SeriesSet, *, by_loop: bool = HAS_LOOP) -> NumberedRows:
@@ -69,20 +94,12 @@ def number_rows(keys: list[bytes], pairs_start: int, series: SeriesSet, *, by_lo
             keys, pairs_start, numbers, known, names, widths.tagk, width, found, bases_s, fresh
         )
         return NumberedRows(found, bases_s, fresh.view(np.bool_), unnumbered)
-    pairs = [key[pairs_start:] for key in keys]
-    for one in pairs if required is not None else ():
-        if one and one not in numbers and not len(one) % widths.pair:
-            own = {one[at : at + widths.tagk] for at in range(0, len(one), widths.pair)}
-            numbers[one] = len(known) if own.issuperset(required or ()) else UNWANTED
-            if numbers[one] != UNWANTED:
-                known.append(one)
-    found = np.fromiter([numbers.get(one, UNNUMBERED) for one in pairs], np.int32, len(keys))
+    found, unnumbered = number_series([key[pairs_start:] for key in keys], series, by_loop=False)
     bases = [
         int.from_bytes(key[pairs_start - BASE_BYTES : pairs_start], "big") if len(key) >= pairs_start else 0
         for key in keys
     ]
     different = [True, *map(ne, keys[1:], keys)][: len(keys)]
-    unnumbered = list(dict.fromkeys(one for one in pairs if one not in numbers))
     return NumberedRows(found, np.array(bases, np.int64), np.array(different, np.bool_), unnumbered)
 
 
