@@ -22,7 +22,7 @@ from tsd.ingest.writer import Writer
 from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.model import Query
 from tsd.query.result import SubAnswer
-from tsd.store import CellPage, ColumnPart, Cursor, Page
+from tsd.store import CellPage, ColumnPart, Cursor, Page, RangeOf
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.column_blocks import EmbeddedBlocks
 from tsd.store.rocksdb.engine import EmbeddedStore
@@ -72,11 +72,11 @@ class PagedBlocks:
         return getattr(self._blocks, name)
 
     def read_columns(
-        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
+        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, range_of: RangeOf | None = None
     ) -> AsyncGenerator[list[ColumnPart], None]:
         """See ColumnBlocks."""
         limit = min(limit_bytes, self._limit_bytes)
-        return self._blocks.read_columns(table, start, stop, limit_bytes=limit)
+        return self._blocks.read_columns(table, start, stop, limit_bytes=limit, range_of=range_of)
 
 
 class SmallPages:

@@ -21,6 +21,7 @@ from tsd.tables.reading import ScanRange
 
 SERIES = 96  # rows of an hour: enough to be read as a table
 QUERIES = [f"{name}:m{tags}" for name in FUNCTIONS for tags in ("", "{dc=*}", "{host=*}", "{dc=*,cpu=0}")]
+MEANS = "sum:10m-avg:m{dc=*}"
 HOURS = {"end_ms": (START_S + 3 * 3600) * 1000 - 1}
 
 
@@ -86,6 +87,37 @@ async def test_sums_of_rows(seed: int, kind: str, hours: list[int], odd: str, sa
                     } == wanted
         finally:
             await store.aclose()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("odd", ["", "point", "hour", "tags"])
+@pytest.mark.parametrize("salt_width", [0, 1])
+async def test_sums_of_cached_rows_and_of_blocks(
+    odd: str, salt_width: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    layout = Layout(salt_width=salt_width, salt_buckets=2)
+    points = list(lines(7, "mixed", [0, 2], odd, count=640))
+    store = await EmbeddedStore.open(tmp_path_factory.mktemp("store"), lambda: NOW_MS)
+    try:
+        env = await QueryEnvironment.build(points, layout=layout, store=store)
+        cells = await QueryEnvironment.build(points, layout=layout)
+        questions = [*QUERIES[:4], "min:m{dc=*}", "avg:m{host=*}"]
+        wanted = {m: await merged(cells, m) for m in questions}
+        means = [bits(group.points) for group in await cells.groups(MEANS, **HOURS)]
+        for folded in (False, True):
+            for m in questions * 2:
+                assert {
+                    group.tags.get(tag_of(m), ""): bits(group.points) for group in await env.groups(m, **HOURS)
+                } == wanted[m]
+            assert [bits(group.points) for group in await env.groups(MEANS, **HOURS)] == means
+            if not folded:
+                assert store.statistics()["row_cache.hits"] or not HAS_LOOP
+                store.column_blocks.forget()
+                page = await store.page("tsdb", b"", None, limit=5000)
+                for prefix in {row.key[: layout.pairs_start] for row in page.rows}:
+                    await store.column_blocks.fold("tsdb", prefix)
+    finally:
+        await store.aclose()
 
 
 def tag_of(m: str) -> str:

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from tests.peers.needs import need_compiled_loops
 from tsd.codec.opentsdb.cell import ms_qualifier, seconds_qualifier
 from tsd.codec.packing.cell import CHECKSUM_BYTES, HAS_PACKING_LOOP, LEAST_POINTS, pack, unpack
-from tsd.codec.packing.points import count_points, fold_points, unpack_alike, unpack_points
+from tsd.codec.packing.points import (
+    count_points,
+    fold_points,
+    join_cells,
+    unpack_alike,
+    unpack_joined,
+    unpack_joined_alike,
+    unpack_points,
+)
 from tsd.codec.points import Batch
 from tsd.codec.text import FLOAT, encode_float, encode_integer
 from tsd.errors import CorruptRow
@@ -193,6 +201,42 @@ def test_buckets_are_those_of_the_points(
     damaged = bytearray(stored[-1])
     damaged[-1] ^= 1
     assert fold_points([*stored[:-1], bytes(damaged)], 8, bases_s, interval_ms, FUNCTIONS[function]) is None
+
+
+@given(st.lists(cells(), min_size=1, max_size=4), st.data())
+def test_joined_cells_have_the_points_of_each(some: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
+    stored = [packed for cell in some for _ in range(2) if (packed := pack(*cell)) is not None]
+    if not HAS_PACKING_LOOP or not stored:
+        return
+    cut = data.draw(st.integers(0, len(stored)))
+    texts, ends = [b"".join(stored[:cut]), b"".join(stored[cut:])], np.cumsum([0, *map(len, stored)], dtype=np.int32)
+    joined = join_cells(texts, ends)
+    each = [unpack_points([one], 0, np.zeros(1, np.int64), count_points([one], 0, 0)) for one in stored]
+    if any(points is None for points in each):
+        assert joined is None
+        return
+    assert joined is not None
+    rows = np.flatnonzero(data.draw(st.lists(st.booleans(), min_size=len(stored), max_size=len(stored))))
+    chosen = [points for row in rows.tolist() if (points := each[row]) is not None]
+    found = unpack_joined(joined, rows)
+    assert joined.counts[rows].tolist() == found.counts.tolist() == [len(points.times) for points in chosen]
+    assert found.times.tolist() == [time for points in chosen for time in points.times.tolist()]
+    assert found.bits.tolist() == [bits for points in chosen for bits in points.bits.tolist()]
+    assert found.floats.tolist() == [is_float for points in chosen for is_float in points.floats.tolist()]
+    if len(rows):
+        table, wanted = unpack_joined_alike(joined, rows), unpack_alike([stored[row] for row in rows.tolist()], 0)
+        assert (table is None) == (wanted is None)
+        if table is not None and wanted is not None:
+            assert [part.tolist() for part in table] == [part.tolist() for part in wanted]
+    at = data.draw(st.integers(0, int(ends[-1]) - 1))
+    text = b"".join(stored)
+    damaged = text[:at] + bytes((text[at] ^ data.draw(st.integers(1, 255)),)) + text[at + 1 :]
+    assert join_cells([damaged], ends) is None
+
+
+def test_short_texts_are_no_joined_cells() -> None:
+    for size in (0, 1, 8):
+        assert join_cells([bytes(size)], np.array([0, size], np.int32)) is None
 
 
 @given(cells(), st.data())

@@ -127,6 +127,8 @@ class Daemon:
         self.tables.drop_caches()
         self.ingest.rows.table.invalidate()
         self.query.engine.cache.clear()
+        if self.store.column_blocks is not None:
+            self.store.column_blocks.forget()
 
     async def stats(self) -> bytes:
         """Return the reply of the command `stats`."""

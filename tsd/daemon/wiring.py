@@ -157,7 +157,12 @@ async def opened_store(
     may_lack_writes = False
     if config.backend is Backend.EMBEDDED:
         store = await rocksdb.EmbeddedStore.open(
-            state_folder(config) / "store", now_ms, cache_bytes=config.cache_bytes, on_loss=on_loss, load=load
+            state_folder(config) / "store",
+            now_ms,
+            cache_bytes=config.cache_bytes,
+            row_cache_bytes=config.row_cache_bytes,
+            on_loss=on_loss,
+            load=load,
         )
         may_lack_writes = store.may_lack_writes
     elif config.backend is Backend.CASSANDRA:

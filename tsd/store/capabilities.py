@@ -264,7 +264,8 @@ class Folded(NamedTuple):
 
 
 class ColumnRows(Protocol):
-    """Rows with a common key prefix, in order of their keys. The only cell of each has points and is in a block."""
+    """Rows with a common key prefix, in order of their keys. The only cell of each has points, and is in a block or
+    known to be whole."""
 
     prefix: bytes
     points: int  # of all rows
@@ -274,7 +275,7 @@ class ColumnRows(Protocol):
         ...
 
     def sizes(self) -> NDArray[np.int64]:
-        """Return each row's share of the block's bytes."""
+        """Return each row's bytes, or its share of the block's."""
         ...
 
     def decode(self, chosen: NDArray[np.bool_]) -> BlockPoints:
@@ -285,6 +286,11 @@ class ColumnRows(Protocol):
     def decode_alike(self, chosen: NDArray[np.bool_] | None = None) -> AlikePoints | None:
         """Return the points of the chosen rows, by default of all, one or more. None: they do not have the same times.
         May be called in a thread. Raise DamagedBlock."""
+        ...
+
+    def fold(self, base_s: int, chosen: NDArray[np.bool_] | None, interval_ms: int, fold: int) -> FoldedCells | None:
+        """Return the buckets of the chosen rows, by default of all, see `tsd.codec.packing.points.fold_points`; None:
+        they have to be decoded. `base_s` is their base time. May be called in a thread."""
         ...
 
 
@@ -339,6 +345,11 @@ class ColumnPart(NamedTuple):
     packed: PackedRows | None = None
 
 
+RangeOf: TypeAlias = Callable[[bytes], tuple[bytes, bytes] | None]
+"""Returns start and stop of the rows that belong together with a row, such as a metric's hour; None for a row that
+belongs to none. All starts have the same length."""
+
+
 class ColumnBlocks(Protocol):
     """Blocks: cells of many rows stored by column, which take less space and are read faster. Every other call of the
     store treats cells in blocks like all others."""
@@ -373,9 +384,14 @@ class ColumnBlocks(Protocol):
         ...
 
     def read_columns(
-        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
+        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, range_of: RangeOf | None = None
     ) -> AsyncGenerator[list[ColumnPart], None]:
         """Yield the rows from `start` to before `stop` in parts that are in order of their prefixes: the rows of two
         parts with the same prefix may alternate. No row is in two parts. The rows of a table without blocks may be
-        packed. Raise DamagedBlock, StoreError."""
+        packed. With `range_of` a range of rows that is read often may be kept in memory. Raise DamagedBlock,
+        StoreError."""
+        ...
+
+    def forget(self) -> None:
+        """Remove all rows from memory."""
         ...

@@ -26,6 +26,7 @@ from tsd.store import (
     Page,
     Put,
     RangeDeletes,
+    RangeOf,
     Rewrite,
     Snapshots,
     StampedCells,
@@ -362,12 +363,16 @@ class _CountedBlocks:
         return parts
 
     async def read_columns(
-        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
+        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, range_of: RangeOf | None = None
     ) -> AsyncGenerator[list[ColumnPart], None]:
-        async with aclosing(self._blocks.read_columns(table, start, stop, limit_bytes=limit_bytes)) as pages:
+        read = self._blocks.read_columns(table, start, stop, limit_bytes=limit_bytes, range_of=range_of)
+        async with aclosing(read) as pages:
             async for parts in pages:
                 self._count(table, parts)
                 yield parts
+
+    def forget(self) -> None:
+        self._blocks.forget()
 
     def _count(self, table: str, parts: Sequence[ColumnPart]) -> None:
         for part in parts:

@@ -7,7 +7,7 @@ all scans together get a small part of the time; otherwise there is no limit.
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
 import trio
@@ -87,3 +87,14 @@ class Throttle:
             took_s = self._load.cpu() - started
             await self._load.pause(PAUSE_RATIO * took_s)
             return result
+
+
+async def with_breaks(steps: Generator[None, None, T]) -> T:
+    """Run `steps` with a checkpoint after each yield; return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        await trio.lowlevel.checkpoint()

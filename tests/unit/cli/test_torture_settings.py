@@ -48,7 +48,7 @@ HARMLESS = {
         "tsd.core.drain_timeout", "tsd.journal.gather_interval",
     ),
     "how queries are answered: the same points to ours": (
-        "tsd.query.corrected", "tsd.query.max_concurrent", "tsd.query.cache_memory",
+        "tsd.query.corrected", "tsd.query.max_concurrent", "tsd.query.cache_memory", "tsd.storage.row_cache",
         "tsd.query.filter.expansion_limit", "tsd.query.skip_unresolved_tagvs", "tsd.query.enable_fuzzy_filter",
         "tsd.query.limits.bytes.allow_override", "tsd.query.limits.data_points.allow_override",
         "tsd.http.show_stack_trace",

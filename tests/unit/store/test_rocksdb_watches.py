@@ -8,6 +8,7 @@ import pytest
 
 from tsd.store import Family, Put, Rewrite, Table
 from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.store.rocksdb.row_cache import RowCache
 from tsd.store.rocksdb.watches import Watches
 
 TABLE = Table("rows", (Family(b"t"),))
@@ -81,7 +82,7 @@ async def test_writes_after_the_block_are_not_collected(tmp_path: Path) -> None:
 
 
 def test_after_an_error_every_row_may_have_changed() -> None:
-    watches = Watches()
+    watches = Watches(RowCache(0))
     assert not watches
     with watches.of_rows("rows", ROWS) as written, watches.of_prefix("rows", b"aab") as prefix:
         watches.note("other", ROWS)

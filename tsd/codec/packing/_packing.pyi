@@ -32,3 +32,21 @@ def fold_cells(
     counts: NDArray[np.int64],
     results: NDArray[np.float64],
 ) -> int: ...
+def check_joined(text: bytes, ends: NDArray[np.int32], counts: NDArray[np.int32]) -> bool: ...
+def unpack_joined(
+    text: bytes,
+    ends: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    most: int,
+    times: NDArray[np.int64],
+    bits: NDArray[np.int64],
+    floats: NDArray[np.uint8],
+) -> bool: ...
+def unpack_joined_table(
+    text: bytes,
+    ends: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    times: NDArray[np.int64],
+    bits: NDArray[np.int64],
+    floats: NDArray[np.uint8],
+) -> bool: ...

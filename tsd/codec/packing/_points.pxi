@@ -120,3 +120,75 @@ def unpack_points(
         free(heads)
         free(starts)
         free(block)
+
+
+def check_joined(bytes text, const int32_t[::1] ends, int32_t[::1] counts):
+    """See tsd.codec.packing.points.join_cells. Write the number of points of each cell. Return whether all are whole,
+    with ascending times."""
+    cdef Py_ssize_t cells = counts.shape[0], i, most = 0
+    cdef const uint8_t* start = <const uint8_t*> PyBytes_AS_STRING(text)
+    cdef Source source
+    cdef Cell cell
+    cdef Scratch room
+    cdef void* block = NULL
+    cdef int64_t* points = NULL
+    cdef uint32_t checksum
+    cdef bint done = True
+    try:
+        for i in range(cells):
+            source.at, source.end = start + ends[i], start + ends[i + 1] - 4
+            if read_head(&source, &cell):
+                return False
+            counts[i] = cell.count
+            most = max(most, cell.count)
+        make_room(&room, &block, most)
+        points = <int64_t*> malloc(most * 17 + 1)
+        if points == NULL:
+            raise MemoryError
+        with nogil:
+            for i in range(cells):
+                source.at, source.end = start + ends[i], start + ends[i + 1] - 4
+                memcpy(&checksum, source.end, 4)
+                if (
+                    crc_of(source.at, source.end) != checksum
+                    or read_head(&source, &cell)
+                    or decode_points(&source, &room, &cell, 0, points, points + most, <uint8_t*> (points + 2 * most))
+                ):
+                    done = False
+                    break
+        return done
+    finally:
+        free(points)
+        free(block)
+
+
+def unpack_joined(
+    bytes text, const int32_t[::1] ends, const int64_t[::1] rows, Py_ssize_t most,
+    int64_t[::1] times, int64_t[::1] bits, uint8_t[::1] floats,
+):
+    """See tsd.codec.packing.points.unpack_joined. `most`: points of the largest cell. Return whether all are
+    decoded."""
+    cdef Py_ssize_t i, filled = 0
+    cdef const uint8_t* start = <const uint8_t*> PyBytes_AS_STRING(text)
+    cdef Source source
+    cdef Cell cell
+    cdef Scratch room
+    cdef void* block = NULL
+    cdef bint done = True
+    try:
+        make_room(&room, &block, most)
+        with nogil:
+            for i in range(rows.shape[0]):
+                source.at, source.end = start + ends[rows[i]], start + ends[rows[i] + 1] - 4
+                if (
+                    read_head(&source, &cell)
+                    or cell.count > most
+                    or filled + cell.count > times.shape[0]
+                    or decode_points(&source, &room, &cell, 0, &times[filled], &bits[filled], &floats[filled])
+                ):
+                    done = False
+                    break
+                filled += cell.count
+        return done
+    finally:
+        free(block)

@@ -4,15 +4,20 @@ What `tsd.codec.packing.cell` unpacks, and the layout's decoder then reads, is d
 of the time. It is for cells whose times ascend: others are unpacked.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tsd.codec.packing.cell import HAS_PACKING_LOOP
 from tsd.codec.points import AlikePoints, Bool, Float64, Int64
 
 if HAS_PACKING_LOOP:
     from tsd.codec.packing import _packing
+
+
+LEAST_BYTES = 9  # of a packed cell with its checksum
 
 
 class RowPoints(NamedTuple):
@@ -88,3 +93,41 @@ def fold_points(stored: list[bytes], ahead: int, bases_s: Int64, interval_ms: in
     return FoldedCells(
         points, bounds, stamps[: int(bounds[1]) if is_even else size], counts[:size], results[:size], is_even
     )
+
+
+class JoinedCells(NamedTuple):
+    """Packed cells that were checked, one after the other."""
+
+    text: bytes
+    ends: NDArray[np.int32]  # (cells + 1,): where each cell starts, then where the last one ends
+    counts: NDArray[np.int32]  # points of each
+
+
+def join_cells(stored: Sequence[bytes], ends: NDArray[np.int32]) -> JoinedCells | None:
+    """Return cells that follow each other in some texts. None if one is damaged, or if its times do not ascend within
+    an hour, or without the compiled loop."""
+    text, counts = b"".join(stored), np.empty(len(ends) - 1, np.int32)
+    if not HAS_PACKING_LOOP or (np.diff(ends) < LEAST_BYTES).any() or not _packing.check_joined(text, ends, counts):
+        return None
+    return JoinedCells(text, ends, counts)
+
+
+def unpack_joined(cells: JoinedCells, rows: Int64) -> RowPoints:
+    """Return the points of some of joined cells, with times as ms after the hour."""
+    counts = cells.counts[rows].astype(np.int64)
+    points = int(counts.sum())
+    times, bits, floats = np.empty(points, np.int64), np.empty(points, np.int64), np.empty(points, np.uint8)
+    most = int(counts.max(initial=0))
+    done = _packing.unpack_joined(cells.text, cells.ends, rows, most, times, bits, floats)
+    assert done, "cells that were checked"
+    return RowPoints(counts, times, bits, floats.view(np.bool_))
+
+
+def unpack_joined_alike(cells: JoinedCells, rows: Int64) -> AlikePoints | None:
+    """Return the points of some of joined cells, one or more. None if they do not have the same times."""
+    width = int(cells.counts[rows[0]])
+    offsets_ms = np.empty(width, np.int64)
+    bits, floats = np.empty((len(rows), width), np.int64), np.empty((len(rows), width), np.uint8)
+    if not _packing.unpack_joined_table(cells.text, cells.ends, rows, offsets_ms, bits, floats):
+        return None
+    return AlikePoints(offsets_ms, bits, floats.view(np.bool_))

@@ -1,5 +1,8 @@
 from collections.abc import Callable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tsd.store import Put
 
 def put_cells(
@@ -12,3 +15,4 @@ def put_cells(
 ) -> None: ...
 def keys_of(places: Sequence[tuple[bytes, bytes]], short_bytes: int, others: list[int]) -> list[bytes]: ...
 def find_digests(columns: list[bytes], since: int, size: int, mark: int) -> list[int]: ...
+def slices(text: bytes, ends: NDArray[np.int32], first: int, last: int) -> list[bytes]: ...

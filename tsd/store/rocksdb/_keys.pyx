@@ -4,6 +4,7 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_SIZE
+from libc.stdint cimport int32_t
 from libc.string cimport memcpy
 
 cdef extern from "Python.h":
@@ -83,4 +84,14 @@ def find_digests(list columns not None, Py_ssize_t since, Py_ssize_t size, unsig
         column = columns[at]
         if PyBytes_GET_SIZE(column) == size and <unsigned char> PyBytes_AS_STRING(column)[size - 1] == mark:
             found.append(at)
+    return found
+
+
+def slices(bytes text not None, const int32_t[::1] ends, Py_ssize_t first, Py_ssize_t last):
+    """See tsd.store.rocksdb.keys.slices."""
+    cdef const char* start = PyBytes_AS_STRING(text)
+    cdef Py_ssize_t at
+    cdef list found = []
+    for at in range(first, last):
+        found.append(PyBytes_FromStringAndSize(start + ends[at], ends[at + 1] - ends[at]))
     return found

@@ -220,6 +220,9 @@ class BlockRows:
         """Return the points of the chosen rows, by default of all, if they have the same times. Raise DamagedBlock."""
         return self._block.decode_alike(self._wanted(chosen))
 
+    def fold(self, base_s: int, chosen: Bool | None, interval_ms: int, fold: int) -> None:
+        """See ColumnRows: blocks have no cells."""
+
     def _wanted(self, chosen: Bool | None) -> Bool:
         """Return which rows of the block are chosen."""
         wanted = np.zeros(self._block.block.rows, np.bool_)

@@ -1,19 +1,24 @@
 """Blocks of the embedded store: rows with a common key prefix in columns, folded from cells a part at a time."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, aclosing
 from functools import partial
 from typing import Protocol, TypeVar
 
 import trio
 
 from tsd.errors import StoreError
-from tsd.store import ColumnPart, Folded, StepLimit
+from tsd.store import ColumnPart, Folded, RangeOf, StepLimit
+from tsd.store.rocksdb.cached_rows import RowPieces
 from tsd.store.rocksdb.database import Batch, Database
 from tsd.store.rocksdb.folding import FoldedPart, FoldPart, fold_part, read_part
+from tsd.store.rocksdb.packed import PackedCells
+from tsd.store.rocksdb.row_cache import RangeScan, RowCache
 from tsd.store.rocksdb.watches import PrefixWatch
 
 T = TypeVar("T")
+
+CACHED_SHARE = 2  # parts of cached rows have so many times the bytes of others: no time is lost while they are read
 
 
 class Engine(Protocol):
@@ -43,9 +48,10 @@ class Engine(Protocol):
 class EmbeddedBlocks:
     """ColumnBlocks of the embedded store."""
 
-    def __init__(self, engine: Engine, folding: trio.Lock) -> None:
+    def __init__(self, engine: Engine, folding: trio.Lock, cache: RowCache) -> None:
         self._engine = engine
         self._folding = folding
+        self._cache = cache
 
     async def fold(self, table: str, prefix: bytes, *, least_rows: int = 1) -> Folded:
         """See ColumnBlocks."""
@@ -54,7 +60,7 @@ class EmbeddedBlocks:
         async with self._folding:
             while start is not None:
                 with self._engine.watching(table, prefix) as watch:
-                    part = await self._engine.read_in_steps(partial(_read, table, prefix, start, least_rows))
+                    part = await self._engine.read_in_steps(partial(_read_rows, table, prefix, start, least_rows))
                     folded = await trio.to_thread.run_sync(fold_part, part)
                     if folded is not None and await self._engine.write_step("fold", table, _replacing(watch, folded)):
                         cells += len(folded.moved)
@@ -84,9 +90,39 @@ class EmbeddedBlocks:
         return self._engine.read_now("read_cells", lambda database: database.view(table, stop).range_now(start, limit))
 
     async def read_columns(
-        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
+        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, range_of: RangeOf | None = None
     ) -> AsyncGenerator[list[ColumnPart], None]:
         """See ColumnBlocks."""
+        if range_of is None or not self._cache.limit:
+            async with aclosing(self._read(table, start, stop, limit_bytes)) as pages:
+                async for parts in pages:
+                    yield parts
+            return
+        with self._cache.scanning(table, start, stop) as scan:
+            at: bytes | None = start
+            while at is not None:
+                cached = scan.first(at)
+                gap_stop = stop if cached is None else cached.start
+                scan.begin(at)
+                async with aclosing(self._read(table, at, gap_stop, limit_bytes)) as pages:
+                    async for parts in pages:
+                        await _keep(scan, [whole for part in parts for whole in _whole(scan, part, range_of)])
+                        yield parts
+                await _keep(scan, list(scan.end(gap_stop)))
+                at = None
+                if cached is not None:
+                    for rows in cached.parts(limit_bytes * CACHED_SHARE):
+                        yield [ColumnPart(None, rows)]
+                    at = cached.stop
+
+    def forget(self) -> None:
+        """See ColumnBlocks."""
+        self._cache.clear()
+
+    async def _read(
+        self, table: str, start: bytes, stop: bytes | None, limit_bytes: int
+    ) -> AsyncGenerator[list[ColumnPart], None]:
+        """Yield the rows from `start` to before `stop` from the database."""
         if stop is not None and start >= stop:
             return
         step = await self._engine.scan(
@@ -97,7 +133,18 @@ class EmbeddedBlocks:
                 yield parts
 
 
-def _read(
+def _whole(scan: RangeScan, part: ColumnPart, range_of: RangeOf) -> Iterator[RowPieces]:
+    """Yield the ranges that end in a part of a scan, and may be kept."""
+    return scan.add(part.packed.page, range_of) if isinstance(part.packed, PackedCells) else iter(())
+
+
+async def _keep(scan: RangeScan, found: Sequence[RowPieces]) -> None:
+    """Keep the rows of ranges that were read."""
+    for pieces in found:
+        scan.keep(pieces, await trio.to_thread.run_sync(pieces.joined))
+
+
+def _read_rows(
     table: str, prefix: bytes, start: bytes, least_rows: int, database: Database
 ) -> Generator[None, None, FoldPart]:
     """Return the next part to fold. Raise StoreError for a table that does not exist, or has blocks of other rows."""

@@ -47,11 +47,12 @@ from tsd.store.rocksdb.derived import EmbeddedDerived, drop
 from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, decode_cell, time_of
 from tsd.store.rocksdb.options import options
 from tsd.store.rocksdb.rewriting import EmbeddedRewrites
+from tsd.store.rocksdb.row_cache import LEAST_ROWS, RowCache
 from tsd.store.rocksdb.versions import Changes, EmbeddedVersions, VersionDatabase
 from tsd.store.rocksdb.watches import PrefixWatch, Watches
 from tsd.store.rocksdb.wide import EmbeddedWideRows
 from tsd.store.rules import add, bytes_of, check_row, whole_rows
-from tsd.store.scheduling import IngestLoad, Throttle
+from tsd.store.scheduling import IngestLoad, Throttle, with_breaks
 from tsd.store.timing import new_latencies, timed
 
 T = TypeVar("T")
@@ -85,7 +86,9 @@ class EmbeddedStore:
     stamped_cells: StampedCells | None = None
     cql: None = None
 
-    def __init__(self, reopen: Callable[[], Database], on_loss: Callable[[str], None], load: IngestLoad) -> None:
+    def __init__(
+        self, reopen: Callable[[], Database], on_loss: Callable[[str], None], load: IngestLoad, cache: RowCache
+    ) -> None:
         self._reopen = reopen
         self._on_loss = on_loss
         self._database = reopen()
@@ -98,7 +101,7 @@ class EmbeddedStore:
         self._reopen_at = 0.0
         self._broken: str | None = None
         self._subscribers: dict[str, OnWrite] = {}
-        self._watches = Watches()
+        self._watches = Watches(cache)
         self._folding = trio.Lock()
 
     @property
@@ -113,6 +116,8 @@ class EmbeddedStore:
         clock_ms: Callable[[], int],
         *,
         cache_bytes: int = 256 << 20,
+        row_cache_bytes: int = 64 << 20,
+        row_cache_least: int = LEAST_ROWS,
         memtable_bytes: int = 32 << 20,
         on_loss: Callable[[str], None] = lambda _: None,
         load: IngestLoad | None = None,
@@ -120,12 +125,14 @@ class EmbeddedStore:
         """Open the store in the folder `path`, which is created if missing. Raise DaemonRuns if another process has it
         open, and StoreError for other failures. `clock_ms` is the wall clock in Unix milliseconds.
 
-        The memory limits are `cache_bytes` for blocks that were read, and four times `memtable_bytes` for writes. If
-        writes were lost, `on_loss` is called and all later writes fail. A high ingest `load` slows scans down.
+        The memory limits are `cache_bytes` for blocks that were read, `row_cache_bytes` for ranges of `row_cache_least`
+        rows or more that are read often, and four times `memtable_bytes` for writes. If writes were lost, `on_loss` is
+        called and all later writes fail. A high ingest `load` slows scans down.
         """
         settings = options(cache_bytes, memtable_bytes)
         reopen = partial(Database, Path(path), clock_ms, settings, cache_bytes=cache_bytes)
-        return await trio.to_thread.run_sync(cls, reopen, on_loss, load or IngestLoad())
+        cache = RowCache(row_cache_bytes, row_cache_least)
+        return await trio.to_thread.run_sync(cls, reopen, on_loss, load or IngestLoad(), cache)
 
     @property
     def cell_reader(self) -> "EmbeddedStore":
@@ -189,7 +196,7 @@ class EmbeddedStore:
     @property
     def column_blocks(self) -> EmbeddedBlocks:
         """See Store."""
-        return EmbeddedBlocks(self, self._folding)
+        return EmbeddedBlocks(self, self._folding, self._watches.cache)
 
     @property
     def versioned_cells(self) -> EmbeddedVersions:
@@ -257,7 +264,7 @@ class EmbeddedStore:
     async def read_in_steps(self, steps: Callable[[Database], Generator[None, None, T]]) -> T:
         """Run a generator on the database, with other tasks between its steps. Raise StoreError."""
         await self._enter("read_in_steps")
-        return await _with_breaks(steps(self._database))
+        return await with_breaks(steps(self._database))
 
     def read_now(self, call: str, read: Callable[[Database], T]) -> T:
         """See EmbeddedBlocks."""
@@ -316,7 +323,7 @@ class EmbeddedStore:
         await self._enter("get")
         self._database.require(table)
         if columns is None:
-            return await _with_breaks(self._database.view(table).get(rows))
+            return await with_breaks(self._database.view(table).get(rows))
         found: dict[bytes, list[Cell]] = {}
         places = product(dict.fromkeys(rows), sorted(set(columns)))
         while part := list(islice(places, GET_CELLS)):
@@ -399,7 +406,7 @@ class EmbeddedStore:
         if stop is not None and start >= stop:
             return Page([], None)
         view = self._database.view(table, stop)
-        return await _with_breaks(view.page(start, limit, PAGE_BYTES, columns))
+        return await with_breaks(view.page(start, limit, PAGE_BYTES, columns))
 
     @timed
     async def read_cells(
@@ -507,7 +514,8 @@ class EmbeddedStore:
 
     def statistics(self) -> Mapping[str, int]:
         """See Store."""
-        return MappingProxyType(dict(self._count))
+        rows = {f"row_cache.{name}": number for name, number in self._watches.cache.statistics().items()}
+        return MappingProxyType({**self._count, **rows})
 
     async def _enter(self, call: str) -> None:
         """Count a call and do a checkpoint."""
@@ -586,14 +594,3 @@ class EmbeddedStore:
             self._count["errors"] += 1
             self._broken = str(exc)
             raise
-
-
-async def _with_breaks(steps: Generator[None, None, T]) -> T:
-    """Run `steps` with a checkpoint after each yield; return its result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        await trio.lowlevel.checkpoint()

@@ -15,7 +15,11 @@ than all other work on a point.
 import os
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from itertools import pairwise
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
 from tsd.codec.packing.cell import FORM, HAS_PACKING_LOOP, pack, unpack
@@ -180,6 +184,18 @@ def find_digests(columns: list[bytes], since: int, *, by_loop: bool = HAS_KEY_LO
     if by_loop:
         return _keys.find_digests(columns, since, DIGEST_BYTES, _MARK)
     return [at for at in range(since, len(columns)) if is_digest(columns[at])]
+
+
+def slices(text: bytes, ends: NDArray[np.int32], first: int, last: int, *, by_loop: bool = HAS_KEY_LOOP) -> list[bytes]:
+    """Return some of joined texts, from index `first` to before `last`; `ends` says where each starts, and where the
+    last one ends.
+
+    >>> slices(b"abc", np.array([0, 2, 2, 3], np.int32), 0, 2)
+    [b'ab', b'']
+    """
+    if by_loop:
+        return _keys.slices(text, ends, first, last)
+    return [text[at:end] for at, end in pairwise(ends[first : last + 1].tolist())]
 
 
 def decode_long_cells(keys: list[bytes], columns: list[bytes], values: list[bytes], since: int) -> int:

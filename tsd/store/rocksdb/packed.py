@@ -29,15 +29,15 @@ class PackedCells:
 
     def __init__(self, page: CellPage) -> None:
         self.keys = page.keys
-        self._page = page
+        self.page = page
 
     def sizes(self) -> Int64:
         """See PackedRows."""
-        return np.fromiter(map(len, self._page.values), np.int64, len(self.keys)) - TIME_BYTES
+        return np.fromiter(map(len, self.page.values), np.int64, len(self.keys)) - TIME_BYTES
 
     def decode(self, bases_s: Int64, chosen: Bool | None = None) -> RowPoints | None:
         """See PackedRows."""
-        columns, values = self._page[1:3]
+        columns, values = self.page[1:3]
         if len(find_digests(columns, 0)) < len(columns):
             return None
         if chosen is not None:
@@ -47,7 +47,7 @@ class PackedCells:
 
     def decode_alike(self, first: int, stop: int, chosen: Bool | None = None) -> AlikePoints | None:
         """See PackedRows."""
-        columns, values = (part[first:stop] for part in self._page[1:3])
+        columns, values = (part[first:stop] for part in self.page[1:3])
         if len(find_digests(columns, 0)) < len(columns):
             return None
         if chosen is not None:
@@ -56,7 +56,7 @@ class PackedCells:
 
     def fold(self, bases_s: Int64, chosen: Bool | None, interval_ms: int, fold: int) -> FoldedCells | None:
         """See PackedRows."""
-        columns, values = self._page[1:3]
+        columns, values = self.page[1:3]
         if len(find_digests(columns, 0)) < len(columns):
             return None
         if chosen is not None:
@@ -65,6 +65,6 @@ class PackedCells:
 
     def unpack(self) -> CellPage:
         """See PackedRows."""
-        keys, columns, values = map(list, self._page[:3])
+        keys, columns, values = map(list, self.page[:3])
         decode_long_cells(keys, columns, values, 0)
-        return self._page._replace(keys=keys, columns=columns, values=values)
+        return self.page._replace(keys=keys, columns=columns, values=values)

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
+from tsd.store.rocksdb.row_cache import RowCache
+
 
 class PrefixWatch:
     """Whether a row of a table with a prefix may have been written to."""
@@ -23,14 +25,15 @@ class _RowWatch:
 
 
 class Watches:
-    """All watches of a store."""
+    """All watches of a store, and its cache of rows, which writes leave."""
 
-    def __init__(self) -> None:
+    def __init__(self, cache: RowCache) -> None:
+        self.cache = cache
         self._prefixes: list[PrefixWatch] = []
         self._rows: list[_RowWatch] = []
 
     def __bool__(self) -> bool:
-        return bool(self._prefixes or self._rows)
+        return bool(self._prefixes or self._rows or self.cache)
 
     @contextmanager
     def of_prefix(self, table: str, prefix: bytes) -> Iterator[PrefixWatch]:
@@ -54,6 +57,7 @@ class Watches:
 
     def note(self, table: str, rows: Collection[bytes], by: PrefixWatch | None = None) -> None:
         """Note a write to some rows. The watch of the writer itself, `by`, does not change."""
+        self.cache.note(table, rows)
         for prefix in self._prefixes:
             if prefix is not by and not prefix.changed and prefix.table == table:
                 prefix.changed = any(row.startswith(prefix.prefix) for row in rows)
@@ -63,6 +67,7 @@ class Watches:
 
     def note_range(self, table: str, start: bytes, stop: bytes) -> None:
         """Note a deletion of the rows from `start` to before `stop`."""
+        self.cache.note_range(table, start, stop)
         for prefix in self._prefixes:
             overlaps = start[: len(prefix.prefix)] <= prefix.prefix < stop
             prefix.changed |= prefix.table == table and overlaps
@@ -72,6 +77,7 @@ class Watches:
 
     def note_all(self) -> None:
         """Note that any row may have changed."""
+        self.cache.clear()
         for prefix in self._prefixes:
             prefix.changed = True
         for watch in self._rows:

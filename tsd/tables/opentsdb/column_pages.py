@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Batch, Bool, Int64
-from tsd.store import CELL_PAGE_BYTES, CellPage, ColumnBlocks, ColumnPart, ColumnRows, PackedRows
+from tsd.store import CELL_PAGE_BYTES, CellPage, ColumnBlocks, ColumnPart, ColumnRows, PackedRows, RangeOf
 from tsd.store.cells import CellSigner
 from tsd.tables.opentsdb.decode import NumberedRows, NumberedSeries, number_rows, number_series
 from tsd.tables.opentsdb.scan import GET_ROWS
@@ -37,10 +37,11 @@ async def columns_of_rows(
 
 
 async def column_pages(
-    blocks: ColumnBlocks, table: str, start: bytes, stop: bytes | None
+    blocks: ColumnBlocks, table: str, start: bytes, stop: bytes | None, hour_of: RangeOf
 ) -> AsyncGenerator[list[ColumnPart], None]:
-    """Yield the rows from `start` to before `stop`. Raise StoreError."""
-    async with aclosing(blocks.read_columns(table, start, stop, limit_bytes=CELL_PAGE_BYTES)) as pages:
+    """Yield the rows from `start` to before `stop`; `hour_of` returns the hour of one. Raise StoreError."""
+    read = blocks.read_columns(table, start, stop, limit_bytes=CELL_PAGE_BYTES, range_of=hour_of)
+    async with aclosing(read) as pages:
         async for page in pages:
             yield page
 
@@ -126,8 +127,11 @@ class ColumnPage(NumberingPage):
 
     def decode_buckets(self, interval_ms: int, fold: int) -> BucketPage | None:
         """Decode and downsample the rows of matching series, see NumberingPage."""
-        if len(self._parts) != 1 or (packed := self._parts[0].packed) is None:
+        if len(self._parts) != 1:
             return None
+        [(_, in_block, packed)] = self._parts
+        if packed is None:
+            return None if in_block is None else self._buckets_of(in_block, interval_ms, fold)
         rows = self._numbered(0)
         assert not rows.unnumbered, rows.unnumbered[:3]
         wanted = rows.numbers >= 0
@@ -137,6 +141,22 @@ class ColumnPage(NumberingPage):
             return None
         page = self._wanted_rows(packed, rows, wanted, complete=complete)
         return BucketPage(page.numbers, found, len(wanted), int(page.sizes.sum()), page.rows)
+
+    def _buckets_of(self, rows: ColumnRows, interval_ms: int, fold: int) -> BucketPage | None:
+        """Do the same for the only part."""
+        numbers = self._numbers_of(0)
+        wanted = numbers >= 0
+        complete = bool(wanted.all())
+        base_s = _base_of(rows)
+        found = rows.fold(base_s, None if complete else wanted, interval_ms, fold)
+        if found is None:
+            return None
+        pairs, sizes, count = rows.suffixes(), rows.sizes(), len(numbers)
+        if not complete:
+            numbers, sizes, pairs = numbers[wanted], sizes[wanted], list(compress(pairs, wanted.tolist()))
+        bases_s = np.full(len(pairs), base_s, np.int64)
+        page = ColumnPageRows(pairs, 0, sizes, bases_s, (base_s, base_s), complete=complete)
+        return BucketPage(numbers, found, count, int(sizes.sum()), page)
 
     def decode(self) -> PointPage:
         """Decode the rows of matching series. Raise DamagedBlock."""

@@ -11,7 +11,7 @@ from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import ANNOTATION, decode_annotation
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Rollups
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, salts
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, after, base_bytes, salts
 from tsd.codec.putline import base_time
 from tsd.errors import CorruptRow, DamagedBlock
 from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, StepLimit, Store, scan
@@ -171,7 +171,7 @@ class StoredSelection:
         ranges = key_ranges(table.layout, self._resolved, span, parts)
         if (blocks := self._blocks()) is not None:
             await read_pages(
-                lambda part: column_pages(blocks, table.data, part.start, part.stop),
+                lambda part: column_pages(blocks, table.data, part.start, part.stop, self._hour_of),
                 ranges,
                 lambda parts: take(self._column_page(parts, annotations=annotations)),
                 parallel=scans,
@@ -185,6 +185,15 @@ class StoredSelection:
             parallel=scans,
             pattern=self._pattern,
         )
+
+    def _hour_of(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """Return the first key of a row's hour, with its salt and metric, and that of the next hour."""
+        first, end = self._table.layout.metric_end, self._table.layout.pairs_start
+        base_s = int.from_bytes(key[first:end], "big")
+        if len(key) < end or base_s > LAST_BASE - HOUR_S:
+            return None
+        start_s = base_s - base_s % HOUR_S
+        return key[:first] + base_bytes(start_s), key[:first] + base_bytes(start_s + HOUR_S)
 
     def _blocks(self) -> ColumnBlocks | None:
         """Return what reads rows of blocks and packed ones by column, None if rows are read as cells."""

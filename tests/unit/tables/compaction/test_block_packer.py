@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.unit.tables.compaction.parts import compactor, key
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.errors import DamagedBlock, StoreError
-from tsd.store import ColumnBlocks, ColumnPart, Family, Folded, Put, Table
+from tsd.store import ColumnBlocks, ColumnPart, Family, Folded, Put, RangeOf, Table
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
 from tsd.tables.opentsdb.compaction.queue import RowQueue
@@ -135,10 +135,14 @@ class FailingOnce:
         return await self.blocks.get_columns(table, rows)
 
     def read_columns(
-        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int
+        self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, range_of: RangeOf | None = None
     ) -> AsyncGenerator[list[ColumnPart], None]:
         """See ColumnBlocks."""
-        return self.blocks.read_columns(table, start, stop, limit_bytes=limit_bytes)
+        return self.blocks.read_columns(table, start, stop, limit_bytes=limit_bytes, range_of=range_of)
+
+    def forget(self) -> None:
+        """See ColumnBlocks."""
+        self.blocks.forget()
 
 
 async def test_damaged_block_does_not_stop_other_hours(tmp_path: Path) -> None:
