@@ -13,6 +13,7 @@ from tests.unit.query.engines import NOW_MS, START_S, QueryEnvironment, least_me
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.points import Points
 from tsd.query.columns import Chosen
+from tsd.query.engine import EngineSettings
 from tsd.query.fold import HAS_LOOP
 from tsd.query.group_sums import FUNCTIONS
 from tsd.query.merge import merge
@@ -87,6 +88,24 @@ async def test_sums_of_rows(seed: int, kind: str, hours: list[int], odd: str, sa
                     } == wanted
         finally:
             await store.aclose()
+
+
+@pytest.mark.parametrize("odd", ["", "point", "time", "hour", "tags"])
+async def test_sums_of_rows_that_are_not_held(odd: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Where the last ones do not fit, all are read again."""
+    points = list(lines(5, "mixed", [0, 2], odd, count=200))
+    store = await EmbeddedStore.open(tmp_path_factory.mktemp("store"), lambda: NOW_MS)
+    try:
+        env = await QueryEnvironment.build(points, store=store)
+        engine = env.new_engine(EngineSettings(summed_bytes=0))
+        for m in QUERIES[:4]:
+            answer = await engine.run(make_query(m, **HOURS))
+            assert {
+                group.tags.get(tag_of(m), ""): bits(group.points) for group in answer.subs[0].groups
+            } == await merged(env, m)
+            assert "cpu=0" in m or answer.subs[0].stats["dpsPreFilter"] == len(points)
+    finally:
+        await store.aclose()
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ the tables. Hours can be cached if they are over, their buckets end with them, a
 nothing but points. If the engine has signatures, they are read with each query, which moves a fifth of the bytes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, repeat
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.points import Int64, Points
+from tsd.query.background import Background, working
 from tsd.query.cache import (
     Bucketing,
     CachedHour,
@@ -54,6 +55,7 @@ SMALL = 5_000  # points that are processed without a thread
 POINT_BYTES = 40  # of a kept point: its arrays twice, because they are joined at the end
 SHORT_ORDER = 500  # series that are put in order without a thread: with salts each takes microseconds
 ROW_BYTES = 300  # of a row that is kept as stored, besides its value
+SUMMED_SERIES_BYTES = 300  # of a series whose points are not kept
 SERIES_BYTES = 500  # of a series besides its points: its tags and arrays
 FIRST_COUNTS = 16  # series with room for their counts from the start
 MAX_WARNINGS = 100
@@ -106,10 +108,18 @@ class Collected(NamedTuple):
     sums: GroupSums | None = None  # the groups' points, in place of the points of `series`
 
 
+class SumsInThread(NamedTuple):
+    """What aggregates the groups of a sub query, and what runs it."""
+
+    sums: GroupSums
+    background: Background
+    held_bytes: int  # of pages that are kept until all rows are added
+
+
 class PointCollector:
     """Collects the points of one sub query. Pages arrive in order: rows of one series in order of time."""
 
-    def __init__(self, query: Query, plan: Plan, budget: QueryBudget, sums: GroupSums | None = None) -> None:
+    def __init__(self, query: Query, plan: Plan, budget: QueryBudget, sums: "SumsInThread | None" = None) -> None:
         """`sums`: aggregate groups while rows are read, if all have the same times."""
         self._sink = _sink_of(query, plan)
         self._series: SeriesSet = plan.selection.series
@@ -117,9 +127,13 @@ class PointCollector:
         self._counts: Int64 = np.zeros(FIRST_COUNTS, np.int64)
         self.read = ReadCounts()
         self.filler: CacheFiller | None = None  # for the hours that are being read
-        self._sums = sums
+        self._sums: GroupSums | None = None if sums is None else sums.sums
+        self._background: Background | None = None if sums is None else sums.background
+        self._most_held = 0 if sums is None else sums.held_bytes
         self._summed: list[NumberingPage] = []  # the pages in `sums`, to be decoded again if others do not fit
-        self._summed_size = 0  # stored bytes that these hold
+        self._summed_size = 0  # bytes that these hold
+        self._forgot = False  # whether there were others, whose rows have to be read again then
+        self._reads_again = False  # whether all rows have to be read again
         self._numbered: tuple[tuple[bytes, ...], Int64] = (), np.empty(0, np.int64)
         self._annotations: dict[int, list[Annotation]] = {}
 
@@ -129,6 +143,8 @@ class PointCollector:
             if await self._take_sums(page):
                 return
             await self._drop_sums()
+        if self._reads_again:
+            return
         await with_numbers(page, self._series, self._budget, partial(self.add_page, page))
         self.check()
 
@@ -137,14 +153,29 @@ class PointCollector:
         is_small = page.cells <= SMALL_PAGE
         if not isinstance(page, NumberingPage) or (is_small and not self._summed):  # the last page of a range is small
             return False
-        await _number(page, self._series, self._budget)
-        workers = self._budget.workers
-        add = partial(self._add_sums, page)
-        if not (workers.run_here(add) if is_small else await workers.run(add)):
+        await _number(page, self._series, self._budget)  # while a thread adds the page before
+        if not await self._are_added():
             return False
         self._summed.append(page)
+        add = partial(self._add_sums, page)
+        if not is_small:
+            assert self._background is not None
+            self._background.begin(add)
+        elif not self._budget.workers.run_here(add):
+            self._summed.pop()
+            return False
+        return True
+
+    async def _are_added(self) -> bool:
+        """Wait until all pages so far are added. Return False if they do not fit, or hold more memory than points.
+        Raise BadQuery where a limit is exceeded."""
+        assert self._background is not None
+        if not await self._background.result():
+            return False
         if self._held_by_sums() > self.read.points * POINT_BYTES:  # as with few matching rows, or few points in each
-            await self._drop_sums()
+            return False
+        if self._summed_size > self._most_held:
+            self._summed, self._summed_size, self._forgot = [], 0, True
         self.check()
         return True
 
@@ -156,7 +187,7 @@ class PointCollector:
         read = self.read
         read.rows_read += found.rows_read
         read.size += found.size
-        self._summed_size += found.held
+        self._summed_size += found.held + found.rows_read * ROW_BYTES
         for hour in found.hours:
             width = len(hour.offsets_ms)
             self._count(hour.numbers, np.full(len(hour.numbers), width))
@@ -166,17 +197,20 @@ class PointCollector:
 
     async def _drop_sums(self) -> None:
         """Keep the points of all rows read so far, as without sums. Raises as `take` does."""
+        if self._background is not None:
+            await self._background.result()
         pages, self._summed, self._sums = self._summed[::-1], [], None
+        self._reads_again = self._forgot
         self.read = ReadCounts()
         self._counts[:] = 0
-        while pages:
+        while pages and not self._reads_again:
             await self.take(pages.pop())
 
     def _held_by_sums(self) -> int:
         """Return the bytes of the groups' values and of the pages in them."""
         if self._sums is None:
             return 0
-        return self._sums.size * VALUE_BYTES + self._summed_size + self.read.rows_read * ROW_BYTES
+        return self._sums.size * VALUE_BYTES + self._summed_size
 
     @property
     def size(self) -> int:
@@ -192,7 +226,8 @@ class PointCollector:
         """Account for the memory of kept points. Raises BadQuery where a limit is exceeded."""
         check_fetched(self._budget.bounds, size=self.read.size, points=self.read.points)
         held = self.size * POINT_BYTES + self._held_by_sums()
-        self._budget.set_memory(len(self._series.pairs) * SERIES_BYTES + held)
+        each = SERIES_BYTES if self._sums is None else SUMMED_SERIES_BYTES
+        self._budget.set_memory(len(self._series.pairs) * each + held)
 
     async def take_cached(self, hours: Sequence[CachedHour]) -> None:
         """Process cached hours like ones that were read: one hour, or several for `join_hours`. Raises BadQuery,
@@ -285,13 +320,19 @@ class PointCollector:
         elif len(series):  # numpy takes thirty times as long for numbers of other types
             np.add.at(self._counts, series.astype(np.intp, copy=False), points.astype(np.int64, copy=False))
 
+    async def has_all(self) -> bool:
+        """Return whether all rows were collected. If not, all have to be read again. Raises as `take` does."""
+        if self._sums is not None:
+            workers, finish = self._budget.workers, self._sums.finish
+            is_short = len(self._series.pairs) <= SHORT_ORDER
+            if not await self._are_added() or not (workers.run_here(finish) if is_short else await workers.run(finish)):
+                await self._drop_sums()
+        reads_again, self._reads_again = self._reads_again, False
+        return not reads_again
+
     async def finished(self) -> Collected:
         """Return what was collected; joined in a thread if that is much. Points that are in buckets count no more."""
         workers = self._budget.workers
-        if self._sums is not None:
-            is_short = len(self._series.pairs) <= SHORT_ORDER
-            if not (workers.run_here(self._sums.finish) if is_short else await workers.run(self._sums.finish)):
-                await self._drop_sums()
         is_small = max(self.size, self._sink.parts * HOUR_COST) <= SMALL
         return workers.run_here(self.finish) if is_small else await workers.run(self.finish)
 
@@ -310,6 +351,30 @@ def _joined(hours: Sequence[CachedHour]) -> JoinedHours:
         return join_hours(hours)
     [hour] = hours
     return JoinedHours(hour.unpacked(), hour.points.astype(np.int64), hour.sizes)
+
+
+async def collect(
+    read: Callable[[PointCollector], Awaitable[None]],
+    query: Query,
+    plan: Plan,
+    budget: QueryBudget,
+    sums: GroupSums | None,
+    held_bytes: int,
+) -> Collected:
+    """Return what `read` passes to a collector. With `sums` groups are aggregated meanwhile, if possible. Raises what
+    `read` and the collector raise."""
+    if sums is None:
+        return await _collected(read, PointCollector(query, plan, budget))
+    async with working(budget.workers) as background:
+        return await _collected(read, PointCollector(query, plan, budget, SumsInThread(sums, background, held_bytes)))
+
+
+async def _collected(read: Callable[[PointCollector], Awaitable[None]], collector: PointCollector) -> Collected:
+    await read(collector)
+    if not await collector.has_all():
+        await read(collector)
+    collector.check()  # the index may list series without rows here: these are filled too
+    return await collector.finished()
 
 
 def _sink_of(query: Query, plan: Plan) -> Downsampler | PointJoiner:

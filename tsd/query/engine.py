@@ -18,7 +18,7 @@ from tsd.codec.names import Kind
 from tsd.errors import BadQuery, TsdError, bare
 from tsd.lazy import LazyLogger
 from tsd.query.assemble import GROUP_BYTES, Assembly, answer_bytes, counts_of, global_annotations, sub_answer_of
-from tsd.query.collect import SERIES_BYTES, SMALL, CachedReader, Collected, PointCollector, SeriesPoints
+from tsd.query.collect import SERIES_BYTES, SMALL, CachedReader, Collected, PointCollector, SeriesPoints, collect
 from tsd.query.group_sums import GroupSums, sums_of
 from tsd.query.histograms import SLICE_BUCKETS, HistogramQuery
 from tsd.query.joint import JointRead, joint_groups, read_together
@@ -69,6 +69,7 @@ class EngineSettings:
     memory_bytes: int = 512 << 20  # of points, for all queries together
     max_concurrent: int = 16  # running queries; others wait
     cache_bytes: int = 0  # of downsampled hours; 0: none are cached
+    summed_bytes: int = 64 << 20  # of pages whose rows are added to groups, kept in case that other rows do not fit
     histogram_slice: int = SLICE_BUCKETS  # buckets added in one thread call
 
 
@@ -455,10 +456,7 @@ class QueryEngine:
             found = await RollupQuery(query, plan, rollups, budget, read_raw).collect()
             if found is not None:
                 return found
-        collector = PointCollector(query, plan, budget, sums)
-        await self._read(query, plan, collector)
-        collector.check()  # the index may list series without rows here: these are filled too
-        return await collector.finished()
+        return await collect(partial(self._read, query, plan), query, plan, budget, sums, self._settings.summed_bytes)
 
     async def _read(self, query: Query, plan: Plan, collector: PointCollector) -> None:
         """Read all rows of the plan in the fastest way."""

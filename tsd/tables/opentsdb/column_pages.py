@@ -5,7 +5,7 @@ time.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from itertools import compress, groupby, pairwise
 from typing import NamedTuple, TypeVar
 
@@ -50,14 +50,21 @@ class ColumnPage(NumberingPage):
     """Rows as stored, partly in blocks: NumberingPage."""
 
     def __init__(
-        self, parts: Sequence[ColumnPart], pairs_start: int, series: SeriesSet, decode_cells: DecodeCells
+        self,
+        parts: Sequence[ColumnPart],
+        pairs_start: int,
+        series: SeriesSet,
+        decode_cells: DecodeCells,
+        naming: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """`series` has a number for each series of the page when it is decoded."""
+        """`series` has a number for each series of the page when it is decoded. `naming` names the metric in
+        errors."""
         self._parts = parts
         self._pairs_start = pairs_start
         self._series = series
         self._numbers = series.numbers
         self._decode_cells = decode_cells
+        self._naming = naming
         self._rows: dict[int, NumberedRows] = {}  # packed rows by the place of their part
         self._rows_of_blocks: dict[int, NumberedSeries] = {}  # those of blocks
         self.cells = sum(len(part.cells.keys) for part in parts if part.cells is not None)
@@ -106,7 +113,11 @@ class ColumnPage(NumberingPage):
         return found.numbers
 
     def decode_tables(self) -> TablePage | None:
-        """Decode the rows of matching series, see NumberingPage."""
+        """Decode the rows of matching series, see NumberingPage. Raise DamagedBlock."""
+        with self._naming():  # it may be called when the scan has ended
+            return self._decode_tables()
+
+    def _decode_tables(self) -> TablePage | None:
         hours: list[HourTable] = []
         rows_read = size = held = 0
         if len(self._parts) > 1 and self.cells < FEW_ROWS * len(self._parts):
@@ -160,6 +171,10 @@ class ColumnPage(NumberingPage):
 
     def decode(self) -> PointPage:
         """Decode the rows of matching series. Raise DamagedBlock."""
+        with self._naming():
+            return self._decode()
+
+    def _decode(self) -> PointPage:
         pages: list[PointPage] = []
         for in_blocks, places in groupby(range(len(self._parts)), key=lambda at: self._parts[at].rows is not None):
             if not in_blocks:

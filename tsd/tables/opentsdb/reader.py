@@ -205,6 +205,8 @@ class StoredSelection:
         try:
             yield
         except DamagedBlock as exc:
+            if isinstance(exc.__cause__, DamagedBlock):  # has its name already
+                raise
             base_s = int.from_bytes(exc.prefix[-BASE_BYTES:], "big")
             raise DamagedBlock(f"metric {self.metric}, hour {base_s}: {exc}", exc.prefix) from exc
 
@@ -244,7 +246,7 @@ class StoredSelection:
 
     def _column_page(self, parts: Sequence[ColumnPart], *, annotations: bool) -> ColumnPage:
         decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)
-        return ColumnPage(parts, self._table.layout.pairs_start, self.series, decode_cells)
+        return ColumnPage(parts, self._table.layout.pairs_start, self.series, decode_cells, self._naming_damage)
 
     async def read_few(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
         """Read raw rows by their keys if that is faster. Raises BadQuery, StoreError and what `take` raises."""
