@@ -1,8 +1,13 @@
-"""Which hours a daemon folds, and when, on the embedded store."""
+"""Which hours a daemon folds, and when, on the embedded store.
+
+A round ends after its interval: on a virtual clock no machine is too slow to fold all hours in one.
+"""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+from trio.testing import MockClock
 
 from tests.unit.tables.compaction.parts import compactor, key
 from tsd.codec.opentsdb.rowkey import Layout
@@ -51,7 +56,7 @@ async def opened(folder: Path) -> AsyncIterator[EmbeddedStore]:
         await store.aclose()
 
 
-async def test_hours_are_folded_some_minutes_after_their_end(tmp_path: Path) -> None:
+async def test_hours_are_folded_some_minutes_after_their_end(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with opened(tmp_path) as store:
         found = Folding(store)
         await found.put(key(0, 1), key(0, 2), key(3600, 1))
@@ -145,7 +150,7 @@ class FailingOnce:
         self.blocks.forget()
 
 
-async def test_damaged_block_does_not_stop_other_hours(tmp_path: Path) -> None:
+async def test_damaged_block_does_not_stop_other_hours(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with opened(tmp_path) as store:
         found = Folding(store, FailingOnce(store.column_blocks, DamagedBlock("checksum", key(0, 1)[:7])))
         await found.put(key(0, 1), key(3600, 1))
@@ -164,7 +169,7 @@ async def test_failed_fold_is_repeated(tmp_path: Path) -> None:
         assert (found.folder.stats.damaged, found.folder.stats.cells) == (0, 1)
 
 
-async def test_start_finds_hours_an_earlier_run_did_not_fold(tmp_path: Path) -> None:
+async def test_start_finds_hours_an_earlier_run_did_not_fold(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with opened(tmp_path) as store:
         old, other = key(0, 1, metric=2), key(100 * 3600, 1, metric=2)
         await Folding(store).put(key(100 * 3600, 1), key(101 * 3600, 1), old, other)
@@ -179,7 +184,7 @@ async def test_start_finds_hours_an_earlier_run_did_not_fold(tmp_path: Path) -> 
         assert await store.column_blocks.next_unfolded("tsdb", other, b"s") is None
 
 
-async def test_hours_of_few_rows_are_left(tmp_path: Path) -> None:
+async def test_hours_of_few_rows_are_left(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with opened(tmp_path) as store:
         found = Folding(store, least_rows=3)
         await found.put(key(0, 1), key(0, 2), *(key(3600, series) for series in (1, 2, 3)))
