@@ -3,10 +3,12 @@
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import trio
 
 from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Float64
@@ -28,6 +30,7 @@ from tsd.store.rocksdb.column_blocks import EmbeddedBlocks
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.catalog import SeriesSelector
+from tsd.tables.open_points import OpenPointSource
 
 COMMON = {
     "tsd.core.auto_create_metrics": "true",
@@ -43,15 +46,17 @@ class LayoutForm(NamedTuple):
     prefix: str = "m."  # of metrics: rows of events and of days are chosen by it
     folds: bool = False  # whether some hours are folded into blocks
     only_doubles: bool = False  # whether integers come back as doubles
+    holds_hours: bool = False  # whether points of open hours stay in memory
 
 
+BLOCKS = {"tsd.storage.blocks": "true"}
 FORMS = {
     "salted": LayoutForm({"tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "3"}),
     "packed": LayoutForm(),
-    "blocks": LayoutForm({"tsd.storage.blocks": "true"}, folds=True),
-    "salted-blocks": LayoutForm(
-        {"tsd.storage.blocks": "true", "tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "3"}, folds=True
-    ),
+    "held": LayoutForm(holds_hours=True),
+    "blocks": LayoutForm(BLOCKS, folds=True),
+    "held-blocks": LayoutForm(BLOCKS, folds=True, holds_hours=True),
+    "salted-blocks": LayoutForm({**BLOCKS, "tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "3"}, folds=True),
     "entity": LayoutForm({"tsd.entity.enabled": "true", "tsd.entity.tag": "host"}),
     "events": LayoutForm({"tsd.storage.layout": "tall"}),
     "events-in-memory": LayoutForm({"tsd.storage.layout": "tall"}, on_disk=False),
@@ -155,32 +160,45 @@ class LayoutWorld:
 
     def __init__(self, form: LayoutForm, config: Config, store: Any, now_ms: Callable[[], int]) -> None:
         self.form, self.config, self.store = form, config, store
-        load = IngestLoad()
         self.tables = build_configured_tables(config, store, now_ms, TableCallbacks(lambda: False, lambda: None))
-        ingest = build_ingest(config, SeriesTable(), self.tables, load, now_ms, hold_hours=False)
-        self._rows = ingest.rows
+        self.ingest = build_ingest(
+            config, SeriesTable(), self.tables, IngestLoad(), now_ms, hold_hours=form.holds_hours
+        )
         self.engine = QueryEngine(
             self.tables.reader,
             settings=EngineSettings(),
-            flush=self._flush,
+            flush=self.flush_metric,
             now_ms=now_ms,
-            open_points=OpenRows(ingest.writer, self.flush),
+            open_points=self.open_points(),
         )
+
+    def open_points(self) -> OpenPointSource:
+        """Return the points in memory."""
+        return OpenRows(self.ingest.writer, self.flush)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run what writes points."""
+        yield
 
     async def put(self, lines: Sequence[str], *, stored: bool = True) -> None:
         """Accept points, and unless `stored` is false write all points accepted so far as one window."""
-        text = "".join(f"put {self.form.prefix}{line}\n" for line in lines).encode()
-        absorbed = await absorb_whole(self._rows, self.tables.resolver, text)
+        absorbed = await absorb_whole(self.ingest.rows, self.tables.resolver, self._text(lines))
         assert not absorbed.rejects, absorbed.rejects
         if stored:
             await self.flush()
 
+    def _text(self, lines: Sequence[str]) -> bytes:
+        return "".join(f"put {self.form.prefix}{line}\n" for line in lines).encode()
+
     async def flush(self) -> None:
         """Write the points that are in memory."""
-        await self.tables.writer.write(self._rows.take(), self._rows.table)
+        await self.tables.writer.write(self.ingest.rows.take(), self.ingest.rows.table)
 
-    async def _flush(self, _: bytes) -> None:
+    async def flush_metric(self, _: bytes) -> bool:
+        """Write the points of a metric that a query cannot read from memory."""
         await self.flush()
+        return True
 
     async def fold(self, dice: random.Random) -> None:
         """Fold some hours into blocks."""
@@ -219,6 +237,53 @@ class LayoutWorld:
             for one, point in zip(series, found.points, strict=True)
             if point is not None
         }
+
+
+class HoldingWorld(LayoutWorld):
+    """One whose writer holds the points of open hours, as that of a daemon does."""
+
+    def __init__(self, form: LayoutForm, config: Config, store: Any, now_ms: Callable[[], int]) -> None:
+        # So little memory that points are packed, and that some hours are written before their end.
+        super().__init__(form, replace(config, memory_limit=3 << 20), store, now_ms)
+
+    def open_points(self) -> OpenPointSource:
+        """Return the points in memory."""
+        return self.ingest.writer
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run what writes points. In the end all are stored."""
+        writer, journal = self.ingest.writer, self.ingest.journal
+        journal.recover()
+        async with trio.open_nursery() as disk:
+            disk.start_soon(journal.run)
+            async with trio.open_nursery() as writers:
+                writers.start_soon(writer.write_windows)
+                async with trio.open_nursery() as watching:
+                    watching.start_soon(writer.watch_journal)
+                    watching.start_soon(writer.pack_hours)
+                    yield
+                    watching.cancel_scope.cancel()
+                writer.finish()
+            journal.close()
+
+    async def put(self, lines: Sequence[str], *, stored: bool = True) -> None:
+        """Accept points, and unless `stored` is false write those that no open hour holds."""
+        text = self._text(lines)
+        while text:
+            taken = await self.ingest.intake.take(text)
+            assert not taken.rejects, taken.rejects
+            text = taken.rest
+        if stored:
+            assert await self.ingest.writer.flush_due()
+
+    async def flush(self) -> None:
+        """Write the points that are in memory."""
+        assert await self.ingest.writer.flush()
+
+    async def flush_metric(self, metric: bytes) -> bool:
+        """Write the points of a metric that a query cannot read from memory, but those of open hours."""
+        return await self.ingest.writer.write_metric(metric)
 
 
 def shown_of(sub: SubAnswer) -> ShownSub:
@@ -263,6 +328,16 @@ async def opened_worlds(
             (folder / name).mkdir()
             store: Any = await PagedStore.open(folder / name / "db", now_ms) if form.on_disk else PagedMemory(now_ms)
             stack.push_async_callback(store.aclose)
-            await create_tables(config, store, "NONE")
-            worlds[name] = LayoutWorld(form, config, store, now_ms)
+            worlds[name] = await stack.enter_async_context(made_world(form, config, store, now_ms))
         yield worlds
+
+
+@asynccontextmanager
+async def made_world(
+    form: LayoutForm, config: Config, store: Any, now_ms: Callable[[], int]
+) -> AsyncIterator[LayoutWorld]:
+    """Make the tables of a form in a store."""
+    await create_tables(config, store, "NONE")
+    world = (HoldingWorld if form.holds_hours else LayoutWorld)(form, config, store, now_ms)
+    async with world.running():
+        yield world
