@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.distribution import FileScheduling
 
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test depends on the machine's load
-settings.register_profile("quick", UNTIMED, max_examples=30)
+settings.register_profile("quick", UNTIMED, max_examples=10)
 settings.register_profile("full", UNTIMED, derandomize=True)
 # A quick run tries few, new examples of each property. A full run tries hypothesis' usual number, always the same ones,
 # so that results are reproducible. For many new examples: scripts/test --full --hypothesis-profile=default.
@@ -44,6 +44,13 @@ MARKED_BY = {
 }
 LONG_FIRST = ("opentsdb", "hbase", "cassandra", "bigtable", "clients", "slow")
 WORKER_BYTES = 3 << 30  # memory of one worker's HBase and OpenTSDBs
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Collect no doctests here: only the package has some."""
+    found = yield
+    return [one for one in found if type(one) is pytest.Module]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before -m selects tests

@@ -136,6 +136,7 @@ def check(port: int, is_corrected: bool, example: Example) -> None:
     assert fetch(port, example.but(False)) == example.theirs
 
 
+@pytest.mark.slow
 def test_each_corrected_difference_has_an_example() -> None:
     corrected = {one.theirs: one.ours for one in collect() if one.topic == "corrected"}
     assert corrected.keys() == {example.title for example in EXAMPLES}

@@ -137,6 +137,7 @@ async def test_embedded_answers_recorded_queries(topic: str, tmp_path: Path) -> 
     await judge([topic], tmp_path / "state", {})
 
 
+@pytest.mark.slow
 async def test_repeated_queries_get_the_recorded_answers(tmp_path: Path) -> None:
     """Queries of one series are answered in one step when they are repeated (`tsd.query.short`)."""
     queries = [

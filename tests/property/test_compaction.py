@@ -44,7 +44,7 @@ def something_happened(compactors: list[RowCompactor]) -> None:
 )
 @pytest.mark.parametrize("kind", [MemoryStore, Graves])
 @pytest.mark.parametrize(
-    "seeds", [range(100), *(pytest.param(range(at, at + 150), marks=pytest.mark.slow) for at in range(100, 400, 150))]
+    "seeds", [range(20), *(pytest.param(range(at, at + 190), marks=pytest.mark.slow) for at in range(20, 400, 190))]
 )
 async def test_concurrent_compaction_in_memory(kind: Callable[[Callable[[], int]], MemoryStore], seeds: range) -> None:
     store = kind(lambda: NOW_MS)

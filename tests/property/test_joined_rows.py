@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
+import pytest
 import trio
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -81,6 +82,7 @@ PARTS = [part(0, 900, 5), part(900, 900, 9), part(1800, 1, 7)]
 NEWEST = MergeRules(fix_duplicates=True)
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(anything, in_seconds), min_size=1, max_size=4), deciding)
 @example([PARTS, PARTS[:1], PARTS[1:], []], NEWEST)
 @example([PARTS, [*PARTS, StoredCell(b"\1\0\0", b"{}", 5)], [*PARTS, part(1799, 3, 6)]], NEWEST)

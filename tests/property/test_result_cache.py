@@ -220,6 +220,7 @@ async def test_cache_on_the_memory_store(schedule: Callable[[World, int], Awaita
     served(worlds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", [play, play_at_once])
 async def test_cache_on_the_embedded_store(schedule: Callable[[World, int], Awaitable[None]], tmp_path: Path) -> None:
     store = await EmbeddedStore.open(tmp_path, lambda: NOW_MS)

@@ -147,6 +147,7 @@ def test_figures_are_stored_and_read_back(tmp_path: Path) -> None:
     assert not again.without("steady", EMBEDDED, 2).has("steady", EMBEDDED, 2)
 
 
+@pytest.mark.slow
 def test_figures_are_inserted_between_the_marks(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     for file in (tmp_path / "README.md", tmp_path / "docs" / "benchmarks.md"):

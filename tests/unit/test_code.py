@@ -46,8 +46,18 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
+            name = spelled(node.func)
             yield modules.get(name, name), node
+
+
+def spelled(function: ast.expr) -> str:
+    """What is called, if it is a name or an attribute of one."""
+    names = []
+    while isinstance(function, ast.Attribute):
+        names.append(function.attr)
+        function = function.value
+    names.append(function.id if isinstance(function, ast.Name) else "")
+    return ".".join(reversed(names))
 
 
 def named(file: Path) -> str:

@@ -150,6 +150,7 @@ def test_missing_peer_skips_locally_and_fails_a_full_run(tmp_path, more, outcome
     assert "apt-get install openjdk-17-jdk-headless maven" in done.stdout
 
 
+@pytest.mark.slow
 def test_fast_run_excludes_tests_with_peer_fixtures():
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q"]
     chosen = ["-m", "not (hbase or opentsdb)", "tests/conformance/test_peers.py"]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 UNTAGGED = "0.2.0.dev"
 IDENTITY = ("-c", "user.name=a", "-c", "user.email=a@example.org")

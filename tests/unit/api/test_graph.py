@@ -109,7 +109,7 @@ def box(svg: str) -> tuple[float, float, float, float]:
 
 
 @pytest.mark.parametrize("key", ["", "out right top", "top left", "inside bottom right", "horiz box", "center"])
-@pytest.mark.parametrize("count", [1, 12, 90])
+@pytest.mark.parametrize("count", [1, 12, pytest.param(90, marks=pytest.mark.slow)])
 def test_key_covers_no_curve(key: str, count: int) -> None:
     svg = drawn_svg(count, 5, key=key)
     left, top, width, height = box(svg)
@@ -119,6 +119,7 @@ def test_key_covers_no_curve(key: str, count: int) -> None:
     assert width * height > 0.3 * (1024 * 0.72) * (768 * 0.72)  # an SVG's unit is 1/72 inch, a pixel 1/100 inch
 
 
+@pytest.mark.slow
 def test_key_names_as_many_curves_as_fit() -> None:
     svg = drawn_svg(20, 5)
     assert all(f"m{{host=h{n}}}" in svg for n in range(20))

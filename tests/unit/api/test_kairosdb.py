@@ -88,6 +88,7 @@ async def test_name_that_the_layout_lacks_is_refused(daemon: Running) -> None:
     assert (await query(daemon, {"name": "a.b"}))[0]["sample_size"] == 1
 
 
+@pytest.mark.slow
 async def test_large_body_is_stored_whole(daemon: Running) -> None:
     points = [[START_MS + at, at] for at in range(30_000)]
     assert (await put(daemon, metric_of("a.b", *points))).status == 204

@@ -102,6 +102,7 @@ def test_recorded_strings_are_taken_where_tables_store_them(case: dict[str, Any]
         assert texts == case["texts"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "tagv", "points"),
     [("m" * 60_000, "a", 20_000), ("m", "a" * 60_000, 20_000), ("m", "a", 600_000)],

@@ -109,6 +109,7 @@ async def test_an_evaluation_can_be_cancelled() -> None:
         assert there.env.engine.memory.held == 0
 
 
+@pytest.mark.slow
 async def test_an_evaluation_ends_with_its_client() -> None:
     async with place() as there:
 
@@ -122,6 +123,7 @@ async def test_an_evaluation_ends_with_its_client() -> None:
         assert there.env.engine.memory.held == 0
 
 
+@pytest.mark.slow
 async def test_an_evaluation_ends_when_its_time_is_over() -> None:
     async with place(settings=EngineSettings(Limits(timeout_ms=100))) as there:
         response = await there.exp(MUCH)
@@ -190,6 +192,7 @@ async def test_a_large_answer_is_held_until_it_is_sent() -> None:
         assert there.env.engine.memory.held == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [0, 1])
 async def test_cancelled_large_answer_releases_its_memory(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: an answer cancelled before it was sent kept its memory, until no query was answered."""
@@ -349,6 +352,7 @@ async def test_work_of_nested_calls_and_groups_is_counted(monkeypatch: pytest.Mo
             assert (threading.get_ident() not in threads) == in_thread
 
 
+@pytest.mark.slow
 async def test_other_expressions_of_the_same_metrics_may_run() -> None:
     async with place(duplicates=False) as there:
         other = MUCH | {"expressions": [{"id": "e", "expr": "a * 3"}], "outputs": []}

@@ -40,6 +40,7 @@ def remove_unneeded(folder: Path) -> None:
                 path.unlink()
 
 
+@pytest.mark.slow
 def test_graphs_and_page_need_no_file_that_is_left_out(tmp_path: Path) -> None:
     if not all(map(find_spec, ("matplotlib", "plotly"))):
         pytest.skip("matplotlib or plotly is not installed: pip install '.[graph,web]'")

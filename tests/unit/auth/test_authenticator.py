@@ -115,6 +115,7 @@ def test_certificate_authenticates_account_with_its_name(tmp_path: Path) -> None
     assert subject.authenticate_certificate(["CN=a.example", "DNS=b.example"], LOCAL) is None
 
 
+@pytest.mark.slow
 async def test_reload_during_verification_is_not_lost(tmp_path: Path) -> None:
     """A result from the old file must not be cached for the new one."""
     slow = hash_password("correct horse")

@@ -37,6 +37,7 @@ HEAVY = {"trio", "numpy", "cryptography", "tsd.store", "tsd.daemon.wiring", "tsd
 FAST = ["version", "check-config", "health", "top --once", "rejected", "send x --port 1", "token list"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", FAST)
 def test_commands_that_need_no_store_import_no_engine(words: str, tmp_path: Path) -> None:
     (tmp_path / "accounts").touch()
@@ -50,6 +51,7 @@ SERVING = {"tsd.server", "tsd.daemon.routes", "tsd.api.query", "cryptography", "
 RARE = {"tsd.tables.entity.layout", "tsd.store.hbase", "tsd.api.graph.picture"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", ["query 1h-ago sum:sys.cpu", "uid grep metrics .", "fsck --full-scan", "scan 1h-ago sum sys.cpu"]
 )
@@ -61,6 +63,7 @@ def test_commands_on_local_store_import_no_server(words: str, tmp_path: Path) ->
     assert done.stdout.endswith("set()\n"), done.stderr
 
 
+@pytest.mark.slow
 def test_daemon_imports_nothing_that_only_terminals_other_engines_and_few_requests_need() -> None:
     needless = {"rich", "pygments", "plotly", "cryptography", "thriftpy2", "cassandra", "google.cloud"}
     needless |= {"prometheus_client", "tsd.query.exp", "tsd.query.gexp", "tsd.query.kairosdb", "tsd.codec.regex"}

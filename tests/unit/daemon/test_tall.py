@@ -13,6 +13,7 @@ SERIES, POINTS = 64, 720
 SETTINGS = {"tsd.core.auto_create_metrics": "true", "tsd.storage.layout": "tall"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["1h-count", "10m-count", "7m-count"])
 async def test_buckets_of_hours_that_are_read_in_parts_are_whole(tmp_path: Path, how: str) -> None:
     hosts = [f"host{number:02d}" for number in range(SERIES)]

@@ -166,6 +166,7 @@ async def test_bounds_write_open_hours_early(tmp_path: Path, bound: dict[str, ob
         assert len(await parts.stored()) == 80
 
 
+@pytest.mark.slow
 async def test_packed_points_are_read_and_written(tmp_path: Path) -> None:
     """Hours with many points are packed: they take little memory, and lose nothing."""
     metrics, rounds = [f"m{at}" for at in range(40)], 240

@@ -57,6 +57,7 @@ def test_all_bits_come_back_in_order(kinds: tuple[int, ...], seed: int) -> None:
     assert by_series(packed.between(None, None)) == by_series(columns)
 
 
+@pytest.mark.slow
 def test_metric_is_unpacked_alone() -> None:
     columns = made(random.Random(1), 200_000, 5000, (0,))
     numbers = metric_of(5000)
@@ -71,6 +72,7 @@ def test_metric_is_unpacked_alone() -> None:
     assert len(packed.of_metric(METRICS + 1).series) == 0
 
 
+@pytest.mark.slow
 def test_slices_have_every_series_once() -> None:
     chance = random.Random(2)
     numbers = metric_of(4000)

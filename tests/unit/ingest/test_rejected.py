@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from tsd.auth.roles import Principal, Role
 from tsd.errors import BadLine
@@ -110,7 +111,7 @@ async def test_flood_is_sampled_and_other_clients_are_kept(tmp_path: Path) -> No
     assert len(records) + dropped(tmp_path) == 10_000 + 21 == len(records) + rejected.statistics().dropped
 
 
-async def test_folder_size_is_bounded_and_the_newest_stay(tmp_path: Path) -> None:
+async def test_folder_size_is_bounded_and_the_newest_stay(tmp_path: Path, autojump_clock: MockClock) -> None:
     bound = 1 << 20
     async with writing(tmp_path, max_bytes=bound) as rejected:
         for number in range(20):

@@ -111,6 +111,7 @@ async def test_line_of_metric_without_uid_is_kept_in_a_file(tmp_path: Path) -> N
         assert [str(reject.error) for reject in taken.rejects] == ["unknown metric: No such name for 'metrics': 'typo'"]
 
 
+@pytest.mark.slow
 async def test_windows_over_the_memory_limit_are_read_from_the_journal(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store(), memory_limit=1 << 20)) as parts:
         parts.store.always = Fault.REFUSED
@@ -129,6 +130,7 @@ async def test_windows_over_the_memory_limit_are_read_from_the_journal(tmp_path:
         assert sorted(stored.values()) == sorted(r * 1000 + o for r in range(30) for o in range(2000))
 
 
+@pytest.mark.slow
 async def test_one_window_is_in_memory_while_the_store_is_away(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         parts.store.always = Fault.REFUSED

@@ -6,6 +6,7 @@ from collections import deque
 import numpy as np
 import pytest
 
+from tests.seeds import seeds
 from tsd.codec.points import Columns
 from tsd.ingest.windows import Window, WindowMemory
 
@@ -37,7 +38,7 @@ def shrink(windows: deque[Window], most: int) -> None:
         one.drop()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30, fast=5))
 def test_drop_order_equals_that_of_a_full_scan(seed: int) -> None:
     chance = random.Random(seed)
     windows, twins, held = deque[Window](), deque[Window](), WindowMemory()

@@ -152,6 +152,7 @@ def test_alignment_by_table_equals_sorting(unit: int) -> None:
         assert times[own].tolist() == points.times.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregator", ["sum", "p90"])
 def test_merge_in_blocks_equals_the_reference(aggregator: str) -> None:
     random = np.random.default_rng(5)

@@ -24,7 +24,7 @@ def test_most_vectors_have_numbers() -> None:
     assert len(judged()) > 0.8 * len(of_topics)
 
 
-@pytest.mark.parametrize("rows", [1, 1000])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 1000])
 @pytest.mark.parametrize(("number", "query"), judged(), ids=lambda v: str(v) if isinstance(v, int) else v["topic"])
 def test_vector_numbers_are_equal(number: int, query: dict[str, Any], rows: int) -> None:
     request = read_request(query["request"])

@@ -108,6 +108,7 @@ async def test_connection_over_the_limit_is_closed_and_counted(tmp_path: Path) -
         assert await daemon.send_lines(b"put m %d 1 a=b\n" % T) == b"synced 1\n"
 
 
+@pytest.mark.slow
 async def test_thousand_connections(tmp_path: Path, descriptors: None) -> None:
     async with running(tmp_path, {"tsd.journal.sync_interval": "100"}) as daemon, AsyncExitStack() as open_ones:
         multiplexer = [await open_ones.enter_async_context(daemon.client()) for _ in range(CONNECTIONS)]
@@ -149,6 +150,7 @@ async def test_socket_timeout_disconnects_silent_clients(tmp_path: Path) -> None
         assert (stats["ledger.received"], stats["telnet.truncated-lines"]) == (1, 1)
 
 
+@pytest.mark.slow
 async def test_client_that_reads_no_replies_is_disconnected(tmp_path: Path) -> None:
     """Its unread input must not count as activity."""
     given = {"tsd.core.socket.timeout": "1"}

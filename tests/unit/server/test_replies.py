@@ -147,6 +147,7 @@ async def test_summary_keeps_its_place_in_order() -> None:
     assert text == one + listed + b"synced 0\n"
 
 
+@pytest.mark.slow
 async def test_queued_replies_stay_near_the_bound() -> None:
     """The chunk that is being sent, and the overhead of small objects, count."""
     limit = 1 << 20

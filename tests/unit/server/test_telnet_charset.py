@@ -29,6 +29,7 @@ async def test_utf8_names_are_those_of_http(name: str, tmp_path: Path) -> None:
         assert await metrics(daemon) == [name]
 
 
+@pytest.mark.slow
 async def test_lines_torn_within_a_character_are_read(tmp_path: Path) -> None:
     line = put("m.ü")
     async with running(tmp_path, UTF_8) as daemon:

@@ -238,6 +238,7 @@ async def test_runs_grow_and_are_divided(tmp_path: Path) -> None:
         assert [(row.key, len(row.cells)) for row in page.rows] == [(row, 960) for row in rows[:3] + rows[17:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writes", [1, 3, 4, 5])  # done when it is killed: some cells, all, some replaced, all
 async def test_killed_writer_of_runs_leaves_each_cell_as_it_was_or_replaced(tmp_path: Path, writes: int) -> None:
     process = await trio.to_thread.run_sync(child, "put_runs", tmp_path)

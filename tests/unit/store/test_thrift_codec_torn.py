@@ -15,6 +15,7 @@ from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
 from thriftpy2.thrift import TMessageType
 from thriftpy2.transport import TMemoryBuffer
 
+from tests.seeds import seeds
 from tsd.store import Cell, Cursor
 from tsd.store.hbase.connection import Connection
 from tsd.store.hbase.pool import NoAnswer
@@ -94,7 +95,7 @@ def torn(answer: bytes, cut: int, chance: random.Random) -> bytes:
     return answer[:cut] + chance.randbytes(chance.randrange(40))
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", seeds(300, fast=30))
 def test_garbled_rows_raise_no_answer(reciter: Reciter, seed: int) -> None:
     chance = random.Random(seed)
     found = rows(chance)
@@ -112,7 +113,7 @@ def test_garbled_rows_raise_no_answer(reciter: Reciter, seed: int) -> None:
         connection.close()
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(100, fast=10))
 def test_garbled_scan_raises_no_answer(reciter: Reciter, seed: int) -> None:
     chance = random.Random(seed)
     found = rows(chance)

@@ -273,6 +273,7 @@ async def test_expired_points_go_by_their_rules(heroic: Heroic) -> None:
     assert left == {"edge": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "odd": [2.0], "system": []}
 
 
+@pytest.mark.slow
 async def test_wide_ranges_and_many_points_come_whole(heroic: Heroic) -> None:
     times = [*range(NOW_MS, NOW_MS + 3_000_000, 1000), *range(PERIOD, NOW_MS, 40_000_000_000)]
     texts = [SeriesText(b"many", b"a=%d" % number) for number in range(3)]

@@ -244,6 +244,7 @@ class CountingStore(MemoryStore):
         return await super().get(table, rows, columns=columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [0, 30_000])
 async def test_deep_back_scans_of_many_series_ask_for_few_rows(others: int) -> None:
     """One of 4,000 series without points took half a minute on Cassandra: 400,000 rows were asked for."""

@@ -10,6 +10,7 @@ import pytest
 from tests import layouts
 from tests.flaky_store import Fault
 from tests.layouts.readable import ReadableReader
+from tests.seeds import seeds
 from tests.unit.ingest.parts import BASE, Parts, going, make_store
 from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row, encode_annotation
@@ -83,6 +84,7 @@ def random_line(rng: random.Random) -> bytes:
     return put(time, value, rng.choice("abcd"), rng.choice(("m", "m", "m", "other")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("odd", ["", "late", "next to stored rows"])
 async def test_sums_of_many_series_are_those_after_a_flush(tmp_path: Path, odd: str) -> None:
     rng = random.Random(odd)
@@ -103,7 +105,7 @@ async def test_sums_of_many_series_are_those_after_a_flush(tmp_path: Path, odd: 
         assert len(before) >= 4
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8, fast=2))
 async def test_answers_are_those_after_a_flush(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     async with going(Parts(tmp_path, await make_store())) as parts:
@@ -119,7 +121,7 @@ async def test_answers_are_those_after_a_flush(tmp_path: Path, seed: int) -> Non
         assert readers.flushed == [b"m"] * len(QUERIES)  # by the engine that knows no open points
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4, fast=1))
 async def test_answers_with_open_hours_are_those_after_a_flush(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     held = Parts(tmp_path, await make_store(), hold_hours=True)
@@ -172,7 +174,7 @@ async def texts(engine: QueryEngine, queries: Sequence[Query]) -> list[tuple[byt
     return found
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, fast=2))
 async def test_short_queries_read_stored_and_open_hours_as_after_a_flush(tmp_path: Path, seed: int) -> None:
     """With an index, rows of few series are read by their keys, those of all hours at once."""
     rng = random.Random(seed)
@@ -216,7 +218,7 @@ FEW = (
 )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4, fast=1))
 async def test_few_of_many_open_series_are_answered_as_after_a_flush(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     held = Parts(tmp_path, await make_store(), hold_hours=True, memory_limit=8 << 20)
@@ -264,7 +266,7 @@ async def test_no_query_makes_the_writer_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hold_hours", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(3, fast=1))
 async def test_points_of_a_span_are_all_those_of_its_hours(tmp_path: Path, seed: int, hold_hours: bool) -> None:
     rng = random.Random(seed)
     held = Parts(tmp_path, await make_store(), hold_hours=hold_hours)

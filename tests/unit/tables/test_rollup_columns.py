@@ -55,7 +55,9 @@ async def derived(env: QueryEnvironment) -> dict[str, set[int]]:
     return found
 
 
-@pytest.mark.parametrize("function", ["sum", "count", "min", "avg"])
+@pytest.mark.parametrize(
+    "function", ["sum", *(pytest.param(name, marks=pytest.mark.slow) for name in ("count", "min", "avg"))]
+)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
 async def test_columns_give_the_answers_of_points(tmp_path: Path, function: str, layout: Layout) -> None:
     async with rolling(tmp_path, layout) as rolled:
@@ -127,6 +129,7 @@ async def test_cells_of_unusual_form_are_read_as_cells(tmp_path: Path) -> None:
         assert found.points.doubles().tolist()[1] == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
 async def test_columns_of_new_rows_are_those_of_stored_cells(tmp_path: Path, layout: Layout) -> None:
     async with rolling(tmp_path, layout) as rolled:

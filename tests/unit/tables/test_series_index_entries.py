@@ -5,6 +5,7 @@ from itertools import groupby
 
 import pytest
 
+from tests.seeds import seeds
 from tsd.codec.names import Widths
 from tsd.store import CellPage, Put
 from tsd.tables.opentsdb.series_index import (
@@ -45,7 +46,7 @@ def read(entries: list[Put], ahead: int, prefix_bytes: int) -> dict[bytes, list[
 
 
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30, fast=5))
 def test_series_has_one_entry_per_tag_and_one_for_none(seed: int, widths: Widths) -> None:
     chance = random.Random(seed)
     series, ahead = many(chance, widths), chance.choice([0, 8])
@@ -63,7 +64,7 @@ def test_series_has_one_entry_per_tag_and_one_for_none(seed: int, widths: Widths
 
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30, fast=5))
 def test_compiled_and_python_entries_agree(seed: int, widths: Widths) -> None:
     series = many(random.Random(seed), widths)
     rows = own_rows(series, widths, by_loop=True)

@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from tests.seeds import seeds
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.store import Family, Put, Table
@@ -34,7 +35,7 @@ async def a_store() -> MemoryStore:
     return store
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20, fast=5))
 async def test_filters_find_the_series_that_match_one_by_one(seed: int) -> None:
     chance = random.Random(seed)
     uids = Uids(await a_store(), UID, Widths())

@@ -62,6 +62,7 @@ async def test_lines_after_a_request_are_not_ingested(daemon: Running) -> None:
     assert daemon.daemon.ingest.ledger.received == 0
 
 
+@pytest.mark.slow
 async def test_request_may_be_split_anywhere(served: Served) -> None:
     request = post("/echo", b"abc")
     async with served.client() as client:

@@ -228,6 +228,7 @@ def test_each_row_is_queued_once_for_any_sequence(steps: list[tuple[str, Any]], 
     assert (rows.waiting, rows.buckets) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed")
 @settings(deadline=None, max_examples=200)
 @given(STEPS, st.sampled_from([3, 7, ALL]))
