@@ -8,6 +8,9 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from tsd.codec._siphash cimport Key, State, add_bytes, add_word, finish, start
 
+cdef enum:
+    ROOM = 512  # bytes of a key that are split without an allocation
+
 
 def split_cells(list part, list keys, list columns, list values):
     """Append row, column and value of each (key, value) to the lists; return their size in bytes. Cells of one row
@@ -18,43 +21,42 @@ def split_cells(list part, list keys, list columns, list values):
     cdef Py_ssize_t size = 0, length, at, filled, column_at = 0
     cdef const char* text
     cdef const char* last = NULL  # the key before, up to its column at `column_at`
-    cdef const char* zero
+    cdef char[ROOM] room
     cdef char* row
-    cdef bytes key, value, made, row_key = b""
+    cdef bytes key, value, made, row_key = b"", column = b""
     for key, value in part:
         length = PyBytes_GET_SIZE(key)
         size += length + PyBytes_GET_SIZE(value)
         text = PyBytes_AS_STRING(key)
         values.append(value)
-        if last != NULL and length >= column_at and memcmp(text, last, column_at) == 0:
-            keys.append(row_key)
-            columns.append(PyBytes_FromStringAndSize(text + column_at, length - column_at))
-            continue
-        made = PyBytes_FromStringAndSize(NULL, length)
-        row = PyBytes_AS_STRING(made)
-        at = filled = 0
-        last = NULL
-        while True:
-            zero = <const char*> memchr(text + at, 0, length - at) if at < length else NULL
-            if zero == NULL:
-                memcpy(row + filled, text + at, length - at)
-                filled += length - at
-                at = length
-                break
-            memcpy(row + filled, text + at, zero - text - at)
-            filled += zero - text - at
-            at = zero - text + 1
-            if at < length and text[at] == 1:
+        if last == NULL or length < column_at or memcmp(text, last, column_at) != 0:
+            row = room
+            if length > ROOM:
+                made = PyBytes_FromStringAndSize(NULL, length)
+                row = PyBytes_AS_STRING(made)
+            at = filled = 0
+            last = NULL
+            while at < length:
+                row[filled] = text[at]
+                filled += 1
                 at += 1
-                last, column_at = text, at
-                break
-            row[filled] = 0
-            filled += 1
-            if at < length and <unsigned char> text[at] == 0xFF:
-                at += 1
-        row_key = PyBytes_FromStringAndSize(row, filled)
+                if text[at - 1] != 0 or at == length:
+                    continue
+                if text[at] == 1:
+                    filled -= 1
+                    at += 1
+                    last, column_at = text, at
+                    break
+                if <unsigned char> text[at] == 0xFF:
+                    at += 1
+            row_key = PyBytes_FromStringAndSize(row, filled)
+            if last == NULL:
+                column_at = length
         keys.append(row_key)
-        columns.append(PyBytes_FromStringAndSize(text + at, length - at))
+        length -= column_at
+        if length != PyBytes_GET_SIZE(column) or memcmp(text + column_at, PyBytes_AS_STRING(column), length) != 0:
+            column = PyBytes_FromStringAndSize(text + column_at, length)  # often that of the row before
+        columns.append(column)
     return size
 
 
