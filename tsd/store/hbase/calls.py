@@ -9,6 +9,7 @@ busy. The others go to another gateway only if sending failed.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain, islice
 from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import trio
@@ -78,7 +79,10 @@ class GatewayCalls(Generic[C]):
             number, part = numbered
             answers[number] = await self.call(method, *part)
 
-        await run_bounded(enumerate(parts), call, limit=min(limit, self._connections))
+        limit = min(limit, self._connections)
+        numbered = enumerate(parts)
+        first = list(islice(numbered, limit))  # no tasks without a part: most calls have one part, and need none
+        await run_bounded(first if len(first) < limit else chain(first, numbered), call, limit=limit)
         return [answers[number] for number in sorted(answers)]
 
     async def call(self, method: Callable[Concatenate[C, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
