@@ -12,7 +12,7 @@ from tests.peers.hbase import RunningHbase
 from tests.unit.store.scripted import BusyGateway
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 from tsd.errors import InvalidCell, NoTable, StoreBusy, StoreDown, StoreError
-from tsd.store import Family, Put, Store, Table, scan
+from tsd.store import Cell, Family, Put, Store, Table, scan
 from tsd.store.hbase.engine import HBaseStore
 
 ROW, COLUMN = b"row", b"t:"
@@ -417,5 +417,16 @@ async def test_transports_and_protocols_work(transport: str, protocol: str) -> N
         assert [await store.increment("cells", ROW, COLUMN, by) for by in (1, 2**40, -1)] == [1, 2**40, -1]
         await store.put("cells", [Put(b"\xff\x80", b"t:\xff\0", b"\x80" * 100_000)])
         assert await store.create("cells", [Put(b"a", b"t:", b""), Put(b"taken", b"t:", b"")]) == [True, False]
+        found = await store.get("cells", [b"a", b"b"])
+        assert found == {row: [Cell(b"t:", bytes(100_000), 5)] for row in (b"a", b"b")}
         assert store.statistics()["connections_opened"] == 1
+        await store.aclose()
+
+
+@pytest.mark.parametrize("transport", ["buffered", "framed"])
+async def test_refused_reads_are_retried(transport: str) -> None:
+    with BusyGateway(2, transport) as gateway:
+        store = HBaseStore([gateway.address], transport=transport)
+        assert list(await store.get("cells", [ROW])) == [ROW]
+        assert gateway.calls == 3
         await store.aclose()

@@ -73,7 +73,7 @@ def test_creates_are_encoded(number: int, table: str, cells: list[Put]) -> None:
         )
         for each, cell in zip(numbers, cells, strict=True)
     ]
-    assert create_requests(numbers, table, cells) == b"".join(one_by_one)
+    assert create_requests(numbers, table, cells) == one_by_one
 
 
 @pytest.mark.parametrize(

@@ -66,10 +66,22 @@ def test_rows_are_read_from_pieces_of_any_size(size: int) -> None:
     assert RowReader(pieces(encoded(rows), size)).read(NAME.encode(), 7) == expected(rows)
 
 
-def test_consecutive_answers_are_read() -> None:
+def framed(message: bytes) -> bytes:
+    return len(message).to_bytes(4, "big") + message
+
+
+@pytest.mark.parametrize("size", [1 << 20, 777], ids=str)
+def test_frames_are_read_from_pieces_of_any_size(size: int) -> None:
+    reader = RowReader(pieces(framed(encoded(ROWS)), size), framed=True)
+    assert reader.read(NAME.encode(), 7) == expected(ROWS)
+
+
+@pytest.mark.parametrize("is_framed", [False, True], ids=["no frames", "frames"])
+def test_consecutive_answers_are_read(is_framed: bool) -> None:
     answers = [ROWS, [], ROWS[:1]]
-    parts = iter([encoded(rows, number) for number, rows in enumerate(answers)])
-    reader = RowReader(lambda room: _whole(room, next(parts)))
+    messages = [encoded(rows, number) for number, rows in enumerate(answers)]
+    parts = iter(map(framed, messages) if is_framed else messages)
+    reader = RowReader(lambda room: _whole(room, next(parts)), framed=is_framed)
     for number, rows in enumerate(answers):
         assert reader.read(NAME.encode(), number) == expected(rows)
 
@@ -98,6 +110,9 @@ def test_other_answer_is_returned_with_its_bytes(data: bytes) -> None:
     with pytest.raises(OtherAnswer) as caught:
         RowReader(pieces(data, 1 << 20)).read(NAME.encode(), 7)
     assert data.startswith(caught.value.received)
+    with pytest.raises(OtherAnswer) as caught:
+        RowReader(pieces(framed(data), 1 << 20), framed=True).read(NAME.encode(), 7)
+    assert framed(data).startswith(caught.value.received)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +123,13 @@ def test_other_answer_is_returned_with_its_bytes(data: bytes) -> None:
 def test_invalid_rows_raise_no_answer(data: bytes) -> None:
     with pytest.raises(NoAnswer, match=rf"\b{len(data)}\b"):
         RowReader(pieces(data, 1 << 20)).read(NAME.encode(), 7)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2**31])
+def test_frames_of_another_length_raise_no_answer(length: int) -> None:
+    data = encoded(ROWS[:1])
+    with pytest.raises(NoAnswer):
+        RowReader(pieces(length.to_bytes(4, "big") + data, 1 << 20), framed=True).read(NAME.encode(), 7)
 
 
 def test_truncated_answer_raises_eof() -> None:

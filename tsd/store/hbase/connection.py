@@ -59,8 +59,9 @@ PERMANENT = re.compile(
     r"DoNotRetryIOException|NoSuchColumnFamilyException|TableNotEnabledException|AccessDeniedException"
     r"|NamespaceNotFoundException|FailedSanityCheckException|InvalidTableNameException"
 )
-FAST = ("buffered", "binary")  # transport and protocol of the compiled loops
-TRANSPORTS = {"buffered": TBufferedTransport, "framed": TFramedTransport}
+FAST = "binary"  # protocol of the compiled loops
+FRAMED = "framed"
+TRANSPORTS = {"buffered": TBufferedTransport, FRAMED: TFramedTransport}
 
 
 class Connection(GatewayConnection):
@@ -86,8 +87,9 @@ class Connection(GatewayConnection):
         coded = PROTOCOLS[protocol](self._happybase.transport, decode_response=False)  # strings stay bytes
         self._happybase.client = TClient(api.Hbase, coded)
         self._coded = coded
-        self._fast = (transport, protocol) == FAST
-        self._reader = RowReader(self._socket.receive_into) if self._fast and HAS_CELL_LOOP else None
+        self._fast, self._framed = protocol == FAST, transport == FRAMED
+        is_read = self._fast and HAS_CELL_LOOP
+        self._reader = RowReader(self._socket.receive_into, framed=self._framed) if is_read else None
         try:
             self._happybase.open()
         except (OSError, TTransportException, UnicodeError) as exc:  # UnicodeError: an invalid host name
@@ -150,7 +152,8 @@ class Connection(GatewayConnection):
         if self._fast and HAS_ENCODE_LOOP:
             call = put_call(time_ms)
             with self._translated(call, table):
-                self._socket.send(put_request(self._coded.number(call), table, cells, time_ms))
+                request = put_request(self._coded.number(call), table, cells, time_ms)
+                self._socket.send(request, framed=self._framed)
                 self._happybase.client._recv(call)
             return
         batches = []
@@ -209,7 +212,7 @@ class Connection(GatewayConnection):
             return [self.check_and_put(table, cell, None) for cell in cells]
         with self._translated(CREATE, table):
             numbers = [self._coded.number(CREATE) for _ in cells]
-            self._socket.send(create_requests(numbers, table, cells))
+            self._socket.send(*create_requests(numbers, table, cells), framed=self._framed)
             return [self._created(number) for number in numbers]
 
     def _created(self, number: int) -> bool:

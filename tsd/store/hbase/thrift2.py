@@ -20,6 +20,7 @@ from tsd.errors import StoreError, bare
 from tsd.store.hbase.connection import (
     BUFFER_BYTES,
     FAST,
+    FRAMED,
     PROBE_S,
     TRANSPORTS,
     first_line,
@@ -82,7 +83,7 @@ class _FastBinary(CheckedProtocol, TCyBinaryProtocol):
     pass
 
 
-FAST_TRANSPORTS = {"buffered": TCyBufferedTransport, "framed": TCyFramedTransport}
+FAST_TRANSPORTS = {"buffered": TCyBufferedTransport, FRAMED: TCyFramedTransport}
 
 
 class Selection(NamedTuple):
@@ -114,8 +115,8 @@ class VersionsConnection(GatewayConnection):
             self._transport = TRANSPORTS[transport](self._socket, BUFFER_BYTES)
             self._coded = PROTOCOLS[protocol](self._transport, decode_response=False)
         self._client = TClient(api.THBaseService, self._coded)
-        is_fast = (transport, protocol) == FAST and HAS_RESULT_LOOP
-        self._reader = ResultReader(self._socket.receive_into) if is_fast else None
+        is_fast, framed = protocol == FAST and HAS_RESULT_LOOP, transport == FRAMED
+        self._reader = ResultReader(self._socket.receive_into, framed=framed) if is_fast else None
         try:
             self._transport.open()
         except (OSError, TTransportException, UnicodeError) as exc:  # UnicodeError: an invalid host name

@@ -78,9 +78,10 @@ class Socket(TSocket):
 
     returned = b""
 
-    def send(self, request: bytes) -> None:
-        """Send a request without Thrift's buffer, which is empty between calls."""
-        self.sock.sendall(request)
+    def send(self, *requests: bytes, framed: bool) -> None:
+        """Send requests without Thrift's buffer, which is empty between calls; `framed`: each in a frame."""
+        parts = [part for one in requests for part in (_NUMBER.pack(len(one)), one)] if framed else requests
+        self.sock.sendall(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def receive_into(self, buffer: memoryview) -> int:
         """Read some bytes without Thrift's buffer, which is empty before an answer."""
@@ -137,23 +138,23 @@ def put_request(number: int, table: str, cells: Sequence[Put], time_ms: int | No
     return _encode.mutate_rows(number, table.encode(), cells if isinstance(cells, list) else list(cells), time_ms)
 
 
-def create_requests(numbers: Sequence[int], table: str, cells: Sequence[Put]) -> bytes:
+def create_requests(numbers: Sequence[int], table: str, cells: Sequence[Put]) -> list[bytes]:
     """Encode a checkAndPut call for each cell, with the given numbers. Each call writes its cell if it is absent. Raise
     StoreError for a cell that HBase would refuse.
 
-    >>> create_requests([7], "tsdb-uid", [Put(b"web01", b"id:tagv", bytes(3))])[:23]
+    >>> create_requests([7], "tsdb-uid", [Put(b"web01", b"id:tagv", bytes(3))])[0][:23]
     b'\\x80\\x01\\x00\\x01\\x00\\x00\\x00\\x0bcheckAndPut\\x00\\x00\\x00\\x07'
     """
     name, coded_table = CREATE.encode(), table.encode()
     before = _HEAD.pack(VERSION, CALL, len(name)) + name
     to_table = _text(1, coded_table)
-    parts: list[bytes] = []
+    requests: list[bytes] = []
     for number, (row, column, value) in zip(numbers, cells, strict=True):
         check_row(row)
         check_column(column)
-        parts += (before, _NUMBER.pack(number), to_table, _text(2, row), _text(3, column))
-        parts += (_IS_PUT, _text(2, column), _text(3, value), _END)
-    return b"".join(parts)
+        parts = [before, _NUMBER.pack(number), to_table, _text(2, row), _text(3, column)]
+        requests.append(b"".join([*parts, _IS_PUT, _text(2, column), _text(3, value), _END]))
+    return requests
 
 
 def _text(field: int, text: bytes) -> bytes:
@@ -240,10 +241,11 @@ class OtherAnswer(Exception):
 class RowReader:
     """Reads lists of rows from the answers of one connection. It needs the compiled loop."""
 
-    def __init__(self, receive_into: Callable[[memoryview], int]) -> None:
+    def __init__(self, receive_into: Callable[[memoryview], int], *, framed: bool = False) -> None:
         """`receive_into` reads into a buffer and returns the number of bytes. 0 means the end of the stream: a call
-        then raises EOFError."""
+        then raises EOFError. `framed`: each answer is a frame."""
         self._receive_into = receive_into
+        self._start = _NUMBER.size if framed else 0  # of an answer, after the length of its frame
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._have = 0
 
@@ -275,10 +277,11 @@ class RowReader:
     def _begin(self, name: bytes, number: int) -> tuple[int, int]:
         """Read the head of an answer; return where its rows start, and their number."""
         self._have = 0
-        head = _ANSWER.size + len(name) + 4
+        names = self._start + _ANSWER.size
+        head = names + len(name) + 4
         self._need(head + 1)
-        version, kind, length = _ANSWER.unpack_from(self._buffer, 0)
-        echo = bytes(self._buffer[_ANSWER.size : head])
+        version, kind, length = _ANSWER.unpack_from(self._buffer, self._start)
+        echo = bytes(self._buffer[names:head])
         if version != VERSION or kind != REPLY or length != len(name) or echo != name + number.to_bytes(4, "big"):
             raise OtherAnswer(self._received())
         if self._buffer[head] != LIST:
@@ -301,6 +304,8 @@ class RowReader:
         self._need(at + 1)
         if self._buffer[at] != 0 or self._have != at + 1:
             raise self._invalid(at)
+        if self._start and int.from_bytes(self._buffer[: self._start], "big") != self._have - self._start:
+            raise self._invalid(0)
 
     def _need(self, size: int) -> None:
         """Receive until the buffer has `size` bytes of the answer."""
