@@ -138,13 +138,17 @@ async def test_embedded_answers_recorded_queries(topic: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-async def test_repeated_queries_get_the_recorded_answers(tmp_path: Path) -> None:
-    """Queries of one series are answered in one step when they are repeated (`tsd.query.short`)."""
+@pytest.mark.parametrize("place", ["embedded", "hbase"])
+async def test_repeated_queries_get_the_recorded_answers(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Queries of one series are answered in one step, or with one read, when they are repeated (`tsd.query.short`)."""
+    settings = with_index(request.getfixturevalue("hbase")) if place == "hbase" else {}
     queries = [
         vector for topic in TOPICS.values() for vector in topic if vector["request"]["path"][:11] == "/api/query?"
     ]
     bad = []
-    async with filled(tmp_path / "state", {}) as daemon:
+    async with filled(tmp_path / "state", settings) as daemon:
         await daemon.daemon.flush()
         engine = daemon.daemon.query.engine
         for vector in queries:
@@ -172,11 +176,15 @@ async def test_salted_hbase_answers_recorded_queries(tmp_path: Path, hbase: Runn
 
 
 async def test_hbase_with_index_answers_recorded_queries(tmp_path: Path, hbase: RunningHbase) -> None:
+    await judge(CHOOSY, tmp_path / "state", with_index(hbase))
+
+
+def with_index(hbase: RunningHbase) -> dict[str, str]:
+    """Return settings for new tables, with a series index."""
     settings = on_hbase(hbase)
     index = settings["tsd.storage.hbase.data_table"] + "-series"
     hbase.tables.create(index, ["t"])
-    settings |= {"tsd.query.series_index": "true", "tsd.query.series_table": index}
-    await judge(CHOOSY, tmp_path / "state", settings)
+    return settings | {"tsd.query.series_index": "true", "tsd.query.series_table": index}
 
 
 def on_hbase(hbase: RunningHbase) -> dict[str, str]:

@@ -104,7 +104,8 @@ class QueryEngine:
 
     @property
     def answered_at_once(self) -> int:
-        """Number of queries that were answered in one step of the event loop, see `tsd.query.short`."""
+        """Number of queries that were answered in one step of the event loop, or with one read of a store in another
+        process, see `tsd.query.short`."""
         return self._short.answered
 
     @property

@@ -71,6 +71,7 @@ class FewSeries:
         self._plan = plan
         self._add: Callable[[], bool] = lambda: False
         self._started = self._read = perf_counter()
+        self.cells = 0  # fetched
         self.collector = PointCollector(query, plan, budget)
 
     def read(self, cached: CachedReader, limit: StepLimit) -> bool:
@@ -88,6 +89,17 @@ class FewSeries:
             self._add = lambda: page is not None and _add_page(collector, page)
         self._read = perf_counter()
         return hours is not None or page is not None
+
+    async def fetch(self, limit: StepLimit) -> bool:
+        """Read all rows, with a wait. Return False if the general way must do it. Raises StoreError."""
+        query, collector = self._query, self.collector
+        page = await self._known.series.fetch(self._plan.scan, limit, annotations=not query.no_annotations)
+        if page is None:
+            return False
+        self._add = lambda: _add_page(collector, page)
+        self.cells = page.cells
+        self._read = perf_counter()
+        return True
 
     def merge(self) -> Answer | None:
         """Return the answer; None if the general way must find it. May be called in a thread."""

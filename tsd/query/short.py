@@ -1,4 +1,4 @@
-"""Answers repeated queries of few series within one step of the event loop, or in one call of a thread.
+"""Answers repeated queries of few series within one step of the event loop, or with one read or one call of a thread.
 
 The general way (`tsd.query.engine`) answers a query first. If it found few series and nothing unusual, the way to its
 rows is kept, without any points. The next such query reads these rows, and downsamples and merges them by the same
@@ -67,7 +67,7 @@ class ShortQueries:
         self._open_points = open_points
         self._known: dict[tuple[SubQuery, Quirks], Known] = {}  # the oldest first
         self._kept_series = 0
-        self.answered = 0  # in one step
+        self.answered = 0  # in one step, or with one read of a store in another process
         self.answered_in_thread = 0
 
     async def learn(self, query: Query, plan: Plan, answer: SubAnswer) -> None:
@@ -142,6 +142,8 @@ class ShortQueries:
         if (found := self._find(query)) is None:
             return None
         known, scan = found
+        if known.series.waits:
+            return None
         if len(known.alive) == 1 and scan.hours <= FEW_HOURS:
             answer = self._answer_one(query, known, scan)
         elif known.selection is None or _is_long(known, scan):
@@ -154,7 +156,8 @@ class ShortQueries:
 
     def _answer_few(self, query: Query, known: Known, plan: Plan) -> Answer | None:
         """Return the answer to a query of few series."""
-        if (few := self._read(query, known, plan, NOW, lambda _: None)) is None:
+        few = self._few(query, known, plan, lambda _: None)
+        if few is None or not few.read(self._cached, NOW):
             return None
         answer = few.merge()
         if answer is None:
@@ -164,43 +167,44 @@ class ShortQueries:
         return answer
 
     async def answer_longer(self, query: Query, share: MemoryShare) -> Answer | None:
-        """Return the answer to a longer query, None if the general way must answer it. `share` accounts for its memory.
-        Raises BadQuery."""
+        """Return the answer to a longer query, or to one whose rows cannot be read at once; None if the general way
+        must answer it. `share` accounts for its memory. Raises BadQuery, StoreError."""
         if (found := self._find(query)) is None:
             return None
         known, scan = found
-        if known.selection is None or known.is_over(LARGE, scan.hours) or not _is_long(known, scan):
+        waits, is_long = known.series.waits, _is_long(known, scan)
+        if waits and len(known.alive) == 1 and scan.hours <= FEW_HOURS:
+            return await self._fetch_one(query, known, scan)
+        if known.selection is None or known.is_over(LARGE, scan.hours) or not (waits or is_long):
             return None
-        plan = Plan(query.queries[0], scan, known.selection)
-        if (few := self._read(query, known, plan, LARGE, share.resize)) is None:
+        few = self._few(query, known, Plan(query.queries[0], scan, known.selection), share.resize)
+        if few is None or not (await few.fetch(LARGE) if waits else few.read(self._cached, LARGE)):
             return None
-        answer = await self._workers.run(few.merge)
+        is_short = not is_long and few.cells <= NOW.cells
+        answer = self._workers.run_here(few.merge) if is_short else await self._workers.run(few.merge)
         if answer is None:
-            self._forget((plan.sub, query.quirks))
+            self._forget((query.queries[0], query.quirks))
             return None
         few.collector.check()
         share.resize(answer_bytes(answer.subs[0].groups))
-        self.answered_in_thread += 1
+        if waits:
+            self.answered += 1
+        else:
+            self.answered_in_thread += 1
         return answer
 
-    def _read(
-        self, query: Query, known: Known, plan: Plan, limit: StepLimit, set_memory: Callable[[int], None]
-    ) -> FewSeries | None:
-        """Return the rows of a query; None if the general way must read them."""
+    def _few(self, query: Query, known: Known, plan: Plan, set_memory: Callable[[int], None]) -> FewSeries | None:
+        """Return what reads the rows of a query; None if the general way must read them."""
         assert self._open_points is not None
         if self._open_points.points_now(known.metric, plan.scan, None, None) is None:  # before stored points
             return None
         budget = QueryBudget(self._bounds(query, known), set_memory, self._workers, lambda: None)
-        few = FewSeries(query, known, plan, budget)
-        return few if few.read(self._cached, limit) else None
+        return FewSeries(query, known, plan, budget)
 
     def _answer_one(self, query: Query, known: Known, scan: ScanRange) -> Answer | None:
         """Return the answer to a query of one series, which may have open points."""
-        [sub] = query.queries
-        assert self._open_points is not None
         started = perf_counter()
-        listed = None if known.listed is None else known.listed()
-        columns = self._open_points.points_now(known.metric, scan, listed, known.number)  # before stored points
+        columns = self._open_now(known, scan)  # before stored points
         if columns is None:
             return None
         try:
@@ -208,7 +212,35 @@ class ShortQueries:
             page = None if stored is None else stored.decode()
         except StoreError:  # the general way says which rows cannot be read
             return None
-        if page is None or page.annotations or page.warnings:
+        return None if page is None else self._answer_pages(query, known, scan, columns, page, started)
+
+    async def _fetch_one(self, query: Query, known: Known, scan: ScanRange) -> Answer | None:
+        """Do the same, with a wait. Raises StoreError."""
+        started = perf_counter()
+        columns = self._open_now(known, scan)
+        if columns is None:
+            return None
+        stored = await known.series.fetch(scan, ONE_SERIES, annotations=not query.no_annotations)
+        if stored is None:
+            return None
+        page = stored.decode() if stored.cells <= ONE_SERIES.cells else await self._workers.run(stored.decode)
+        answer = self._answer_pages(query, known, scan, columns, page, started)
+        if answer is not None:
+            self.answered += 1
+        return answer
+
+    def _open_now(self, known: Known, scan: ScanRange) -> Columns | None:
+        """Return the open points of one series, None if they cannot be read at once."""
+        assert self._open_points is not None
+        listed = None if known.listed is None else known.listed()
+        return self._open_points.points_now(known.metric, scan, listed, known.number)
+
+    def _answer_pages(
+        self, query: Query, known: Known, scan: ScanRange, columns: Columns, page: PointPage, started: float
+    ) -> Answer | None:
+        """Return the answer from open points and stored ones of one series."""
+        [sub] = query.queries
+        if page.annotations or page.warnings:
             return None
         pages = [page]
         if len(columns.series):

@@ -415,6 +415,7 @@ class MatchedSeries(Protocol):
     """The series that a request matches, read again without another look for series."""
 
     by_key: bool  # whether rows are read by their keys: those of other series are not touched
+    waits: bool  # whether `fetch` reads the rows, not `read`
 
     def are_all(self) -> bool:
         """Return whether no other series can match by now."""
@@ -423,6 +424,10 @@ class MatchedSeries(Protocol):
     def read(self, span: ScanRange, limit: StepLimit, *, annotations: bool) -> EncodedPage[PointPage] | None:
         """Return the rows in a span, without a wait; all series have a number. None: other series may match by now, the
         rows are over the limit, or they cannot be read. The page's `decode` raises StoreError."""
+        ...
+
+    async def fetch(self, span: ScanRange, limit: StepLimit, *, annotations: bool) -> EncodedPage[PointPage] | None:
+        """Do the same, with a wait for the store. Of the limit only the number of rows counts. Raise StoreError."""
         ...
 
 
@@ -468,7 +473,7 @@ class Selection(Protocol):
 
     def matched_series(self) -> MatchedSeries | None:
         """Return the matching series once all rows of a span were read; None if others may match, or if their rows
-        cannot be read without a wait."""
+        cannot be read again without a look for series."""
         return None
 
     async def delete(self, read_ms: int) -> None:

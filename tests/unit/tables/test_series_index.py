@@ -140,6 +140,36 @@ async def test_cached_answers_of_an_own_store_stay_valid_until_a_write(autojump_
     assert await index.with_tag(METRIC, HOST_A, 9) == []
 
 
+class Shared(MemoryStore):
+    """Does not report writes: other processes may write."""
+
+    change_feed = None  # type: ignore[assignment]
+
+
+async def test_a_look_on_a_shared_table_holds_for_seconds(autojump_clock: MockClock) -> None:
+    store = Shared(lambda: 1)
+    await store.create_tables([Table(TABLE, (Family(b"t"),))])
+    index = SeriesIndex(store, TABLE, Layout())
+    look = index.look()
+    await trio.sleep(1)
+    assert index.is_current(look)
+    await trio.sleep(60)
+    assert not index.is_current(look)  # another process may have added series meanwhile
+    look = index.look()
+    await index.add({METRIC: [HOST_A]})
+    assert not index.is_current(look)
+
+
+async def test_a_look_on_an_own_table_holds_until_series_are_added(autojump_clock: MockClock) -> None:
+    store = await a_store()
+    index, other = (SeriesIndex(store, TABLE, Layout()) for _ in range(2))
+    look = index.look()
+    await trio.sleep(3600)
+    assert index.is_current(look)
+    await other.add({METRIC: [HOST_A]})
+    assert not index.is_current(look)
+
+
 async def test_rebuilt_index_has_lost_entries_again() -> None:
     """However it was: a log that was damaged in its middle, a backup of no one moment."""
     store = await a_store()

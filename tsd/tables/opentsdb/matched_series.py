@@ -1,6 +1,6 @@
-"""The series that a request matches, read again: without a look for series, and without a wait."""
+"""The series that a request matches, read again without a look for series: without a wait, or with one get."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -66,6 +66,8 @@ class PageOfOne:
 class MatchedStoredSeries:
     """Some series of the data table: MatchedSeries."""
 
+    waits = False
+
     def __init__(
         self,
         series: SeriesSet,
@@ -108,9 +110,41 @@ class MatchedStoredSeries:
             return None
         return page
 
+    async def fetch(self, span: ScanRange, limit: StepLimit, *, annotations: bool) -> EncodedPage[PointPage] | None:
+        """See MatchedSeries."""
+        return self.read(span, limit, annotations=annotations)
+
     def _is_own(self, packed: PackedRows) -> bool:
         """Return whether all rows are those of the only series."""
         if self.by_key or len(packed.keys) > FEW_KEYS:  # numbering many takes as long as comparing them
             return self.by_key
         start, [pairs] = self._pairs_start, self._series.pairs
         return all(key[start:] == pairs for key in packed.keys)
+
+
+class MatchedKeyedSeries:
+    """Some series of a data table in another process, whose rows are read by their keys: MatchedSeries."""
+
+    by_key = waits = True
+
+    def __init__(
+        self,
+        is_current: Callable[[], bool],
+        get_rows: Callable[[ScanRange, StepLimit, bool], Awaitable[EncodedPage[PointPage] | None]],
+    ) -> None:
+        """`is_current` returns whether no other series can match by now. `get_rows` returns the rows of a span, with or
+        without annotations; None if they are over the limit."""
+        self._is_current = is_current
+        self._get_rows = get_rows
+
+    def are_all(self) -> bool:
+        """See MatchedSeries."""
+        return self._is_current()
+
+    def read(self, span: ScanRange, limit: StepLimit, *, annotations: bool) -> EncodedPage[PointPage] | None:
+        """See MatchedSeries. There is no such read."""
+        raise NotImplementedError
+
+    async def fetch(self, span: ScanRange, limit: StepLimit, *, annotations: bool) -> EncodedPage[PointPage] | None:
+        """See MatchedSeries."""
+        return await self._get_rows(span, limit, annotations) if self.are_all() else None

@@ -14,7 +14,7 @@ from tsd.codec.opentsdb.rollup import Rollups
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, after, base_bytes, salts
 from tsd.codec.putline import base_time
 from tsd.errors import CorruptRow, DamagedBlock
-from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, StepLimit, Store, scan
+from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, StepLimit, Store, cells_of_rows, scan
 from tsd.store.capabilities import CellSignatures, ChangeFeed
 from tsd.store.cells import CellSigner
 from tsd.store.retry import run_bounded
@@ -22,7 +22,7 @@ from tsd.tables.opentsdb.column_pages import ColumnPage, column_pages, columns_o
 from tsd.tables.opentsdb.decode import NumberedRows, decode, number_rows
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.known_series import known_table
-from tsd.tables.opentsdb.matched_series import MatchedStoredSeries
+from tsd.tables.opentsdb.matched_series import MatchedKeyedSeries, MatchedStoredSeries
 from tsd.tables.opentsdb.rollup_scan import read_rollups
 from tsd.tables.opentsdb.scan import (
     StoredPage,
@@ -37,7 +37,7 @@ from tsd.tables.opentsdb.scan import (
     scan_parts,
 )
 from tsd.tables.opentsdb.selection import FilterResolver, FilterRules, ResolvedRequest, SeriesMatcher
-from tsd.tables.opentsdb.series_index import SeriesIndex
+from tsd.tables.opentsdb.series_index import Look, SeriesIndex
 from tsd.tables.opentsdb.stored_points import StoredPoints
 from tsd.tables.opentsdb.stored_rows import StoredRows
 from tsd.tables.opentsdb.summary_cells import HistogramFormat, RollupColumns, decode_histograms
@@ -123,7 +123,7 @@ class StoredSelection:
         self._keeps_rows = keeps_rows
         self._rows: list[Row] = []
         self._few: dict[int, Sequence[bytes] | None] = {}  # by number of hours: see `few_series`
-        self._few_at: int | None = None  # changes of the index before the first look for few series
+        self._look: Look | None = None  # at the index, before the first one for few series
         self._pattern = key_pattern(resolved.conditions) if table.store.capabilities.filters_rows else ""
         self.metric = resolved.name if resolved.metric is not None else ""
         self.filter_tagks = resolved.filter_tagks
@@ -214,7 +214,7 @@ class StoredSelection:
         """Return the matching series, see `Selection`."""
         table, resolved, matcher = self._table, self._resolved, self._matcher
         blocks = table.store.column_blocks
-        if blocks is None or self._keeps_rows or resolved.is_empty or resolved.fuzzy or not matcher.pairs:
+        if self._keeps_rows or resolved.is_empty or resolved.fuzzy or not matcher.pairs:
             return None
         if resolved.pairs is not None and len(resolved.pairs) > len(matcher.pairs):
             return None  # others of these may have rows at other times
@@ -223,14 +223,15 @@ class StoredSelection:
             # A series with open points only is not in the index yet.
             by_key = all(few == [] or set(few or ()) == set(matcher.pairs) for few in self._few.values())
             index = self._index if by_key else None  # a read of the whole range finds others itself
-        if index is not None and self._few_at is None:
+        if not by_key and (blocks is None or table.layout.salt_width or any(self._few.values())):
             return None
-        if not by_key and (table.layout.salt_width or any(self._few.values())):
-            return None
-        pairs, few_at, has_same_names = tuple(matcher.pairs), self._few_at, self._has_same_names
+        pairs, look, has_same_names = tuple(matcher.pairs), self._look, self._has_same_names
 
         def is_current() -> bool:
-            return has_same_names() and (index is None or index.changes == few_at)
+            return has_same_names() and (index is None or look is None or index.is_current(look))
+
+        if blocks is None:
+            return MatchedKeyedSeries(is_current, partial(self._get_rows, pairs))
 
         def read_parts(span: ScanRange, limit: StepLimit) -> list[ColumnPart] | None:
             if by_key:
@@ -244,6 +245,19 @@ class StoredSelection:
         start = table.layout.pairs_start
         return MatchedStoredSeries(matcher, is_current, read_parts, self._column_page, start, by_key=by_key)
 
+    async def _get_rows(
+        self, pairs: Sequence[bytes], span: ScanRange, limit: StepLimit, annotations: bool
+    ) -> StoredPoints | None:
+        """Return the rows of some series, None if they are over the limit."""
+        table = self._table
+        if len(pairs) * hours_of(self._resolved, span) > limit.cells:
+            return None
+        keys = row_keys(table.layout, self._resolved, span, pairs)
+        rows = await table.store.get(table.data, keys)
+        page = cells_of_rows(Row(key, rows[key]) for key in keys if key in rows)
+        decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)
+        return StoredPoints(page, table.layout.pairs_start, self.series, decode_cells)
+
     def _column_page(self, parts: Sequence[ColumnPart], *, annotations: bool) -> ColumnPage:
         decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)
         return ColumnPage(parts, self._table.layout.pairs_start, self.series, decode_cells, self._naming_damage)
@@ -255,7 +269,7 @@ class StoredSelection:
         most = table.rules.max_gets
         if pairs is None and self._index is not None:
             if not self._few:
-                self._few_at = self._index.changes
+                self._look = self._index.look()
             if hours not in self._few:  # a query with open hours reads several spans
                 self._few[hours] = await few_series(self._index, self._resolved, self._matcher, hours, most)
             pairs = self._few[hours]

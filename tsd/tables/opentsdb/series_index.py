@@ -168,6 +168,13 @@ class _HeldTable(NamedTuple):
     added: set[bytes]  # series since the table was made
 
 
+class Look(NamedTuple):
+    """The state of the index at a look for series."""
+
+    adds: int
+    expires: float
+
+
 class SeriesIndex:
     """The index of one data table."""
 
@@ -302,10 +309,15 @@ class SeriesIndex:
             self._tables.popitem(last=False)
         return held
 
-    @property
-    def changes(self) -> int | None:
-        """A number that changes when series are added; None if other processes may add some."""
-        return self._adds if self._follow() else None
+    def look(self) -> Look:
+        """Return the state in which series are looked for now."""
+        expires = math.inf if self._follow() else trio.current_time() + CACHE_S
+        return Look(self._adds, expires)
+
+    def is_current(self, look: Look) -> bool:
+        """Return whether a look for the same series would find the same. Series that other processes added since may be
+        missing for CACHE_S more than in a read."""
+        return look.adds == self._adds and trio.current_time() < look.expires
 
     @property
     def table_bytes(self) -> int:
