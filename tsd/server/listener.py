@@ -94,7 +94,8 @@ class PartialInputBudget:
             oldest.disconnect()
 
 
-MIN_READ_BYTES, MAX_READ_BYTES = 8 << 10, 256 << 10  # of one read: large empty buffers would fragment the heap
+READ_BYTES = 256 << 10  # of one read of a socket: agents send the points of a round at once
+RECORD_BYTES = 16 << 10  # of one read with TLS: a record has no more
 CHECKS_PER_TIMEOUT = 4  # of idle connections
 DEFAULT_PARTIAL_INPUT_BYTES = 64 << 20
 LINGER_S = 2  # for a client that is still sending to receive its last responses
@@ -169,6 +170,7 @@ class Listener:
         self._authenticator = authenticator
         self._multiplexer = multiplexer
         self._partial_input = partial_input or PartialInputBudget(DEFAULT_PARTIAL_INPUT_BYTES)
+        self._buffer = memoryview(bytearray(READ_BYTES))  # of all reads: none waits in between
         self._connections: set[_OpenConnection] = set()
         self._arriving: set[trio.SocketStream] = set()  # not yet accepted
         self._accepting = trio.CancelScope()
@@ -343,23 +345,21 @@ class Listener:
 
     async def _serve_protocol(self, connection: _OpenConnection, stream: trio.SocketStream | Encrypted) -> None:
         """Detect the protocol by the first byte and serve it."""
-        read_size, peer = MIN_READ_BYTES, connection.peer
-        was_emptied = False  # the last read returned all that the socket had
+        peer = connection.peer
+        was_emptied = True  # the last read returned all that the socket had, or there was none
 
         async def receive() -> bytes:
-            nonlocal read_size, was_emptied
+            nonlocal was_emptied
             peer.idle_since = trio.current_time()
-            if was_emptied and isinstance(stream, trio.SocketStream):
-                data: bytes = await receive_when_readable(stream, read_size)
+            if not isinstance(stream, trio.SocketStream):
+                data = bytes(await stream.receive_some(RECORD_BYTES))
+            elif was_emptied:
+                data = await receive_when_readable(stream, self._buffer)
             else:
-                data = bytes(await stream.receive_some(read_size))
+                data = bytes(await stream.receive_some(READ_BYTES))
             peer.idle_since = None
             peer.client.bytes += len(data)
-            was_emptied = len(data) < read_size
-            if not was_emptied:
-                read_size = min(2 * read_size, MAX_READ_BYTES)
-            elif len(data) < read_size // 4:
-                read_size = max(read_size // 2, MIN_READ_BYTES)
+            was_emptied = len(data) < READ_BYTES
             return data
 
         with self._login_timeout(connection):
@@ -410,19 +410,20 @@ class Listener:
         )
 
 
-async def receive_when_readable(stream: trio.SocketStream, size: int) -> bytes:
-    """Wait for input and return up to `size` bytes, b"" at its end. Raise BrokenResourceError, ClosedResourceError.
+async def receive_when_readable(stream: trio.SocketStream, buffer: memoryview) -> bytes:
+    """Wait for input and return as much as fits into `buffer`, which streams may share; b"" at its end. Raise
+    BrokenResourceError, ClosedResourceError.
 
     `receive_some` does the same, but tries to read first. That is in vain after a read that emptied the socket's
-    buffer: it costs a system call and an exception.
+    buffer: it costs a system call and an exception. It also allocates its largest result first.
     """
     if stream.socket.fileno() < 0:
         raise trio.ClosedResourceError("the connection was closed")
     await trio.lowlevel.wait_readable(stream.socket)
     try:
-        return os.read(stream.socket.fileno(), size)
+        return bytes(buffer[: os.readv(stream.socket.fileno(), [buffer])])
     except BlockingIOError:  # the kernel dropped a damaged packet after it reported it
-        return bytes(await stream.receive_some(size))
+        return bytes(await stream.receive_some(len(buffer)))
     except OSError as error:
         raise trio.BrokenResourceError(f"read failed: {error.strerror}") from error
 
@@ -434,7 +435,7 @@ async def _close_after_reading(stream: trio.SocketStream) -> None:
     """
     with trio.move_on_after(LINGER_S):
         await stream.send_eof()
-        while await stream.receive_some(MAX_READ_BYTES):
+        while await stream.receive_some(READ_BYTES):
             pass
 
 

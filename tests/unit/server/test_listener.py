@@ -279,10 +279,11 @@ async def test_input_is_read_once_there_is_some() -> None:
     async with client, server:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.send_all, b"put a line")
-            assert await receive_when_readable(server, 4) == b"put "
-        assert await receive_when_readable(server, 100) == b"a line"
+            assert await receive_when_readable(server, memoryview(bytearray(4))) == b"put "
+        buffer = memoryview(bytearray(100))
+        assert await receive_when_readable(server, buffer) == b"a line"
         await client.send_eof()
-        assert await receive_when_readable(server, 100) == b""
+        assert await receive_when_readable(server, buffer) == b""
 
 
 async def test_read_of_a_reset_connection_fails() -> None:
@@ -291,6 +292,6 @@ async def test_read_of_a_reset_connection_fails() -> None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await client.aclose()
         with pytest.raises(trio.BrokenResourceError):
-            await receive_when_readable(server, 100)
+            await receive_when_readable(server, memoryview(bytearray(100)))
     with pytest.raises(trio.ClosedResourceError):
-        await receive_when_readable(server, 100)
+        await receive_when_readable(server, memoryview(bytearray(100)))
