@@ -103,6 +103,13 @@ class Backpressure:
                 self._held = trio.Event()
                 log.info("ingest.backpressure_ended")
 
+    def set(self, reason: str, is_held: bool) -> None:
+        """Add or remove a reason."""
+        if is_held:
+            self.hold(reason)
+        else:
+            self.release(reason)
+
     async def wait_held(self) -> None:
         """Return when no lines may be accepted."""
         await self._held.wait()

@@ -317,23 +317,28 @@ class Writer:
         accepting lines while the journal is full or too slow."""
         if self._open_since_s is None and self._rows.points:
             self._open_since_s = self._now_s()
+        part, journal = self._memory_limit // 4, self._journal
+        is_calm = self.trouble is None and not self._windows and self._backpressure.is_open
+        is_calm = is_calm and self._rows.points < self._max_points and journal.size < journal.max_bytes
+        if is_calm and max(self._rows.size, journal.pending) <= part:  # as after most blocks of lines
+            return
         is_away = self.trouble is not None or self._store_hangs()
         if is_away:
             self._backlog = self._sealed
         leaves = is_away or self._reads_backlog  # new points to the journal
         most_points = self._max_points // LEFT_SHARE if leaves else self._max_points
-        if self._rows.points >= most_points or self._rows.size > self._memory_limit // 4:  # of long lines
+        if self._rows.points >= most_points or self._rows.size > part:  # of long lines
             self.seal()
             return
-        if self._hours.points and self._journal.size >= self._journal.max_bytes:  # it may have been made smaller
+        if self._hours.points and journal.size >= journal.max_bytes:  # it may have been made smaller
             self.seal(hold=False)
             return
         if leaves and not self._hold_hours and self._rows.size > OPEN_BYTES:
             self._rows.table.mark_seen(self._rows.drop().series, self._uptime_s())
         most = 0 if leaves else self._memory_limit // 2 - self._rows.size - self.held_memory
         self._memory.shrink(most, but=self.next_window)
-        self._hold(self._journal.size >= self._journal.max_bytes, JOURNAL_FULL)
-        self._hold(self._journal.pending > self._memory_limit // 4, JOURNAL_SLOW)
+        self._backpressure.set(JOURNAL_FULL, journal.size >= journal.max_bytes)
+        self._backpressure.set(JOURNAL_SLOW, journal.pending > part)
 
     async def watch_journal(self) -> None:
         """Regulate after each write of the journal while no lines are accepted, and after each failed one. After that
@@ -354,12 +359,6 @@ class Writer:
             await self._journal.failed()
             self.regulate()
             self._note_progress()
-
-    def _hold(self, condition: bool, reason: str) -> None:
-        if condition:
-            self._backpressure.hold(reason)
-        else:
-            self._backpressure.release(reason)
 
     async def seal_windows(self) -> None:
         """Seal a window at every interval, a small one of open hours seldom. Runs until cancelled."""
