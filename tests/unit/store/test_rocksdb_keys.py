@@ -1,5 +1,8 @@
 """Keys of the embedded store sort as rows and columns do, and can be split again."""
 
+from bisect import bisect_left
+from collections import defaultdict
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +13,11 @@ from tsd.store.rocksdb.keys import (
     HAS_CELL_LOOP,
     HAS_KEY_LOOP,
     decode_cell,
+    encode_batch,
     encode_value,
     find_digests,
     key_column,
+    read_row,
     row_prefix,
     split_cells,
     split_key,
@@ -108,6 +113,68 @@ def test_compiled_and_pure_split_are_equal(part: list[tuple[bytes, bytes]]) -> N
 )
 def test_compiled_and_pure_digests_are_equal(columns: list[bytes], since: int) -> None:
     assert find_digests(columns, since, by_loop=True) == find_digests(columns, since, by_loop=False)
+
+
+class _Cells:
+    """An iterator over cells in memory."""
+
+    def __init__(self, cells: dict[bytes, bytes]) -> None:
+        self._cells = sorted(cells.items())
+        self._at = len(self._cells)
+        self.seeks = 0
+
+    def seek(self, key: bytes) -> None:
+        self.seeks += 1
+        self._at = bisect_left(self._cells, (key, b""))
+
+    def valid(self) -> bool:
+        return self._at < len(self._cells)
+
+    def key(self) -> bytes:
+        return self._cells[self._at][0]
+
+    def value(self) -> bytes:
+        return self._cells[self._at][1]
+
+    def next(self) -> None:
+        self._at += 1
+
+
+row_names = st.sampled_from([b"a", b"a\0", b"b", b"\0b"])
+long_columns = st.binary(min_size=34, max_size=36).map(lambda made: b"t:" + made)
+
+
+@pytest.mark.parametrize(
+    "by_loop", [False, pytest.param(True, marks=pytest.mark.skipif(not HAS_KEY_LOOP, reason="no compiled loop"))]
+)
+@given(
+    puts=st.lists(st.builds(Put, row_names, columns | long_columns, st.binary(max_size=40)), max_size=12),
+    wanted=st.lists(row_names, max_size=6),
+    most=st.integers(1, 4),
+)
+def test_rows_are_read_in_any_order(by_loop: bool, puts: list[Put], wanted: list[bytes], most: int) -> None:
+    stored: dict[bytes, bytes] = {}
+    encode_batch(stored.__setitem__, puts, 7, by_loop=by_loop)
+    rows: dict[bytes, dict[bytes, bytes]] = defaultdict(dict)
+    for row, column, value in puts:
+        rows[row][column] = value
+    at, is_after_row = _Cells(stored), False
+    for row in wanted:
+        found = read_row(at, row, most, is_after_row=is_after_row, by_loop=by_loop)
+        is_after_row = found is not None
+        assert is_after_row == (len(rows[row]) <= most)
+        if found is not None:
+            assert sorted(found.cells) == sorted((column, value, 7) for column, value in rows[row].items())
+            assert found.keys == [key for key, _ in sorted(stored.items()) if key.startswith(row_prefix(row))]
+
+
+def test_neighbouring_rows_are_read_without_a_search() -> None:
+    stored: dict[bytes, bytes] = {}
+    encode_batch(stored.__setitem__, [Put(bytes([97 + row]), b"t:q", b"") for row in range(9)], 7)
+    at = _Cells(stored)
+    for row in range(9):
+        assert read_row(at, bytes([97 + row]), 1, is_after_row=row > 0) is not None
+    assert at.seeks == 1
 
 
 def test_cells_of_a_row_share_its_key() -> None:

@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,7 +142,16 @@ def key_column(column: bytes) -> bytes:
     """
     if len(column) < DIGEST_BYTES or (len(column) < LONG_BYTES and not is_digest(column)):
         return column
+    return _digest_of(column)
+
+
+def _digest_of(column: bytes) -> bytes:
     return b"%b%b\xff" % (column[:_START_BYTES], blake2b(column, digest_size=_HASH_BYTES).digest())
+
+
+def _packed(column: bytes, value: bytes) -> bytes | None:
+    """Return the packed form of a cell with a long column; None if there is none, or without the compiled loop."""
+    return pack(column[_FAMILY_BYTES:], value) if HAS_PACKING_LOOP else None
 
 
 def encode_long_cell(column: bytes, value: bytes, *, packing: bool = HAS_PACKING_LOOP) -> bytes:
@@ -230,6 +239,62 @@ def _sort_row(keys: list[bytes], columns: list[bytes], values: list[bytes], at: 
     values[first:last] = [value for _, value in cells]
 
 
+class CellIterator(Protocol):
+    """An iterator of RocksDB."""
+
+    def seek(self, key: bytes) -> None:
+        """Go to the first cell from a key on."""
+
+    def valid(self) -> bool:
+        """Return whether there is a cell."""
+        ...
+
+    def key(self) -> bytes:
+        """Return its key."""
+        ...
+
+    def value(self) -> bytes:
+        """Return its stored value."""
+        ...
+
+    def next(self) -> None:
+        """Go to the next cell."""
+
+
+class RowCells(NamedTuple):
+    """The cells of a row, in order of their keys."""
+
+    keys: list[bytes]
+    cells: list[tuple[bytes, bytes, int]]  # column, value, and timestamp in ms
+    size: int  # bytes of columns and stored values
+
+
+def read_row(
+    at: CellIterator, row: bytes, most: int, *, is_after_row: bool, by_loop: bool = HAS_KEY_LOOP
+) -> RowCells | None:
+    """Read the cells of a row with an iterator over a table; None if there are more than `most`. Otherwise the iterator
+    is behind them afterwards: `is_after_row` says that an earlier call left it behind its row. Rows that are neighbours
+    are then read without a search."""
+    if by_loop:
+        found = _keys.row_cells(at, row, most, is_after_row, DIGEST_BYTES, _MARK, decode_long_cell)
+        return None if found is None else RowCells(*found)
+    prefix, row_cells = row_prefix(row), RowCells([], [], 0)
+    if not (is_after_row and at.valid() and at.key().startswith(prefix)):
+        at.seek(prefix)
+    size = 0
+    while at.valid() and (key := at.key()).startswith(prefix):
+        if len(row_cells.keys) == most:
+            return None
+        column, value = key[len(prefix) :], at.value()
+        if is_digest(column):
+            column, value = decode_long_cell(column, value)
+        row_cells.keys.append(key)
+        row_cells.cells.append((column, value[TIME_BYTES:], time_of(value)))
+        size += len(column) + len(value)
+        at.next()
+    return row_cells._replace(size=size)
+
+
 class Keys(NamedTuple):
     """Keys of cells, and each digest among their columns with the index of its key."""
 
@@ -252,7 +317,7 @@ def encode_batch(
         put(row_prefix(row) + in_key, stamp + content)
 
     if by_loop:
-        _keys.put_cells(put, cells, stamp, DIGEST_BYTES, LONGEST_KEY, put_other)
+        _keys.put_cells(put, cells, stamp, DIGEST_BYTES, LONG_BYTES, LONGEST_KEY, _digest_of, _packed, put_other)
         return
     last = prefix = b""
     for cell in cells:

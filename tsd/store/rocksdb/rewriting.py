@@ -1,5 +1,6 @@
 """Rewrites of the embedded store: changes of some rows in one batch, after a read of the cells that they replace."""
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
@@ -12,6 +13,7 @@ from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, time_of
 T = TypeVar("T")
 
 STEP_CELLS = 64  # read and written in one step: about a millisecond if all are long
+JOINED_CELLS = 128  # read and written in one step of joins, which take half as long
 STEP_BYTES = 64 << 10  # of columns and values that are read to be joined in one step
 
 
@@ -88,24 +90,26 @@ def add_joins(
         return len(rows), []
     view = database.plain_view(table)
     done: list[bytes] = []
+    puts: dict[int, list[Put]] = defaultdict(list)
     cells = size = 0
-    while at < len(rows) and cells < STEP_CELLS and size < STEP_BYTES:
+    while at < len(rows) and cells < JOINED_CELLS and size < STEP_BYTES:
         row = rows[at]
         at += 1
-        stored = view.stored_row(row, STEP_CELLS)
-        cells += STEP_CELLS if stored is None else len(stored) + 1
-        if stored is None or len(stored) < 2:
+        found = view.row_cells(row, JOINED_CELLS)
+        cells += JOINED_CELLS if found is None else len(found.keys) + 1
+        if found is None or len(found.keys) < 2:
             continue
-        size += sum([len(column) + len(value) for _, column, value in stored])
-        made = join(row, [(column, value[TIME_BYTES:], time_of(value)) for _, column, value in stored])
+        size += found.size
+        made = join(row, found.cells)
         if made is None:
             continue
-        time_ms = max([time_of(value) for _, _, value in stored])
-        for key, _, _ in stored:
+        for key in found.keys:
             batch.delete(key)
-        database.add_puts(batch, [Put(row, *made)], time_ms)  # after the deletes, in case it has one of their keys
-        database.clock.observe(time_ms)
+        puts[max([time_ms for _, _, time_ms in found.cells])].append(Put(row, *made))
         done.append(row)
+    for time_ms, some in puts.items():  # after the deletes, in case one has a key of theirs
+        database.add_puts(batch, some, time_ms)
+        database.clock.observe(time_ms)
     return at, done
 
 

@@ -13,10 +13,12 @@ from tsd.store import Cell, CellPage, ColumnPart, Page, Row, StepLimit
 from tsd.store.rocksdb.keys import (
     DIGEST_BYTES,
     TIME_BYTES,
+    RowCells,
     decode_cell,
     decode_long_cell,
     decode_long_cells,
     is_digest,
+    read_row,
     row_prefix,
     split_cells,
     split_key,
@@ -52,6 +54,7 @@ class View:
         self._translated = translated
         self._at = self._merged_with_runs(rows.iter(self._options), self._upper)
         self._cached_bytes = cached_bytes
+        self._is_after_row = False  # the iterator, and nothing else has moved it
 
     def _new_options(self) -> ReadOptions:
         made = ReadOptions()
@@ -115,20 +118,12 @@ class View:
                 found[row] = sorted(cells) if has_long else cells
         return found
 
-    def stored_row(self, row: bytes, most: int) -> list[tuple[bytes, bytes, bytes]] | None:
-        """Return the key, the column and the stored value of each cell of a row, in order of the keys; None if there
-        are more than `most`."""
-        prefix, at = row_prefix(row), self._at
-        cut, found = len(prefix), list[tuple[bytes, bytes, bytes]]()
-        at.seek(prefix)
-        while at.valid() and (key := at.key()).startswith(prefix):
-            if len(found) == most:
-                return None
-            column, value = key[cut:], at.value()
-            if len(column) == DIGEST_BYTES and is_digest(column):
-                column, value = decode_long_cell(column, value)
-            found.append((key, column, value))
-            at.next()
+    def row_cells(self, row: bytes, most: int) -> RowCells | None:
+        """Return the cells of a row of a table without runs; None if there are more than `most`. Rows in order of their
+        keys are read fastest."""
+        at = cast(RdictIter, self._at)
+        found = read_row(at, row, most, is_after_row=self._is_after_row)
+        self._is_after_row = found is not None
         self._check(at)
         return found
 

@@ -116,16 +116,17 @@ class RowQueue:
             del self._buckets[place]
         return True
 
-    def take(self, count: int, ended_s: int) -> list[bytes]:
+    def take(self, count: int, ended_s: int, run: int = 1) -> list[bytes]:
         """Remove and return up to `count` rows of hours that ended by `ended_s`, oldest hours first, from random
-        buckets of each hour. Rows of these hours with a single cell are removed."""
+        buckets of each hour: up to `run` rows of each, in the order of their records, which are often neighbours. Rows
+        of these hours with a single cell are removed."""
         self._close(ended_s)
         taken: list[bytes] = []
         while self._buckets and len(taken) < count:
             base_s = self._base(0)
             if base_s > self._closed_s:
                 break
-            taken += self._take_hour(base_bytes(base_s), count - len(taken))
+            taken += self._take_hour(base_bytes(base_s), count - len(taken), run)
         return taken
 
     def _close(self, ended_s: int) -> None:
@@ -147,18 +148,19 @@ class RowQueue:
         finally:
             self._closed_s = closed_s
 
-    def _take_hour(self, base: bytes, count: int) -> list[bytes]:
+    def _take_hour(self, base: bytes, count: int, run: int) -> list[bytes]:
         """Remove and return rows of one hour."""
         taken: list[bytes] = []
         places = list(self._buckets.irange(base, base + b"\xff" * (self._salt + 2)))
         while places and len(taken) < count:
-            chosen = random.sample(places, min(count - len(taken), len(places)))
-            keys = [self._buckets[place].pop(WAITING) for place in chosen]
-            taken += [key[: self._start] + base + key[self._start :] for key in keys]
-            emptied = {place for place in chosen if not self._buckets[place].waiting}
-            for place in emptied:
-                del self._buckets[place]
-            places = [place for place in places if place not in emptied]
+            left = count - len(taken)
+            for place in random.sample(places, min(-(-left // run), len(places))):
+                bucket = self._buckets[place]
+                keys = [bucket.pop(WAITING) for _ in range(min(run, bucket.waiting, count - len(taken)))]
+                taken += [key[: self._start] + base + key[self._start :] for key in keys]
+                if not bucket.waiting:
+                    del self._buckets[place]
+            places = [place for place in places if place in self._buckets]
         self._size -= len(taken)
         self.waiting -= len(taken)
         return taken
