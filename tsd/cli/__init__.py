@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import click
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start threads that no command needs
+
 from tsd import revision, version
 from tsd.cli.options import config_options, imported
 from tsd.errors import BadConfig, DaemonRuns, NewerState, StoreError, TsdError
