@@ -97,6 +97,7 @@ async def test_rows_are_read_in_one_step_up_to_a_limit(tmp_path: Path) -> None:
         size = int((await packed(store)).sizes().sum()) + 5 * 8
         blocks, rows = store.column_blocks, [b"d", b"c", b"b", b"e", b"a", b"bb"]
         whole = StepLimit(5, size, 4 * POINTS)
+        large = whole._replace(cells=500)
         smaller = whole._replace(cells=4), whole._replace(size=size - 1)
         for read in (
             lambda limit: blocks.get_columns_now("cells", rows, limit),
@@ -105,6 +106,7 @@ async def test_rows_are_read_in_one_step_up_to_a_limit(tmp_path: Path) -> None:
             [part] = read(whole)
             assert part.packed is not None
             assert part.packed.keys == [b"a", b"b", b"bb", b"d", b"d"]
+            assert read(large)[0].packed.keys == part.packed.keys
             assert [read(limit) for limit in smaller] == [None, None]
         assert blocks.get_columns_now("cells", [b"b", b"a"], StepLimit(2, size, 2 * POINTS - 1)) is None
         assert blocks.get_columns_now("cells", [b"c", b"e"], whole) == []

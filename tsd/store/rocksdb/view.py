@@ -26,7 +26,7 @@ from tsd.store.rocksdb.keys import (
 from tsd.store.rocksdb.packed import PackedCells, points_size
 from tsd.store.rocksdb.runs import MergedIterator, RunFamily, RunReader, merged_items
 
-CHECKED_CELLS = 50  # read between two looks at a limit
+FEW_CELLS = 64  # read between two looks at a limit
 CHUNK_CELLS = 1000  # read between two checkpoints: about a millisecond
 LONG_CELL = 10  # a cell with points of an hour takes as long as so many others
 SLICE_CELLS = 600  # the same for cell scans, where cells have points of whole hours: 3 ms
@@ -83,6 +83,14 @@ class View:
                 return items
             runs = RunReader(self._run_family, self._translated).cells(row_prefix(start), self._upper)
             return merged_items(items, runs)
+
+    def _few_items(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Do the same without a new iterator of the database, whose making takes as long as some cells."""
+        at = self._at
+        at.seek(row_prefix(start))
+        while at.valid():
+            yield at.key(), at.value()
+            at.next()
 
     def _slice(self, left: Iterator[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """Return the next cells."""
@@ -283,21 +291,16 @@ class View:
 
     def range_now(self, start: bytes, limit: StepLimit) -> list[ColumnPart] | None:
         """Return the rows from `start` on as `columns` does, in one step; None if they are over the limit."""
-        at, size = self._at, 0
-        valid, key_of, value_of, step = at.valid, at.key, at.value, at.next  # each look-up takes as long as the call
-        found: list[tuple[bytes, bytes]] = []
-        at.seek(row_prefix(start))
-        while valid():
-            some: list[tuple[bytes, bytes]] = []
-            for _ in range(CHECKED_CELLS):
-                some.append((key_of(), value_of()))
-                step()
-                if not valid():
-                    break
-            found += some
-            size += sum([len(value) for _, value in some])
-            if len(found) > limit.cells or size > limit.size:
-                return None
+        size, found = 0, list[tuple[bytes, bytes]]()
+        left = self._few_items(start) if limit.cells <= FEW_CELLS else self._items(start)
+        with self._translated():
+            while some := list(islice(left, FEW_CELLS)):
+                found += some
+                size += sum([len(value) for _, value in some])
+                if len(found) > limit.cells or size > limit.size:
+                    return None
+        if limit.cells > FEW_CELLS:  # `items` ends without an error at a damaged block
+            self._at.seek(found[-1][0] + b"\0" if found else row_prefix(start))
         self._check()
         return _packed(found, limit.points)
 
