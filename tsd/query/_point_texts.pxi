@@ -1,8 +1,48 @@
 # Writes times and values as JSON. Included by _loops.pyx.
 
+cdef extern from *:
+    """
+    static const uint64_t decimal_powers[20] = {
+        1u, 10u, 100u, 1000u, 10000u, 100000u, 1000000u, 10000000u, 100000000u, 1000000000u, 10000000000u,
+        100000000000u, 1000000000000u, 10000000000000u, 100000000000000u, 1000000000000000u, 10000000000000000u,
+        100000000000000000u, 1000000000000000000u, 10000000000000000000u,
+    };
+    /* The fewest digits of a double from 1e-3 to below 1e7 that has 15 of them or more, and how many are decimals; -1
+       if the nearest number with some digits is not clear. The double is m / 2^k: all numbers are exact. */
+    static int long_decimals(double size, int64_t *digits) {
+    #ifdef __SIZEOF_INT128__
+        uint64_t m;
+        memcpy(&m, &size, 8);
+        const int k = 1075 - (int) (m >> 52);
+        m = (m & (((uint64_t) 1 << 52) - 1)) | (uint64_t) 1 << 52;
+        if (m == (uint64_t) 1 << 52) return -1; /* the next lower double is nearer */
+        int decimals = 17; /* with 15 digits */
+        for (double below = 1e-2; below <= size; below *= 10) decimals--;
+        for (const int most = decimals + 2; decimals <= most; decimals++) {
+            const uint64_t power = decimal_powers[decimals], one = (uint64_t) 1 << k;
+            const unsigned __int128 exact = (unsigned __int128) m * power;
+            uint64_t whole = (uint64_t) (exact >> k), rest = (uint64_t) exact & (one - 1);
+            if (rest == one >> 1) return -1;
+            if (rest > one >> 1) {
+                whole++;
+                rest = one - rest;
+            }
+            if (2 * rest == power) return -1;
+            if (2 * rest < power) { /* nearer to this double than to another one */
+                *digits = (int64_t) whole;
+                return decimals;
+            }
+        }
+    #endif
+        return -1;
+    }
+    """
+    const uint64_t[20] decimal_powers
+    int long_decimals(double size, int64_t* digits) nogil
+
 cdef enum:
     KEY_BYTES = 20  # of any 64-bit integer, with its sign
-    NUMBER_BYTES = 26  # of a number with up to 15 digits, with sign, point and zeros
+    NUMBER_BYTES = 26  # of a number with up to 17 digits, with sign, point and zeros
     OTHER = -1  # decimals of a double that is written elsewhere
     INTEGER = -2  # decimals of an integer
     MOST_DECIMALS = 15
@@ -13,8 +53,8 @@ cdef double[MOST_DECIMALS + 1] POWERS = [
 
 
 cdef int decimals_of(double value, int64_t* digits) noexcept nogil:
-    """Return how many decimals a double has, at least 1, and its digits as an integer; OTHER if it has more than 15
-    digits, or Java writes it with an exponent.
+    """Return how many decimals a double has, at least 1, and its digits as an integer; OTHER if they are not found
+    here, or Java writes it with an exponent.
 
     Any two numbers of 15 digits are different doubles. So digits that give the double are the fewest that do, once
     zeros at their end are removed.
@@ -29,7 +69,9 @@ cdef int decimals_of(double value, int64_t* digits) noexcept nogil:
         return OTHER
     whole = <int64_t> rint(size * POWERS[decimals])
     if <double> whole / POWERS[decimals] != size:
-        return OTHER
+        decimals = long_decimals(size, &whole)
+        if decimals < 0:
+            return OTHER
     while decimals > 4 and whole % 10_000 == 0:
         whole //= 10_000
         decimals -= 4
@@ -60,13 +102,13 @@ cdef inline char* put_integer(char* to, int64_t number) noexcept nogil:
 
 
 cdef inline char* put_double(char* to, double value, int64_t digits, int decimals) noexcept nogil:
-    cdef int64_t power = <int64_t> POWERS[decimals]
+    cdef uint64_t power = decimal_powers[decimals], number = <uint64_t> digits
     if signbit(value):
         to[0] = b"-"
         to += 1
-    to = put_digits(to, digits // power, 1)
+    to = put_digits(to, number // power, 1)
     to[0] = b"."
-    return put_digits(to + 1, digits % power, decimals)
+    return put_digits(to + 1, number % power, decimals)
 
 
 def write_points(
@@ -74,7 +116,7 @@ def write_points(
     bytes between not None, others_of,
 ):
     """Return the text of points: `before`, a key, `between` and the value, for each. `others_of` returns the texts of
-    the values at some indexes: doubles of more than 15 digits, those with an exponent, and NaN. Raise MemoryError."""
+    the values at some indexes: doubles with an exponent, NaN, and some of many digits. Raise MemoryError."""
     cdef Py_ssize_t count = keys.shape[0], at, size, other = 0, left = PyBytes_GET_SIZE(before)
     cdef Py_ssize_t middle = PyBytes_GET_SIZE(between)
     cdef const char* first = PyBytes_AS_STRING(before)

@@ -261,6 +261,11 @@ def test_integers_among_doubles_stay_integers() -> None:
             st.integers(-(1 << 63), (1 << 63) - 1),
             st.floats(allow_infinity=False),
             st.floats(-1e7, 1e7),
+            st.floats(1e-3, 1),
+            st.builds(
+                lambda whole, to: float(np.nextafter(whole / 1000, to)), st.integers(2, 10**9), st.floats(0, 1e8)
+            ),
+            st.builds(lambda whole, by: whole / by, st.integers(-(10**9), 10**9), st.sampled_from((3, 7, 60, 1024))),
             st.integers(-(10**17), 10**17).flatmap(lambda whole: st.integers(0, 18).map(lambda at: whole / 10**at)),
             st.sampled_from([0.0, -0.0, 0.001, 1e7, 9999999.99999999, 0.1 + 0.2, 123456.789, 1e15, -1.5, 42.0]),
         ),
