@@ -21,9 +21,11 @@ MANY_ROWS = 6000  # more than is written or read in one step
 
 
 @asynccontextmanager
-async def opened(folder: Path, *, clock_ms: int = 1_000, memtable_bytes: int = 1 << 20) -> AsyncIterator[EmbeddedStore]:
+async def opened(
+    folder: Path, *, clock_ms: int = 1_000, memtable_bytes: int = 1 << 20, cache_bytes: int = 256 << 20
+) -> AsyncIterator[EmbeddedStore]:
     """The store in a folder, with the table `cells`."""
-    store = await EmbeddedStore.open(folder, lambda: clock_ms, memtable_bytes=memtable_bytes)
+    store = await EmbeddedStore.open(folder, lambda: clock_ms, memtable_bytes=memtable_bytes, cache_bytes=cache_bytes)
     try:
         await store.create_tables([CELLS])
         yield store

@@ -147,3 +147,16 @@ async def test_single_row_of_many_hours_is_read_by_column(tmp_path: Path) -> Non
             found = [one.prefix + suffix for one in columns for suffix in one.suffixes()]
             assert found == [hour + b"b" for at, hour in enumerate(hours) if at not in (3, 4, 6)]
             assert {tuple(one.decode(np.ones(1, np.bool_)).bits.tolist()) for one in columns} == {(1, 2)}
+
+
+async def test_scan_during_the_first_fold_reads_all_rows(tmp_path: Path) -> None:
+    """Beyond its share of the cache a scan continues on a newer snapshot, but not on one without the rows of blocks."""
+    async with opened(tmp_path, cache_bytes=1 << 10) as store:
+        rows = [b"hour%d%04d" % (hour, row) for hour in range(3) for row in range(900)]
+        await store.put("cells", [Put(row, COLUMN, VALUE) for row in rows])
+        found: list[bytes] = []
+        async for parts in store.column_blocks.read_columns("cells", b"hour0", b"hour3", limit_bytes=100):
+            if not found:
+                assert await store.column_blocks.fold("cells", b"hour1") == (900, 1800)
+            found += [key for part in parts if part.packed is not None for key in part.packed.keys]
+        assert found == rows

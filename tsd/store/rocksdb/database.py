@@ -323,8 +323,14 @@ class Database:
         rows = self._family(table).rows
         with self.translated():
             if blocks is None:
-                cached = self._cached_bytes
-                return View(rows, stop, self.translated, cached_bytes=cached, runs=self.runs(table))
+                return View(
+                    rows,
+                    stop,
+                    self.translated,
+                    cached_bytes=self._cached_bytes,
+                    runs=self.runs(table),
+                    may_renew=lambda: self.blocks(table) is None,  # else rows may have moved to the first blocks
+                )
             return BlockView(
                 rows, stop, self.translated, cached_bytes=self._cached_bytes, blocks=blocks, runs=self.runs(table)
             )

@@ -44,9 +44,10 @@ class View:
         *,
         cached_bytes: int,
         runs: RunFamily | None = None,
+        may_renew: Callable[[], bool] = lambda: True,
     ) -> None:
         """`cells` reads its first `cached_bytes` through the block cache. It reads the rest without the cache, so that
-        a large scan does not evict all other blocks."""
+        a large scan does not evict all other blocks. That is a newer snapshot, which `may_renew` permits."""
         self._upper = None if stop is None else row_prefix(stop)
         self._options = self._new_options()  # must outlive the iterator, which points to its bound
         self._rows = rows
@@ -54,6 +55,7 @@ class View:
         self._translated = translated
         self._at = self._merged_with_runs(rows.iter(self._options), self._upper)
         self._cached_bytes = cached_bytes
+        self._may_renew = may_renew
         self._is_after_row = False  # the iterator, and nothing else has moved it
 
     def _new_options(self) -> ReadOptions:
@@ -235,7 +237,7 @@ class View:
                 rest = keys[whole:], columns[whole:], values[whole:]
                 del keys[whole:], columns[whole:], values[whole:]
                 yield CellPage(keys, columns, values, TIME_BYTES, [], rest[0][0])
-                if cached_left < 0:  # the new iterator is a new snapshot: reread the last row from its start
+                if cached_left < 0 and self._may_renew():  # a new snapshot: reread the last row from its start
                     cached_left = 1 << 62
                     left = self._items(rest[0][0], cached=False)
                     rest = [], [], []
