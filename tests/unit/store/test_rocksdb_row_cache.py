@@ -322,7 +322,8 @@ async def anything(store: EmbeddedStore, chance: random.Random) -> None:
             await store.delete("cells", {put.row: [put.column] for put in some}, up_to_ms=chance.choice([None, 900]))
         case 3:
             start, stop = sorted(chance.choice(HOURS) + b"s%03d" % chance.randrange(14) for _ in range(2))
-            await store.range_deletes.delete_range("cells", start, stop, changed=[], keep=[one][: chance.randrange(2)])
+            kept = [one._replace(row=start)][: chance.randrange(2)]  # of the deleted rows
+            await store.range_deletes.delete_range("cells", start, stop, changed=[], keep=kept)
         case 4:
             await store.create("cells", [one])
         case 5:
