@@ -5,7 +5,7 @@ An event is a call `log.LEVEL("event.name", field=…)` in `tsd/`. Names and fie
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -41,10 +41,10 @@ def events(root: Path = ROOT) -> dict[str, Event]:
     """Return the events in the code of tsd, by name."""
     found: dict[str, Event] = {}
     for file in sorted((root / "tsd").rglob("*.py")):
-        tree = ast.parse(file.read_text("utf-8"))
-        for name in _hints(tree):
+        nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+        for name in _hints(nodes):
             found[name] = Event({"warning"}, {"next_step"}, {file.relative_to(root).as_posix()})
-        for call in _calls(tree):
+        for call in _calls(nodes):
             for name in _names(call.args[0]):
                 event = found.setdefault(name, Event())
                 event.levels.update(method.attr for method in _methods(call.func))
@@ -63,16 +63,16 @@ def page() -> str:
     return HEAD + "".join(rows)
 
 
-def _calls(tree: ast.AST) -> Iterator[ast.Call]:
+def _calls(nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
     """Yield the calls of methods of `log`."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and node.args and any(_methods(node.func)):
             yield node
 
 
-def _hints(tree: ast.AST) -> Iterator[str]:
+def _hints(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the events of generators of (event, hint), which the daemon logs as warnings."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple):
             first = node.value.elts[0]
             if isinstance(first, ast.Constant) and NAME.fullmatch(str(first.value)):

@@ -92,12 +92,12 @@ def from_points(points: Points) -> dict[int, Value]:
 
 def batches(series: Sequence[Mapping[int, Value]], scan: ScanRange, rows: int) -> Iterator[Batch]:
     """What a scan delivers: hour by hour the rows of all series, so many rows at once."""
-    found = []
-    for hour in range(scan.start_s, scan.stop_s, 3600):
-        for number, values in enumerate(series):
-            row = {time: v for time, v in values.items() if hour * 1000 <= time < (hour + 3600) * 1000}
-            if row:
-                found.append((number, to_points(row)))
+    cells: dict[tuple[int, int], dict[int, Value]] = {}
+    for number, values in enumerate(series):
+        for time, value in values.items():
+            if scan.start_s * 1000 <= time < scan.stop_s * 1000:
+                cells.setdefault(((time - scan.start_s * 1000) // 3_600_000, number), {})[time] = value
+    found = [(number, to_points(cells[hour, number])) for hour, number in sorted(cells)]
     for first in range(0, len(found), rows):
         part = found[first : first + rows]
         columns = (np.concatenate([getattr(points, name) for _, points in part]) for name in Points._fields)

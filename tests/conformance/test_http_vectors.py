@@ -1,11 +1,8 @@
-"""Recorded HTTP requests to a real OpenTSDB, sent to this daemon on both engines.
-
-For one topic: `pytest tests/conformance/test_http_vectors.py -k "embedded and suggest"`.
-"""
+"""Recorded HTTP requests to a real OpenTSDB, sent to this daemon on both engines."""
 
 import http.client
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,13 +69,6 @@ class Answer(NamedTuple):
     text: str
 
 
-def topic(vector: dict[str, Any]) -> str:
-    """Return a vector's endpoint, or its sequence if vectors depend on each other."""
-    words = vector["path"].partition("?")[0].strip("/").split("/")
-    name = "-".join(words[:3] if words[:2] == ["api", "uid"] else words[:2]) or "home"
-    return f"seq-{vector['seq']}" if vector.get("seq") else name.removeprefix("api-")
-
-
 def setup(vector: dict[str, Any]) -> str:
     """Return a short name of a vector's settings."""
     config = vector.get("config") or {}
@@ -89,17 +79,16 @@ def setup(vector: dict[str, Any]) -> str:
     return "-".join(f"{key.rpartition('.')[2]}={value[:4]}" for key, value in config.items()) or "default"
 
 
-def grouped(by: Callable[[dict[str, Any]], str]) -> dict[str, list[dict[str, Any]]]:
-    """Group the vectors, in order, by their settings and another property."""
+def grouped() -> dict[str, list[dict[str, Any]]]:
+    """Group the vectors, in order, by their settings and, if they depend on each other, by their sequence."""
     found: dict[str, list[dict[str, Any]]] = {}
     for vector in VECTORS:
         if TIMED not in vector["path"]:
-            found.setdefault(f"{setup(vector)}-{by(vector)}", []).append(vector)
+            found.setdefault(f"{setup(vector)}-{vector.get('seq')}", []).append(vector)
     return found
 
 
-TOPICS = grouped(topic)
-SEQUENCES = grouped(lambda vector: str(vector.get("seq")))  # fewer groups: tables in HBase take time to create
+GROUPS = grouped()
 
 
 def settings_of(vectors: list[dict[str, Any]], folder: Path) -> dict[str, str]:
@@ -205,12 +194,12 @@ async def judge(folder: Path, vectors: list[dict[str, Any]], settings: dict[str,
     theirs="`/` is a page that draws graphs",
     ours="The page has other controls; links of OpenTSDB's page work",
 )
-@pytest.mark.parametrize("group", sorted(TOPICS))
+@pytest.mark.parametrize("group", sorted(GROUPS))
 async def test_embedded_answers_recorded_http_requests(group: str, tmp_path: Path) -> None:
-    await judge(tmp_path, TOPICS[group], {})
+    await judge(tmp_path, GROUPS[group], {})
 
 
-@pytest.mark.parametrize("group", sorted(SEQUENCES))
+@pytest.mark.parametrize("group", sorted(GROUPS))
 async def test_hbase_answers_recorded_http_requests(group: str, tmp_path: Path, hbase: RunningHbase) -> None:
     tables = hbase.new_tables()
     if group.startswith("rollups"):
@@ -222,7 +211,7 @@ async def test_hbase_answers_recorded_http_requests(group: str, tmp_path: Path, 
         "tsd.storage.hbase.thrift": hbase.gateway,
         **{f"tsd.storage.hbase.{kind}_table": name for kind, name in tables._asdict().items()},
     }
-    await judge(tmp_path, SEQUENCES[group], settings)
+    await judge(tmp_path, GROUPS[group], settings)
 
 
 def test_every_departure_has_a_vector() -> None:

@@ -12,6 +12,7 @@ from tests.unit.api.http_requests import http_post, http_request
 PATTERNS = ("a*a*a*a*a*a*a*a*b", "a?" * 30 + "a" * 30, "(?:a|aa)" * 30 + "b", "a{0,60}" * 9 + "b", "((a+){2})*b")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS, ids=range(len(PATTERNS)))
 async def test_expensive_patterns_do_not_block_the_daemon(tmp_path: Path, pattern: str) -> None:
     """By default, any client may write names and query them."""

@@ -163,6 +163,7 @@ def bits(points: Points) -> list[list[int]]:
     return [points.times.tolist(), points.floats.tolist(), values.tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: points are kept")
 async def test_sums_do_not_keep_points(tmp_path_factory: pytest.TempPathFactory) -> None:
     needed = []
@@ -191,6 +192,7 @@ async def test_sums_of_blocks_do_not_keep_points(tmp_path_factory: pytest.TempPa
     assert needed[0] < needed[1] / 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: points are kept")
 async def test_small_last_page_is_summed(tmp_path_factory: pytest.TempPathFactory) -> None:
     """As at the end of each bucket of a salted table: here the first has 68 rows, the second one 60."""

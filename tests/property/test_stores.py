@@ -486,6 +486,7 @@ def test_memory_store(program: list[Call]) -> None:
     trio.run(check, program, Model(hbase=False, rewrites=True), in_memory())
 
 
+@pytest.mark.slow
 @given(programs)
 @settings(deadline=None, max_examples=50)
 def test_embedded_store(program: list[Call]) -> None:

@@ -68,6 +68,7 @@ def lines(texts: list[tuple[str, str]]) -> bytes:
     )
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
 @example([[("a", "a=a \u00aa=\u00ff")], [("a", "a=a"), ("a", "a=b"), ("a", "\u00aa=\u00ff")]], NARROW, ALL, 3)
 @example([[("a", "a=a \u00aa=\u00ff")], [("a", ""), ("a", "a=b"), ("a", "\u00aa=\u00ff")]], NARROW, ALL, 0)

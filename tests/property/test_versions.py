@@ -219,6 +219,7 @@ def test_memory_store(program: list[Call]) -> None:
     trio.run(check, program, in_memory())
 
 
+@pytest.mark.slow
 @given(st.lists(calls, max_size=20))
 @settings(deadline=None, max_examples=40)
 def test_embedded_store(program: list[Call]) -> None:

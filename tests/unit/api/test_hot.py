@@ -102,6 +102,7 @@ async def command(folder: Path, *words: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
+@pytest.mark.slow
 async def test_command_shows_ranges_of_the_daemon(tmp_path: Path) -> None:
     async with running(tmp_path, CREATES) as daemon:
         await daemon.send_lines(lines())

@@ -204,6 +204,7 @@ def comparable() -> list[dict[str, Any]]:
     return [case for case in found if "save_as" not in case["name"]]
 
 
+@pytest.mark.slow
 async def test_recorded_queries_are_answered(daemon: Running) -> None:
     for text in recorded()["queries"]["puts"]:
         if json.loads(text)["name"] in HOLDABLE if text.startswith("{") else False:

@@ -95,6 +95,7 @@ async def _evaluating(place: Place, then: Callable[[Client], Awaitable[None]]) -
         await then(client)
 
 
+@pytest.mark.slow
 @pytest.mark.difference("query-resources")
 async def test_an_evaluation_can_be_cancelled() -> None:
     async with place() as there:

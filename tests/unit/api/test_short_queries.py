@@ -112,6 +112,7 @@ async def judged(daemon: Running, path: str) -> Answers:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", ["true", "false"])
 async def test_both_ways_give_the_same_answer(index: str, place: dict[str, str], tmp_path: Path) -> None:
     spans = (BASE, BASE + 3599), (BASE - 1800, BASE + 5000), (BASE + 7, BASE + 93), (BASE - 7200, BASE - 1)

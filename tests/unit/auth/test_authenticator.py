@@ -132,6 +132,7 @@ async def test_reload_during_verification_is_not_lost(tmp_path: Path) -> None:
         assert session.principal.roles == Role.READ | Role.WRITE
 
 
+@pytest.mark.slow
 async def test_token_sent_as_name_is_not_logged(
     tmp_path: Path, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:

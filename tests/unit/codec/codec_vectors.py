@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
-
 import tests
 
 Vector = dict[str, Any]
@@ -27,12 +25,6 @@ class Departure(NamedTuple):
 
 def of_kind(kind: str) -> list[Vector]:
     return [vector for vector in VECTORS if vector["kind"] == kind]
-
-
-def each(vectors: Iterable[Vector], name: Callable[[Vector], str]) -> pytest.MarkDecorator:
-    """One test a vector."""
-    chosen = list(vectors)
-    return pytest.mark.parametrize("vector", chosen, ids=list(map(name, chosen)))
 
 
 def check(departures: dict[str, Departure], name: str, opentsdb: str, here: str) -> None:

@@ -3,11 +3,11 @@
 import importlib
 import pkgutil
 import re
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
-import pytest
 
 import tsd
 import tsd.codec.blocks
@@ -16,6 +16,7 @@ import tsd.codec.heroic
 import tsd.codec.kairosdb
 import tsd.codec.opentsdb
 import tsd.codec.tall
+from tests.cases import all_of
 from tests.unit.codec.codec_rows import KEY, cells
 from tsd.codec.opentsdb.cell import Point
 from tsd.codec.opentsdb.merge import StoredCell
@@ -39,6 +40,7 @@ def examples() -> list[tuple[str, str]]:
     return [(left.strip(), right.strip()) for left, _, right in (line.rpartition("→") for line in lines)]
 
 
+@cache
 def names() -> dict[str, object]:
     found: dict[str, object] = {"h": bytes.fromhex, "cells": cells, "KEY": KEY}
     for module in pkgutil.walk_packages(tsd.codec.__path__, "tsd.codec."):
@@ -56,8 +58,9 @@ def shown(result: object) -> str:
     return result.hex() if isinstance(result, bytes) else str(result)
 
 
-@pytest.mark.parametrize(("expression", "wanted"), examples(), ids=[left for left, _ in examples()])
-def test_example_matches_its_code(expression: str, wanted: str) -> None:
+@all_of(examples(), lambda example: example[0])
+def test_example_matches_its_code(example: tuple[str, str]) -> None:
+    expression, wanted = example
     try:
         got = shown(eval(expression, names()))
     except (TsdError, ValueError) as exc:

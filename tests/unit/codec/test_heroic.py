@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import all_of
 from tests.unit.codec.heroic_vectors import DIGEST, ROWS, TABLE, Vector, double_of, pairs_of, text_of
 from tsd.codec.heroic.digest import parse_digest
 from tsd.codec.heroic.keys import (
@@ -28,8 +29,8 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]))
 PAIRS = st.dictionaries(NAMES, NAMES, max_size=5).map(ordered)
 
 
-def named(vectors: list[Vector]) -> list[str]:
-    return [vector["name"][:40] for vector in vectors]
+def named(vector: Vector) -> str:
+    return str(vector["name"][:40])
 
 
 def is_legal(vector: Vector) -> bool:
@@ -44,7 +45,7 @@ def is_legal(vector: Vector) -> bool:
 LEGAL = [vector for vector in ROWS if is_legal(vector)]
 
 
-@pytest.mark.parametrize("vector", LEGAL, ids=named(LEGAL))
+@all_of(LEGAL, named)
 def test_points_become_the_recorded_cells(vector: Vector) -> None:
     tags, resource = ordered(pairs_of(vector["tags"])), ordered(pairs_of(vector["resource"]))
     time_ms = vector["timestamp"]
@@ -68,7 +69,7 @@ def test_points_become_the_recorded_cells(vector: Vector) -> None:
 ILLEGAL = [vector for vector in ROWS if not is_legal(vector)]
 
 
-@pytest.mark.parametrize("vector", ILLEGAL, ids=named(ILLEGAL))
+@all_of(ILLEGAL, named)
 def test_odd_rows_are_read_and_not_written(vector: Vector) -> None:
     key = parse_heroic_key(bytes.fromhex(vector["row_hex"]))
     if "read_back_as" in vector:

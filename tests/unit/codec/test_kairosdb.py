@@ -3,10 +3,10 @@
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import all_of
 from tests.unit.codec.kairosdb_vectors import STORAGE, Vector, points_of, spec_of
 from tsd.codec.kairosdb.index import METRIC_NAMES, PRESENT, TABLE_NAME, tag_hash, tag_pair
 from tsd.codec.kairosdb.keys import DOUBLE, LONG, DataRow, encode_tags, parse_row_key, parse_tags
@@ -30,11 +30,11 @@ TELNET = [vector for vector in STORAGE if "lines" in vector]
 Cells = dict[tuple[bytes, bytes], list[Any]]
 
 
-def named(vectors: list[Vector]) -> list[str]:
-    return [f"{vector.get('mode', 'ms')} {vector['name']}"[:60] for vector in vectors]
+def named(vector: Vector) -> str:
+    return f"{vector.get('mode', 'ms')} {vector['name']}"[:60]
 
 
-@pytest.mark.parametrize("vector", STORAGE, ids=named(STORAGE))
+@all_of(STORAGE, named)
 def test_stored_rows_decode_and_encode(vector: Vector) -> None:
     spec = spec_of(vector)
     rows, times, metrics = [], [], set()
@@ -62,7 +62,7 @@ def test_stored_rows_decode_and_encode(vector: Vector) -> None:
         assert once(pairs) == once([row[:7] for row in vector["tag_indexed_row_keys"]])
 
 
-@pytest.mark.parametrize("vector", TELNET, ids=named(TELNET))
+@all_of(TELNET, named)
 def test_lines_become_the_stored_cells(vector: Vector) -> None:
     spec = spec_of(vector)
     cells: Cells = {}

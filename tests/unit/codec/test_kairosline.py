@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cases import all_of
 from tests.unit.codec.kairosdb_vectors import STORAGE, Point, point_of
 from tsd.codec.kairosdb.keys import STRING
 from tsd.codec.kairosline import convert_line, is_text_line, split_words
@@ -46,8 +47,9 @@ def converted(line: str) -> tuple[str, int, int | float, dict[str, str]] | None:
     return put.metric.decode("latin-1"), time_ms, decode_number(put.flags, put.value), tags
 
 
-@pytest.mark.parametrize(("line", "point"), list(lines()), ids=lambda one: str(one)[:40])
-def test_recorded_line_has_kairosdbs_point(line: str, point: Point | None) -> None:
+@all_of(lines(), lambda case: case[0][:40])
+def test_recorded_line_has_kairosdbs_point(case: tuple[str, Point | None]) -> None:
+    line, point = case
     found = converted(line)
     if point is None or not is_holdable(point) or any(word.count("=") > 1 for word in line.split()[4:]):
         assert found is None  # what follows a second = would be lost

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.cases import all_of
 from tests.unit.codec.codec_vectors import (
     WIRE,
     Departure,
@@ -11,7 +12,6 @@ from tests.unit.codec.codec_vectors import (
     body_of,
     check,
     check_names,
-    each,
     line_of,
     of_kind,
     unhex,
@@ -73,7 +73,7 @@ def key_of(point: PutLine, uids: dict[str, dict[str, str]]) -> bytes:
     theirs="Dots in a timestamp are removed: `1356998400.5` is stored in June 1970",
     ours="The timestamp is in decimal seconds, whatever the number of decimals",
 )
-@each(of_kind("put"), line_of)
+@all_of(of_kind("put"), line_of)
 def test_put_is_stored_as_by_opentsdb(vector: Vector) -> None:
     try:
         point = parse_put(vector["line"].encode(), NameRules())
@@ -85,7 +85,7 @@ def test_put_is_stored_as_by_opentsdb(vector: Vector) -> None:
     check(DEPARTURES, vector["line"], stored, here)
 
 
-@each([vector for vector in of_kind("put") if vector["line"] not in DEPARTURES], line_of)
+@all_of([vector for vector in of_kind("put") if vector["line"] not in DEPARTURES], line_of)
 def test_put_reads_back_as_it_was_sent(vector: Vector) -> None:
     sent = parse_put(vector["line"].encode(), NameRules())
     _, series, base = split_key(Layout(), unhex(vector["row_hex"]))
@@ -99,7 +99,7 @@ def test_put_reads_back_as_it_was_sent(vector: Vector) -> None:
     assert {(uids["tagk"][k.hex()].encode(), uids["tagv"][v.hex()].encode()) for k, v in series.pairs} == set(sent.tags)
 
 
-@each(of_kind("rejected_put"), line_of)
+@all_of(of_kind("rejected_put"), line_of)
 def test_put_is_refused_with_opentsdbs_words(vector: Vector) -> None:
     with pytest.raises(BadLine) as refused:
         parse_put(vector["line"].encode(), NameRules())
@@ -123,7 +123,7 @@ def send_of(vector: Vector) -> str:
     return str(vector["send"])
 
 
-@each(PUTS, send_of)
+@all_of(PUTS, send_of)
 def test_put_line_of_the_wire_gets_its_reply(vector: Vector) -> None:
     config = vector["config"]
     rules = NameRules(
@@ -138,7 +138,7 @@ def test_put_line_of_the_wire_gets_its_reply(vector: Vector) -> None:
     check(WIRE_DEPARTURES, vector["send"], vector["reply"].removesuffix("\n"), here)
 
 
-@each([vector for vector in WIRE if "unknown metric" in (vector["reply"] or "")], send_of)
+@all_of([vector for vector in WIRE if "unknown metric" in (vector["reply"] or "")], send_of)
 def test_line_with_unknown_names_is_valid(vector: Vector) -> None:
     assert parse_put(vector["send"].encode().removesuffix(b"\n"), NameRules()).tags
 
@@ -161,7 +161,7 @@ def http_line(body: str) -> bytes:
     theirs="Floats received over HTTP are stored on 8 bytes",
     ours="They are stored on 4 bytes if that is exact, as over telnet",
 )
-@each(of_kind("http_put"), body_of)
+@all_of(of_kind("http_put"), body_of)
 def test_http_put_is_the_same_point(vector: Vector) -> None:
     stored = unhex(vector["qualifier_hex"]), unhex(vector["value_hex"])
     (there,) = split(*stored)
@@ -182,7 +182,7 @@ def test_http_put_is_the_same_point(vector: Vector) -> None:
 HTTP_ONLY = '{"metric":"http.m","timestamp":"1356998415.5","value":1,"tags":{"host": "web01"}}'
 
 
-@each([vector for vector in of_kind("rejected_http_put") if vector["body"] != HTTP_ONLY], body_of)
+@all_of([vector for vector in of_kind("rejected_http_put") if vector["body"] != HTTP_ONLY], body_of)
 def test_http_put_that_opentsdb_refuses_is_refused(vector: Vector) -> None:
     with pytest.raises(BadLine):
         parse_put(http_line(vector["body"]), NameRules())
@@ -245,7 +245,7 @@ def row_of(vector: Vector) -> str:
     return f"{vector['salt_width']} of {vector['salt_buckets']}: {vector['unsalted_row_hex']}"
 
 
-@each(of_kind("salted_row"), row_of)
+@all_of(of_kind("salted_row"), row_of)
 def test_row_is_salted_as_by_opentsdb(vector: Vector) -> None:
     plain, salted = unhex(vector["unsalted_row_hex"]), unhex(vector["row_hex"])
     layout = Layout(salt_width=vector["salt_width"], salt_buckets=vector["salt_buckets"])

@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from tests.unit.codec.codec_vectors import VECTORS, Vector, body_of, each, of_kind, unhex
+from tests.cases import all_of
+from tests.unit.codec.codec_vectors import VECTORS, Vector, body_of, of_kind, unhex
 from tsd.codec.metadata import ROOT, Annotation, Branch, Leaf, Rule, RuleKind, Tree, TsMeta, UidMeta
 from tsd.codec.names import Kind, parse_uid
 from tsd.codec.opentsdb.annotation import (
@@ -79,7 +80,7 @@ def test_every_kind_of_vector_has_its_test() -> None:
     assert sorted(" ".join(COVERED.values()).split()) == sorted({vector["kind"] for vector in VECTORS})
 
 
-@each(of_kind("annotation"), body_of)
+@all_of(of_kind("annotation"), body_of)
 def test_annotation_is_stored_as_by_opentsdb(vector: Vector) -> None:
     body = json.loads(vector["body"])
     note = Annotation(
@@ -106,7 +107,7 @@ def line_of(vector: Vector) -> str:
     return str(vector["line"])
 
 
-@each(of_kind("histogram"), line_of)
+@all_of(of_kind("histogram"), line_of)
 def test_histogram_is_stored_as_by_opentsdb(vector: Vector) -> None:
     _, _, time, *words = vector["line"].encode().split()
     payload = parse_payload(words[1]) if len(words) == 3 else encode_histogram(parse_histogram(words[0]))
@@ -154,7 +155,7 @@ def pairs_of(tags: Tags) -> bytes:
     return join_pairs((TAGKS[tagk], TAGVS[tagv]) for tagk, tagv in tags)
 
 
-@each(of_kind("rollup"), rollup_line)
+@all_of(of_kind("rollup"), rollup_line)
 def test_rollup_is_stored_as_by_opentsdb(vector: Vector) -> None:
     what, rest = rollup_line(vector).split(" ", 2)[1:]
     point = parse_put(b"put " + rest.encode(), NameRules())

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.cases import all_of
 from tests.unit.codec.codec_rows import KEY, applied, show
-from tests.unit.codec.codec_vectors import Departure, Vector, check, check_names, each, of_kind, unhex
+from tests.unit.codec.codec_vectors import Departure, Vector, check, check_names, of_kind, unhex
 from tsd.codec.opentsdb.cell import APPEND, Point, join_append, qualifier_of, split, split_append
 from tsd.codec.opentsdb.fsck import FsckOptions, check_row
 from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
@@ -119,7 +120,7 @@ def name_of(vector: Vector) -> str:
     theirs="Of equally new duplicates, the order of a heap decides which is kept",
     ours="The one with the lowest qualifier is kept",
 )
-@each(of_kind("compaction"), name_of)
+@all_of(of_kind("compaction"), name_of)
 def test_row_is_compacted_as_by_opentsdb(vector: Vector) -> None:
     key, before = unhex(vector["row_hex"]), cells_of(vector["before"])
     try:
@@ -137,7 +138,7 @@ def test_row_is_compacted_as_by_opentsdb(vector: Vector) -> None:
 READ = [vector for vector in of_kind("compaction") if vector["read_status"] == 200 and "points_ms" in vector]
 
 
-@each([v for v in READ if BOTH_WAYS.get(v["name"], Departure("", "read", ""))[1].startswith("read")], name_of)
+@all_of([v for v in READ if BOTH_WAYS.get(v["name"], Departure("", "read", ""))[1].startswith("read")], name_of)
 def test_row_is_read_as_by_opentsdb(vector: Vector) -> None:
     rules = MergeRules(fix_duplicates=vector["fix_duplicates"])
     wanted = {int(time_ms) - 1356998400000: value for time_ms, value in vector["points_ms"].items()}
@@ -158,7 +159,7 @@ def written(line: str) -> Point:
     return Point(qualifier_of(instant(point.time), point.flags), point.value)
 
 
-@each(of_kind("compaction_of_lines"), lines_of)
+@all_of(of_kind("compaction_of_lines"), lines_of)
 def test_lines_are_compacted_as_by_opentsdb(vector: Vector) -> None:
     row: dict[bytes, StoredCell] = {}
     rules = MergeRules(fix_duplicates="fix_duplicates=true" in vector["note"])
@@ -186,7 +187,7 @@ def tiered_of(vector: Vector) -> str:
     theirs="A joined cell of seconds and ms loses its flag for that if `use_otsdb_timestamp` is set",
     ours="It keeps the flag",
 )
-@each(of_kind("date_tiered_compaction"), tiered_of)
+@all_of(of_kind("date_tiered_compaction"), tiered_of)
 def test_row_of_points_own_times_is_compacted_as_by_opentsdb(vector: Vector) -> None:
     rules = MergeRules(use_otsdb_timestamp=True, use_max_value="use_max_value=false" not in vector["config"])
     before, after = cells_of(vector["before"]), cells_of(vector["after"])
@@ -195,7 +196,7 @@ def test_row_of_points_own_times_is_compacted_as_by_opentsdb(vector: Vector) -> 
     check(MIXED_LOST, tiered_of(vector), show(after), show(here))
 
 
-@each(of_kind("append"), lines_of)
+@all_of(of_kind("append"), lines_of)
 def test_append_column_is_written_and_repaired_as_by_opentsdb(vector: Vector) -> None:
     sent = list(map(written, vector["lines"]))
     value = unhex(vector["value_hex"])
@@ -227,7 +228,7 @@ def options_of(vector: Vector) -> FsckOptions:
     theirs="fsck deletes readable points (8-byte integers, wrong length flags, joined cells without the last byte)",
     ours="It repairs them",
 )
-@each(of_kind("fsck"), fsck_of)
+@all_of(of_kind("fsck"), fsck_of)
 def test_row_is_repaired_as_by_opentsdbs_fsck(vector: Vector) -> None:
     key = unhex(vector["row_hex"]) if "row_hex" in vector else KEY
     before, after = cells_of(vector["before"]), cells_of(vector["after"])

@@ -138,6 +138,7 @@ def heaps(*, kept: bool) -> int:
     return int(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
+@pytest.mark.slow
 def test_threads_share_few_heaps() -> None:
     assert heaps(kept=True) < heaps(kept=False) / 2
 
@@ -174,6 +175,7 @@ def trimmed_bytes(*, trim: bool) -> int:
     return int(subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout)
 
 
+@pytest.mark.slow
 def test_free_memory_between_used_blocks_is_trimmed() -> None:
     assert trimmed_bytes(trim=True) > 80_000_000
     assert trimmed_bytes(trim=False) < 5_000_000
@@ -212,6 +214,7 @@ trio.run(main)
 """
 
 
+@pytest.mark.slow
 def test_trimmed_memory_is_trimmed_again_only_after_use() -> None:
     subprocess.run([sys.executable, "-c", AGAIN], check=True, timeout=60)
 

@@ -193,6 +193,7 @@ async def test_packed_points_are_read_and_written(tmp_path: Path) -> None:
         assert sorted(stored.values()) == sorted(wanted.values())
 
 
+@pytest.mark.slow
 async def test_later_values_win_whatever_is_held(tmp_path: Path) -> None:
     for seed in range(4):
         chance = random.Random(seed)
@@ -240,6 +241,7 @@ async def test_stop_leaves_nothing_to_replay(tmp_path: Path) -> None:
     assert list((await parts.stored()).values()) == [1]
 
 
+@pytest.mark.slow
 async def test_points_wait_while_the_store_fails(tmp_path: Path) -> None:
     async with going(await holding(tmp_path, memory_limit=4 * POINT_BYTES * 64)) as parts:
         await parts.take(line(0, 0))

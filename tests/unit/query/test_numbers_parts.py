@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pytest
 
+from tests.cases import all_of
 from tests.query_reference import merged_series
 from tests.query_vectors import batches, from_points, to_points
 from tsd.codec.points import Batch, Points, doubles_as_points
@@ -190,10 +192,9 @@ def test_interpolated_values_are_counted() -> None:
 ODD = [0.0, -0.0, math.nan, math.inf, -math.inf, 1e17, 3.0]
 
 
-@pytest.mark.parametrize("aggregator", sorted(BY_NAME))
-@pytest.mark.parametrize("width", [1, 2, 50])
-@pytest.mark.parametrize("integers", [True, False])
-def test_a_table_is_added_like_its_rows(aggregator: str, width: int, integers: bool) -> None:
+@all_of(product(sorted(BY_NAME), [1, 2, 50], [True, False]), str)
+def test_a_table_is_added_like_its_rows(case: tuple[str, int, bool]) -> None:
+    aggregator, width, integers = case
     random = np.random.default_rng(width)
     for odd in (False, True):
         table = random.integers(-100, 100, (300, width))
@@ -222,7 +223,7 @@ def test_series_without_some_times_are_merged_with_others(aggregator: str) -> No
         assert from_points(found) == merged_series(series, [None] * len(series), aggregator, scan, rate=False)
 
 
-@pytest.mark.parametrize("aggregator", sorted(BY_NAME))
+@all_of(sorted(BY_NAME), str)
 def test_one_series_is_merged_like_two_in_a_row(aggregator: str) -> None:
     scan = ScanRange(BASE_S, BASE_S + 3600)
     columns = [
@@ -279,9 +280,9 @@ def test_series_with_other_times_are_joined(odd: int) -> None:
     assert [from_points(one) for one in found] == series
 
 
-@pytest.mark.parametrize("aggregator", sorted(BY_NAME))
-@pytest.mark.parametrize("kind", ["integers", "doubles", "both"])
-def test_rates_in_a_table_equal_those_of_each_series(aggregator: str, kind: str) -> None:
+@all_of(product(sorted(BY_NAME), ["integers", "doubles", "both"]), str)
+def test_rates_in_a_table_equal_those_of_each_series(case: tuple[str, str]) -> None:
+    aggregator, kind = case
     random = np.random.default_rng(7)
     scan = ScanRange(BASE_S, BASE_S + 3600)
     times = [BASE_MS + offset for offset in (-7000, -1000, 500, 1000, 4000, 9000, 30_000)]

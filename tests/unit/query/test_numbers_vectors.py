@@ -4,8 +4,7 @@ import json
 import math
 from typing import Any
 
-import pytest
-
+from tests.cases import all_of
 from tests.query_vectors import answer, chosen_groups, read_request, stored, vectors
 
 TOPICS = ("aggregators/", "downsample", "fill", "rate", "calendar", "grouping", "ms", "range")
@@ -24,17 +23,18 @@ def test_most_vectors_have_numbers() -> None:
     assert len(judged()) > 0.8 * len(of_topics)
 
 
-@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 1000])
-@pytest.mark.parametrize(("number", "query"), judged(), ids=lambda v: str(v) if isinstance(v, int) else v["topic"])
-def test_vector_numbers_are_equal(number: int, query: dict[str, Any], rows: int) -> None:
+@all_of(judged(), lambda case: f"{case[0]}-{case[1]['topic']}")
+def test_vector_numbers_are_equal(case: tuple[int, dict[str, Any]]) -> None:
+    _, query = case
     request = read_request(query["request"])
     assert request
     series = stored()[request.metric]
-    found = answer([one.points for one in series], chosen_groups(series, request), request, rows=rows)
-    unit = 1 if request.in_ms else 1000
-    shown = [{str(time // unit): spelled(value) for time, value in group.items()} for group in found]
     wanted = [{time: spelled(value) for time, value in group["dps"].items()} for group in query["response"]]
-    assert sorted(shown, key=json.dumps) == sorted(wanted, key=json.dumps)
+    unit = 1 if request.in_ms else 1000
+    for rows in (1, 1000):
+        found = answer([one.points for one in series], chosen_groups(series, request), request, rows=rows)
+        shown = [{str(time // unit): spelled(value) for time, value in group.items()} for group in found]
+        assert sorted(shown, key=json.dumps) == sorted(wanted, key=json.dumps)
 
 
 def spelled(value: float | str | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.cases import all_of
 from tsd.errors import BadQuery
 from tsd.query.model import Query
 from tsd.query.parse.body import read_body
@@ -56,7 +57,7 @@ def test_there_are_vectors() -> None:
     assert len(TAKEN) > 300
 
 
-@pytest.mark.parametrize("vector", REFUSED, ids=name)
+@all_of(REFUSED, name)
 def test_vector_is_refused_like_opentsdb(vector: dict[str, Any]) -> None:
     with pytest.raises(BadQuery) as refused:
         read(vector)
@@ -64,7 +65,7 @@ def test_vector_is_refused_like_opentsdb(vector: dict[str, Any]) -> None:
     assert refused.value.message == vector["response"]["error"]["message"]
 
 
-@pytest.mark.parametrize("vector", TAKEN, ids=name)
+@all_of(TAKEN, name)
 def test_vector_is_parsed(vector: dict[str, Any]) -> None:
     for corrected in (False, True):
         query = read(vector, corrected=corrected)

@@ -169,6 +169,7 @@ async def test_few_rollups_need_no_thread(monkeypatch: pytest.MonkeyPatch) -> No
     assert runs == []
 
 
+@pytest.mark.slow
 async def test_added_histograms_may_exceed_the_bucket_limit() -> None:
     """Regression: answers were checked like histograms to store."""
     each = 20_000

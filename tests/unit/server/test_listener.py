@@ -139,6 +139,7 @@ async def test_silent_connection_is_closed(autojump_clock: MockClock) -> None:
         assert port.listener.statistics().timed_out == 2
 
 
+@pytest.mark.slow
 async def test_socket_timeout_disconnects_silent_clients(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.core.socket.timeout": "1"}) as daemon:
         async with daemon.client() as client:

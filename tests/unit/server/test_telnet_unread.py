@@ -41,6 +41,7 @@ async def test_commands_of_disconnected_client_are_skipped(daemon: Running) -> N
     assert daemon.daemon.ingest.ledger.received == 2
 
 
+@pytest.mark.slow
 async def test_client_that_never_reads_gets_a_summary(tmp_path: Path) -> None:
     line = b"put m %d 1 %s\n" % (T, b"x" * 900)
     refused = b"put: illegal argument: invalid tag: %s\n" % (b"x" * 900)

@@ -95,6 +95,7 @@ async def test_refused_row_is_an_error_and_is_not_repeated() -> None:
         assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 async def test_long_overload_is_store_busy() -> None:
     async with on([Failing(RESOURCE_EXHAUSTED, "quota")], timeout_s=1.0) as (store, _):
         for call in (store.put("x", PUTS), store.get("x", [b"a"]), store.increment("x", b"a", b"t:q", 1)):

@@ -76,6 +76,7 @@ async def test_wait_that_is_too_long_is_refused_at_once(autojump_clock: object) 
     assert trio.current_time() == begin_s
 
 
+@pytest.mark.slow
 async def test_put_obeys_the_answers_of_the_server() -> None:
     slower: Answer = [verdict(0), *(rate_limit(0.5) for _ in range(40))]
     with scripted(slower) as server:

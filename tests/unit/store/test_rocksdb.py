@@ -182,6 +182,7 @@ async def test_large_page_ends_early(tmp_path: Path) -> None:
         assert (len(page.rows), page.next_start) == (4, b"4")
 
 
+@pytest.mark.slow
 async def test_stalled_database_is_retried(tmp_path: Path) -> None:
     async with opened(tmp_path, memtable_bytes=64 << 10) as store:
         for part in range(20):
@@ -206,6 +207,7 @@ async def test_damaged_block_raises(tmp_path: Path) -> None:
             await store.get("cells", [b"%06d" % row for row in range(5000)], columns=[b"t:"])
 
 
+@pytest.mark.slow
 async def test_full_disk_recovers_without_restart(tmp_path: Path) -> None:
     process = await trio.to_thread.run_sync(child, "fill_disk", tmp_path)
     output, _ = await trio.to_thread.run_sync(process.communicate)

@@ -4,8 +4,7 @@ import json
 from datetime import UTC
 from typing import Any
 
-import pytest
-
+from tests.cases import all_of
 from tests.kairosdb_series import body_of, is_same, recorded, series_of
 from tsd.errors import BadQuery
 from tsd.query.kairosdb.answer import evaluate, write_answer
@@ -50,7 +49,7 @@ def answer_of(body: str) -> tuple[int, Any]:
     return 200, json.loads(b"".join(write_answer(found)))
 
 
-@pytest.mark.parametrize("case", cases(), ids=lambda case: case["name"])
+@all_of(cases(), lambda case: case["name"])
 def test_recorded_query_is_answered(case: dict[str, Any]) -> None:
     status, found = answer_of(body_of(case))
     if case["name"] in DIFFERENT:
