@@ -101,7 +101,7 @@ def test_rows_joined_in_one_step_are_those_that_are_read_first(
 
 def test_steps_that_join_many_rows_are_short() -> None:
     large = [part(second * 10, 2, 5) for second in range(100)]
-    for rows, least in ([PARTS] * 40, 3), ([large] * 4, 4):
+    for rows, least in ([PARTS] * 40, 3), ([large] * 8, 4):
         *_, steps = trio.run(partial(compacted, rows, NEWEST, joins=True))
         if HAS_MERGE_LOOP:
             assert steps >= least
