@@ -12,7 +12,7 @@ import numpy as np
 from tsd.codec.points import Bool, Int32, Int64
 from tsd.errors import StoreError
 from tsd.query.assemble import counts_of, merge_chosen
-from tsd.query.collect import CachedReader, PointCollector, ReadCounts
+from tsd.query.collect import SMALL, CachedReader, PointCollector, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.limits import QueryBudget
 from tsd.query.model import Query
@@ -73,6 +73,7 @@ class FewSeries:
         self._started = self._read = perf_counter()
         self.cells = 0  # fetched
         self.collector = PointCollector(query, plan, budget)
+        self.is_short = False  # whether few values are left to merge, of cached hours
 
     def read(self, cached: CachedReader, limit: StepLimit) -> bool:
         """Read all rows, or take hours from the cache. Return False if the general way must do it."""
@@ -83,6 +84,7 @@ class FewSeries:
             hours = cached.cached_now(plan, bucketing)
         series = plan.selection.series
         if hours is not None:
+            self.is_short = sum([len(one.buckets.values) for some in hours for one in some]) <= SMALL
             self._add = lambda: all(map(collector.add_cached_now, hours))
         elif bucketing is None or len(series.numbers) > len(series.pairs):  # hours with other series are not cached
             page = known.series.read(plan.scan, limit, annotations=not query.no_annotations)

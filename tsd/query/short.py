@@ -180,7 +180,7 @@ class ShortQueries:
         few = self._few(query, known, Plan(query.queries[0], scan, known.selection), share.resize)
         if few is None or not (await few.fetch(LARGE) if waits else few.read(self._cached, LARGE)):
             return None
-        is_short = not is_long and few.cells <= NOW.cells
+        is_short = few.is_short or (not is_long and few.cells <= NOW.cells)
         answer = self._workers.run_here(few.merge) if is_short else await self._workers.run(few.merge)
         if answer is None:
             self._forget((query.queries[0], query.quirks))
