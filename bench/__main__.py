@@ -6,6 +6,7 @@ import click
 
 from bench import backup as backup_module
 from bench import bigtable as bigtable_module
+from bench import calls as calls_module
 from bench import compact as compact_module
 from bench import copy as copy_module
 from bench import day as day_module
@@ -283,6 +284,15 @@ def windows(series: int, lengths_s: tuple[int, ...]) -> None:
 def put(series: int, points: int, batches: tuple[int, ...], rounds: int) -> None:
     """CPU of the daemon per point with /api/put and with telnet."""
     put_module.put(Load(series, points, 4), batches, rounds)
+
+
+@bench.command()
+@click.option("--series", default=130_000, help="Series.")
+@click.option("--round", "round_s", default=10, help="Seconds from point to point.")
+@click.option("--rounds", default=6, help="Rounds of points, after two with the first points of all series.")
+def calls(series: int, round_s: int, rounds: int) -> None:
+    """Requests to HBase's gateway while agents send at their pace in real time."""
+    calls_module.calls(series, round_s, rounds)
 
 
 @bench.command()
