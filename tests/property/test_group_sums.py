@@ -193,6 +193,32 @@ async def test_sums_of_blocks_do_not_keep_points(tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("late", [1, 0])
+async def test_sums_of_rows_with_two_cells(late: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As after a restart, until they are compacted. Points of one time twice are counted: such rows are kept."""
+    store = await EmbeddedStore.open(tmp_path_factory.mktemp("store"), lambda: NOW_MS)
+    try:
+        env = await QueryEnvironment.build([], store=store)
+        cells = await QueryEnvironment.build([])
+        for shift in (0, late):
+            points = [
+                f"m {START_S + hour + at * 4 + shift} {number % 7 + at / 4 + shift} host=h{number} dc=d{number % 3}"
+                for hour in (0, 3600)
+                for number in range(90)
+                for at in range(150)
+            ]
+            for each in (env, cells):
+                await each.put(points)
+        for m in ("sum:m", "max:m{dc=*}", "avg:m{dc=*}"):
+            found = {group.tags.get(tag_of(m), ""): bits(group.points) for group in await env.groups(m, **HOURS)}
+            assert found == await merged(cells, m)
+        needed = {m: await least_memory(env.new_engine, make_query(m, **HOURS)) for m in ("sum:m", "dev:m")}
+        assert not (HAS_LOOP and late) or needed["sum:m"] < needed["dev:m"] / 2
+    finally:
+        await store.aclose()
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: points are kept")
 async def test_small_last_page_is_summed(tmp_path_factory: pytest.TempPathFactory) -> None:
     """As at the end of each bucket of a salted table: here the first has 68 rows, the second one 60."""

@@ -125,7 +125,11 @@ class ColumnPage(NumberingPage):
         for at, part in enumerate(self._parts):
             found = None
             if part.packed is not None:
-                found = _tables_of(part.packed, self._numbered(at))
+                numbered = self._numbered(at)
+                if numbered.fresh.all():
+                    found = _tables_of(part.packed, numbered)
+                else:  # as long as some rows are not compacted
+                    found = _tables_of_points(self._decode_some(at), int(part.packed.sizes().sum()))
             elif part.rows is not None:
                 found = _table_of(part.rows, self._numbers_of(at))
             if found is None:
@@ -277,12 +281,39 @@ def _table_of(rows: ColumnRows, numbers: NDArray[np.int32]) -> TablePage | None:
     return TablePage(hours, len(numbers), size, held)
 
 
-def _tables_of(packed: PackedRows, rows: NumberedRows) -> TablePage | None:
-    """Decode packed rows hour by hour; None if they are few in each, or if they have no such form."""
-    if not rows.fresh.all():
+def _hours_of(bases_s: Int64) -> list[int]:
+    """Return the index of the first row of each hour, and the number of rows; nothing if few rows have one hour."""
+    bounds = [0, *(np.flatnonzero(bases_s[1:] != bases_s[:-1]) + 1).tolist(), len(bases_s)]
+    return [] if len(bounds) > 2 and len(bases_s) < FEW_ROWS * (len(bounds) - 1) else bounds
+
+
+def _tables_of_points(page: PointPage, held: int) -> TablePage | None:
+    """Return decoded rows hour by hour; None if they are few in each, or if they have no such form."""
+    batch, rows = page.batch, page.rows
+    if rows is None or page.duplicates or page.annotations or page.warnings:
         return None
-    bounds = [0, *(np.flatnonzero(rows.bases_s[1:] != rows.bases_s[:-1]) + 1).tolist(), len(rows.numbers)]
-    if len(bounds) > 2 and len(rows.numbers) < FEW_ROWS * (len(bounds) - 1):
+    bases_s = rows.bases_s
+    bounds = _hours_of(bases_s)
+    if not bounds or not len(bases_s):
+        return None
+    hours: list[HourTable] = []
+    for first, stop in pairwise(bounds):
+        starts, points = batch.starts[first : stop + 1], slice(int(batch.starts[first]), int(batch.starts[stop]))
+        width = int(starts[1] - starts[0])
+        times = batch.times[points]
+        if not width or (np.diff(starts) != width).any() or (times.reshape(-1, width) != times[:width]).any():
+            return None
+        bits, floats = batch.bits[points].reshape(-1, width), batch.floats[points].reshape(-1, width)
+        base_s = int(bases_s[first])
+        hours.append(HourTable(base_s, batch.series[first:stop], times[:width] - base_s * 1000, bits, floats))
+    return TablePage(hours, page.rows_read, page.size, held)
+
+
+def _tables_of(packed: PackedRows, rows: NumberedRows) -> TablePage | None:
+    """Decode packed rows, each with one cell, hour by hour; None if they are few in each, or if they have no such
+    form."""
+    bounds = _hours_of(rows.bases_s)
+    if not bounds:
         return None
     sizes = packed.sizes()
     hours: list[HourTable] = []
