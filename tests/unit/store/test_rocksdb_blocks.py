@@ -9,6 +9,7 @@ import trio
 
 from tests.unit.store.crashing import POINTS, ROWS
 from tests.unit.store.test_rocksdb import child, lines_until_killed, opened
+from tsd.codec.opentsdb.cell import seconds_qualifier
 from tsd.errors import DamagedBlock, StoreError
 from tsd.store import Cell, Put, scan
 from tsd.store.rocksdb.database import BLOCKS, SYSTEM
@@ -160,3 +161,34 @@ async def test_scan_during_the_first_fold_reads_all_rows(tmp_path: Path) -> None
                 assert await store.column_blocks.fold("cells", b"hour1") == (900, 1800)
             found += [key for part in parts if part.packed is not None for key in part.packed.keys]
         assert found == rows
+
+
+async def test_rows_read_by_key_during_a_fold(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await fill(store, b"hour9")
+        blocks = store.column_blocks
+        rows = [b"hour1%04d" % row for row in range(1500)]
+        column = b"t:" + b"".join(seconds_qualifier(time_s, 0) for time_s in range(40))
+        await store.put("cells", [Put(row, column, bytes(41)) for row in rows])
+        cells = await store.get("cells", rows)
+        folded = trio.Event()
+        reads = 0
+
+        async def read() -> None:
+            nonlocal reads
+            while not folded.is_set():
+                assert await store.get("cells", rows) == cells
+                found: list[bytes] = []
+                for part in await blocks.get_columns("cells", rows):
+                    if part.cells is not None:
+                        found += part.cells.keys
+                    if part.rows is not None:
+                        found += [part.rows.prefix + key for key in part.rows.suffixes()]
+                assert sorted(found) == rows
+                reads += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await blocks.fold("cells", b"hour1")
+            folded.set()
+        assert reads

@@ -13,7 +13,8 @@ from tsd.store.rocksdb.keys import TIME_BYTES, decode_cell
 from tsd.store.rocksdb.runs import MergedIterator, RunFamily
 from tsd.store.rocksdb.view import View
 
-BLOCKS_AT_ONCE = 16  # opened for a row each before other tasks can run: half a millisecond
+BLOCKS_AT_ONCE = 16  # prefixes of rows that are read before other tasks can run: half a millisecond
+ROWS_AT_ONCE = 128  # the same of rows: two milliseconds
 NOW_STEPS = 3  # of a read in one step
 POINT_BYTES = 4  # of a point's column and value in a page
 
@@ -32,30 +33,61 @@ class BlockView(View):
         runs: RunFamily | None = None,
     ) -> None:
         super().__init__(rows, stop, translated, cached_bytes=cached_bytes, runs=runs)
-        self._snapshot = rows.snapshot()
         self._stop = stop
         self._family = blocks
         self._blocks = BlockReader(blocks, translated)
 
     def _items(self, start: bytes, *, cached: bool = True) -> Iterator[tuple[bytes, bytes]]:
         """Do the same with new snapshots of table and blocks."""
-        self._blocks = BlockReader(self._family, self._translated)
+        self._renew()
         return super()._items(start, cached=cached)
 
     def _at_row(self, prefix: bytes) -> RdictIter | MergedIterator:
-        """Return an iterator that reads no other row: those that moved to blocks may be many."""
+        """Return an iterator that reads the row as it is now, and no other one: those that moved to blocks may be
+        many."""
         self._row_options = ReadOptions()  # must outlive the iterator
         upper = prefix[:-1] + bytes([prefix[-1] + 1])
         self._row_options.set_iterate_upper_bound(upper)
-        return self._merged_with_runs(self._snapshot.iter(self._row_options), upper)
+        return self._merged_with_runs(self._rows.iter(self._row_options), upper)
+
+    def _steps(self, rows: Collection[bytes]) -> Iterator[list[bytes]]:
+        """Yield the rows in order, so many at a time as are read in one step."""
+        some: list[bytes] = []
+        prefixes: set[bytes] = set()
+        for row in sorted(set(rows)):
+            prefixes.add(row[: self._family.width])
+            if some and (len(prefixes) > BLOCKS_AT_ONCE or len(some) == ROWS_AT_ONCE):
+                yield some
+                some, prefixes = [], {row[: self._family.width]}
+            some.append(row)
+        if some:
+            yield some
+
+    def _renew(self) -> None:
+        """Read blocks as they are now, like rows: a fold moves rows from the table to its blocks."""
+        self._blocks = BlockReader(self._family, self._translated)
+
+    def _plain(self, rows: Collection[bytes]) -> dict[bytes, list[Cell]]:
+        """Return the cells of rows that the table has, in one step."""
+        steps = super().get(rows)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                found: dict[bytes, list[Cell]] = done.value
+                return found
 
     def get(self, rows: Collection[bytes]) -> Generator[None, None, dict[bytes, list[Cell]]]:
         """Return the cells of each row that exists."""
-        found = yield from super().get(rows)
-        for cells in self._blocks.cells(rows):
-            for row, column, value in cells:
-                found[row] = _with_cell(found.get(row, []), decode_cell(column, value))
-            yield
+        found: dict[bytes, list[Cell]] = {}
+        for number, some in enumerate(self._steps(rows)):
+            if number:
+                yield
+                self._renew()
+            found |= self._plain(some)
+            for cells in self._blocks.cells(some):
+                for row, column, value in cells:
+                    found[row] = _with_cell(found.get(row, []), decode_cell(column, value))
         return {row: found[row] for row in rows if row in found}
 
     def page(
@@ -121,14 +153,22 @@ class BlockView(View):
 
     def get_columns(self, rows: Sequence[bytes]) -> Generator[None, None, list[ColumnPart]]:
         """Return those of some rows that exist, in order of their keys, in parts."""
-        plain = yield from super().get(rows)
+        parts: list[ColumnPart] = []
+        for number, some in enumerate(self._steps(rows)):
+            if number:
+                yield
+                self._renew()
+            parts += self._parts_of(some)
+        return parts
+
+    def _parts_of(self, rows: Sequence[bytes]) -> list[ColumnPart]:
+        """Do the same in one step."""
+        plain = self._plain(rows)
         parts: list[ColumnPart] = []
         left: list[Row] = []  # cells of the next part
         waiting = iter(sorted(plain))
         at = next(waiting, None)
-        for number, (block, some) in enumerate(self._blocks.group(rows)):
-            if number % BLOCKS_AT_ONCE == BLOCKS_AT_ONCE - 1:
-                yield
+        for block, some in self._blocks.group(rows):
             while at is not None and at < block.key:
                 left.append(Row(at, plain[at]))
                 at = next(waiting, None)
