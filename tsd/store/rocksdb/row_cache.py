@@ -6,7 +6,7 @@ write can be read. Ranges of few rows are not kept: reading these from RocksDB t
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -103,9 +103,11 @@ class RowCache:
 
     def note(self, table: str, rows: Collection[bytes]) -> None:
         """Remove the ranges of rows that are about to be written."""
-        for scan in self._scans:
-            if scan.table == table:
-                scan.changed |= any(map(scan.has, rows))
+        scans = [scan for scan in self._scans if scan.table == table and not scan.changed]
+        if scans:
+            ordered = sorted(rows)
+            for scan in scans:
+                scan.changed = scan.has_any(ordered)
         starts = self._starts.get(table)
         if starts:
             width = len(starts[0])  # of all: they are prefixes
@@ -162,9 +164,10 @@ class RangeScan:
         self._range: RowPieces | None = None  # the one that is being read
         self._is_kept = False  # whether its rows are collected
 
-    def has(self, row: bytes) -> bool:
-        """Return whether a row is in the range of the scan."""
-        return self._start <= row and (self._stop is None or row < self._stop)
+    def has_any(self, rows: Sequence[bytes]) -> bool:
+        """Return whether one of some rows, which ascend, is in the range of the scan."""
+        at = bisect_left(rows, self._start)
+        return at < len(rows) and (self._stop is None or rows[at] < self._stop)
 
     def first(self, at: bytes) -> CachedRows | None:
         """Return the first cached rows of a range from `at` on."""
