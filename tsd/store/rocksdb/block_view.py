@@ -88,6 +88,7 @@ class BlockView(View):
             for cells in self._blocks.cells(some):
                 for row, column, value in cells:
                     found[row] = _with_cell(found.get(row, []), decode_cell(column, value))
+                yield  # the reader of blocks is a snapshot
         return {row: found[row] for row in rows if row in found}
 
     def page(
