@@ -14,7 +14,10 @@ from tests.unit.store.test_rocksdb import CELLS
 from tsd.codec.opentsdb.cell import COLUMN, seconds_qualifier
 from tsd.codec.text import FLOAT
 from tsd.store import ColumnPart, Put, Rewrite
+from tsd.store.rocksdb.cached_rows import RowPieces
 from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.store.rocksdb.packed import PackedCells
+from tsd.store.rocksdb.row_cache import RangeScan, RowCache
 
 POINTS, ROWS = 20, 400
 HOURS = [b"hour%d" % hour for hour in range(3)]
@@ -370,6 +373,29 @@ async def test_any_writes_while_rows_are_read(tmp_path: Path, seed: int) -> None
             wanted = await world.stored()
             for _ in range(3):
                 assert await world.read() == wanted
+
+
+async def test_one_scan_collects_a_range(tmp_path: Path) -> None:
+    """Many queries of an hour at once would hold it as often, besides their own memory."""
+    async with Opened(tmp_path) as world:
+        read = world.store.column_blocks.read_columns("cells", HOURS[0], HOURS[1], limit_bytes=1 << 20)
+        pages = [part.packed.page async for parts in read for part in parts if isinstance(part.packed, PackedCells)]
+    cache = RowCache(1 << 20, 100)
+
+    def scanned(scan: RangeScan) -> list[RowPieces]:
+        scan.begin(HOURS[0])
+        return [one for page in pages for one in scan.add(page, hour_of)]
+
+    with cache.scanning("cells", HOURS[0], HOURS[1]) as first:
+        assert not [*scanned(first), *first.end(HOURS[1])]
+    with (
+        cache.scanning("cells", HOURS[0], HOURS[1]) as second,
+        cache.scanning("cells", HOURS[0], HOURS[1]) as third,
+    ):
+        assert not [*scanned(second), *scanned(third), *third.end(HOURS[1])]
+        [kept] = second.end(HOURS[1])
+        second.keep(kept, kept.joined())
+    assert cache.statistics()["ranges"] == 1
 
 
 async def test_limit_is_kept(tmp_path: Path) -> None:

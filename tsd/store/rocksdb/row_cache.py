@@ -75,9 +75,11 @@ class RowCache:
         return None
 
     def expects(self, table: str, start: bytes) -> bool:
-        """Return whether a range was read before, and may be kept now."""
+        """Return whether a range was read before, and may be kept now: one scan at a time collects its rows."""
         entry = self._entries.get((table, start))
-        return entry is not None and entry.is_fit and entry.rows is None
+        if entry is None or not entry.is_fit or entry.rows is not None:
+            return False
+        return not any(scan.table == table and scan.collects(start) for scan in self._scans)
 
     def put(self, table: str, start: bytes, stop: bytes, rows: CachedRows | None, number: int, *, is_fit: bool) -> None:
         """Keep what the scan with a number has read of a range: its rows, or that they were read. Nothing is kept if
@@ -162,12 +164,16 @@ class RangeScan:
         self._start, self._stop = start, stop
         self._gap_start = start
         self._range: RowPieces | None = None  # the one that is being read
-        self._is_kept = False  # whether its rows are collected
+        self._is_kept = self._was_expected = False  # whether its rows are collected, or were at first
 
     def has_any(self, rows: Sequence[bytes]) -> bool:
         """Return whether one of some rows, which ascend, is in the range of the scan."""
         at = bisect_left(rows, self._start)
         return at < len(rows) and (self._stop is None or rows[at] < self._stop)
+
+    def collects(self, start: bytes) -> bool:
+        """Return whether the rows of a range are collected now."""
+        return self._is_kept and self._range is not None and self._range.start == start
 
     def first(self, at: bytes) -> CachedRows | None:
         """Return the first cached rows of a range from `at` on."""
@@ -189,8 +195,9 @@ class RangeScan:
                 if found is None:
                     self._skip(keys[-1], range_of)
                     return
-                one = self._range = RowPieces(*found)
-                self._is_kept = self._cache.expects(self.table, one.start)
+                one = RowPieces(*found)
+                self._is_kept = self._was_expected = self._cache.expects(self.table, one.start)
+                self._range = one
             last = bisect_left(keys, one.stop, at)
             if (
                 at and last < len(keys) and last - at < self._cache.least_rows
@@ -223,7 +230,7 @@ class RangeScan:
         if self._is_kept:
             yield one
         else:
-            is_fit = not self._cache.expects(self.table, one.start)  # else it was too large
+            is_fit = not self._was_expected  # else it was too large
             self._cache.put(self.table, one.start, one.stop, None, self.number, is_fit=is_fit)
 
     def keep(self, pieces: RowPieces, rows: CachedRows | None) -> None:
