@@ -7,12 +7,13 @@ import trio
 
 from tsd.errors import TsdError
 from tsd.query.workers import WorkerPool
+from tsd.tables.ahead import PlainNursery, open_plain_nursery
 
 
 class Background:
     """One piece of work at a time."""
 
-    def __init__(self, nursery: trio.Nursery, workers: WorkerPool) -> None:
+    def __init__(self, nursery: PlainNursery, workers: WorkerPool) -> None:
         self._nursery = nursery
         self._workers = workers
         self._ended: trio.Event | None = None  # None: no work was begun since its result was asked for
@@ -47,15 +48,5 @@ class Background:
 @asynccontextmanager
 async def working(workers: WorkerPool) -> AsyncIterator[Background]:
     """Run work during the block. What is left is cancelled if the block ends with an error, or waited for."""
-    errors: list[TsdError] = []
-    async with trio.open_nursery() as nursery:
-        try:
-            yield Background(nursery, workers)
-        except TsdError as exc:  # a nursery would wrap it
-            errors.append(exc)
-            nursery.cancel_scope.cancel()
-    if errors:
-        try:
-            raise errors[0]
-        finally:
-            errors.clear()  # or the error and this frame would reference each other
+    async with open_plain_nursery() as nursery:
+        yield Background(nursery, workers)

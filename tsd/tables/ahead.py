@@ -1,7 +1,7 @@
 """Passes pages to who processes them, while a task of each sequence of pages reads the next one."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar
 
 import trio
@@ -9,6 +9,37 @@ import trio
 from tsd.errors import TsdError
 
 P = TypeVar("P")
+
+
+class PlainNursery:
+    """A nursery that raises the first TsdError of its block and tasks itself. trio's raises a group with it."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self.start_soon = nursery.start_soon
+        self.errors: list[TsdError] = []
+
+    def fail(self, error: TsdError) -> None:
+        """Cancel all tasks, and raise an error at the end of the block."""
+        self.errors.append(error)
+        self._nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_plain_nursery() -> AsyncIterator[PlainNursery]:
+    """Open a nursery whose tasks report each TsdError by `fail`."""
+    async with trio.open_nursery() as nursery:
+        plain = PlainNursery(nursery)
+        try:
+            yield plain
+        except TsdError as exc:
+            plain.fail(exc)
+    errors = plain.errors
+    if errors:
+        try:
+            raise errors[0]
+        finally:
+            errors.clear()  # or the error and this frame would reference each other
 
 
 async def take_pages(pages: AsyncGenerator[P, None], take: Callable[[P], Awaitable[None]]) -> None:
@@ -61,52 +92,38 @@ async def take_ahead(
 async def _take_all(
     sequences: AsyncGenerator[AsyncGenerator[P, None], None], take: Callable[[P], Awaitable[None]], parallel: int
 ) -> None:
-    errors: list[TsdError] = []
-    async with trio.open_nursery() as nursery:
+    async with open_plain_nursery() as nursery:
         queue, channels = trio.open_memory_channel[trio.MemoryReceiveChannel[P]](max(parallel - 1, 0))
-        nursery.start_soon(_start_readers, sequences, queue, nursery, errors)
-        try:
-            async for pages in channels:
-                async for page in pages:
-                    await take(page)
-        except TsdError as exc:
-            errors.append(exc)
-            nursery.cancel_scope.cancel()
-    if errors:
-        try:
-            raise errors[0]
-        finally:
-            errors.clear()  # or the error and this frame would reference each other
+        nursery.start_soon(_start_readers, sequences, queue, nursery)
+        async for pages in channels:
+            async for page in pages:
+                await take(page)
 
 
 async def _start_readers(
     sequences: AsyncGenerator[AsyncGenerator[P, None], None],
     queue: trio.MemorySendChannel[trio.MemoryReceiveChannel[P]],
-    nursery: trio.Nursery,
-    errors: list[TsdError],
+    nursery: PlainNursery,
 ) -> None:
     """Start the reader of each sequence when its channel fits into the queue."""
     try:
         async with queue, aclosing(sequences):
             async for part in sequences:
                 pages, channel = trio.open_memory_channel[P](1)
-                nursery.start_soon(_read, part, pages, nursery, errors)
+                nursery.start_soon(_read, part, pages, nursery)
                 await queue.send(channel)
     except TsdError as exc:
-        errors.append(exc)
-        nursery.cancel_scope.cancel()
+        nursery.fail(exc)
 
 
 async def _read(
     part: AsyncGenerator[P, None],
     pages: trio.MemorySendChannel[P],
-    nursery: trio.Nursery,
-    errors: list[TsdError],
+    nursery: PlainNursery,
 ) -> None:
     try:
         async with pages, aclosing(part) as found:
             async for page in found:
                 await pages.send(page)
     except TsdError as exc:
-        errors.append(exc)
-        nursery.cancel_scope.cancel()
+        nursery.fail(exc)
