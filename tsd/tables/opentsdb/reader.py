@@ -11,7 +11,7 @@ from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import ANNOTATION, decode_annotation
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Rollups
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, after, base_bytes, salts
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, salts
 from tsd.codec.putline import base_time
 from tsd.errors import CorruptRow, DamagedBlock
 from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, StepLimit, Store, cells_of_rows, scan
@@ -27,6 +27,7 @@ from tsd.tables.opentsdb.rollup_scan import read_rollups
 from tsd.tables.opentsdb.scan import (
     StoredPage,
     few_series,
+    hour_range,
     hours_of,
     key_pattern,
     key_ranges,
@@ -170,8 +171,9 @@ class StoredSelection:
         parts = scan_parts(table.layout, hours_of(self._resolved, span), split, self._pattern)
         ranges = key_ranges(table.layout, self._resolved, span, parts)
         if (blocks := self._blocks()) is not None:
+            hour_of = partial(hour_range, table.layout)
             await read_pages(
-                lambda part: column_pages(blocks, table.data, part.start, part.stop, self._hour_of),
+                lambda part: column_pages(blocks, table.data, part.start, part.stop, hour_of),
                 ranges,
                 lambda parts: take(self._column_page(parts, annotations=annotations)),
                 parallel=scans,
@@ -185,15 +187,6 @@ class StoredSelection:
             parallel=scans,
             pattern=self._pattern,
         )
-
-    def _hour_of(self, key: bytes) -> tuple[bytes, bytes] | None:
-        """Return the first key of a row's hour, with its salt and metric, and that of the next hour."""
-        first, end = self._table.layout.metric_end, self._table.layout.pairs_start
-        base_s = int.from_bytes(key[first:end], "big")
-        if len(key) < end or base_s > LAST_BASE - HOUR_S:
-            return None
-        start_s = base_s - base_s % HOUR_S
-        return key[:first] + base_bytes(start_s), key[:first] + base_bytes(start_s + HOUR_S)
 
     def _blocks(self) -> ColumnBlocks | None:
         """Return what reads rows of blocks and packed ones by column, None if rows are read as cells."""

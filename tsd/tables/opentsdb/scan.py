@@ -60,6 +60,21 @@ class StoredPage(Generic[T]):
         return self._decode(self._page)
 
 
+def hour_range(layout: Layout, key: bytes) -> tuple[bytes, bytes] | None:
+    """Return the first key of a row's salt, metric and hour, and that of the next hour; None for the last hours, and a
+    key that is too short.
+
+    >>> [key.hex() for key in hour_range(Layout(), bytes.fromhex("00000150e22700000001000001")) or ()]
+    ['00000150e22700', '00000150e23510']
+    """
+    first, end = layout.metric_end, layout.pairs_start
+    base_s = int.from_bytes(key[first:end], "big")
+    if len(key) < end or base_s > LAST_BASE - HOUR_S:
+        return None
+    start_s = base_s - base_s % HOUR_S
+    return key[:first] + base_bytes(start_s), key[:first] + base_bytes(start_s + HOUR_S)
+
+
 def key_ranges(layout: Layout, resolved: ResolvedRequest, span: ScanRange, parts: int = 1) -> list[KeyRange]:
     """Return the ranges to scan: for each salt the hours of the span, split into `parts`, in order of time."""
     if resolved.metric is None or resolved.impossible:
