@@ -50,7 +50,7 @@ class Known(NamedTuple):
     listed: ReferenceType[KnownSeries] | None  # of the metric in memory; many queries must not keep old lists
     number: Int32 | None  # of the only series among these, empty if it is not there; None: it is not known
     selection: Selection | None  # None: it has open points, and would keep them
-    alive: Bool  # of each series: whether it had points
+    has_points: Bool  # of each series: whether it had points
     hourly_rows: float
     hourly_bytes: float  # of rows
     hourly_points: float
@@ -109,7 +109,7 @@ class FewSeries:
         if not self._add():
             return None
         collected = self.collector.finish()
-        if not np.array_equal(collected.counts > 0, known.alive):  # other groups, or other tags of them
+        if not np.array_equal(collected.counts > 0, known.has_points):  # other groups, or other tags of them
             return None
         groups: list[Group] = []
         for one in known.groups:

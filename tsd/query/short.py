@@ -96,9 +96,9 @@ class ShortQueries:
             listed = self._open_points.known_series(metric.encode())
             number = None if listed is None else await _number_of(pairs[0], selection, listed)
         groups = []
-        alive = np.zeros(len(pairs), np.bool_)
+        has_points = np.zeros(len(pairs), np.bool_)
         for group, numbers in zip(answer.groups, answer.members, strict=True):
-            alive[numbers] = True
+            has_points[numbers] = True
             tsuids = tuple(selection.series.tsuid(pairs[at]) for at in numbers.tolist())
             groups.append(KnownGroup(replace(group, points=NO_POINTS, tsuids=(), interpolated=0), numbers, tsuids))
         self._forget((sub, query.quirks))  # the newest comes last
@@ -111,17 +111,17 @@ class ShortQueries:
             None if listed is None else ref(listed),
             number,
             None if plan.open_hours else selection,
-            alive,
+            has_points,
             *(counts[name] / plan.scan.hours for name in ("rowsPreFilter", "bytesFetched", "dpsPreFilter")),
         )
-        self._kept_series += len(alive)
+        self._kept_series += len(has_points)
         while len(self._known) > KEPT or self._kept_series > KEPT_SERIES:
             self._forget(next(iter(self._known)))
 
     def _forget(self, key: tuple[SubQuery, Quirks]) -> None:
         """Forget a sub query, if it is known."""
         if (known := self._known.pop(key, None)) is not None:
-            self._kept_series -= len(known.alive)
+            self._kept_series -= len(known.has_points)
 
     def _find(self, query: Query) -> tuple[Known, ScanRange] | None:
         """Return what is known of a query, and what to read; None if the general way must answer it."""
@@ -142,9 +142,9 @@ class ShortQueries:
         if (found := self._find(query)) is None:
             return None
         known, scan = found
-        if known.series.waits:
+        if known.series.is_remote:
             return None
-        if len(known.alive) == 1 and scan.hours <= FEW_HOURS:
+        if len(known.has_points) == 1 and scan.hours <= FEW_HOURS:
             answer = self._answer_one(query, known, scan)
         elif known.selection is None or _is_long(known, scan):
             return None
@@ -172,13 +172,13 @@ class ShortQueries:
         if (found := self._find(query)) is None:
             return None
         known, scan = found
-        waits, is_long = known.series.waits, _is_long(known, scan)
-        if waits and len(known.alive) == 1 and scan.hours <= FEW_HOURS:
+        is_remote, is_long = known.series.is_remote, _is_long(known, scan)
+        if is_remote and len(known.has_points) == 1 and scan.hours <= FEW_HOURS:
             return await self._fetch_one(query, known, scan)
-        if known.selection is None or known.is_over(LARGE, scan.hours) or not (waits or is_long):
+        if known.selection is None or known.is_over(LARGE, scan.hours) or not (is_remote or is_long):
             return None
         few = self._few(query, known, Plan(query.queries[0], scan, known.selection), share.resize)
-        if few is None or not (await few.fetch(LARGE) if waits else few.read(self._cached, LARGE)):
+        if few is None or not (await few.fetch(LARGE) if is_remote else few.read(self._cached, LARGE)):
             return None
         is_short = few.is_short or (not is_long and few.cells <= NOW.cells)
         answer = self._workers.run_here(few.merge) if is_short else await self._workers.run(few.merge)
@@ -187,7 +187,7 @@ class ShortQueries:
             return None
         few.collector.check()
         share.resize(answer_bytes(answer.subs[0].groups))
-        if waits:
+        if is_remote:
             self.answered += 1
         else:
             self.answered_in_thread += 1
@@ -269,7 +269,7 @@ class ShortQueries:
 
     def _allows(self, query: Query, known: Known, read: ReadCounts, kept: int) -> bool:
         """Return whether what was read is within all limits, and the `kept` points."""
-        series = len(known.alive)
+        series = len(known.has_points)
         if self._memory.held + series * SERIES_BYTES + kept * POINT_BYTES > self._memory.limit:
             return False
         try:

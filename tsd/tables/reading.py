@@ -415,7 +415,7 @@ class MatchedSeries(Protocol):
     """The series that a request matches, read again without another look for series."""
 
     by_key: bool  # whether rows are read by their keys: those of other series are not touched
-    waits: bool  # whether `fetch` reads the rows, not `read`
+    is_remote: bool  # whether `fetch` reads the rows, not `read`
 
     def are_all(self) -> bool:
         """Return whether no other series can match by now."""

@@ -150,24 +150,24 @@ async def test_a_look_on_a_shared_table_holds_for_seconds(autojump_clock: MockCl
     store = Shared(lambda: 1)
     await store.create_tables([Table(TABLE, (Family(b"t"),))])
     index = SeriesIndex(store, TABLE, Layout())
-    look = index.look()
+    state = index.state()
     await trio.sleep(1)
-    assert index.is_current(look)
+    assert index.is_current(state)
     await trio.sleep(60)
-    assert not index.is_current(look)  # another process may have added series meanwhile
-    look = index.look()
+    assert not index.is_current(state)  # another process may have added series meanwhile
+    state = index.state()
     await index.add({METRIC: [HOST_A]})
-    assert not index.is_current(look)
+    assert not index.is_current(state)
 
 
 async def test_a_look_on_an_own_table_holds_until_series_are_added(autojump_clock: MockClock) -> None:
     store = await a_store()
     index, other = (SeriesIndex(store, TABLE, Layout()) for _ in range(2))
-    look = index.look()
+    state = index.state()
     await trio.sleep(3600)
-    assert index.is_current(look)
+    assert index.is_current(state)
     await other.add({METRIC: [HOST_A]})
-    assert not index.is_current(look)
+    assert not index.is_current(state)
 
 
 async def test_rebuilt_index_has_lost_entries_again() -> None:

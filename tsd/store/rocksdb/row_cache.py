@@ -164,7 +164,7 @@ class RangeScan:
         self._start, self._stop = start, stop
         self._gap_start = start
         self._range: RowPieces | None = None  # the one that is being read
-        self._is_kept = self._was_expected = False  # whether its rows are collected, or were at first
+        self._is_collecting = self._was_expected = False  # whether its rows are collected, or were at first
 
     def has_any(self, rows: Sequence[bytes]) -> bool:
         """Return whether one of some rows, which ascend, is in the range of the scan."""
@@ -173,7 +173,7 @@ class RangeScan:
 
     def collects(self, start: bytes) -> bool:
         """Return whether the rows of a range are collected now."""
-        return self._is_kept and self._range is not None and self._range.start == start
+        return self._is_collecting and self._range is not None and self._range.start == start
 
     def first(self, at: bytes) -> CachedRows | None:
         """Return the first cached rows of a range from `at` on."""
@@ -196,7 +196,7 @@ class RangeScan:
                     self._skip(keys[-1], range_of)
                     return
                 one = RowPieces(*found)
-                self._is_kept = self._was_expected = self._cache.expects(self.table, one.start)
+                self._is_collecting = self._was_expected = self._cache.expects(self.table, one.start)
                 self._range = one
             last = bisect_left(keys, one.stop, at)
             if (
@@ -204,9 +204,9 @@ class RangeScan:
             ):  # others are as small: their ends take time to find
                 self._skip(keys[-1], range_of)
                 return
-            if self._is_kept:
+            if self._is_collecting:
                 one.add(page, at, last)
-                self._is_kept = one.size <= self._cache.limit // LARGEST_SHARE
+                self._is_collecting = one.size <= self._cache.limit // LARGEST_SHARE
             else:
                 one.count += last - at
             at = last
@@ -227,7 +227,7 @@ class RangeScan:
         one = self._range
         if one is None or self.changed or one.start < self._gap_start or one.count < self._cache.least_rows:
             return
-        if self._is_kept:
+        if self._is_collecting:
             yield one
         else:
             is_fit = not self._was_expected  # else it was too large

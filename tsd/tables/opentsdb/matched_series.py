@@ -1,4 +1,4 @@
-"""The series that a request matches, read again without a look for series: without a wait, or with one get."""
+"""The series that a request matches, read again without a search for them: without a wait, or with one get."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -66,7 +66,7 @@ class PageOfOne:
 class MatchedStoredSeries:
     """Some series of the data table: MatchedSeries."""
 
-    waits = False
+    is_remote = False
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class MatchedStoredSeries:
 class MatchedKeyedSeries:
     """Some series of a data table in another process, whose rows are read by their keys: MatchedSeries."""
 
-    by_key = waits = True
+    by_key = is_remote = True
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ from tsd.tables.opentsdb.scan import (
     scan_parts,
 )
 from tsd.tables.opentsdb.selection import FilterResolver, FilterRules, ResolvedRequest, SeriesMatcher
-from tsd.tables.opentsdb.series_index import Look, SeriesIndex
+from tsd.tables.opentsdb.series_index import IndexState, SeriesIndex
 from tsd.tables.opentsdb.stored_points import StoredPoints
 from tsd.tables.opentsdb.stored_rows import StoredRows
 from tsd.tables.opentsdb.summary_cells import HistogramFormat, RollupColumns, decode_histograms
@@ -124,7 +124,7 @@ class StoredSelection:
         self._keeps_rows = keeps_rows
         self._rows: list[Row] = []
         self._few: dict[int, Sequence[bytes] | None] = {}  # by number of hours: see `few_series`
-        self._look: Look | None = None  # at the index, before the first one for few series
+        self._index_state: IndexState | None = None  # before the first search for few series
         self._pattern = key_pattern(resolved.conditions) if table.store.capabilities.filters_rows else ""
         self.metric = resolved.name if resolved.metric is not None else ""
         self.filter_tagks = resolved.filter_tagks
@@ -218,10 +218,10 @@ class StoredSelection:
             index = self._index if by_key else None  # a read of the whole range finds others itself
         if not by_key and (blocks is None or table.layout.salt_width or any(self._few.values())):
             return None
-        pairs, look, has_same_names = tuple(matcher.pairs), self._look, self._has_same_names
+        pairs, state, has_same_names = tuple(matcher.pairs), self._index_state, self._has_same_names
 
         def is_current() -> bool:
-            return has_same_names() and (index is None or look is None or index.is_current(look))
+            return has_same_names() and (index is None or state is None or index.is_current(state))
 
         if blocks is None:
             return MatchedKeyedSeries(is_current, partial(self._get_rows, pairs))
@@ -262,7 +262,7 @@ class StoredSelection:
         most = table.rules.max_gets
         if pairs is None and self._index is not None:
             if not self._few:
-                self._look = self._index.look()
+                self._index_state = self._index.state()
             if hours not in self._few:  # a query with open hours reads several spans
                 self._few[hours] = await few_series(self._index, self._resolved, self._matcher, hours, most)
             pairs = self._few[hours]

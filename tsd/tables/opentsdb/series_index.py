@@ -168,8 +168,8 @@ class _HeldTable(NamedTuple):
     added: set[bytes]  # series since the table was made
 
 
-class Look(NamedTuple):
-    """The state of the index at a look for series."""
+class IndexState(NamedTuple):
+    """The state of the index at a search for series."""
 
     adds: int
     expires: float
@@ -309,15 +309,15 @@ class SeriesIndex:
             self._tables.popitem(last=False)
         return held
 
-    def look(self) -> Look:
-        """Return the state in which series are looked for now."""
+    def state(self) -> IndexState:
+        """Return the state in which a search finds series now."""
         expires = math.inf if self._follow() else trio.current_time() + CACHE_S
-        return Look(self._adds, expires)
+        return IndexState(self._adds, expires)
 
-    def is_current(self, look: Look) -> bool:
-        """Return whether a look for the same series would find the same. Series that other processes added since may be
-        missing for CACHE_S more than in a read."""
-        return look.adds == self._adds and trio.current_time() < look.expires
+    def is_current(self, state: IndexState) -> bool:
+        """Return whether a search for the same series would find the same. Series that other processes added since may
+        be missing for CACHE_S more than in a read."""
+        return state.adds == self._adds and trio.current_time() < state.expires
 
     @property
     def table_bytes(self) -> int:
