@@ -225,7 +225,9 @@ class ShortQueries:
             return None
         page = stored.decode() if stored.cells <= ONE_SERIES.cells else await self._workers.run(stored.decode)
         answer = self._answer_pages(query, known, scan, columns, page, started)
-        if answer is not None:
+        if answer is None:  # the general way would read the row again, each time
+            self._forget((query.queries[0], query.quirks))
+        else:
             self.answered += 1
         return answer
 

@@ -86,6 +86,11 @@ def count(daemon: Running) -> int:
     return daemon.daemon.query.engine.answered_at_once
 
 
+def reads(daemon: Running) -> int:
+    """Return the number of gets of the store."""
+    return next(stat.value for stat in daemon.daemon.statistics() if stat.name == "store.get")
+
+
 async def ask(daemon: Running, path: str) -> Answers:
     response = await http_request(daemon, path)
     assert response.status == 200, response
@@ -369,3 +374,20 @@ async def test_points_of_other_daemons_are_found(hbase: RunningHbase, tmp_path: 
             [group] = await ask(daemon, HOUR + m)
             assert count(daemon) == before + 1
             assert group["dps"][str(BASE + 5)] >= 77  # type: ignore[index]
+
+
+@pytest.mark.slow
+async def test_a_changed_query_is_read_once_on_hbase(hbase: RunningHbase, tmp_path: Path) -> None:
+    async with filled(tmp_path, on_hbase(hbase)) as daemon:
+
+        async def gets() -> int:
+            before = reads(daemon)
+            await ask(daemon, ONE)
+            return reads(daemon) - before
+
+        [group] = await ask(daemon, ONE + "&show_tsuids")
+        await taught(daemon, ONE)
+        note = {"startTime": BASE + 60, "tsuid": group["tsuids"][0], "description": "restart"}  # type: ignore[index]
+        assert (await http_post(daemon, "/api/annotation", json.dumps(note).encode())).status == 200
+        in_vain = await gets()
+        assert await gets() < in_vain
