@@ -1,12 +1,14 @@
 """Deletion of points with `tsd delete` and `tsd scan --delete`, on both engines and with a daemon."""
 
 import json
+import urllib.request
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.e2e.command import HOST, Done, Tsd
+from tests.e2e.command import HOST, Done, Served, Tsd
 from tests.e2e.entities import stored_entities
 from tsd.store import Put
 
@@ -115,6 +117,31 @@ def test_delete_handles_lines_left_in_journal(tmp_path: Path) -> None:
     with tsd.serve():
         assert tsd.lines("sys.cpu") == WEB01[:2]
     assert tsd.lines("sys.cpu") == WEB01[:2]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("delete", "sys.cpu", "--since", "1", "--until", "now", "--yes"), ("scan", "--delete", "1", "sum", "sys.cpu")],
+    ids=["delete", "scan"],
+)
+def test_deleted_points_are_not_the_newest_of_their_series(tmp_path: Path, words: tuple[str, ...]) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "true"})
+    with tsd.serve() as daemon:
+        lines = "".join(f"put {line}\n" for line in [*WEB01, *OTHER])
+        assert daemon.send_lines(lines.encode()).startswith(b"synced ")
+        daemon.flush()
+        assert [point["timestamp"] for point in _newest(daemon, "sys.cpu")] == [(T + 6600) * 1000]
+        assert tsd.run(*words).status == 0
+        assert _newest(daemon, "sys.cpu") == []
+        assert [point["timestamp"] for point in _newest(daemon, "sys.mem")] == [T * 1000]
+
+
+def _newest(daemon: Served, metric: str) -> list[dict[str, Any]]:
+    """Return the newest points of a metric's series on web01."""
+    url = f"http://{HOST}:{daemon.port}/api/query/last?timeseries={metric}{{host=web01}}"
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        found: list[dict[str, Any]] = json.load(answer)
+        return found
 
 
 @pytest.mark.parametrize("serves", [False, True], ids=["alone", "daemon"])

@@ -76,7 +76,7 @@ def build_opentsdb_tables(config: Config, store: Store, now_ms: Clock, callbacks
     compactor = paced_compactor(config, store, now_ms, callbacks.writer_is_busy)
     recorder = make_recorder(parts, config, store, now_ms)
     on_points: OnPoints = recorder.record
-    retention = daemon_retention(config, store, parts.uids, formats.rollups, now_ms, callbacks.writer_is_busy)
+    retention = daemon_retention(config, store, parts, formats.rollups, now_ms, callbacks.writer_is_busy)
     if retention is not None:
         on_points = retention.observing(on_points)
     rollup_task = daemon_rollups(config, store, parts.uids, now_ms)
@@ -196,13 +196,23 @@ def block_packer(config: Config, store: Store) -> BlockPacker | None:
 
 
 def daemon_retention(
-    config: Config, store: Store, uids: Uids, rollups: Rollups | None, now_ms: Clock, is_busy: Callable[[], bool]
+    config: Config,
+    store: Store,
+    parts: opentsdb.OpentsdbParts,
+    rollups: Rollups | None,
+    now_ms: Clock,
+    is_busy: Callable[[], bool],
 ) -> RetentionTask | None:
     """Return the task that deletes expired points, None if nothing expires. It pauses while the writer `is_busy`."""
-    retention = opentsdb.make_retention(config, store, uids, rollups)
+    retention = opentsdb.make_retention(config, store, parts.uids, rollups)
     if not retention.policy.expires:
         return None
-    return RetentionTask(retention, clock_guard(config), now_ms, is_busy, expiring_tables(config, store, now_ms))
+
+    async def on_expired(prefix: bytes, stop_s: int) -> None:
+        await parts.cache.forget_before(prefix[layout(config).salt_width :], stop_s)
+
+    further = expiring_tables(config, store, now_ms)
+    return RetentionTask(retention, clock_guard(config), now_ms, is_busy, further, on_expired)
 
 
 def layout_retention(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> RetentionTask | None:

@@ -5,7 +5,7 @@ It is a Unix socket in the state folder that only the daemon's user may open. `t
 
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -88,8 +88,11 @@ def _error(kind: type[TsdError], message: str) -> dict[str, object]:
     return {"error": kind.__name__, "message": message}
 
 
-def store_operations(store: Store) -> dict[str, Operation]:
-    """Return the operations of a store, with arguments and results of types that msgpack can encode."""
+def store_operations(
+    store: Store, on_delete: Callable[[str, Collection[bytes]], None] = lambda *_: None
+) -> dict[str, Operation]:
+    """Return the operations of a store, with arguments and results of types that msgpack can encode. `on_delete` gets
+    the table and the rows after each delete."""
 
     async def create_tables(tables: list[Any], compression: str) -> list[str]:
         wanted = [Table(name, tuple(Family(*family) for family in families)) for name, families in tables]
@@ -105,7 +108,9 @@ def store_operations(store: Store) -> dict[str, Operation]:
         return await store.create(table, [Put(*cell) for cell in cells])
 
     async def delete(table: str, columns: list[Any], up_to_ms: int | None) -> None:
-        await store.delete(table, dict(columns), up_to_ms=up_to_ms)
+        of_rows = dict(columns)
+        await store.delete(table, of_rows, up_to_ms=up_to_ms)
+        on_delete(table, of_rows.keys())
 
     async def snapshot(folder: str) -> None:
         if store.snapshots is None:

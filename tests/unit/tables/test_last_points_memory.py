@@ -138,3 +138,15 @@ async def test_eviction_during_insert_never_mixes_series() -> None:
     await latest.record(window([(number, 2, at) for at, number in enumerate(half)]), table, BEFORE_MS)
     found = [newest(latest, name) for name in range(count)]
     assert found == [LastPoint(2000 if name < count // 2 else 1000, name) for name in range(count)]
+
+
+async def test_expired_points_of_a_metric_are_forgotten() -> None:
+    table, latest = SeriesTable(), LastPointCache(0)
+    numbers = [entered(table, name) for name in range(3)]
+    other = table.insert(SeriesText(b"n", b"host=0"), SeriesKey(b"\0\0\2", b"\0\0\1\0\0\0"))
+    await latest.record(window([(numbers[0], 10, 1), (numbers[1], 20, 2), (other, 10, 3)]), table, BEFORE_MS)
+    await latest.forget_before(METRIC, 20)
+    assert [newest(latest, name) for name in range(3)] == [None, LastPoint(20_000, 2), None]
+    assert latest.points([latest.slot(b"\0\0\2", b"\0\0\1\0\0\0")]) == [LastPoint(10_000, 3)]
+    await latest.record(window([(numbers[0], 15, 4)]), table, BEFORE_MS)
+    assert newest(latest, 0) == LastPoint(15_000, 4)

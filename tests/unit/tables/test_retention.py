@@ -314,3 +314,22 @@ async def test_task_runs_each_hour(tmp_path: Path, autojump_clock: MockClock) ->
                 assert len(await keys(store)) >= len(young)
             nursery.cancel_scope.cancel()
         assert now_ms() // 1000 - NOW_S < 8 * HOUR_S
+
+
+async def test_task_says_which_points_have_expired(tmp_path: Path) -> None:
+    async with opened("embedded", tmp_path) as store:
+        retention, uids = await make(store)
+        bases = hours([31 * DAY_S, 20 * DAY_S])
+        await store.put(TABLE, [Put(row_key(Layout(), uids["sys.cpu"], base, HOST), POINT, b"\1") for base in bases])
+        guard = ClockGuard(tmp_path / "retention.json", lambda: 0.0)
+        guard.trust(NOW_MS)
+        expired: list[tuple[bytes, int]] = []
+
+        async def on_expired(prefix: bytes, stop_s: int) -> None:
+            assert len(await keys(store)) == 1
+            expired.append((prefix, stop_s))
+
+        await RetentionTask(retention, guard, lambda: NOW_MS, lambda: False, on_expired=on_expired).run_now()
+        [(prefix, stop_s)] = expired
+        assert prefix == uids["sys.cpu"]
+        assert bases[0] < stop_s <= bases[1]

@@ -191,6 +191,22 @@ class LastPointCache:
                 if self._checks is not None:
                     self.depth_h[slot] = -1
 
+    async def forget_before(self, metric: bytes, before_s: int) -> None:
+        """Forget the newest points of a metric that are older than `before_s`: they have expired."""
+        before_ms, drops = before_s * 1000, self._drops
+        if metric not in self._slots or not (self._times[: self._count] < before_ms).any():
+            return
+        series, pairs = self._slots[metric], self._slots[metric].keys()
+        for at in range(0, len(pairs), NEW_SERIES):
+            slots = np.array([series.number(one) for one in pairs[at : at + NEW_SERIES]], np.intp)
+            old = slots[self._times[slots] < before_ms]
+            self._times[old] = NO_TIME
+            if self._checks is not None:
+                self.depth_h[old] = -1
+            await trio.lowlevel.checkpoint()
+            if drops != self._drops:  # slots were reassigned: what is left is read from rows, or goes next time
+                return
+
     def clear(self) -> None:
         """Drop everything: names may have other UIDs, or points may be deleted."""
         self._drops += 1

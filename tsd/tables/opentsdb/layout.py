@@ -1,6 +1,6 @@
 """Builds OpenTSDB's tables from the configuration: UIDs, rows of one hour per series, metadata, trees, annotations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -147,6 +147,11 @@ def build(
         tasks["retention"] = retention.run
     if rollup_task is not None:
         tasks["rollups"] = rollup_task.run
+
+    def on_delete(table: str, rows: Collection[bytes]) -> None:
+        if table == config.data_table:
+            parts.cache.forget(form, rows)
+
     meta_table = MetaTable(store, config.meta_table, form.widths, lambda: now_ms() // 1000)
     return Tables(
         OpentsdbCatalog(store, config.uid_table, uids, form.widths, parts.finder, parts.points),
@@ -184,6 +189,7 @@ def build(
             (config.data_table, *_rollup_tables(config, summaries)),
             (config.meta_table, config.series_table),
         ),
+        on_delete=on_delete,
         required=(config.data_table, config.uid_table, *_rollup_tables(config, summaries)),
         tasks=tasks,
         fatal_tasks=(compactor.run,) if compactor else (),

@@ -37,6 +37,7 @@ class RoundResult(TypedDict):
 
 
 OnPoints = Callable[[Columns, SeriesLookup], Awaitable[None]]
+OnExpired = Callable[[bytes, int], Awaitable[None]]  # prefix of row keys and the first base time that is kept
 
 
 class ExpiringTables(Protocol):
@@ -61,11 +62,13 @@ class RetentionTask:
         now_ms: Callable[[], int],
         is_writer_behind: Callable[[], bool],
         further: Sequence[ExpiringTables] = (),
+        on_expired: OnExpired | None = None,
     ) -> None:
         """`retention` is of OpenTSDB's tables, and None for other layouts. Nothing is deleted while `is_writer_behind`
-        returns True; `now_ms` is the wall clock."""
+        returns True; `now_ms` is the wall clock. `on_expired` is called after points of a prefix were deleted."""
         self._retention = retention
         self._further = further
+        self._on_expired = on_expired
         self._guard = guard
         self._now_ms = now_ms
         self._is_writer_behind = is_writer_behind
@@ -184,6 +187,8 @@ class RetentionTask:
                     async with aclosing(self._retention.remove(expired, now_s, self._now_ms)) as amounts:
                         async for amount in amounts:
                             yield expired.rule, amount
+                    if self._on_expired is not None and expired.interval is None:
+                        await self._on_expired(expired.prefix, expired.stop_s)
         for tables in self._further:
             async with aclosing(tables.remove(now_s)) as steps:
                 async for step in steps:
