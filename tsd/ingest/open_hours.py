@@ -177,8 +177,24 @@ def has_hours_of(part: Columns, span: ScanRange | None) -> bool:
     for instant in (part.instants[0], part.instants[-1]):  # most queries are about the hours of most points
         if span.start_s <= int(instant) // (2000 * HOUR_S) * HOUR_S < span.stop_s:
             return True
+    return may_have(hours_of(part), span)
+
+
+def hours_of(part: Columns) -> range:
+    """Return the hours of points, as numbers since the epoch, from the first to the last one."""
+    if not len(part.instants):
+        return range(0)
     low, high = int(part.instants.min()), int(part.instants.max())
-    return low // (2000 * HOUR_S) * HOUR_S < span.stop_s and high // (2000 * HOUR_S) * HOUR_S >= span.start_s
+    return range(low // (2000 * HOUR_S), high // (2000 * HOUR_S) + 1)
+
+
+def may_have(hours: range, span: ScanRange) -> bool:
+    """Return whether a span may have points of some hours.
+
+    >>> [may_have(range(1, 3), ScanRange(at, at + 3600)) for at in (0, 3600, 7200, 10800)]
+    [False, True, True, False]
+    """
+    return hours.start * HOUR_S < span.stop_s and span.start_s < hours.stop * HOUR_S
 
 
 def are_few(parts: Sequence[Columns | PackedPoints], *, chosen: bool) -> bool:

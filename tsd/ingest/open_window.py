@@ -15,8 +15,10 @@ from tsd.codec.putline import NameRules
 from tsd.codec.text import LEGAL
 from tsd.errors import BadLine, bare
 from tsd.ingest.lines import POINT_BYTES, SLOW_BYTES, SLOW_LINES, Absorbed, Refusals, Reject, is_put, read_put
+from tsd.ingest.open_hours import hours_of, may_have
 from tsd.ingest.parser import PureParser
 from tsd.ingest.series import HAS_LOOP, SeriesTable, Texts, Validator
+from tsd.tables.reading import ScanRange
 from tsd.tables.writing import KeyComposer, SeriesText, SummaryBatch
 
 if HAS_LOOP:
@@ -134,6 +136,7 @@ class OpenWindow:
         self._summaries: SummaryBatch | None = None
         self._dropped = 0  # lines among `points`
         self._peeked: list[Columns] = []  # points that were removed from the parser
+        self._hours: list[range] = []  # of the first of these, see `hours_of`
         texts = table.texts
         self.validator = Validator(rules, compiled=not isinstance(texts, Texts))
         self._parser = (
@@ -196,24 +199,29 @@ class OpenWindow:
     def take(self) -> Columns:
         """Remove and return all points, in order of arrival."""
         parts = self.peek()
-        self.points, self.complete, self._dropped, self._peeked = 0, True, 0, []
+        self.points, self.complete, self._dropped, self._peeked, self._hours = 0, True, 0, [], []
         return joined_columns(parts)
 
     def drop(self) -> Columns:
         """Remove and return all points, and remove all rollups and histograms. `points` still counts their lines, which
         only the journal has now."""
         parts = self.peek()
-        self.complete, self._dropped, self._peeked, self._summaries = False, self.points, [], None
+        self.complete, self._dropped, self._summaries = False, self.points, None
+        self._peeked, self._hours = [], []
         return joined_columns(parts)
 
-    def peek(self) -> list[Columns]:
-        """Return all points in parts, in order of arrival, and keep them. Unless `complete`, some are missing."""
+    def peek(self, span: ScanRange | None = None) -> list[Columns]:
+        """Return all points in parts, in order of arrival, and keep them; with a `span` without parts that have no
+        points of its hours. Unless `complete`, some are missing."""
         taken = self._parser.take()
         if len(taken.series):
             self._peeked.append(taken)
         if len(self._peeked) > MAX_PARTS:
-            self._peeked = [joined_columns(self._peeked)]
-        return list(self._peeked)
+            self._peeked, self._hours = [joined_columns(self._peeked)], []
+        if span is None:
+            return list(self._peeked)
+        self._hours += map(hours_of, self._peeked[len(self._hours) :])
+        return [part for part, hours in zip(self._peeked, self._hours, strict=True) if may_have(hours, span)]
 
     def has_summaries(self, metric: bytes) -> bool:
         """Return whether there are rollups or histograms of a metric."""

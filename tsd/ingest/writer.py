@@ -543,7 +543,7 @@ class Writer:
         for hour in self._hours:
             if span is None or span.start_s <= hour.base_s < span.stop_s:
                 parts += [*hour.packed, *hour.parts]
-        return parts + [part for part in self._rows.peek() if has_hours_of(part, span)]
+        return parts + self._rows.peek(span)
 
     def finish(self) -> None:
         """Seal the last window, write open hours, and let `write_windows` return once all is stored."""

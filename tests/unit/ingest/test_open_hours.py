@@ -13,6 +13,7 @@ from tests.flaky_store import Fault
 from tests.unit.ingest.parts import BASE, Parts, going, line, make_store
 from tsd.ingest.open_hours import held_until_s
 from tsd.ingest.writer import POINT_BYTES
+from tsd.tables.reading import ScanRange
 
 pytestmark = layouts.on_all
 
@@ -281,3 +282,26 @@ async def test_held_series_are_not_evicted(tmp_path: Path) -> None:
         await parts.take(line(0, 3, "c"))
         assert await parts.writer.flush()
         assert sorted((await parts.stored()).values()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("reads_between", [False, True])
+async def test_points_of_a_span_are_found_wherever_they_wait(tmp_path: Path, reads_between: bool) -> None:
+    """Points of other hours need not be found; reads in between change nothing."""
+    async with going(await holding(tmp_path)) as parts:
+        offsets = [*range(-7200, 7200, 100), *range(0, 3600, 400)]
+        for at, offset in enumerate(offsets):
+            await parts.take(line(offset, at))
+            if reads_between:
+                await parts.writer.open_points(b"m", span=ScanRange(BASE - 3600, BASE))
+            if at == 10:
+                parts.writer.seal()
+        for first in range(BASE - 10800, BASE + 10800, 3600):
+            for hours in (1, 2):
+                span = ScanRange(first, first + hours * 3600)
+                found = await parts.writer.open_points(b"m", span=span)
+                assert found is not None
+                times = {BASE + offset for offset in offsets} & set(range(span.start_s, span.stop_s))
+                assert times <= {instant // 2000 for instant in found.columns.instants.tolist()}
+        away = await parts.writer.open_points(b"m", span=ScanRange(BASE + 36000, BASE + 39600))
+        assert away is not None
+        assert not len(away.columns.instants)
