@@ -10,6 +10,7 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -335,6 +336,7 @@ async def as_utf8(body: bytes, content_type: str, limit: int) -> bytes:
     return bytes(text)
 
 
+KEPT_CODINGS = 100  # for values of `Accept-Encoding`: clients repeat theirs
 MIN_COMPRESSED_BYTES = 256  # compression does not pay for smaller bodies
 COMPRESS_IN_THREAD_BYTES = 32 << 10
 # Level 1 compresses typical responses to 25 % of their size, level 6 to 17 % at five times the cost.
@@ -342,6 +344,7 @@ LEVEL = 1
 _WINDOW_BITS = {"gzip": _GZIP, "deflate": _ZLIB}
 
 
+@lru_cache(KEPT_CODINGS)
 def negotiated_coding(accept: str | None) -> str | None:
     """Return the coding for an `Accept-Encoding`: gzip is preferred to deflate; None for neither.
 
