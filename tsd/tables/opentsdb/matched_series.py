@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from weakref import ReferenceType, ref
 
 import numpy as np
 
@@ -9,10 +10,12 @@ from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Batch
 from tsd.errors import StoreError
 from tsd.store import ColumnPart, PackedRows, StepLimit
+from tsd.tables.open_points import DecodedPage
 from tsd.tables.opentsdb.column_pages import ColumnPage
 from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesSet
 
 FEW_KEYS = 64  # that are compared one by one
+FEW_POINTS = 1000  # that are kept decoded
 NO_ROWS = PointPage(
     Batch(np.empty(0, np.int32), np.zeros(1, np.int64), np.empty(0, np.int64), np.empty(0, np.int64),
           np.empty(0, np.bool_)),
@@ -20,28 +23,21 @@ NO_ROWS = PointPage(
 )  # fmt: skip
 
 
-class NoRows:
-    """A page without rows: EncodedPage."""
-
-    cells = 0
-
-    def series(self) -> Sequence[bytes]:
-        """Return nothing."""
-        return ()
-
-    def decode(self) -> PointPage:
-        """Return no points."""
-        return NO_ROWS
-
-
 class PageOfOne:
     """Packed rows of one series, which has the number 0: EncodedPage. Fewer steps than for other rows."""
 
-    def __init__(self, packed: PackedRows, pairs_start: int, page_of: Callable[[], ColumnPage]) -> None:
-        """`page_of` makes a page that decodes other cells, too."""
+    def __init__(
+        self,
+        packed: PackedRows,
+        pairs_start: int,
+        page_of: Callable[[], ColumnPage],
+        keep: Callable[[PackedRows, PointPage], None],
+    ) -> None:
+        """`page_of` makes a page that decodes other cells, too. `keep` is called with the decoded rows."""
         self._packed = packed
         self._pairs_start = pairs_start
         self._page_of = page_of
+        self._keep = keep
         self.cells = len(packed.keys)
 
     def series(self) -> Sequence[bytes]:
@@ -60,7 +56,10 @@ class PageOfOne:
         starts = np.zeros(len(keys) + 1, np.int64)
         found.counts.cumsum(out=starts[1:])
         batch = Batch(np.zeros(len(keys), np.int32), starts, found.times, found.bits, found.floats)
-        return PointPage(batch, len(keys), int(packed.sizes().sum()), (), (), 0, None)
+        page = PointPage(batch, len(keys), int(packed.sizes().sum()), (), (), 0, None)
+        if len(found.times) <= FEW_POINTS:
+            self._keep(packed, page)
+        return page
 
 
 class MatchedStoredSeries:
@@ -88,6 +87,7 @@ class MatchedStoredSeries:
         self._page_of = page_of
         self._pairs_start = pairs_start
         self.by_key = by_key
+        self._last: tuple[ReferenceType[PackedRows], PointPage] | None = None  # few points that were decoded last
 
     def are_all(self) -> bool:
         """See MatchedSeries."""
@@ -102,9 +102,13 @@ class MatchedStoredSeries:
         except StoreError:  # a damaged block, too: a query that looks for series says which rows cannot be read
             return None
         if not parts:
-            return None if parts is None else NoRows()
-        if self._count == 1 and len(parts) == 1 and (packed := parts[0].packed) is not None and self._is_own(packed):
-            return PageOfOne(packed, self._pairs_start, partial(self._page_of, parts, annotations=annotations))
+            return None if parts is None else DecodedPage(NO_ROWS)
+        if self._count == 1 and len(parts) == 1 and (packed := parts[0].packed) is not None:
+            if self._last is not None and self._last[0]() is packed:  # the store has kept the rows
+                return DecodedPage(self._last[1])
+            if self._is_own(packed):
+                page_of = partial(self._page_of, parts, annotations=annotations)
+                return PageOfOne(packed, self._pairs_start, page_of, self._keep)
         page = self._page_of(parts, annotations=annotations)
         if page.cells > limit.cells or page.new_series() or len(self._series.pairs) > self._count:
             return None
@@ -113,6 +117,12 @@ class MatchedStoredSeries:
     async def fetch(self, span: ScanRange, limit: StepLimit, *, annotations: bool) -> EncodedPage[PointPage] | None:
         """See MatchedSeries."""
         return self.read(span, limit, annotations=annotations)
+
+    def _keep(self, packed: PackedRows, page: PointPage) -> None:
+        """Keep decoded rows until others are read."""
+        for column in page.batch:
+            column.flags.writeable = False
+        self._last = ref(packed), page
 
     def _is_own(self, packed: PackedRows) -> bool:
         """Return whether all rows are those of the only series."""

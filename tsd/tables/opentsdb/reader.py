@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -71,6 +71,7 @@ from tsd.tables.reading import (
 from tsd.tables.writing import KnownSeries, SeriesKeys
 
 SIGNED_BYTES = 4 << 20  # of keys and columns per call that computes signatures
+REPEATED_KEYS = 200  # of a query, which are kept for its next time
 KNOWN_COST = 4  # finding the points of 1/4 of a metric's series takes as long as those of all
 TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 
@@ -226,12 +227,17 @@ class StoredSelection:
         if blocks is None:
             return MatchedKeyedSeries(is_current, partial(self._get_rows, pairs))
 
+        def new_keys_of(span: ScanRange) -> Sequence[bytes]:
+            return tuple(row_keys(table.layout, resolved, span, pairs))
+
+        repeated_keys_of = lru_cache(1)(new_keys_of)
+
         def read_parts(span: ScanRange, limit: StepLimit) -> list[ColumnPart] | None:
             if by_key:
                 if len(pairs) * hours_of(resolved, span) > limit.cells:
                     return None
-                keys = row_keys(table.layout, resolved, span, pairs)
-                return blocks.get_columns_now(table.data, keys, limit)
+                keys_of = repeated_keys_of if len(pairs) * span.hours <= REPEATED_KEYS else new_keys_of
+                return blocks.get_columns_now(table.data, keys_of(span), limit)
             [rows] = key_ranges(table.layout, resolved, span)
             return blocks.read_columns_now(table.data, rows.start, rows.stop, limit)
 
