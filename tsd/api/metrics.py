@@ -185,6 +185,7 @@ METRICS: dict[str, MetricType | None] = {
     "store.row_cache.hits": MetricType("row_cache_hits", "Hours of many series that queries took from the row cache."),
     "store.row_cache.misses": MetricType("row_cache_misses", "Hours of many series that queries read from RocksDB."),
     "store.row_cache.invalidated": MetricType("row_cache_invalidated", "Hours that left the row cache after a write."),
+    "store.row_cache.reads": MetricType("row_cache_reads", "Reads of few rows that queries took from the row cache."),
     "store.row_cache.ranges": _gauge("row_cache_entries", "Hours in the row cache."),
     "store.row_cache.bytes": _gauge("row_cache_bytes", "Bytes of the row cache."),
     "store.stalls": MetricType("store_stalls", "Times RocksDB could not accept a write yet."),

@@ -274,7 +274,8 @@ class Config(
     row_cache_bytes: int = setting(
         "tsd.storage.row_cache", 64 << 20,
         "Memory of the embedded store for hours of many series, packed as they are stored: those that queries read "
-        "again are not read from RocksDB. 0: none.", "bytes", low=0)
+        "again are not read from RocksDB. Rows of few series take up to an eighth of it in addition. 0: none.",
+        "bytes", low=0)
     thrift: str = setting(
         "tsd.storage.hbase.thrift", "127.0.0.1:9090",
         "HBase's Thrift gateways (`hbase thrift start`), host:port separated by commas. Calls are distributed over "

@@ -304,6 +304,22 @@ async def test_an_annotation_is_shown(place: dict[str, str], tmp_path: Path) -> 
         assert group["annotations"]
 
 
+async def test_rows_are_read_once_until_they_are_written(tmp_path: Path) -> None:
+    async with filled(tmp_path) as daemon:
+        paths = [ONE.replace(str(BASE + 3599), str(BASE + end)) for end in range(3000, 3010)]
+        answer = await taught(daemon, paths[0])
+        before = reads(daemon)
+        for path in paths:
+            assert await ask(daemon, path) == answer
+        assert reads(daemon) == before
+        await daemon.send_lines(b"put short.m %d 77 host=a cpu=1\n" % (BASE + 5))
+        await daemon.daemon.flush()
+        for path in paths:
+            [group] = await ask(daemon, path)
+            assert group["dps"][str(BASE + 5)] == 77  # type: ignore[index]
+        assert reads(daemon) == before + 1
+
+
 async def test_rows_of_blocks_are_read(tmp_path: Path) -> None:
     async with filled(tmp_path) as daemon:
         answer = await taught(daemon, ONE)

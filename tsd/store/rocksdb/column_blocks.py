@@ -12,8 +12,10 @@ from tsd.store import ColumnPart, Folded, RangeOf, StepLimit
 from tsd.store.rocksdb.cached_rows import RowPieces
 from tsd.store.rocksdb.database import Batch, Database
 from tsd.store.rocksdb.folding import FoldedPart, FoldPart, fold_part, read_part
+from tsd.store.rocksdb.kept_reads import KeyRange, Keys
 from tsd.store.rocksdb.packed import PackedCells
 from tsd.store.rocksdb.row_cache import RangeScan, RowCache
+from tsd.store.rocksdb.view import View
 from tsd.store.rocksdb.watches import PrefixWatch
 
 T = TypeVar("T")
@@ -81,13 +83,33 @@ class EmbeddedBlocks:
 
     def get_columns_now(self, table: str, rows: Sequence[bytes], limit: StepLimit) -> list[ColumnPart] | None:
         """See ColumnBlocks."""
-        return self._engine.read_now("get", lambda database: database.view(table).rows_now(rows, limit))
+        return self._read_now("get", table, tuple(rows), limit, lambda view: view.rows_now(rows, limit))
 
     def read_columns_now(
         self, table: str, start: bytes, stop: bytes | None, limit: StepLimit
     ) -> list[ColumnPart] | None:
         """See ColumnBlocks."""
-        return self._engine.read_now("read_cells", lambda database: database.view(table, stop).range_now(start, limit))
+        return self._read_now(
+            "read_cells", table, KeyRange(start, stop), limit, lambda view: view.range_now(start, limit)
+        )
+
+    def _read_now(
+        self,
+        call: str,
+        table: str,
+        wanted: Keys | KeyRange,
+        limit: StepLimit,
+        read: Callable[[View], list[ColumnPart] | None],
+    ) -> list[ColumnPart] | None:
+        """Return what `read` returns, or has returned before."""
+        reads = self._cache.reads
+        if (kept := reads.find(table, wanted, limit)) is not None:
+            return kept
+        stop = wanted.stop if isinstance(wanted, KeyRange) else None
+        parts = self._engine.read_now(call, lambda database: read(database.view(table, stop)))
+        if parts is not None:
+            reads.keep(table, wanted, parts)
+        return parts
 
     async def read_columns(
         self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, range_of: RangeOf | None = None

@@ -126,8 +126,8 @@ class EmbeddedStore:
         open, and StoreError for other failures. `clock_ms` is the wall clock in Unix milliseconds.
 
         The memory limits are `cache_bytes` for blocks that were read, `row_cache_bytes` for ranges of `row_cache_least`
-        rows or more that are read often, and four times `memtable_bytes` for writes. If writes were lost, `on_loss` is
-        called and all later writes fail. A high ingest `load` slows scans down.
+        rows or more that are read often, an eighth of that for few rows, and four times `memtable_bytes` for writes. If
+        writes were lost, `on_loss` is called and all later writes fail. A high ingest `load` slows scans down.
         """
         settings = options(cache_bytes, memtable_bytes)
         reopen = partial(Database, Path(path), clock_ms, settings, cache_bytes=cache_bytes)

@@ -1,7 +1,7 @@
 """Cache of rows that were read twice without a write in between: no RocksDB reads them a third time.
 
 A range of rows, such as those of a metric's hour, is kept as a whole. A write to one of its rows removes it before the
-write can be read. Ranges of few rows are not kept: reading these from RocksDB takes as little.
+write can be read. Ranges of few rows are not kept in this form, but as they were read (`reads`).
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 from tsd.store import CellPage, RangeOf
 from tsd.store.rocksdb.cached_rows import RANGE_BYTES, CachedRows, RowPieces
+from tsd.store.rocksdb.kept_reads import KeptReads
 
 LEAST_ROWS = 256  # of a range that is kept
 LARGEST_SHARE = 2  # a range takes at most one part in so many of the memory
+READS_SHARE = 8  # reads of few rows take at most one part in so many of the memory, in addition
 
 
 @dataclass
@@ -38,6 +40,7 @@ class RowCache:
         """`limit`: bytes of all rows together; 0: none are kept. `least_rows`: of a range that is kept."""
         self.limit = limit
         self.least_rows = least_rows
+        self.reads = KeptReads(limit // READS_SHARE)
         self._entries: OrderedDict[tuple[str, bytes], _Entry] = OrderedDict()  # by table and start
         self._starts: dict[str, list[bytes]] = {}  # of all entries of a table, ascending
         self._scans: list[RangeScan] = []
@@ -46,7 +49,7 @@ class RowCache:
 
     def __bool__(self) -> bool:
         """Return whether writes have to be noted."""
-        return bool(self._entries or self._scans)
+        return bool(self._entries or self._scans or self.reads)
 
     @contextmanager
     def scanning(self, table: str, start: bytes, stop: bytes | None) -> "Iterator[RangeScan]":
@@ -105,6 +108,7 @@ class RowCache:
 
     def note(self, table: str, rows: Collection[bytes]) -> None:
         """Remove the ranges of rows that are about to be written."""
+        self.reads.note(table, rows)
         scans = [scan for scan in self._scans if scan.table == table and not scan.changed]
         if scans:
             ordered = sorted(rows)
@@ -120,6 +124,7 @@ class RowCache:
 
     def note_range(self, table: str, start: bytes, stop: bytes) -> None:
         """Remove the ranges of rows that are about to be deleted, from `start` to before `stop`."""
+        self.reads.note_range(table, start, stop)
         for scan in self._scans:
             scan.changed |= scan.table == table
         starts = self._starts.get(table, [])
@@ -130,6 +135,7 @@ class RowCache:
 
     def clear(self) -> None:
         """Remove everything."""
+        self.reads.clear()
         for scan in self._scans:
             scan.changed = True
         self._entries.clear()
@@ -150,7 +156,7 @@ class RowCache:
         """Return current numbers."""
         ranges = sum(entry.rows is not None for entry in self._entries.values())
         counted = {name: self._count[name] for name in ("hits", "misses", "invalidated")}
-        return {**counted, "ranges": ranges, "bytes": self._size}
+        return {**counted, "ranges": ranges, "reads": self.reads.hits, "bytes": self._size + self.reads.size}
 
 
 class RangeScan:

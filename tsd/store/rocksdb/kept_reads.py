@@ -1,0 +1,169 @@
+"""Reads of few rows that were done in one step, kept in memory: a repeated query reads RocksDB no second time.
+
+A write to one of the rows removes a read before the change can be read.
+"""
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from tsd.codec.packing.points import count_points
+from tsd.store import ColumnPart, StepLimit
+from tsd.store.rocksdb.keys import TIME_BYTES
+from tsd.store.rocksdb.packed import PackedCells
+
+MOST_RANGES = 100  # that are kept: each write is compared with all of them
+LARGEST_SHARE = 8  # a read takes at most one part in so many of the memory
+KEY_BYTES = 300  # of a key that was asked for
+CELL_BYTES = 400  # of a cell, besides its value
+
+Keys: TypeAlias = tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)  # a tuple could equal that of two keys
+class KeyRange:
+    """Rows from `start` to before `stop`; None: to the end of the table."""
+
+    start: bytes
+    stop: bytes | None
+
+    def overlaps(self, start: bytes, stop: bytes) -> bool:
+        """Return whether a row may be in both."""
+        return self.start < stop and (self.stop is None or start < self.stop)
+
+    def has_any(self, rows: Sequence[bytes]) -> bool:
+        """Return whether one of some rows, which ascend, is in the range."""
+        at = bisect_left(rows, self.start)
+        return at < len(rows) and (self.stop is None or rows[at] < self.stop)
+
+
+class _Read(NamedTuple):
+    """What a read has returned."""
+
+    parts: list[ColumnPart]
+    needs: StepLimit  # the lowest limit that it is within
+    memory: int  # bytes
+
+
+class _Table:
+    """The reads of one table."""
+
+    def __init__(self) -> None:
+        self.of_row: dict[bytes, list[Keys]] = {}  # those that asked for a row
+        self.ranges: dict[KeyRange, None] = {}  # the oldest first
+
+    def add(self, wanted: Keys | KeyRange) -> None:
+        if isinstance(wanted, KeyRange):
+            self.ranges[wanted] = None
+            return
+        for row in wanted:
+            self.of_row.setdefault(row, []).append(wanted)
+
+    def remove(self, wanted: Keys | KeyRange) -> None:
+        if isinstance(wanted, KeyRange):
+            del self.ranges[wanted]
+            return
+        for row in wanted:
+            others = self.of_row[row]
+            others.remove(wanted)
+            if not others:
+                del self.of_row[row]
+
+    def changed_by(self, rows: Collection[bytes]) -> list[Keys | KeyRange]:
+        """Return the reads of any of some rows."""
+        found: list[Keys | KeyRange] = []
+        if self.of_row:
+            found += {wanted for row in self.of_row.keys() & rows for wanted in self.of_row[row]}
+        if self.ranges:
+            ordered = sorted(rows)
+            found += [one for one in self.ranges if one.has_any(ordered)]
+        return found
+
+    def changed_within(self, start: bytes, stop: bytes) -> list[Keys | KeyRange]:
+        """Return the reads of any row from `start` to before `stop`."""
+        rows = {wanted for row, some in self.of_row.items() if start <= row < stop for wanted in some}
+        return [*rows, *(one for one in self.ranges if one.overlaps(start, stop))]
+
+
+class KeptReads:
+    """Reads of some tables, least recently used first. Not thread-safe: only the event loop uses it."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit`: bytes of all reads together; 0: none are kept."""
+        self._limit = limit
+        self._reads: OrderedDict[tuple[str, Keys | KeyRange], _Read] = OrderedDict()
+        self._tables: dict[str, _Table] = {}
+        self.size = self.hits = 0
+
+    def __bool__(self) -> bool:
+        """Return whether writes have to be noted."""
+        return bool(self._reads)
+
+    def find(self, table: str, wanted: Keys | KeyRange, limit: StepLimit) -> list[ColumnPart] | None:
+        """Return what a read has returned, the same object each time; None if it is not kept, or is over the limit."""
+        read = self._reads.get((table, wanted))
+        if read is None:
+            return None
+        cells, size, points = read.needs
+        if cells > limit.cells or size > limit.size or points > limit.points:
+            return None
+        self._reads.move_to_end((table, wanted))
+        self.hits += 1
+        return read.parts
+
+    def keep(self, table: str, wanted: Keys | KeyRange, parts: list[ColumnPart]) -> None:
+        """Keep what a read of the table as it is now has returned, unless it is large, or has rows of blocks: these
+        would hold the whole block."""
+        if (read := _measured(wanted, parts)) is None or read.memory > self._limit // LARGEST_SHARE:
+            return
+        if (table, wanted) in self._reads:  # it was over another limit
+            self._drop(table, wanted)
+        mine = self._tables.setdefault(table, _Table())
+        if isinstance(wanted, KeyRange) and len(mine.ranges) >= MOST_RANGES:
+            self._drop(table, next(iter(mine.ranges)))
+        while self.size + read.memory > self._limit:
+            self._drop(*next(iter(self._reads)))
+        self._reads[table, wanted] = read
+        self.size += read.memory
+        mine.add(wanted)
+
+    def _drop(self, table: str, wanted: Keys | KeyRange) -> None:
+        self.size -= self._reads.pop((table, wanted)).memory
+        self._tables[table].remove(wanted)
+
+    def note(self, table: str, rows: Collection[bytes]) -> None:
+        """Remove the reads of rows that are about to be written."""
+        if (mine := self._tables.get(table)) is not None:
+            self._drop_all(table, mine.changed_by(rows))
+
+    def note_range(self, table: str, start: bytes, stop: bytes) -> None:
+        """Remove the reads of rows that are about to be deleted, from `start` to before `stop`."""
+        if (mine := self._tables.get(table)) is not None:
+            self._drop_all(table, mine.changed_within(start, stop))
+
+    def _drop_all(self, table: str, changed: Iterable[Keys | KeyRange]) -> None:
+        for wanted in changed:
+            self._drop(table, wanted)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._reads.clear()
+        self._tables.clear()
+        self.size = 0
+
+
+def _measured(wanted: Keys | KeyRange, parts: list[ColumnPart]) -> _Read | None:
+    """Return a read with its size; None if it has rows of blocks."""
+    cells = size = points = 0
+    for one, rows, packed in parts:
+        page = packed.page if isinstance(packed, PackedCells) else one
+        if rows is not None or page is None:
+            return None
+        cells += len(page.keys)
+        size += sum(map(len, page.values))
+        points += 0 if packed is None else max(count_points(page.values, 0, TIME_BYTES), 0)
+    keys = (wanted.start, wanted.stop or b"") if isinstance(wanted, KeyRange) else wanted
+    memory = sum(map(len, keys)) + (len(keys) + 1) * KEY_BYTES + size + cells * CELL_BYTES
+    return _Read(parts, StepLimit(cells, size, points), memory)
