@@ -21,6 +21,7 @@ import trio
 
 from tsd.codec.points import Columns, Int32, no_columns
 from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreDown, StoreError
+from tsd.ingest.found_points import FoundPoints
 from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, Ledger
 from tsd.ingest.journal.journal import Journal, Segment
 from tsd.ingest.lines import POINT_BYTES
@@ -110,6 +111,7 @@ class Writer:
         self._hold_hours = hold_hours
         self._due_metrics = due_metrics
         self._hours = OpenHours()
+        self._found = FoundPoints()
         self._packing_due = trio.Event()
         self._released_memory = 0  # bytes, of windows made of open hours, and of windows that gave points to them
         self._segments: deque[PendingSegment] = deque()  # all with points that are not stored, in order
@@ -459,11 +461,9 @@ class Writer:
         parts = self._parts_with(metric, span)
         if parts == []:
             return no_columns()
-        if parts is None or known is None or number is None or not are_few(parts, chosen=True):
+        if parts is None or known is None or number is None or self.known_series(metric) is not known:
             return None
-        if self.known_series(metric) is not known:
-            return None
-        return points_of_known(metric, number, parts, self._rows.table)[0]
+        return self._found.of_series(number, parts)
 
     async def open_points(
         self, metric: bytes, choose: ChooseSeries | None = None, span: ScanRange | None = None

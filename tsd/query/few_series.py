@@ -9,7 +9,7 @@ from weakref import ReferenceType
 
 import numpy as np
 
-from tsd.codec.points import Bool, Int32, Int64
+from tsd.codec.points import Bool, Columns, Int32, Int64
 from tsd.errors import StoreError
 from tsd.query.assemble import counts_of, merge_chosen
 from tsd.query.collect import SMALL, CachedReader, PointCollector, ReadCounts
@@ -19,9 +19,11 @@ from tsd.query.model import Query
 from tsd.query.plan import Plan
 from tsd.query.result import Answer, Group, SubAnswer
 from tsd.store import StepLimit
-from tsd.tables.reading import EncodedPage, MatchedSeries, PointPage, Selection
+from tsd.tables.open_points import HOUR_MS, rows_of
+from tsd.tables.reading import EncodedPage, MatchedSeries, PointPage, ScanRange, Selection
 from tsd.tables.writing import KnownSeries
 
+FEW_POINTS = 1000  # open points that are kept as a row
 ROOM = 1.2  # a query that read so many times a limit is not tried with it
 
 
@@ -39,6 +41,27 @@ class KnownGroup(NamedTuple):
         return group
 
 
+class OpenRow:
+    """The open points of one series that were read last, as a row."""
+
+    def __init__(self) -> None:
+        self._columns: Columns | None = None
+        self._page: PointPage | None = None
+        self._times = range(0)  # in ms, from the first to the last one
+
+    def of(self, columns: Columns, scan: ScanRange) -> PointPage | None:
+        """Return open points as a page, None if they are not of one hour of the scan."""
+        if columns is not self._columns:
+            first, last = int(columns.instants.min()) // 2, int(columns.instants.max()) // 2
+            self._times = range(first, last + 1)
+            self._page = rows_of(columns).decode() if first // HOUR_MS == last // HOUR_MS else None
+            self._columns = columns
+        page = self._page if self._times.start >= scan.start_ms and self._times.stop <= scan.stop_ms else None
+        if len(columns.series) > FEW_POINTS:
+            self._columns = self._page = None
+        return page
+
+
 class Known(NamedTuple):
     """What is known of a sub query with few series."""
 
@@ -48,6 +71,7 @@ class Known(NamedTuple):
     filter_tagks: Sequence[bytes] | None
     resolved: int  # names that were looked up
     listed: ReferenceType[KnownSeries] | None  # of the metric in memory; many queries must not keep old lists
+    open_row: OpenRow  # of the only series
     number: Int32 | None  # of the only series among these, empty if it is not there; None: it is not known
     selection: Selection | None  # None: it has open points, and would keep them
     has_points: Bool  # of each series: whether it had points

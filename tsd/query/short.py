@@ -20,7 +20,7 @@ from tsd.query.buckets import buckets_of, within
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES, CachedReader, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler
-from tsd.query.few_series import FewSeries, Known, KnownGroup, known_answer
+from tsd.query.few_series import FewSeries, Known, KnownGroup, OpenRow, known_answer
 from tsd.query.fold import HAS_LOOP, can_fold, fold_batch
 from tsd.query.limits import Bounds, Limits, MemoryShare, QueryBudget, QueryMemory, check_fetched
 from tsd.query.merge import merge, merge_only, rate
@@ -31,7 +31,7 @@ from tsd.query.rollups import intervals_for, is_pre_aggregated
 from tsd.query.workers import WorkerPool
 from tsd.store import StepLimit
 from tsd.store.scheduling import IngestLoad
-from tsd.tables.open_points import HOUR_MS, OpenPointSource, rows_of
+from tsd.tables.open_points import OpenPointSource
 from tsd.tables.quirks import Quirks
 from tsd.tables.reading import UNWANTED, PointPage, RollupSource, ScanRange, Selection
 from tsd.tables.writing import KnownSeries
@@ -109,6 +109,7 @@ class ShortQueries:
             answer.filter_tagks,
             counts["uidPairsResolved"],
             None if listed is None else ref(listed),
+            OpenRow(),
             number,
             None if plan.open_hours else selection,
             has_points,
@@ -246,7 +247,7 @@ class ShortQueries:
             return None
         pages = [page]
         if len(columns.series):
-            rows = _open_row(columns, scan)
+            rows = known.open_row.of(columns, scan)
             if rows is None or (len(page.batch.times) and page.batch.times[-1] >= rows.batch.times[0]):
                 return None  # points of several hours, or stored ones of the open hour
             pages.append(rows)
@@ -310,14 +311,6 @@ async def _number_of(pairs: bytes, selection: Selection, listed: KnownSeries) ->
     matching = [place for place, one in zip(some, each, strict=True) if one and series.numbers[one] != UNWANTED]
     # After names have changed, a series may have two numbers.
     return listed.numbers[matching] if series.pairs == [pairs] and len(matching) < 2 else None
-
-
-def _open_row(columns: Columns, scan: ScanRange) -> PointPage | None:
-    """Return open points of one series as a page, None if they are not of one hour of the scan."""
-    first, last = int(columns.instants.min()) // 2, int(columns.instants.max()) // 2
-    if first // HOUR_MS != last // HOUR_MS or first < scan.start_ms or last >= scan.stop_ms:
-        return None
-    return rows_of(columns).decode()
 
 
 def _counts_of(pages: Sequence[PointPage]) -> ReadCounts:

@@ -1,0 +1,89 @@
+"""Points of single series in parts of memory, each of which is searched once."""
+
+import random
+
+import numpy as np
+
+from tsd.codec.points import Columns
+from tsd.ingest.found_points import FoundPoints
+from tsd.ingest.packed_points import PackedPoints, pack
+
+Row = tuple[int, int, int]  # instant, flags, bits
+
+
+def part_of(chance: random.Random, count: int, series: int = 8) -> Columns:
+    return Columns(
+        np.array([chance.randrange(series) for _ in range(count)], np.int32),
+        np.array([chance.randrange(7_200_000) for _ in range(count)], np.int64),
+        np.array([chance.randrange(16) for _ in range(count)], np.uint8),
+        np.array([chance.randrange(-100, 100) for _ in range(count)], np.int64),
+    )
+
+
+def rows(columns: Columns) -> list[Row]:
+    return [*zip(*(column.tolist() for column in columns[1:]), strict=True)]
+
+
+def numbers(*each: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.array(each, np.int32)
+
+
+def expected(number: int, parts: list[Columns]) -> list[Row]:
+    return [row for part in parts for row, own in zip(rows(part), part.series.tolist(), strict=True) if own == number]
+
+
+def test_parts_that_come_and_go() -> None:
+    for seed in range(20):
+        chance = random.Random(seed)
+        found, parts = FoundPoints(), list[Columns]()
+        for _ in range(60):
+            step = chance.random()
+            if step < 0.4:
+                parts.append(part_of(chance, chance.randrange(30)))
+            elif step < 0.5 and parts:
+                del parts[: chance.randrange(len(parts)) + 1]
+            elif step < 0.6 and len(parts) > 1:
+                joined = Columns(*map(np.concatenate, zip(*parts[-2:], strict=True)))
+                parts[-2:] = [joined]
+            number = chance.randrange(9)
+            columns = found.of_series(numbers(number), parts)
+            assert columns is not None
+            assert rows(columns) == expected(number, parts)
+            assert not columns.series.any()
+
+
+def test_the_same_parts_give_the_same_object() -> None:
+    chance = random.Random(1)
+    found, parts = FoundPoints(), [part_of(chance, 50), part_of(chance, 5)]
+    first, other = (found.of_series(numbers(at), parts) for at in (3, 4))
+    assert found.of_series(numbers(3), parts) is first
+    assert found.of_series(numbers(4), list(parts)) is other
+    parts.append(part_of(chance, 5))
+    later = found.of_series(numbers(3), parts)
+    assert later is not None
+    assert later is not first
+    assert rows(later) == expected(3, parts)
+
+
+def test_a_series_that_is_not_in_memory_has_no_points() -> None:
+    columns = FoundPoints().of_series(numbers(), [part_of(random.Random(1), 50)])
+    assert columns is not None
+    assert not len(columns.series)
+
+
+def test_packed_points_are_searched_in_a_thread() -> None:
+    part = part_of(random.Random(1), 5000)
+    packed = pack(part, np.zeros(8, np.int32))
+    assert isinstance(packed, PackedPoints)
+    assert FoundPoints().of_series(numbers(1), [packed, part]) is None
+
+
+def test_many_series() -> None:
+    chance = random.Random(3)
+    found = FoundPoints()
+    for _ in range(3000):
+        part = part_of(chance, 40, series=2000)
+        for number in part.series[:3].tolist():
+            columns = found.of_series(numbers(number), [part])
+            assert columns is not None
+            assert rows(columns) == expected(number, [part])
