@@ -46,6 +46,7 @@ from tsd.tables.reading import (
     ScanRange,
     SeriesSet,
     SignedHour,
+    TablePage,
 )
 
 T = TypeVar("T")
@@ -184,16 +185,20 @@ class PointCollector:
         found = page.decode_tables()
         if found is None or not all(map(self._sums.add, found.hours)):
             return False
-        read = self.read
-        read.rows_read += found.rows_read
-        read.size += found.size
         self._summed_size += found.held + found.rows_read * ROW_BYTES
-        for hour in found.hours:
-            width = len(hour.offsets_ms)
-            self._count(hour.numbers, np.full(len(hour.numbers), width))
+        self._count_tables(found)
+        return True
+
+    def _count_tables(self, page: TablePage) -> None:
+        """Count the rows of a page."""
+        read = self.read
+        read.rows_read += page.rows_read
+        read.size += page.size
+        self._grow_counts()
+        for hour in page.hours:
+            self._counts[hour.numbers] += len(hour.offsets_ms)  # each series has one row
             read.rows_wanted += len(hour.numbers)
             read.points += hour.bits.size
-        return True
 
     async def _drop_sums(self) -> None:
         """Keep the points of all rows read so far, as without sums. Raises as `take` does."""
@@ -279,6 +284,18 @@ class PointCollector:
         else:
             self._add_buckets(found)
 
+    def add_tables(self, page: EncodedPage[PointPage]) -> bool:
+        """Add a page of rows that all have the same times, hour by hour, in fewer steps than `add_page` takes. Return
+        False if they do not, or if they are to be downsampled. Raises StoreError."""
+        if not isinstance(self._sink, PointJoiner) or not isinstance(page, NumberingPage):
+            return False
+        found = page.decode_tables()
+        if found is None:
+            return False
+        self._sink.feed_tables(found.hours)
+        self._count_tables(found)
+        return True
+
     def _add_buckets(self, page: BucketPage) -> None:
         """Add a page whose rows are downsampled."""
         assert isinstance(self._sink, Downsampler)
@@ -312,13 +329,17 @@ class PointCollector:
 
     def _count(self, series: NDArray[np.integer[Any]], points: NDArray[np.integer[Any]]) -> None:
         """Count points of series, one entry for each row."""
-        missing = len(self._series.pairs) - len(self._counts)
-        if missing > 0:
-            self._counts = np.append(self._counts, np.zeros(max(missing, len(self._counts)), np.int64))
+        self._grow_counts()
         if len(series) == 1:
             self._counts[series[0]] += points[0]
         elif len(series):  # numpy takes thirty times as long for numbers of other types
             np.add.at(self._counts, series.astype(np.intp, copy=False), points.astype(np.int64, copy=False))
+
+    def _grow_counts(self) -> None:
+        """Make room for all series."""
+        missing = len(self._series.pairs) - len(self._counts)
+        if missing > 0:
+            self._counts = np.append(self._counts, np.zeros(max(missing, len(self._counts)), np.int64))
 
     async def has_all(self) -> bool:
         """Return whether all rows were collected. If not, all have to be read again. Raises as `take` does."""
@@ -339,7 +360,7 @@ class PointCollector:
     def finish(self) -> Collected:
         """Return what was collected."""
         count = len(self._series.pairs)
-        self._count(np.empty(0, np.int64), np.empty(0, np.int64))
+        self._grow_counts()
         self._summed = []
         sums = self._sums if self.read.points else None
         return Collected(self._sink.finish(count), self._counts[:count], self._annotations, self.read, sums=sums)

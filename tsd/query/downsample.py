@@ -4,6 +4,7 @@ Memory grows with the answer, not with the points read: only the state of each b
 the values of open buckets.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from tsd.query.columns import SeriesColumns
 from tsd.query.fold import FUNCTIONS, HAS_LOOP, buckets_of_cells, can_fold, fold_batch
 from tsd.query.model import Downsample, Fill
 from tsd.tables.quirks import OPENTSDB, Quirks
-from tsd.tables.reading import BucketPage, ScanRange
+from tsd.tables.reading import BucketPage, HourTable, ScanRange
 
 _NEVER = -(1 << 62)
 _SMALL = 1 << 16
@@ -237,10 +238,27 @@ class PointJoiner:
 
     def __init__(self) -> None:
         self._batches: list[Batch] = []
+        self._hours: Sequence[HourTable] = ()  # all points, if there is no batch
         self._size = 0
+
+    def feed_tables(self, hours: Sequence[HourTable]) -> None:
+        """Add hours of rows, each with one row of a series."""
+        self._size += sum([hour.bits.size for hour in hours])
+        numbers = hours[0].numbers if hours else ()
+        if self._batches or self._hours or not all(np.array_equal(hour.numbers, numbers) for hour in hours[1:]):
+            self._feed_hours(hours)
+        else:
+            self._hours = hours
+
+    def _feed_hours(self, hours: Sequence[HourTable]) -> None:
+        """Add hours as batches."""
+        earlier, self._hours = self._hours, ()
+        self._batches += [_rows_of(hour) for hour in (*earlier, *hours)]
 
     def feed(self, batch: Batch) -> Bucketed | None:
         """Add a batch. There are no buckets."""
+        if self._hours:
+            self._feed_hours(())
         if len(batch.times):
             self._batches.append(batch)
             self._size += len(batch.times)
@@ -249,7 +267,7 @@ class PointJoiner:
     @property
     def parts(self) -> int:
         """Number of batches that `finish` joins."""
-        return len(self._batches)
+        return len(self._batches) + len(self._hours)
 
     def size(self, _: int) -> int:
         """Return how many points are held."""
@@ -257,7 +275,9 @@ class PointJoiner:
 
     def finish(self, series_count: int) -> SeriesColumns:
         """Return the points of each series, by number."""
-        batches, self._batches = self._batches, []
+        batches, self._batches, hours, self._hours = self._batches, [], self._hours, ()
+        if hours:
+            return _joined_hours(hours, series_count)
         if not batches:
             return SeriesColumns(NO_POINTS, np.zeros(series_count + 1, np.int64))
         if len(batches) == series_count == 1:
@@ -275,6 +295,28 @@ class PointJoiner:
         lengths = np.diff(whole.starts)[order]
         bounds = np.append(0, np.cumsum(lengths))[np.searchsorted(whole.series[order], np.arange(series_count + 1))]
         return SeriesColumns(points.at(spread(whole.starts[:-1][order], lengths)), bounds)
+
+
+def _rows_of(hour: HourTable) -> Batch:
+    """Return the rows of an hour."""
+    rows, width = hour.bits.shape
+    times = np.tile(hour.base_s * 1000 + hour.offsets_ms, rows)
+    return Batch(hour.numbers, np.arange(rows + 1) * width, times, hour.bits.ravel(), hour.floats.ravel())
+
+
+def _joined_hours(hours: Sequence[HourTable], series_count: int) -> SeriesColumns:
+    """Return the points of hours that all have the same series."""
+    numbers = hours[0].numbers
+    times, bits, floats = (
+        np.concatenate([hour.base_s * 1000 + hour.offsets_ms for hour in hours]),
+        np.concatenate([hour.bits for hour in hours], axis=1) if len(hours) > 1 else hours[0].bits,
+        np.concatenate([hour.floats for hour in hours], axis=1) if len(hours) > 1 else hours[0].floats,
+    )
+    if np.count_nonzero(numbers[1:] > numbers[:-1]) < len(numbers) - 1:
+        order = np.argsort(numbers)
+        numbers, bits, floats = numbers[order], bits[order], floats[order]
+    bounds = np.searchsorted(numbers, np.arange(series_count + 1)) * len(times)
+    return SeriesColumns(Points(times, bits.ravel(), floats.ravel()), bounds, shares_times=True)
 
 
 def _table(batches: list[Batch], series_count: int) -> SeriesColumns | None:

@@ -160,7 +160,8 @@ def known_answer(
 def _add_page(collector: PointCollector, page: EncodedPage[PointPage]) -> bool:
     """Add a page. Return whether it has nothing but points."""
     try:
-        collector.add_page(page)
+        if not collector.add_tables(page):
+            collector.add_page(page)
     except StoreError:  # the general way says which rows cannot be read
         return False
     return not (collector.has_annotations or collector.read.warnings)

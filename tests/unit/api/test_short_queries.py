@@ -407,3 +407,24 @@ async def test_a_changed_query_is_read_once_on_hbase(hbase: RunningHbase, tmp_pa
         assert (await http_post(daemon, "/api/annotation", json.dumps(note).encode())).status == 200
         in_vain = await gets()
         assert await gets() < in_vain
+
+
+@pytest.mark.parametrize("missing", [None, "host=h07", "host=h00"])
+async def test_raw_points_of_series_with_the_same_times(missing: str | None, tmp_path: Path) -> None:
+    """Some hours may lack a series, or have one with other times."""
+    async with running(tmp_path, SETTINGS) as daemon:
+        for hour in range(3):
+            for number in range(12):
+                tags = f"host=h{number:02d} dc={number % 3}"
+                if hour != 1 or missing is None or not tags.startswith(missing):
+                    await daemon.send_lines(lines(tags, BASE + hour * 3600, metric="short.alike"))
+        await daemon.daemon.flush()
+        for m in ("sum:short.alike", "avg:short.alike{dc=*}", "none:short.alike{host=*}", "max:short.alike{dc=1}"):
+            for stop in (3599, 7100, 10000):
+                path = f"/api/query?start={BASE}&end={BASE + stop}&m={m}"
+                assert await ask(daemon, path) == await ask(daemon, path) == await judged(daemon, path)
+        await daemon.send_lines(b"put short.alike %d 7 host=h05 dc=2\n" % (BASE + 3601))
+        await daemon.daemon.flush()
+        for m in ("sum:short.alike", "avg:short.alike{dc=*}"):
+            path = f"/api/query?start={BASE}&end={BASE + 10000}&m={m}"
+            assert await ask(daemon, path) == await ask(daemon, path) == await judged(daemon, path)

@@ -21,7 +21,7 @@ from tsd.query.merge import merge, rate, rate_table
 from tsd.query.model import PLAIN_RATE
 from tsd.query.parse.times import read_downsample
 from tsd.query.plan import scan_range
-from tsd.tables.reading import ScanRange
+from tsd.tables.reading import HourTable, ScanRange
 
 BASE_S = 1_356_998_400
 BASE_MS = BASE_S * 1000
@@ -278,6 +278,49 @@ def test_series_with_other_times_are_joined(odd: int) -> None:
     found = joiner.finish(5)
     assert not found.shares_times
     assert [from_points(one) for one in found] == series
+
+
+def test_hours_of_rows_are_joined_like_their_points() -> None:
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        series: list[dict[int, float]] = [{} for _ in range(6)]
+        joiner, tables = PointJoiner(), list[HourTable]()
+        for hour in range(int(random.integers(1, 5))):
+            chosen = np.roll(np.arange(6), seed % 5)
+            if seed % 3 == 0:
+                chosen = chosen[: random.integers(7)]
+            offsets = np.sort(random.choice(3600, int(random.integers(1, 5)), replace=False)) * 1000
+            values = random.random((len(chosen), len(offsets)))
+            base_s = BASE_S + hour * 3600
+            for number, row in zip(chosen.tolist(), values.tolist(), strict=True):
+                series[number] |= dict(zip((base_s * 1000 + offsets).tolist(), row, strict=True))
+            floats = np.ones(values.shape, np.bool_)
+            if len(chosen):
+                tables.append(HourTable(base_s, chosen.astype(np.int32), offsets, values.view(np.int64), floats))
+        pages = [tables] if seed % 4 else [[table] for table in tables]
+        for page in pages:
+            joiner.feed_tables(page)
+        assert joiner.size(6) == sum(map(len, series))
+        assert [from_points(one) for one in joiner.finish(6)] == series
+
+
+def test_hours_may_follow_batches() -> None:
+    first = {BASE_MS + place * 1000: place / 8 for place in range(4)}
+    hour = HourTable(
+        BASE_S + 3600,
+        np.array([1, 0], np.int32),
+        np.array([0, 5000]),
+        np.array([[1, 2], [3, 4]]),
+        np.zeros((2, 2), bool),
+    )
+    joiner = PointJoiner()
+    joiner.feed(rows_of([to_points(first)] * 2, EVERY, EVERY))
+    joiner.feed_tables([hour])
+    later = BASE_MS + 3_600_000
+    assert [from_points(one) for one in joiner.finish(2)] == [
+        first | {later: 3, later + 5000: 4},
+        first | {later: 1, later + 5000: 2},
+    ]
 
 
 @all_of(product(sorted(BY_NAME), ["integers", "doubles", "both"]), str)
