@@ -188,8 +188,8 @@ def merge_only(points: Points, aggregator: str, scan: ScanRange) -> Points | Non
     if aggregator in _SUMS:
         if not doubles:
             return points
-        sums = points.doubles() + 0.0  # -0.0 + 0.0 is 0.0
-        return points._replace(bits=sums.view(np.int64))
+        sums = points.bits.view(np.float64) + 0.0  # -0.0 + 0.0 is 0.0
+        return Points(points.times, sums.view(np.int64), points.floats)
     if aggregator in _EXTREMES:
         return None if doubles and np.isinf(points.doubles()).any() else points
     return points if aggregator in _CHOICES else None

@@ -201,6 +201,9 @@ class PointFormat:
             return
         separator = 1 if self._begin == b"{" else 2
         if self._by_loop:
+            if len(points.times) <= LOOP_POINTS:
+                yield self._begin + self._by_loop_written(points, nan)[separator:] + self._end
+                return
             for first in range(0, len(points.times), LOOP_POINTS):
                 text = self._by_loop_written(points.at(slice(first, first + LOOP_POINTS)), nan)
                 yield text if first else self._begin + text[separator:]
