@@ -1,6 +1,7 @@
 """/api/query: requests → the query engine → JSON; and the list of queries."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -15,6 +16,7 @@ from tsd.query.model import Query
 from tsd.query.parse.body import read_body
 from tsd.query.parse.times import MOST_DIGITS
 from tsd.query.parse.uri import read_uri
+from tsd.query.parse.validate import with_times
 from tsd.query.registry import QueryRegistry, RunningQuery, cancelled_error
 from tsd.query.result import Answer, SubAnswer, echo
 from tsd.query.serialize import write_answer, written_answer
@@ -139,7 +141,18 @@ def _is_repeatable(request: Request) -> bool:
 @lru_cache(KEPT_QUERIES)
 def _read_repeated(text: str, quirks: Quirks) -> Query:
     """Return the query of a URI whose times are numbers. Raises BadQuery."""
-    return read_uri(parse_params(text), 0, quirks=quirks)
+    params = parse_params(text)
+    start, end = params["start"][-1], params["end"][-1]
+    rest = tuple((name, tuple(values)) for name, values in params.items() if name not in ("start", "end"))
+    with suppress(BadQuery):  # the error names the times
+        return with_times(_read_rest(rest, quirks), start, end)
+    return read_uri(params, 0, quirks=quirks)
+
+
+@lru_cache(KEPT_QUERIES)
+def _read_rest(params: tuple[tuple[str, tuple[str, ...]], ...], quirks: Quirks) -> Query:
+    """Return the query of a URI whose times do not count. Raises BadQuery."""
+    return read_uri({"start": ["1"], "end": ["2"], **dict(params)}, 0, quirks=quirks)
 
 
 def _length(request: Request) -> int:

@@ -107,6 +107,12 @@ class Query:
     quirks: Quirks = OPENTSDB  # none of them if the request is corrected (docs/compat/query.md §21)
     options: Mapping[str, str] = field(default_factory=dict)
 
+    def at_times(self, start_ms: int, end_ms: int, start_text: str, end_text: str) -> "Query":
+        """Return the query with other times. `replace` takes ten times as long."""
+        other = object.__new__(Query)
+        vars(other).update(vars(self), start_ms=start_ms, end_ms=end_ms, start_text=start_text, end_text=end_text)
+        return other
+
 
 NONE = "none"  # no aggregation; not a downsampling function
 RANKS = ("50", "75", "90", "95", "99", "999")  # 999: 99.9 %

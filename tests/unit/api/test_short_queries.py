@@ -428,3 +428,23 @@ async def test_raw_points_of_series_with_the_same_times(missing: str | None, tmp
         for m in ("sum:short.alike", "avg:short.alike{dc=*}"):
             path = f"/api/query?start={BASE}&end={BASE + 10000}&m={m}"
             assert await ask(daemon, path) == await ask(daemon, path) == await judged(daemon, path)
+
+
+async def test_times_of_a_repeated_query_are_checked_and_shown(tmp_path: Path) -> None:
+    async with filled(tmp_path) as daemon:
+        for first in range(BASE + 1000, BASE + 1003):
+            for end, status in ((first + 60, 200), (first, 400), (first - 1, 400), (10**13, 500)):
+                path = f"/api/query?start={first}&m=sum:short.m&end={end}"
+                body = {"start": first, "end": end, "queries": [{"aggregator": "sum", "metric": "short.m"}]}
+                for response in (
+                    await http_request(daemon, path),
+                    await http_post(daemon, "/api/query", json.dumps(body).encode()),
+                ):
+                    assert response.status == status, response.body
+                    shown = json.loads((await http_request(daemon, "/api/stats/query")).body)["completed"][0]["query"]
+                    if status == 200:
+                        assert (shown["start"], shown["end"]) == (str(first), str(end))
+                    elif end < 10**13:
+                        message = json.loads(response.body)["error"]["message"]
+                        wanted = f"End time [{end * 1000}] must be greater than the start time [{first * 1000}]"
+                        assert message == wanted

@@ -212,3 +212,42 @@ def test_invalid_filter_has_details() -> None:
         read_sub(filters=[{"type": "regexp", "tagk": "h", "filter": "(a+)+$"}])
     assert refused.value.message == UNPARSABLE
     assert refused.value.details == "may take exponential time: (a+)+$"
+
+
+TIMES = (1, "1"), (1_356_998_400, 1_356_998_460), (1_356_998_400_000, 1_356_998_460_000), (5, 4), (4, 4), (9, 10**13)
+SUB = '"queries":[{"aggregator":"sum","metric":"m"%s}]'
+RESTS = (
+    SUB % "",
+    SUB % ',"downsample":"1h-avg-zero","rate":true,"filters":[{"type":"wildcard","tagk":"a","filter":"*"}]',
+    SUB % "" + ',"msResolution":true,"timezone":"Europe/Berlin","useCalendar":true',
+    SUB % ',"downsample":"1d-sum"' + ',"timezone":"Europe/Berlin","useCalendar":true,"delete":true',
+    SUB % "" + ',"start":77',
+    SUB % "" + ', "end" : "88"',
+    SUB % "" + ',"\\u0073tart":77',
+    SUB % "" + ',"corrected":true',
+    SUB % ',"downsample":"nope"',
+    SUB % ',"tags":{"start":"a"}',
+    '"queries":[]',
+    '"queries":[null]',
+    '"nothing":1',
+    SUB % "" + "} more",
+)
+
+
+@pytest.mark.parametrize("rest", RESTS)
+@pytest.mark.parametrize("corrected", [False, True])
+def test_queries_that_differ_in_their_times(rest: str, corrected: bool) -> None:
+    """They are read as if they came alone, errors included: a member that is ignored makes them another form."""
+
+    def outcome(body: str) -> object:
+        try:
+            query = read_body(body.encode(), NOW_MS, quirks=quirks_for(corrected))
+        except BadQuery as exc:
+            return exc.status, exc.message, exc.details
+        return query
+
+    for start, end in TIMES:
+        for form in ('{"start":%s,"end":%s,%s}', ' { "start": %s , "end": %s , %s }', '{"start":"%s","end":%s,%s}'):
+            body = form % (start, json.dumps(end), rest)
+            alone = body.replace("{", '{"ignored":1,', 1)
+            assert outcome(body) == outcome(body) == outcome(alone), body

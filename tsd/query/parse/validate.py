@@ -44,6 +44,14 @@ def check(query: Query, drafts: Sequence[Draft], now_ms: int, zone: str = "", *,
     return Query(**{**vars(query), **checked})  # `replace` takes twice as long, as much as all other checks
 
 
+def with_times(query: Query, start: str, end: str) -> Query:
+    """Return a checked query with other times, which are numbers. Raises BadQuery."""
+    start_ms, end_ms = (read_time(text, 0, quirks=query.quirks) for text in (start, end))
+    if not start_ms < end_ms <= LAST_MS:
+        raise BadQuery(f"Invalid times: {start_ms} to {end_ms}")
+    return query.at_times(start_ms, end_ms, start, end)
+
+
 def _times(query: Query, now_ms: int, zone: str, local: tzinfo | None) -> tuple[int, int]:
     """Return the first and the last time of a query."""
     if not query.start_text:
