@@ -75,6 +75,17 @@ def test_h11_reads_a_plain_request_alike(text: str) -> None:
     check(text.encode("latin-1"))
 
 
+@given(REQUESTS.map("".join), REQUESTS.map("".join), st.integers(0, 9))
+def test_known_headers_change_nothing(first: str, second: str, kept: int) -> None:
+    """They are those of a plain request; the next one may share some of them."""
+    plain = read_plain_request(first.encode("latin-1"))
+    known = (b"", {}) if plain is None else (plain.fields, plain.headers)
+    same = second if plain is None or kept > 4 else first[:kept] + second[kept:]
+    for text in (first, second, same, first.replace("GET", "POST"), first.replace("/", "/b/")):
+        data = text.encode("latin-1")
+        assert read_plain_request(data, 0, known) == read_plain_request(data)
+
+
 @given(st.integers(0, len(PLAIN)), st.integers(0, 3), st.binary(max_size=3))
 def test_h11_reads_a_plain_request_with_changed_bytes_alike(at: int, removed: int, added: bytes) -> None:
     data = PLAIN.encode()

@@ -97,6 +97,7 @@ class HttpConnection:
         self._plain: PlainRequest | None = None  # the current request, unless h11 has it
         # A short request without a body that came alone, and its bytes.
         self._repeated: tuple[bytes, PlainRequest | None] = b"", None
+        self._known_fields: tuple[bytes, Mapping[str, str]] = b"", {}  # headers of the last plain request
         self._deadline = math.inf  # of the current request; infinite between requests
         self._head_bytes = 0  # memory of the current request's head, while its body is received
         self._is_head_request = False  # the method is HEAD
@@ -232,7 +233,9 @@ class HttpConnection:
         text, repeated = self._repeated
         if text and not self._at and self._input == text:
             return repeated
-        plain = read_plain_request(self._input, self._at)
+        plain = read_plain_request(self._input, self._at, self._known_fields)
+        if plain is not None and plain.headers is not self._known_fields[1]:
+            self._known_fields = plain.fields, plain.headers
         if plain is not None and not plain.start and plain.stop == len(self._input) <= REPEATED_BYTES:
             self._repeated = (self._input, plain) if not plain.body else (b"", None)
         return plain

@@ -59,7 +59,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 MAX_API_VERSION = 1
-KEPT_TARGETS, SHORT_TARGET = 1000, 300  # parsed targets that are kept, and the longest of them
+KEPT_TARGETS, SHORT_TARGET = 1000, 300  # parsed targets, and parameters, that are kept, and the longest of them
 MAX_PARAMS = 4000  # of a target: each takes about 2 us
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _MAX_VERSION_DIGITS = 9  # such a number always fits into Java's int
@@ -144,11 +144,21 @@ def parse_params(query: str) -> Mapping[str, Sequence[str]]:
         raise Refused(413, "Too many parameters", f"got {len(parts)} in the target, wanted at most {MAX_PARAMS}")
     for part in parts:
         if part:
-            name, _, value = part.partition("=")
             if "%" in part or "+" in part:
-                name, value = unquote_plus(name), unquote_plus(value)
+                name, value = (_unquoted_short if len(part) <= SHORT_TARGET else _unquoted)(part)
+            else:
+                name, _, value = part.partition("=")
             found.setdefault(name, []).append(value)
     return found
+
+
+def _unquoted(part: str) -> tuple[str, str]:
+    """Return name and value of a parameter."""
+    name, _, value = part.partition("=")
+    return unquote_plus(name), unquote_plus(value)
+
+
+_unquoted_short = lru_cache(KEPT_TARGETS)(_unquoted)
 
 
 @asynccontextmanager

@@ -35,10 +35,14 @@ class PlainRequest(NamedTuple):
     body: bytes
     start: int  # its bytes in the input
     stop: int
+    fields: bytes  # all headers as sent
 
 
-def read_plain_request(data: bytes, start: int = 0) -> PlainRequest | None:
-    """Return the request that starts at `start`; None unless it is plain and complete.
+def read_plain_request(
+    data: bytes, start: int = 0, known: tuple[bytes, Mapping[str, str]] = (b"", {})
+) -> PlainRequest | None:
+    """Return the request that starts at `start`; None unless it is plain and complete. `known` are all headers of an
+    earlier plain request, as sent and as read: clients repeat theirs.
 
     >>> read_plain_request(b"GET /a?b HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")[:4]
     ('GET', '/a?b', {'host': 'x'}, b'')
@@ -46,16 +50,9 @@ def read_plain_request(data: bytes, start: int = 0) -> PlainRequest | None:
     match = _HEAD.match(data, start, start + MAX_PLAIN_HEAD_BYTES)
     if match is None:
         return None
-    headers: dict[str, str] = {}
-    for line in match[3][:-2].decode("ascii").split("\r\n"):
-        name, _, value = line.partition(": ")
-        name = name.lower()
-        if name in headers:
-            return None
-        headers[name] = value
-    if "host" not in headers or not headers.keys().isdisjoint(_UNUSUAL):
-        return None
-    if headers.get("connection", "keep-alive").lower() != "keep-alive":
+    fields = match[3]
+    headers = known[1] if fields == known[0] else _read_fields(fields)
+    if headers is None:
         return None
     end = stop = match.end()
     if (length := headers.get("content-length")) is not None:
@@ -64,7 +61,23 @@ def read_plain_request(data: bytes, start: int = 0) -> PlainRequest | None:
         stop += int(length)
         if stop > len(data):
             return None
-    return PlainRequest(match[1].decode("ascii"), match[2].decode("ascii"), headers, data[end:stop], start, stop)
+    return PlainRequest(
+        match[1].decode("ascii"), match[2].decode("ascii"), headers, data[end:stop], start, stop, fields
+    )
+
+
+def _read_fields(fields: bytes) -> Mapping[str, str] | None:
+    """Return the headers of a request; None unless they are plain."""
+    headers: dict[str, str] = {}
+    for line in fields[:-2].decode("ascii").split("\r\n"):
+        name, _, value = line.partition(": ")
+        name = name.lower()
+        if name in headers:
+            return None
+        headers[name] = value
+    if "host" not in headers or not headers.keys().isdisjoint(_UNUSUAL):
+        return None
+    return headers if headers.get("connection", "keep-alive").lower() == "keep-alive" else None
 
 
 @lru_cache(CACHED_HEADS)
