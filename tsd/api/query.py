@@ -21,7 +21,7 @@ from tsd.query.registry import QueryRegistry, RunningQuery, cancelled_error
 from tsd.query.result import Answer, SubAnswer, echo
 from tsd.query.serialize import write_answer, written_answer
 from tsd.query.workers import WorkerPool
-from tsd.server.http.messages import Endpoint, Request, Response, parse_params
+from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.server.http.security import check_deletion
 from tsd.tables.quirks import OPENTSDB, Quirks
 
@@ -120,7 +120,7 @@ def read_query(request: Request, rules: QueryRules, now_ms: int) -> Query:
             check_deletion(request)
         return wanted
     if request.split is not None and _is_repeatable(request):
-        wanted = _read_repeated(request.split.query, rules.quirks)
+        wanted = _read_repeated(request.params, rules.quirks)
     else:
         extra = gexp.read_extra(request.params, quirks=rules.quirks) if "exp" in request.params else ()
         wanted = read_uri(request.params, now_ms, quirks=rules.quirks, extra=extra)
@@ -138,14 +138,11 @@ def _is_repeatable(request: Request) -> bool:
     return "exp" not in request.params and _length(request) <= SHORT_QUERY
 
 
-@lru_cache(KEPT_QUERIES)
-def _read_repeated(text: str, quirks: Quirks) -> Query:
+def _read_repeated(params: Mapping[str, Sequence[str]], quirks: Quirks) -> Query:
     """Return the query of a URI whose times are numbers. Raises BadQuery."""
-    params = parse_params(text)
-    start, end = params["start"][-1], params["end"][-1]
-    rest = tuple((name, tuple(values)) for name, values in params.items() if name not in ("start", "end"))
+    rest = tuple([(name, tuple(values)) for name, values in params.items() if name not in ("start", "end")])
     with suppress(BadQuery):  # the error names the times
-        return with_times(_read_rest(rest, quirks), start, end)
+        return with_times(_read_rest(rest, quirks), params["start"][-1], params["end"][-1])
     return read_uri(params, 0, quirks=quirks)
 
 
