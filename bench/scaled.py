@@ -14,7 +14,6 @@ from typing import NamedTuple
 import trio
 
 from tsd.cli.options import imported
-from tsd.cli.serve import tune_collector
 from tsd.config import log
 from tsd.config.loader import Given
 from tsd.daemon.settings import load_config
@@ -73,7 +72,8 @@ def words_of(timeline: Timeline, settings: Mapping[str, str]) -> list[str]:
 def main() -> None:
     """Run the daemon until SIGTERM."""
     timeline = Timeline(*map(float, sys.argv[1:4]))
-    serve = imported("tsd.daemon.lifecycle:serve")  # as `tsd serve` does
+    tune_collector = imported("tsd.cli.serve:tune_collector")  # without Python's cycle collector, as `tsd serve` does
+    serve = imported("tsd.daemon.lifecycle:serve")
     settings = load_config(None, [Given("benchmark", *word.split("=", 1)) for word in sys.argv[4:]])
     vars(time).update(time=timeline.now_s, time_ns=lambda: int(timeline.now_s() * 1e9))
     log.configure(settings.config.log_level, settings.config.log_format, time.monotonic)
