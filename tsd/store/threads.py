@@ -36,7 +36,8 @@ def _wait_for_end(_raise_cancel: object) -> trio.lowlevel.Abort:
 
 class QuietThread(Generic[T]):
     """Runs calls in threads, one at a time. The end of a call wakes the event loop only if it is wanted, or if the call
-    failed: a wake-up costs as much as a short call. A caller that waits for what the calls do calls `want` before."""
+    failed: a wake-up costs as much as a short call. A caller that waits for what the calls do calls `want` before. A
+    cancel scope that ends does the same, and its task gets the result."""
 
     def __init__(self) -> None:
         self._task: trio.lowlevel.Task | None = None  # waits for its call
@@ -75,8 +76,5 @@ class QuietThread(Generic[T]):
 
     def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         """A cancelled caller waits for the end of its call."""
-        self._is_wanted = True
-        if self._result is None:
-            return trio.lowlevel.Abort.FAILED
-        self._task = None
-        return trio.lowlevel.Abort.SUCCEEDED
+        self.want()
+        return trio.lowlevel.Abort.FAILED

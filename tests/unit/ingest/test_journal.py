@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 from structlog.testing import capture_logs
+from trio.testing import MockClock
 
 from tsd.errors import TsdError
 from tsd.ingest.journal.disk import REAL, Disk
@@ -137,6 +138,42 @@ async def test_lines_are_gathered_until_a_caller_waits(trigger: str, tmp_path: P
                 assert journal.statistics().syncs == 1
             journal.close()
     assert lines_of(Segment(min(tmp_path.glob("*.journal")))).startswith(LINE * 2)
+
+
+async def test_lines_that_come_later_have_gathered_ones_written(tmp_path: Path, autojump_clock: MockClock) -> None:
+    journal = make(tmp_path, gather_s=10)
+    journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.run)
+        for round_ in range(3):  # nothing waits for the end of a group when the next one begins
+            began_s = trio.current_time()
+            for _ in range(3):
+                journal.append(LINE, 1)
+                await trio.sleep(2)
+                assert journal.synced == 4 * round_
+            journal.append(LINE, 1)
+            while journal.synced < journal.position:
+                await trio.lowlevel.checkpoint()
+            assert trio.current_time() == pytest.approx(began_s + 6, abs=0.1)
+            assert journal.statistics().syncs == round_ + 1
+            await trio.sleep(100)
+        journal.close()
+
+
+async def test_lines_after_which_none_come_are_written_in_time(tmp_path: Path, autojump_clock: MockClock) -> None:
+    journal = make(tmp_path, gather_s=10)
+    journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.run)
+        for written in range(3):
+            journal.append(LINE, 1)
+            await trio.sleep(9.9)
+            assert journal.synced == written
+            await trio.sleep(0.2)
+            while journal.synced < journal.position:
+                await trio.lowlevel.checkpoint()
+            await trio.sleep(100)
+        journal.close()
 
 
 class HeldDisk(Disk):

@@ -1,9 +1,10 @@
 """Accepted put lines → a folder of segments on disk, before they are acknowledged.
 
 Lines are appended in memory and written by a thread in groups, each group with one fdatasync. While no caller waits for
-them, lines are gathered for a moment: a group costs as much CPU time as thousands of lines. A segment holds one
-window's lines and is removed when the window's cells are in the store. Segments that exist at the start were left by a
-crash or an outage: the writer stores their lines, oldest first. folder.py describes the other files of the folder.
+them, lines are gathered for a moment: a group costs as much CPU time as thousands of lines. After half of the longest
+time the next lines that come have it written: a timer would wake the event loop once more. A segment holds one window's
+lines and is removed when the window's cells are in the store. Segments that exist at the start were left by a crash or
+an outage: the writer stores their lines, oldest first. folder.py describes the other files of the folder.
 """
 
 import errno
@@ -104,7 +105,8 @@ class Journal:
     ) -> None:
         """`owner`: identity of the state folder that the journal belongs to. Segments of other owners are quarantined,
         except those of `adopted` ones. A group of `group_bytes` is written at once. Groups start at least
-        `sync_interval_s` apart. While no caller waits for a line, it is written `gather_s` after its arrival."""
+        `sync_interval_s` apart. While no caller waits for a line, it is written with the first lines that come half of
+        `gather_s` after it, or when it has waited for `gather_s`."""
         self.folder = folder
         self.owner = owner
         self.disk = disk
@@ -133,6 +135,7 @@ class Journal:
         self._appended = 0  # bytes of all blocks
         self._written = 0  # bytes of them on disk
         self._thread = QuietThread[None]()
+        self._unnoticed = trio.CancelScope()  # around the last write
         self._took_s = 0.0  # the last write
         self._groups: deque[WriteGroup] = deque()
         self._fd: tuple[Segment, int] | None = None
@@ -229,7 +232,7 @@ class Journal:
             size += BLOCK_BYTES  # one for each group
             self._since = trio.current_time()
             self._work.set()
-            self._thread.want_running()
+            self._unnoticed.deadline = self._since + self._gather_s
         self._blocks.append(lines)
         self._lines += count
         self._appended += len(lines)
@@ -238,11 +241,19 @@ class Journal:
         self.size += size
         self.position += count
         self._open.position = self.position
-        if self.pending >= GATHERED_BYTES:
-            self._awaited.set()
+        if self.pending >= GATHERED_BYTES or self._are_gathered():
+            self._write_soon()
         if self.pending >= self.group_bytes:
             self._urgent.set()
         return self.position
+
+    def _are_gathered(self) -> bool:
+        """Return whether the lines in memory are written with the next ones that come."""
+        return trio.current_time() >= self._since + self._gather_s / 2
+
+    def _write_soon(self) -> None:
+        self._awaited.set()
+        self._thread.want_running()
 
     def rotate(self) -> Segment | None:
         """End the open segment and return it; None if nothing was appended to it."""
@@ -250,8 +261,7 @@ class Journal:
         if segment is not None:
             self._add_group(segment, last=True)
             self._work.set()
-            self._awaited.set()
-            self._thread.want_running()
+            self._write_soon()
         return segment
 
     def _add_group(self, segment: Segment, *, last: bool) -> None:
@@ -261,7 +271,7 @@ class Journal:
 
     def hurry(self) -> None:
         """Write the appended lines before the interval ends, because a caller waits."""
-        self._awaited.set()
+        self._write_soon()
         self._urgent.set()
 
     async def wait_synced(self, position: int) -> None:
@@ -293,9 +303,8 @@ class Journal:
         self._closing = True
         self._give_up_at = deadline
         self._work.set()
-        self._awaited.set()
+        self._write_soon()
         self._urgent.set()
-        self._thread.want_running()
 
     async def run(self) -> None:
         """Write appended lines in groups, until `close`."""
@@ -308,7 +317,8 @@ class Journal:
                     await self._awaited.wait()
             if trio.current_time() < last + self._interval_s:
                 await self._wait_due(last)
-            else:  # connections read the rest of what has arrived: one group for all of it
+            elif not self._gather_s or not self._are_gathered():
+                # A caller waits. Connections read the rest of what has arrived: one group for all of it.
                 for _ in range(GATHER_PASSES):
                     await trio.lowlevel.checkpoint()
             last = trio.current_time()
@@ -335,7 +345,8 @@ class Journal:
                 self._thread.want()
             self.writing_since = trio.current_time()
             try:
-                await self._thread.run(self._write, group, clock)
+                with trio.CancelScope() as self._unnoticed:  # `append` sets a deadline
+                    await self._thread.run(self._write, group, clock)
             except OSError as exc:
                 self._failures += 1
                 if self.trouble is None:
