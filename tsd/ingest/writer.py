@@ -55,6 +55,7 @@ MAX_POINTS = 2_000_000  # of a window: limits the memory of sorting and encoding
 MAX_FOUND = 4_000_000  # points of one metric that a query reads from memory; if it has more, they are written first
 HELD_SHARE = 4  # points of open hours may use 1/4 of the memory for points
 UNPACKED_SHARE = 8  # 1/8 of that is packed at once
+UNPACKED_POINTS = 1 << 19  # at once: malloc reuses their memory, which the kernel would zero each time for more
 LEAST_PACKED = 4096  # points: fewer would not get smaller
 SMALL_SHARE = 16  # a window with 1/16 of the most points is small
 SMALL_INTERVALS = 6  # it stays open for as many intervals while hours are held
@@ -593,7 +594,7 @@ class Writer:
     async def _put_packed(self, window: Window) -> None:
         """Put the points of an hour, some series at a time, so that few of them are unpacked at once."""
         assert window.parts is not None
-        for after, last in slices(window.packed, self._max_points):
+        for after, last in slices(window.packed, min(self._max_points, UNPACKED_POINTS)):
             find = partial(points_between, window.packed, window.parts, self._rows.table, after, last)
             await self._points.write(await trio.to_thread.run_sync(find), self._rows.table)
         await self._points.sync()

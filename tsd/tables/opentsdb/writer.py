@@ -52,8 +52,7 @@ class CellWriter:
         await run_bounded(slices, partial(self._write_slice, points, series), limit=CONCURRENT_SLICES)
 
     async def _write_slice(self, points: Columns, series: SeriesLookup, places: Int32) -> None:
-        for part in await trio.to_thread.run_sync(partial(sorted_parts, join=self._join), points, places):
-            puts = await trio.to_thread.run_sync(partial(encode_of, join=self._join), part, series)
+        for part, puts in await trio.to_thread.run_sync(self._encode, points, series, places):
             await self._store.put(self._rules.table, puts)
             self._points += len(puts)
             async with self._notifying:
@@ -62,6 +61,11 @@ class CellWriter:
                     await trio.lowlevel.checkpoint()
                 if self._on_points is not None:
                     await self._on_points(part, series)
+
+    def _encode(self, points: Columns, series: SeriesLookup, places: Int32) -> list[tuple[Columns, list[Put]]]:
+        """Return a slice's points, sorted, with their cells, in parts that are put one after the other."""
+        parts = sorted_parts(points, places, join=self._join)
+        return [(part, encode_of(part, series, join=self._join)) for part in parts]
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:
         """Record points that are written later, see `PointWriter`."""
