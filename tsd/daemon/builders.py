@@ -38,6 +38,7 @@ from tsd.server.clients import Clients, configured_quotas
 from tsd.server.listener import Listener, ListenerLimits, PartialInputBudget
 from tsd.server.multiplexer import Multiplexer
 from tsd.server.peer import Peer
+from tsd.server.quiet import QuietConnections
 from tsd.server.replies import ReplyBudget
 from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetSession, TelnetStats, log_in
 from tsd.server.tls import Tls
@@ -62,6 +63,7 @@ class ServerParts:
     listener: Listener
 
 
+UNREAD_SHARE = 2 / 3  # of the time for which lines may be in memory only: quiet connections are unread so long
 UNRESOLVED_BYTES = 1024  # largest size of a series without UIDs
 UNRESOLVED_SHARE = 8  # such series may use 1/8 of the memory for points
 REJECTED_PER_S = 1000  # rejected lines logged per second, with a burst of ten seconds
@@ -165,6 +167,8 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
         stats.add_accepted,
         is_plain=None if translation is None else translation.is_plain,
     )
+    rest_s = config.journal_gather_ms / 1000 * UNREAD_SHARE
+    quiet = QuietConnections(rest_s, ingest.journal.write_gathered) if rest_s else None
     options = TelnetOptions(
         config.mode,
         not config.no_diediedie,
@@ -187,7 +191,7 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
                 return
             first = rest
         session = TelnetSession(
-            stream, ingest.intake, commands, options, stats, replies, peer, authenticator, multiplexer
+            stream, ingest.intake, commands, options, stats, replies, peer, authenticator, multiplexer, quiet
         )
         await session.run(first, receive)
 
@@ -205,6 +209,7 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
         authenticator,
         multiplexer,
         PartialInputBudget(config.partial_input_memory),
+        quiet,
     )
     return ServerParts(http, stats, multiplexer, listener)
 

@@ -22,6 +22,7 @@ from tsd.server.clients import Clients
 from tsd.server.multiplexer import Multiplexer
 from tsd.server.peer import Peer, peer_at, peer_of
 from tsd.server.proxy_protocol import MissingProxyHeader, read_proxy_header
+from tsd.server.quiet import QuietConnections
 from tsd.server.replies import SlowConsumer
 from tsd.server.telnet import LOGIN_TIMEOUT_S
 from tsd.server.tls import CAPITALS, Encrypted, Tls, close_notify
@@ -160,8 +161,9 @@ class Listener:
         authenticator: Authenticator | None = None,
         multiplexer: Multiplexer | None = None,
         partial_input: PartialInputBudget | None = None,
+        quiet: QuietConnections | None = None,
     ) -> None:
-        """`serve` runs the multiplexer until the last connection has ended."""
+        """`serve` runs `multiplexer` and `quiet` until the last connection has ended."""
         self._telnet = telnet
         self._http = http
         self._limits = limits
@@ -169,6 +171,7 @@ class Listener:
         self._tls = tls
         self._authenticator = authenticator
         self._multiplexer = multiplexer
+        self._quiet = quiet
         self._partial_input = partial_input or PartialInputBudget(DEFAULT_PARTIAL_INPUT_BYTES)
         self._buffer = memoryview(bytearray(READ_BYTES))  # of all reads: none waits in between
         self._connections: set[_OpenConnection] = set()
@@ -183,6 +186,8 @@ class Listener:
         async with trio.open_nursery() as reading:
             if self._multiplexer is not None:
                 reading.start_soon(self._multiplexer.run)
+            if self._quiet is not None:
+                reading.start_soon(self._quiet.run)
             async with trio.open_nursery() as connections:
                 with self._accepting:
                     async with trio.open_nursery() as accepting:
@@ -200,6 +205,8 @@ class Listener:
         """
         self._accepting.cancel()
         self._clients.drain()
+        if self._quiet is not None:
+            self._quiet.drain()
         for stream in (*self._arriving, *(connection.stream for connection in self._connections)):
             with suppress(OSError):  # the client has closed it
                 # Linux returns received data, and then the end of input, also to a reader that waits.
@@ -367,11 +374,26 @@ class Listener:
         if not first:
             return
         if first[0] in CAPITALS:
-            await self._http(stream, first, receive, peer)
+            await self._serve_http(stream, first, receive, peer)
         elif self._authenticator is None or self._authenticator.is_allowed(
             peer.address
         ):  # an HTTP proxy may not be allowed itself
             await self._telnet(stream, first, receive, peer)
+
+    async def _serve_http(self, stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
+        """Serve HTTP. A client may ask for lines that it has sent on another connection."""
+        quiet = self._quiet
+        if quiet is None:
+            await self._http(stream, first, receive, peer)
+            return
+
+        async def receive_after_lines() -> bytes:
+            data = await receive()
+            await quiet.read_now()
+            return data
+
+        await quiet.read_now()
+        await self._http(stream, first, receive_after_lines, peer)
 
     async def _end_idle_connections(self) -> None:
         """End connections that are idle or whose line takes too long. Throttled connections are not idle."""

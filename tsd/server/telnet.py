@@ -23,6 +23,7 @@ from tsd.ingest.lines import LineBuffer, TooLong
 from tsd.lazy import LazyLogger
 from tsd.server.multiplexer import SMALL_PACKET_BYTES, Multiplexer
 from tsd.server.peer import Peer
+from tsd.server.quiet import Calmness, QuietConnections
 from tsd.server.replies import ReplyBudget, ReplyQueue
 
 log = LazyLogger(__name__)
@@ -134,7 +135,8 @@ class TelnetStats:
 
 
 class TelnetSession:
-    """One connection, from its first bytes to its end. The multiplexer may read it (MultiplexedConnection)."""
+    """One connection, from its first bytes to its end. The multiplexer may read it (MultiplexedConnection), or
+    QuietConnections."""
 
     def __init__(
         self,
@@ -147,10 +149,12 @@ class TelnetSession:
         peer: Peer,
         authenticator: Authenticator | None = None,
         multiplexer: Multiplexer | None = None,
+        quiet: QuietConnections | None = None,
     ) -> None:
-        """Without a `multiplexer` the connection's own task reads everything."""
+        """Without a `multiplexer` and `quiet` the connection's own task reads everything."""
         self._stream = stream
         self._multiplexer = multiplexer if isinstance(stream, trio.SocketStream) else None
+        self._quiet = quiet if isinstance(stream, trio.SocketStream) else None
         self._authenticator = authenticator
         self._login_attempts = 0
         self.peer = peer
@@ -171,6 +175,8 @@ class TelnetSession:
         self._pattern = _RUN_WITH_TEXTS if has_texts else _RUN
         self._explain = unchanged if self._translation else legible
         self._small_reads = 0  # consecutive reads of few valid put lines
+        self._calmness = Calmness()
+        self._has_commands = False
         self._names = [
             name
             for name in (*_COMMANDS, *((_TEXTS,) if has_texts else ()))
@@ -233,6 +239,7 @@ class TelnetSession:
                 self.peer.line_since = None
                 if not data:
                     return
+                self._calmness.count(len(data))
                 pieces = self._translated(lines.feed(data))
                 del data
                 # Complete lines do not count: the daemon delays them, not the client.
@@ -245,9 +252,10 @@ class TelnetSession:
         """Return more input: received here, or not processed by the multiplexer."""
         multiplexer, stream = self._multiplexer, self._stream
         is_small = self._accepts_points and self._small_reads >= SMALL_READS and self._lines.is_between
-        if is_small and multiplexer is not None and isinstance(stream, trio.SocketStream):
+        shared = multiplexer if is_small else self._quiet if self.is_quiet else None
+        if shared is not None and isinstance(stream, trio.SocketStream):
             self.peer.idle_since = trio.current_time()
-            data = await multiplexer.add(stream, self)
+            data = await shared.add(stream, self)
             self.peer.idle_since = None
             if data is not None:
                 return data
@@ -263,17 +271,36 @@ class TelnetSession:
     @property
     def is_readable(self) -> bool:
         """See MultiplexedConnection."""
-        if not self._accepts_points or not self._small_reads or not self._intake.backpressure.is_open:
+        return self._small_reads > 0 and self._may_read()
+
+    @property
+    def is_quiet(self) -> bool:
+        """See QuietConnection."""
+        is_quiet = self._calmness.is_calm and not self._has_commands and self._lines.is_between
+        return is_quiet and self._may_read()
+
+    def _may_read(self) -> bool:
+        if not self._accepts_points or not self._intake.backpressure.is_open:
             return False
         return not self.peer.client.debt_s and self._session_is_valid()
 
     def take(self, data: bytes) -> bytes:
         """See MultiplexedConnection."""
-        peer = self.peer
-        peer.client.bytes += len(data)
+        self.peer.client.bytes += len(data)
         if len(data) >= SMALL_PACKET_BYTES or not self._lines.is_whole(data):
             self._small_reads = 0  # the connection's own task skips a long line
             return data
+        return self._take_whole(data)
+
+    def take_quiet(self, data: bytes) -> bytes:
+        """See QuietConnection."""
+        self._calmness.count(len(data))
+        self.peer.client.bytes += len(data)
+        return self._take_whole(data) if self._lines.is_whole(data) else data
+
+    def _take_whole(self, data: bytes) -> bytes:
+        """Ingest whole lines without a wait. Return the rest."""
+        peer = self.peer
         if self._translation is not None and not self._translation.is_plain(data):
             return data
         taken = self._intake.try_take(data, peer, self._explain)
@@ -359,11 +386,13 @@ class TelnetSession:
 
     def _refuse(self, command: bytes, error: BadLine) -> None:
         self._small_reads = 0
+        self._calmness.disturb()
         if not self._replies.refuse(command, error):
             self._stats.summarized += 1
 
     async def _execute(self, line: bytes) -> None:
         """Execute a line that is not a plain put line."""
+        self._has_commands = True
         await self._yield_after(1)
         bare = line
         if negotiation := _negotiation(line):

@@ -109,7 +109,7 @@ async def test_appends_within_an_interval_share_a_sync(tmp_path: Path) -> None:
     assert journal.statistics().syncs == 2
 
 
-@pytest.mark.parametrize("trigger", ["wait", "hurry", "rotate", "many", "close", "time"])
+@pytest.mark.parametrize("trigger", ["wait", "hurry", "rotate", "many", "gathered", "close", "time"])
 async def test_lines_are_gathered_until_a_caller_waits(trigger: str, tmp_path: Path) -> None:
     journal = make(tmp_path, gather_s=0.01 if trigger == "time" else 10 * PATIENCE_S)
     journal.recover()
@@ -130,6 +130,8 @@ async def test_lines_are_gathered_until_a_caller_waits(trigger: str, tmp_path: P
                     journal.rotate()
                 case "many":
                     journal.append(LINE * 20_000, 20_000)
+                case "gathered":
+                    journal.write_gathered()
                 case "close":
                     journal.close()
             while journal.synced < journal.position:  # without a wait for progress, which would be a trigger

@@ -136,6 +136,7 @@ class Journal:
         self._written = 0  # bytes of them on disk
         self._thread = QuietThread[None]()
         self._unnoticed = trio.CancelScope()  # around the last write
+        self._has_all = False  # the lines in memory are all that have arrived
         self._took_s = 0.0  # the last write
         self._groups: deque[WriteGroup] = deque()
         self._fd: tuple[Segment, int] | None = None
@@ -251,6 +252,12 @@ class Journal:
         """Return whether the lines in memory are written with the next ones that come."""
         return trio.current_time() >= self._since + self._gather_s / 2
 
+    def write_gathered(self) -> None:
+        """Write the appended lines without gathering more: they were gathered before."""
+        if self._blocks:
+            self._has_all = True
+            self._write_soon()
+
     def _write_soon(self) -> None:
         self._awaited.set()
         self._thread.want_running()
@@ -317,11 +324,11 @@ class Journal:
                     await self._awaited.wait()
             if trio.current_time() < last + self._interval_s:
                 await self._wait_due(last)
-            elif not self._gather_s or not self._are_gathered():
+            elif not self._has_all and not (self._gather_s and self._are_gathered()):
                 # A caller waits. Connections read the rest of what has arrived: one group for all of it.
                 for _ in range(GATHER_PASSES):
                     await trio.lowlevel.checkpoint()
-            last = trio.current_time()
+            last, self._has_all = trio.current_time(), False
             self._work, self._awaited, self._urgent = trio.Event(), trio.Event(), trio.Event()
             if self._open is not None and self._blocks:
                 self._add_group(self._open, last=False)

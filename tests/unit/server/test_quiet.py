@@ -1,0 +1,186 @@
+"""Quiet connections are read together, and no client that waits for something notices."""
+
+import math
+import struct
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from tests.running import Running, running
+from tests.unit.api.http_requests import http_request
+from tests.unit.server.telnet_parts import BAD, GOOD, T, session
+from tsd.server.quiet import Calmness, QuietConnections
+
+REST_S = 3.0
+
+
+class Lines:
+    """A connection that sends lines. `read` has what was read, and when."""
+
+    def __init__(self) -> None:
+        self.read: list[tuple[float, bytes]] = []
+        self.is_quiet = True
+
+    def take_quiet(self, data: bytes) -> bytes:
+        self.read.append((trio.current_time(), data))
+        assert data != b"wrong\n"
+        self.is_quiet = data != b"loud\n"
+        return data.partition(b"?")[2]
+
+
+@asynccontextmanager
+async def streams(count: int) -> AsyncIterator[list[tuple[trio.SocketStream, trio.SocketStream]]]:
+    """Both ends of connections."""
+    async with AsyncExitStack() as stack:
+        pairs = [trio.socket.socketpair() for _ in range(count)]
+        yield [
+            (await stack.enter_async_context(trio.SocketStream(one)), await stack.enter_async_context(other))
+            for one, other in ((one, trio.SocketStream(other)) for one, other in pairs)
+        ]
+
+
+async def test_input_that_keeps_coming_is_read_together(autojump_clock: MockClock) -> None:
+    passes: list[float] = []
+    quiet, one, other = QuietConnections(REST_S, lambda: passes.append(trio.current_time())), Lines(), Lines()
+    async with streams(2) as ((our, their), (ours, theirs)), trio.open_nursery() as nursery:
+        nursery.start_soon(quiet.run)
+        nursery.start_soon(quiet.add, ours, one)
+        nursery.start_soon(quiet.add, our, other)
+        began_s = trio.current_time()
+        for _ in range(30):
+            for stream in (their, theirs):
+                await stream.send_all(b"line\n")
+                await trio.sleep(1)
+        await trio.sleep(100)
+        found = one.read + other.read
+        assert b"".join(data for _, data in found) == b"line\n" * 60
+        times_s = sorted({at - began_s for at, _ in found})
+        assert len(times_s) == len(passes) < 30
+        assert times_s[0] == pytest.approx(0, abs=0.1)
+        assert times_s[-1] <= 59 + REST_S
+        nursery.cancel_scope.cancel()
+    assert len(quiet) == 0
+
+
+async def test_seldom_input_is_read_at_once(autojump_clock: MockClock) -> None:
+    quiet, lines = QuietConnections(REST_S), Lines()
+    async with streams(1) as [(ours, theirs)], trio.open_nursery() as nursery:
+        nursery.start_soon(quiet.run)
+        nursery.start_soon(quiet.add, ours, lines)
+        for _ in range(10):
+            await trio.sleep(10 * REST_S)
+            sent_s = trio.current_time()
+            await theirs.send_all(b"line\n")
+            await trio.sleep(0.1)
+            read_s, data = lines.read[-1]
+            assert data == b"line\n"
+            assert read_s == pytest.approx(sent_s, abs=0.01)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_has_arrived_is_read_on_request_and_at_the_end(autojump_clock: MockClock) -> None:
+    quiet, lines = QuietConnections(math.inf), Lines()
+    async with streams(1) as [(ours, theirs)], trio.open_nursery() as nursery:
+        nursery.start_soon(quiet.run)
+        nursery.start_soon(quiet.add, ours, lines)
+        for text in (b"1", b"2", b"3"):  # the second one starts an endless rest
+            await trio.sleep(1)
+            await theirs.send_all(text)
+        await trio.sleep(1)
+        assert [data for _, data in lines.read] == [b"1", b"2"]
+        await quiet.read_now()
+        assert lines.read[-1][1] == b"3"
+        for text in (b"4", b"5", b"6"):
+            await theirs.send_all(text)
+            await trio.sleep(1)
+            assert lines.read[-1][1].endswith(text) != (text == b"4")
+            quiet.drain()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("sent", "found"), [(b"a?b", b"b"), (b"loud\n", None), (b"", b""), (b"wrong\n", AssertionError)]
+)
+async def test_what_needs_a_task_leaves(sent: bytes, found: object, autojump_clock: MockClock) -> None:
+    quiet, results = QuietConnections(REST_S), list[object]()
+    async with streams(2) as ((ours, theirs), (other, _)), trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            try:
+                results.append(await quiet.add(ours, Lines()))
+            except AssertionError:
+                results.append(AssertionError)
+
+        nursery.start_soon(quiet.run)
+        nursery.start_soon(wait)
+        nursery.start_soon(quiet.add, other, Lines())
+        await trio.sleep(1)
+        await (theirs.send_all(sent) if sent else theirs.send_eof())
+        await trio.sleep(1)
+        assert results == [found]
+        assert len(quiet) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_reset_connection_raises(autojump_clock: MockClock) -> None:
+    quiet = QuietConnections(REST_S)
+    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+    theirs = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
+    theirs.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, struct.pack("ii", 1, 0))
+    async with listener, await listener.accept() as ours, trio.open_nursery() as nursery:
+        nursery.start_soon(quiet.run)
+        await trio.aclose_forcefully(theirs)
+        with pytest.raises(trio.BrokenResourceError):
+            await quiet.add(ours, Lines())
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("size", "every_s", "is_calm"),
+    [(1000, 1, True), (40_000, 2, True), (70_000, 10, False), (10_000, 0.1, False), (1000, 60, True)],
+)
+async def test_calm_connections_send_few_bytes_evenly(
+    size: int, every_s: float, is_calm: bool, autojump_clock: MockClock
+) -> None:
+    calmness = Calmness()
+    for _ in range(300):
+        await trio.sleep(every_s)
+        calmness.count(size)
+    assert calmness.is_calm == is_calm
+    calmness.disturb()
+    assert not calmness.is_calm
+
+
+@pytest.mark.parametrize(("sent", "is_quiet"), [(GOOD, True), (b"version\n", False), (BAD, False), (GOOD[:-3], False)])
+async def test_only_connections_that_send_valid_lines_are_quiet(
+    sent: bytes, is_quiet: bool, daemon: Running, autojump_clock: MockClock
+) -> None:
+    found: list[bool] = []
+    ours, _theirs = trio.testing.memory_stream_pair()
+    pieces = iter([GOOD * 2] * 30 + [sent])
+
+    async def receive() -> bytes:
+        found.append(talk.is_quiet)
+        await trio.sleep(1)
+        return next(pieces, b"")
+
+    talk, _, _ = session(ours, daemon.daemon.ingest.intake)
+    await talk.run(GOOD, receive)
+    assert (found[0], found[30], found[31]) == (False, True, is_quiet)
+
+
+async def test_queries_see_lines_of_quiet_connections(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path) as daemon, daemon.client() as client:
+        line = b"".join(b"put quiet %d %%d host=web%03d\n" % (T, number) for number in range(200))  # no small packet
+        for value in range(40):
+            await client.send_whole(line % ((value,) * 200))
+            while not value and daemon.daemon.ingest.ledger.received < 200:  # names are looked up
+                await trio.lowlevel.checkpoint()
+            await trio.sleep(0.5)
+            response = await http_request(daemon, f"/api/query?start={T - 1}&end={T + 1}&m=sum:quiet")
+            assert list(response.json[0]["dps"].values()) == [200 * value]

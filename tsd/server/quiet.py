@@ -1,0 +1,164 @@
+"""Read connections that only send lines together, once in a while.
+
+To wake the event loop takes as much CPU time as to ingest hundreds of lines. So lines of a quiet connection do not wake
+it: a timer does, and all of these connections are read then, in one task. The kernel keeps their lines meanwhile. No
+client waits for that: a connection that has sent a command is never quiet, and what has arrived is read before a
+request of HTTP. What cannot be ingested at once continues in the connection's own task, as in the multiplexer.
+"""
+
+import math
+import os
+import select
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import outcome
+import trio
+
+WINDOW_S = 10.0  # a connection is watched for so long before it may be quiet
+READ_BYTES = 64 << 10  # of one read of a quiet connection: a socket's smallest buffer has room for them
+BYTES_PER_S = 24 << 10  # that it sends on average
+TURN_BYTES = 64 << 10  # read before other tasks run: a third of a millisecond
+DENSE = 1.5  # rests: input that follows other input within this time starts one
+
+
+class Calmness:
+    """Tells whether a connection sends few bytes, and sends them evenly."""
+
+    def __init__(self) -> None:
+        self._since_s = trio.current_time()
+        self._bytes = 0
+        self.is_calm = False
+
+    def count(self, size: int) -> None:
+        """Note that `size` bytes were read together."""
+        now_s = trio.current_time()
+        self._bytes += size
+        if size >= READ_BYTES:  # more may have arrived
+            self.disturb()
+        elif now_s - self._since_s >= WINDOW_S:
+            self.is_calm = self._bytes <= BYTES_PER_S * (now_s - self._since_s)
+            self._since_s, self._bytes = now_s, 0
+
+    def disturb(self) -> None:
+        """Watch the connection anew."""
+        self._since_s, self._bytes, self.is_calm = trio.current_time(), 0, False
+
+
+class QuietConnection(Protocol):
+    """A connection that can be read here."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Return whether the connection may be read here, and now."""
+
+    def take_quiet(self, data: bytes) -> bytes:
+        """Process input. Return the rest for the connection's own task; b"" if there is none."""
+
+
+class _Slot(NamedTuple):
+    connection: QuietConnection
+    task: trio.lowlevel.Task  # the connection's own, which waits
+
+
+class QuietConnections:
+    """Quiet connections, by descriptor."""
+
+    def __init__(self, rest_s: float, on_read: Callable[[], None] = lambda: None) -> None:
+        """`rest_s`: how long what has arrived may stay unread. `on_read` is called when all of it was read."""
+        self._rest_s = rest_s
+        self._epoll = select.epoll()
+        self._slots: dict[int, _Slot] = {}
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._draining = trio.Event()
+        self._on_read = on_read
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    async def add(self, stream: trio.SocketStream, connection: QuietConnection) -> bytes | None:
+        """Read a connection here until its own task is needed.
+
+        Return received data that `take_quiet` has not processed, b"" at the end of the connection, or None if it is not
+        quiet now. Raise BrokenResourceError, and what `connection` raises.
+        """
+        fd = stream.socket.fileno()
+        self._slots[fd] = _Slot(connection, trio.lowlevel.current_task())
+        self._epoll.register(fd, select.EPOLLIN)
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._remove(fd)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        found: list[bytes | None] = await trio.lowlevel.wait_task_rescheduled(abort)
+        return found[0]
+
+    def _remove(self, fd: int) -> trio.lowlevel.Task:
+        self._epoll.unregister(fd)
+        return self._slots.pop(fd).task
+
+    def _wake(self, fd: int, data: bytes | None) -> None:
+        """Remove a connection and resume its task."""
+        trio.lowlevel.reschedule(self._remove(fd), outcome.Value([data]))
+
+    async def run(self) -> None:
+        """Read connections until cancelled. While lines keep coming, a timer is the only wake-up."""
+        last_s, rests = -math.inf, False
+        while True:
+            if rests and not self._draining.is_set():
+                with trio.move_on_after(self._rest_s):
+                    await self._draining.wait()
+            else:
+                await trio.lowlevel.wait_readable(self._epoll.fileno())
+            now_s = trio.current_time()
+            found = await self._read_ready()
+            rests = found and now_s - last_s < DENSE * self._rest_s
+            last_s = now_s if found else -math.inf
+
+    async def read_now(self) -> None:
+        """Read what has arrived."""
+        if self._slots:
+            await self._read_ready()
+
+    async def _read_ready(self) -> bool:
+        """Read once from each connection that has input. Return whether there are any."""
+        ready = self._epoll.poll(0, max(len(self._slots), 1))
+        size = 0
+        for fd, _ in ready:
+            if size >= TURN_BYTES:
+                await trio.lowlevel.checkpoint()
+                size = 0
+            if fd in self._slots:  # its wait was not cancelled meanwhile
+                size += self._read(fd)
+        if ready:
+            self._on_read()
+        return bool(ready)
+
+    def _read(self, fd: int) -> int:
+        """Read once from a connection. Return the number of bytes."""
+        connection, data, rest = self._slots[fd].connection, b"", b""
+        try:
+            if not connection.is_quiet:
+                self._wake(fd, None)
+                return 0
+            data = bytes(self._buffer[: os.readv(fd, [self._buffer])])
+            rest = connection.take_quiet(data) if data else b""
+            is_quiet = connection.is_quiet
+        except BlockingIOError:  # the kernel dropped a damaged packet after it reported it
+            return 0
+        except OSError as error:
+            broken = trio.BrokenResourceError(f"read failed: {error.strerror}")
+            broken.__cause__ = error
+            trio.lowlevel.reschedule(self._remove(fd), outcome.Error(broken))
+        except Exception as error:  # noqa: BLE001 (the boundary of one connection)
+            trio.lowlevel.reschedule(self._remove(fd), outcome.Error(error))
+        else:
+            if rest or not data:
+                self._wake(fd, rest)
+            elif not is_quiet:
+                self._wake(fd, None)
+        return len(data)
+
+    def drain(self) -> None:
+        """Have everything read as soon as it arrives from now on."""
+        self._draining.set()
