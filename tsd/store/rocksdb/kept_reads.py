@@ -5,9 +5,9 @@ A write to one of the rows removes a read before the change can be read.
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from tsd.codec.packing.points import count_points
 from tsd.store import ColumnPart, StepLimit
@@ -16,7 +16,8 @@ from tsd.store.rocksdb.packed import PackedCells
 
 MOST_RANGES = 100  # that are kept: each write is compared with all of them
 LARGEST_SHARE = 8  # a read takes at most one part in so many of the memory
-KEY_BYTES = 300  # of a key that was asked for
+MOST_KEYS = 600  # of a read: keeping it takes a millisecond
+KEY_BYTES = 500  # of a key that was asked for, and what lists its reads
 CELL_BYTES = 400  # of a cell, besides its value
 
 Keys: TypeAlias = tuple[bytes, ...]
@@ -39,52 +40,74 @@ class KeyRange:
         return at < len(rows) and (self.stop is None or rows[at] < self.stop)
 
 
-class _Read(NamedTuple):
-    """What a read has returned."""
+class _Read:
+    """What a read has returned. Two are never equal: comparing many keys would take long."""
 
-    parts: list[ColumnPart]
-    needs: StepLimit  # the lowest limit that it is within
-    memory: int  # bytes
+    def __init__(self, table: str, wanted: Keys | KeyRange, parts: list[ColumnPart]) -> None:
+        self.place = table, wanted
+        self.parts = parts
+        self.needs = StepLimit(0, 0, 0)  # the lowest limit that it is within
+        self.memory = 0  # bytes
+
+    def measure(self) -> bool:
+        """Find how large it is. Return False if it asks for many rows, or has rows of blocks: these would hold their
+        whole block."""
+        _, wanted = self.place
+        keys = (wanted.start, wanted.stop or b"") if isinstance(wanted, KeyRange) else wanted
+        cells = size = points = 0
+        if len(keys) > MOST_KEYS:
+            return False
+        for one, rows, packed in self.parts:
+            page = packed.page if isinstance(packed, PackedCells) else one
+            if rows is not None or page is None:
+                return False
+            cells += len(page.keys)
+            size += sum(map(len, page.values))
+            points += 0 if packed is None else max(count_points(page.values, 0, TIME_BYTES), 0)
+        self.needs = StepLimit(cells, size, points)
+        self.memory = sum(map(len, keys)) + (len(keys) + 1) * KEY_BYTES + size + cells * CELL_BYTES
+        return True
 
 
 class _Table:
     """The reads of one table."""
 
     def __init__(self) -> None:
-        self.of_row: dict[bytes, list[Keys]] = {}  # those that asked for a row
-        self.ranges: dict[KeyRange, None] = {}  # the oldest first
+        self.of_row: dict[bytes, set[_Read]] = {}  # those that asked for a row
+        self.ranges: dict[_Read, KeyRange] = {}  # the oldest first
 
-    def add(self, wanted: Keys | KeyRange) -> None:
+    def add(self, read: _Read) -> None:
+        _, wanted = read.place
         if isinstance(wanted, KeyRange):
-            self.ranges[wanted] = None
+            self.ranges[read] = wanted
             return
         for row in wanted:
-            self.of_row.setdefault(row, []).append(wanted)
+            self.of_row.setdefault(row, set()).add(read)
 
-    def remove(self, wanted: Keys | KeyRange) -> None:
+    def remove(self, read: _Read) -> None:
+        _, wanted = read.place
         if isinstance(wanted, KeyRange):
-            del self.ranges[wanted]
+            del self.ranges[read]
             return
         for row in wanted:
             others = self.of_row[row]
-            others.remove(wanted)
+            others.remove(read)
             if not others:
                 del self.of_row[row]
 
-    def changed_by(self, rows: Collection[bytes]) -> list[Keys | KeyRange]:
+    def changed_by(self, rows: Collection[bytes]) -> set[_Read]:
         """Return the reads of any of some rows."""
-        found: list[Keys | KeyRange] = []
-        if self.of_row:
-            found += {wanted for row in self.of_row.keys() & rows for wanted in self.of_row[row]}
+        found = {read for row in self.of_row.keys() & rows for read in self.of_row[row]}
         if self.ranges:
             ordered = sorted(rows)
-            found += [one for one in self.ranges if one.has_any(ordered)]
+            found.update(read for read, one in self.ranges.items() if one.has_any(ordered))
         return found
 
-    def changed_within(self, start: bytes, stop: bytes) -> list[Keys | KeyRange]:
+    def changed_within(self, start: bytes, stop: bytes) -> set[_Read]:
         """Return the reads of any row from `start` to before `stop`."""
-        rows = {wanted for row, some in self.of_row.items() if start <= row < stop for wanted in some}
-        return [*rows, *(one for one in self.ranges if one.overlaps(start, stop))]
+        found = {read for row, some in self.of_row.items() if start <= row < stop for read in some}
+        found.update(read for read, one in self.ranges.items() if one.overlaps(start, stop))
+        return found
 
 
 class KeptReads:
@@ -109,61 +132,45 @@ class KeptReads:
         cells, size, points = read.needs
         if cells > limit.cells or size > limit.size or points > limit.points:
             return None
-        self._reads.move_to_end((table, wanted))
+        self._reads.move_to_end(read.place)
         self.hits += 1
         return read.parts
 
     def keep(self, table: str, wanted: Keys | KeyRange, parts: list[ColumnPart]) -> None:
-        """Keep what a read of the table as it is now has returned, unless it is large, or has rows of blocks: these
-        would hold the whole block."""
-        if (read := _measured(wanted, parts)) is None or read.memory > self._limit // LARGEST_SHARE:
+        """Keep what a read of the table as it is now has returned, unless it is large."""
+        read = _Read(table, wanted, parts)
+        if not read.measure() or read.memory > self._limit // LARGEST_SHARE:
             return
-        if (table, wanted) in self._reads:  # it was over another limit
-            self._drop(table, wanted)
+        if (other := self._reads.get(read.place)) is not None:  # it was over another limit
+            self._drop(other)
         mine = self._tables.setdefault(table, _Table())
         if isinstance(wanted, KeyRange) and len(mine.ranges) >= MOST_RANGES:
-            self._drop(table, next(iter(mine.ranges)))
+            self._drop(next(iter(mine.ranges)))
         while self.size + read.memory > self._limit:
-            self._drop(*next(iter(self._reads)))
-        self._reads[table, wanted] = read
+            self._drop(next(iter(self._reads.values())))
+        self._reads[read.place] = read
         self.size += read.memory
-        mine.add(wanted)
+        mine.add(read)
 
-    def _drop(self, table: str, wanted: Keys | KeyRange) -> None:
-        self.size -= self._reads.pop((table, wanted)).memory
-        self._tables[table].remove(wanted)
+    def _drop(self, read: _Read) -> None:
+        del self._reads[read.place]
+        self.size -= read.memory
+        self._tables[read.place[0]].remove(read)
 
     def note(self, table: str, rows: Collection[bytes]) -> None:
         """Remove the reads of rows that are about to be written."""
         if (mine := self._tables.get(table)) is not None:
-            self._drop_all(table, mine.changed_by(rows))
+            for read in mine.changed_by(rows):
+                self._drop(read)
 
     def note_range(self, table: str, start: bytes, stop: bytes) -> None:
         """Remove the reads of rows that are about to be deleted, from `start` to before `stop`."""
         if (mine := self._tables.get(table)) is not None:
-            self._drop_all(table, mine.changed_within(start, stop))
-
-    def _drop_all(self, table: str, changed: Iterable[Keys | KeyRange]) -> None:
-        for wanted in changed:
-            self._drop(table, wanted)
+            for read in mine.changed_within(start, stop):
+                self._drop(read)
 
     def clear(self) -> None:
         """Remove everything."""
         self._reads.clear()
         self._tables.clear()
         self.size = 0
-
-
-def _measured(wanted: Keys | KeyRange, parts: list[ColumnPart]) -> _Read | None:
-    """Return a read with its size; None if it has rows of blocks."""
-    cells = size = points = 0
-    for one, rows, packed in parts:
-        page = packed.page if isinstance(packed, PackedCells) else one
-        if rows is not None or page is None:
-            return None
-        cells += len(page.keys)
-        size += sum(map(len, page.values))
-        points += 0 if packed is None else max(count_points(page.values, 0, TIME_BYTES), 0)
-    keys = (wanted.start, wanted.stop or b"") if isinstance(wanted, KeyRange) else wanted
-    memory = sum(map(len, keys)) + (len(keys) + 1) * KEY_BYTES + size + cells * CELL_BYTES
-    return _Read(parts, StepLimit(cells, size, points), memory)
