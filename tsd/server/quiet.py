@@ -16,7 +16,7 @@ import outcome
 import trio
 
 WINDOW_S = 10.0  # a connection is watched for so long before it may be quiet
-READ_BYTES = 64 << 10  # of one read of a quiet connection: a socket's smallest buffer has room for them
+READ_BYTES = 128 << 10  # of one read of a quiet connection: the size of a new socket's buffer
 BYTES_PER_S = 24 << 10  # that it sends on average
 TURN_BYTES = 64 << 10  # read before other tasks run: a third of a millisecond
 DENSE = 1.5  # rests: input that follows other input within this time starts one
