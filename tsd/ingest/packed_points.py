@@ -146,11 +146,12 @@ def pack(columns: Columns, metric_of: Int32) -> PackedPoints:
     ranks[by_rank] = np.arange(len(by_rank), dtype=np.int32)
     rank = ranks[columns.series]
     counts = np.bincount(rank)
-    columns = columns.at(series_order(rank))
+    order = series_order(rank)
     ends = np.cumsum(counts)
     chunks = []
     for start, end in cuts(counts, CHUNK_POINTS):
-        part = columns.at(slice(int(ends[start] - counts[start]), int(ends[end - 1])))
+        # Memory for one chunk is reused by malloc; the kernel would zero new memory for all of them.
+        part = columns.at(order[int(ends[start] - counts[start]) : int(ends[end - 1])])
         some = by_rank[start:end]
         first, last = (Place(int(metric_of[number]), int(number)) for number in (some[0], some[-1]))
         chunks.append(_packed(part, some, counts[start:end], first, last))
