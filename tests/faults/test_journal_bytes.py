@@ -4,7 +4,6 @@ quarantined and reported, and no line is altered."""
 import errno
 import os
 from collections.abc import Iterator
-from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +14,9 @@ from tsd.config.state_dir import lock_state
 from tsd.errors import TsdError
 from tsd.ingest.journal.disk import Disk
 from tsd.ingest.journal.folder import Conflict, JournalConflict, held_journal
+from tsd.ingest.journal.frames import FrameMaker, uncompressed
 from tsd.ingest.journal.journal import Journal
-from tsd.ingest.journal.segment import BLOCK_BYTES, HEADER_BYTES, Block, frame, header
+from tsd.ingest.journal.segment import HEADER_BYTES, Block, block_of, header
 
 FLIPS = (0x01, 0x80)  # bits of a byte
 BLOCKS = (
@@ -25,8 +25,15 @@ BLOCKS = (
     b"put c 1356998400 4 h=c\nput c 1356998401 5 h=c\n",
 )
 OWN = "0123456789abcdef" * 2  # the state folder
-STARTS = list(accumulate((BLOCK_BYTES + len(text) for text in BLOCKS), initial=HEADER_BYTES))  # and the end
-PARTS = [b"".join(frame([text], text.count(b"\n"), at, OWN)) for text, at in zip(BLOCKS, STARTS, strict=False)]
+STARTS = [HEADER_BYTES]  # of the blocks, and the end
+PARTS = []
+for text, frame in zip(
+    BLOCKS,
+    (uncompressed([BLOCKS[0]]), FrameMaker().frame_of([BLOCKS[1]], 0), FrameMaker().frame_of([BLOCKS[2]], 0)),
+    strict=True,
+):
+    PARTS.append(b"".join(block_of(frame, text.count(b"\n"), STARTS[-1], OWN)))
+    STARTS.append(STARTS[-1] + len(PARTS[-1]))
 WHOLE = header(STARTS[-1], OWN) + b"".join(PARTS)
 SOME = 36  # bytes: an identity, and more
 OTHER = b"put z 1356998400 9 h=z\n"
@@ -65,7 +72,7 @@ def damaged(folder: Path, text: bytes, number: int = 7) -> Found:
     folder.mkdir()
     path = folder / f"{number:016d}.journal"
     path.write_bytes(text)
-    other = b"".join(frame([OTHER], 1, HEADER_BYTES, OWN))
+    other = b"".join(block_of(uncompressed([OTHER]), 1, HEADER_BYTES, OWN))
     (folder / f"{number + 1:016d}.journal").write_bytes(header(HEADER_BYTES + len(other), OWN) + other)
     found = start(folder)
     assert found.lines.endswith(OTHER)
@@ -143,7 +150,7 @@ def test_segment_that_is_a_folder_is_reported(tmp_path: Path) -> None:
 
 def test_segments_replayed_in_number_order_with_gaps(tmp_path: Path) -> None:
     for number, text in ((12, BLOCKS[2]), (3, BLOCKS[0]), (9, BLOCKS[1])):
-        part = b"".join(frame([text], text.count(b"\n"), HEADER_BYTES, OWN))
+        part = b"".join(block_of(uncompressed([text]), text.count(b"\n"), HEADER_BYTES, OWN))
         (tmp_path / f"{number:016d}.journal").write_bytes(header(HEADER_BYTES + len(part), OWN) + part)
     assert start(tmp_path) == Found(b"".join(BLOCKS), [], [])
 

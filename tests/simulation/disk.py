@@ -93,7 +93,7 @@ class SimulatedDisk(Disk):
         self._fds[fd] = self._files[path]
         return fd
 
-    def write(self, fd: int, parts: Sequence[bytes], at: int) -> int:
+    def write(self, fd: int, parts: Sequence[bytes | memoryview], at: int) -> int:
         dies = self._enter()
         data = b"".join(parts)
         cut = self._rng.randint(0, len(data)) if dies or self.full else len(data)

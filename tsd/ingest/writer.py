@@ -322,7 +322,7 @@ class Writer:
             self._open_since_s = self._now_s()
         part, journal = self._memory_limit // 4, self._journal
         is_calm = self.trouble is None and not self._windows and self._backpressure.is_open
-        is_calm = is_calm and self._rows.points < self._max_points and journal.size < journal.max_bytes
+        is_calm = is_calm and self._rows.points < self._max_points and not journal.is_full
         if is_calm and max(self._rows.size, journal.pending) <= part:  # as after most blocks of lines
             return
         is_away = self.trouble is not None or self._store_hangs()
@@ -333,14 +333,14 @@ class Writer:
         if self._rows.points >= most_points or self._rows.size > part:  # of long lines
             self.seal()
             return
-        if self._hours.points and journal.size >= journal.max_bytes:  # it may have been made smaller
+        if self._hours.points and journal.is_full:  # it may have been made smaller
             self.seal(hold=False)
             return
         if leaves and not self._hold_hours and self._rows.size > OPEN_BYTES:
             self._rows.table.mark_seen(self._rows.drop().series, self._uptime_s())
         most = 0 if leaves else self._memory_limit // 2 - self._rows.size - self.held_memory
         self._memory.shrink(most, but=self.next_window)
-        self._backpressure.set(JOURNAL_FULL, journal.size >= journal.max_bytes)
+        self._backpressure.set(JOURNAL_FULL, journal.is_full)
         self._backpressure.set(JOURNAL_SLOW, journal.pending > part)
 
     async def watch_journal(self) -> None:

@@ -29,7 +29,8 @@ from tsd.daemon.backup import (
     restored_places,
 )
 from tsd.errors import TsdError
-from tsd.ingest.journal.segment import HEADER_BYTES, Damage, frame, header
+from tsd.ingest.journal.frames import FrameMaker
+from tsd.ingest.journal.segment import HEADER_BYTES, Damage, block_of, header
 
 OWNER = "0123456789abcdef" * 2
 DAY_MS = 86_400_000
@@ -40,7 +41,7 @@ def segment(groups: Sequence[bytes], *, synced: int | None = None) -> bytes:
     text = b""
     ends = [HEADER_BYTES]
     for line in groups:
-        text += b"".join(frame([line], 1, HEADER_BYTES + len(text), OWNER))
+        text += b"".join(block_of(FrameMaker().frame_of([line], 0), 1, HEADER_BYTES + len(text), OWNER))
         ends.append(HEADER_BYTES + len(text))
     return header(ends[len(groups) if synced is None else synced], OWNER) + text
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
@@ -34,17 +35,24 @@ def make(
     owner: str = OWN,
     adopted: Collection[str] = (),
     disk: Disk = REAL,
+    max_bytes: int = 1 << 30,
 ) -> Journal:
     return Journal(
         folder,
         sync_interval_s=sync_interval_s,
         gather_s=gather_s,
-        max_bytes=1 << 30,
+        max_bytes=max_bytes,
         owner=owner,
         adopted=adopted,
         disk=disk,
         retry_s=0.001,
     )
+
+
+def various(count: int) -> bytes:
+    """Return lines that take some 30 bytes each on disk, compressed or not."""
+    random = Random(1)
+    return b"".join(b"put m 1356998400 1 host=%s\n" % random.randbytes(24).hex().encode() for _ in range(count))
 
 
 def lines_of(segment: Segment) -> bytes:
@@ -268,11 +276,12 @@ async def written(folder: Path, groups: list[bytes]) -> Path:
 
 async def test_segment_without_intact_block_is_quarantined(tmp_path: Path) -> None:
     path = await written(tmp_path, [LINE])
-    path.write_bytes(path.read_bytes()[:-1])
+    damaged = path.read_bytes()[:-1]
+    path.write_bytes(damaged)
     journal = make(tmp_path)
     assert journal.recover() == []
     assert len(journal.quarantined) == 1
-    assert LINE[:-1] in journal.quarantined[0].read_bytes()
+    assert journal.quarantined[0].read_bytes() == damaged[HEADER_BYTES:]
     assert not path.exists()
 
 
@@ -350,6 +359,34 @@ async def test_journal_size_is_the_size_of_its_files(tmp_path: Path) -> None:
     assert make(tmp_path).recover()[0].size == sizes[0]
 
 
+async def test_lines_at_the_pace_of_agents_are_compressed_and_a_flood_is_not(tmp_path: Path) -> None:
+    lines = b"".join(
+        b"put bench.metric%02d 1356998400 %d host=web%05d dc=fra\n" % (metric, host * 7919 % 1000, host)
+        for host in range(10)
+        for metric in range(50)
+    )
+    flood = lines * 500
+    journal = make(tmp_path)
+    journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.run)
+        position = journal.append(lines, 500)
+        assert journal.size > len(lines)
+        await journal.wait_synced(position)
+        assert journal.size < len(lines) / 4
+        calm = journal.rotate()
+        await journal.wait_synced(journal.append(flood, 500 * 500))
+        assert journal.size > len(flood)
+        flooded = journal.rotate()
+        journal.close()
+    assert calm is not None
+    assert flooded is not None
+    assert lines_of(calm) == lines
+    assert lines_of(flooded) == flood
+    assert journal.size == calm.size + flooded.size
+    assert [calm.size, flooded.size] == [path.stat().st_size for path in sorted(tmp_path.glob("*.journal"))]
+
+
 async def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     journal = make(tmp_path)
     journal.recover()
@@ -374,8 +411,8 @@ async def test_close_does_not_wait_for_a_full_disk(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
         await journal.wait_synced(journal.append(LINE * 3, 3))
-        with largest_file(200):
-            journal.append(LINE * 50, 50)
+        with largest_file(250):
+            journal.append(various(50), 50)
             while journal.trouble is None:
                 await trio.lowlevel.checkpoint()
             journal.rotate()
@@ -423,7 +460,7 @@ async def test_full_disk_is_retried_until_it_has_room(tmp_path: Path) -> None:
         nursery.start_soon(journal.run)
         with largest_file(450):
             await journal.wait_synced(journal.append(LINE * 3, 3))
-            position = journal.append(LINE * 50, 50)
+            position = journal.append(various(50), 50)
             while journal.trouble is None:
                 await trio.lowlevel.checkpoint()
             assert journal.synced == 3
@@ -432,7 +469,8 @@ async def test_full_disk_is_retried_until_it_has_room(tmp_path: Path) -> None:
             assert isinstance(first, Block)
             assert first.text == LINE * 3  # what follows may just be tried
         await journal.wait_synced(position)
-        assert lines_of(Segment(path)) == LINE * 53
+        assert lines_of(Segment(path)) == LINE * 3 + various(50)
+        assert journal.size == path.stat().st_size
         assert journal.trouble is None
         journal.close()
     assert journal.statistics().failures >= 1
@@ -489,4 +527,30 @@ async def wait_written(journal: Journal, lines: bytes) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(journal.run)
         await journal.wait_synced(journal.append(lines, lines.count(b"\n")))
+        journal.close()
+
+
+async def test_journal_stays_full_until_a_segment_is_removed(tmp_path: Path) -> None:
+    """Although its lines take less of the disk than of memory."""
+    journal = make(tmp_path, max_bytes=3000)
+    journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.run)
+        await journal.wait_synced(journal.append(LINE, 1))
+        first = journal.rotate()
+        assert first is not None
+        assert not journal.is_full
+        journal.append(LINE * 100, 100)
+        assert journal.is_full
+        await journal.wait_synced(101)
+        assert journal.size < 3000
+        assert journal.is_full
+        journal.max_bytes = 4000
+        assert not journal.is_full
+        journal.max_bytes = journal.size
+        assert journal.is_full
+        journal.max_bytes = 3000
+        assert journal.is_full
+        await journal.remove(first)
+        assert not journal.is_full
         journal.close()

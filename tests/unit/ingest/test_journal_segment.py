@@ -1,13 +1,27 @@
 """Every change to a segment is found, and all that is whole is kept, also behind it."""
 
-from collections.abc import Sequence
-from itertools import accumulate
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import zstandard
 
-from tsd.ingest.journal.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_pieces
+from tsd.ingest.journal.frames import FrameMaker, skippable, uncompressed
+from tsd.ingest.journal.segment import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    Block,
+    Damage,
+    Part,
+    block_of,
+    filler,
+    header,
+    lines_in,
+    read_pieces,
+)
 
 GROUPS = [([b"put a 1 1 b=c\n", b"put a 2 2 b=c\n"], 2), ([b"put a 3 3 b=c\n"], 1), ([b"put a 4 4 b=c\n" * 3], 3)]
 TEXTS = [b"".join(blocks) for blocks, _ in GROUPS]
@@ -25,19 +39,28 @@ class Whole(NamedTuple):
         return sum(start <= at for start in self.starts) - 1
 
 
-def segment(groups: Sequence[tuple[Sequence[bytes], int]] = GROUPS, owner: str = OWN, synced: int = -1) -> Whole:
+def compressed(texts: Sequence[bytes]) -> Sequence[Part]:
+    return FrameMaker().frame_of(texts, 0)
+
+
+def segment(
+    groups: Sequence[tuple[Sequence[bytes], int]] = GROUPS,
+    owner: str = OWN,
+    synced: int = -1,
+    frame_of: Callable[[Sequence[bytes]], Sequence[Part]] = uncompressed,
+) -> Whole:
     """Return a segment of which `synced` bytes, or all, were on disk."""
     starts = [HEADER_BYTES]
     text = b""
     for blocks, lines in groups:
-        text += b"".join(frame(blocks, lines, starts[-1], owner))
+        text += b"".join(block_of(frame_of(blocks), lines, starts[-1], owner))
         starts.append(starts[0] + len(text))
     return Whole(header(starts[-1] if synced < 0 else synced, owner) + text, starts)
 
 
-@pytest.fixture
-def whole() -> Whole:
-    return segment()
+@pytest.fixture(params=[uncompressed, compressed])
+def whole(request: pytest.FixtureRequest) -> Whole:
+    return segment(frame_of=request.param)
 
 
 def read(path: Path, search_bytes: int = 1 << 20) -> tuple[list[bytes], list[Damage]]:
@@ -114,8 +137,7 @@ def test_adopted_segment_with_damaged_header_is_readable(tmp_path: Path) -> None
 
 def test_damage_after_the_synced_size_is_not_acknowledged(tmp_path: Path, whole: Whole) -> None:
     path = tmp_path / "s"
-    synced = segment(synced=whole.starts[1])
-    path.write_bytes(synced.text[: whole.starts[2] + 5])
+    path.write_bytes(header(whole.starts[1], OWN) + whole.text[HEADER_BYTES : whole.starts[2] + 5])
     found, [damage] = read(path)
     assert found == TEXTS[:2]
     assert not damage.acknowledged
@@ -135,23 +157,25 @@ def test_damage_before_an_intact_block_is_acknowledged(tmp_path: Path) -> None:
 
 def test_forged_block_in_a_damaged_one_is_ignored(tmp_path: Path) -> None:
     """Forged by a client that knows all but the state folder's identity, or copied from another place."""
-    inner = HEADER_BYTES + BLOCK_BYTES + len(b"put a 1 1 b=c\n")  # where it stands
-    hostile = [b"put hostile 1 1 b=c\n"]
+    first = b"put a 1 1 b=c\n"
+    inner = HEADER_BYTES + BLOCK_BYTES + len(b"".join(uncompressed([first])))  # where it stands
+    hostile = b"put hostile 1 1 b=c\n"
     forged = {
-        "of another": frame(hostile, 1, inner, OTHER),
-        "of another place": frame(hostile, 1, HEADER_BYTES, OWN),
-        "without lines": frame(hostile, 0, inner, OTHER),
+        "of another": block_of(uncompressed([hostile]), 1, inner, OTHER),
+        "of another place": block_of(uncompressed([hostile]), 1, HEADER_BYTES, OWN),
+        "without lines": filler(99, inner, OTHER),
     }
-    real = b"".join(frame(hostile, 1, inner, OWN))
+    real = b"".join(block_of(uncompressed([hostile]), 1, inner, OWN))
     path = tmp_path / "s"
     for how, parts in {**forged, "with the identity": [real]}.items():
-        whole = segment([([b"put a 1 1 b=c\n", *parts], 2), *GROUPS])
+        forgery = b"".join(parts)
+        whole = segment([([first, forgery], 2), *GROUPS])
         path.write_bytes(whole.text)
-        assert read(path) == ([b"put a 1 1 b=c\n" + b"".join(parts), *TEXTS], []), how
+        assert read(path) == ([first + forgery, *TEXTS], []), how
         path.write_bytes(whole.text.replace(b"put a 1 1", b"put a 9 1", 1))
         found, damages = read(path)
         if how == "with the identity":  # so the others are looked at in the right place
-            assert found == [*hostile, *TEXTS]
+            assert found == [hostile, *TEXTS]
             continue
         assert found == TEXTS, how
         assert [(damage.offset, damage.end) for damage in damages] == [(whole.starts[0], whole.starts[1])], how
@@ -168,10 +192,67 @@ def test_block_after_large_damage_is_found(tmp_path: Path) -> None:
 
 def test_blocks_without_lines_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    path.write_bytes(segment([GROUPS[0], ([b" " * 99], 0), ([], 0), GROUPS[1]]).text)
+    whole = segment(GROUPS[:1])
+    text = whole.text
+    for size in (99, BLOCK_BYTES):
+        text += b"".join(filler(size, len(text), OWN))
+    text += b"".join(block_of(uncompressed(GROUPS[1][0]), GROUPS[1][1], len(text), OWN))
+    path.write_bytes(header(len(text), OWN) + text[HEADER_BYTES:])
     assert read(path) == (TEXTS[:2], [])
 
 
-def test_block_offsets_follow_from_their_sizes() -> None:
-    whole = segment()
-    assert whole.starts == list(accumulate((BLOCK_BYTES + len(text) for text in TEXTS), initial=HEADER_BYTES))
+def test_block_that_becomes_too_large_is_damage(tmp_path: Path) -> None:
+    """Its CRC is right, so only someone who knows the identity can have written it, or the daemon has a bug."""
+    path = tmp_path / "s"
+    wrong = {
+        "large": zstandard.ZstdCompressor().compress(bytes(256 << 20)),
+        "of unknown size": zstandard.ZstdCompressor(write_content_size=False).compress(TEXTS[0]),
+        "that says another size": b"".join(uncompressed([TEXTS[0]])).replace(b"\x1c\0\0\0", b"\x1d\0\0\0", 1),
+        "with more behind it": b"".join(uncompressed([TEXTS[0]])) + TEXTS[1],
+        "that is skipped": skippable(TEXTS[0]),
+        "without a frame": TEXTS[0],
+        "empty": b"",
+    }
+    for how, frame in wrong.items():
+        before = segment(GROUPS[:1])
+        text = before.text + b"".join(block_of([frame], 2, len(before.text), OWN))
+        text += b"".join(block_of(uncompressed(GROUPS[1][0]), GROUPS[1][1], len(text), OWN))
+        path.write_bytes(header(len(text), OWN) + text[HEADER_BYTES:])
+        found, [damage] = read(path)
+        assert found == TEXTS[:2], how
+        assert damage.offset == before.starts[-1], how
+        assert "cannot be decompressed" in str(damage), how
+
+
+@pytest.mark.parametrize("frame_of", [uncompressed, compressed])
+def test_lines_of_damaged_blocks_are_estimated(
+    tmp_path: Path, frame_of: Callable[[Sequence[bytes]], Sequence[Part]]
+) -> None:
+    """Each changed byte is of a block's own line, whose lines can be read, or of its lines, whose number it says."""
+    path = tmp_path / "s"
+    groups = [([b"put a %d 1 b=c\n" % at for at in range(number)], number) for number in (20, 30)]
+    whole = segment(groups, frame_of=frame_of)
+    first, second, end = whole.starts
+    for at in range(first, end):
+        changed = bytearray(whole.text)
+        changed[at] ^= 0x40
+        path.write_bytes(changed)
+        start, stop, lines = (first, second, 20) if at < second else (second, end, 30)
+        off = 1 if whole.text[at] in b"\nJ" and frame_of is uncompressed else 0  # a line end came or went
+        assert abs(lines_in(path, start, stop) - lines) <= off, at
+    path.write_bytes(whole.text)
+    for searched in range(BLOCK_BYTES, BLOCK_BYTES + 60):
+        assert lines_in(path, first, end, chunk_bytes=searched) == 50, searched
+    for size in range(BLOCK_BYTES, end - second):
+        assert lines_in(path, second, second + size) == 30, size
+    assert lines_in(path, second, second + BLOCK_BYTES - 1) == 0
+
+
+def test_zstdcat_prints_the_lines_of_a_segment(tmp_path: Path, whole: Whole) -> None:
+    path = tmp_path / "0000000000000001.journal"
+    text = whole.text + b"".join(filler(99, len(whole.text), OWN))
+    path.write_bytes(text)
+    with zstandard.ZstdDecompressor().stream_reader(text, read_across_frames=True) as reader:
+        assert reader.read() == b"".join(TEXTS)
+    if (program := shutil.which("zstdcat")) is not None:
+        assert subprocess.run([program, path], capture_output=True, check=True).stdout == b"".join(TEXTS)

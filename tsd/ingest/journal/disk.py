@@ -122,7 +122,7 @@ class Disk:
         """Open an existing file."""
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
-    def write(self, fd: int, parts: Sequence[bytes], at: int) -> int:
+    def write(self, fd: int, parts: Sequence[bytes | memoryview], at: int) -> int:
         """Write all of `parts` from byte `at` on, and return the offset of their end. A short write, as on a nearly
         full disk, is continued until a write fails. A part may be written if this raises OSError."""
         views = [memoryview(part) for part in parts if part]

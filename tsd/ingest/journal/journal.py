@@ -1,10 +1,11 @@
 """Accepted put lines → a folder of segments on disk, before they are acknowledged.
 
-Lines are appended in memory and written by a thread in groups, each group with one fdatasync. While no caller waits for
-them, lines are gathered for a moment: a group costs as much CPU time as thousands of lines. After half of the longest
-time the next lines that come have it written: a timer would wake the event loop once more. A segment holds one window's
-lines and is removed when the window's cells are in the store. Segments that exist at the start were left by a crash or
-an outage: the writer stores their lines, oldest first. folder.py describes the other files of the folder.
+Lines are appended in memory, compressed and written by a thread in groups, each group with one fdatasync. While no
+caller waits for them, lines are gathered for a moment: a group costs as much CPU time as thousands of lines. After half
+of the longest time the next lines that come have it written: a timer would wake the event loop once more. A segment
+holds one window's lines and is removed when the window's cells are in the store. Segments that exist at the start were
+left by a crash or an outage: the writer stores their lines, oldest first. folder.py describes the other files of the
+folder.
 """
 
 import errno
@@ -21,8 +22,18 @@ import trio
 from tsd.errors import TsdError
 from tsd.ingest.journal.disk import REAL, Disk
 from tsd.ingest.journal.folder import number_of, segment_path, segment_paths
+from tsd.ingest.journal.frames import FrameMaker
 from tsd.ingest.journal.quarantine import clear_pending_damage, pending_damage, quarantine_damage, quarantine_foreign
-from tsd.ingest.journal.segment import BLOCK_BYTES, HEADER_BYTES, Block, Damage, frame, header, read_header, read_pieces
+from tsd.ingest.journal.segment import (
+    BLOCK_BYTES,
+    HEADER_BYTES,
+    Block,
+    Damage,
+    block_of,
+    header,
+    read_header,
+    read_pieces,
+)
 from tsd.lazy import LazyLogger
 from tsd.store.threads import QuietThread
 from tsd.store.timing import Latency
@@ -54,11 +65,17 @@ class Segment:
         self.path = path
         self._owners = owners
         self.lines = 0  # appended, on disk or still in memory
-        self.size = HEADER_BYTES
+        self.appended = HEADER_BYTES  # bytes if nothing were compressed
+        self.saved = 0  # by compression, of what is on disk
         self.position = 0  # position of its last line in the journal
         self.good = HEADER_BYTES  # bytes known to be on disk
         self.exists = False  # it has a file
         self.found_s: int | None = None  # last write of an earlier run, by the wall clock; None: of this run
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk, and those in memory before they are compressed."""
+        return self.appended - self.saved
 
     def pieces(self) -> Iterator[Block | Damage]:
         """Read the segment: yield its blocks, and the damage between and after them."""
@@ -126,7 +143,10 @@ class Journal:
         self._interval_s = sync_interval_s
         self._gather_s = gather_s
         self._segments: dict[Path, Segment] = {}
-        self.size = 0  # bytes of all segments, on disk or still in memory
+        self._size = 0  # bytes of all segments if nothing were compressed since the start
+        self._saved = 0  # by compression since the start; of the journal's thread
+        self._full_at: int | None = None  # the limit that was reached since a segment was removed
+        self._frames = FrameMaker()
         self._next = 0
         self._open: Segment | None = None
         self._blocks: list[bytes] = []
@@ -151,8 +171,19 @@ class Journal:
         self._failures = 0
 
     @property
+    def size(self) -> int:
+        """Bytes of all segments: on disk, and in memory before they are compressed."""
+        return self._size - self._saved
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the limit is reached, or was reached since a segment was removed: lines in memory are compressed when
+        they are written, so reading would resume and stop again many times."""
+        return self._full_at == self.max_bytes or self.size >= self.max_bytes
+
+    @property
     def pending(self) -> int:
-        """Bytes that are not on disk yet."""
+        """Bytes that are not on disk yet, before they are compressed."""
         return self._appended - self._written
 
     @property
@@ -203,10 +234,10 @@ class Journal:
             self.quarantine(segment, damages)
         if segment.lines:
             about = path.stat()
-            segment.size = segment.good = about.st_size
+            segment.appended = segment.good = about.st_size
             segment.found_s = int(about.st_mtime)
             segment.exists = True
-            self.size += segment.size
+            self._size += segment.size
             self._segments[path] = segment
         else:
             self.disk.remove(path)
@@ -227,7 +258,7 @@ class Journal:
             self._open = Segment(segment_path(self.folder, self._next), self._known)
             self._next += 1
             self._segments[self._open.path] = self._open
-            self.size += self._open.size
+            self._size += self._open.appended
         size = len(lines)
         if not self._blocks:
             size += BLOCK_BYTES  # one for each group
@@ -238,8 +269,10 @@ class Journal:
         self._lines += count
         self._appended += len(lines)
         self._open.lines += count
-        self._open.size += size
-        self.size += size
+        self._open.appended += size
+        self._size += size
+        if self.size >= self.max_bytes:
+            self._full_at = self.max_bytes
         self.position += count
         self._open.position = self.position
         if self.pending >= GATHERED_BYTES or self._are_gathered():
@@ -301,7 +334,8 @@ class Journal:
         await self.wait_synced(segment.position)
         await trio.to_thread.run_sync(self.disk.remove, segment.path)
         del self._segments[segment.path]
-        self.size -= segment.size
+        self._size -= segment.size
+        self._full_at = None
         self._note_progress()
 
     def close(self, *, deadline: float = inf) -> None:
@@ -381,7 +415,7 @@ class Journal:
         and restore the segment then. `clock` is trio's."""
         begun = clock.current_time()
         if group.lines:
-            self._append_to(group.segment, group)
+            self._append_to(group.segment, group, begun)
         else:
             self._end(group.segment)
         now = clock.current_time()
@@ -394,16 +428,20 @@ class Journal:
         self.writing_since = None
         self.synced += group.lines
 
-    def _append_to(self, segment: Segment, group: WriteGroup) -> None:
+    def _append_to(self, segment: Segment, group: WriteGroup, now_s: float) -> None:
         """Append a group to its segment and sync it. Raise OSError, and restore the segment then."""
         fd = self._file_of(segment)
+        block = block_of(self._frames.frame_of(group.blocks, now_s), group.lines, segment.good, self.owner)
         try:
-            good = self.disk.write(fd, frame(group.blocks, group.lines, segment.good, self.owner), segment.good)
+            good = self.disk.write(fd, block, segment.good)
             self._sync(fd)
             # After the sync: otherwise a power loss could leave a header with a larger length than the segment's.
             self.disk.write(fd, [header(good, self.owner)], 0)
             if group.last:
                 self._sync(fd)
+            saved = group.size + BLOCK_BYTES - (good - segment.good)
+            segment.saved += saved
+            self._saved += saved
             segment.good = good
         except OSError:
             with suppress(OSError):

@@ -5,20 +5,13 @@ next start finds nothing damaged; so the counts are kept in a file until a daemo
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from operator import eq
 from pathlib import Path
 from typing import NamedTuple
 
 from tsd.ingest.journal.disk import Disk, numbered, unused, write_new
-from tsd.ingest.journal.segment import (
-    BLOCK_BYTES,
-    HEADER_BYTES,
-    Damage,
-    frame,
-    header,
-    lines_in,
-    read_header,
-)
+from tsd.ingest.journal.segment import HEADER_BYTES, Damage, chunks, filler, header, lines_in, read_header
 from tsd.lazy import LazyLogger
 
 log = LazyLogger(__name__)
@@ -109,7 +102,7 @@ def _keep(disk: Disk, damage: Damage) -> _Kept:
     offset = damage.offset if damage.offset >= HEADER_BYTES else 0
     size = damage.end - offset
     copy = _copy(disk, damage, offset) if size or not offset else None
-    lines = max(_lines_of(damage, offset), 1) if damage.acknowledged else 0
+    lines = max(lines_in(damage.path, offset, damage.end), 1) if damage.acknowledged else 0
     (log.error if damage.acknowledged else log.warning)(
         "journal.segment_damaged",
         path=str(damage.path),
@@ -129,14 +122,11 @@ def _copy(disk: Disk, damage: Damage, offset: int) -> Path:
     filled by attempts."""
     for path in numbered(_place(damage.path, f"from-byte-{offset}")):
         if not path.exists():
-            write_new(disk, path, _chunks(damage.path, offset, damage.end))
+            write_new(disk, path, chunks(damage.path, offset, damage.end, CHUNK_BYTES))
             return path
-        if path.stat().st_size == damage.end - offset and all(
-            one == other
-            for one, other in zip(
-                _chunks(path, 0, damage.end - offset), _chunks(damage.path, offset, damage.end), strict=True
-            )
-        ):
+        earlier = chunks(path, 0, damage.end - offset, CHUNK_BYTES)
+        found = chunks(damage.path, offset, damage.end, CHUNK_BYTES)
+        if path.stat().st_size == damage.end - offset and all(map(eq, earlier, found)):
             break
     fd = disk.open(path)  # a crash may have come before its sync
     try:
@@ -147,31 +137,13 @@ def _copy(disk: Disk, damage: Damage, offset: int) -> Path:
     return path
 
 
-def _lines_of(damage: Damage, offset: int) -> int:
-    """Estimate how many lines end in a damaged part."""
-    lines, own = 0, BLOCK_BYTES  # the damage starts with a block's own line, complete or not
-    last = b"\n"
-    for chunk in _chunks(damage.path, offset, damage.end):
-        lines += lines_in(chunk[own:])
-        own, last = 0, chunk[-1:]
-    return lines + (last != b"\n")
-
-
-def _chunks(path: Path, start: int, end: int) -> Iterator[bytes]:
-    """Yield the bytes of a part of a file."""
-    with path.open("rb") as file:
-        file.seek(start)
-        while chunk := file.read(min(CHUNK_BYTES, end - file.tell())):
-            yield chunk
-
-
 def _fill(disk: Disk, fd: int, damage: Damage, chunk_bytes: int) -> None:
     """Write blocks of no lines, of at most two chunks each, over a damaged part."""
     assert damage.sealed_for is not None  # or no block behind it would have been found
     at = damage.offset
     while left := damage.end - at:
         size = left if left <= 2 * chunk_bytes else chunk_bytes
-        at = disk.write(fd, frame([b" " * (size - BLOCK_BYTES)], 0, at, damage.sealed_for), at)
+        at = disk.write(fd, filler(size, at, damage.sealed_for), at)
 
 
 def quarantine_foreign(disk: Disk, path: Path, owner: str) -> Path:

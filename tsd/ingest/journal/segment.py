@@ -1,20 +1,23 @@
 """The bytes of a journal segment: a header, then blocks of put lines, each under a line of its own with length and CRC.
 
-    tsd-journal 1 of 0123456789abcdef0123456789abcdef synced 000000000567 crc 511ecab0
-    block 000000000431 lines 00000008 crc 9e83a3b2
+    tsd-journal 2 of 0123456789abcdef0123456789abcdef synced 000000000567 crc 78e1bc1c
+    block 000000000438 lines 00000008 crc 9e83a3b2
     put sys.cpu.user 1700000000 42.5 host=web01 cpu=0
     ...
+
+The put lines of a block are compressed in one frame, and the segment's own lines are in skippable ones (frames.py): so
+`zstdcat` prints the put lines, and `strings` the others. The length is that of the frame.
 
 The header has the identity of the state folder whose daemon wrote the segment (folder.py), and the synced length of the
 segment in bytes. The length shows whether a segment was cut, even at the end of a block. It is written after the sync
 of these bytes, so it is never too large; after a power loss it may lack the last group. A segment gets its name when
-its header is on disk: a segment that is shorter than a header was cut. All of it is text: `less` shows it, and
-`grep '^put '` prints the lines.
+its header is on disk: a segment that is shorter than a header was cut.
 
 A block's CRC also covers that identity and the block's offset in the file, which are not in its line. So a reader can
 search for the next whole block after damage: other text that looks like a block does not match. Such text may be part
 of a damaged block (senders do not know the identity), an old block on the disk, or a block of another file or offset.
-Blocks of no lines (`lines 00000000`) replace damage that was moved to the quarantine.
+Blocks of no lines (`lines 00000000`) replace damage that was moved to the quarantine. All their bytes are in the
+skippable frame.
 """
 
 import os
@@ -25,12 +28,16 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from tsd.errors import CorruptJournal
+from tsd.ingest.journal.frames import SKIPPABLE, readable, skippable, text_of
 
-_HEADER = re.compile(rb"tsd-journal 1 of (?P<owner>[0-9a-f]{32}) synced (?P<synced>\d{12}) crc (?P<crc>[0-9a-f]{8})\n")
-_BLOCK = re.compile(rb"block (\d{12}) lines (\d{8}) crc ([0-9a-f]{8})\n")
-HEADER_BYTES = len(b"tsd-journal 1 of 00000000000000000000000000000000 synced 000000000000 crc 00000000\n")
-BLOCK_BYTES = len(b"block 000000000000 lines 00000000 crc 00000000\n")
+_START = re.escape(SKIPPABLE) + rb"(?s:.{4})"
+_HEADER = re.compile(_START + rb"tsd-journal 2 of ([0-9a-f]{32}) synced (\d{12}) crc [0-9a-f]{8}\n")
+_BLOCK = re.compile(_START + rb"block (\d{12}) lines (\d{8}) crc [0-9a-f]{8}\n")
+HEADER_BYTES = len(skippable(b"tsd-journal 2 of 00000000000000000000000000000000 synced 000000000000 crc 00000000\n"))
+BLOCK_BYTES = len(skippable(b"block 000000000000 lines 00000000 crc 00000000\n"))
+Part = bytes | memoryview
 SEARCH_BYTES = 1 << 20  # searched at once for the next intact block
+PIECE_BYTES = 4 << 10  # of a damaged frame that are decompressed at once
 
 
 class Block(NamedTuple):
@@ -38,6 +45,13 @@ class Block(NamedTuple):
 
     text: bytes
     lines: int
+
+
+class _Stored(NamedTuple):
+    """A block in its segment."""
+
+    block: Block
+    end: int  # offset of the byte behind it
 
 
 class Header(NamedTuple):
@@ -64,23 +78,34 @@ class Damage(CorruptJournal):
 
 
 def header(synced: int, owner: str) -> bytes:
-    """Return the first line of a segment of which `synced` bytes are on disk. `owner` is the identity of the state
-    folder, 32 hexadecimal digits.
+    """Return the header of a segment of which `synced` bytes are on disk. `owner` is the identity of the state folder,
+    32 hexadecimal digits.
 
     >>> header(567, "0123456789abcdef" * 2)
-    b'tsd-journal 1 of 0123456789abcdef0123456789abcdef synced 000000000567 crc 511ecab0\\n'
+    b'P*M\\x18S\\x00\\x00\\x00tsd-journal 2 of 0123456789abcdef0123456789abcdef synced 000000000567 crc 78e1bc1c\\n'
     """
-    text = b"tsd-journal 1 of %b synced %012d" % (owner.encode("ascii"), synced)
-    return text + b" crc %08x\n" % zlib.crc32(text)
+    text = b"tsd-journal 2 of %b synced %012d" % (owner.encode("ascii"), synced)
+    return skippable(text + b" crc %08x\n" % zlib.crc32(text))
 
 
-def frame(blocks: Sequence[bytes], lines: int, at: int, owner: str) -> list[bytes]:
-    """Return a block's bytes, in parts: its own line, then `blocks`. It is at byte `at` of a segment of `owner`."""
-    text = b"block %012d lines %08d" % (sum(map(len, blocks)), lines)
+def block_of(frame: Sequence[Part], lines: int, at: int, owner: str) -> list[Part]:
+    """Return a block's bytes, in parts: its own line, then the frame of its put lines. It is at byte `at` of a segment
+    of `owner`."""
+    return [_block_line(frame, lines, at, owner), *frame]
+
+
+def filler(size: int, at: int, owner: str) -> list[Part]:
+    """Return a block of no lines with `size` bytes, at least BLOCK_BYTES."""
+    return block_of([b" " * (size - BLOCK_BYTES)], 0, at, owner)
+
+
+def _block_line(frame: Sequence[Part], lines: int, at: int, owner: str) -> bytes:
+    size = sum(map(len, frame))
+    text = b"block %012d lines %08d" % (size, lines)
     crc = zlib.crc32(text, zlib.crc32(b"%b %012d" % (owner.encode("ascii"), at)))
-    for block in blocks:
-        crc = zlib.crc32(block, crc)
-    return [text + b" crc %08x\n" % crc, *blocks]
+    for part in frame:
+        crc = zlib.crc32(part, crc)
+    return skippable(text + b" crc %08x\n" % crc, 0 if lines else size)
 
 
 def read_header(path: Path) -> Header:
@@ -89,13 +114,40 @@ def read_header(path: Path) -> Header:
         return _read_header(file)
 
 
-def lines_in(text: bytes) -> int:
-    """Estimate how many put lines end in damaged text.
+def lines_in(path: Path, start: int, end: int, *, chunk_bytes: int = SEARCH_BYTES) -> int:
+    """Estimate how many put lines were in a damaged part of a segment, which starts with a block's own line: those that
+    can be read, or else the number that the block's own line says. `chunk_bytes` are read at once."""
+    return sum(
+        found.lines if found.is_whole or said is None else said
+        for at, said in _own_lines(path, start, end, chunk_bytes)
+        for found in [readable(chunks(path, at + BLOCK_BYTES, end, PIECE_BYTES))]
+    )
 
-    >>> lines_in(b"...t a 1 1 b=c\\nblock 000000000015 lines 00000001 crc 9e83a3b2\\nput a 2 2 b=c\\n")
-    2
-    """
-    return text.count(b"\n") - len(_BLOCK.findall(text))
+
+def _own_lines(path: Path, start: int, end: int, chunk_bytes: int) -> Iterator[tuple[int, int | None]]:
+    """Yield where blocks begin in a damaged part, and how many put lines they say that they have. The line of the first
+    one may be damaged."""
+    at, text = start, b""
+    is_first = True
+    for chunk in chunks(path, start, end, chunk_bytes):
+        text += chunk
+        for match in _BLOCK.finditer(text):
+            if is_first and at + match.start() > start:
+                yield start, None
+            is_first = False
+            yield at + match.start(), int(match[2])
+        at += max(len(text) - BLOCK_BYTES + 1, 0)
+        text = text[-BLOCK_BYTES + 1 :]
+    if is_first:
+        yield start, None
+
+
+def chunks(path: Path, start: int, end: int, size: int) -> Iterator[bytes]:
+    """Yield the bytes of a part of a file, up to `size` at once."""
+    with path.open("rb") as file:
+        file.seek(start)
+        while chunk := file.read(max(min(size, end - file.tell()), 0)):
+            yield chunk
 
 
 def read_pieces(
@@ -117,16 +169,16 @@ def read_pieces(
 
         whole, ends_whole = True, True
         while at < size:
-            block = "the identity of its writer is not known" if owner is None else _read_block(file, at, size, owner)
-            ends_whole = isinstance(block, Block)
-            if isinstance(block, Block):
-                if block.lines:
-                    yield block
-                at += BLOCK_BYTES + len(block.text)
+            stored = "the identity of its writer is not known" if owner is None else _read_block(file, at, size, owner)
+            ends_whole = isinstance(stored, _Stored)
+            if isinstance(stored, _Stored):
+                if stored.block.lines:
+                    yield stored.block
+                at = stored.end
             else:
                 found = None if owner is None else _next_whole(file, at + BLOCK_BYTES, size, owner, search_bytes)
                 sure = found is not None or head.synced is None or at < head.synced  # what is behind was written later
-                yield damage(block, found or size, acknowledged=sure)
+                yield damage(stored, found or size, acknowledged=sure)
                 at, whole = found or size, False
         if head.synced is None and whole:
             yield damage("the blocks are whole, but the header is not one", at, acknowledged=False)
@@ -139,7 +191,7 @@ def read_pieces(
 def _read_header(file: BinaryIO) -> Header:
     match = _HEADER.match(file.read(HEADER_BYTES))
     if match is not None:
-        owner, synced = match["owner"].decode("ascii"), int(match["synced"])
+        owner, synced = match[1].decode("ascii"), int(match[2])
         if header(synced, owner) == match[0]:
             return Header(owner, synced)
     return Header(None, None)
@@ -150,13 +202,13 @@ def _sealed_for(file: BinaryIO, head: Header, size: int, owners: Sequence[str], 
     if head.owner is not None:
         return head.owner
     for owner in owners:
-        if isinstance(_read_block(file, HEADER_BYTES, size, owner), Block):
+        if isinstance(_read_block(file, HEADER_BYTES, size, owner), _Stored):
             return owner
     found = (one for one in owners if _next_whole(file, HEADER_BYTES, size, one, search_bytes) is not None)
     return next(found, owners[0] if owners else None)
 
 
-def _read_block(file: BinaryIO, at: int, size: int, owner: str) -> Block | str:
+def _read_block(file: BinaryIO, at: int, size: int, owner: str) -> _Stored | str:
     """Return the block at byte `at`, or why there is none."""
     file.seek(at)
     head = file.read(BLOCK_BYTES)
@@ -164,12 +216,16 @@ def _read_block(file: BinaryIO, at: int, size: int, owner: str) -> Block | str:
     if match is None:
         return f"wanted a block's line, got {head[:60]!r}"
     length, lines = int(match[1]), int(match[2])
-    if at + BLOCK_BYTES + length > size:
+    end = at + BLOCK_BYTES + length
+    if end > size:
         return f"wanted a block of {length} bytes, the segment ends after {size - at - BLOCK_BYTES}"
-    text = file.read(length)
-    if frame([text], lines, at, owner)[0] != head:
+    frame = file.read(length)
+    if _block_line([frame], lines, at, owner) != head:
         return f"a block of {length} bytes does not match its CRC"
-    return Block(text, lines)
+    try:
+        return _Stored(Block(text_of(frame) if lines else b"", lines), end)
+    except ValueError as exc:
+        return f"a block of {length} bytes cannot be decompressed: {exc}"
 
 
 def _next_whole(file: BinaryIO, at: int, size: int, owner: str, search_bytes: int) -> int | None:
@@ -178,7 +234,7 @@ def _next_whole(file: BinaryIO, at: int, size: int, owner: str, search_bytes: in
         file.seek(at)
         text = file.read(search_bytes)
         for match in _BLOCK.finditer(text):
-            if isinstance(_read_block(file, at + match.start(), size, owner), Block):
+            if isinstance(_read_block(file, at + match.start(), size, owner), _Stored):
                 return at + match.start()
         at += len(text) - BLOCK_BYTES + 1
     return None

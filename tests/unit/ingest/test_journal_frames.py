@@ -1,0 +1,102 @@
+"""Frames of put lines: what was put in comes out, or an error; a flood is not compressed."""
+
+from collections.abc import Sequence
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tsd.ingest.journal.frames import FrameMaker, readable, skippable, text_of, uncompressed
+
+LINE = b"put m 1356998400 1 host=web01\n"
+MIB = 1 << 20
+FLOOD = [LINE * (2 * MIB // len(LINE))]  # a group
+
+
+def compressed(texts: Sequence[bytes]) -> bytes:
+    return b"".join(FrameMaker().frame_of(texts, 0))
+
+
+@given(st.lists(st.binary(), min_size=1).filter(any))
+def test_texts_come_out_as_they_were(texts: list[bytes]) -> None:
+    assert text_of(b"".join(uncompressed(texts))) == text_of(compressed(texts)) == b"".join(texts)
+
+
+@pytest.mark.parametrize("sizes", [[131_071], [131_072], [131_073], [7, 400_000, 7], [100_000] * 9, [1] * 300_000])
+def test_uncompressed_frame_of_any_size_is_read(sizes: list[int]) -> None:
+    """zstd takes at most 128 KiB in a block of a frame."""
+    texts = [bytes([65 + at % 26]) * size for at, size in enumerate(sizes)]
+    frame = b"".join(uncompressed(texts))
+    assert text_of(frame) == b"".join(texts)
+    assert len(frame) < sum(sizes) + 40
+
+
+def made(maker: FrameMaker, texts: Sequence[bytes], now_s: float) -> bool:
+    """Make a frame, and return whether it is compressed."""
+    frame = b"".join(maker.frame_of(texts, now_s))
+    assert text_of(frame) == b"".join(texts)
+    return len(frame) < sum(map(len, texts)) / 4
+
+
+def test_flood_is_not_compressed() -> None:
+    maker = FrameMaker()
+    groups = [made(maker, FLOOD, at * 0.01) for at in range(100)]  # 200 MiB a second
+    assert groups == sorted(groups, reverse=True)  # only its first ones are
+    assert 1 <= groups.count(True) < 10
+    assert not made(maker, FLOOD, 1.01)
+    assert made(maker, [LINE * 100], 10)  # it is over
+
+
+def test_lines_at_an_even_pace_and_bursts_of_agents_are_compressed() -> None:
+    maker = FrameMaker()
+    assert all(made(maker, FLOOD, at * 0.2) for at in range(20))
+    for round_s in range(10, 50, 10):  # three groups at once
+        assert all(made(maker, FLOOD, round_s + at * 0.01) for at in range(3))
+
+
+def test_group_of_a_slow_disk_is_not_compressed_at_once() -> None:
+    assert not made(FrameMaker(), FLOOD * 8, 100)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        LINE,
+        skippable(LINE),
+        b"".join(uncompressed([])),
+        compressed([LINE])[:-1],
+        compressed([LINE]) + b"X",
+        compressed([LINE]) * 2,
+        zstandard.ZstdCompressor(write_content_size=False).compress(LINE),
+        zstandard.ZstdCompressor().compress(bytes(64 * MIB)),
+    ],
+)
+def test_what_is_no_frame_of_lines_is_refused(frame: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        text_of(frame)
+
+
+def test_changed_compressed_frame_is_refused() -> None:
+    """Even without the segment's CRC."""
+    frame = compressed([b"put a %d 1 b=c\n" % at for at in range(50)])
+    text = text_of(frame)
+    for at in range(len(frame)):
+        changed = bytearray(frame)
+        changed[at] ^= 1
+        try:
+            assert text_of(bytes(changed)) == text, at  # a bit that means nothing
+        except ValueError:
+            continue
+
+
+def test_start_of_a_cut_frame_is_readable() -> None:
+    texts = [LINE * 10_000]
+    for frame in (b"".join(uncompressed(texts)), compressed(texts)):
+        whole = readable(frame[at : at + 4096] for at in range(0, len(frame) + 99, 4096))
+        assert (whole.lines, whole.is_whole) == (10_000, True)
+        cut = readable(iter([frame[:-9]]))
+        assert cut.lines < 10_000
+        assert not cut.is_whole
+    assert readable(iter([LINE])) == (0, False)
