@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.points import Int64, Points
-from tsd.query.background import Background, working
+from tsd.query.background import Background, InOrder, Prepared, working
 from tsd.query.cache import (
     Bucketing,
     CachedHour,
@@ -120,9 +120,18 @@ class SumsInThread(NamedTuple):
 class PointCollector:
     """Collects the points of one sub query. Pages arrive in order: rows of one series in order of time."""
 
-    def __init__(self, query: Query, plan: Plan, budget: QueryBudget, sums: "SumsInThread | None" = None) -> None:
-        """`sums`: aggregate groups while rows are read, if all have the same times."""
+    def __init__(
+        self,
+        query: Query,
+        plan: Plan,
+        budget: QueryBudget,
+        sums: "SumsInThread | None" = None,
+        decoding: InOrder | None = None,
+    ) -> None:
+        """`sums`: aggregate groups while rows are read, if all have the same times. `decoding`: downsample some pages
+        at the same time."""
         self._sink = _sink_of(query, plan)
+        self._decoding = decoding
         self._series: SeriesSet = plan.selection.series
         self._budget = budget
         self._counts: Int64 = np.zeros(FIRST_COUNTS, np.int64)
@@ -146,8 +155,26 @@ class PointCollector:
             await self._drop_sums()
         if self._reads_again:
             return
-        await with_numbers(page, self._series, self._budget, partial(self.add_page, page))
+        how = self._sink.by_cell if isinstance(self._sink, Downsampler) else None
+        if self._decoding is None or how is None or not isinstance(page, NumberingPage) or page.cells <= SMALL_PAGE:
+            await self.decoded()
+            await with_numbers(page, self._series, self._budget, partial(self.add_page, page))
+        else:
+            await _number(page, self._series, self._budget)
+            await self._decoding.begin(partial(self._prepared, page, *how))
         self.check()
+
+    def _prepared(self, page: NumberingPage, interval_ms: int, fold: int) -> Prepared:
+        """Decode a page whose series are numbered. Raise StoreError."""
+        found = page.decode_buckets(interval_ms, fold)
+        if found is None:
+            return Prepared(partial(self.add, page.decode()), is_short=False)
+        return Prepared(partial(self._add_buckets, found), is_short=True)
+
+    async def decoded(self) -> None:
+        """Wait until all pages so far are added. Raise StoreError."""
+        if self._decoding is not None:
+            await self._decoding.finish()
 
     async def _take_sums(self, page: EncodedPage[PointPage]) -> bool:
         """Add the rows of a page to their groups. Return False if they do not fit."""
@@ -237,6 +264,7 @@ class PointCollector:
     async def take_cached(self, hours: Sequence[CachedHour]) -> None:
         """Process cached hours like ones that were read: one hour, or several for `join_hours`. Raises BadQuery,
         StoreError as `take` does."""
+        await self.decoded()
         numbers = await self._numbers(hours[0].pairs)
         with self._budget.workers.charged():
             self._add_cached(numbers, _joined(hours), len(hours))
@@ -296,18 +324,19 @@ class PointCollector:
         self._count_tables(found)
         return True
 
-    def _add_buckets(self, page: BucketPage) -> None:
-        """Add a page whose rows are downsampled."""
+    def _add_buckets(self, pages: Sequence[BucketPage]) -> None:
+        """Add rows that are downsampled."""
         assert isinstance(self._sink, Downsampler)
-        buckets, points = self._sink.feed_cells(page), page.buckets.points
-        if self.filler is not None:
-            self.filler.add(page.rows, points.astype(np.int32), buckets)
-        self._count(page.series, points)
         read = self.read
-        read.rows_read += page.rows_read
-        read.rows_wanted += len(page.series)
-        read.points += int(points.sum())
-        read.size += page.size
+        for page in pages:
+            buckets, points = self._sink.feed_cells(page), page.buckets.points
+            if self.filler is not None:
+                self.filler.add(page.rows, points.astype(np.int32), buckets)
+            self._count(page.series, points)
+            read.rows_read += page.rows_read
+            read.rows_wanted += len(page.series)
+            read.points += int(points.sum())
+            read.size += page.size
 
     def add(self, page: PointPage) -> None:
         """Add a decoded page without regard to limits."""
@@ -343,6 +372,7 @@ class PointCollector:
 
     async def has_all(self) -> bool:
         """Return whether all rows were collected. If not, all have to be read again. Raises as `take` does."""
+        await self.decoded()
         if self._sums is not None:
             workers, finish = self._budget.workers, self._sums.finish
             is_short = len(self._series.pairs) <= SHORT_ORDER
@@ -384,10 +414,11 @@ async def collect(
 ) -> Collected:
     """Return what `read` passes to a collector. With `sums` groups are aggregated meanwhile, if possible. Raises what
     `read` and the collector raise."""
-    if sums is None:
+    if sums is None and plan.sub.downsample is None:
         return await _collected(read, PointCollector(query, plan, budget))
-    async with working(budget.workers) as background:
-        return await _collected(read, PointCollector(query, plan, budget, SumsInThread(sums, background, held_bytes)))
+    async with working(budget.workers) as threads:
+        in_thread = None if sums is None else SumsInThread(sums, threads.background, held_bytes)
+        return await _collected(read, PointCollector(query, plan, budget, in_thread, threads.in_order))
 
 
 async def _collected(read: Callable[[PointCollector], Awaitable[None]], collector: PointCollector) -> Collected:
@@ -514,6 +545,7 @@ class CachedReader:
             collector.filler = filler
             try:
                 await plan.selection.read(span, collector.take, annotations=annotations)
+                await collector.decoded()
             finally:
                 collector.filler = None
             is_small = filler.size <= SMALL_BUCKETS and len(over) <= FEW_HOURS

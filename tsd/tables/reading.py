@@ -227,9 +227,9 @@ class NumberingPage(ABC):
         """Decode the rows of matching series, if all of one hour have the same times, and hold nothing but points. All
         series have a number. May be called in a thread."""
 
-    def decode_buckets(self, interval_ms: int, fold: int) -> BucketPage | None:  # noqa: ARG002
-        """Decode and downsample the rows of matching series, see `tsd.codec.packing.points.fold_points`, if they hold
-        nothing but points. All series have a number. May be called in a thread."""
+    def decode_buckets(self, interval_ms: int, fold: int) -> list[BucketPage] | None:  # noqa: ARG002
+        """Decode and downsample the rows of matching series, in parts, if they hold nothing but points, see
+        `tsd.codec.packing.points.fold_points`. All series have a number. May be called in a thread."""
         return None
 
 

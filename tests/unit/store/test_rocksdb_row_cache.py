@@ -436,3 +436,32 @@ async def test_other_rows_are_not_kept(tmp_path: Path, other: str) -> None:
         for _ in range(4):
             await world.read()
         assert world.counts()["ranges"] == len(HOURS) - 1
+
+
+async def test_short_hours_in_memory_are_read_together(tmp_path: Path) -> None:
+    async with Opened(tmp_path) as world:
+        await world.fill()
+        wanted = await world.stored()
+        for limit_bytes in (1 << 20, 1 << 16, 1 << 10):
+            pages = [
+                parts
+                async for parts in world.store.column_blocks.read_columns(
+                    "cells", HOURS[0], b"hour3", limit_bytes=limit_bytes, range_of=hour_of
+                )
+            ]
+            found = [list(points_of(part).items()) for parts in pages for part in parts]
+            assert [one for part in found for one in part] == sorted(wanted.items())
+            if limit_bytes == 1 << 20:
+                assert [len(parts) for parts in pages] == [len(HOURS)]
+            else:
+                assert len(pages) > 1
+
+
+async def test_rows_between_hours_in_memory_come_in_order(tmp_path: Path) -> None:
+    async with Opened(tmp_path) as world:
+        await world.fill()
+        await world.store.put("cells", [row(HOURS[1], 7, 2.5)])
+        assert world.counts()["ranges"] == len(HOURS) - 1
+        found = await world.read(limit_bytes=1 << 20)
+        assert list(found) == sorted(found)
+        assert found == await world.stored()

@@ -7,22 +7,24 @@ from typing import Any
 import pytest
 import trio
 
+from tests.peers.needs import need_compiled_loops
 from tests.running import Client, Running, running
 from tests.unit.store.test_rocksdb_blocks import stored_blocks
 from tsd.codec.opentsdb.rowkey import Layout, after
 
 START_S = 1_356_998_400
 HOURS, HOSTS = 3, 40
+MANY_HOSTS, MANY_POINTS = 300, 40  # enough for an hour to stay in memory
 
 
-def lines(late: int) -> list[str]:
+def lines(late: int, hosts: int = HOSTS, points: int = 5) -> list[str]:
     """Points of integers, decimals and milliseconds; those of `late` come between the ones before."""
     found = []
     for hour in range(HOURS):
-        for host in range(late, HOSTS, 1 + 6 * late):
+        for host in range(late, hosts, 1 + 6 * late):
             tags = f"host=web{host:02d} dc={'lga' if host % 2 else 'sjc'}"
-            for at in range(5):
-                time_s = START_S + hour * 3600 + at * 600 + late * (host + 1)
+            for at in range(points):
+                time_s = START_S + hour * 3600 + at * (3000 // points) + late * (host + 1)
                 value = [str(host * at), f"{host + at / 4}", f"{at}.5" if at % 2 else str(at)][host % 3]
                 found.append(f"put sys.cpu {time_s}{'250' if host % 5 == 4 else ''} {value} {tags}")
             if late and not host % 2:
@@ -100,6 +102,27 @@ async def test_folding_changes_no_answer(tmp_path: Path, cache: str) -> None:
             with trio.fail_after(60):
                 assert await answers(daemon) == await answers(daemon)
         assert moved[0] == HOURS * HOSTS
+
+
+async def test_hours_in_memory_change_no_answer(tmp_path: Path) -> None:
+    need_compiled_loops()
+    settings = {"tsd.query.cache_memory": "0", "tsd.storage.enable_compaction": "false"}
+    async with running(tmp_path, settings) as daemon:
+        await daemon.send_lines("".join(line + "\n" for line in lines(0, MANY_HOSTS, MANY_POINTS)).encode())
+        assert await daemon.daemon.flush()
+        first = await answers(daemon)
+        for _ in range(2):
+            assert await answers(daemon) == first
+        kept = daemon.daemon.store.statistics()
+        assert kept["row_cache.ranges"] == HOURS
+        late = lines(1, MANY_HOSTS, MANY_POINTS)
+        await daemon.send_lines("".join(line + "\n" for line in late[: len(late) // HOURS]).encode())
+        assert await daemon.daemon.flush()
+        assert daemon.daemon.store.statistics()["row_cache.ranges"] == HOURS - 1
+        changed = await answers(daemon)
+        assert changed != first
+        for _ in range(2):
+            assert await answers(daemon) == changed
 
 
 async def test_damaged_block_is_named_in_the_error(tmp_path: Path) -> None:

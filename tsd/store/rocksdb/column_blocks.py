@@ -9,7 +9,7 @@ import trio
 
 from tsd.errors import StoreError
 from tsd.store import ColumnPart, Folded, RangeOf, StepLimit
-from tsd.store.rocksdb.cached_rows import RowPieces
+from tsd.store.rocksdb.cached_rows import POINT_BYTES, RowPieces, RowsOfRange
 from tsd.store.rocksdb.database import Batch, Database
 from tsd.store.rocksdb.folding import FoldedPart, FoldPart, fold_part, read_part
 from tsd.store.rocksdb.kept_reads import KeyRange, Keys
@@ -122,20 +122,27 @@ class EmbeddedBlocks:
             return
         with self._cache.scanning(table, start, stop) as scan:
             at: bytes | None = start
+            together = _Together(limit_bytes * CACHED_SHARE)  # ranges of few rows, to be yielded at once
             while at is not None:
                 cached = scan.first(at)
                 gap_stop = stop if cached is None else cached.start
                 scan.begin(at)
                 async with aclosing(self._read(table, at, gap_stop, limit_bytes)) as pages:
                     async for parts in pages:
+                        if found := together.take():
+                            yield found
                         await _keep(scan, [whole for part in parts for whole in _whole(scan, part, range_of)])
                         yield parts
                 await _keep(scan, list(scan.end(gap_stop)))
                 at = None
                 if cached is not None:
-                    for rows in cached.parts(limit_bytes * CACHED_SHARE):
-                        yield [ColumnPart(None, rows)]
+                    for rows in cached.parts(together.most):
+                        if not together.has_room(rows) and (found := together.take()):
+                            yield found
+                        together.add(rows)
                     at = cached.stop
+            if found := together.take():
+                yield found
 
     def forget(self) -> None:
         """See ColumnBlocks."""
@@ -153,6 +160,30 @@ class EmbeddedBlocks:
         while (parts := await step()) != []:
             if parts is not None:
                 yield parts
+
+
+class _Together:
+    """Rows of cached ranges that are yielded together."""
+
+    def __init__(self, most: int) -> None:
+        """`most`: bytes of decoded points."""
+        self.most = most
+        self._parts: list[ColumnPart] = []
+        self._size = 0
+
+    def has_room(self, rows: RowsOfRange) -> bool:
+        """Return whether more rows fit."""
+        return self._size + rows.points * POINT_BYTES <= self.most
+
+    def add(self, rows: RowsOfRange) -> None:
+        """Add the next rows."""
+        self._parts.append(ColumnPart(None, rows))
+        self._size += rows.points * POINT_BYTES
+
+    def take(self) -> list[ColumnPart]:
+        """Remove and return all rows."""
+        taken, self._parts, self._size = self._parts, [], 0
+        return taken
 
 
 def _whole(scan: RangeScan, part: ColumnPart, range_of: RangeOf) -> Iterator[RowPieces]:

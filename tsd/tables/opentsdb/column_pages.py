@@ -140,14 +140,23 @@ class ColumnPage(NumberingPage):
             held += found.held
         return TablePage(hours, rows_read, size, held)
 
-    def decode_buckets(self, interval_ms: int, fold: int) -> BucketPage | None:
+    def decode_buckets(self, interval_ms: int, fold: int) -> list[BucketPage] | None:
         """Decode and downsample the rows of matching series, see NumberingPage."""
-        if len(self._parts) != 1:
-            return None
-        [(_, in_block, packed)] = self._parts
-        if packed is None:
-            return None if in_block is None else self._buckets_of(in_block, interval_ms, fold)
-        rows = self._numbered(0)
+        pages: list[BucketPage] = []
+        for at, (_, rows, packed) in enumerate(self._parts):
+            page = None
+            if packed is not None:
+                page = self._buckets_of_packed(at, packed, interval_ms, fold)
+            elif rows is not None:
+                page = self._buckets_of(at, rows, interval_ms, fold)
+            if page is None:
+                return None
+            pages.append(page)
+        return pages
+
+    def _buckets_of_packed(self, at: int, packed: PackedRows, interval_ms: int, fold: int) -> BucketPage | None:
+        """Do the same for packed rows, by the place of their part."""
+        rows = self._numbered(at)
         assert not rows.unnumbered, rows.unnumbered[:3]
         wanted = rows.numbers >= 0
         complete = bool(wanted.all())
@@ -157,9 +166,9 @@ class ColumnPage(NumberingPage):
         page = self._wanted_rows(packed, rows, wanted, complete=complete)
         return BucketPage(page.numbers, found, len(wanted), int(page.sizes.sum()), page.rows)
 
-    def _buckets_of(self, rows: ColumnRows, interval_ms: int, fold: int) -> BucketPage | None:
-        """Do the same for the only part."""
-        numbers = self._numbers_of(0)
+    def _buckets_of(self, at: int, rows: ColumnRows, interval_ms: int, fold: int) -> BucketPage | None:
+        """Do the same for rows of one prefix."""
+        numbers = self._numbers_of(at)
         wanted = numbers >= 0
         complete = bool(wanted.all())
         base_s = _base_of(rows)
