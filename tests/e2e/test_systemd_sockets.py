@@ -32,12 +32,14 @@ class Client:
     """Repeatedly connects, sends lines and `sync`, and disconnects. Sends unacknowledged lines again over the next
     connection, as an agent does."""
 
-    def __init__(self, number: int, address: tuple[str, int]) -> None:
+    def __init__(self, number: int, address: tuple[str, int], *, retries: int = 0) -> None:
+        """`retries`: refused connections after which it tries again."""
         self.refused: list[OSError] = []
         self.confirmed = 0  # number of connections; each has its own lines
         self.cut = 0  # connections closed before the reply
         self._number = number
         self._address = address
+        self._retries = retries
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -56,7 +58,9 @@ class Client:
                 connection = socket.create_connection(self._address, timeout=PATIENCE_S)
             except OSError as error:
                 self.refused.append(error)
-                return
+                if len(self.refused) > self._retries:
+                    return
+                continue
             with connection:
                 if self._send(connection):
                     self.confirmed += 1
@@ -178,7 +182,8 @@ def test_kill_of_daemon_on_shared_port_loses_nothing(hbase: RunningHbase, tmp_pa
     one = Tsd(tmp_path / "one", shared | {"tsd.storage.flush_interval": "3600000"})
     other = Tsd(tmp_path / "other", shared)
     with one.serve() as first, other.serve("--port", str(first.port)) as second:
-        clients = [Client(number, (HOST, first.port)) for number in range(CLIENTS)]
+        # The kernel may refuse a connection that is being made at the moment of the kill.
+        clients = [Client(number, (HOST, first.port), retries=1) for number in range(CLIENTS)]
         try:
             until(lambda: min(received(first), received(second)) > ENOUGH * LINES, "lines to each")
             first.kill()
@@ -188,7 +193,7 @@ def test_kill_of_daemon_on_shared_port_loses_nothing(hbase: RunningHbase, tmp_pa
         finally:
             for client in clients:
                 client.end()
-        assert [client.refused for client in clients] == [[] for _ in clients]
+        assert [client.refused for client in clients if len(client.refused) > 1] == []
         with one.serve("--port", str(second.port)) as again:
             until(lambda: bool(again.events("journal.replayed")), "a replay")
             second.flush()

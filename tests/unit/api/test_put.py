@@ -17,6 +17,7 @@ from tsd.api.put import parse_any, parse_usual
 from tsd.codec.putline import NameRules
 from tsd.errors import Refused
 from tsd.ingest.journal.disk import Disk
+from tsd.ingest.journal.segment import Block, read_pieces
 
 pytestmark = layouts.on_all
 PUTS = [
@@ -68,7 +69,10 @@ async def test_acknowledged_points_are_on_disk_and_stored_with_sync(tmp_path: Pa
         put = put_of(parts)
         assert await call_endpoint(put, make_request([point(), point(1, "2.50")])) == (204, "")
         assert parts.journal.synced == 2
-        assert b"put m %d 2.50 host=a\n" % (BASE + 1) in next((tmp_path / "journal").glob("*.journal")).read_bytes()
+        [segment] = (tmp_path / "journal").glob("*.journal")
+        [block] = read_pieces(segment)
+        assert isinstance(block, Block)
+        assert b"put m %d 2.50 host=a\n" % (BASE + 1) in block.text
         assert await parts.stored() == {}
         assert await call_endpoint(put, make_request(point(2, 3), "sync")) == (204, "")
         assert await parts.stored() == {
