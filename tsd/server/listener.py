@@ -8,6 +8,7 @@ import errno
 import math
 import os
 import resource
+import select
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -406,6 +407,8 @@ class Listener:
             for connection in self._connections:
                 peer = connection.peer
                 if peer.idle_since is not None and peer.idle_since < idle_since:
+                    if _has_input(connection.stream):  # it is read later (quiet.py), or in a moment
+                        continue
                     connection.is_idle = True
                 elif peer.line_since is not None and peer.line_since < line_since:
                     connection.is_slow = True
@@ -430,6 +433,15 @@ class Listener:
             self._partial_input.disconnected,
             self._partial_input.used,
         )
+
+
+def _has_input(stream: trio.SocketStream) -> bool:
+    """Return whether a socket has unread input, or has reached its end."""
+    if stream.socket.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(stream.socket.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 async def receive_when_readable(stream: trio.SocketStream, buffer: memoryview) -> bytes:

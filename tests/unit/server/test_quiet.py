@@ -184,3 +184,14 @@ async def test_queries_see_lines_of_quiet_connections(tmp_path: Path, autojump_c
             await trio.sleep(0.5)
             response = await http_request(daemon, f"/api/query?start={T - 1}&end={T + 1}&m=sum:quiet")
             assert list(response.json[0]["dps"].values()) == [200 * value]
+
+
+async def test_connection_with_unread_lines_is_not_idle(tmp_path: Path, autojump_clock: MockClock) -> None:
+    given = {"tsd.core.socket.timeout": "5", "tsd.journal.gather_interval": "15000"}
+    async with running(tmp_path, given) as daemon, daemon.client() as client:
+        lines = b"".join(b"put quiet %d 1 host=web%03d\n" % (T, number) for number in range(200))  # no small packet
+        for _ in range(40):
+            await client.send(lines)  # all unread ones fit into the socket's buffer
+            await trio.sleep(2)
+        await trio.sleep(10)
+        assert daemon.daemon.ingest.ledger.received == 40 * 200
