@@ -64,6 +64,7 @@ class ServerParts:
 
 
 UNREAD_SHARE = 2 / 3  # of the time for which lines may be in memory only: quiet connections are unread so long
+MAX_UNREAD_S = 2.0  # at most: a socket's buffer has room for the lines of this time
 UNRESOLVED_BYTES = 1024  # largest size of a series without UIDs
 UNRESOLVED_SHARE = 8  # such series may use 1/8 of the memory for points
 REJECTED_PER_S = 1000  # rejected lines logged per second, with a burst of ten seconds
@@ -167,7 +168,7 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
         stats.add_accepted,
         is_plain=None if translation is None else translation.is_plain,
     )
-    rest_s = config.journal_gather_ms / 1000 * UNREAD_SHARE
+    rest_s = min(config.journal_gather_ms / 1000 * UNREAD_SHARE, MAX_UNREAD_S)
     quiet = QuietConnections(rest_s, ingest.journal.write_gathered) if rest_s else None
     options = TelnetOptions(
         config.mode,

@@ -206,8 +206,6 @@ class Listener:
         """
         self._accepting.cancel()
         self._clients.drain()
-        if self._quiet is not None:
-            self._quiet.drain()
         for stream in (*self._arriving, *(connection.stream for connection in self._connections)):
             with suppress(OSError):  # the client has closed it
                 # Linux returns received data, and then the end of input, also to a reader that waits.

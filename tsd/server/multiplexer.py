@@ -11,17 +11,16 @@ The loops over packets are compiled if possible: `_multiplexer.pyx`.
 import errno
 import math
 import os
-import select
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from operator import itemgetter
 from typing import NamedTuple, Protocol
 
-import outcome
 import trio
 
 from tsd.ingest.intake import Backpressure
 from tsd.server.peer import Peer
+from tsd.server.polled import PolledConnections
 
 try:
     from tsd.server import _multiplexer
@@ -161,13 +160,7 @@ MAX_BATCH_PACKETS = 250  # before other tasks run: two or three milliseconds
 PASS_INTERVAL_S = 0.02  # between passes: packets that arrive meanwhile form one batch
 
 
-class _Wakeup(NamedTuple):
-    """The result of a connection's wait: see Multiplexer.add."""
-
-    data: bytes | None
-
-
-class Multiplexer:
+class Multiplexer(PolledConnections[Slot]):
     """The connections that one task reads, by descriptor."""
 
     def __init__(
@@ -182,8 +175,7 @@ class Multiplexer:
         """`take_packets` ingests put lines of several connections, see `Intake.take_packets`. `on_accepted` receives
         the number of ingested lines. `is_plain`: connections take other packets themselves, and
         translate them."""
-        self._epoll = select.epoll()
-        self._slots: dict[int, Slot] = {}
+        super().__init__()
         self._take_packets = take_packets
         self._backpressure = backpressure
         self._now_ms = now_ms
@@ -191,30 +183,13 @@ class Multiplexer:
         self._is_plain = is_plain
         self._buffer = bytearray(buffer_size(MAX_BATCH_PACKETS))
 
-    def __len__(self) -> int:
-        return len(self._slots)
-
     async def add(self, stream: trio.SocketStream, connection: MultiplexedConnection) -> bytes | None:
         """Read a connection here until its own task is needed.
 
         Return received data that `connection.take` has not processed, b"" at the end of the connection, or None if
         there may be data that must not be read yet. Raises BrokenResourceError, and what `connection` raises.
         """
-        fd = stream.socket.fileno()
-        # First, because a polled descriptor must have a slot.
-        self._slots[fd] = Slot(connection, trio.lowlevel.current_task())
-        self._epoll.register(fd, select.EPOLLIN)
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._remove(fd)
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        wakeup: _Wakeup = await trio.lowlevel.wait_task_rescheduled(abort)
-        return wakeup.data
-
-    def _remove(self, fd: int) -> trio.lowlevel.Task:
-        self._epoll.unregister(fd)
-        return self._slots.pop(fd).task
+        return await self._hold(stream.socket.fileno(), Slot(connection, trio.lowlevel.current_task()))
 
     async def run(self) -> None:
         """Read connections until cancelled."""
@@ -237,9 +212,7 @@ class Multiplexer:
         found = PacketBatch(*read_batch(ready, self._slots, self._buffer))
         parts = [found.block, *(self._read_deferred(fd, found) for fd in found.deferred)]
         for fd, number in found.failed:
-            broken = trio.BrokenResourceError(f"read failed: {os.strerror(number)}")
-            broken.__cause__ = OSError(number, os.strerror(number))
-            self._fail(fd, broken)
+            self._fail_to_read(fd, OSError(number, os.strerror(number)))
         for fd, data in found.unbatched:
             self._hand_over(fd, data)
         self._ingest(found.packets, b"".join(parts))
@@ -295,11 +268,3 @@ class Multiplexer:
         else:
             if rest or not data:
                 self._wake(fd, rest)
-
-    def _wake(self, fd: int, data: bytes | None) -> None:
-        """Remove a connection and resume its task."""
-        trio.lowlevel.reschedule(self._remove(fd), outcome.Value(_Wakeup(data)))
-
-    def _fail(self, fd: int, error: Exception) -> None:
-        """Remove a connection and raise an error in its task."""
-        trio.lowlevel.reschedule(self._remove(fd), outcome.Error(error))

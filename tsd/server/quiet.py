@@ -3,7 +3,8 @@
 To wake the event loop takes as much CPU time as to ingest hundreds of lines. So lines of a quiet connection do not wake
 it: a timer does, and all of these connections are read then, in one task. The kernel keeps their lines meanwhile. No
 client waits for that: a connection that has sent a command is never quiet, and what has arrived is read before a
-request of HTTP. What cannot be ingested at once continues in the connection's own task, as in the multiplexer.
+request of HTTP. The end of a connection wakes the loop at once. What cannot be ingested at once continues in the
+connection's own task, as in the multiplexer.
 """
 
 import math
@@ -12,8 +13,9 @@ import select
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-import outcome
 import trio
+
+from tsd.server.polled import PolledConnections
 
 WINDOW_S = 10.0  # a connection is watched for so long before it may be quiet
 READ_BYTES = 128 << 10  # of one read of a quiet connection: the size of a new socket's buffer
@@ -61,20 +63,16 @@ class _Slot(NamedTuple):
     task: trio.lowlevel.Task  # the connection's own, which waits
 
 
-class QuietConnections:
+class QuietConnections(PolledConnections[_Slot]):
     """Quiet connections, by descriptor."""
 
     def __init__(self, rest_s: float, on_read: Callable[[], None] = lambda: None) -> None:
         """`rest_s`: how long what has arrived may stay unread. `on_read` is called when all of it was read."""
+        super().__init__()
         self._rest_s = rest_s
-        self._epoll = select.epoll()
-        self._slots: dict[int, _Slot] = {}
+        self._ends = select.epoll()  # readable when a connection has ended, even if it has unread input
         self._buffer = memoryview(bytearray(READ_BYTES))
-        self._draining = trio.Event()
         self._on_read = on_read
-
-    def __len__(self) -> int:
-        return len(self._slots)
 
     async def add(self, stream: trio.SocketStream, connection: QuietConnection) -> bytes | None:
         """Read a connection here until its own task is needed.
@@ -82,34 +80,22 @@ class QuietConnections:
         Return received data that `take_quiet` has not processed, b"" at the end of the connection, or None if it is not
         quiet now. Raise BrokenResourceError, and what `connection` raises.
         """
-        fd = stream.socket.fileno()
-        self._slots[fd] = _Slot(connection, trio.lowlevel.current_task())
-        self._epoll.register(fd, select.EPOLLIN)
+        return await self._hold(stream.socket.fileno(), _Slot(connection, trio.lowlevel.current_task()))
 
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._remove(fd)
-            return trio.lowlevel.Abort.SUCCEEDED
+    def _register(self, fd: int) -> None:
+        super()._register(fd)
+        self._ends.register(fd, select.EPOLLRDHUP)
 
-        found: list[bytes | None] = await trio.lowlevel.wait_task_rescheduled(abort)
-        return found[0]
-
-    def _remove(self, fd: int) -> trio.lowlevel.Task:
-        self._epoll.unregister(fd)
-        return self._slots.pop(fd).task
-
-    def _wake(self, fd: int, data: bytes | None) -> None:
-        """Remove a connection and resume its task."""
-        trio.lowlevel.reschedule(self._remove(fd), outcome.Value([data]))
+    def _unregister(self, fd: int) -> None:
+        super()._unregister(fd)
+        self._ends.unregister(fd)
 
     async def run(self) -> None:
-        """Read connections until cancelled. While lines keep coming, a timer is the only wake-up."""
+        """Read connections until cancelled. While lines keep coming, only a timer and ends of connections wake it."""
         last_s, rests = -math.inf, False
         while True:
-            if rests and not self._draining.is_set():
-                with trio.move_on_after(self._rest_s):
-                    await self._draining.wait()
-            else:
-                await trio.lowlevel.wait_readable(self._epoll.fileno())
+            with trio.move_on_after(self._rest_s if rests else math.inf):
+                await trio.lowlevel.wait_readable((self._ends if rests else self._epoll).fileno())
             now_s = trio.current_time()
             found = await self._read_ready()
             rests = found and now_s - last_s < DENSE * self._rest_s
@@ -147,18 +133,12 @@ class QuietConnections:
         except BlockingIOError:  # the kernel dropped a damaged packet after it reported it
             return 0
         except OSError as error:
-            broken = trio.BrokenResourceError(f"read failed: {error.strerror}")
-            broken.__cause__ = error
-            trio.lowlevel.reschedule(self._remove(fd), outcome.Error(broken))
+            self._fail_to_read(fd, error)
         except Exception as error:  # noqa: BLE001 (the boundary of one connection)
-            trio.lowlevel.reschedule(self._remove(fd), outcome.Error(error))
+            self._fail(fd, error)
         else:
             if rest or not data:
                 self._wake(fd, rest)
             elif not is_quiet:
                 self._wake(fd, None)
         return len(data)
-
-    def drain(self) -> None:
-        """Have everything read as soon as it arrives from now on."""
-        self._draining.set()
