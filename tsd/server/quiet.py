@@ -21,30 +21,30 @@ WINDOW_S = 10.0  # a connection is watched for so long before it may be quiet
 READ_BYTES = 128 << 10  # of one read of a quiet connection: the size of a new socket's buffer
 BYTES_PER_S = 24 << 10  # that it sends on average
 TURN_BYTES = 64 << 10  # read before other tasks run: a third of a millisecond
-DENSE = 1.5  # rests: input that follows other input within this time starts one
+STEADY = 1.5  # rests: if input follows other input within this time, the next input waits
 
 
-class Calmness:
+class SendRate:
     """Tells whether a connection sends few bytes, and sends them evenly."""
 
     def __init__(self) -> None:
         self._since_s = trio.current_time()
         self._bytes = 0
-        self.is_calm = False
+        self.is_low = False
 
     def count(self, size: int) -> None:
         """Note that `size` bytes were read together."""
         now_s = trio.current_time()
         self._bytes += size
         if size >= READ_BYTES:  # more may have arrived
-            self.disturb()
+            self.restart()
         elif now_s - self._since_s >= WINDOW_S:
-            self.is_calm = self._bytes <= BYTES_PER_S * (now_s - self._since_s)
+            self.is_low = self._bytes <= BYTES_PER_S * (now_s - self._since_s)
             self._since_s, self._bytes = now_s, 0
 
-    def disturb(self) -> None:
+    def restart(self) -> None:
         """Watch the connection anew."""
-        self._since_s, self._bytes, self.is_calm = trio.current_time(), 0, False
+        self._since_s, self._bytes, self.is_low = trio.current_time(), 0, False
 
 
 class QuietConnection(Protocol):
@@ -98,7 +98,7 @@ class QuietConnections(PolledConnections[_Slot]):
                 await trio.lowlevel.wait_readable((self._ends if rests else self._epoll).fileno())
             now_s = trio.current_time()
             found = await self._read_ready()
-            rests = found and now_s - last_s < DENSE * self._rest_s
+            rests = found and now_s - last_s < STEADY * self._rest_s
             last_s = now_s if found else -math.inf
 
     async def read_now(self) -> None:

@@ -23,7 +23,7 @@ from tsd.ingest.lines import LineBuffer, TooLong
 from tsd.lazy import LazyLogger
 from tsd.server.multiplexer import SMALL_PACKET_BYTES, Multiplexer
 from tsd.server.peer import Peer
-from tsd.server.quiet import Calmness, QuietConnections
+from tsd.server.quiet import QuietConnections, SendRate
 from tsd.server.replies import ReplyBudget, ReplyQueue
 
 log = LazyLogger(__name__)
@@ -175,7 +175,7 @@ class TelnetSession:
         self._pattern = _RUN_WITH_TEXTS if has_texts else _RUN
         self._explain = unchanged if self._translation else legible
         self._small_reads = 0  # consecutive reads of few valid put lines
-        self._calmness = Calmness()
+        self._send_rate = SendRate()
         self._has_commands = False
         self._names = [
             name
@@ -239,7 +239,7 @@ class TelnetSession:
                 self.peer.line_since = None
                 if not data:
                     return
-                self._calmness.count(len(data))
+                self._send_rate.count(len(data))
                 pieces = self._translated(lines.feed(data))
                 del data
                 # Complete lines do not count: the daemon delays them, not the client.
@@ -276,7 +276,7 @@ class TelnetSession:
     @property
     def is_quiet(self) -> bool:
         """See QuietConnection."""
-        is_quiet = self._calmness.is_calm and not self._has_commands and self._lines.is_between
+        is_quiet = self._send_rate.is_low and not self._has_commands and self._lines.is_between
         return is_quiet and self._may_read()
 
     def _may_read(self) -> bool:
@@ -294,7 +294,7 @@ class TelnetSession:
 
     def take_quiet(self, data: bytes) -> bytes:
         """See QuietConnection."""
-        self._calmness.count(len(data))
+        self._send_rate.count(len(data))
         self.peer.client.bytes += len(data)
         return self._take_whole(data) if self._lines.is_whole(data) else data
 
@@ -386,7 +386,7 @@ class TelnetSession:
 
     def _refuse(self, command: bytes, error: BadLine) -> None:
         self._small_reads = 0
-        self._calmness.disturb()
+        self._send_rate.restart()
         if not self._replies.refuse(command, error):
             self._stats.summarized += 1
 

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from tests.running import Running, running
 from tests.unit.api.http_requests import http_request
 from tests.unit.server.telnet_parts import BAD, GOOD, T, session
-from tsd.server.quiet import Calmness, QuietConnections
+from tsd.server.quiet import QuietConnections, SendRate
 
 REST_S = 3.0
 
@@ -143,19 +143,19 @@ async def test_reset_connection_raises(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "every_s", "is_calm"),
+    ("size", "every_s", "is_low"),
     [(1000, 1, True), (40_000, 2, True), (140_000, 10, False), (10_000, 0.1, False), (1000, 60, True)],
 )
-async def test_calm_connections_send_few_bytes_evenly(
-    size: int, every_s: float, is_calm: bool, autojump_clock: MockClock
+async def test_low_rate_is_few_bytes_sent_evenly(
+    size: int, every_s: float, is_low: bool, autojump_clock: MockClock
 ) -> None:
-    calmness = Calmness()
+    rate = SendRate()
     for _ in range(300):
         await trio.sleep(every_s)
-        calmness.count(size)
-    assert calmness.is_calm == is_calm
-    calmness.disturb()
-    assert not calmness.is_calm
+        rate.count(size)
+    assert rate.is_low == is_low
+    rate.restart()
+    assert not rate.is_low
 
 
 @pytest.mark.parametrize(("sent", "is_quiet"), [(GOOD, True), (b"version\n", False), (BAD, False), (GOOD[:-3], False)])

@@ -12,7 +12,7 @@ from tsd.lazy import LazyModule
 zstandard = LazyModule("zstandard")  # most commands read no segment
 
 LEVEL = 1  # 6.7 bytes a line of agents at 0.09 µs; -1: 10 bytes at 0.08 µs; 5: 6.7 bytes at 0.27 µs
-CALM_BYTES_PER_S = 16 << 20  # lines that come faster for a while are not compressed: writing them costs less CPU
+COMPRESSED_BYTES_PER_S = 16 << 20  # lines that come faster for a while are not compressed: writing them costs less CPU
 MAX_BYTES = 8 << 20  # of text in a compressed frame
 RAW_BYTES = 128 << 10  # in a block of an uncompressed frame, at most
 
@@ -59,7 +59,7 @@ def _raw_block(size: int, *, last: bool = False) -> bytes:
 class FrameMaker:
     """Makes a frame of each group of lines. For one thread.
 
-    Groups are compressed unless more than MAX_BYTES have come faster than CALM_BYTES_PER_S."""
+    Groups are compressed unless more than MAX_BYTES have come faster than COMPRESSED_BYTES_PER_S."""
 
     def __init__(self) -> None:
         self._compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
@@ -69,7 +69,7 @@ class FrameMaker:
     def frame_of(self, texts: Sequence[bytes], now_s: float) -> Sequence[bytes | memoryview]:
         """Return a frame with a group's texts, in parts. `now_s` is the time of a monotonic clock."""
         size = sum(map(len, texts))
-        left = self._excess - (now_s - self._last_s) * CALM_BYTES_PER_S
+        left = self._excess - (now_s - self._last_s) * COMPRESSED_BYTES_PER_S
         self._excess, self._last_s = min(max(left, 0) + size, 2 * MAX_BYTES), now_s
         if self._excess > MAX_BYTES:
             return uncompressed(texts)

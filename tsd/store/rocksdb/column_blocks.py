@@ -122,7 +122,7 @@ class EmbeddedBlocks:
             return
         with self._cache.scanning(table, start, stop) as scan:
             at: bytes | None = start
-            together = _Together(limit_bytes * CACHED_SHARE)  # ranges of few rows, to be yielded at once
+            together = _PageOfRanges(limit_bytes * CACHED_SHARE)  # ranges of few rows share a page
             while at is not None:
                 cached = scan.first(at)
                 gap_stop = stop if cached is None else cached.start
@@ -162,8 +162,8 @@ class EmbeddedBlocks:
                 yield parts
 
 
-class _Together:
-    """Rows of cached ranges that are yielded together."""
+class _PageOfRanges:
+    """Rows of several cached ranges, which make one page."""
 
     def __init__(self, most: int) -> None:
         """`most`: bytes of decoded points."""
