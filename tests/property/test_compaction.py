@@ -44,7 +44,7 @@ def something_happened(compactors: list[RowCompactor]) -> None:
 )
 @pytest.mark.parametrize("kind", [MemoryStore, Graves])
 @pytest.mark.parametrize(
-    "seeds", [range(20), *(pytest.param(range(at, at + 190), marks=pytest.mark.slow) for at in range(20, 400, 190))]
+    "seeds", [range(80), *(pytest.param(range(at, at + 160), marks=pytest.mark.slow) for at in range(80, 400, 160))]
 )
 async def test_concurrent_compaction_in_memory(kind: Callable[[Callable[[], int]], MemoryStore], seeds: range) -> None:
     store = kind(lambda: NOW_MS)
