@@ -1,6 +1,8 @@
-"""Writers and compactors on a few rows, each call of the store in an order that a seed decides, some of them cut short.
+"""Writers, compactors and deleters on a few rows, each call of the store in an order that a seed decides, some of them
+cut short.
 
-What a reader finds is looked at after every call: the value that was written last, at each time that was written.
+What a reader finds is looked at after every call: the value that was written last, at each time that was written and
+not deleted since.
 """
 
 import random
@@ -15,7 +17,7 @@ from trio.testing import wait_all_tasks_blocked
 from tsd.codec.opentsdb.cell import COLUMN, join, ms_qualifier, seconds_qualifier
 from tsd.codec.opentsdb.cell import Point as CellPoint
 from tsd.codec.opentsdb.merge import MergeRules
-from tsd.codec.opentsdb.row import compact, data_cells, points
+from tsd.codec.opentsdb.row import Span, compact, data_cells, points, removal
 from tsd.codec.opentsdb.rowkey import Layout, row_key
 from tsd.codec.text import encode_integer
 from tsd.errors import CorruptRow
@@ -25,6 +27,7 @@ from tsd.store import (
     JoinCells,
     Put,
     Rewrite,
+    Row,
     StampedCells,
     StampedDelete,
     StampedPut,
@@ -33,11 +36,13 @@ from tsd.store import (
 )
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
+from tsd.tables.opentsdb.delete import RowRemoval, remove_parts
 
 T = TypeVar("T")
 RULES = MergeRules(fix_duplicates=True, cell_points=3)  # so few that rows are cut
 PUTS = 6  # of each schedule
 COMPACTIONS = 4
+DELETES = 3
 TIMES = 5  # that points have, in seconds and in ms
 LEAST_AGE_MS = -(1 << 62)  # of rows whose cells are deleted together: any
 
@@ -153,10 +158,11 @@ class Turns:
 
 
 class Turned:
-    """The part of a store that compactors use, in turns; with `fuse` calls left it dies, in the middle of the last."""
+    """The part of a store that compactors and deleters use, in turns; with `fuse` calls left it dies, in the middle of the last."""
 
     def __init__(self, store: Store, turns: Turns, fuse: int | None, *, cuts: bool) -> None:
         self._store = store
+        self.capabilities = store.capabilities
         self._turns = turns
         self._fuse = fuse
         self._cuts = cuts  # whether a row's deletes may be cut short
@@ -191,6 +197,9 @@ class Turned:
             lambda: self._store.put(table, cells, time_ms=time_ms),
             lambda: self._store.put(table, part, time_ms=time_ms),
         )
+
+    async def sync(self) -> None:
+        await self.call(self._store.sync, trio.lowlevel.checkpoint)
 
     def watching(self, table: str, rows: Collection[bytes]) -> AbstractContextManager[Collection[bytes]]:
         assert self._store.atomic_rewrites is not None
@@ -281,7 +290,11 @@ class Write(NamedTuple):
 class Schedule:
     """One seed's."""
 
-    def __init__(self, store: Store, table: str, seed: int, *, cuts: bool) -> None:
+    def __init__(
+        self, store: Store, table: str, seed: int, *, cuts: bool, clock_ms: Callable[[], int] | None = None
+    ) -> None:
+        """`clock_ms` is the clock of the store, which rises with each look; without it nothing is deleted."""
+        self._clock_ms = clock_ms
         self._dice = random.Random(seed)
         self._store = store
         self._table = table
@@ -289,6 +302,8 @@ class Schedule:
         self._cuts = cuts
         self._keys = [row_key(Layout(), b"\0\0\1", 3600 * seed, bytes([0, 0, 1, 0, 0, n])) for n in (1, 2)]
         self._truth: dict[bytes, dict[int, int]] = {key: {} for key in self._keys}
+        self._deleted: dict[bytes, set[int]] = {key: set() for key in self._keys}  # a compaction may bring them again
+        self.deletes = 0  # rows of which a part was deleted
         self.compactors: list[RowCompactor] = []
 
     async def run(self) -> None:
@@ -298,6 +313,8 @@ class Schedule:
                 nursery.start_soon(self._write)
             for _ in range(3):
                 nursery.start_soon(self._compact)
+            if self._clock_ms:
+                nursery.start_soon(self._delete)
             await self._turns.give(self.look)
         await self._settle()
 
@@ -306,7 +323,9 @@ class Schedule:
         found = await self._store.get(self._table, self._keys)
         for key, truth in self._truth.items():
             stored = {point.offset_ms: point.number for point in points(key, data_cells(found.get(key, ())), RULES)}
-            assert stored == truth
+            kept = truth.keys() - self._deleted[key]
+            assert {time: stored.get(time) for time in kept} == {time: truth[time] for time in kept}
+            assert stored.keys() <= truth.keys()
 
     async def _write(self) -> None:
         for _ in range(PUTS):
@@ -315,8 +334,30 @@ class Schedule:
             async def put(write: Write = write) -> None:
                 await self._store.put(self._table, [Put(write.row, COLUMN + c.qualifier, c.value) for c in write.cells])
                 self._truth[write.row] |= write.values
+                self._deleted[write.row] -= write.values.keys()
 
             await self._turns.take(put)
+
+    async def _delete(self) -> None:
+        """Delete the points of a span of a row, as `tsd delete` does."""
+        assert self._clock_ms
+        for _ in range(DELETES):
+            fuse = self._dice.choice([None, None, *range(6)])
+            store = Turned(self._store, self._turns, fuse, cuts=self._cuts)
+            key = self._dice.choice(self._keys)
+            first, last = sorted(self._dice.sample(range(TIMES + 1), 2))
+            try:
+                read_ms = self._clock_ms()
+                found = await store.get(self._table, [key])
+                row = Row(key, found.get(key, []))
+                part = removal(key, data_cells(row.cells), Span(first * 1000, last * 1000))
+                if not part.changes:
+                    continue
+                self._deleted[key] |= set(part.points)
+                await remove_parts(store, self._table, [RowRemoval(row, part)], read_ms=read_ms)  # type: ignore[arg-type]
+                self.deletes += bool(part.puts)
+            except* Died:
+                pass
 
     def _drawn(self) -> Write:
         """Some points as one cell or as a cell each; of some times in both forms, which may differ."""
@@ -368,15 +409,20 @@ def _raise(error: CorruptRow) -> None:
     raise error
 
 
-async def play(seeds: Sequence[int], store: Store, table: str, *, cuts: bool) -> list[RowCompactor]:
-    """Run some schedules, each on rows of its own; the compactors they had."""
+async def play(
+    seeds: Sequence[int], store: Store, table: str, *, cuts: bool, clock_ms: Callable[[], int] | None = None
+) -> list[RowCompactor]:
+    """Run some schedules, each on rows of its own; the compactors they had. `clock_ms`: see `Schedule`."""
     found: list[RowCompactor] = []
+    deletes = 0
     for seed in seeds:
-        schedule = Schedule(store, table, seed, cuts=cuts)
+        schedule = Schedule(store, table, seed, cuts=cuts, clock_ms=clock_ms)
         try:
             await schedule.run()
         except BaseException as exc:
             exc.add_note(f"seed {seed}")
             raise
         found += schedule.compactors
+        deletes += schedule.deletes
+    assert clock_ms is None or deletes > len(seeds) / 10
     return found

@@ -53,6 +53,29 @@ async def test_concurrent_compaction_in_memory(kind: Callable[[Callable[[], int]
     assert not isinstance(store, Graves) or store.spans > len(seeds) / 4
 
 
+@pytest.mark.parametrize("kind", [MemoryStore, Graves])
+@pytest.mark.parametrize("seeds", [range(80), pytest.param(range(80, 400), marks=pytest.mark.slow)])
+async def test_delete_during_a_compaction_keeps_other_points(
+    kind: Callable[[Callable[[], int]], MemoryStore], seeds: range
+) -> None:
+    clock_ms = itertools.count(NOW_MS, 5).__next__
+    store = kind(clock_ms)
+    await store.create_tables([CELLS])
+    await play(seeds, store, "cells", cuts=True, clock_ms=clock_ms)
+
+
+@pytest.mark.slow
+async def test_delete_during_a_compaction_on_the_embedded_store() -> None:
+    clock_ms = itertools.count(NOW_MS, 5).__next__
+    with tempfile.TemporaryDirectory() as folder:
+        store = await EmbeddedStore.open(folder, clock_ms)
+        try:
+            await store.create_tables([CELLS])
+            await play(range(100), store, "cells", cuts=True, clock_ms=clock_ms)
+        finally:
+            await store.aclose()
+
+
 @pytest.mark.slow
 async def test_concurrent_compaction_on_the_embedded_store() -> None:
     with tempfile.TemporaryDirectory() as folder:

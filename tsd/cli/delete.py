@@ -24,8 +24,11 @@ from tsd.daemon.settings import now_ms
 from tsd.errors import CorruptRow, NoSuchName
 from tsd.store import Row
 from tsd.tables.entity.stored_points import TimeRange
-from tsd.tables.opentsdb.delete import RowRemoval, remove_parts
+from tsd.tables.opentsdb.delete import RowRemoval, busy_ms, remove_parts
 from tsd.tables.opentsdb.rollup_progress import days_of
+
+BUSY_TRIES = 5  # of rows that are being written to
+BUSY_ROWS = 500  # read again at once
 
 
 @dataclass
@@ -58,7 +61,7 @@ class Found:
 
     def report(self) -> dict[str, object]:
         """Return the counts as JSON members."""
-        series = [{"series": name, **asdict(counts)} for name, counts in self.series.items()]
+        series = [{"series": name, **asdict(counts)} for name, counts in sorted(self.series.items())]
         counts = {"series": series, "points": self.points, "rows": self.rows, "rows_left": self.left}
         return counts if self.entity_points is None else {**counts, "entity_points": self.entity_points}
 
@@ -90,7 +93,7 @@ def delete(loaded: Loaded, words: Sequence[str], since: str, until: str, yes: bo
     if as_json:
         click.echo(json.dumps({**found.report(), "deleted": yes, "remaining": remaining}))
     else:
-        for name, counts in found.series.items():
+        for name, counts in sorted(found.series.items()):
             first_ms, last_ms = counts.first_ms, counts.last_ms
             times = f", {_date(first_ms)} to {_date(last_ms)}" if first_ms is not None and last_ms is not None else ""
             click.echo(f"{name}: {counted(counts.points, 'point')} in {counted(counts.rows, 'row')}{times}")
@@ -139,10 +142,29 @@ async def _delete(config: Config, request: ScanRequest, *, yes: bool, may_be_unk
 async def _delete_rows(
     opened: Access, config: Config, request: ScanRequest, selection: RowSelection, found: Found, *, yes: bool
 ) -> None:
+    """Count the points to delete, and with `yes` delete them. Rows that are being written to are tried again."""
     read_ms = now_ms()
+    left: list[bytes] = []
     async for rows in selected_rows(opened.store, config.data_table, opened.uids, layout(config), request, selection):
-        await _remove(opened, config, _removals(config, request, rows, found), found, read_ms if yes else None)
+        left += await _remove(opened, config, _removals(config, request, rows, found), found, read_ms if yes else None)
         read_ms = now_ms()
+    for _ in range(BUSY_TRIES):
+        if not left:
+            return
+        await trio.sleep(busy_ms(opened.store) / 1000)
+        keys, left = left, []
+        for at in range(0, len(keys), BUSY_ROWS):
+            read_ms = now_ms()
+            again = await opened.store.get(config.data_table, keys[at : at + BUSY_ROWS])
+            rows = [Row(*row) for row in again.items()]
+            left += await _remove(opened, config, _removals(config, request, rows, found), found, read_ms)
+    found.left += len(left)
+    for key in left:
+        click.echo(
+            f"tsd: row {key.hex()} left unchanged: it is being written to, or its remaining points would not be "
+            "visible. Run the command again",
+            err=True,
+        )
 
 
 def _removals(
@@ -166,11 +188,12 @@ def _removals(
 
 async def _remove(
     opened: Access, config: Config, removals: Sequence[tuple[RowRemoval, SplitKey]], found: Found, read_ms: int | None
-) -> None:
-    """Count the points to delete in these rows, and delete them unless `read_ms`, when reading started, is None."""
+) -> set[bytes]:
+    """Count the points to delete in these rows, and delete them unless `read_ms`, when reading started, is None. Return
+    the keys of rows that were left unchanged and not counted."""
     names = await named(opened, [(part.row, key) for part, key in removals])
     left: set[bytes] = set()
-    if read_ms is not None:
+    if read_ms is not None and removals:
         parts = [part for part, _ in removals]
         days = days_of(layout(config), [part.row.key for part in parts])
         await mark_late(config, opened, days, deleted=True)
@@ -179,13 +202,7 @@ async def _remove(
     for name, (part, _) in zip(names, removals, strict=True):
         if name.key not in left:
             found.count_row(" ".join([name.metric, *name.tags]), name.base * 1000, part.removal.points)
-            continue
-        found.left += 1
-        click.echo(
-            f"tsd: row {name.key.hex()} left unchanged: it is being written to, or its remaining points would not be "
-            "visible. Run the command again",
-            err=True,
-        )
+    return left
 
 
 def _date(time_ms: int) -> str:

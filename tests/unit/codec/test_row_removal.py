@@ -17,14 +17,19 @@ def test_whole_hour_is_deleted_completely() -> None:
     assert removal(KEY, row[:2], Span(-5, 1 << 60)).points == (0,)
 
 
-def test_partial_cell_keeps_its_timestamp() -> None:
+def test_remaining_part_is_newer_than_all_cells() -> None:
     row = cells("000000100020=2a2b2c00@5 0010=2d@6 0020=2e@4")
     done = removal(KEY, row, SECOND)
     assert done.points == (1000,)
     assert show(done.puts or ()) == "00000020=2a2c00"
-    assert [cell.time_ms for cell in done.puts or ()] == [5]
+    assert [cell.time_ms for cell in done.puts or ()] == [7]
     assert show(done.obsolete) == "000000100020=2a2b2c00 0010=2d"
     assert show(done.spare) == "00000020=2a2c00"
+
+
+def test_remaining_part_hides_no_newer_value() -> None:
+    done = removal(KEY, cells("000000100020=2a2b2c00@5 0020=2e@6"), SECOND)
+    assert (done.puts, show(done.spare)) == (None, "00000020=2a2e00")
 
 
 def test_one_remaining_point_is_a_single_cell() -> None:

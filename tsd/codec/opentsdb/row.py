@@ -4,7 +4,9 @@ Reading and compaction use the same merge, so a compaction changes nothing that 
 completely is never rewritten.
 
 A deletion removes the points of a span and keeps all others. A cell with points inside and outside the span is replaced
-by one without the former, with its old timestamp, so that the same cell as before counts for each other point. A row
+by one without the former. That cell is newer than all cells of the row, so a compaction that runs meanwhile never takes
+it for a duplicate of a cell that the deletion removes. If another point would then count for some time, one cell with
+all remaining points replaces it. A row
 inside the span is deleted completely, with its annotations, histograms and unreadable cells; from other rows only
 points and annotations are deleted. A row with a point or annotation beyond its hour, which readers show at its own
 time, is inside the span only if that is too.
@@ -160,7 +162,7 @@ class Removal(NamedTuple):
     the deletes. A crash in between deletes only points of the span, and a repetition completes the deletion."""
 
     points: tuple[int, ...]  # offsets in ms of the deleted points; empty if the row cannot be read
-    puts: tuple[StoredCell, ...] | None  # remaining parts of cells, with their timestamps; None: use `spare`
+    puts: tuple[StoredCell, ...] | None  # remaining parts of cells, newer than all cells; None: use `spare`
     spare: tuple[
         Point, ...
     ]  # all remaining points, to be written with a new timestamp if `puts` is None or not visible
@@ -180,19 +182,20 @@ def removal(key: bytes, cells: Iterable[StoredCell], span: Span) -> Removal:
     >>> row = [StoredCell(bytes.fromhex("00000010"), b"\\x2a\\x2b\\0", 7)]
     >>> done = removal(b"", row, Span(1000, 9000))
     >>> done.points, done.puts, done.obsolete == tuple(row)
-    ((1000,), (StoredCell(qualifier=b'\\x00\\x00', value=b'*', time_ms=7),), True)
+    ((1000,), (StoredCell(qualifier=b'\\x00\\x00', value=b'*', time_ms=8),), True)
     """
     chosen = list(cells)
     if span.whole and all(time in span for time in _times(key, chosen)):
         return Removal(_readable_times(key, chosen), (), (), None, tuple(chosen))
     seen = merge(key, chosen, NEWEST)
     staying = [point for point in seen.points if point.offset_ms not in span]
-    puts, append, obsolete = _changes(point_cells(key, chosen), span)
+    latest_ms = max([cell.time_ms for cell in chosen], default=0)
+    puts, append, obsolete = _changes(point_cells(key, chosen), span, latest_ms + 1)
     gone = {cell.qualifier for cell in obsolete}
     after = [cell for cell in chosen if cell.qualifier not in gone] + puts
     if append is not None:
-        latest_ms = max(cell.time_ms for cell in chosen) + 1  # timestamp that the store will set
-        after = [StoredCell(cell.qualifier, append[1], latest_ms) if cell is append[0] else cell for cell in after]
+        now_ms = latest_ms + 2  # the store sets a timestamp, which is newer than those of the puts
+        after = [StoredCell(cell.qualifier, append[1], now_ms) if cell is append[0] else cell for cell in after]
     # Among equal timestamps the lowest column counts, which may have changed; no column may be written twice.
     same = len({cell.qualifier for cell in after}) == len(after) and merge(key, after, NEWEST).points == staying
     if append is not None and not same:  # rewritten, it would be newer than `spare`, which has its points
@@ -207,9 +210,10 @@ def removal(key: bytes, cells: Iterable[StoredCell], span: Span) -> Removal:
 
 
 def _changes(
-    cells: Iterable[StoredCell], span: Span
+    cells: Iterable[StoredCell], span: Span, time_ms: int
 ) -> tuple[list[StoredCell], tuple[StoredCell, bytes] | None, list[StoredCell]]:
-    """Return the remaining parts of cells with points, the change of the append column, and the cells to delete."""
+    """Return the remaining parts of cells with points, with the timestamp `time_ms`, the change of the append column,
+    and the cells to delete."""
     puts: list[StoredCell] = []
     obsolete: list[StoredCell] = []
     append = None
@@ -226,7 +230,7 @@ def _changes(
         if len(left) < len(points):
             obsolete.append(cell)
             if left:
-                puts.append(StoredCell(*join(sorted(left, key=lambda point: point.offset_ms)), cell.time_ms))
+                puts.append(StoredCell(*join(sorted(left, key=lambda point: point.offset_ms)), time_ms))
     return puts, append, obsolete
 
 

@@ -1,4 +1,11 @@
-"""Deletes rows, or parts of rows, from the data table: exactly the cells that were read, so newer points remain."""
+"""Deletes rows, or parts of rows, from the data table: exactly the cells that were read, so newer points remain.
+
+What remains of a cell is put again before the cell is deleted, with a newer timestamp than all cells that were read. A
+compaction of the row may run meanwhile. If it finds both cells, it may take the remaining part for a duplicate of the
+old cell: its merged cell then has the part's timestamp, and the delete of the old cell does not reach it. If it has
+read the row before, its deletes are no newer than what it read, and do not reach the part. So no remaining point is
+lost, though deleted points may reappear.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -13,6 +20,7 @@ IN_FLIGHT = 4  # concurrent calls of the store
 # A cell written within this time before the read may have the timestamp of a later write: HBase sets timestamps by its
 # servers' clocks, which differ from the reader's.
 BUSY_MS = 2000
+ASCENDING_BUSY_MS = 1  # the same for a store in which a later put always gets a later timestamp
 
 
 class RowRemoval(NamedTuple):
@@ -36,41 +44,48 @@ async def remove_rows(store: Store, table: str, rows: Iterable[Row], *, read_ms:
 
 
 async def remove_parts(store: Store, table: str, parts: Sequence[RowRemoval], *, read_ms: int) -> set[bytes]:
-    """Apply removals to rows. Return the keys of rows that were left unchanged, because their remaining points
-    would not be visible. Raises StoreError."""
+    """Apply removals to rows; reading began at `read_ms`. Return the keys of rows that were left unchanged, because
+    they are being written to, or their remaining points would not be visible. Raises StoreError."""
+    spare_ms = read_ms - busy_ms(store)
+    busy = {row.key for row, removal in parts if removal.puts != () and _newest_ms(row) >= spare_ms}
+    parts = [part for part in parts if part.row.key not in busy]
     for row, removal in parts:
         if removal.append is not None:
             cell, value = removal.append  # may grow at any time: replace it only if unchanged
             await store.check_and_put(table, row.key, COLUMN + cell.qualifier, value, expected=cell.value)
-    unchanged = await _put_remaining(store, table, parts, read_ms)
+    hidden = await _put_remaining(store, table, parts, spare_ms)
     await store.sync()
     deletions = [
         one
         for row, removal in parts
-        if row.key not in unchanged
+        if row.key not in hidden
         for one in _deletions(row, map(_column, removal.obsolete), read_ms)
     ]
     await _delete(store, table, deletions)
-    return unchanged
+    return busy | hidden
 
 
-async def _put_remaining(store: Store, table: str, parts: Sequence[RowRemoval], read_ms: int) -> set[bytes]:
-    """Put the remaining parts of cells. Return the keys of rows where these are not visible."""
+def busy_ms(store: Store) -> int:
+    """Return how long a row may not have been written to before a part of a cell is deleted."""
+    return ASCENDING_BUSY_MS if store.capabilities.ascending_timestamps else BUSY_MS
+
+
+async def _put_remaining(store: Store, table: str, parts: Sequence[RowRemoval], spare_ms: int) -> set[bytes]:
+    """Put the remaining parts of cells. Return the keys of rows where these are not visible. `spare_ms` is later than
+    all timestamps of the rows, and earlier than those of later writes."""
     puts = [(row.key, cell) for row, removal in parts for cell in removal.puts or ()]
     await _put(store, table, puts)
     hidden = await _hidden(store, table, puts) | {row.key for row, removal in parts if removal.puts is None}
     # An earlier delete, of a compaction for example, may have left a newer delete marker in HBase. The same cells
-    # with a later timestamp are visible; it must not be later than writes after the read.
-    spare_ms = read_ms - BUSY_MS
-    busy = {row.key for row, _ in parts if row.key in hidden and _newest_ms(row) >= spare_ms}
+    # with a later timestamp are visible.
     spare = [
         (row.key, StoredCell(*point, spare_ms))
         for row, removal in parts
-        if row.key in hidden - busy
+        if row.key in hidden
         for point in removal.spare
     ]
     await _put(store, table, spare)
-    return busy | await _hidden(store, table, spare)
+    return await _hidden(store, table, spare)
 
 
 async def _put(store: Store, table: str, cells: Iterable[tuple[bytes, StoredCell]]) -> None:
