@@ -158,7 +158,8 @@ class Turns:
 
 
 class Turned:
-    """The part of a store that compactors and deleters use, in turns; with `fuse` calls left it dies, in the middle of the last."""
+    """The part of a store that compactors and deleters use, in turns. With `fuse` calls left it dies, in the middle of
+    the last."""
 
     def __init__(self, store: Store, turns: Turns, fuse: int | None, *, cuts: bool) -> None:
         self._store = store

@@ -1,4 +1,5 @@
-"""A writer, two fscks and crashes at any step, on one row: in the end each time holds what was written last."""
+"""A writer, two fscks, a compactor and crashes at any step, on one row: in the end each time holds what was written
+last."""
 
 import random
 from itertools import count
@@ -8,7 +9,7 @@ import pytest
 import trio
 
 from tests.peers.hbase import RunningHbase
-from tests.property.compaction_schedules import Graves
+from tests.property.compaction_schedules import LEAST_AGE_MS, Graves
 from tests.unit.codec.codec_rows import KEY
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.cell import COLUMN, Point, join, ms_qualifier, seconds_qualifier
@@ -21,9 +22,13 @@ from tsd.store import Family, Put, Row, Store, Table
 from tsd.store.hbase.engine import HBaseStore
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.tables.opentsdb.compaction.compactor import RowCompactor
 from tsd.tables.opentsdb.fsck import BUSY_MS, Fsck
 from tsd.tables.opentsdb.uids import Uids
 
+RULES = MergeRules(fix_duplicates=True)
+COMPACTIONS = 25
+STAMPS = count(1000, 5)  # of all writes, in ms
 OPTIONS = FsckOptions.fix_all(last_write_wins=True)
 UNTIDY = (Put(KEY, b"t:\2", b"?"), Put(KEY, b"t:\0\2", b"???"), Put(KEY, b"t:\5\0\0", b"?"))  # what fsck is to delete
 
@@ -32,7 +37,7 @@ class Scene:
     """One row, and what it is to hold in the end."""
 
     def __init__(self, seed: int, store: Store, tables: str) -> None:
-        """`store` is one whose stamps rise with every put: then no row is too young. `tables` begins their names."""
+        """`tables` begins their names. Written timestamps are so far apart that no row is too young."""
         self.draw = random.Random(seed)
         self.store = store
         self.table, self.uid_table = f"{tables}{seed}", f"{tables}-uid"
@@ -52,7 +57,7 @@ class Scene:
             if self.draw.random() < 0.3:
                 puts.append(self.draw.choice(UNTIDY))
             await self.pause()
-            await self.store.put(self.table, puts)
+            await self.store.put(self.table, puts, time_ms=next(STAMPS))
             self.last.update(dict.fromkeys(found, number))
 
     def point(self, second: int, number: int) -> Point:
@@ -78,6 +83,20 @@ class Scene:
         fsck = Fsck(self.store, self.table, Uids(self.store, self.uid_table, Widths()), Layout(), OPTIONS)
         await fsck.check(rows, read_ms=10**6 + BUSY_MS)
 
+    async def compact(self) -> None:
+        """Join the row's cells again and again, dying in between."""
+        for _ in range(COMPACTIONS):
+            await self.pause()
+            with trio.CancelScope() as life:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self.die, life, self.draw.choice((9, 20, 1000)))
+                    age = {"span_age_ms": LEAST_AGE_MS} if self.draw.random() < 0.5 else {}
+                    compactor = RowCompactor(
+                        self.store, self.table, Layout(), RULES, lambda: 0, lambda _: None, settle_ms=0, **age
+                    )
+                    await compactor.compact_keys([KEY])
+                    nursery.cancel_scope.cancel()
+
     async def pause(self) -> None:
         for _ in range(self.draw.randrange(6)):
             await trio.lowlevel.checkpoint()
@@ -88,7 +107,7 @@ class Scene:
         life.cancel()
 
     async def row(self) -> Row:
-        return Row(KEY, (await self.store.get(self.table, [KEY]))[KEY])
+        return Row(KEY, (await self.store.get(self.table, [KEY])).get(KEY, []))
 
 
 async def play(seed: int, store: Store, tables: str = "tsdb") -> Scene:
@@ -99,6 +118,7 @@ async def play(seed: int, store: Store, tables: str = "tsdb") -> Scene:
         nursery.start_soon(scene.write)
         nursery.start_soon(scene.mend)
         nursery.start_soon(scene.mend)
+        nursery.start_soon(scene.compact)
     for _ in range(2):  # a crash may have left what a last one mends
         row = await scene.row()
         assert readable(row) == scene.last, seed
@@ -161,5 +181,5 @@ def readable(row: Row) -> dict[int, object]:
     """Number by second, of the cells that hold any."""
     junk = {(put.column, put.value) for put in UNTIDY}
     cells = data_cells(cell for cell in row.cells if (cell.column, cell.value) not in junk)
-    found = points(KEY, cells, MergeRules(fix_duplicates=True))
+    found = points(KEY, cells, RULES)
     return {point.offset_ms // 1000: point.number for point in found}

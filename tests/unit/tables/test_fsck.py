@@ -12,15 +12,17 @@ from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import data_cells, points
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY, name_column
-from tsd.errors import StoreDown
+from tsd.errors import CorruptRow, StoreDown
 from tsd.store import Family, Put, Row, Table
 from tsd.store.memory import MemoryStore
+from tsd.tables.opentsdb.compaction.compactor import RowCompactor
 from tsd.tables.opentsdb.fsck import BUSY_MS, Fsck, RowReport
 from tsd.tables.opentsdb.uids import Uids
 
 NOW_MS = 1_000_000
 UID = b"\0\0\1"
 DATA, UID_TABLE = "tsdb", "tsdb-uid"
+NEWEST = MergeRules(fix_duplicates=True)
 ALL = FsckOptions.fix_all()
 
 
@@ -64,10 +66,14 @@ async def examined(
     return verdict
 
 
-async def test_repair_uses_the_newest_timestamp() -> None:
+def no_error(error: CorruptRow) -> None:
+    raise error
+
+
+async def test_repair_is_newer_than_the_row() -> None:
     store = await made("0007=2a@3 0010=2b@7 0020=2c@5")
     verdict = await examined(store)
-    assert await shown(store) == "000000100020=2a2b2c00@7"
+    assert await shown(store) == "000000100020=2a2b2c00@8"
     assert (verdict.skipped, verdict.series) == ("", "name 1356998400 {name=name}")
     assert verdict.check.counts[FsckLine.ENCODING_FIXED] == 1
     assert (await examined(store)).check.findings == []
@@ -88,15 +94,15 @@ async def test_newer_value_in_the_written_cell_prevents_deletes() -> None:
     assert verdict.skipped
     assert verdict.check.counts[FsckLine.ENCODING_FIXED] == 0
     assert (await examined(store)).skipped == ""
-    assert await shown(store) == "0000=2a@9"  # the oldest of a time stays unless --last-write-wins
+    assert await shown(store) == "0000=2a@10"  # the oldest of a time stays unless --last-write-wins
 
 
 async def test_newer_value_in_a_deleted_cell_stays() -> None:
     store = await made("0000=2a@3 0010=2b@7")
-    store.before["delete"] = lambda: written(store, "0010=63@8 0020=64@8")
+    store.before["delete"] = lambda: written(store, "0010=63@9 0020=64@9")
     verdict = await examined(store)
     assert verdict.skipped == ""
-    assert await shown(store) == "00000010=2a2b00@7 0010=63@8 0020=64@8"
+    assert await shown(store) == "00000010=2a2b00@8 0010=63@9 0020=64@9"
 
 
 async def test_concurrent_put_with_equal_timestamp_stays() -> None:
@@ -104,14 +110,32 @@ async def test_concurrent_put_with_equal_timestamp_stays() -> None:
     store = await made("0000=2a@3 0010=2b@7")
     store.before["delete"] = lambda: written(store, "0000=63@7")
     await examined(store)
-    assert await shown(store) == "0000=63@7 00000010=2a2b00@7"
+    assert await shown(store) == "0000=63@7 00000010=2a2b00@8"
+
+
+@pytest.mark.parametrize(
+    "row", ["000000100020=2a2b2c00@7 0011=0102@6", "000000110020=2a01022c00@6 000000100020=2a2b2c00@7"]
+)
+async def test_compaction_before_the_deletes_loses_no_point(row: str) -> None:
+    """It takes the repaired cell for a duplicate of one that is deleted then."""
+    store = await made(row)
+
+    async def compact() -> None:
+        compactor = RowCompactor(store.store, DATA, Layout(), NEWEST, lambda: NOW_MS, no_error, settle_ms=0)
+        await compactor.compact_keys([KEY])
+        assert compactor.stats.compacted
+
+    store.before["delete"] = compact
+    await examined(store)
+    left = await row_of(store)
+    assert [point.offset_ms for point in points(KEY, data_cells(left.cells if left else []), NEWEST)] == [0, 1000, 2000]
 
 
 async def test_cells_of_many_timestamps_need_two_deletes() -> None:
     store = await made(" ".join(f"00{offset:02x}=2a@{offset + 1}" for offset in range(0, 256, 16)))
     await examined(store)
     assert store.calls[len(Kind) :] == ["put", "get", "delete", "delete"]
-    assert await shown(store) == "".join(f"00{n:02x}" for n in range(0, 256, 16)) + "=" + "2a" * 16 + "00@241"
+    assert await shown(store) == "".join(f"00{n:02x}" for n in range(0, 256, 16)) + "=" + "2a" * 16 + "00@242"
 
 
 async def test_row_deletion_spares_unread_cells() -> None:
@@ -153,7 +177,7 @@ async def test_row_with_recent_cells_is_skipped(age_ms: int, left: bool) -> None
     store = await made("0007=2a@500000")
     verdict = await examined(store, now_ms=500000 + age_ms)
     assert verdict.skipped == ("it is being written to" if left else "")
-    assert await shown(store) == ("0007=2a@500000" if left else "0000=2a@500000")
+    assert await shown(store) == ("0007=2a@500000" if left else "0000=2a@500001")
     assert verdict.check.counts[FsckLine.ENCODING_FIXED] == (not left)
 
 
@@ -163,6 +187,8 @@ async def test_crash_at_any_step_loses_no_point(fault: Fault) -> None:
     options = FsckOptions.fix_all(last_write_wins=True)
     whole = await made(row)
     await examined(whole, options)
+    repaired = await row_of(whole)
+    assert repaired is not None
     steps = len(whole.calls)
     assert steps >= 7
     for step in range(steps):
@@ -172,9 +198,11 @@ async def test_crash_at_any_step_loses_no_point(fault: Fault) -> None:
             await examined(store, options)
         left = await row_of(store)
         assert left is not None
-        found = points(KEY, data_cells(left.cells), MergeRules(fix_duplicates=True))
+        found = points(KEY, data_cells(left.cells), NEWEST)
         assert [(point.offset_ms, point.number) for point in found] == [
             (0, 1), (1000, 3), (2000, 4), (3000, 5), (4000, 6)
         ]  # fmt: skip
         await examined(store, options)
-        assert await shown(store) == await shown(whole)
+        again = await row_of(store)  # as in the whole repair, with a later timestamp
+        assert again is not None
+        assert [cell[:2] for cell in again.cells] == [cell[:2] for cell in repaired.cells]

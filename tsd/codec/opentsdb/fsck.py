@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tsd.codec.names import Kind
-from tsd.codec.opentsdb.cell import APPEND, CellKind, Point, kind_of, split_qualifier
+from tsd.codec.opentsdb.cell import APPEND, CellKind, Point, kind_of, split, split_qualifier
 from tsd.codec.opentsdb.check import Inspection, Problem, Trouble, inspect, is_infinite, key_problems, narrow
 from tsd.codec.opentsdb.columns import CELL_POINTS
 from tsd.codec.opentsdb.merge import StoredCell, join_all
@@ -286,10 +286,17 @@ def _repair(inspected: list[tuple[StoredCell, Inspection]], options: FsckOptions
     names = {cell.qualifier for cell in cells}
     if names & broken:
         return NOTHING
+    # A compaction may take a cell that stays for a duplicate of one that is deleted, unless it is put again, as newer.
+    gone = {point.offset_ms for cell, seen in holders if cell.qualifier not in names for point in seen.points}
     return _RowRepair(
-        [cell for cell in cells if there.get(cell.qualifier) != cell.value],
+        [cell for cell in cells if there.get(cell.qualifier) != cell.value or gone & _times_of(cell)],
         [cell for cell, _ in holders if cell.qualifier not in names],
     )
+
+
+def _times_of(cell: Point) -> set[int]:
+    """Return the offsets in ms of the points of a well-formed cell."""
+    return {point.offset_ms for point in split(*cell)}
 
 
 def _choose(holders: list[tuple[StoredCell, Inspection]], options: FsckOptions) -> tuple[list[Point], bool]:

@@ -5,9 +5,10 @@ completely is never rewritten.
 
 A deletion removes the points of a span and keeps all others. A cell with points inside and outside the span is replaced
 by one without the former. That cell is newer than all cells of the row, so a compaction that runs meanwhile never takes
-it for a duplicate of a cell that the deletion removes. If another point would then count for some time, one cell with
-all remaining points replaces it. A row
-inside the span is deleted completely, with its annotations, histograms and unreadable cells; from other rows only
+it for a duplicate of a cell that the deletion removes. If another value would then count for any time, one cell with
+all remaining points replaces it.
+
+A row inside the span is deleted completely, with its annotations, histograms and unreadable cells; from other rows only
 points and annotations are deleted. A row with a point or annotation beyond its hour, which readers show at its own
 time, is inside the span only if that is too.
 """

@@ -18,8 +18,8 @@ from tsd.store import Put, Row, Store
 from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.uids import Uids
 
-# A row with a newer cell than this is skipped: repairs get that cell's timestamp and must be older than later writes.
-# HBase sets timestamps in milliseconds of its servers' clocks.
+# A row with a newer cell than this is skipped: repairs are 1 ms newer than its cells and must be older than later
+# writes. HBase sets timestamps in milliseconds of its servers' clocks.
 BUSY_MS = 2000
 SAMPLE_METRICS, SAMPLE_ROWS = 20, 100  # read to check whether the configuration fits the table; rows per metric
 CONCURRENT_CALLS = 4  # a gateway's connections are shared with daemons
@@ -140,8 +140,9 @@ class Fsck:
     async def _apply(self, rows: Sequence[_Repair], read_ms: int) -> dict[bytes, str]:
         """Put, read back, delete cells that were read. Return the keys of skipped rows with the reasons.
 
-        A crash in between loses no point. The puts get the timestamp of the newest cell that was read, so a concurrent
-        write is newer and stays. A put that an earlier delete hides (in HBase, until a major compaction) is missing in
+        A crash in between loses no point. The puts are newer than all cells that were read, so a concurrent compaction
+        never takes them for duplicates of cells that are deleted here. A concurrent write is newer still, since the
+        row is not busy. A put that an earlier delete hides (in HBase, until a major compaction) is missing in
         the read-back, and then nothing is deleted.
         """
         skipped = {one.row.key: "it is being written to" for one in rows if abs(read_ms - one.time_ms) <= BUSY_MS}
@@ -156,7 +157,7 @@ class Fsck:
         by_time: dict[int, list[Put]] = {}
         for one in rows:
             if one.puts:
-                by_time.setdefault(one.time_ms, []).extend(one.puts)
+                by_time.setdefault(one.time_ms + 1, []).extend(one.puts)
 
         async def put(part: tuple[int, list[Put]]) -> None:
             await self._store.put(self._table, part[1], time_ms=part[0])
