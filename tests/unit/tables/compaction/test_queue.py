@@ -65,6 +65,13 @@ def test_one_cell_is_enough_if_earlier_ones_may_exist(late: str) -> None:
     assert rows.take(ALL, HOUR + 3600) == [key(HOUR)]
 
 
+def test_open_hour_of_a_restart_is_not_taken() -> None:
+    rows = queue(started_s=HOUR + 1800)
+    rows.record(puts(key(HOUR - 3600), key(HOUR), key(HOUR)))
+    assert rows.take(ALL, HOUR + 3599) == [key(HOUR - 3600)]
+    assert rows.take(ALL, HOUR + 3600) == [key(HOUR)]
+
+
 def test_oldest_hour_first_and_all_salts_alternating() -> None:
     layout = Layout(salt_width=1, salt_buckets=4)
     hours = [

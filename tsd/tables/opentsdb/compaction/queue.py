@@ -124,7 +124,7 @@ class RowQueue:
         taken: list[bytes] = []
         while self._buckets and len(taken) < count:
             base_s = self._base(0)
-            if base_s > self._closed_s:
+            if base_s > ended_s - HOUR_S:
                 break
             taken += self._take_hour(base_bytes(base_s), count - len(taken), run)
         return taken
