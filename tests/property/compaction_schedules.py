@@ -1,5 +1,5 @@
-"""Writers, compactors and deleters on a few rows, each call of the store in an order that a seed decides, some of them
-cut short.
+"""Writers, compactors, deleters and repairers on a few rows, each call of the store in an order that a seed decides,
+some of them cut short.
 
 What a reader finds is looked at after every call: the value that was written last, at each time that was written and
 not deleted since.
@@ -14,8 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN, join, ms_qualifier, seconds_qualifier
 from tsd.codec.opentsdb.cell import Point as CellPoint
+from tsd.codec.opentsdb.fsck import FsckOptions
 from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import Span, compact, data_cells, points, removal
 from tsd.codec.opentsdb.rowkey import Layout, row_key
@@ -37,12 +39,14 @@ from tsd.store import (
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
 from tsd.tables.opentsdb.delete import RowRemoval, remove_parts
+from tsd.tables.opentsdb.fsck import BUSY_MS, Fsck
 
 T = TypeVar("T")
 RULES = MergeRules(fix_duplicates=True, cell_points=3)  # so few that rows are cut
 PUTS = 6  # of each schedule
 COMPACTIONS = 4
 DELETES = 3
+REPAIRS = 4
 TIMES = 5  # that points have, in seconds and in ms
 LEAST_AGE_MS = -(1 << 62)  # of rows whose cells are deleted together: any
 
@@ -158,7 +162,7 @@ class Turns:
 
 
 class Turned:
-    """The part of a store that compactors and deleters use, in turns. With `fuse` calls left it dies, in the middle of
+    """The part of a store that these use, in turns. With `fuse` calls left it dies, in the middle of
     the last."""
 
     def __init__(self, store: Store, turns: Turns, fuse: int | None, *, cuts: bool) -> None:
@@ -280,6 +284,13 @@ class TurnedStamps:
         return self._turns.dice.sample(rows, self._turns.dice.randint(0, len(rows)))
 
 
+class Named:
+    """UIDs that all have names."""
+
+    async def names(self, _kind: Kind, uids: Collection[bytes]) -> dict[bytes, bytes]:
+        return dict.fromkeys(uids, b"name")
+
+
 class Write(NamedTuple):
     """One put of a writer's, to one row: the value of each time."""
 
@@ -301,6 +312,7 @@ class Schedule:
         self._table = table
         self._turns = Turns(self._dice)
         self._cuts = cuts
+        self._is_repaired = clock_ms is not None and seed % 2 == 1
         self._keys = [row_key(Layout(), b"\0\0\1", 3600 * seed, bytes([0, 0, 1, 0, 0, n])) for n in (1, 2)]
         self._truth: dict[bytes, dict[int, int]] = {key: {} for key in self._keys}
         self._deleted: dict[bytes, set[int]] = {key: set() for key in self._keys}  # a compaction may bring them again
@@ -316,6 +328,10 @@ class Schedule:
                 nursery.start_soon(self._compact)
             if self._clock_ms:
                 nursery.start_soon(self._delete)
+                nursery.start_soon(self._delete)
+            if self._is_repaired:
+                nursery.start_soon(self._repair)
+                nursery.start_soon(self._repair)
             await self._turns.give(self.look)
         await self._settle()
 
@@ -360,12 +376,30 @@ class Schedule:
             except* Died:
                 pass
 
+    async def _repair(self) -> None:
+        """Repair the rows, as `tsd fsck` does."""
+        assert self._clock_ms
+        for _ in range(REPAIRS):
+            fuse = self._dice.choice([None, None, *range(6)])
+            store = Turned(self._store, self._turns, fuse, cuts=self._cuts)
+            options = FsckOptions.fix_all(last_write_wins=True)
+            options = replace(options, cell_points=RULES.cell_points, compact=self._dice.random() < 0.7)
+            fsck = Fsck(store, self._table, Named(), Layout(), options)  # type: ignore[arg-type]
+            try:
+                read_ms = self._clock_ms()
+                found = await store.get(self._table, self._keys)
+                await fsck.check([Row(*row) for row in found.items()], read_ms=read_ms + 2 * BUSY_MS)  # none is young
+            except* Died:
+                pass
+
     def _drawn(self) -> Write:
-        """Some points as one cell or as a cell each; of some times in both forms, which may differ."""
+        """Some points as one cell or as a cell each; of some times in both forms, which may differ. Of equally new
+        values a repair keeps another one than readers see, as OpenTSDB's: then there are none."""
         values: dict[int, int] = {}
         drawn: list[CellPoint] = []
         for time in sorted(self._dice.sample(range(TIMES), self._dice.randint(1, 3))):
-            for in_ms in self._dice.choice([[False], [False], [True], [False, True]]):
+            both = [] if self._is_repaired else [[False, True]]
+            for in_ms in self._dice.choice([[False], [False], [True], *both]):
                 number = self._dice.choice([1, 2, 300])
                 flags, value = encode_integer(number)
                 qualifier = ms_qualifier(time * 1000, flags) if in_ms else seconds_qualifier(time, flags)

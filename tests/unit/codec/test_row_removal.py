@@ -32,6 +32,12 @@ def test_remaining_part_hides_no_newer_value() -> None:
     assert (done.puts, show(done.spare)) == (None, "00000020=2a2e00")
 
 
+def test_remaining_parts_have_no_older_values() -> None:
+    """As new as the newest value they could be taken for it, as `tsd fsck --last-write-wins` does."""
+    done = removal(KEY, cells("00000010=2a2b00@6 f0000000f000fa00=2c2d00@5"), SECOND)
+    assert (done.puts, show(done.spare)) == (None, "0000=2a")
+
+
 def test_one_remaining_point_is_a_single_cell() -> None:
     done = removal(KEY, cells("0000f000fa00=2a2b01@5"), SECOND)
     assert (done.points, show(done.puts or ())) == ((1000,), "0000=2a")

@@ -5,8 +5,8 @@ completely is never rewritten.
 
 A deletion removes the points of a span and keeps all others. A cell with points inside and outside the span is replaced
 by one without the former. That cell is newer than all cells of the row, so a compaction that runs meanwhile never takes
-it for a duplicate of a cell that the deletion removes. If another value would then count for any time, one cell with
-all remaining points replaces it.
+it for a duplicate of a cell that the deletion removes. If another value would then count for any time, or two such
+cells had different values for one time, one cell with all remaining points replaces them.
 
 A row inside the span is deleted completely, with its annotations, histograms and unreadable cells; from other rows only
 points and annotations are deleted. A row with a point or annotation beyond its hour, which readers show at its own
@@ -199,6 +199,7 @@ def removal(key: bytes, cells: Iterable[StoredCell], span: Span) -> Removal:
         after = [StoredCell(cell.qualifier, append[1], now_ms) if cell is append[0] else cell for cell in after]
     # Among equal timestamps the lowest column counts, which may have changed; no column may be written twice.
     same = len({cell.qualifier for cell in after}) == len(after) and merge(key, after, NEWEST).points == staying
+    same = same and not _differ(puts)  # as equally new cells they would not tell which value is the newest
     if append is not None and not same:  # rewritten, it would be newer than `spare`, which has its points
         obsolete, append = [*obsolete, append[0]], None
     return Removal(
@@ -208,6 +209,13 @@ def removal(key: bytes, cells: Iterable[StoredCell], span: Span) -> Removal:
         append=append,
         obsolete=tuple(obsolete + [cell for cell in chosen if _note_ms(cell) in span]),
     )
+
+
+def _differ(cells: Iterable[StoredCell]) -> bool:
+    """Return whether well-formed cells have different values for one time."""
+    values: dict[int, Point] = {}
+    points = [point for cell in cells for point in split(cell.qualifier, cell.value)]
+    return any(values.setdefault(point.offset_ms, point).number != point.number for point in points)
 
 
 def _changes(
