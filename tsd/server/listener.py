@@ -207,12 +207,11 @@ class Listener:
         self._accepting.cancel()
         self._clients.drain()
         for stream in (*self._arriving, *(connection.stream for connection in self._connections)):
-            with suppress(OSError):  # the client has closed it
-                # Linux returns received data, and then the end of input, also to a reader that waits.
-                stream.socket.shutdown(trio.socket.SHUT_RD)
+            _end_input(stream)
 
     def recheck_networks(self) -> None:
-        """Close connections that the new lists of networks would refuse, or accept with other roles."""
+        """Close connections that the new lists of networks would refuse, or accept with other roles. Lines that a quiet
+        one has sent before are read."""
         for connection in self._connections:
             if (
                 self._authenticator is not None
@@ -220,7 +219,11 @@ class Listener:
                 and not connection.peer.still_allowed(self._authenticator)
             ):
                 log.info("connection.closed", reason="networks_changed", peer=connection.peer.name)
-                connection.scope.cancel()
+                if self._quiet is not None and self._quiet.reads(connection.stream):
+                    _end_input(connection.stream)
+                    connection.scope.deadline = trio.current_time() + LINGER_S
+                else:
+                    connection.scope.cancel()
 
     async def _serve_connection(self, stream: trio.SocketStream) -> None:
         """Serve one connection. An error ends only this connection."""
@@ -431,6 +434,12 @@ class Listener:
             self._partial_input.disconnected,
             self._partial_input.used,
         )
+
+
+def _end_input(stream: trio.SocketStream) -> None:
+    """End a socket's input behind what was received: Linux returns that, and then the end, also to a waiting reader."""
+    with suppress(OSError):  # the client has closed it
+        stream.socket.shutdown(trio.socket.SHUT_RD)
 
 
 def _has_input(stream: trio.SocketStream) -> bool:

@@ -82,6 +82,10 @@ class QuietConnections(PolledConnections[_Slot]):
         """
         return await self._hold(stream.socket.fileno(), _Slot(connection, trio.lowlevel.current_task()))
 
+    def reads(self, stream: trio.SocketStream) -> bool:
+        """Return whether a connection is read here."""
+        return stream.socket.fileno() in self._slots
+
     def _register(self, fd: int) -> None:
         super()._register(fd)
         self._ends.register(fd, select.EPOLLRDHUP)

@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from tests.running import Running, running
 from tests.unit.api.http_requests import http_request
 from tests.unit.server.telnet_parts import BAD, GOOD, T, session
+from tests.unit.server.test_listener_networks import READER, WRITER, changed, client_disconnects, coming
 from tsd.server.quiet import QuietConnections, SendRate
 
 REST_S = 3.0
@@ -197,3 +198,18 @@ async def test_connection_with_unread_lines_is_not_idle(tmp_path: Path, autojump
             await trio.sleep(0.5)
         await trio.sleep(10)
         assert daemon.daemon.ingest.ledger.received == 80 * 200
+
+
+async def test_lines_are_read_before_a_change_of_networks_ends_the_connection(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with running(tmp_path) as daemon, coming(daemon, WRITER) as client:
+        lines = b"".join(b"put quiet %d 1 host=web%03d\n" % (T, number) for number in range(200))  # no small packet
+        for _ in range(60):
+            await client.send(lines)
+            await trio.sleep(0.5)
+        received = daemon.daemon.ingest.ledger.received
+        assert received < 60 * 200
+        changed(daemon, network_allow=READER)
+        assert await client_disconnects(client)
+        assert daemon.daemon.ingest.ledger.received == 60 * 200
