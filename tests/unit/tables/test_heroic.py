@@ -6,13 +6,15 @@ from typing import Any, cast
 
 import pytest
 
+from tests.flaky_store import Fault
+from tests.interfering_store import InterferingStore
 from tests.peers.bigtable import RunningBigtable
 from tests.peers.cassandra import RunningCassandra
 from tests.unit.codec.heroic_vectors import READS, TABLE, double_of
 from tests.unit.tables.interned_layout import Found, put, read
 from tsd.codec.names import Kind
 from tsd.config.retention import parse_rules
-from tsd.errors import BadQuery, NoTable
+from tsd.errors import BadQuery, NoTable, StoreDown
 from tsd.store import StampedCells, StampedSpan, Store
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
@@ -210,6 +212,25 @@ async def test_deletes_leave_other_points(heroic: Heroic) -> None:
     assert await heroic.tables.catalog.suggest(Kind.METRIC, "", 10) == ["system"]
     await heroic.put((EDGE, PERIOD, 9.0))
     assert await heroic.read(SeriesRequest("edge"), 0, 3 * PERIOD) == {(("host", "a"),): {PERIOD: 9.0}}
+
+
+async def test_series_are_listed_again_after_an_interrupted_delete() -> None:
+    store = InterferingStore(MemoryStore(lambda: NOW_MS))
+    await store.create_tables(heroic_tables("metrics", "listed"))
+    heroic = Heroic(store)
+    await heroic.put((EDGE, PERIOD, 1.0))
+    deleter = heroic.tables.deleter
+    assert deleter is not None
+    await deleter.delete(SeriesRequest("edge"), 0, 2 * PERIOD)
+
+    async def fail() -> None:
+        store.plan = [Fault.ANSWER_LOST]
+
+    store.before["delete"] = fail
+    with pytest.raises(StoreDown):
+        await deleter.delete_metric("edge")
+    await heroic.put((EDGE, PERIOD, 9.0))
+    assert await heroic.read(SeriesRequest("edge"), 0, 2 * PERIOD) == {(("host", "a"),): {PERIOD: 9.0}}
 
 
 @pytest.mark.parametrize("heroic", [CASSANDRA], indirect=True)

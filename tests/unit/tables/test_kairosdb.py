@@ -17,7 +17,7 @@ from tsd.codec.kairosdb.rows import COLUMNS, RowSpec
 from tsd.codec.kairosdb.values import decode_long, encode_long
 from tsd.codec.names import Kind
 from tsd.daemon.settings import now_ms
-from tsd.errors import StoreError
+from tsd.errors import StoreDown, StoreError
 from tsd.store.cassandra.session import BatchTooLarge
 from tsd.tables.catalog import LastPoint
 from tsd.tables.filters import make_filter
@@ -348,6 +348,28 @@ async def test_removed_index_rows_are_written_again(cassandra: RunningCassandra)
         await own.put([(SERIES, T + 2, 3)])
         (numbers, _), _, _ = await own.read("m", {}, T, T + DAY_MS)
     assert numbers == {T + 1: 2, T + 2: 3}
+
+
+async def test_rows_are_listed_again_after_an_interrupted_delete(
+    cassandra: RunningCassandra, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete_row_key = KairosTables.delete_row_key
+
+    async def fail(self: KairosTables, row: DataRow, *args: Any) -> None:
+        await delete_row_key(self, row, *args)
+        raise StoreDown("answer lost by the test")
+
+    async with opened_keyspace(cassandra, shared=False) as keyspace:
+        await keyspace.put([(SERIES, T, 1)])
+        deleter = keyspace.tables.deleter
+        assert deleter is not None
+        with monkeypatch.context() as failing:
+            failing.setattr(KairosTables, "delete_row_key", fail)
+            with pytest.raises(StoreDown):
+                await deleter.delete_metric("m")
+        await keyspace.put([(SERIES, T + 1, 2)])
+        (numbers, _), _, _ = await keyspace.read("m", {}, T, T + DAY_MS)
+    assert numbers == {T + 1: 2}
 
 
 async def problem(keyspace: Keyspace) -> str:

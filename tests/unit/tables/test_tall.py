@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.flaky_store import Fault
+from tests.interfering_store import InterferingStore
 from tests.peers.bigtable import RunningBigtable
 from tests.unit.tables.interned_layout import Found, put, read
 from tsd.codec.names import Kind
 from tsd.codec.tall.rules import parse_rules
 from tsd.config.retention import parse_rules as parse_ages
-from tsd.errors import BadQuery, NoTable
+from tsd.errors import BadQuery, NoTable, StoreDown
 from tsd.store import Page, Put, Store
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
@@ -215,6 +217,26 @@ async def test_deletes_leave_other_points(tall: Tall) -> None:
     assert await tall.tables.catalog.suggest(Kind.METRIC, "m", 10) == []
     await tall.put((METER, FIRST_DAY_MS, 4))
     assert await tall.read(SeriesRequest("meter.kwh"), 0, NOW_MS) == {(("meter", "987654321"),): {FIRST_DAY_MS: 4}}
+
+
+async def test_series_are_listed_again_after_an_interrupted_delete() -> None:
+    store = InterferingStore(MemoryStore(lambda: NOW_MS))
+    await store.create_tables(TABLES)
+    tall = Tall(store)
+    await tall.put((CPU, EVENT_MS, 1))
+    deleter = tall.tables.deleter
+    assert deleter is not None
+    await deleter.delete(SeriesRequest("CPU/CPU1_USR"), 0, NOW_MS)
+
+    async def fail() -> None:
+        store.plan = [Fault.ANSWER_LOST]
+
+    store.before["delete"] = fail
+    with pytest.raises(StoreDown):
+        await deleter.delete_metric("CPU/CPU1_USR")
+    await tall.put((CPU, EVENT_MS, 2))
+    found = await tall.read(SeriesRequest("CPU/CPU1_USR"), 0, NOW_MS)
+    assert list(found.values()) == [{EVENT_MS: 2}]
 
 
 async def test_expired_points_go_by_their_rules(tall: Tall) -> None:

@@ -440,11 +440,14 @@ class KairosReader(reading.PointReader):
                 whole = [one for one in group.rows if spec.holds_row(first_ms, last_ms, one.row.row_ms)]
                 delete = partial(self._delete_row, spec=spec, span=(first_ms, last_ms), stamp_ms=stamp)
                 async with self._index.lock:
-                    await run_bounded(group.rows, delete, limit=CONCURRENT)
-                    if whole and not self._shared:
-                        self._index.forget(resolved.metric)
-                        for row_ms in {one.row.row_ms for one in whole} if not resolved.names_tags else ():
-                            await self._tables.delete_row_time(resolved.metric, row_ms, stamp)
+                    try:
+                        await run_bounded(group.rows, delete, limit=CONCURRENT)
+                        if whole and not self._shared:
+                            for row_ms in {one.row.row_ms for one in whole} if not resolved.names_tags else ():
+                                await self._tables.delete_row_time(resolved.metric, row_ms, stamp)
+                    finally:  # also if only some are deleted
+                        if whole and not self._shared:
+                            self._index.forget(resolved.metric)
 
     async def _delete_row(self, one: FoundRow, *, spec: RowSpec, span: tuple[int, int], stamp_ms: int) -> None:
         """Delete a row of points with its index rows, or a part of it."""
@@ -461,6 +464,8 @@ class KairosReader(reading.PointReader):
         await self.delete(SeriesRequest(metric), FIRST_MS, LAST_MS)
         if not self._shared:
             async with self._index.lock:
-                await self._tables.delete_metric(metric, self._tables.stamps())
-                self._index.forget(metric)
-                self._listed.pop(metric, None)
+                try:
+                    await self._tables.delete_metric(metric, self._tables.stamps())
+                finally:
+                    self._index.forget(metric)
+                    self._listed.pop(metric, None)

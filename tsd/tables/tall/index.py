@@ -109,8 +109,10 @@ class SeriesList:
         async with aclosing(self.name_list.rows(SERIES + _encode(metric) + END)) as found:
             async for row in found:
                 rows[row.key] = [COLUMN]
-        await self._tables.store.delete(self._tables.index, rows, up_to_ms=None)
-        self.forget()  # last: a name that is resolved meanwhile is listed again with its points
+        try:
+            await self._tables.store.delete(self._tables.index, rows, up_to_ms=None)
+        finally:  # also if only some are removed; last: a name that is resolved meanwhile is listed with its points
+            self.forget()
 
     def forget(self) -> None:
         """Forget what is listed: it is written again."""
