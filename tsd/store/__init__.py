@@ -33,6 +33,7 @@ from tsd.store.capabilities import (
     StampedPut,
     StampedSpan,
     StepLimit,
+    WatchedRange,
     WideRows,
 )
 from tsd.store.cells import Cell, CellMatrix, CellPage, Cursor, Family, Page, Put, Row, Table, cells_of_rows
@@ -81,6 +82,7 @@ __all__ = [
     "Store",
     "Table",
     "VersionedCells",
+    "WatchedRange",
     "WideRows",
     "cell_pages",
     "cells_of_rows",

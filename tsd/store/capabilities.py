@@ -71,14 +71,35 @@ class CellSignatures(Protocol):
         ...
 
 
+class WatchedRange(Protocol):
+    """Rows of a table by their keys."""
+
+    @property
+    def changed(self) -> bool:
+        """Return whether one of the rows may have been written to since the watch began."""
+        ...
+
+
 class RangeDeletes(Protocol):
     """Deletion of whole rows by their keys, at a cost that does not depend on their number."""
 
+    def watching_range(self, table: str, start: bytes, stop: bytes) -> AbstractContextManager[WatchedRange]:
+        """Notice writes to the rows from `start` to before `stop` during the block."""
+        ...
+
     async def delete_range(
-        self, table: str, start: bytes, stop: bytes, *, changed: Iterable[bytes], keep: Sequence[Put] = ()
-    ) -> None:
-        """Delete the rows from `start` to before `stop`, except for the cells `keep`, in one atomic step. The change
-        feed reports the keys `changed` instead of those of the rows. Raise StoreError."""
+        self,
+        table: str,
+        start: bytes,
+        stop: bytes,
+        *,
+        changed: Iterable[bytes],
+        keep: Sequence[Put] = (),
+        unless: WatchedRange | None = None,
+    ) -> bool:
+        """Delete the rows from `start` to before `stop`, except for the cells `keep`, in one atomic step, and return
+        True. If the range of `unless` has changed, do nothing and return False. The change feed reports the keys
+        `changed` instead of those of the rows. Raise StoreError."""
         ...
 
     async def reclaim(self, table: str, start: bytes, stop: bytes) -> None:

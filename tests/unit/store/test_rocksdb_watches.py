@@ -73,6 +73,28 @@ async def test_a_write_to_a_row_is_never_lost(tmp_path: Path, write: str) -> Non
         assert await found(store) == await found(judge)
 
 
+@pytest.mark.parametrize("write", ["nothing", "row", "delete", "range", "outside"])
+async def test_a_range_is_deleted_unless_it_changed(tmp_path: Path, write: str) -> None:
+    async with opened(tmp_path) as store:
+        with store.watching_range("rows", b"aab1", b"aab3") as watch:
+            match write:
+                case "row":
+                    await store.put("rows", [Put(b"aab15", OLD, b"new")])
+                case "delete":
+                    await store.delete("rows", {ROWS[1]: [OLD]}, up_to_ms=None)
+                case "range":
+                    await store.range_deletes.delete_range("rows", b"aab2", b"aab4", changed=[])
+                case "outside":
+                    await store.put("rows", [Put(ROWS[2], OLD, b"new"), Put(b"aab0", OLD, b"new")])
+                    await store.range_deletes.delete_range("rows", b"aab3", b"aab4", changed=[])
+            before = await found(store)
+            is_same = write in ("nothing", "outside")
+            assert watch.changed is not is_same
+            done = await store.range_deletes.delete_range("rows", b"aab1", b"aab3", changed=[], unless=watch)
+            assert done is is_same
+        assert await found(store) == ({key: before[key] for key in before if key == ROWS[2]} if done else before)
+
+
 async def test_writes_after_the_block_are_not_collected(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         with store.atomic_rewrites.watching("rows", ROWS) as written:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -173,6 +174,34 @@ async def test_annotations_may_outlive_their_points(engine: str, kept: bool, tmp
         if kept:
             globals_left = {(recent, False, POINT), (recent, False, ANNOTATION)}
         assert left == globals_left | ({(recent, True, ANNOTATION)} if kept else set())
+
+
+async def test_annotations_may_change_while_their_points_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = KEEP_NOTHING_ELSE._replace(annotations_s=60 * DAY_S, has_annotation_rule=True)
+    delete_range = EmbeddedStore.delete_range
+    [base] = hours([40 * DAY_S])
+    async with opened("embedded", tmp_path) as store:
+        retention, uids = await make(store, policy)
+        key = row_key(Layout(), uids["sys.cpu"], base, HOST)
+        second, third, note = (COLUMN + bytes((1, 0, at)) for at in (1, 2, 3))
+        await store.put(
+            TABLE, [Put(key, POINT, b"\1"), *(Put(key, each, b"{}") for each in (ANNOTATION, second, third))]
+        )
+        waiting = [True]
+
+        async def changed_before(self: EmbeddedStore, *args: Any, **options: Any) -> bool:
+            if waiting:
+                waiting.clear()
+                await store.put(TABLE, [Put(key, note, b"new"), Put(key, second, b"edited")])
+                await store.delete(TABLE, {key: [third]}, up_to_ms=None)
+            return await delete_range(self, *args, **options)
+
+        monkeypatch.setattr(EmbeddedStore, "delete_range", changed_before)
+        await remove_all(retention)
+        [cells] = (await store.get(TABLE, [key])).values()
+        assert {cell.column: cell.value for cell in cells} == {ANNOTATION: b"{}", second: b"edited", note: b"new"}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

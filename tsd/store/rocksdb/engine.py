@@ -7,16 +7,7 @@ increment and the cells of a row atomic. Calls that release the lock (syncs, and
 
 import time
 from collections import Counter
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from itertools import islice, product
@@ -39,6 +30,7 @@ from tsd.store import (
     Put,
     StampedCells,
     Table,
+    WatchedRange,
 )
 from tsd.store.retry import backoff
 from tsd.store.rocksdb.column_blocks import EmbeddedBlocks
@@ -154,24 +146,27 @@ class EmbeddedStore:
         return self
 
     async def delete_range(
-        self, table: str, start: bytes, stop: bytes, *, changed: Iterable[bytes], keep: Sequence[Put] = ()
-    ) -> None:
+        self, table: str, start: bytes, stop: bytes, *,
+        changed: Iterable[bytes], keep: Sequence[Put] = (), unless: WatchedRange | None = None,
+    ) -> bool:  # fmt: skip
         """See RangeDeletes. `keep` get a new timestamp."""
         await self._enter_writing("delete_range")
-        rows = list(changed)
-        if start >= stop:  # RocksDB refuses such a range, and every later write
-            return
-        await self._retried(partial(self._delete_range_now, table, start, stop, rows, keep))
+        delete = partial(self._delete_range_now, table, start, stop, list(changed), keep, unless)
+        return start >= stop or await self._retried(delete)  # RocksDB refuses an empty range, and every later write
 
     def _delete_range_now(
-        self, table: str, start: bytes, stop: bytes, changed: Sequence[bytes], keep: Sequence[Put]
-    ) -> None:
-        self._watches.note_range(table, start, stop)
+        self, table: str, start: bytes, stop: bytes, changed: Sequence[bytes], keep: Sequence[Put],
+        unless: WatchedRange | None,
+    ) -> bool:  # fmt: skip
+        if unless is not None and unless.changed:
+            return False
+        self._watches.note_range(table, start, stop, unless)
         batch = self._database.batch(table)
         self._database.add_range_delete(batch, table, start, stop)
         if keep:
             self._database.add_puts(batch, keep, self._database.clock.next())
         self._write(batch, table, changed)
+        return True
 
     async def reclaim(self, table: str, start: bytes, stop: bytes) -> None:
         """See RangeDeletes."""
@@ -216,6 +211,10 @@ class EmbeddedStore:
     def watching(self, table: str, prefix: bytes) -> AbstractContextManager[PrefixWatch]:
         """Notice writes to rows with a prefix during the block."""
         return self._watches.of_prefix(table, prefix)
+
+    def watching_range(self, table: str, start: bytes, stop: bytes) -> AbstractContextManager[WatchedRange]:
+        """See RangeDeletes."""
+        return self._watches.of_range(table, start, stop)
 
     def watching_rows(self, table: str, rows: Collection[bytes]) -> AbstractContextManager[Collection[bytes]]:
         """See EmbeddedRewrites."""

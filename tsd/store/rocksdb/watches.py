@@ -15,6 +15,16 @@ class PrefixWatch:
         self.changed = False
 
 
+class RangeWatch:
+    """Whether a row of a table from `start` to before `stop` may have been written to."""
+
+    def __init__(self, table: str, start: bytes, stop: bytes) -> None:
+        self.table = table
+        self.start = start
+        self.stop = stop
+        self.changed = False
+
+
 class _RowWatch:
     """Which of some rows of a table may have been written to."""
 
@@ -31,9 +41,10 @@ class Watches:
         self.cache = cache
         self._prefixes: list[PrefixWatch] = []
         self._rows: list[_RowWatch] = []
+        self._ranges: list[RangeWatch] = []
 
     def __bool__(self) -> bool:
-        return bool(self._prefixes or self._rows or self.cache)
+        return bool(self._prefixes or self._rows or self._ranges or self.cache)
 
     @contextmanager
     def of_prefix(self, table: str, prefix: bytes) -> Iterator[PrefixWatch]:
@@ -55,6 +66,16 @@ class Watches:
         finally:
             self._rows.remove(watch)
 
+    @contextmanager
+    def of_range(self, table: str, start: bytes, stop: bytes) -> Iterator[RangeWatch]:
+        """Notice writes to the rows from `start` to before `stop` during the block."""
+        watch = RangeWatch(table, start, stop)
+        self._ranges.append(watch)
+        try:
+            yield watch
+        finally:
+            self._ranges.remove(watch)
+
     def note(self, table: str, rows: Collection[bytes], by: PrefixWatch | None = None) -> None:
         """Note a write to some rows. The watch of the writer itself, `by`, does not change."""
         self.cache.note(table, rows)
@@ -64,9 +85,12 @@ class Watches:
         for watch in self._rows:
             if watch.table == table:
                 watch.written |= watch.rows.intersection(rows)
+        for each in self._ranges:
+            if not each.changed and each.table == table:
+                each.changed = any(each.start <= row < each.stop for row in rows)
 
-    def note_range(self, table: str, start: bytes, stop: bytes) -> None:
-        """Note a deletion of the rows from `start` to before `stop`."""
+    def note_range(self, table: str, start: bytes, stop: bytes, by: object = None) -> None:
+        """Note a deletion of the rows from `start` to before `stop`. The watch `by` of the caller does not change."""
         self.cache.note_range(table, start, stop)
         for prefix in self._prefixes:
             overlaps = start[: len(prefix.prefix)] <= prefix.prefix < stop
@@ -74,12 +98,16 @@ class Watches:
         for watch in self._rows:
             if watch.table == table:
                 watch.written.update(_within(watch.rows, start, stop))
+        for each in self._ranges:
+            each.changed |= each is not by and each.table == table and start < each.stop and each.start < stop
 
     def note_all(self) -> None:
         """Note that any row may have changed."""
         self.cache.clear()
         for prefix in self._prefixes:
             prefix.changed = True
+        for each in self._ranges:
+            each.changed = True
         for watch in self._rows:
             watch.written |= watch.rows
 

@@ -19,7 +19,7 @@ from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes
 from tsd.codec.putline import HOUR_S
 from tsd.config.retention import RetentionRule, RetentionRules
 from tsd.errors import DamagedBlock
-from tsd.store import CellPage, Put, Row, StampedCells, Store, cell_pages
+from tsd.store import CellPage, Put, RangeDeletes, Row, StampedCells, Store, cell_pages
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.uids import Uids
 
@@ -30,6 +30,7 @@ LEAST_SAMPLED_HOURS = 3  # after which an estimate ends early, with so many byte
 ENOUGH_BYTES, ENOUGH_ROWS = 32 << 20, 30_000
 RECLAIM_BYTES = 32 << 20  # deleted from a range before its space is freed: files have 64 MiB
 RECLAIM_SHARE = 0.1  # of a table's bytes, deleted from smaller ranges, after which all of its space is freed
+TRIES = 3  # of a range whose rows are written to while annotations that stay are read
 GLOBAL = "global annotations"  # what their rule is called
 _PAGE_BYTES = 1 << 20
 _ANY = re.compile("")
@@ -161,20 +162,33 @@ class Retention:
                     yield amount
             await self._store.sync()
             return
-        keep: Sequence[Put] = ()
-        if keep_from_s is None:
-            found = (await self.estimate(expired)).amount
-        else:
-            found, keep = await self._annotations(expired, keep_from_s)
-        first_s = await self._first_base(expired)
-        await self._store.range_deletes.delete_range(
-            expired.table, expired.start, expired.stop, changed=self._hour_keys(expired, first_s), keep=keep
-        )
+        found = await self._remove_range(self._store.range_deletes, expired, keep_from_s)
+        if found is None:
+            return
         place = expired.table, expired.prefix
         before = self._unreclaimed.get(place, _Deleted(0, b""))
         self._unreclaimed[place] = _Deleted(before.size + found.bytes, max(before.stop, expired.stop))
         await self._store.sync()
         yield found
+
+    async def _remove_range(
+        self, ranges: RangeDeletes, expired: ExpiredRange, keep_from_s: float | None
+    ) -> Amount | None:
+        """Delete the rows of a range in one step, and return what it held. None: the next round deletes it, because
+        rows were written to again and again while annotations that stay were read."""
+        place = expired.table, expired.start, expired.stop
+        for _ in range(TRIES):
+            with ranges.watching_range(*place) as watch:
+                keep: Sequence[Put] = ()
+                if keep_from_s is None:
+                    found = (await self.estimate(expired)).amount
+                else:
+                    found, keep = await self._annotations(expired, keep_from_s)
+                changed = self._hour_keys(expired, await self._first_base(expired))
+                unless = None if keep_from_s is None else watch
+                if await ranges.delete_range(*place, changed=changed, keep=keep, unless=unless):
+                    return found
+        return None
 
     async def _remove_cells(
         self, expired: ExpiredRange, keep_from_s: float | None, clock_ms: Callable[[], int]
