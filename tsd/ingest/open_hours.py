@@ -8,9 +8,11 @@ Many points of an hour are packed in the background (`tsd.ingest.packed_points`)
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import trio
 
 from tsd.codec.points import Bool, Columns, Int32, columns_with, joined_columns
 from tsd.ingest.lines import POINT_BYTES
@@ -213,6 +215,19 @@ def pack_parts(parts: Sequence[Columns], table: SeriesTable) -> PackedPoints:
     return pack(columns, table.metric_numbers())
 
 
+async def find_points(
+    metric: bytes, wanted: Int32 | None, parts: Sequence[Columns | PackedPoints], table: SeriesTable
+) -> tuple[Columns, Int32]:
+    """Return the points of some series of a metric as `points_of_known` does, those of all of them without `wanted`.
+    Many points are searched in a thread."""
+    if wanted is None:
+        find = partial(points_of, metric, parts, table)
+    else:
+        find = partial(points_of_known, metric, wanted, parts, table)
+    few = are_few(parts, chosen=wanted is not None)
+    return find() if few else await trio.to_thread.run_sync(find)
+
+
 def points_of(metric: bytes, parts: Sequence[Columns | PackedPoints], table: SeriesTable) -> tuple[Columns, Int32]:
     """Return the points of a metric, with indexes of their series as `series`, and the numbers of these series. Safe
     to call in a thread while no series is evicted."""
@@ -241,10 +256,7 @@ def points_of_known(
         else:
             chosen = [(part.series == one).nonzero()[0] for one in wanted.tolist()]
             found.append(part.at(np.sort(np.concatenate(chosen)) if len(chosen) > 1 else chosen[0]))
-    columns = joined_columns(found)
-    if len(wanted) == 1 and len(columns.series):
-        return Columns(np.zeros(len(columns.series), np.int32), *columns[1:]), wanted
-    return _indexed(columns)
+    return _indexed(joined_columns(found))
 
 
 def _indexed(columns: Columns) -> tuple[Columns, Int32]:

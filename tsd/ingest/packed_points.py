@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tsd.codec.blocks.numbers import INTEGERS, choose_forms, cuts, decode_numbers, encode_numbers, spread
-from tsd.codec.points import Bool, Columns, Int32, Int64, UInt8, joined_columns, series_order
+from tsd.codec.points import Bool, Columns, Int32, Int64, UInt8, joined_columns, no_columns, series_order
 from tsd.codec.text import FLOAT
 
 CHUNK_POINTS = 1 << 16
@@ -126,6 +126,14 @@ class PackedPoints:
                 columns = chunk.unpack()
                 found.append(columns.at(wanted[columns.series]))
         return joined_columns(found)
+
+    def of_place(self, place: Place) -> Columns:
+        """Return the points of one series in order of arrival."""
+        for chunk in self._chunks:
+            if chunk.first <= place <= chunk.last:  # no other chunk has it
+                columns = chunk.unpack()
+                return columns.at((columns.series == place.series).nonzero()[0])
+        return no_columns()
 
     def between(self, after: Place | None, last: Place | None) -> Columns:
         """Return all points of series after `after` up to `last`, and some of other series. None: without a bound."""

@@ -28,12 +28,10 @@ from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.open_hours import (
     OpenHour,
     OpenHours,
-    are_few,
+    find_points,
     has_hours_of,
     pack_parts,
     points_between,
-    points_of,
-    points_of_known,
     points_of_series,
     split,
 )
@@ -464,7 +462,7 @@ class Writer:
             return no_columns()
         if parts is None or known is None or number is None or self.known_series(metric) is not known:
             return None
-        return self._found.of_series(number, parts)
+        return self._found.of_series(self._rows.table.metric_number(metric), number, parts)
 
     async def open_points(
         self, metric: bytes, choose: ChooseSeries | None = None, span: ScanRange | None = None
@@ -479,12 +477,11 @@ class Writer:
             wanted = await self._chosen(metric, choose)
             if parts is None:
                 return None
-            if wanted is None:
-                find = partial(points_of, metric, parts, table)
+            if wanted is not None and len(wanted) == 1:
+                columns = await self._found.find(table.metric_number(metric), int(wanted[0]), parts)
+                numbers = wanted[: len(columns.series)]
             else:
-                find = partial(points_of_known, metric, wanted, parts, table)
-            few = are_few(parts, chosen=wanted is not None)
-            columns, numbers = find() if few else await trio.to_thread.run_sync(find)
+                columns, numbers = await find_points(metric, wanted, parts, table)
             if evicted == self._evicted:  # else numbers may have been reused during the search
                 break
             parts = self._parts_with(metric, span)

@@ -8,6 +8,7 @@ from tsd.codec.points import Columns
 from tsd.ingest.found_points import FoundPoints
 from tsd.ingest.packed_points import PackedPoints, pack
 
+METRIC = 3
 Row = tuple[int, int, int]  # instant, flags, bits
 
 
@@ -46,7 +47,7 @@ def test_parts_that_come_and_go() -> None:
                 joined = Columns(*map(np.concatenate, zip(*parts[-2:], strict=True)))
                 parts[-2:] = [joined]
             number = chance.randrange(9)
-            columns = found.of_series(numbers(number), parts)
+            columns = found.of_series(METRIC, numbers(number), parts)
             assert columns is not None
             assert rows(columns) == expected(number, parts)
             assert not columns.series.any()
@@ -55,27 +56,56 @@ def test_parts_that_come_and_go() -> None:
 def test_the_same_parts_give_the_same_object() -> None:
     chance = random.Random(1)
     found, parts = FoundPoints(), [part_of(chance, 50), part_of(chance, 5)]
-    first, other = (found.of_series(numbers(at), parts) for at in (3, 4))
-    assert found.of_series(numbers(3), parts) is first
-    assert found.of_series(numbers(4), list(parts)) is other
+    first, other = (found.of_series(METRIC, numbers(at), parts) for at in (3, 4))
+    assert found.of_series(METRIC, numbers(3), parts) is first
+    assert found.of_series(METRIC, numbers(4), list(parts)) is other
     parts.append(part_of(chance, 5))
-    later = found.of_series(numbers(3), parts)
+    later = found.of_series(METRIC, numbers(3), parts)
     assert later is not None
     assert later is not first
     assert rows(later) == expected(3, parts)
 
 
 def test_a_series_that_is_not_in_memory_has_no_points() -> None:
-    columns = FoundPoints().of_series(numbers(), [part_of(random.Random(1), 50)])
+    columns = FoundPoints().of_series(METRIC, numbers(), [part_of(random.Random(1), 50)])
     assert columns is not None
     assert not len(columns.series)
 
 
-def test_packed_points_are_searched_in_a_thread() -> None:
-    part = part_of(random.Random(1), 5000)
-    packed = pack(part, np.zeros(8, np.int32))
-    assert isinstance(packed, PackedPoints)
-    assert FoundPoints().of_series(numbers(1), [packed, part]) is None
+async def test_packed_points_are_searched_in_a_thread_once() -> None:
+    """Later parts are searched in the event loop."""
+    chance = random.Random(1)
+    found, packed, parts = FoundPoints(), list[PackedPoints](), list[Columns]()
+    for _ in range(3):
+        parts.append(part_of(chance, 3000, series=200))
+        packed.append(pack(parts[-1], np.full(200, METRIC, np.int32)))
+        assert found.of_series(METRIC, numbers(1), packed) is None
+        columns = await found.find(METRIC, 1, packed)
+        assert rows(columns) == expected(1, parts)
+        assert found.of_series(METRIC, numbers(1), packed) is columns
+        later = part_of(chance, 500, series=200)
+        joined = found.of_series(METRIC, numbers(1), [*packed, later])
+        assert joined is not None
+        assert rows(joined) == [*expected(1, parts), *expected(1, [later])]
+
+
+async def test_a_series_that_packed_points_lack() -> None:
+    packed = [pack(part_of(random.Random(1), 3000, series=8), np.full(8, METRIC, np.int32))]
+    for metric, number in ((METRIC, 9), (METRIC + 1, 1), (METRIC - 1, 1)):
+        found = FoundPoints()
+        assert not len((await found.find(metric, number, packed)).series)
+        columns = found.of_series(metric, numbers(number), packed)
+        assert columns is not None
+        assert not len(columns.series)
+
+
+async def test_many_points_are_searched_in_a_thread() -> None:
+    found, part = FoundPoints(), part_of(random.Random(1), 1000)
+    many = Columns(*(np.repeat(column, 1000) for column in part))
+    assert found.of_series(METRIC, numbers(9), [many]) is None
+    assert not len((await found.find(METRIC, 9, [many])).series)
+    later = found.of_series(METRIC, numbers(9), [many, part])
+    assert later is not None
 
 
 def test_many_series() -> None:
@@ -84,6 +114,6 @@ def test_many_series() -> None:
     for _ in range(3000):
         part = part_of(chance, 40, series=2000)
         for number in part.series[:3].tolist():
-            columns = found.of_series(numbers(number), [part])
+            columns = found.of_series(METRIC, numbers(number), [part])
             assert columns is not None
             assert rows(columns) == expected(number, [part])
