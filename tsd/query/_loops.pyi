@@ -25,9 +25,11 @@ def add_rows(
     kinds: NDArray[np.uint8],
 ) -> bool: ...
 def write_points(
-    keys: NDArray[np.int64],
+    times: NDArray[np.int64],
     bits: NDArray[np.int64],
     floats: NDArray[np.uint8],
+    divisor: int,
+    last_only: bool,
     before: bytes,
     between: bytes,
     others_of: Callable[[list[int]], list[bytes]],

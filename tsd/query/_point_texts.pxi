@@ -45,6 +45,7 @@ cdef enum:
     NUMBER_BYTES = 26  # of a number with up to 17 digits, with sign, point and zeros
     OTHER = -1  # decimals of a double that is written elsewhere
     INTEGER = -2  # decimals of an integer
+    LEFT_OUT = -3  # decimals of a point that is not written
     MOST_DECIMALS = 15
 
 cdef double[MOST_DECIMALS + 1] POWERS = [
@@ -112,12 +113,14 @@ cdef inline char* put_double(char* to, double value, int64_t digits, int decimal
 
 
 def write_points(
-    const int64_t[::1] keys, const int64_t[::1] bits, const uint8_t[::1] floats, bytes before not None,
-    bytes between not None, others_of,
+    const int64_t[:] times, const int64_t[:] bits, const uint8_t[:] floats, int64_t divisor, bint last_only,
+    bytes before not None, bytes between not None, others_of,
 ):
-    """Return the text of points: `before`, a key, `between` and the value, for each. `others_of` returns the texts of
-    the values at some indexes: doubles with an exponent, NaN, and some of many digits. Raise MemoryError."""
-    cdef Py_ssize_t count = keys.shape[0], at, size, other = 0, left = PyBytes_GET_SIZE(before)
+    """Return the text of points: `before`, a key, `between` and the value, for each. A key is a time, not negative,
+    without the remainder of its division. `last_only`: of points with the same key only the last is written.
+    `others_of` returns the texts of the values at some indexes: doubles with an exponent, NaN, infinite ones, even of
+    points that are left out, and some of many digits. Raise MemoryError and what `others_of` raises."""
+    cdef Py_ssize_t count = times.shape[0], at, size, other = 0, left = PyBytes_GET_SIZE(before)
     cdef Py_ssize_t middle = PyBytes_GET_SIZE(between)
     cdef const char* first = PyBytes_AS_STRING(before)
     cdef const char* second = PyBytes_AS_STRING(between)
@@ -125,18 +128,29 @@ def write_points(
     cdef double value
     cdef char* to
     cdef char* block = NULL
-    cdef int64_t* digits = <int64_t*> malloc((count + 1) * (sizeof(int64_t) + 1))
-    cdef int8_t* decimals = <int8_t*> (digits + count)
+    cdef int64_t key, later
+    cdef int64_t* digits = <int64_t*> malloc((count + 1) * (2 * sizeof(int64_t) + 1))
+    cdef int64_t* keys = digits + count
+    cdef int8_t* decimals = <int8_t*> (keys + count)
     cdef list texts = []
     try:
         if digits == NULL:
             raise MemoryError
         with nogil:
-            for at in range(count):
+            key = -1
+            for at in range(count - 1, -1, -1):
+                later = key
+                key = times[at] / divisor
+                keys[at] = key
                 if floats[at]:
                     memcpy(&value, &bits[at], 8)
+                    if last_only and key == later and not isinf(value):
+                        decimals[at] = LEFT_OUT
+                        continue
                     decimals[at] = <int8_t> decimals_of(value, &digits[at])
                     other += decimals[at] == OTHER
+                elif last_only and key == later:
+                    decimals[at] = LEFT_OUT
                 else:
                     decimals[at] = INTEGER
         size = count * (left + middle + KEY_BYTES + NUMBER_BYTES)
@@ -150,6 +164,8 @@ def write_points(
         if not other:
             with nogil:
                 for at in range(count):
+                    if decimals[at] == LEFT_OUT:
+                        continue
                     to = put_point(to, first, left, second, middle, keys[at])
                     if decimals[at] == INTEGER:
                         to = put_integer(to, bits[at])
@@ -159,6 +175,8 @@ def write_points(
         else:
             other = 0
             for at in range(count):
+                if decimals[at] == LEFT_OUT:
+                    continue
                 to = put_point(to, first, left, second, middle, keys[at])
                 if decimals[at] == OTHER:
                     size = PyBytes_GET_SIZE(texts[other])

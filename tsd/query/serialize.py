@@ -145,15 +145,18 @@ def write_answer(
 
 def written_answer(answer: Answer, *, arrays: bool) -> bytes:
     """Return a small answer as written. Raises BadQuery if a value is infinite."""
-    return b"".join(_pieces(answer, arrays=arrays, clock=time.perf_counter))
+    return b"".join(_pieces(answer, arrays=arrays, clock=time.perf_counter, checks_later=HAS_LOOP))
 
 
-def _pieces(answer: Answer, *, arrays: bool, clock: Callable[[], float]) -> Iterator[bytes]:
-    """Return the pieces of an answer, once all of its values are checked."""
+def _pieces(answer: Answer, *, arrays: bool, clock: Callable[[], float], checks_later: bool = False) -> Iterator[bytes]:
+    """Return the pieces of an answer, once all of its values are checked; those of few points when they are written if
+    `checks_later`."""
     query = answer.query
     cut = [[in_range(group.points, query, sub.sub.downsample) for group in sub.groups] for sub in answer.subs]
-    for points in (points for sub in cut for points in sub):
-        _check_finite(points)
+    for sub in cut:
+        for points in sub:
+            if not checks_later or len(points.times) > LOOP_POINTS:
+                _check_finite(points)
     layout = PointFormat(query, arrays=arrays, is_single=sum(map(len, cut)) == 1)
     return _elements(answer, cut, layout, clock)
 
@@ -194,16 +197,16 @@ class PointFormat:
 
     def write(self, points: Points, nan: bytes) -> Iterator[bytes]:
         """Write the value of `dps`."""
-        if self._last_only:
-            points = _last_of_each(points, self._divisor)
         if not len(points.times):
             yield self._empty
             return
         separator = 1 if self._begin == b"{" else 2
+        if self._by_loop and len(points.times) <= LOOP_POINTS:
+            yield self._begin + self._by_loop_written(points, nan, last_only=self._last_only)[separator:] + self._end
+            return
+        if self._last_only:
+            points = _last_of_each(points, self._divisor)
         if self._by_loop:
-            if len(points.times) <= LOOP_POINTS:
-                yield self._begin + self._by_loop_written(points, nan)[separator:] + self._end
-                return
             for first in range(0, len(points.times), LOOP_POINTS):
                 text = self._by_loop_written(points.at(slice(first, first + LOOP_POINTS)), nan)
                 yield text if first else self._begin + text[separator:]
@@ -224,12 +227,13 @@ class PointFormat:
             yield b"".join(texts)
         yield self._end
 
-    def _by_loop_written(self, points: Points, nan: bytes) -> bytes:
-        """Return the text of points, each after a separator."""
-        bits = np.ascontiguousarray(points.bits)
-        floats = np.ascontiguousarray(points.floats).view(np.uint8)
-        others_of = partial(_texts_at, bits, nan)
-        return _loops.write_points(points.times // self._divisor, bits, floats, self._open, self._close, others_of)
+    def _by_loop_written(self, points: Points, nan: bytes, *, last_only: bool = False) -> bytes:
+        """Return the text of points, each after a separator. Raise BadQuery for an infinite value."""
+        times, bits, floats = points
+        others_of = partial(_texts_at, points, nan)
+        return _loops.write_points(
+            times, bits, floats.view(np.uint8), self._divisor, last_only, self._open, self._close, others_of
+        )
 
     def _whole(self, points: Points) -> bytes | None:
         """Return few points, encoded at once; None for many, for repeated keys, and for values that Java writes in
@@ -262,9 +266,11 @@ class PointFormat:
         return (self._open + shown.replace(b",", between) + self._close).split(b"\0")
 
 
-def _texts_at(bits: Int64, nan: bytes, places: Sequence[int]) -> list[bytes]:
-    """Return the texts of the doubles at some places."""
-    return double_texts(bits[np.array(places, np.intp)].view(np.float64), nan)
+def _texts_at(points: Points, nan: bytes, places: Sequence[int]) -> list[bytes]:
+    """Return the texts of the doubles at some places. Raise BadQuery for an infinite one."""
+    some = points.at(np.array(places, np.intp))
+    _check_finite(some)
+    return double_texts(some.bits.view(np.float64), nan)
 
 
 def _last_of_each(points: Points, divisor: int) -> Points:

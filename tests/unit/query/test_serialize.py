@@ -17,7 +17,7 @@ from tsd.query.model import Query, SubQuery
 from tsd.query.parse.times import read_downsample
 from tsd.query.parse.uri import read_sub_query
 from tsd.query.result import Answer, Group, SubAnswer
-from tsd.query.serialize import PointFormat, double_texts, number_texts, write_answer
+from tsd.query.serialize import PointFormat, double_texts, number_texts, write_answer, written_answer
 from tsd.tables.quirks import CORRECTED, OPENTSDB
 
 START_S = 1356998400
@@ -102,6 +102,18 @@ def test_nan_depends_on_the_fill(fill: str, wanted: str) -> None:
 def test_infinity_is_refused_before_writing(value: float) -> None:
     with pytest.raises(BadQuery, match=r"Got Infinity: -?Infinity at 1356998460000"):
         write_answer(answer(group((0, 1.0)), group((0, 1), (60, value))))
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("count", [1, 6000])
+def test_infinity_of_a_second_with_other_values_is_refused(count: int, corrected: bool) -> None:
+    pairs = [(at / 2, INFINITY if at == count - 1 else 0.1) for at in range(count + 1)]
+    found = answer(group(*pairs, (count, -INFINITY)), quirks=CORRECTED if corrected else OPENTSDB)
+    wanted = rf"Got Infinity: Infinity at {1356998400_000 + (count - 1) * 500}"
+    with pytest.raises(BadQuery, match=wanted):
+        write_answer(found)
+    with pytest.raises(BadQuery, match=wanted):
+        written_answer(found, arrays=False)
 
 
 def test_infinity_outside_the_query_is_ignored() -> None:
@@ -274,9 +286,12 @@ def test_integers_among_doubles_stay_integers() -> None:
     ),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
 )
-def test_compiled_loop_writes_the_same_text(values: list[float], arrays: bool, ms_resolution: bool) -> None:
-    query = answer(ms_resolution=ms_resolution).query
+def test_compiled_loop_writes_the_same_text(
+    values: list[float], arrays: bool, ms_resolution: bool, corrected: bool
+) -> None:
+    query = answer(ms_resolution=ms_resolution, quirks=CORRECTED if corrected else OPENTSDB).query
     some = points(*((at * 0.7, value) for at, value in enumerate(values)))
     compiled, plain = (
         b"".join(PointFormat(query, arrays=arrays, is_single=False, by_loop=by_loop).write(some, b'"NaN"'))
