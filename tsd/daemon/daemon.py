@@ -196,7 +196,9 @@ class Daemon:
             log.warning("journal.replay_deferred", error=writer.trouble or journal.trouble)
 
     async def flush(self) -> bool:
-        """Write all pending points now, also those of open hours. False if the store does not accept them."""
+        """Write all pending points now, also those of open hours and those in lines that have arrived and are not read
+        yet. False if the store does not accept them."""
+        await self.server.listener.read_quiet()
         return await self.ingest.writer.flush(patient=False)
 
     async def check_tables(self) -> None:

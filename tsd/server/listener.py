@@ -209,6 +209,11 @@ class Listener:
         for stream in (*self._arriving, *(connection.stream for connection in self._connections)):
             _end_input(stream)
 
+    async def read_quiet(self) -> None:
+        """Read what quiet connections have sent."""
+        if self._quiet is not None:
+            await self._quiet.read_now()
+
     def recheck_networks(self) -> None:
         """Close connections that the new lists of networks would refuse, or accept with other roles. Lines that a quiet
         one has sent before are read."""
@@ -384,17 +389,13 @@ class Listener:
 
     async def _serve_http(self, stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
         """Serve HTTP. A client may ask for lines that it has sent on another connection."""
-        quiet = self._quiet
-        if quiet is None:
-            await self._http(stream, first, receive, peer)
-            return
 
         async def receive_after_lines() -> bytes:
             data = await receive()
-            await quiet.read_now()
+            await self.read_quiet()
             return data
 
-        await quiet.read_now()
+        await self.read_quiet()
         await self._http(stream, first, receive_after_lines, peer)
 
     async def _end_idle_connections(self) -> None:

@@ -189,6 +189,17 @@ async def test_queries_see_lines_of_quiet_connections(tmp_path: Path, autojump_c
             assert list(response.json[0]["dps"].values()) == [200 * value]
 
 
+async def test_commands_see_lines_of_quiet_connections(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with running(tmp_path) as daemon, daemon.client() as client:
+        lines = b"".join(b"put quiet %d 1 host=web%03d\n" % (T, number) for number in range(200))  # no small packet
+        for _ in range(60):
+            await client.send(lines)
+            await trio.sleep(0.5)
+        assert daemon.daemon.ingest.ledger.received < 60 * 200
+        assert await daemon.daemon.flush()
+        assert daemon.daemon.ingest.ledger.stored == 60 * 200
+
+
 async def test_connection_with_unread_lines_is_not_idle(tmp_path: Path, autojump_clock: MockClock) -> None:
     given = {"tsd.core.socket.timeout": "1"}
     async with running(tmp_path, given) as daemon, daemon.client() as client:
