@@ -1,13 +1,16 @@
 """When a daemon compacts, on an autojump clock."""
 
+from collections.abc import Sequence
+
 import pytest
 import trio
 from trio.testing import MockClock
 
 from tests.flaky_store import Fault, FlakyStore
-from tests.unit.tables.compaction.parts import NOW_MS, compactor, key, made, shown
+from tests.property.compaction_schedules import Graves
+from tests.unit.tables.compaction.parts import NOW_MS, TABLE, compactor, key, made, shown
 from tsd.codec.opentsdb.rowkey import Layout
-from tsd.store import Put
+from tsd.store import Family, Put, Table
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS
 from tsd.tables.opentsdb.compaction.queue import RowQueue
@@ -25,9 +28,11 @@ OVER_S = 3600 + SAFE_S + JITTER_S
 
 
 class Scheduled:
-    """A scheduler whose queue has all ROWS, each with two cells."""
+    """A scheduler whose queue has rows with two cells each."""
 
-    def __init__(self, store: MemoryStore, rate: CompactionRate, *, settle_ms: int = 0) -> None:
+    def __init__(
+        self, store: MemoryStore, rate: CompactionRate, rows: Sequence[bytes] = ROWS, *, settle_ms: int = 0
+    ) -> None:
         self.store = FlakyStore(store)
         self.now_s = 0
         self.behind = False
@@ -40,7 +45,7 @@ class Scheduled:
             lambda: self.now_s + int(trio.current_time()),
         )
         for _ in range(2):
-            self.scheduler.record([Put(row, b"t:", b"") for row in ROWS])
+            self.scheduler.record([Put(row, b"t:", b"") for row in rows])
 
     async def left(self) -> int:
         """Return the number of rows with two cells."""
@@ -98,6 +103,21 @@ async def test_steps_are_larger_where_few_cells_are_replaced_at_once(autojump_cl
     many = await compacted_meanwhile(100, rewrites=True)
     deleted_one_by_one = await compacted_meanwhile(2, rewrites=False)
     assert len(set(few)) < len(set(many)) == len(set(deleted_one_by_one))
+
+
+async def test_neighbours_are_compacted_together_where_requests_are_joined(autojump_clock: MockClock) -> None:
+    store = Graves(lambda: NOW_MS)
+    await store.create_tables([Table(TABLE, (Family(b"t"),))])
+    groups = [[key(0, series, metric=metric) for series in range(1, 41)] for metric in (1, 2)]
+    cells = [Put(row, column, b"*") for row in (*groups[0], *groups[1]) for column in (b"t:\0\0", b"t:\0\x10")]
+    await store.put(TABLE, cells, time_ms=5)
+    found = Scheduled(store, CompactionRate(10, 0, 40, 3600), ())
+    found.store.stamped_cells = store.stamped_cells
+    found.now_s = OVER_S
+    found.scheduler.record(cells)
+    await found.scheduler.round()
+    texts = [await shown(store, rows) for rows in groups]
+    assert sorted(sorted(set(each)) for each in texts) == [["00000010=2a2a00"], ["0000=2a 0010=2a"]]
 
 
 async def test_no_compaction_while_the_writer_is_behind(autojump_clock: MockClock) -> None:

@@ -219,13 +219,8 @@ class RowCompactor:
 
     @property
     def joins_requests(self) -> bool:
-        """Whether the engine reads and changes neighbouring rows with one request."""
-        return self._store.stamped_cells is not None
-
-    @property
-    def rewrites_rows(self) -> bool:
-        """Whether the engine replaces a row's cells in one step, as the embedded one does."""
-        return self._store.atomic_rewrites is not None
+        """Whether the engine reads and changes neighbouring rows with few requests."""
+        return self._store.atomic_rewrites is not None or self._store.stamped_cells is not None
 
     async def compact_keys(self, keys: Collection[bytes]) -> list[bytes]:
         """Compact those rows that exist; return the keys of those with recent writes. Raise StoreError."""

@@ -25,7 +25,7 @@ from tsd.tables.opentsdb.compaction.queue import RowQueue
 log = LazyLogger(__name__)
 
 LEAST_ROWS, MOST_ROWS = 32, 128  # of one step: a wake-up of the event loop costs as much as ten rows of two cells
-RUN_ROWS = 64  # taken from a bucket of the queue together, if the engine replaces rows in one step
+RUN_ROWS = 64  # taken from a bucket of the queue together, if the engine joins the requests of neighbours
 STEP_CELLS = 2048  # of one step, if it has more than the least rows
 SAFE_S = 300  # after the end of an hour, for late points
 JITTER_S = 300  # largest additional random delay of this daemon
@@ -116,7 +116,7 @@ class CompactionScheduler:
         """Do one round. It takes about one interval, longer if the store is slow."""
         while self._recent and self._recent[0][0] <= trio.current_time():
             self._queue.put_back(self._recent.popleft()[1])
-        run = RUN_ROWS if self._compactor.rewrites_rows else 1  # others spread the load over their regions
+        run = RUN_ROWS if self._compactor.joins_requests else 1  # others spread the load over their regions
         due = self._queue.take(self._rate.rows(self._queue.waiting), self._now_s() - self._delay_s, run)
         due.sort()  # neighbours are read and written faster
         start = ready = trio.current_time()
@@ -179,9 +179,7 @@ class CompactionScheduler:
             if recent:  # not queued at once: rows with timestamps in the future would fill each round
                 self._recent.append((trio.current_time() + self._recent_s, recent))
             # Elsewhere every cell of a row is deleted by a call of its own: a large step would be long.
-            if (self._compactor.rewrites_rows or self._compactor.joins_requests) and stats.rows - rows_before == len(
-                rows
-            ):
+            if self._compactor.joins_requests and stats.rows - rows_before == len(rows):
                 cells = max(stats.cells_before - cells_before, 1)
                 self._step_rows = min(max(STEP_CELLS * len(rows) // cells, LEAST_ROWS), MOST_ROWS)
             self._backoff = backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, 10)
