@@ -13,6 +13,7 @@ from tsd.codec.opentsdb.cell import ms_qualifier, seconds_qualifier
 from tsd.codec.packing.cell import CHECKSUM_BYTES, HAS_PACKING_LOOP, LEAST_POINTS, pack, unpack
 from tsd.codec.packing.points import (
     count_points,
+    fold_joined,
     fold_points,
     join_cells,
     unpack_alike,
@@ -232,6 +233,31 @@ def test_joined_cells_have_the_points_of_each(some: list[tuple[bytes, bytes]], d
     text = b"".join(stored)
     damaged = text[:at] + bytes((text[at] ^ data.draw(st.integers(1, 255)),)) + text[at + 1 :]
     assert join_cells([damaged], ends) is None
+
+
+@given(
+    st.lists(cells(), min_size=1, max_size=3),
+    st.integers(1, 3),
+    st.sampled_from((1_000, 300_000, 3_600_000)),
+    st.sampled_from(sorted(FUNCTIONS)),
+    st.data(),
+)
+def test_joined_cells_have_the_buckets_of_each(
+    some: list[tuple[bytes, bytes]], times: int, interval_ms: int, function: str, data: st.DataObject
+) -> None:
+    stored = [packed for cell in some * times if (packed := pack(*cell)) is not None]
+    joined = join_cells(stored, np.cumsum([0, *map(len, stored)], dtype=np.int32)) if stored else None
+    if joined is None:
+        return
+    rows = np.flatnonzero(data.draw(st.lists(st.booleans(), min_size=len(stored), max_size=len(stored))))
+    found = fold_joined(joined, rows, 3600, interval_ms, FUNCTIONS[function])
+    chosen = [stored[row] for row in rows.tolist()]
+    wanted = fold_points(chosen, 0, np.full(len(rows), 3600), interval_ms, FUNCTIONS[function])
+    assert found is not None
+    assert wanted is not None
+    assert found.is_even == wanted.is_even
+    for one, other in zip(found[:-1], wanted[:-1], strict=True):
+        assert list(map(repr, one.tolist())) == list(map(repr, other.tolist()))
 
 
 def test_short_texts_are_no_joined_cells() -> None:

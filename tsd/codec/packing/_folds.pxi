@@ -1,5 +1,26 @@
 # Downsamples packed cells while they are decoded: their points are never written. Included by _packing.pyx.
 
+cdef extern from *:
+    """
+    static void decimals_as_doubles(double* to, const int64_t* numbers, Py_ssize_t count, double power) {
+        const uint64_t half = UINT64_C(1) << 51;
+        uint64_t beyond = 0;
+        for (Py_ssize_t i = 0; i < count; i++) beyond |= ((uint64_t) numbers[i] + half) >> 52;
+        if (beyond) {
+            for (Py_ssize_t i = 0; i < count; i++) to[i] = (double) numbers[i] / power;
+        } else { /* as mantissas of 1.5 * 2**52: several a step, which SSE2 cannot convert */
+            for (Py_ssize_t i = 0; i < count; i++) {
+                const uint64_t bits = (uint64_t) numbers[i] + UINT64_C(0x4338000000000000);
+                double sum;
+                memcpy(&sum, &bits, 8);
+                to[i] = (sum - 6755399441055744.0) / power;
+            }
+        }
+    }
+    """
+    void decimals_as_doubles(double* to, const int64_t* numbers, Py_ssize_t count, double power) nogil
+
+
 cdef enum Fold:
     SUM = 0
     LOW = 1
@@ -79,8 +100,7 @@ cdef int numbers_as_doubles(double* to, Scratch* room, Cell* cell) noexcept nogi
             memcpy(&single, &word, 4)
             to[i] = single
     elif cell.kind == DECIMAL and cell.rule != SINGLE_FLAGS:  # a whole one is no -0.0
-        for i in range(cell.count):
-            to[i] = <double> room.numbers[i] / power
+        decimals_as_doubles(to, room.numbers, cell.count, power)
     else:
         for i in range(cell.count):
             number = as_double(room.numbers[i], cell.kind, power)
@@ -94,9 +114,10 @@ cdef int numbers_as_doubles(double* to, Scratch* room, Cell* cell) noexcept nogi
 
 
 cdef void fold_values(
-    const double* values, Grid* grid, Fold fold, int64_t base_ms, int64_t* stamps, int64_t* counts, double* results
+    const double* values, Grid* grid, Fold fold, bint are_numbers, int64_t base_ms, int64_t* stamps, int64_t* counts,
+    double* results,
 ) noexcept nogil:
-    """Fold the values of each bucket, see `tsd.query._loops.fold_runs`."""
+    """Fold the values of each bucket, see `tsd.query._loops.fold_runs`. `are_numbers`: none is NaN."""
     cdef Py_ssize_t i = 0, bucket
     cdef int64_t seen
     cdef double value, found
@@ -105,6 +126,11 @@ cdef void fold_values(
         found = 0.0 if fold == SUM else values[i]
         if fold == LAST:
             found = values[grid.stops[bucket] - 1]
+        if fold == SUM and are_numbers:
+            seen = grid.stops[bucket] - i
+            for i in range(i, grid.stops[bucket]):
+                found += values[i]
+            i = grid.stops[bucket]
         for i in range(i, grid.stops[bucket]):
             value = values[i]
             if value == value:
@@ -119,25 +145,76 @@ cdef void fold_values(
         stamps[bucket], counts[bucket], results[bucket] = base_ms + grid.offsets_ms[bucket], seen, found
 
 
-def fold_cells(
-    list stored, Py_ssize_t ahead, const int64_t[::1] bases_s, int64_t interval_ms, Fold fold,
-    int64_t[::1] points, int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
-):
-    """See tsd.codec.packing.points.fold_points. Return 1 if all cells have the same buckets, 0 if they do not, and -1
-    if a cell is not decoded, or if there is no room for all buckets."""
-    cdef Py_ssize_t cells = len(stored), i, size, most = 0, at = 0, first
-    cdef const uint8_t* text
+cdef int fold_sources(
+    Source* sources, const uint8_t** starts, Cell* heads, Py_ssize_t cells, const int64_t* bases_s, bint one_base,
+    int64_t interval_ms, Fold fold,
+    int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
+) except -2:
+    """Downsample cells whose heads were read. With `starts`, where they begin, their checksums are compared. Return as
+    `fold_cells` does."""
+    cdef Py_ssize_t i, most = 0, at = 0, first
     cdef uint32_t checksum
-    cdef bytes one
-    cdef Source* sources = <Source*> malloc((cells + 1) * sizeof(Source))
-    cdef Cell* heads = <Cell*> malloc((cells + 1) * sizeof(Cell))
-    cdef const uint8_t** starts = <const uint8_t**> malloc((cells + 1) * sizeof(uint8_t*))
     cdef Scratch room
     cdef Grid grid
     cdef void* block = NULL
     cdef bint even = cells > 0, done = True
     grid.encoded = NULL
     grid.offsets_ms = grid.stops = NULL
+    try:
+        for i in range(cells):
+            most = max(most, heads[i].count)
+        make_room(&room, &block, most)
+        grid.offsets_ms = <int64_t*> malloc((most + 1) * 8)
+        grid.stops = <int64_t*> malloc((most + 1) * 8)
+        if grid.offsets_ms == NULL or grid.stops == NULL:
+            raise MemoryError
+        bounds[0] = 0
+        with nogil:
+            for i in range(cells):
+                if starts != NULL:
+                    memcpy(&checksum, sources[i].end, 4)
+                    if crc_of(starts[i], sources[i].end) != checksum:
+                        done = False
+                        break
+                if (
+                    take_times(&sources[i], &room, &heads[i], &grid, interval_ms)
+                    or take_sequence(&sources[i], &room, room.numbers, heads[i].count)
+                    or sources[i].at != sources[i].end
+                    or numbers_as_doubles(room.doubles, &room, &heads[i])
+                    or grid.buckets > stamps.shape[0] - at
+                ):
+                    done = False
+                    break
+                first = at
+                fold_values(
+                    room.doubles, &grid, fold, heads[i].kind == DECIMAL or heads[i].kind == INTEGER,
+                    bases_s[0 if one_base else i] * 1000, &stamps[at], &counts[at], &results[at]
+                )
+                at += grid.buckets
+                bounds[i + 1] = at
+                if even and (
+                    grid.buckets != bounds[1] or memcmp(&stamps[first], &stamps[0], bounds[1] * sizeof(int64_t))
+                ):
+                    even = False
+        return even if done else -1
+    finally:
+        free(block)
+        free(grid.offsets_ms)
+        free(grid.stops)
+
+
+def fold_cells(
+    list stored, Py_ssize_t ahead, const int64_t[::1] bases_s, int64_t interval_ms, Fold fold,
+    int64_t[::1] points, int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
+):
+    """See tsd.codec.packing.points.fold_points. Return 1 if all cells have the same buckets, 0 if they do not, and -1
+    if a cell is not decoded, or if there is no room for all buckets."""
+    cdef Py_ssize_t cells = len(stored), i, size
+    cdef const uint8_t* text
+    cdef bytes one
+    cdef Source* sources = <Source*> malloc((cells + 1) * sizeof(Source))
+    cdef Cell* heads = <Cell*> malloc((cells + 1) * sizeof(Cell))
+    cdef const uint8_t** starts = <const uint8_t**> malloc((cells + 1) * sizeof(uint8_t*))
     try:
         if sources == NULL or heads == NULL or starts == NULL:
             raise MemoryError
@@ -149,41 +226,35 @@ def fold_cells(
             if size < ahead + 9 or read_head(&sources[i], &heads[i]):
                 return -1
             points[i] = heads[i].count
-            most = max(most, heads[i].count)
-        make_room(&room, &block, most)
-        grid.offsets_ms = <int64_t*> malloc((most + 1) * 8)
-        grid.stops = <int64_t*> malloc((most + 1) * 8)
-        if grid.offsets_ms == NULL or grid.stops == NULL:
-            raise MemoryError
-        bounds[0] = 0
-        with nogil:
-            for i in range(cells):
-                memcpy(&checksum, sources[i].end, 4)
-                if (
-                    crc_of(starts[i], sources[i].end) != checksum
-                    or take_times(&sources[i], &room, &heads[i], &grid, interval_ms)
-                    or take_sequence(&sources[i], &room, room.numbers, heads[i].count)
-                    or sources[i].at != sources[i].end
-                    or numbers_as_doubles(room.doubles, &room, &heads[i])
-                    or grid.buckets > stamps.shape[0] - at
-                ):
-                    done = False
-                    break
-                first = at
-                fold_values(
-                    room.doubles, &grid, fold, bases_s[i] * 1000, &stamps[at], &counts[at], &results[at]
-                )
-                at += grid.buckets
-                bounds[i + 1] = at
-                if even and (
-                    grid.buckets != bounds[1] or memcmp(&stamps[first], &stamps[0], bounds[1] * sizeof(int64_t))
-                ):
-                    even = False
-        return even if done else -1
+        return fold_sources(
+            sources, starts, heads, cells, &bases_s[0] if cells else NULL, False, interval_ms, fold,
+            bounds, stamps, counts, results,
+        )
     finally:
         free(sources)
         free(heads)
         free(starts)
-        free(block)
-        free(grid.offsets_ms)
-        free(grid.stops)
+
+
+def fold_joined(
+    bytes text, const int32_t[::1] ends, const int64_t[::1] rows, int64_t base_s, int64_t interval_ms, Fold fold,
+    int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
+):
+    """See tsd.codec.packing.points.fold_joined. Return as `fold_cells` does."""
+    cdef Py_ssize_t cells = rows.shape[0], i
+    cdef const uint8_t* start = <const uint8_t*> PyBytes_AS_STRING(text)
+    cdef Source* sources = <Source*> malloc((cells + 1) * sizeof(Source))
+    cdef Cell* heads = <Cell*> malloc((cells + 1) * sizeof(Cell))
+    try:
+        if sources == NULL or heads == NULL:
+            raise MemoryError
+        for i in range(cells):
+            sources[i].at, sources[i].end = start + ends[rows[i]], start + ends[rows[i] + 1] - 4
+            if read_head(&sources[i], &heads[i]):
+                return -1
+        return fold_sources(
+            sources, NULL, heads, cells, &base_s, True, interval_ms, fold, bounds, stamps, counts, results
+        )
+    finally:
+        free(sources)
+        free(heads)

@@ -32,6 +32,18 @@ def fold_cells(
     counts: NDArray[np.int64],
     results: NDArray[np.float64],
 ) -> int: ...
+def fold_joined(
+    text: bytes,
+    ends: NDArray[np.int32],
+    rows: NDArray[np.int64],
+    base_s: int,
+    interval_ms: int,
+    fold: int,
+    bounds: NDArray[np.int64],
+    stamps: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    results: NDArray[np.float64],
+) -> int: ...
 def check_joined(text: bytes, ends: NDArray[np.int32], counts: NDArray[np.int32]) -> bool: ...
 def unpack_joined(
     text: bytes,

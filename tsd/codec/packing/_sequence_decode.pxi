@@ -36,14 +36,21 @@ cdef int take_bits(Source* source, uint64_t* numbers, Py_ssize_t count, int widt
     cdef Py_ssize_t i, near = 0, size = (count * width + 7) // 8
     if width > 64 or source.end - source.at < size:
         return -1
-    if not add:
+    if not add and not width:
         memset(numbers, 0, count * 8)
     if 0 < width <= 57 and source.end - source.at >= 8:  # up to `near` eight bytes are there, and hold a number whole
         near = min(count, (source.end - source.at - 8) * 8 // width)
-        for i in range(near):
-            memcpy(&number, source.at + (bit >> 3), 8)
-            numbers[i] = numbers[i] << width | number >> (bit & 7) & mask
-            bit += width
+        at = source.at
+        if add:
+            for i in range(near):
+                memcpy(&number, at + (bit >> 3), 8)
+                numbers[i] = numbers[i] << width | number >> (bit & 7) & mask
+                bit += width
+        else:
+            for i in range(near):
+                memcpy(&number, at + (bit >> 3), 8)
+                numbers[i] = number >> (bit & 7) & mask
+                bit += width
     if width:
         for i in range(near, count):
             at = source.at + (bit >> 3)

@@ -86,6 +86,13 @@ def fold_points(stored: list[bytes], ahead: int, bases_s: Int64, interval_ms: in
     room = min(total, len(stored) * (HOUR_MS // interval_ms))
     stamps, counts, results = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room)
     even = _packing.fold_cells(stored, ahead, bases_s, interval_ms, fold, points, bounds, stamps, counts, results)
+    return _folded(even, points, bounds, stamps, counts, results)
+
+
+def _folded(
+    even: int, points: Int64, bounds: Int64, stamps: Int64, counts: Int64, results: Float64
+) -> FoldedCells | None:
+    """Return the buckets that the loop has written. `even`: what it returned."""
     if even < 0:
         return None
     size = int(bounds[-1])
@@ -121,6 +128,18 @@ def unpack_joined(cells: JoinedCells, rows: Int64) -> RowPoints:
     done = _packing.unpack_joined(cells.text, cells.ends, rows, most, times, bits, floats)
     assert done, "cells that were checked"
     return RowPoints(counts, times, bits, floats.view(np.bool_))
+
+
+def fold_joined(cells: JoinedCells, rows: Int64, base_s: int, interval_ms: int, fold: int) -> FoldedCells | None:
+    """Return the buckets of some of joined cells, as `fold_points` does; `base_s` is their base time."""
+    points = cells.counts[rows].astype(np.int64)
+    bounds = np.empty(len(rows) + 1, np.int64)
+    room = min(int(points.sum()), len(rows) * (HOUR_MS // interval_ms))
+    stamps, counts, results = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room)
+    even = _packing.fold_joined(
+        cells.text, cells.ends, rows, base_s, interval_ms, fold, bounds, stamps, counts, results
+    )
+    return _folded(even, points, bounds, stamps, counts, results)
 
 
 def unpack_joined_alike(cells: JoinedCells, rows: Int64) -> AlikePoints | None:

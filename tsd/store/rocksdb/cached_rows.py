@@ -1,7 +1,6 @@
 """Rows of a range of keys in memory, as a scan read them: their packed cells, one after the other."""
 
 from collections.abc import Iterator
-from itertools import compress
 from operator import eq
 
 import numpy as np
@@ -11,7 +10,7 @@ from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.packing.points import (
     FoldedCells,
     JoinedCells,
-    fold_points,
+    fold_joined,
     join_cells,
     unpack_joined,
     unpack_joined_alike,
@@ -136,7 +135,5 @@ class RowsOfRange:
 
     def fold(self, base_s: int, chosen: Bool | None, interval_ms: int, fold: int) -> FoldedCells | None:
         """See ColumnRows."""
-        cells = slices(self._rows.cells.text, self._rows.cells.ends, self._first, self._last)
-        if chosen is not None:
-            cells = list(compress(cells, chosen.tolist()))
-        return fold_points(cells, 0, np.full(len(cells), base_s, np.int64), interval_ms, fold)
+        places = np.arange(self._last - self._first) if chosen is None else np.flatnonzero(chosen)
+        return fold_joined(self._rows.cells, places + self._first, base_s, interval_ms, fold)
