@@ -20,10 +20,11 @@ from tsd.query.fold import HAS_LOOP as HAS_FOLD
 from tsd.query.model import Downsample
 from tsd.store import CellPage
 from tsd.store.memory import MemoryStore
+from tsd.tables.opentsdb.column_pages import NumberedPages
 from tsd.tables.opentsdb.decode import HAS_LOOP, Decoded, NumberedRows, decode, number_rows, number_series
 from tsd.tables.opentsdb.selection import Condition, ResolvedRequest, SeriesMatcher
 from tsd.tables.opentsdb.uids import Uids
-from tsd.tables.reading import ScanRange
+from tsd.tables.reading import UNWANTED, ScanRange
 
 BASE = 1356998400
 GOOD_FLAGS = [0, 1, 3, 7, 11, 15]
@@ -180,6 +181,20 @@ def test_loop_and_python_number_series_alike(pairs: list[bytes], which: str) -> 
             (numbered.numbers.tolist(), set(numbered.unnumbered), list(series.numbers.items()), list(series.pairs))
         )
     assert found[0] == found[1]
+
+
+@given(st.lists(st.lists(KEY_PARTS, max_size=4), min_size=1, max_size=3), st.data())
+def test_lists_of_series_may_come_several_times(lists: list[list[bytes]], data: st.DataObject) -> None:
+    series = matcher("sum:m{k1=*}")
+    pages = NumberedPages(series)
+    for _ in range(6):
+        pairs = data.draw(st.sampled_from(lists))
+        found, wanted = pages.number(pairs), number_series(pairs, series)
+        assert found.numbers.tolist() == wanted.numbers.tolist()
+        assert found.unnumbered == wanted.unnumbered
+        if found.unnumbered and data.draw(st.booleans()):  # they get their numbers between two pages
+            for one in found.unnumbered:
+                series.numbers[one] = UNWANTED
 
 
 def matcher(which: str) -> SeriesMatcher:

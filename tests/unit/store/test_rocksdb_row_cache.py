@@ -465,3 +465,17 @@ async def test_rows_between_hours_in_memory_come_in_order(tmp_path: Path) -> Non
         found = await world.read(limit_bytes=1 << 20)
         assert list(found) == sorted(found)
         assert found == await world.stored()
+
+
+async def test_hours_in_memory_with_the_same_rows_share_the_list_of_their_keys(tmp_path: Path) -> None:
+    async with Opened(tmp_path) as world:
+        await world.store.delete("cells", {HOURS[2] + b"s007": [column()]}, up_to_ms=None)
+        for _ in range(2):
+            await world.read()
+        read = world.store.column_blocks.read_columns(
+            "cells", HOURS[0], b"hour3", limit_bytes=1 << 20, range_of=hour_of
+        )
+        first, second, third = [part.rows.suffixes() async for parts in read for part in parts if part.rows is not None]
+        assert second is first
+        assert third == [one for one in first if one != b"s007"]
+        assert await world.read(limit_bytes=1 << 20) == await world.stored()

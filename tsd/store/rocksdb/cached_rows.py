@@ -86,10 +86,23 @@ class CachedRows:
         self.suffixes = suffixes
         self.ends = ends
         self.cells = cells
+        self._points = int(cells.counts.sum(dtype=np.int64))
         self.size = len(suffixes) + len(cells.text) + ROW_BYTES * len(cells.counts) + RANGE_BYTES
+
+    def share_suffixes(self, other: "CachedRows") -> bool:
+        """Keep the suffixes once if these are those of other rows. Return whether they are."""
+        if self.suffixes is other.suffixes and self.ends is other.ends:
+            return True
+        if self.suffixes != other.suffixes or not np.array_equal(self.ends, other.ends):
+            return False
+        self.suffixes, self.ends = other.suffixes, other.ends
+        return True
 
     def parts(self, limit_bytes: int) -> "Iterator[RowsOfRange]":
         """Yield the rows in parts of about `limit_bytes` of decoded points."""
+        if self._points * POINT_BYTES <= limit_bytes:
+            yield RowsOfRange(self, 0, len(self.cells.counts), self._points)
+            return
         points = np.cumsum(self.cells.counts, dtype=np.int64)
         first = 0
         while first < len(points):
@@ -115,6 +128,11 @@ class RowsOfRange:
         if not self._suffixes:
             self._suffixes = slices(self._rows.suffixes, self._rows.ends, self._first, self._last)
         return self._suffixes
+
+    def share(self, other: "RowsOfRange") -> None:
+        """Let `suffixes` return the same list as that of other rows, if it has the same elements."""
+        if (self._first, self._last) == (other._first, other._last) and self._rows.share_suffixes(other._rows):
+            self._suffixes = other.suffixes()
 
     def sizes(self) -> Int64:
         """Return the packed bytes of each row."""

@@ -168,6 +168,7 @@ class _PageOfRanges:
     def __init__(self, most: int) -> None:
         """`most`: bytes of decoded points."""
         self.most = most
+        self._last: RowsOfRange | None = None  # most hours have the same series as the hour before
         self._parts: list[ColumnPart] = []
         self._size = 0
 
@@ -177,6 +178,9 @@ class _PageOfRanges:
 
     def add(self, rows: RowsOfRange) -> None:
         """Add the next rows."""
+        if self._last is not None:
+            rows.share(self._last)
+        self._last = rows
         self._parts.append(ColumnPart(None, rows))
         self._size += rows.points * POINT_BYTES
 

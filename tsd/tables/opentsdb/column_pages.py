@@ -46,6 +46,21 @@ async def column_pages(
             yield page
 
 
+class NumberedPages:
+    """Numbers the series of the pages of a query."""
+
+    def __init__(self, series: SeriesSet) -> None:
+        self.series = series
+        self._pairs: list[bytes] = []
+        self._numbered = NumberedSeries(np.empty(0, np.int32), [])
+
+    def number(self, pairs: list[bytes]) -> NumberedSeries:
+        """Return the number of each series. A list that is the one of the call before is not looked at again."""
+        if pairs is not self._pairs or self._numbered.unnumbered:
+            self._pairs, self._numbered = pairs, number_series(pairs, self.series)
+        return self._numbered
+
+
 class ColumnPage(NumberingPage):
     """Rows as stored, partly in blocks: NumberingPage."""
 
@@ -53,16 +68,17 @@ class ColumnPage(NumberingPage):
         self,
         parts: Sequence[ColumnPart],
         pairs_start: int,
-        series: SeriesSet,
+        series: "NumberedPages",
         decode_cells: DecodeCells,
         naming: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """`series` has a number for each series of the page when it is decoded. `naming` names the metric in
+        """`series` have a number for each series of the page when it is decoded. `naming` names the metric in
         errors."""
         self._parts = parts
         self._pairs_start = pairs_start
-        self._series = series
-        self._numbers = series.numbers
+        self._pages = series
+        self._series = series.series
+        self._numbers = series.series.numbers
         self._decode_cells = decode_cells
         self._naming = naming
         self._rows: dict[int, NumberedRows] = {}  # packed rows by the place of their part
@@ -87,7 +103,7 @@ class ColumnPage(NumberingPage):
         found: list[bytes] = []
         for at, (cells, rows, packed) in enumerate(self._parts):
             if rows is not None:
-                self._rows_of_blocks[at] = number_series(rows.suffixes(), self._series)
+                self._rows_of_blocks[at] = self._pages.number(rows.suffixes())
                 found += self._rows_of_blocks[at].unnumbered
             elif packed is not None:
                 self._rows[at] = number_rows(packed.keys, self._pairs_start, self._series)

@@ -18,7 +18,7 @@ from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, StepLimit, 
 from tsd.store.capabilities import CellSignatures, ChangeFeed
 from tsd.store.cells import CellSigner
 from tsd.store.retry import run_bounded
-from tsd.tables.opentsdb.column_pages import ColumnPage, column_pages, columns_of_rows
+from tsd.tables.opentsdb.column_pages import ColumnPage, NumberedPages, column_pages, columns_of_rows
 from tsd.tables.opentsdb.decode import NumberedRows, decode, number_rows
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.known_series import known_table
@@ -131,6 +131,7 @@ class StoredSelection:
         self.filter_tagks = resolved.filter_tagks
         self._matcher = series
         self.series: SeriesSet = series
+        self._pages = NumberedPages(series)
         self.rollups: RollupSource | None = None
         self.histograms: HistogramSource | None = None
         self.texts: TextSource | None = None
@@ -259,7 +260,7 @@ class StoredSelection:
 
     def _column_page(self, parts: Sequence[ColumnPart], *, annotations: bool) -> ColumnPage:
         decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)
-        return ColumnPage(parts, self._table.layout.pairs_start, self.series, decode_cells, self._naming_damage)
+        return ColumnPage(parts, self._table.layout.pairs_start, self._pages, decode_cells, self._naming_damage)
 
     async def read_few(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
         """Read raw rows by their keys if that is faster. Raises BadQuery, StoreError and what `take` raises."""
