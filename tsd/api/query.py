@@ -165,7 +165,7 @@ def _check_enabled(rules: QueryRules) -> None:
 def encode_answer(found: Answer, engine: QueryEngine, *, arrays: bool) -> Response:
     """Return the response of an answer. A large answer is encoded while it is sent, and until then counts against the
     engine's memory limit. A header has the warnings. Raise BadQuery for values that JSON cannot express."""
-    size = sum(len(group.points.times) + GROUP_POINTS for sub in found.subs for group in sub.groups)
+    size = sum([len(group.points.times) + GROUP_POINTS for sub in found.subs for group in sub.groups])
     if size <= LARGE_POINTS:
         return Response(200, written_answer(found, arrays=arrays), headers=warned(found.warnings))
     share = engine.memory.share()

@@ -56,7 +56,9 @@ class Limits:
         >>> Limits(Bounds(points=5), points_override=True).bounds("m", override_size=True, override_points=True)
         Bounds(size=0, points=0)
         """
-        chosen = next((one.bounds for one in self.overrides if one.metric.search(metric)), self.default)
+        chosen = self.default
+        if self.overrides:
+            chosen = next((one.bounds for one in self.overrides if one.metric.search(metric)), chosen)
         return Bounds(
             0 if override_size and self.size_override else chosen.size,
             0 if override_points and self.points_override else chosen.points,

@@ -6,6 +6,7 @@ Texts that answers echo are kept as sent. Also the names of aggregators (docs/co
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 from tsd.tables.filters import Filter
@@ -81,6 +82,14 @@ class SubQuery:
     use_fuzzy_filter: bool = True
     use_multi_gets: bool = True
     index: int = 0  # among the sub queries
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """The hash of the members that differ most: repeated queries are looked up with the same object."""
+        return hash((self.aggregator, self.metric, self.tsuids, self.downsample, self.rate, self.filters, self.index))
 
 
 @dataclass(frozen=True)

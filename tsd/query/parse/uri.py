@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import tzinfo
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tsd.codec.text import parse_double
 from tsd.errors import BadLine, BadQuery
@@ -112,7 +112,7 @@ def read_m(text: str, *, quirks: Quirks = OPENTSDB) -> Draft:
         raise BadQuery("The query string was empty")
     aggregator, *middle, last = _split(text)
     metric, filters = read_metric(last, quirks=quirks)
-    return _with_parts(SubQuery(aggregator, metric, filters=filters), middle, of_metric=True)
+    return _with_parts({"aggregator": aggregator, "metric": metric, "filters": filters}, middle, of_metric=True)
 
 
 _read_short_m = lru_cache(MAX_KEPT)(read_m)
@@ -124,7 +124,7 @@ def read_tsuid(text: str, *, quirks: Quirks = OPENTSDB) -> Draft:  # noqa: ARG00
         raise BadQuery("The tsuid query string was empty")
     aggregator, *middle, last = _split(text)
     tsuids = tuple(last.rstrip(",").split(",")) if last.strip(",") or not last else ()
-    return _with_parts(SubQuery(aggregator, tsuids=tsuids), middle, of_metric=False)
+    return _with_parts({"aggregator": aggregator, "tsuids": tsuids}, middle, of_metric=False)
 
 
 def _split(text: str) -> list[str]:
@@ -135,9 +135,9 @@ def _split(text: str) -> list[str]:
     return pieces
 
 
-def _with_parts(sub: SubQuery, parts: Sequence[str], *, of_metric: bool) -> Draft:
-    """Add the options between aggregator and metric. Unknown ones are ignored."""
-    found: dict[str, object] = {}
+def _with_parts(found: dict[str, Any], parts: Sequence[str], *, of_metric: bool) -> Draft:
+    """Return a draft from the members that were found, and the options between aggregator and metric. Unknown ones are
+    ignored."""
     downsample = ""
     for part in parts:
         word = part.lower()
@@ -159,11 +159,7 @@ def _with_parts(sub: SubQuery, parts: Sequence[str], *, of_metric: bool) -> Draf
             found |= {"rollup_usage": rollup_usage(part), "has_rollup_usage": True}
         elif of_metric and word.startswith("explicit_tags"):
             found["explicit_tags"] = True
-    return Draft(_replaced(sub, found), downsample)
-
-
-def _replaced(sub: SubQuery, found: Mapping[str, object]) -> SubQuery:
-    return SubQuery(**{**vars(sub), **found}) if found else sub
+    return Draft(SubQuery(**found), downsample)
 
 
 def rollup_usage(text: str) -> str:

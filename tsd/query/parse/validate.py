@@ -46,7 +46,7 @@ def check(query: Query, drafts: Sequence[Draft], now_ms: int, zone: str = "", *,
 
 def with_times(query: Query, start: str, end: str) -> Query:
     """Return a checked query with other times, which are numbers. Raises BadQuery."""
-    start_ms, end_ms = (read_time(text, 0, quirks=query.quirks) for text in (start, end))
+    start_ms, end_ms = read_time(start, 0, quirks=query.quirks), read_time(end, 0, quirks=query.quirks)
     if not start_ms < end_ms <= LAST_MS:
         raise BadQuery(f"Invalid times: {start_ms} to {end_ms}")
     return query.at_times(start_ms, end_ms, start, end)
