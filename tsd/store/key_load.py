@@ -85,18 +85,23 @@ class _Counters:
         """Count in the table, and in the range of each prefix."""
         parent = b""
         for level, prefix in enumerate((b"", *prefixes)):
-            self.counter(level, (table, prefix), parent).add(cells_written, bytes_written, cells_read)
+            place = table, prefix
+            load = self.levels[level].get(place) if level < len(self.levels) else None
+            if load is None:
+                load = self._counter(level, place, parent)
+            load.cells_written += cells_written
+            load.bytes_written += bytes_written
+            load.cells_read += cells_read
             parent = prefix
 
-    def counter(self, level: int, place: Place, parent: bytes) -> Load:
-        """Return a counter, a new one if it is missing."""
+    def _counter(self, level: int, place: Place, parent: bytes) -> Load:
+        """Return a new counter."""
         while level >= len(self.levels):
             self.levels.append({})
         counters = self.levels[level]
-        if (load := counters.get(place)) is None:
-            if level and len(counters) >= MOST_RANGES:
-                counters = self.levels[level] = _hottest(counters, KEPT_RANGES)
-            load = counters[place] = Load(parent)
+        if level and len(counters) >= MOST_RANGES:
+            counters = self.levels[level] = _hottest(counters, KEPT_RANGES)
+        load = counters[place] = Load(parent)
         return load
 
     def trim(self) -> None:
@@ -161,7 +166,9 @@ class KeyLoad:
 
     def read_keys(self, table: str, keys: Sequence[bytes]) -> None:
         """Count read cells by the row key of each, in order of the keys."""
-        if not keys:
+        if len(keys) < 2:
+            for key in keys:
+                self.read_range(table, key, 1)
             return
         places, split = self._sample(len(keys)), self._split
         counters, share = self._counters(), len(keys) / len(places)

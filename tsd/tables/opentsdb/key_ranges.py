@@ -18,16 +18,17 @@ class OpentsdbKeyRanges:
     def __init__(self, layout: Layout, uids: Uids, rows: Collection[str], series: Collection[str]) -> None:
         """`rows` are tables with OpenTSDB's rows of points, `series` those whose row keys start with a metric."""
         self._layout = layout
+        self._ends = layout.metric_end, layout.pairs_start
         self._uids = uids
         self._rows = frozenset(rows)
         self._series = frozenset(series)
 
     def split(self, table: str, key: bytes) -> Sequence[bytes]:
         """See KeyRanges."""
-        layout = self._layout
         if table in self._rows:
-            return key[: layout.metric_end], key[: layout.pairs_start]
-        return (key[: layout.widths.metric if table in self._series else OTHER_BYTES],)
+            metric_end, pairs_start = self._ends
+            return key[:metric_end], key[:pairs_start]
+        return (key[: self._layout.widths.metric if table in self._series else OTHER_BYTES],)
 
     async def names(self, places: Sequence[tuple[str, bytes]]) -> list[RangeName]:
         """See KeyRanges."""
