@@ -77,3 +77,17 @@ def fold_runs(
             ):
                 even = False
     return even
+
+
+def are_own_sums(const int64_t[:] bits, const uint8_t[:] floats):
+    """Return whether the sum of each value alone is the value: all are integers, or doubles without NaN and -0.0."""
+    cdef Py_ssize_t at
+    cdef double value
+    for at in range(bits.shape[0]):
+        if floats[at] != floats[0]:
+            return False
+        if floats[at]:
+            memcpy(&value, &bits[at], 8)
+            if value != value or bits[at] == <int64_t> 1 << 63:
+                return False
+    return True

@@ -177,15 +177,18 @@ _EXTREMES = frozenset(("min", "mimmin", "max", "mimmax"))
 _CHOICES = frozenset(("none", "first", "last", "mult"))
 
 
-def merge_only(points: Points, aggregator: str, scan: ScanRange) -> Points | None:
-    """Return the points of a group's only series as aggregated; None if that takes more than a look at the values."""
-    doubles = np.count_nonzero(points.floats)
+def merge_only(points: Points, aggregator: str, scan: ScanRange, *, by_loop: bool = HAS_LOOP) -> Points | None:
+    """Return the points of a group's only series as aggregated; None if that takes more than a look at the values.
+    `by_loop`: look at them with the compiled loop."""
+    is_sum = aggregator in _SUMS
+    is_own = by_loop and is_sum and _loops.are_own_sums(points.bits, points.floats.view(np.uint8))
+    doubles = 0 if is_own else np.count_nonzero(points.floats)
     if doubles and doubles < len(points.floats):  # an integer before a double becomes one
         return None
     times = points.times
     if len(times) and (times[0] < scan.start_ms or times[-1] > scan.stop_ms):
         points = points.at(slice(times.searchsorted(scan.start_ms), times.searchsorted(scan.stop_ms, "right")))
-    if aggregator in _SUMS:
+    if is_sum:
         if not doubles:
             return points
         sums = points.bits.view(np.float64) + 0.0  # -0.0 + 0.0 is 0.0
