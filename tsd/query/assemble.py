@@ -10,12 +10,12 @@ import numpy as np
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind
-from tsd.codec.points import Int64
+from tsd.codec.points import Int64, Points
 from tsd.codec.putline import FIRST_MS
 from tsd.query.align import Rates
 from tsd.query.collect import Collected, ReadCounts
 from tsd.query.columns import Chosen
-from tsd.query.merge import CommonTags, MergedPoints, common_tags, grouped, merge, rate, rate_table
+from tsd.query.merge import CommonTags, MergedPoints, common_tags, grouped, merge, rate, rate_table, summed_groups
 from tsd.query.model import NONE, Query, SubQuery
 from tsd.query.plan import Plan
 from tsd.query.result import Group, SubAnswer
@@ -156,7 +156,8 @@ class Assembly:
         """Merge some groups. A group without points and annotations is dropped."""
         query, sub, collected = self._query, self._plan.sub, self._collected
         scan = collected.scan or self._plan.scan
-        for group in groups:
+        summed = self._summed(scan) if 1 < len(groups) == len(self._groups) else None
+        for place, group in enumerate(groups):
             alive = group[collected.counts[group] > 0]
             notes = (
                 [note for number in group.tolist() for note in collected.annotations.get(number, ())]
@@ -167,6 +168,8 @@ class Assembly:
                 continue
             if collected.sums is not None:
                 merged = MergedPoints(collected.sums.points_of(int(alive[0])), 0)
+            elif summed is not None:
+                merged = MergedPoints(summed[place], 0)
             else:
                 chosen = Chosen(collected.series, alive)
                 merged = merge_chosen(chosen, sub, scan, quirks=query.quirks, check=self._check)
@@ -176,6 +179,13 @@ class Assembly:
             ordered = in_order(notes, quirks=query.quirks) if notes else None
             common = common_tags(members, self._series.widths)
             self._found.append(_UnnamedGroup(alive, members, common, merged, ordered))
+
+    def _summed(self, scan: ScanRange) -> list[Points] | None:
+        """Return the points of all groups if they are summed in one pass, see `summed_groups`."""
+        sub, collected = self._plan.sub, self._collected
+        if sub.rate or not self._is_ordered or collected.sums is not None or not (collected.counts > 0).all():
+            return None
+        return summed_groups(collected.series, self._groups, sub.aggregator, scan)
 
     async def look_up_names(self) -> None:
         """Look up the names of the groups' tags. Raises StoreError."""

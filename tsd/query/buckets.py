@@ -346,12 +346,13 @@ def table_of(parts: Sequence[SeriesBuckets], series_count: int) -> SeriesColumns
     stamps = np.concatenate([hours[first][0].buckets.stamps for first in order])
     if (stamps[1:] <= stamps[:-1]).any():
         return None
-    table = np.empty((series_count, len(stamps)), np.float64)
+    table, every = np.empty((series_count, len(stamps)), np.float64), np.arange(series_count)
     at = 0
     for first in order:
         width = len(hours[first][0].buckets.stamps)
         for series, buckets in hours[first]:
-            table[series, at : at + width] = buckets.values.reshape(-1, width)
+            rows = slice(None) if len(series) == series_count and not np.count_nonzero(series != every) else series
+            table[rows, at : at + width] = buckets.values.reshape(-1, width)  # a slice takes a fifth of the time
         at += width
     return SeriesColumns.table(stamps, table.view(np.int64))
 

@@ -77,6 +77,6 @@ def _results(function: str, counts: Int64, results: Float64) -> Float64:
             results[np.isposinf(results)] = np.nan
         case "max" | "mimmax":
             results[np.isneginf(results)] = np.nan
-    if function not in ("first", "last", "count"):
+    if function not in ("first", "last", "count") and np.count_nonzero(counts) < len(counts):
         results[counts == 0] = np.nan
     return results
