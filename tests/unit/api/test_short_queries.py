@@ -343,7 +343,8 @@ async def test_limits_apply(place: dict[str, str], tmp_path: Path) -> None:
 
 
 async def test_points_of_the_open_hour_are_read_from_memory(place: dict[str, str], tmp_path: Path) -> None:
-    async with running(tmp_path, {**SETTINGS, **place}) as daemon:
+    settings = {**SETTINGS, **place, "tsd.storage.flush_interval": "600000"}  # nothing is stored between two queries
+    async with running(tmp_path, settings) as daemon:
         now = now_ms() // 1000 - 4
         for number in range(6):
             await daemon.send_lines(lines(f"host=h{number}", now, metric="short.open", points=1))
