@@ -192,5 +192,52 @@ async def test_rebuilt_index_has_lost_entries_again() -> None:
         assert await found.with_tag(METRIC, pair, 9) == series
 
 
+async def test_complete_index_is_checked_seldom_and_rebuilt_after_a_query(autojump_clock: MockClock) -> None:
+    store = CountingStore(lambda: 1)
+    await store.create_tables([Table(TABLE, (Family(b"t"),)), Table("data", (Family(b"t"),))])
+    index, importer = (SeriesIndex(store, TABLE, Layout()) for _ in range(2))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(index.keep_complete, "data")
+        await trio.sleep(100)
+        assert await index.complete()
+        before = store.gets
+        await trio.sleep(3600)
+        assert store.gets - before < 30
+        for number in (HOST_A, HOST_B):  # the second one soon after a rebuild
+            await store.put("data", [Put(METRIC + bytes(4) + number, b"t:\0\0", b"\1")])
+            await importer.outdate()
+            await trio.sleep(10)
+            assert not await index.complete()
+            await trio.sleep(60)
+            assert await index.complete()
+        assert await index.with_tag(METRIC, b"", 9) == [HOST_A, HOST_B]
+        nursery.cancel_scope.cancel()
+
+
+async def test_index_that_no_query_reads_is_rebuilt(autojump_clock: MockClock) -> None:
+    store = await a_store()
+    await store.create_tables([Table("data", (Family(b"t"),))])
+    index, importer = (SeriesIndex(store, TABLE, Layout()) for _ in range(2))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(index.keep_complete, "data")
+        await trio.sleep(100)
+        await importer.outdate()
+        await trio.sleep(3600)
+        assert await importer.complete()
+        nursery.cancel_scope.cancel()
+
+
+class CountingStore(MemoryStore):
+    """Counts reads of rows."""
+
+    gets = 0
+
+    async def get(
+        self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
+    ) -> dict[bytes, list[Cell]]:
+        self.gets += 1
+        return await super().get(table, rows, columns=columns)
+
+
 def _columns(cells: Sequence[Cell]) -> list[bytes]:
     return [cell.column for cell in cells]

@@ -31,7 +31,7 @@ from tsd.codec.opentsdb.rowkey import Layout, after
 from tsd.errors import StoreError
 from tsd.lazy import LazyLogger
 from tsd.store import CELL_PAGE_BYTES, CellPage, Put, Store, cell_pages
-from tsd.store.periods import sleep_until_next
+from tsd.store.periods import next_time, sleep_until_next
 from tsd.tables.opentsdb.tag_table import TagTable
 
 try:
@@ -144,7 +144,8 @@ BATCH = 2000  # series added with one call
 SORT_IN_THREAD = 20_000  # series
 KNOWN_SERIES = 1_000_000  # kept in memory during a rebuild
 ENTRY_BYTES = 20  # least size of an entry
-CHECK_S = 30.0  # between two checks for completeness
+RETRY_S = 30.0  # at most, between a rebuild and the next check for completeness
+CHECK_S = 600.0  # between two checks of a complete index, unless a query finds it incomplete
 CACHE_S = 5.0  # how long reads are cached if other processes may write; own writes invalidate them at once
 CACHED_SERIES = 200_000  # in all cached reads
 TABLE_BYTES = 64 << 20  # of the series of a metric that are held as arrays
@@ -190,6 +191,7 @@ class SeriesIndex:
         self._loading: list[tuple[bytes, set[bytes]]] = []  # metrics being read, and series added meanwhile
         self._follows = False
         self._complete_until = -math.inf
+        self._is_incomplete = trio.Event()
 
     async def add(self, series: dict[bytes, list[bytes]], *, again: bool = False) -> None:
         """Add up to BATCH series: joined tag pairs by metric UID. With `again`, do not check whether they were added
@@ -332,6 +334,8 @@ class SeriesIndex:
         wanted, done = await self._state()
         if done == wanted:
             self._complete_until = now + CACHE_S
+        else:
+            self._is_incomplete.set()
         return done == wanted
 
     async def _state(self) -> tuple[bytes, bytes | None]:
@@ -390,14 +394,18 @@ class SeriesIndex:
         return [one for one in found if wanted <= {one[at : at + width] for at in range(0, len(one), width)}]
 
     async def keep_complete(self, data_table: str) -> None:
-        """Rebuild the index whenever it is incomplete. Never returns."""
+        """Rebuild the index whenever it is incomplete: soon after a query has found that. Never returns."""
         while True:
+            self._is_incomplete = trio.Event()
             try:
-                if not await self.complete():
-                    await self.rebuild(data_table)
+                if await self.complete():
+                    with trio.move_on_at(next_time(trio.current_time(), CHECK_S)):
+                        await self._is_incomplete.wait()
+                    continue
+                await self.rebuild(data_table)
             except StoreError as error:
                 log.warning("series_index.rebuild_failed", error=str(error))
-            await sleep_until_next(CHECK_S)
+            await sleep_until_next(RETRY_S)
 
     async def rebuild(self, data_table: str) -> int:
         """Add every series with a row, and return how many. After each page, sleep for as long as the page took. Raises
