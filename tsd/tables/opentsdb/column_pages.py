@@ -68,17 +68,16 @@ class ColumnPage(NumberingPage):
         self,
         parts: Sequence[ColumnPart],
         pairs_start: int,
-        series: "NumberedPages",
+        pages: NumberedPages,
         decode_cells: DecodeCells,
         naming: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """`series` have a number for each series of the page when it is decoded. `naming` names the metric in
-        errors."""
+        """`pages` has a number for each series of the page when it is decoded. `naming` names the metric in errors."""
         self._parts = parts
         self._pairs_start = pairs_start
-        self._pages = series
-        self._series = series.series
-        self._numbers = series.series.numbers
+        self._pages = pages
+        self._series = pages.series
+        self._numbers = pages.series.numbers
         self._decode_cells = decode_cells
         self._naming = naming
         self._rows: dict[int, NumberedRows] = {}  # packed rows by the place of their part

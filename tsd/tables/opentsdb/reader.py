@@ -116,8 +116,7 @@ class StoredSelection:
         keeps_rows: bool,
         has_same_names: Callable[[], bool],
     ) -> None:
-        """`keeps_rows`: record the cells that are read, to delete them later. `has_same_names` returns whether all
-        names are as they were before the request was resolved."""
+        """`keeps_rows`: record what is read, to delete it later. `has_same_names`: are names as when resolved?"""
         self._has_same_names = has_same_names
         self._table = table
         self._resolved = resolved
