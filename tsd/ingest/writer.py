@@ -479,7 +479,7 @@ class Writer:
                 return None
             if wanted is not None and len(wanted) == 1:
                 columns = await self._found.find(table.metric_number(metric), int(wanted[0]), parts)
-                numbers = wanted[: len(columns.series)]
+                numbers = wanted if len(columns.series) else wanted[:0]
             else:
                 columns, numbers = await find_points(metric, wanted, parts, table)
             if evicted == self._evicted:  # else numbers may have been reused during the search

@@ -55,7 +55,7 @@ class NumberedPages:
         self._numbered = NumberedSeries(np.empty(0, np.int32), [])
 
     def number(self, pairs: list[bytes]) -> NumberedSeries:
-        """Return the number of each series. A list that is the one of the call before is not looked at again."""
+        """Return the number of each series. The list of the previous call is not looked up again."""
         if pairs is not self._pairs or self._numbered.unnumbered:
             self._pairs, self._numbered = pairs, number_series(pairs, self.series)
         return self._numbered

@@ -116,7 +116,7 @@ class StoredSelection:
         keeps_rows: bool,
         has_same_names: Callable[[], bool],
     ) -> None:
-        """`keeps_rows`: record what is read, to delete it later. `has_same_names`: are names as when resolved?"""
+        """`keeps_rows`: record what is read, to delete it later. `has_same_names`: no name has changed since."""
         self._has_same_names = has_same_names
         self._table = table
         self._resolved = resolved

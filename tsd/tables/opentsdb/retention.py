@@ -177,16 +177,15 @@ class Retention:
         """Delete the rows of a range in one step, and return what it held. None: the next round deletes it, because
         rows were written to again and again while annotations that stay were read."""
         place = expired.table, expired.start, expired.stop
+        if keep_from_s is None:
+            found = (await self.estimate(expired)).amount
+            await ranges.delete_range(*place, changed=await self._hour_keys(expired))
+            return found
         for _ in range(TRIES):
             with ranges.watching_range(*place) as watch:
-                keep: Sequence[Put] = ()
-                if keep_from_s is None:
-                    found = (await self.estimate(expired)).amount
-                else:
-                    found, keep = await self._annotations(expired, keep_from_s)
-                changed = self._hour_keys(expired, await self._first_base(expired))
-                unless = None if keep_from_s is None else watch
-                if await ranges.delete_range(*place, changed=changed, keep=keep, unless=unless):
+                found, keep = await self._annotations(expired, keep_from_s)
+                changed = await self._hour_keys(expired)
+                if await ranges.delete_range(*place, changed=changed, keep=keep, unless=watch):
                     return found
         return None
 
@@ -343,8 +342,9 @@ class Retention:
     def _base_of(self, key: bytes) -> int:
         return int.from_bytes(key[self._layout.metric_end : self._layout.pairs_start], "big")
 
-    def _hour_keys(self, expired: ExpiredRange, first_s: int) -> Sequence[bytes]:
-        """Return the start of a row key of each hour of a range."""
+    async def _hour_keys(self, expired: ExpiredRange) -> Sequence[bytes]:
+        """Return the start of a row key of each hour of a range, from the first one with a row. Raise StoreError."""
+        first_s = await self._first_base(expired)
         return [expired.prefix + base_bytes(base) for base in range(first_s, expired.stop_s, HOUR_S)]
 
     def _keep_annotations_from_s(self, now_s: int) -> float | None:
