@@ -61,8 +61,11 @@ def routes(
         wanted = await parsed(request, engine.workers, partial(read_query, request, rules, now_ms()))
 
         async def run(running: RunningQuery) -> Response:
-            found = await engine.run(wanted, running=running)
-            return encode_answer(found, engine, arrays=request.has("arrays"))
+            arrays = request.has("arrays")
+            if (written := engine.write(wanted, arrays=arrays)) is not None:
+                running.figures = (written.figures,)
+                return Response(200, written.text)
+            return encode_answer(await engine.run(wanted, running=running), engine, arrays=arrays)
 
         return await register(run, registry, wanted, request)
 

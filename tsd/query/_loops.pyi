@@ -34,6 +34,25 @@ def write_points(
     between: bytes,
     others_of: Callable[[list[int]], list[bytes]],
 ) -> bytes: ...
+def write_only(
+    all_times: NDArray[np.int64],
+    all_bits: NDArray[np.int64],
+    all_floats: NDArray[np.bool_],
+    first_ms: int,
+    last_ms: int,
+    least_ms: int,
+    most_ms: int,
+    is_sum: bool,
+    divisor: int,
+    last_only: bool,
+    head: bytes,
+    before: bytes,
+    skipped: int,
+    between: bytes,
+    tail: bytes,
+    empty: bytes,
+    others_of: Callable[[list[int]], list[bytes]],
+) -> bytes | None: ...
 def same_tags(
     pairs: list[bytes], width: int, tagk: int, names: NDArray[np.uint8], values: NDArray[np.uint8]
 ) -> bool: ...

@@ -29,7 +29,7 @@ from tsd.query.plan import Plan, scan_range
 from tsd.query.registry import RunningQuery, cancelled_error
 from tsd.query.result import Answer, SubAnswer, figures_of, is_histogram
 from tsd.query.rollups import RollupQuery
-from tsd.query.short import ShortQueries
+from tsd.query.short import ShortQueries, WrittenAnswer
 from tsd.query.texts import SeriesTexts, TextCollector
 from tsd.query.workers import WorkerPool
 from tsd.store.retry import run_bounded
@@ -113,15 +113,20 @@ class QueryEngine:
         """Number of longer queries whose rows were read in one step, see `tsd.query.short`."""
         return self._short.answered_in_thread
 
+    def write(self, query: Query, *, arrays: bool) -> WrittenAnswer | None:
+        """Return the answer as JSON, see `ShortQueries.write`; None for most queries."""
+        return self._short.write(query, arrays=arrays) if self._has_slot() else None
+
+    def _has_slot(self) -> bool:
+        return self._slots.borrowed_tokens < self._slots.total_tokens
+
     async def run(self, query: Query, *, running: RunningQuery | None = None) -> Answer:
         """Return the answer. Raises StoreError, and BadQuery if the query is invalid, takes too long (waiting included)
         or is cancelled with `running`."""
-        if self._slots.borrowed_tokens < self._slots.total_tokens:  # else others wait
-            answer = self._short.answer(query)
-            if answer is not None:
-                if running is not None:
-                    running.figures = figures_of(answer)
-                return answer
+        if self._has_slot() and (answer := self._short.answer(query)) is not None:
+            if running is not None:
+                running.figures = figures_of(answer)
+            return answer
         return await self.work(lambda job: job.answer(query), running=running)
 
     async def work(self, task: Callable[["QueryJob"], Awaitable[T]], *, running: RunningQuery | None = None) -> T:

@@ -4,20 +4,21 @@ read again, downsampled and merged by the same functions as in the general way.
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import ReferenceType
 
 import numpy as np
 
-from tsd.codec.points import Bool, Columns, Int32, Int64
+from tsd.codec.points import Bool, Columns, Int32, Int64, Points
 from tsd.errors import StoreError
 from tsd.query.assemble import counts_of, merge_chosen
 from tsd.query.collect import SMALL, CachedReader, PointCollector, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.limits import QueryBudget
-from tsd.query.model import Query
+from tsd.query.model import Query, SubQuery
 from tsd.query.plan import Plan
 from tsd.query.result import Answer, Group, SubAnswer
+from tsd.query.serialize import Frame, PointFormat
 from tsd.store import StepLimit
 from tsd.tables.open_points import HOUR_MS, rows_of
 from tsd.tables.reading import EncodedPage, MatchedSeries, PointPage, ScanRange, Selection
@@ -62,6 +63,25 @@ class OpenRow:
         return page
 
 
+class OnlyTexts:
+    """Writes the answers to a sub query of one series whose points are its own."""
+
+    def __init__(self, sub: SubQuery, group: Group, *, is_sum: bool) -> None:
+        self._sub = sub
+        self._group = group
+        self._is_sum = is_sum
+        self._made: dict[tuple[bool, bool], tuple[PointFormat, Frame]] = {}
+
+    def write(self, points: Points, query: Query, scan: ScanRange, *, arrays: bool) -> bytes | None:
+        """Return the text of an answer; None if the points have to be merged, see `PointFormat.write_only`."""
+        how = query.ms_resolution, arrays
+        if how not in self._made:
+            form = PointFormat(query, arrays=arrays, is_single=True)
+            self._made[how] = form, form.frame(Answer(query, [SubAnswer(self._sub, [self._group])]))
+        form, frame = self._made[how]
+        return form.write_only(points, query, scan, frame, is_sum=self._is_sum)
+
+
 class Known(NamedTuple):
     """What is known of a sub query with few series."""
 
@@ -72,6 +92,7 @@ class Known(NamedTuple):
     resolved: int  # names that were looked up
     listed: ReferenceType[KnownSeries] | None  # of the metric in memory; many queries must not keep old lists
     open_row: OpenRow  # of the only series
+    texts: OnlyTexts | None  # of it; None: its points are downsampled, or there are other series
     number: Int32 | None  # of the only series among these, empty if it is not there; None: it is not known
     selection: Selection | None  # None: it has open points, and would keep them
     has_points: Bool  # of each series: whether it had points
@@ -148,13 +169,19 @@ def known_answer(
     query: Query, known: Known, groups: list[Group], counts: ReadCounts, started: float, read: float
 ) -> Answer:
     """Return the answer to a query whose rows were `read` after it was `started`, as of `perf_counter`."""
-    stats = counts_of(counts, known.resolved)
-    stats["queryScanTime"] = stats["scannerTime"] = (read - started) * 1000
-    stats["aggregationTime"] = (perf_counter() - read) * 1000
+    stats = stats_of(counts, known, started, read)
     [sub] = query.queries
     return Answer(
         query, [SubAnswer(sub, groups, filter_tagks=known.filter_tagks, duplicates=counts.duplicates, stats=stats)]
     )
+
+
+def stats_of(counts: ReadCounts, known: Known, started: float, read: float) -> dict[str, Any]:
+    """Return the statistics of such an answer."""
+    stats = counts_of(counts, known.resolved)
+    stats["queryScanTime"] = stats["scannerTime"] = (read - started) * 1000
+    stats["aggregationTime"] = (perf_counter() - read) * 1000
+    return stats
 
 
 def _add_page(collector: PointCollector, page: EncodedPage[PointPage]) -> bool:

@@ -177,6 +177,14 @@ _EXTREMES = frozenset(("min", "mimmin", "max", "mimmax"))
 _CHOICES = frozenset(("none", "first", "last", "mult"))
 
 
+def keeps_only(aggregator: str) -> bool | None:
+    """Return whether the points of a group's only series are aggregated to sums, None if not to such values as they
+    have. NaN, -0.0 and infinite values may change, and integers among doubles."""
+    if aggregator in _SUMS:
+        return True
+    return False if aggregator in _EXTREMES or aggregator in _CHOICES else None
+
+
 def merge_only(points: Points, aggregator: str, scan: ScanRange, *, by_loop: bool = HAS_LOOP) -> Points | None:
     """Return the points of a group's only series as aggregated; None if that takes more than a look at the values.
     `by_loop`: look at them with the compiled loop."""

@@ -11,7 +11,7 @@ The digits are the fewest that identify the double, as in newer versions of Java
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,6 +24,7 @@ from tsd.query.fold import HAS_LOOP
 from tsd.query.model import Downsample, Fill, Query
 from tsd.query.plan import output_range
 from tsd.query.result import Answer, Group, SubAnswer, echo, group_stats, summary
+from tsd.tables.reading import ScanRange
 
 if HAS_LOOP:
     from tsd.query import _loops
@@ -180,6 +181,14 @@ def _check_finite(points: Points) -> None:
             raise BadQuery(f"Got Infinity: {'-' if doubles[at] < 0 else ''}Infinity at {points.times[at]}")
 
 
+class Frame(NamedTuple):
+    """The text around the points of an answer with one group, which has no other keys than the usual ones."""
+
+    head: bytes  # with what begins the points
+    tail: bytes  # with what ends them
+    empty: bytes  # the answer without points
+
+
 class PointFormat:
     """Writes points: times as keys of an object, or pairs in arrays. Texts of times that groups share are made once."""
 
@@ -190,7 +199,7 @@ class PointFormat:
         self._divisor = 1 if query.ms_resolution else 1000
         self._last_only = self._divisor > 1 and not arrays and not query.quirks.repeats_seconds
         self._open, self._close, self._end = (b"],[", b",", b"]]") if arrays else (b',"', b'":', b"}")
-        self._begin = b"[" if arrays else b"{"
+        self._begin, self._separator = (b"[", 2) if arrays else (b"{", 1)
         self._empty = b"[]" if arrays else b"{}"
         self._times: Int64 | None = None
         self._keys: list[bytes] = []
@@ -200,7 +209,7 @@ class PointFormat:
         if not len(points.times):
             yield self._empty
             return
-        separator = 1 if self._begin == b"{" else 2
+        separator = self._separator
         if self._by_loop and len(points.times) <= LOOP_POINTS:
             yield self._begin + self._by_loop_written(points, nan, last_only=self._last_only)[separator:] + self._end
             return
@@ -226,6 +235,24 @@ class PointFormat:
                 texts[0] = self._begin + texts[0][separator:]
             yield b"".join(texts)
         yield self._end
+
+    def frame(self, answer: Answer) -> Frame:
+        """Return the text around the points of an answer's only group."""
+        [sub] = answer.subs
+        [group] = sub.groups
+        head = b"[" + _encode(_head(answer, sub, group))[:-1] + b',"dps":'
+        return Frame(head + self._begin, self._end + b"}]", head + self._empty + b"}]")
+
+    def write_only(self, points: Points, query: Query, scan: ScanRange, frame: Frame, *, is_sum: bool) -> bytes | None:
+        """Return an answer's text with the points of its only series. None without the compiled loop, for many points,
+        and if values may change when they are aggregated, or cannot be written."""
+        if not self._by_loop or len(points.times) > LOOP_POINTS:
+            return None
+        return _loops.write_only(
+            *points, query.start_ms, query.end_ms, scan.start_ms, scan.stop_ms, is_sum, self._divisor, self._last_only,
+            frame.head, self._open, self._separator, self._close, frame.tail, frame.empty,
+            partial(_texts_at, points, NAN),
+        )  # fmt: skip
 
     def _by_loop_written(self, points: Points, nan: bytes, *, last_only: bool = False) -> bytes:
         """Return the text of points, each after a separator. Raise BadQuery for an infinite value."""

@@ -9,6 +9,7 @@ meanwhile. Whatever is unusual is left to the general way: `answer` returns None
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import NamedTuple
 from weakref import ref
 
 import numpy as np
@@ -20,13 +21,13 @@ from tsd.query.buckets import buckets_of, within
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES, CachedReader, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler
-from tsd.query.few_series import FewSeries, Known, KnownGroup, OpenRow, known_answer
+from tsd.query.few_series import FewSeries, Known, KnownGroup, OnlyTexts, OpenRow, known_answer, stats_of
 from tsd.query.fold import HAS_LOOP, can_fold, fold_batch
 from tsd.query.limits import Bounds, Limits, MemoryShare, QueryBudget, QueryMemory, check_fetched
-from tsd.query.merge import merge, merge_only, rate
+from tsd.query.merge import keeps_only, merge, merge_only, rate
 from tsd.query.model import Fill, Query, SubQuery
 from tsd.query.plan import Plan, scan_range
-from tsd.query.result import Answer, SubAnswer, is_histogram
+from tsd.query.result import Answer, SubAnswer, SubFigures, is_histogram
 from tsd.query.rollups import intervals_for, is_pre_aggregated
 from tsd.query.workers import WorkerPool
 from tsd.store import StepLimit
@@ -45,6 +46,13 @@ FEW_GROUPS = 32  # merged in one step: each takes 20 us
 ONE_SERIES = StepLimit(64, 16 << 10, 10_000)
 NOW = StepLimit(600, 64 << 10, 30_000)  # read, decoded and merged in a millisecond
 LARGE = StepLimit(1500, 1 << 20, MOST_POINTS)  # read in a millisecond; the rest is done in a thread
+
+
+class WrittenAnswer(NamedTuple):
+    """An answer as JSON."""
+
+    text: bytes
+    figures: SubFigures
 
 
 class ShortQueries:
@@ -110,6 +118,7 @@ class ShortQueries:
             counts["uidPairsResolved"],
             None if listed is None else ref(listed),
             OpenRow(),
+            _texts_of(sub, groups, len(pairs)),
             number,
             None if plan.open_hours else selection,
             has_points,
@@ -132,11 +141,37 @@ class ShortQueries:
             or not (known := self._known.get((query.queries[0], query.quirks)))
         ):
             return None
+        scan = self._scan(query)
+        return None if scan is None else (known, scan)
+
+    def _scan(self, query: Query) -> ScanRange | None:
+        """Return what to read for a query whose sub query is known; None if the general way must answer it."""
         [sub] = query.queries
         scan = scan_range(query.start_ms, query.end_ms, sub.downsample, quirks=query.quirks)
-        if scan.hours > MOST_HOURS or not _is_simple(query, sub) or self._load.is_high():
+        if query.delete or query.global_annotations or scan.hours > MOST_HOURS or self._load.is_high():
             return None
-        return known, scan
+        return scan
+
+    def write(self, query: Query, *, arrays: bool) -> WrittenAnswer | None:
+        """Return the text and the figures of the answer to a query of one series whose points it leaves as they are;
+        None if it is another query, or not that short, or if the general way must answer it."""
+        known = self._known.get((query.queries[0], query.quirks)) if len(query.queries) == 1 else None
+        if known is None or known.texts is None or known.series.is_remote:
+            return None
+        if query.show_tsuids or query.show_query or query.show_stats or query.show_summary:
+            return None
+        started = perf_counter()
+        scan = self._scan(query)
+        if scan is None or scan.hours > FEW_HOURS or (pages := self._pages_now(query, known, scan)) is None:
+            return None
+        counts, read = _counts_of(pages), perf_counter()
+        if not self._allows(query, known, counts, counts.points):
+            return None
+        text = known.texts.write(_points_of(pages), query, scan, arrays=arrays) if counts.points else b"[]"
+        if text is None:
+            return None
+        self.answered += 1
+        return WrittenAnswer(text, SubFigures(stats_of(counts, known, started, read), counts.points))
 
     def answer(self, query: Query) -> Answer | None:
         """Return the answer to a query, None if it is not that short, or if the general way must answer it."""
@@ -205,6 +240,11 @@ class ShortQueries:
     def _answer_one(self, query: Query, known: Known, scan: ScanRange) -> Answer | None:
         """Return the answer to a query of one series, which may have open points."""
         started = perf_counter()
+        pages = self._pages_now(query, known, scan)
+        return None if pages is None else self._answer_pages(query, known, scan, pages, started)
+
+    def _pages_now(self, query: Query, known: Known, scan: ScanRange) -> list[PointPage] | None:
+        """Return the points of one series, without a wait; None if the general way must read them."""
         columns = self._open_now(known, scan)  # before stored points
         if columns is None:
             return None
@@ -213,7 +253,7 @@ class ShortQueries:
             page = None if stored is None else stored.decode()
         except StoreError:  # the general way says which rows cannot be read
             return None
-        return None if page is None else self._answer_pages(query, known, scan, columns, page, started)
+        return None if page is None else _with_open(known, scan, columns, page)
 
     async def _fetch_one(self, query: Query, known: Known, scan: ScanRange) -> Answer | None:
         """Do the same, with a wait. Raises StoreError."""
@@ -225,7 +265,8 @@ class ShortQueries:
         if stored is None:
             return None
         page = stored.decode() if stored.cells <= ONE_SERIES.cells else await self._workers.run(stored.decode)
-        answer = self._answer_pages(query, known, scan, columns, page, started)
+        pages = _with_open(known, scan, columns, page)
+        answer = None if pages is None else self._answer_pages(query, known, scan, pages, started)
         if answer is None:  # the general way would read the row again, each time
             self._forget((query.queries[0], query.quirks))
         else:
@@ -239,18 +280,10 @@ class ShortQueries:
         return self._open_points.points_now(known.metric, scan, listed, known.number)
 
     def _answer_pages(
-        self, query: Query, known: Known, scan: ScanRange, columns: Columns, page: PointPage, started: float
+        self, query: Query, known: Known, scan: ScanRange, pages: Sequence[PointPage], started: float
     ) -> Answer | None:
-        """Return the answer from open points and stored ones of one series."""
+        """Return the answer from the points of one series."""
         [sub] = query.queries
-        if page.annotations or page.warnings:
-            return None
-        pages = [page]
-        if len(columns.series):
-            rows = known.open_row.of(columns, scan)
-            if rows is None or (len(page.batch.times) and page.batch.times[-1] >= rows.batch.times[0]):
-                return None  # points of several hours, or stored ones of the open hour
-            pages.append(rows)
         counts = _counts_of(pages)
         if not self._allows(query, known, counts, counts.points):
             return None
@@ -313,6 +346,27 @@ async def _number_of(pairs: bytes, selection: Selection, listed: KnownSeries) ->
     return listed.numbers[matching] if series.pairs == [pairs] and len(matching) < 2 else None
 
 
+def _texts_of(sub: SubQuery, groups: Sequence[KnownGroup], series: int) -> OnlyTexts | None:
+    """Return what writes the answers to a sub query, None if there are several series or if their points change."""
+    is_sum = keeps_only(sub.aggregator)
+    if not HAS_LOOP or sub.downsample is not None or sub.rate or series != 1 or is_sum is None:
+        return None
+    return OnlyTexts(sub, groups[0].group, is_sum=is_sum)
+
+
+def _with_open(known: Known, scan: ScanRange, columns: Columns, page: PointPage) -> list[PointPage] | None:
+    """Return the stored points of one series, and those of open hours; None if they have to be merged, or if there is
+    more than points."""
+    if page.annotations or page.warnings:
+        return None
+    if not len(columns.series):
+        return [page]
+    rows = known.open_row.of(columns, scan)
+    if rows is None or (len(page.batch.times) and page.batch.times[-1] >= rows.batch.times[0]):
+        return None  # points of several hours, or stored ones of the open hour
+    return [page, rows]
+
+
 def _counts_of(pages: Sequence[PointPage]) -> ReadCounts:
     """Return what was read."""
     if len(pages) == 1:
@@ -340,14 +394,20 @@ def _merged(query: Query, sub: SubQuery, scan: ScanRange, pages: Sequence[PointP
     return merge(Chosen.all_of([points]), sub.aggregator, scan, quirks=quirks)
 
 
+def _points_of(pages: Sequence[PointPage]) -> Points:
+    """Return the points of the only series."""
+    batches = [page.batch for page in pages if len(page.batch.times)]
+    if len(batches) == 1:
+        return Points(*batches[0][2:])
+    return Points(*(np.concatenate(columns) for columns in zip(*(batch[2:] for batch in batches), strict=True)))
+
+
 def _downsampled(query: Query, sub: SubQuery, scan: ScanRange, pages: Sequence[PointPage]) -> Points:
     """Return the points of the only series, downsampled if the query says so."""
     spec = sub.downsample
-    batches = [page.batch for page in pages if len(page.batch.times)]
     if spec is None:
-        if len(batches) == 1:
-            return Points(*batches[0][2:])
-        return Points(*(np.concatenate(columns) for columns in zip(*(batch[2:] for batch in batches), strict=True)))
+        return _points_of(pages)
+    batches = [page.batch for page in pages if len(page.batch.times)]
     buckets = buckets_of(spec, query.start_ms, query.end_ms, scan)
     if spec.fill is Fill.NONE and buckets.within_hours and HAS_LOOP and can_fold(spec.function):
         folded = [fold_batch(within(batch, buckets.span), spec.interval_ms, spec.function) for batch in batches]
