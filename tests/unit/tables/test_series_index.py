@@ -3,6 +3,7 @@
 import random
 from collections.abc import Collection, Sequence
 
+import numpy as np
 import pytest
 import trio
 from trio.testing import MockClock
@@ -160,6 +161,17 @@ async def test_a_look_on_a_shared_table_holds_for_seconds(autojump_clock: MockCl
     assert not index.is_current(state)
 
 
+async def test_held_table_of_a_shared_index_has_own_series_that_were_added_elsewhere() -> None:
+    store = Shared(lambda: 1)
+    await store.create_tables([Table(TABLE, (Family(b"t"),))])
+    index, other = (SeriesIndex(store, TABLE, Layout()) for _ in range(2))
+    await index.add({METRIC: [HOST_A]})
+    assert await _held(index) == [HOST_A]
+    await other.add({METRIC: [HOST_B]})
+    await index.add({METRIC: [HOST_B]})  # a daemon's own points would not show otherwise
+    assert await _held(index) == [HOST_A, HOST_B]
+
+
 async def test_a_look_on_an_own_table_holds_until_series_are_added(autojump_clock: MockClock) -> None:
     store = await a_store()
     index, other = (SeriesIndex(store, TABLE, Layout()) for _ in range(2))
@@ -237,6 +249,12 @@ class CountingStore(MemoryStore):
     ) -> dict[bytes, list[Cell]]:
         self.gets += 1
         return await super().get(table, rows, columns=columns)
+
+
+async def _held(index: SeriesIndex) -> list[bytes]:
+    table = await index.table(METRIC)
+    assert table is not None
+    return table.pairs(np.arange(table.count))
 
 
 def _columns(cells: Sequence[Cell]) -> list[bytes]:

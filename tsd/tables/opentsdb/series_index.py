@@ -206,7 +206,7 @@ class SeriesIndex:
             await self._store.put(self._table, shared)
             await self._store.put(self._table, own_entries(new))
         if self._store.change_feed is None:
-            self._note_rows(new)
+            self._note_rows(rows)  # another process may have added the known ones since a table was read
         self._adds += 1
         self._invalidate(series)  # reads that overlapped may lack these series
 
