@@ -191,6 +191,38 @@ async def test_cancelled_call_leaves_no_partial_answer(hbase: RunningHbase, tabl
         assert await store.increment(table, ROW, COLUMN, 1) == 7
 
 
+async def test_cancelled_read_ends_at_once(hbase: RunningHbase, table: str, proxy: FaultyProxy) -> None:
+    async with opened(proxy, connections=1, timeout_s=ENDLESS_S) as store:
+        await store.put(table, [Put(ROW, COLUMN, b"v"), Put(b"other", COLUMN, b"w")])
+        proxy.mode = ProxyMode.HOLD
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.get, table, [b"other"])
+            await trio.to_thread.run_sync(proxy.holding.wait)
+            nursery.cancel_scope.cancel()
+        proxy.mode = ProxyMode.PASS
+        assert list(await store.get(table, [ROW])) == [ROW]
+
+
+async def test_read_from_a_silent_gateway_ends(
+    hbase: RunningHbase, table: str, proxy: FaultyProxy, running_clock: MockClock
+) -> None:
+    async with opened(proxy, timeout_s=ENDLESS_S) as store:
+        await store.put(table, [Put(ROW, COLUMN, b"v")])
+        proxy.mode = ProxyMode.HOLD
+
+        async def pass_time() -> None:
+            await trio.to_thread.run_sync(proxy.holding.wait)
+            running_clock.jump(2 * ENDLESS_S)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pass_time)
+            with pytest.raises(StoreDown, match="in time"):
+                await store.get(table, [ROW])
+        proxy.mode = ProxyMode.PASS
+        running_clock.jump(BACKOFF_OVER_S)
+        assert list(await store.get(table, [ROW])) == [ROW]
+
+
 async def test_silent_gateway_times_out_once(hbase: RunningHbase, proxy: FaultyProxy, running_clock: MockClock) -> None:
     proxy.mode = ProxyMode.STALL
     async with opened(proxy, timeout_s=SHORT_S) as store:
@@ -417,8 +449,9 @@ async def test_transports_and_protocols_work(transport: str, protocol: str) -> N
         assert [await store.increment("cells", ROW, COLUMN, by) for by in (1, 2**40, -1)] == [1, 2**40, -1]
         await store.put("cells", [Put(b"\xff\x80", b"t:\xff\0", b"\x80" * 100_000)])
         assert await store.create("cells", [Put(b"a", b"t:", b""), Put(b"taken", b"t:", b"")]) == [True, False]
-        found = await store.get("cells", [b"a", b"b"])
-        assert found == {row: [Cell(b"t:", bytes(100_000), 5)] for row in (b"a", b"b")}
+        for rows in ([b"a", b"b"], [b"%03d" % at for at in range(50)]):
+            found = await store.get("cells", rows)
+            assert found == {row: [Cell(b"t:", bytes(100_000), 5)] for row in rows}
         assert store.statistics()["connections_opened"] == 1
         await store.aclose()
 

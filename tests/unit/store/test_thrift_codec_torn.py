@@ -19,7 +19,7 @@ from tests.seeds import seeds
 from tsd.store import Cell, Cursor
 from tsd.store.hbase.connection import Connection
 from tsd.store.hbase.pool import NoAnswer
-from tsd.store.hbase.thrift_codec import flat
+from tsd.store.hbase.thrift_codec import all_steps, flat
 
 KEYS = [b"\0\0\1%03d" % at for at in range(4)]
 COLUMNS = (b"t:0", b"t:1", b"t:2")
@@ -106,10 +106,10 @@ def test_garbled_rows_raise_no_answer(reciter: Reciter, seed: int) -> None:
         reciter.parts = [part]
         connection = Connection(reciter.address, timeout_s=20, transport="buffered", protocol="binary")
         if whole:
-            assert connection.get("tsdb", KEYS, columns) == found
+            assert all_steps(connection.get("tsdb", KEYS, columns)) == found
         else:
             with pytest.raises(NoAnswer):
-                connection.get("tsdb", KEYS, columns)
+                all_steps(connection.get("tsdb", KEYS, columns))
         connection.close()
 
 
@@ -142,7 +142,7 @@ def test_struct_without_a_field_raises(reciter: Reciter, lacking: str, protocol:
     reciter.parts = [written("getRows", [row], 1, protocol)]
     connection = Connection(reciter.address, timeout_s=20, transport="buffered", protocol=protocol)
     with pytest.raises(NoAnswer):
-        connection.get("tsdb", KEYS[:1], None)
+        all_steps(connection.get("tsdb", KEYS[:1], None))
     connection.close()
 
 
@@ -161,7 +161,7 @@ def test_row_without_cells_or_valid_time_raises(reciter: Reciter, time_ms: int |
     reciter.parts = [written("getRows", [api.TRowResult(row=KEYS[0], columns={})], 1, "compact")]
     connection = Connection(reciter.address, timeout_s=20, transport="buffered", protocol="compact")
     with pytest.raises(NoAnswer):
-        connection.get("tsdb", KEYS[:1], None)
+        all_steps(connection.get("tsdb", KEYS[:1], None))
     connection.close()
     with pytest.raises(NoAnswer):
         flat([api.TRowResult(row=KEYS[0], columns={b"t:0": api.TCell(value=b"*", timestamp=time_ms)})])

@@ -1,14 +1,17 @@
-"""Calls to several Thrift gateways, each in a worker thread on a connection of its own.
+"""Calls to several Thrift gateways, each on a connection of its own, in a worker thread or in steps.
 
 trio waits for a thread even if its caller is cancelled, so a connection never returns to the pool in the middle of an
-answer; the socket timeout bounds the wait.
+answer; the socket timeout bounds the wait. A call in steps runs in the event loop while its steps are short: to wake
+threads takes longer than a small answer. If it is cancelled, its connection is closed.
 
 Idempotent calls are retried: on a new connection if the old one was closed while idle, and after a backoff if HBase is
 busy. The others go to another gateway only if sending failed.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import closing
+from functools import partial
 from itertools import chain, islice
 from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
@@ -16,6 +19,7 @@ import trio
 
 from tsd.errors import StoreBusy, StoreDown, bare
 from tsd.store.hbase.pool import Address, ConnectionPool, Lease, NoAnswer, PooledConnection
+from tsd.store.hbase.thrift_codec import Steps, all_steps
 from tsd.store.retry import backoff, run_bounded
 
 CONCURRENT_PARTS = 4  # per call of the store
@@ -28,6 +32,15 @@ class GatewayConnection(PooledConnection, Protocol):
     @property
     def requests(self) -> int:
         """Requests sent since it was opened."""
+        ...
+
+    @property
+    def timeout_s(self) -> float:
+        """The longest wait for each part of an answer."""
+        ...
+
+    def fileno(self) -> int:
+        """Return the socket's file descriptor."""
         ...
 
 
@@ -73,11 +86,20 @@ class GatewayCalls(Generic[C]):
     ) -> list[T]:
         """Call `method` for each of `parts`, up to `limit` at a time; return the answers in the order of the parts.
         Raise as `run_bounded` does."""
+        return await self._spread(partial(self.call, method), parts, limit)
+
+    async def spread_steps(self, method: Callable[..., Steps[T]], parts: Iterable[tuple[object, ...]]) -> list[T]:
+        """Do the same with a method that answers in steps."""
+        return await self._spread(partial(self.call_in_steps, method), parts, CONCURRENT_PARTS)
+
+    async def _spread(
+        self, call_part: Callable[..., Awaitable[T]], parts: Iterable[tuple[object, ...]], limit: int
+    ) -> list[T]:
         answers: dict[int, T] = {}
 
         async def call(numbered: tuple[int, tuple[object, ...]]) -> None:
             number, part = numbered
-            answers[number] = await self.call(method, *part)
+            answers[number] = await call_part(*part)
 
         limit = min(limit, self._connections)
         numbered = enumerate(parts)
@@ -93,24 +115,56 @@ class GatewayCalls(Generic[C]):
         self, near: Address | None, method: Callable[Concatenate[C, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Do the same, and prefer the gateway `near` if it is available."""
+
+        async def run(lease: Lease[C]) -> T:
+            return await self._in_thread(lease, lambda connection: method(connection, *args, **kwargs))
+
+        return await self._retried(run, method, near)
+
+    async def call_in_steps(
+        self, method: Callable[Concatenate[C, P], Steps[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return a gateway's answer to an idempotent call in steps: in the event loop if the connection is open, until
+        a step may be long."""
+
+        async def run(lease: Lease[C]) -> T:
+            connection = lease.connection
+            if connection is None:
+                return await self._in_thread(lease, lambda opened: all_steps(method(opened, *args, **kwargs)))
+            steps = method(connection, *args, **kwargs)
+            with closing(steps):
+                try:
+                    with trio.CancelScope() as scope:
+                        while not next(steps):
+                            scope.deadline = trio.current_time() + connection.timeout_s
+                            await trio.lowlevel.wait_readable(connection)
+                    if scope.cancelled_caught:
+                        steps.throw(TimeoutError())
+                except StopIteration as done:
+                    found: T = done.value
+                    return found
+                return await self._in_thread(lease, lambda _: all_steps(steps))
+
+        return await self._retried(run, method, None)
+
+    async def _retried(
+        self, run: Callable[[Lease[C]], Awaitable[T]], method: Callable[..., object], near: Address | None
+    ) -> T:
+        """Return what `run` returns for a leased connection."""
         self._count[method.__name__] += 1
         once = method in self._once
-
-        def call(connection: C) -> T:
-            return method(connection, *args, **kwargs)
-
         for wait_s in backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES):
             try:
-                return await self._send(call, once=once, near=near)
+                return await self._send(run, once=once, near=near)
             except StoreBusy as exc:
                 self._count["errors"] += 1
                 if once:
                     raise StoreDown(f"{method.__name__} may or may not have been executed: {exc}") from bare(exc)
             self._count["retries"] += 1
             await trio.sleep(wait_s)
-        return await self._send(call, once=once, near=near)
+        return await self._send(run, once=once, near=near)
 
-    async def _send(self, call: Callable[[C], T], *, once: bool, near: Address | None) -> T:
+    async def _send(self, run: Callable[[Lease[C]], Awaitable[T]], *, once: bool, near: Address | None) -> T:
         """Try one gateway after the other until the call is sent. If a connection was closed while idle, send the call
         once more. Do not retry after a timeout: that would give a slow gateway more work."""
         fresh = False
@@ -120,7 +174,7 @@ class GatewayCalls(Generic[C]):
                     with self.pool.lease(fresh=fresh, near=near) as lease:
                         before = lease.connection.requests if lease.connection else 0
                         try:
-                            return await trio.to_thread.run_sync(self._run, lease, call, limiter=self._threads)
+                            return await run(lease)
                         finally:
                             self._count["requests"] += (lease.connection.requests if lease.connection else 0) - before
             except NoAnswer as exc:
@@ -132,8 +186,11 @@ class GatewayCalls(Generic[C]):
                 self._count["retries"] += 1
         raise StoreDown(str(lost)) from lost
 
+    async def _in_thread(self, lease: Lease[C], call: Callable[[C], T]) -> T:
+        """Execute a call on the leased connection in a thread."""
+        return await trio.to_thread.run_sync(self._run, lease, call, limiter=self._threads)
+
     def _run(self, lease: Lease[C], call: Callable[[C], T]) -> T:
-        """Execute a call on the leased connection. Runs in a thread."""
         if lease.connection is None:
             lease.connection = self._connect(lease.address, probe=lease.probe)
         return call(lease.connection)

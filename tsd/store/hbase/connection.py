@@ -31,8 +31,12 @@ from tsd.store.hbase.thrift_codec import (
     RawCells,
     RowReader,
     Socket,
+    Steps,
+    all_steps,
     create_requests,
     flat,
+    get_call,
+    get_request,
     in_order,
     put_call,
     put_request,
@@ -48,6 +52,8 @@ CACHED_KEYS = 2000  # CACHED_ROWS for such answers
 LENGTHS_ONLY = b"KeyOnlyFilter(true)"  # replaces each value by its length
 LENGTH_BYTES = 4
 KEYS_ONLY = b"FirstKeyOnlyFilter() AND KeyOnlyFilter()"  # leaves one cell of a row, without its value
+FEW_CELLS = 1000  # that are checked and sorted in a short step
+FEW_SENT_BYTES = 8 << 10  # of a request that any socket takes at once
 PIECE_CELLS, PIECES = 10_000, 4  # of a row in a result, and results in an answer
 PROBE_S = 2.0  # wait for a gateway that has failed before; a call waits no longer after the gateway's return
 FIRST_ROWS = 32  # first request of a scan, to measure the size of its rows
@@ -133,13 +139,24 @@ class Connection(GatewayConnection):
             self._call("disableTable", table, table.encode())
         self._call("deleteTable", table, table.encode())
 
-    def get(self, table: str, rows: Sequence[bytes], columns: Collection[bytes] | None) -> dict[bytes, list[Cell]]:
-        """Return the cells of each of `rows` that exists. All `rows` are different."""
-        if columns is None:
-            answer = self._rows("getRows", table, tableName=table.encode(), rows=list(rows), attributes={})
-        else:
-            named = {"tableName": table.encode(), "rows": list(rows), "columns": list(columns), "attributes": {}}
-            answer = self._rows("getRowsWithColumns", table, **named)
+    def get(
+        self, table: str, rows: Sequence[bytes], columns: Collection[bytes] | None
+    ) -> Steps[dict[bytes, list[Cell]]]:
+        """Return the cells of each of `rows` that exists, in steps. All `rows` are different."""
+        call = get_call(columns)
+        with self._translated(call, table):
+            if self._reader is None:
+                yield True
+                named = {} if columns is None else {"columns": list(columns)}
+                self._happybase.client._send(call, tableName=table.encode(), rows=list(rows), attributes={}, **named)
+            else:
+                request = get_request(self._coded.number(call), table, rows, columns)
+                if len(request) > FEW_SENT_BYTES:
+                    yield True
+                self._socket.send(request, framed=self._framed)
+            answer = yield from self._receiving(call)
+        if len(answer.keys) > FEW_CELLS:
+            yield True
         found = dict(rows_of(answer, columns))
         left = iter(rows)
         for key in found:
@@ -378,18 +395,21 @@ class Connection(GatewayConnection):
     def _rows(self, call: str, table: str, **arguments: object) -> RawCells:
         """Return the answer to a call for rows."""
         with self._translated(call, table):
-            client = self._happybase.client
-            client._send(call, **arguments)
-            if self._reader is None:
-                return flat(client._recv(call))
+            self._happybase.client._send(call, **arguments)
+            return all_steps(self._receiving(call))
+
+    def _receiving(self, call: str) -> Steps[RawCells]:
+        """Return the answer to a call for rows, which has been sent, in steps."""
+        if self._reader is not None:
             name, number = self._coded.sent
             try:
-                return self._reader.read(name.encode(), number)
+                return (yield from self._reader.reading(name.encode(), number))
             except EOFError as exc:
                 raise TTransportException(TTransportException.END_OF_FILE, str(exc)) from exc
             except OtherAnswer as other:
                 self._socket.returned = other.received
-                return flat(client._recv(call))
+        yield True  # thriftpy2 waits for the rest
+        return flat(self._happybase.client._recv(call))
 
     def _call(self, call: str, table: str, *arguments: object) -> Any:
         """Return the answer to a call. `table` is for error messages."""

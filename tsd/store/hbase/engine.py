@@ -153,7 +153,7 @@ class HBaseStore:
         keys = [row for row in dict.fromkeys(rows) if row]  # HBase refuses an empty row key
         parts = (keys[at : at + size] for at in range(0, len(keys), size))
         wanted = None if columns is None else frozenset(columns)
-        found = await self._calls.spread(Connection.get, ((table, part, wanted) for part in parts))
+        found = await self._calls.spread_steps(Connection.get, ((table, part, wanted) for part in parts))
         return {row: cells for part in found for row, cells in part.items()}
 
     @property

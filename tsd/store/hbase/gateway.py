@@ -45,6 +45,16 @@ class GatewayConnection(ABC):
         poll.register(self._socket.sock, select.POLLIN)
         return bool(poll.poll(0))
 
+    def fileno(self) -> int:
+        """Return the socket's file descriptor."""
+        return int(self._socket.sock.fileno())
+
+    @property
+    def timeout_s(self) -> float:
+        """The longest wait for each part of an answer."""
+        assert self._socket.socket_timeout is not None
+        return float(self._socket.socket_timeout)
+
     @property
     def requests(self) -> int:
         """Requests sent since it was opened."""

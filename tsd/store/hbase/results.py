@@ -12,7 +12,7 @@ import numpy as np
 
 from tsd.store.cells import Cell
 from tsd.store.hbase.pool import NoAnswer
-from tsd.store.hbase.thrift_codec import TIME_BITS, RowReader
+from tsd.store.hbase.thrift_codec import TIME_BITS, RowReader, Steps, all_steps
 from tsd.store.versions import VersionColumns, columns_of
 
 try:
@@ -56,7 +56,10 @@ class ResultReader(RowReader):
 
     def read_results(self, name: bytes, number: int) -> Results:
         """Return the answer to the call `name` with that number. Raise OtherAnswer, NoAnswer, EOFError, OSError."""
-        at, left = self._begin(name, number)
+        return all_steps(self._reading_results(name, number))
+
+    def _reading_results(self, name: bytes, number: int) -> Steps[Results]:
+        at, left = yield from self._begin(name, number)
         rows: list[bytes | None] = []
         places: list[tuple[bytes, bytes]] = []
         counts: list[int] = []
@@ -65,8 +68,8 @@ class ResultReader(RowReader):
         while left:
             done, at, valid = parser.parse(self._buffer, self._have, left, rows, places, counts, arrays)
             left -= done
-            self._continue(at, left, valid=valid)
-        self._end(at)
+            yield from self._continue(at, left, valid=valid)
+        yield from self._end(at)
         bounds = np.zeros(len(counts) + 1, np.int64)
         np.cumsum(np.array(counts, np.int64), out=bounds[1:])
         times, lengths, values = (b"".join(part) for part in zip(*arrays, strict=True)) if arrays else (b"", b"", b"")

@@ -13,11 +13,11 @@ raises NoAnswer: thriftpy2, which skips unknown fields, might accept it as rows 
 
 import os
 import struct
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter, lt
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from thriftpy2.protocol import TBinaryProtocol, TCompactProtocol
 from thriftpy2.transport import TSocket, TTransportException
@@ -124,6 +124,8 @@ _HEAD = struct.Struct(">HxBI")  # version, kind of message, length of the name
 _NUMBER = struct.Struct(">I")
 _TEXT = struct.Struct(">BhI")  # type, number and length of a field
 _IS_PUT = struct.pack(">BhBhB", STRUCT, 6, BOOL, 1, 0)  # a mutation; isDelete: false
+_LIST = struct.Struct(">BhBI")  # type and number of a field, type and number of items
+_NO_ATTRIBUTES = struct.Struct(">BhBBIB")
 _END = struct.pack(">BhBBBhBBIB", BOOL, 4, 1, 0, MAP, 7, STRING, STRING, 0, 0)  # writeToWAL: true; no attributes
 
 
@@ -155,6 +157,28 @@ def create_requests(numbers: Sequence[int], table: str, cells: Sequence[Put]) ->
         parts = [before, _NUMBER.pack(number), to_table, _text(2, row), _text(3, column)]
         requests.append(b"".join([*parts, _IS_PUT, _text(2, column), _text(3, value), _END]))
     return requests
+
+
+def get_request(number: int, table: str, rows: Sequence[bytes], columns: Collection[bytes] | None) -> bytes:
+    """Encode a call for rows with that number: getRows, or getRowsWithColumns if columns are named.
+
+    >>> get_request(7, "tsdb", [b"row"], None)[4:15]
+    b'\\x00\\x00\\x00\\x07getRows'
+    """
+    name = get_call(columns).encode()
+    parts = [_HEAD.pack(VERSION, CALL, len(name)), name, _NUMBER.pack(number), _text(1, table.encode())]
+    lists = [rows] if columns is None else [rows, columns]
+    for field, texts in enumerate(lists, 2):
+        parts.append(_LIST.pack(LIST, field, STRING, len(texts)))
+        for text in texts:
+            parts += (_NUMBER.pack(len(text)), text)
+    parts.append(_NO_ATTRIBUTES.pack(MAP, 2 + len(lists), STRING, STRING, 0, 0))
+    return b"".join(parts)
+
+
+def get_call(columns: Collection[bytes] | None) -> str:
+    """Return the name of the Thrift call that reads rows by their keys."""
+    return "getRows" if columns is None else "getRowsWithColumns"
 
 
 def _text(field: int, text: bytes) -> bytes:
@@ -225,6 +249,21 @@ def rows_of(raw: RawCells, columns: Collection[bytes] | None) -> Iterator[tuple[
         raise NoAnswer(f"got {raw.rows} rows, {raw.rows - rows} of them without cells or repeated")
 
 
+T = TypeVar("T")
+Steps: TypeAlias = Generator[bool, None, T]  # a call that may wait, or be long, after each yield of True
+
+
+def all_steps(steps: Steps[T]) -> T:
+    """Return what the steps return. Waits in them block."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: T = done.value
+            return found
+
+
+FEW_BYTES = 512 << 10  # of an answer that is read in short steps
 BUFFER_BYTES = 1 << 20  # at first; the buffer grows to the largest answer
 _ANSWER = struct.Struct(">HxBI")  # version, kind of message, length of the name
 _RESULT = struct.Struct(">bhbI")  # field 0, a list, and its number of structs
@@ -251,69 +290,77 @@ class RowReader:
 
     def read(self, name: bytes, number: int) -> RawCells:
         """Return the answer to the call `name` with that number. Raise OtherAnswer, NoAnswer, EOFError, OSError."""
-        at, count = self._begin(name, number)
+        return all_steps(self.reading(name, number))
+
+    def reading(self, name: bytes, number: int) -> Steps[RawCells]:
+        """Do the same in steps. Each begins with a receive; it is short unless much has been received."""
+        at, count = yield from self._begin(name, number)
         cells = RawCells([], [], [], [], count)
         left = count
         while left:
             done, at, valid = _cells.parse_rows(self._buffer, at, self._have, left, *cells[:4])
             left -= done
-            self._continue(at, left, valid=valid)
-        self._end(at)
+            yield from self._continue(at, left, valid=valid)
+        yield from self._end(at)
         return cells
 
     def sign(self, name: bytes, number: int, signer: CellSigner, before: bytes) -> tuple[int, bytes]:
         """Add the rows of an answer to signatures. Its values must be lengths of the stored values, and its row keys
         must ascend from above `before`. Return the number of rows and the last key. Raise OtherAnswer, NoAnswer,
         EOFError, OSError."""
-        at, count = self._begin(name, number)
+        return all_steps(self._signing(name, number, signer, before))
+
+    def _signing(self, name: bytes, number: int, signer: CellSigner, before: bytes) -> Steps[tuple[int, bytes]]:
+        at, count = yield from self._begin(name, number)
         left = count
         while left:
             done, at, valid, before = signer.add_rows(self._buffer, at, self._have, left, before)
             left -= done
-            self._continue(at, left, valid=valid)
-        self._end(at)
+            yield from self._continue(at, left, valid=valid)
+        yield from self._end(at)
         return count, before
 
-    def _begin(self, name: bytes, number: int) -> tuple[int, int]:
+    def _begin(self, name: bytes, number: int) -> Steps[tuple[int, int]]:
         """Read the head of an answer; return where its rows start, and their number."""
         self._have = 0
         names = self._start + _ANSWER.size
         head = names + len(name) + 4
-        self._need(head + 1)
+        yield from self._need(head + 1)
         version, kind, length = _ANSWER.unpack_from(self._buffer, self._start)
         echo = bytes(self._buffer[names:head])
         if version != VERSION or kind != REPLY or length != len(name) or echo != name + number.to_bytes(4, "big"):
             raise OtherAnswer(self._received())
         if self._buffer[head] != LIST:
             raise OtherAnswer(self._received())
-        self._need(head + _RESULT.size)
+        yield from self._need(head + _RESULT.size)
         field_type, field, item_type, count = _RESULT.unpack_from(self._buffer, head)
         if (field_type, field, item_type) != (LIST, 0, STRUCT):
             raise self._invalid(head)
         return head + _RESULT.size, count
 
-    def _continue(self, at: int, left: int, *, valid: bool) -> None:
+    def _continue(self, at: int, left: int, *, valid: bool) -> Steps[None]:
         """Receive more bytes if `left` rows are missing. Raise NoAnswer unless `valid`: no row can start at `at`."""
         if not valid:
             raise self._invalid(at)
         if left:
-            self._need(self._have + 1)
+            yield from self._need(self._have + 1)
 
-    def _end(self, at: int) -> None:
+    def _end(self, at: int) -> Steps[None]:
         """Raise NoAnswer if anything follows the rows."""
-        self._need(at + 1)
+        yield from self._need(at + 1)
         if self._buffer[at] != 0 or self._have != at + 1:
             raise self._invalid(at)
         if self._start and int.from_bytes(self._buffer[: self._start], "big") != self._have - self._start:
             raise self._invalid(0)
 
-    def _need(self, size: int) -> None:
+    def _need(self, size: int) -> Steps[None]:
         """Receive until the buffer has `size` bytes of the answer."""
         while self._have < size:
             if self._have == len(self._buffer) or size > len(self._buffer):
                 larger = memoryview(bytearray(max(2 * len(self._buffer), size)))
                 larger[: self._have] = self._buffer[: self._have]
                 self._buffer = larger
+            yield self._have > FEW_BYTES
             got = self._receive_into(self._buffer[self._have :])
             if not got:
                 raise EOFError(f"the gateway closed the connection after {self._have} bytes of an answer")
