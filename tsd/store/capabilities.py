@@ -404,6 +404,16 @@ class ColumnBlocks(Protocol):
         many for one step of the event loop, or over `limit`. Raise DamagedBlock, StoreError."""
         ...
 
+    def kept_read(self, parts: list[ColumnPart]) -> object | None:
+        """Return what stands for the read without a wait that has returned these very parts, while the store keeps it;
+        None if it does not. Callers refer to it weakly."""
+        ...
+
+    def read_again(self, table: str, read: object, limit: StepLimit) -> list[ColumnPart] | None:
+        """Return what a kept read of a table would return now, without its keys; None if that is not known any more, or
+        is over `limit`."""
+        ...
+
     def read_columns(
         self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, range_of: RangeOf | None = None
     ) -> AsyncGenerator[list[ColumnPart], None]:

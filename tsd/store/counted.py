@@ -362,6 +362,15 @@ class _CountedBlocks:
         self._count(table, parts or ())
         return parts
 
+    def kept_read(self, parts: list[ColumnPart]) -> object | None:
+        return self._blocks.kept_read(parts)
+
+    def read_again(self, table: str, read: object, limit: StepLimit) -> list[ColumnPart] | None:
+        parts = self._blocks.read_again(table, read, limit)
+        if parts:
+            self._count(table, parts)
+        return parts
+
     async def read_columns(
         self, table: str, start: bytes, stop: bytes | None, *, limit_bytes: int, range_of: RangeOf | None = None
     ) -> AsyncGenerator[list[ColumnPart], None]:

@@ -21,6 +21,7 @@ SAMPLES = 8  # counted cells of a call
 STRIDE = 7919  # between the first samples of two calls; a prime
 MOST_RANGES = 512  # of a width, in the current minute
 KEPT_RANGES = 128  # of these, when there are more
+MOST_KEYS = 512  # whose counters are found without their prefixes
 PAST_RANGES = 32  # most written ones, and as many most read ones, of a past minute
 STEP_MINUTES = 5  # added up in one step of the event loop
 MOST_SUMS, KEPT_SUMS = 1024, 256  # ranges of a width in a sum of minutes, and those kept when there are more
@@ -78,12 +79,26 @@ class _Counters:
     def __init__(self, number: int) -> None:
         self.number = number  # of the minute
         self.levels: list[dict[Place, Load]] = [{}]
+        self._of_keys: dict[Place, list[Load]] = {}  # of keys that were read: repeated queries read the same rows
+
+    def read(self, table: str, key: bytes, cells: float, split: SplitKey) -> None:
+        """Count read cells of a row in the table, and in its ranges."""
+        loads = self._of_keys.get((table, key))
+        if loads is None:
+            loads = self.add(table, split(table, key), 0, 0, cells)
+            if len(self._of_keys) >= MOST_KEYS:
+                self._of_keys.clear()
+            self._of_keys[table, key] = loads
+            return
+        for load in loads:
+            load.cells_read += cells
 
     def add(
         self, table: str, prefixes: Sequence[bytes], cells_written: float, bytes_written: float, cells_read: float
-    ) -> None:
-        """Count in the table, and in the range of each prefix."""
+    ) -> list[Load]:
+        """Count in the table, and in the range of each prefix. Return their counters."""
         parent = b""
+        loads: list[Load] = []
         for level, prefix in enumerate((b"", *prefixes)):
             place = table, prefix
             load = self.levels[level].get(place) if level < len(self.levels) else None
@@ -92,10 +107,13 @@ class _Counters:
             load.cells_written += cells_written
             load.bytes_written += bytes_written
             load.cells_read += cells_read
+            loads.append(load)
             parent = prefix
+        return loads
 
     def _counter(self, level: int, place: Place, parent: bytes) -> Load:
         """Return a new counter."""
+        self._of_keys.clear()  # others may be dropped
         while level >= len(self.levels):
             self.levels.append({})
         counters = self.levels[level]
@@ -185,7 +203,7 @@ class KeyLoad:
 
     def read_range(self, table: str, key: bytes, cells: int) -> None:
         """Count read cells of rows that are in one range with `key`."""
-        self._counters().add(table, self._split(table, key), 0, 0, cells)
+        self._counters().read(table, key, cells, self._split)
 
     def _sample(self, count: int) -> range:
         """Return up to SAMPLES indexes at equal distances; the first one changes from call to call."""

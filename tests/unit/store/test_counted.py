@@ -17,6 +17,7 @@ from tsd.store import (
     Rewrite,
     StampedDelete,
     StampedPut,
+    StepLimit,
     Store,
     Table,
     cell_pages,
@@ -141,3 +142,19 @@ async def test_other_calls_reach_the_store(store: Store, load: KeyLoad) -> None:
     parts = "cell_reader column_blocks wide_rows atomic_rewrites stamped_cells derived_values versioned_cells"
     for part in parts.split():
         assert (getattr(counted, part) is None) == (getattr(store, part) is None)
+
+
+async def test_each_read_of_kept_rows_counts(store: Store, load: KeyLoad) -> None:
+    await store.put("t", CELLS)
+    blocks = CountedStore(store, load).column_blocks
+    if blocks is None:
+        return
+    limit = StepLimit(100, 1000, 100)
+    parts = blocks.get_columns_now("t", [b"r0", b"r2"], limit)
+    assert parts is not None
+    assert await counts(load) == (0, 4)
+    assert blocks.read_again("t", blocks.kept_read(parts), limit) is parts
+    assert await counts(load) == (0, 8)
+    await store.put("t", CELLS[:1])
+    assert blocks.kept_read(parts) is None
+    assert await counts(load) == (0, 8)

@@ -107,6 +107,29 @@ async def test_many_ranges_take_bounded_memory_and_hide_no_hot_one(load: KeyLoad
     assert {one.prefix: one.cells_written for one in hot.ranges}[b"\xffa"] == pytest.approx(9000, rel=0.01)
 
 
+async def test_repeated_reads_of_a_row_count_in_all_of_its_ranges(load: KeyLoad, clock: Clock) -> None:
+    for number in range(3):
+        for _ in range(4):
+            load.read_range("t", b"aa1", 2)
+            load.read_range("u", b"aa1", 1)
+            load.read_range("t", b"ab1", 1)
+        clock.ms += MINUTE_MS
+        hot = await load.hot_ranges(EVER, least_share=0.01)
+        assert {(one.table, one.prefix): one.cells_read / (number + 1) for one in hot.ranges if one.cells_read} == {
+            ("t", b"aa"): 8, ("u", b"aa"): 4, ("t", b"ab"): 4,
+        }  # fmt: skip
+
+
+async def test_reads_count_after_ranges_were_dropped(load: KeyLoad) -> None:
+    load.read_range("t", b"hot", 1)
+    for number in range(3000):  # more ranges than a minute has counters
+        load.read_range("t", number.to_bytes(2, "big") + b"x", 1)
+        load.read_range("t", b"hot", 1)
+    hot = await load.hot_ranges(EVER, least_share=0.3)
+    assert places(hot)[b"ho"] == (0, 3001)
+    assert hot.cells_read == 6001
+
+
 async def test_nothing_written_is_no_range(load: KeyLoad) -> None:
     load.wrote("t", [])
     load.read_rows("t", [])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.store.test_rocksdb_row_cache import HOURS, WRITES, Opened, Points, anything, fold, loops, points_of, row
-from tsd.store import ColumnPart, StepLimit
+from tsd.store import ColumnPart, Put, StepLimit
 from tsd.store.rocksdb.engine import EmbeddedStore
 
 __all__ = ["loops"]  # a fixture
@@ -170,3 +170,43 @@ async def test_kept_rows_are_the_same_object(tmp_path: Path) -> None:
         assert first is not None
         assert second is not None
         assert first[0].packed is second[0].packed is not None
+
+
+@pytest.mark.parametrize("rows", [ROWS, [HOURS[1] + b"s9990"]])  # of the latter none exists
+async def test_a_kept_read_is_done_again_without_its_keys_until_a_row_is_written(
+    tmp_path: Path, rows: Sequence[bytes]
+) -> None:
+    async with Opened(tmp_path, count=200) as world:
+        blocks = world.store.column_blocks
+        parts = blocks.get_columns_now("cells", rows, LIMIT)
+        assert parts is not None
+        read = blocks.kept_read(parts)
+        assert blocks.read_again("cells", read, LIMIT) is parts
+        assert world.counts()["reads"] == 1
+        await world.store.put("cells", [row(HOURS[0], 3, 5.0)])
+        assert blocks.read_again("cells", read, LIMIT) is parts
+        await world.store.put("cells", [Put(rows[-1], b"t:q", b"v")])
+        assert blocks.read_again("cells", read, LIMIT) is None
+        assert blocks.kept_read(parts) is None
+
+
+async def test_a_kept_read_is_not_done_again_over_a_limit_or_once_memory_is_dropped(tmp_path: Path) -> None:
+    async with Opened(tmp_path, count=200) as world:
+        blocks = world.store.column_blocks
+        parts = blocks.get_columns_now("cells", ROWS, LIMIT)
+        assert parts is not None
+        read = blocks.kept_read(parts)
+        assert read is not None
+        assert blocks.read_again("cells", read, StepLimit(1, 1 << 16, 1000)) is None
+        assert blocks.read_again("cells", read, LIMIT) is parts
+        blocks.forget()
+        assert blocks.read_again("cells", read, LIMIT) is None
+        assert blocks.kept_read(parts) is None
+
+
+async def test_a_read_that_was_not_kept_is_not_done_again(tmp_path: Path) -> None:
+    async with Opened(tmp_path, limit=0, count=200) as world:
+        blocks = world.store.column_blocks
+        parts = blocks.get_columns_now("cells", ROWS, LIMIT)
+        assert parts
+        assert blocks.kept_read(parts) is None

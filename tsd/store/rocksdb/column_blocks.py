@@ -12,7 +12,7 @@ from tsd.store import ColumnPart, Folded, RangeOf, StepLimit
 from tsd.store.rocksdb.cached_rows import POINT_BYTES, RowPieces, RowsOfRange
 from tsd.store.rocksdb.database import Batch, Database
 from tsd.store.rocksdb.folding import FoldedPart, FoldPart, fold_part, read_part
-from tsd.store.rocksdb.kept_reads import KeyRange, Keys
+from tsd.store.rocksdb.kept_reads import KeptRead, KeyRange, Keys
 from tsd.store.rocksdb.packed import PackedCells
 from tsd.store.rocksdb.row_cache import RangeScan, RowCache
 from tsd.store.rocksdb.view import View
@@ -92,6 +92,14 @@ class EmbeddedBlocks:
         return self._read_now(
             "read_cells", table, KeyRange(start, stop), limit, lambda view: view.range_now(start, limit)
         )
+
+    def kept_read(self, parts: list[ColumnPart]) -> KeptRead | None:
+        """See ColumnBlocks."""
+        return self._cache.reads.read_of(parts)
+
+    def read_again(self, table: str, read: object, limit: StepLimit) -> list[ColumnPart] | None:  # noqa: ARG002
+        """See ColumnBlocks."""
+        return self._cache.reads.again(read, limit) if isinstance(read, KeptRead) else None
 
     def _read_now(
         self,

@@ -40,7 +40,7 @@ class KeyRange:
         return at < len(rows) and (self.stop is None or rows[at] < self.stop)
 
 
-class _Read:
+class KeptRead:
     """What a read has returned. Two are never equal: comparing many keys would take long."""
 
     def __init__(self, table: str, wanted: Keys | KeyRange, parts: list[ColumnPart]) -> None:
@@ -48,6 +48,12 @@ class _Read:
         self.parts = parts
         self.needs = StepLimit(0, 0, 0)  # the lowest limit that it is within
         self.memory = 0  # bytes
+        self.is_kept = True
+
+    def is_within(self, limit: StepLimit) -> bool:
+        """Return whether it is within a limit."""
+        cells, size, points = self.needs
+        return cells <= limit.cells and size <= limit.size and points <= limit.points
 
     def measure(self) -> bool:
         """Find how large it is. Return False if it asks for many rows, or has rows of blocks: these would hold their
@@ -73,10 +79,10 @@ class _Table:
     """The reads of one table."""
 
     def __init__(self) -> None:
-        self.of_row: dict[bytes, set[_Read]] = {}  # those that asked for a row
-        self.ranges: dict[_Read, KeyRange] = {}  # the oldest first
+        self.of_row: dict[bytes, set[KeptRead]] = {}  # those that asked for a row
+        self.ranges: dict[KeptRead, KeyRange] = {}  # the oldest first
 
-    def add(self, read: _Read) -> None:
+    def add(self, read: KeptRead) -> None:
         _, wanted = read.place
         if isinstance(wanted, KeyRange):
             self.ranges[read] = wanted
@@ -84,7 +90,7 @@ class _Table:
         for row in wanted:
             self.of_row.setdefault(row, set()).add(read)
 
-    def remove(self, read: _Read) -> None:
+    def remove(self, read: KeptRead) -> None:
         _, wanted = read.place
         if isinstance(wanted, KeyRange):
             del self.ranges[read]
@@ -95,7 +101,7 @@ class _Table:
             if not others:
                 del self.of_row[row]
 
-    def changed_by(self, rows: Collection[bytes]) -> set[_Read]:
+    def changed_by(self, rows: Collection[bytes]) -> set[KeptRead]:
         """Return the reads of any of some rows."""
         found = {read for row in self.of_row.keys() & rows for read in self.of_row[row]}
         if self.ranges:
@@ -103,7 +109,7 @@ class _Table:
             found.update(read for read, one in self.ranges.items() if one.has_any(ordered))
         return found
 
-    def changed_within(self, start: bytes, stop: bytes) -> set[_Read]:
+    def changed_within(self, start: bytes, stop: bytes) -> set[KeptRead]:
         """Return the reads of any row from `start` to before `stop`."""
         found = {read for row, some in self.of_row.items() if start <= row < stop for read in some}
         found.update(read for read, one in self.ranges.items() if one.overlaps(start, stop))
@@ -116,7 +122,9 @@ class KeptReads:
     def __init__(self, limit: int) -> None:
         """`limit`: bytes of all reads together; 0: none are kept."""
         self._limit = limit
-        self._reads: OrderedDict[tuple[str, Keys | KeyRange], _Read] = OrderedDict()
+        self._reads: dict[tuple[str, Keys | KeyRange], KeptRead] = {}
+        self._by_parts: dict[int, KeptRead] = {}
+        self._by_use: OrderedDict[KeptRead, None] = OrderedDict()  # without hashes of keys
         self._tables: dict[str, _Table] = {}
         self.size = self.hits = 0
 
@@ -127,18 +135,23 @@ class KeptReads:
     def find(self, table: str, wanted: Keys | KeyRange, limit: StepLimit) -> list[ColumnPart] | None:
         """Return what a read has returned, the same object each time; None if it is not kept, or is over the limit."""
         read = self._reads.get((table, wanted))
-        if read is None:
+        return None if read is None else self.again(read, limit)
+
+    def read_of(self, parts: list[ColumnPart]) -> KeptRead | None:
+        """Return the read that has returned these very parts, for `again`; None if it is not kept."""
+        return self._by_parts.get(id(parts))
+
+    def again(self, read: KeptRead, limit: StepLimit) -> list[ColumnPart] | None:
+        """Return what a read has returned, see `find`."""
+        if not read.is_kept or not read.is_within(limit):
             return None
-        cells, size, points = read.needs
-        if cells > limit.cells or size > limit.size or points > limit.points:
-            return None
-        self._reads.move_to_end(read.place)
+        self._by_use.move_to_end(read)
         self.hits += 1
         return read.parts
 
     def keep(self, table: str, wanted: Keys | KeyRange, parts: list[ColumnPart]) -> None:
         """Keep what a read of the table as it is now has returned, unless it is large."""
-        read = _Read(table, wanted, parts)
+        read = KeptRead(table, wanted, parts)
         if not read.measure() or read.memory > self._limit // LARGEST_SHARE:
             return
         if (other := self._reads.get(read.place)) is not None:  # it was over another limit
@@ -147,13 +160,16 @@ class KeptReads:
         if isinstance(wanted, KeyRange) and len(mine.ranges) >= MOST_RANGES:
             self._drop(next(iter(mine.ranges)))
         while self.size + read.memory > self._limit:
-            self._drop(next(iter(self._reads.values())))
+            self._drop(next(iter(self._by_use)))
         self._reads[read.place] = read
+        self._by_parts[id(parts)] = read
+        self._by_use[read] = None
         self.size += read.memory
         mine.add(read)
 
-    def _drop(self, read: _Read) -> None:
-        del self._reads[read.place]
+    def _drop(self, read: KeptRead) -> None:
+        read.is_kept = False
+        del self._reads[read.place], self._by_parts[id(read.parts)], self._by_use[read]
         self.size -= read.memory
         self._tables[read.place[0]].remove(read)
 
@@ -171,6 +187,10 @@ class KeptReads:
 
     def clear(self) -> None:
         """Remove everything."""
+        for read in self._by_use:
+            read.is_kept = False
         self._reads.clear()
+        self._by_parts.clear()
+        self._by_use.clear()
         self._tables.clear()
         self.size = 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 from weakref import ReferenceType, ref
 
 import numpy as np
@@ -62,6 +63,14 @@ class PageOfOne:
         return page
 
 
+class RowReads(NamedTuple):
+    """How stored rows are read."""
+
+    parts: Callable[[ScanRange, StepLimit], list[ColumnPart] | None]  # those of a span; None if they are too many
+    kept: Callable[[list[ColumnPart]], object | None]  # see `ColumnBlocks.kept_read`
+    again: Callable[[object, StepLimit], list[ColumnPart] | None]  # see `ColumnBlocks.read_again`
+
+
 class MatchedStoredSeries:
     """Some series of the data table: MatchedSeries."""
 
@@ -71,22 +80,23 @@ class MatchedStoredSeries:
         self,
         series: SeriesSet,
         is_current: Callable[[], bool],
-        read_parts: Callable[[ScanRange, StepLimit], list[ColumnPart] | None],
+        reads: RowReads,
         page_of: Callable[..., ColumnPage],
         pairs_start: int,
         *,
         by_key: bool,
     ) -> None:
-        """`is_current` returns whether no other series can match by now. `read_parts` returns the rows of a span, those
-        of other series too; None if they are too many. `page_of` makes a page of them, with or without `annotations`.
-        `pairs_start`: where tag pairs begin in row keys. `by_key`: `read_parts` reads no other rows."""
+        """`is_current` returns whether no other series can match by now. `reads` finds rows of other series too,
+        unless it finds them `by_key`. `page_of` makes a page of them, with or without `annotations`. `pairs_start`:
+        where tag pairs begin in row keys."""
         self._series = series
         self._count = len(series.pairs)
         self._is_current = is_current
-        self._read_parts = read_parts
+        self._reads = reads
         self._page_of = page_of
         self._pairs_start = pairs_start
         self.by_key = by_key
+        self._kept: tuple[ScanRange, ReferenceType[object]] | None = None  # the last read, if the store keeps it
         self._last: tuple[ReferenceType[PackedRows], PointPage] | None = None  # few points that were decoded last
 
     def are_all(self) -> bool:
@@ -98,7 +108,7 @@ class MatchedStoredSeries:
         if not self.are_all():
             return None
         try:
-            parts = self._read_parts(span, limit)
+            parts = self._parts(span, limit)
         except StoreError:  # a damaged block, too: a query that looks for series says which rows cannot be read
             return None
         if not parts:
@@ -113,6 +123,17 @@ class MatchedStoredSeries:
         if page.cells > limit.cells or page.new_series() or len(self._series.pairs) > self._count:
             return None
         return page
+
+    def _parts(self, span: ScanRange, limit: StepLimit) -> list[ColumnPart] | None:
+        """Return the rows of a span; without their keys if it is that of the last call."""
+        if self._kept is not None and self._kept[0] == span and (read := self._kept[1]()) is not None:
+            parts = self._reads.again(read, limit)
+            if parts is not None:
+                return parts
+        parts = self._reads.parts(span, limit)
+        kept = None if parts is None else self._reads.kept(parts)
+        self._kept = None if kept is None else (span, ref(kept))
+        return parts
 
     async def fetch(self, span: ScanRange, limit: StepLimit, *, annotations: bool) -> EncodedPage[PointPage] | None:
         """See MatchedSeries."""

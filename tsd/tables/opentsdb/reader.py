@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from tsd.tables.opentsdb.column_pages import ColumnPage, NumberedPages, column_p
 from tsd.tables.opentsdb.decode import NumberedRows, decode, number_rows
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.known_series import known_table
-from tsd.tables.opentsdb.matched_series import MatchedKeyedSeries, MatchedStoredSeries
+from tsd.tables.opentsdb.matched_series import MatchedKeyedSeries, MatchedStoredSeries, RowReads
 from tsd.tables.opentsdb.rollup_scan import read_rollups
 from tsd.tables.opentsdb.scan import (
     StoredPage,
@@ -71,7 +71,6 @@ from tsd.tables.reading import (
 from tsd.tables.writing import KnownSeries, SeriesKeys
 
 SIGNED_BYTES = 4 << 20  # of keys and columns per call that computes signatures
-REPEATED_KEYS = 200  # of a query, which are kept for its next time
 KNOWN_COST = 4  # finding the points of 1/4 of a metric's series takes as long as those of all
 TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 
@@ -227,22 +226,17 @@ class StoredSelection:
         if blocks is None:
             return MatchedKeyedSeries(is_current, partial(self._get_rows, pairs))
 
-        def new_keys_of(span: ScanRange) -> Sequence[bytes]:
-            return tuple(row_keys(table.layout, resolved, span, pairs))
-
-        repeated_keys_of = lru_cache(1)(new_keys_of)
-
         def read_parts(span: ScanRange, limit: StepLimit) -> list[ColumnPart] | None:
             if by_key:
                 if len(pairs) * hours_of(resolved, span) > limit.cells:
                     return None
-                keys_of = repeated_keys_of if len(pairs) * span.hours <= REPEATED_KEYS else new_keys_of
-                return blocks.get_columns_now(table.data, keys_of(span), limit)
+                return blocks.get_columns_now(table.data, row_keys(table.layout, resolved, span, pairs), limit)
             [rows] = key_ranges(table.layout, resolved, span)
             return blocks.read_columns_now(table.data, rows.start, rows.stop, limit)
 
+        read = RowReads(read_parts, blocks.kept_read, partial(blocks.read_again, table.data))
         start = table.layout.pairs_start
-        return MatchedStoredSeries(matcher, is_current, read_parts, self._column_page, start, by_key=by_key)
+        return MatchedStoredSeries(matcher, is_current, read, self._column_page, start, by_key=by_key)
 
     async def _get_rows(
         self, pairs: Sequence[bytes], span: ScanRange, limit: StepLimit, annotations: bool
