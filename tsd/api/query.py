@@ -1,5 +1,6 @@
 """/api/query: requests → the query engine → JSON; and the list of queries."""
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -31,6 +32,7 @@ else:  # few queries have `exp`
     gexp = LazyModule("tsd.query.gexp.engine")
 
 KEPT_QUERIES, SHORT_QUERY = 1000, 300  # parsed queries that are kept, and the longest of them in bytes
+_TIME = re.compile(r"[0-9]+|[0-9]+[a-z]{1,2}-ago|now")  # whose meaning depends on the present alone
 LONG_QUERY = 2_000  # bytes of a body or target: a longer one is parsed in a thread
 LARGE_POINTS = 5_000  # a larger answer is encoded in a thread, in chunks
 GROUP_POINTS = 50  # encoding a group's head takes as long as this many points
@@ -57,8 +59,11 @@ def routes(
 ) -> dict[str, Endpoint]:
     """/api/query and /api/stats/query. `now_ms` is the wall clock."""
 
+    reader = QueryReader(rules, now_ms)
+
     async def query(request: Request) -> Response:
-        wanted = await parsed(request, engine.workers, partial(read_query, request, rules, now_ms()))
+        is_short = _length(request) <= LONG_QUERY
+        wanted = reader.read(request) if is_short else await engine.workers.run(partial(reader.read, request))
 
         async def run(running: RunningQuery) -> Response:
             arrays = request.has("arrays")
@@ -111,6 +116,57 @@ async def register(
     return response
 
 
+class QueryReader:
+    """Reads the queries of requests. Those of short URIs are kept: clients repeat them, at other times too."""
+
+    def __init__(self, rules: QueryRules, now_ms: Callable[[], int]) -> None:
+        self._rules = rules
+        self._now_ms = now_ms
+        self._kept: dict[str, Query | _AtTimes] = {}  # by what follows the question mark; the oldest first
+
+    def read(self, request: Request) -> Query:
+        """Return the query of a request, by its method. Raise Refused."""
+        if request.method == "GET" and request.split is not None and not request.body:
+            kept = self._kept.get(request.split.query) or self._keep(request, request.split.query)
+            if isinstance(kept, Query):
+                return kept
+            if kept is not None:
+                with suppress(BadQuery):  # the error names the times
+                    return kept.at(self._now_ms())
+        return read_query(request, self._rules, self._now_ms())
+
+    def _keep(self, request: Request, text: str) -> "Query | _AtTimes | None":
+        """Return what to keep of a request, None if its query depends on more than the time."""
+        start, end = request.param("start"), request.param("end")
+        if len(text) > SHORT_QUERY or not start or _TIME.fullmatch(start) is None or "exp" in request.params:
+            return None
+        if (end and _TIME.fullmatch(end) is None) or "method_override" in request.params:
+            return None
+        rest = tuple([(name, tuple(each)) for name, each in request.params.items() if name not in ("start", "end")])
+        try:
+            timed = _AtTimes(_read_rest(rest, self._rules.quirks), start, end or "")
+            is_fixed = end and start.isdecimal() and end.isdecimal()
+            kept: Query | _AtTimes = timed.at(0) if is_fixed else timed
+        except BadQuery:
+            return None
+        if len(self._kept) >= KEPT_QUERIES:
+            del self._kept[next(iter(self._kept))]
+        self._kept[text] = kept
+        return kept
+
+
+class _AtTimes(NamedTuple):
+    """A query without times, and its times as sent."""
+
+    query: Query
+    start: str
+    end: str  # empty: now
+
+    def at(self, now_ms: int) -> Query:
+        """Return the query at a time of the wall clock. Raises BadQuery."""
+        return with_times(self.query, self.start, self.end, now_ms)
+
+
 def read_query(request: Request, rules: QueryRules, now_ms: int) -> Query:
     """Return the query of a request, by its method. Raise Refused."""
     method = check_method(request, "GET", "POST", "DELETE")
@@ -122,31 +178,12 @@ def read_query(request: Request, rules: QueryRules, now_ms: int) -> Query:
             _check_enabled(rules)  # OpenTSDB deletes without this check
             check_deletion(request)
         return wanted
-    if request.split is not None and _is_repeatable(request):
-        wanted = _read_repeated(request.params, rules.quirks)
-    else:
-        extra = gexp.read_extra(request.params, quirks=rules.quirks) if "exp" in request.params else ()
-        wanted = read_uri(request.params, now_ms, quirks=rules.quirks, extra=extra)
+    extra = gexp.read_extra(request.params, quirks=rules.quirks) if "exp" in request.params else ()
+    wanted = read_uri(request.params, now_ms, quirks=rules.quirks, extra=extra)
     deletes = meant_method(request) == "DELETE"  # other overrides of a GET are ignored
     if deletes:
         _check_enabled(rules)
     return replace(wanted, delete=True) if deletes else wanted
-
-
-def _is_repeatable(request: Request) -> bool:
-    """Return whether the query of a short request is the same at any time: its times are numbers."""
-    start, end = request.param("start"), request.param("end")
-    if start is None or end is None or not (start.isdecimal() and end.isdecimal()):
-        return False
-    return "exp" not in request.params and _length(request) <= SHORT_QUERY
-
-
-def _read_repeated(params: Mapping[str, Sequence[str]], quirks: Quirks) -> Query:
-    """Return the query of a URI whose times are numbers. Raises BadQuery."""
-    rest = tuple([(name, tuple(values)) for name, values in params.items() if name not in ("start", "end")])
-    with suppress(BadQuery):  # the error names the times
-        return with_times(_read_rest(rest, quirks), params["start"][-1], params["end"][-1])
-    return read_uri(params, 0, quirks=quirks)
 
 
 @lru_cache(KEPT_QUERIES)

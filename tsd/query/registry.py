@@ -15,7 +15,7 @@ KEPT = 50  # ended queries
 GONE = "The client has gone"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class RunningQuery:
     """One request's query, from its start to its answer."""
 

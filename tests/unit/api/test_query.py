@@ -71,6 +71,10 @@ async def test_client_reads_its_own_writes(daemon: Running) -> None:
         f"start={BASE}&m=sum:a.b",
         f"start=1h-ago&end={BASE + 20_000}&m=sum:a.b",
         f"start={BASE}&end=now&m=sum:a.b",
+        "start=2h-ago&m=sum:1m-avg:a.b",
+        "start=90m-ago&end=30m-ago&m=sum:a.b&show_query",
+        "start=1d-ago&end=&m=sum:a.b",
+        f"end={BASE + 3600}&m=sum:a.b&start=2017/01/01",
         f"start={BASE}&end={BASE + 3600}&exp=absolute(sum:a.b)",
     ],
 )
@@ -78,10 +82,13 @@ def test_repeated_uri_is_parsed_as_the_first_one(text: str) -> None:
     target = parse_target(f"/api/query?{text}")
     request = Request("GET", target.path, target.segments, target.params, split=target.split)
     for rules in (query.QueryRules(), query.QueryRules(CORRECTED)):
+        clock = [0]
+        reader = query.QueryReader(rules, lambda clock=clock: clock[0])  # type: ignore[misc]
         for now_ms in ((BASE + 9000) * 1000, (BASE + 9001) * 1000) * 2:
+            clock[0] = now_ms
             extra = read_extra(target.params, quirks=rules.quirks) if "exp" in target.params else ()
             wanted = read_uri(target.params, now_ms, quirks=rules.quirks, extra=extra)
-            assert query.read_query(request, rules, now_ms) == wanted
+            assert reader.read(request) == wanted
 
 
 async def test_large_answer_in_chunks_equals_a_small_one(daemon: Running) -> None:

@@ -106,6 +106,7 @@ def _calendar(span: str, zone: str) -> Calendar:
 
 LAST_MS = 9_999_999_999_999
 SECONDS_DIGITS = 10  # longer numbers are milliseconds
+USUAL_DIGITS = 18  # of a number that fits into 64 bits
 _MS = re.compile(r"[0-9]+ms")
 _NUMBER = r"\s*(-?[0-9]+)"
 _DAY = rf"{_NUMBER}/{_NUMBER}/{_NUMBER}"
@@ -142,8 +143,8 @@ def read_time(text: str, now_ms: int, zone: str = "", *, local: tzinfo | None = 
     >>> read_time("2013/01/00-24:00", 0, "UTC"), read_time("1356998400.5", 0, quirks=CORRECTED)
     (1356998400000, 1356998400500)
     """
-    if text.isascii() and text.isdigit() and len(text) <= SECONDS_DIGITS:
-        return int(text) * 1000
+    if text.isascii() and text.isdigit() and len(text) <= USUAL_DIGITS:
+        return int(text) * 1000 if len(text) <= SECONDS_DIGITS else int(text)
     word = text.lower()
     if word == "now":
         return now_ms

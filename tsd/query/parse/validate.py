@@ -44,10 +44,11 @@ def check(query: Query, drafts: Sequence[Draft], now_ms: int, zone: str = "", *,
     return Query(**{**vars(query), **checked})  # `replace` takes twice as long, as much as all other checks
 
 
-def with_times(query: Query, start: str, end: str) -> Query:
-    """Return a checked query with other times, which are numbers. Raises BadQuery."""
-    start_ms, end_ms = read_time(start, 0, quirks=query.quirks), read_time(end, 0, quirks=query.quirks)
-    if not start_ms < end_ms <= LAST_MS:
+def with_times(query: Query, start: str, end: str, now_ms: int = 0) -> Query:
+    """Return a checked query with other times, which depend on no time zone; an empty `end` is now. Raises BadQuery."""
+    start_ms = read_time(start, now_ms, quirks=query.quirks)
+    end_ms = read_time(end, now_ms, quirks=query.quirks) if end else now_ms
+    if not 0 <= start_ms < end_ms <= LAST_MS:
         raise BadQuery(f"Invalid times: {start_ms} to {end_ms}")
     return query.at_times(start_ms, end_ms, start, end)
 
