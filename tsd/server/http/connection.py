@@ -23,7 +23,7 @@ from tsd.server.http.disconnects import DisconnectWatch
 from tsd.server.http.messages import HTML, JSON, Request, Response, Target, closing, parse_target
 from tsd.server.http.plain import PlainRequest, read_plain_request, response_fields
 from tsd.server.http.router import LEGACY_JSON, Router
-from tsd.server.http.security import security_headers
+from tsd.server.http.security import Decision, security_headers
 from tsd.server.http.stats import RequestStats
 from tsd.server.peer import Peer
 from tsd.server.replies import SlowConsumer
@@ -182,33 +182,42 @@ class HttpConnection:
         except Refused as error:
             await self._send(self._router.refuse(error, target), headers, last=not self._is_complete())
             return
-        with self._budget.reserve(decision.sender.address_client.name) as reservation:
-            try:
-                body = await self._read_body(headers, reservation)
-            except (Refused, _ChunkedDisabled) as error:
-                refused = NOT_CHUNKED if isinstance(error, _ChunkedDisabled) else self._router.refuse(error, target)
-                await self._send(refused, headers, last=not self._is_complete())
-                return
-            request = Request(
-                method,
-                target.path,
-                target.segments,
-                target.params,
-                headers,
-                body,
-                target.is_api,
-                target.split,
-                decision.sender,
-            )
-            if self._router.is_query(target):
-                response = await self._answer_while_connected(request, target, decision.headers)
-            else:
-                response = await self._router.answer(request, target, decision.headers)
-            is_script = request.has("jsonp") and response.content_type in (JSON, LEGACY_JSON)
-            del request, body  # a client that reads slowly must not hold the memory of its request
+        if self._plain is not None and headers.keys().isdisjoint(_BODY_HEADERS):  # no body, and no memory for it
+            response, is_script = await self._respond(method, target, headers, b"", decision)
+        else:
+            with self._budget.reserve(decision.sender.address_client.name) as reservation:
+                try:
+                    body = await self._read_body(headers, reservation)
+                except (Refused, _ChunkedDisabled) as error:
+                    refused = NOT_CHUNKED if isinstance(error, _ChunkedDisabled) else self._router.refuse(error, target)
+                    await self._send(refused, headers, last=not self._is_complete())
+                    return
+                response, is_script = await self._respond(method, target, headers, body, decision)
+                del body  # a client that reads slowly must not hold the memory of its request
         last = not (self._has_roles or self._is_complete())
         await self._send(response, headers, last=last, is_script=is_script)
         self._stats.record(target.key, response.status, (trio.current_time() - began) * 1000)
+
+    async def _respond(
+        self, method: str, target: Target, headers: Mapping[str, str], body: bytes, decision: Decision
+    ) -> tuple[Response, bool]:
+        """Return the response to an allowed request, and whether it is a script."""
+        request = Request(
+            method,
+            target.path,
+            target.segments,
+            target.params,
+            headers,
+            body,
+            target.is_api,
+            target.split,
+            decision.sender,
+        )
+        if self._router.is_query(target):
+            response = await self._answer_while_connected(request, target, decision.headers)
+        else:
+            response = await self._router.answer(request, target, decision.headers)
+        return response, request.has("jsonp") and response.content_type in (JSON, LEGACY_JSON)
 
     # ---- receiving
 
@@ -498,7 +507,12 @@ class HttpConnection:
         if self._is_head_request:
             body = b""
         if len(body) < WRITE_BYTES:
-            await self._send_bytes(head + body, waits_next=not self._input)
+            data = head + body
+            data = data[self._sent_at_once(data) :]
+            if data:
+                await self._send_bytes(data)
+            elif self._input:  # else other tasks can run while the next request is awaited
+                await trio.lowlevel.checkpoint()
         else:
             await self._send_bytes(head)
             await self._send_bytes(body)
@@ -528,16 +542,12 @@ class HttpConnection:
         if data:
             await self._send_bytes(self._http.send(h11.Data(data=data)) or b"")
 
-    async def _send_bytes(self, data: bytes, *, waits_next: bool = False) -> None:
-        """Send data in parts. Raises SlowConsumer if the client does not read a part before the timeout.
-
-        `waits_next`: the caller waits for input next, so that other tasks can run without a checkpoint here.
-        """
+    async def _send_bytes(self, data: bytes) -> None:
+        """Send data in parts. Raises SlowConsumer if the client does not read a part before the timeout."""
         left = memoryview(data)
         left = left[self._sent_at_once(left[:WRITE_BYTES]) :]
         if not left:
-            if not waits_next:
-                await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint()
             return
         for at in range(0, len(left), SEND_BYTES):
             with trio.move_on_after(self._limits.timeout_s) as scope:
@@ -545,7 +555,7 @@ class HttpConnection:
             if scope.cancelled_caught:
                 raise SlowConsumer
 
-    def _sent_at_once(self, data: memoryview) -> int:
+    def _sent_at_once(self, data: bytes | memoryview) -> int:
         """Return how many bytes the kernel takes without a wait, as almost always all of a small response."""
         if not isinstance(self._stream, trio.SocketStream):
             return 0

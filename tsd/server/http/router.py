@@ -6,7 +6,7 @@ The router knows no sockets. Endpoints report errors as `Refused` and do not dep
 import json
 import re
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 
 from tsd.auth.roles import Role
@@ -40,10 +40,10 @@ class Router:
         """Return whether a connection belongs to a trusted proxy: its requests have different senders."""
         return self._authorizer.is_http_proxy(peer)
 
-    async def decide(self, method: str, target: Target, headers: Mapping[str, str], peer: Peer) -> Decision:
+    def decide(self, method: str, target: Target, headers: Mapping[str, str], peer: Peer) -> Awaitable[Decision]:
         """Decide whether a request is allowed, before its body is read: see `Authorizer.decide`."""
         key = self._endpoint_key(target)
-        return await self._authorizer.decide(key if key in self._routes else None, method, target, headers, peer)
+        return self._authorizer.decide(key if key in self._routes else None, method, target, headers, peer)
 
     async def answer(self, request: Request, target: Target, headers: Sequence[tuple[str, str]] = ()) -> Response:
         """Return the response to an allowed request, also if its endpoint fails. Add `headers` to it.

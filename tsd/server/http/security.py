@@ -150,12 +150,14 @@ class Authorizer:
         sender = peer
         try:
             self._check_host(headers, peer)
-            if self._authenticator is not None:
-                sender = self._sender(self._authenticator, headers, peer)
+            if (authenticator := self._authenticator) is not None:
+                if authenticator.is_http_proxy(peer.address):
+                    sender = self._behind_proxy(authenticator, headers, peer)
                 if method != "OPTIONS":  # browsers send it without credentials
-                    sender = await self._authenticated(self._authenticator, headers, sender)
+                    if authenticator.enabled:
+                        sender = await self._authenticated(authenticator, headers, sender)
                     if key is not None:
-                        self._check_permission(self._authenticator, key, method, target, headers, sender)
+                        self._check_permission(authenticator, key, method, target, headers, sender)
             return Decision(sender, self._cors.response_headers(method, headers))
         except Refused as error:
             return Decision(sender, refused=error)
@@ -168,13 +170,11 @@ class Authorizer:
             raise Refused(403, "Forbidden", f"The Host header [{shown}] is not in tsd.http.hosts")
 
     @staticmethod
-    def _sender(authenticator: Authenticator, headers: Headers, peer: Peer) -> Peer:
-        """Return the sender of a request: the connection's peer, or the client named by a trusted proxy.
+    def _behind_proxy(authenticator: Authenticator, headers: Headers, peer: Peer) -> Peer:
+        """Return the sender of a request on the connection of a trusted proxy.
 
         Raises Refused if the proxy's headers are invalid or the client's address is not allowed.
         """
-        if not authenticator.is_http_proxy(peer.address):
-            return peer
         try:
             address = authenticator.client_address(peer.address, headers)
         except ValueError as error:
@@ -202,13 +202,11 @@ class Authorizer:
 
     @staticmethod
     async def _authenticated(authenticator: Authenticator, headers: Headers, peer: Peer) -> Peer:
-        """Return the peer that a request's credentials name; without credentials the connection's peer.
+        """Return the peer that a request's credentials name; without credentials the connection's peer. For accounts.
 
         Raises Refused for wrong credentials, and for too many attempts.
         """
         header = headers.get("authorization")
-        if not authenticator.enabled:
-            return peer
         if header is None:
             if peer.session is None or authenticator.is_valid(peer.session):
                 return peer
@@ -239,6 +237,8 @@ class Authorizer:
         """Log an allowed request to the endpoint `key` if it is administrative."""
         if self._authenticator is None or request.method == "OPTIONS":
             return
+        if request.method == "GET" and self._permissions.get(key) is Role.READ and not request.has("method_override"):
+            return  # as most requests
         method, word, needed = self._permission(key, request.method, request.segments, request.params)
         if is_audited(key, needed, method, word):
             # Clients choose other segments freely: only this one may be part of a key of log limits.
