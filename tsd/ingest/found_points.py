@@ -37,10 +37,11 @@ class FoundPoints:
         the same object as before if there are no other parts. None if they are too many to search in the event loop."""
         if not len(numbers):
             return no_columns()
-        place = Place(metric, int(numbers[0]))
-        last = self._found.get(place.series)
+        number = int(numbers[0])
+        last = self._found.get(number)
         if last is not None and _are_same(last.parts, parts):
             return last.joined
+        place = Place(metric, number)
         known = self._known(place)
         return self._keep(place, parts, _search(place, parts, known)) if _are_few(parts, known) else None
 
@@ -96,6 +97,9 @@ def _identity(part: Part) -> Int32 | PackedPoints:
 
 def _are_same(searched: Sequence[ReferenceType[Int32 | PackedPoints]], parts: Sequence[Part]) -> bool:
     """Return whether parts are those that were searched."""
-    return len(searched) == len(parts) and all(
-        one() is _identity(part) for one, part in zip(searched, parts, strict=True)
-    )
+    if len(searched) != len(parts):
+        return False
+    for one, part in zip(searched, parts, strict=True):  # noqa: SIM110 - a generator takes as long as the rest
+        if one() is not _identity(part):
+            return False
+    return True

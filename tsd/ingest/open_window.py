@@ -118,6 +118,10 @@ class CompiledParser:
         accepted = len(self._points) - before + journal_only
         return Absorbed(accepted, b"".join(kept), rejects, list(unknown), block[at:], journal_only)
 
+    def has_points(self) -> bool:
+        """Return whether there are points."""
+        return len(self._points) > 0
+
     def take(self) -> Columns:
         """Remove and return all points."""
         taken = self._points.take()
@@ -213,14 +217,14 @@ class OpenWindow:
     def peek(self, span: ScanRange | None = None) -> list[Columns]:
         """Return all points in parts, in order of arrival, and keep them; with a `span` without parts that have no
         points of its hours. Unless `complete`, some are missing."""
-        taken = self._parser.take()
-        if len(taken.series):
-            self._peeked.append(taken)
-        if len(self._peeked) > MAX_PARTS:
-            self._peeked, self._hours = [joined_columns(self._peeked)], []
-        if span is None:
+        if self._parser.has_points():
+            self._peeked.append(self._parser.take())
+            if len(self._peeked) > MAX_PARTS:
+                self._peeked, self._hours = [joined_columns(self._peeked)], []
+        if span is None or not self._peeked:
             return list(self._peeked)
-        self._hours += map(hours_of, self._peeked[len(self._hours) :])
+        if len(self._hours) < len(self._peeked):
+            self._hours += map(hours_of, self._peeked[len(self._hours) :])
         return [part for part, hours in zip(self._peeked, self._hours, strict=True) if may_have(hours, span)]
 
     def has_summaries(self, metric: bytes) -> bool:

@@ -165,6 +165,10 @@ class PureParser:
             )
             self._single = ([], [], [], [])
 
+    def has_points(self) -> bool:
+        """Return whether there are points."""
+        return bool(self._whole or self._single[0])
+
     def take(self) -> Columns:
         """Remove and return all points."""
         self._flush_singles()

@@ -27,8 +27,10 @@ def scan_range(start_ms: int, end_ms: int, downsample: Downsample | None, *, qui
     >>> scan_range(1356998400000, 1356998460000, None)
     ScanRange(start_s=1356998400, stop_s=1357002000)
     """
-    interval = downsample.interval_ms if downsample else 0
     start, end = _seconds(start_ms), _seconds(end_ms) + 1
+    if downsample is None:
+        return ScanRange(max(0, start - start % HOUR_S), end + HOUR_S - end % HOUR_S)
+    interval = downsample.interval_ms
     if interval:
         start -= 1000 * start % interval // 1000
         aligned = end + (interval - 1000 * end % interval) // 1000
@@ -36,7 +38,7 @@ def scan_range(start_ms: int, end_ms: int, downsample: Downsample | None, *, qui
     else:
         stop = end + HOUR_S - end % HOUR_S
     start = max(0, start - start % HOUR_S)
-    if downsample and downsample.calendar and not quirks.nominal_calendar:
+    if downsample.calendar and not quirks.nominal_calendar:
         first = calendar.base(start_ms, downsample.calendar) // 1000
         after = -(-calendar.after(calendar.base(end_ms, downsample.calendar), downsample.calendar) // 1000)
         return ScanRange(max(0, first - first % HOUR_S), -(-after // HOUR_S) * HOUR_S)

@@ -23,7 +23,7 @@ from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler
 from tsd.query.few_series import FewSeries, Known, KnownGroup, OnlyTexts, OpenRow, known_answer, stats_of
 from tsd.query.fold import HAS_LOOP, can_fold, fold_batch
-from tsd.query.limits import Bounds, Limits, MemoryShare, QueryBudget, QueryMemory, check_fetched
+from tsd.query.limits import UNBOUNDED, Bounds, Limits, MemoryShare, QueryBudget, QueryMemory, check_fetched
 from tsd.query.merge import keeps_only, merge, merge_only, rate
 from tsd.query.model import Fill, Query, SubQuery
 from tsd.query.plan import Plan, scan_range
@@ -34,7 +34,7 @@ from tsd.store import StepLimit
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.open_points import OpenPointSource
 from tsd.tables.quirks import Quirks
-from tsd.tables.reading import UNWANTED, PointPage, RollupSource, ScanRange, Selection
+from tsd.tables.reading import HOUR_S, UNWANTED, PointPage, RollupSource, ScanRange, Selection
 from tsd.tables.writing import KnownSeries
 
 FEW_HOURS = 8  # of a query of one series: each is a row
@@ -68,6 +68,7 @@ class ShortQueries:
         open_points: OpenPointSource | None,
     ) -> None:
         self._limits = limits
+        self._is_unbounded = limits.default == UNBOUNDED and not limits.overrides
         self._memory = memory
         self._workers = workers
         self._load = load
@@ -148,9 +149,8 @@ class ShortQueries:
         """Return what to read for a query whose sub query is known; None if the general way must answer it."""
         [sub] = query.queries
         scan = scan_range(query.start_ms, query.end_ms, sub.downsample, quirks=query.quirks)
-        if query.delete or query.global_annotations or scan.hours > MOST_HOURS or self._load.is_high():
-            return None
-        return scan
+        is_long = scan.stop_s - scan.start_s > MOST_HOURS * HOUR_S
+        return None if is_long or query.delete or query.global_annotations or self._load.is_high() else scan
 
     def write(self, query: Query, *, arrays: bool) -> WrittenAnswer | None:
         """Return the text and the figures of the answer to a query of one series whose points it leaves as they are;
@@ -162,7 +162,11 @@ class ShortQueries:
             return None
         started = perf_counter()
         scan = self._scan(query)
-        if scan is None or scan.hours > FEW_HOURS or (pages := self._pages_now(query, known, scan)) is None:
+        if (
+            scan is None
+            or scan.stop_s - scan.start_s > FEW_HOURS * HOUR_S
+            or (pages := self._pages_now(query, known, scan)) is None
+        ):
             return None
         counts, read = _counts_of(pages), perf_counter()
         if not self._allows(query, known, counts, counts.points):
@@ -308,6 +312,8 @@ class ShortQueries:
         series = len(known.has_points)
         if self._memory.held + series * SERIES_BYTES + kept * POINT_BYTES > self._memory.limit:
             return False
+        if self._is_unbounded:
+            return True
         try:
             check_fetched(self._bounds(query, known), size=read.size, points=read.points)
         except BadQuery:  # raised by the general way
@@ -364,7 +370,7 @@ def _with_open(known: Known, scan: ScanRange, columns: Columns, page: PointPage)
     rows = known.open_row.of(columns, scan)
     if rows is None or (len(page.batch.times) and page.batch.times[-1] >= rows.batch.times[0]):
         return None  # points of several hours, or stored ones of the open hour
-    return [page, rows]
+    return [page, rows] if page.rows_read else [rows]
 
 
 def _counts_of(pages: Sequence[PointPage]) -> ReadCounts:

@@ -22,6 +22,7 @@ NO_ROWS = PointPage(
           np.empty(0, np.bool_)),
     0, 0, (), (), 0, None,
 )  # fmt: skip
+NO_PAGE = DecodedPage(NO_ROWS)
 
 
 class PageOfOne:
@@ -97,7 +98,7 @@ class MatchedStoredSeries:
         self._pairs_start = pairs_start
         self.by_key = by_key
         self._kept: tuple[ScanRange, ReferenceType[object]] | None = None  # the last read, if the store keeps it
-        self._last: tuple[ReferenceType[PackedRows], PointPage] | None = None  # few points that were decoded last
+        self._last: tuple[ReferenceType[PackedRows], DecodedPage] | None = None  # few points that were decoded last
 
     def are_all(self) -> bool:
         """See MatchedSeries."""
@@ -112,10 +113,10 @@ class MatchedStoredSeries:
         except StoreError:  # a damaged block, too: a query that looks for series says which rows cannot be read
             return None
         if not parts:
-            return None if parts is None else DecodedPage(NO_ROWS)
+            return None if parts is None else NO_PAGE
         if self._count == 1 and len(parts) == 1 and (packed := parts[0].packed) is not None:
             if self._last is not None and self._last[0]() is packed:  # the store has kept the rows
-                return DecodedPage(self._last[1])
+                return self._last[1]
             if self._is_own(packed):
                 page_of = partial(self._page_of, parts, annotations=annotations)
                 return PageOfOne(packed, self._pairs_start, page_of, self._keep)
@@ -143,7 +144,7 @@ class MatchedStoredSeries:
         """Keep decoded rows until others are read."""
         for column in page.batch:
             column.flags.writeable = False
-        self._last = ref(packed), page
+        self._last = ref(packed), DecodedPage(page)
 
     def _is_own(self, packed: PackedRows) -> bool:
         """Return whether all rows are those of the only series."""

@@ -319,7 +319,7 @@ class SeriesIndex:
     def is_current(self, state: IndexState) -> bool:
         """Return whether a search for the same series would find the same. Series that other processes added since may
         be missing for CACHE_S more than in a read."""
-        return state.adds == self._adds and trio.current_time() < state.expires
+        return state.adds == self._adds and (state.expires == math.inf or trio.current_time() < state.expires)
 
     @property
     def table_bytes(self) -> int:
