@@ -361,10 +361,11 @@ class Listener:
         """Detect the protocol by the first byte and serve it."""
         peer = connection.peer
         was_emptied = True  # the last read returned all that the socket had, or there was none
+        now = trio.lowlevel.current_clock().current_time  # a third of what `trio.current_time` takes
 
         async def receive() -> bytes:
             nonlocal was_emptied
-            peer.idle_since = trio.current_time()
+            peer.idle_since = now()
             if not isinstance(stream, trio.SocketStream):
                 data = bytes(await stream.receive_some(RECORD_BYTES))
             elif was_emptied:
@@ -392,7 +393,8 @@ class Listener:
 
         async def receive_after_lines() -> bytes:
             data = await receive()
-            await self.read_quiet()
+            if self._quiet is not None and len(self._quiet):
+                await self._quiet.read_now()
             return data
 
         await self.read_quiet()

@@ -18,7 +18,6 @@ from tsd.store import (
     AtomicRewrites,
     Capabilities,
     Cell,
-    CellGets,
     CellReader,
     CellSignatures,
     ChangeFeed,
@@ -108,7 +107,6 @@ class RemoteStore:
         ascending_timestamps=True, shared=True, filters_rows=False, parallel_scans=1, keeps_versions=False
     )
     cell_reader: CellReader | None = None
-    cell_gets: CellGets | None = None
     change_feed: ChangeFeed | None = None
     cell_signatures: CellSignatures | None = None
     range_deletes: RangeDeletes | None = None  # the daemon deletes ranges itself

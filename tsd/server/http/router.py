@@ -24,6 +24,7 @@ MAX_CALLBACK_CHARS = 200
 _CALLBACK = re.compile(r"[A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*|\[\d+\])*", re.ASCII)
 NOT_FOUND, STORE_FAILED, UNAVAILABLE, INTERNAL = 404, 424, 503, 500
 ACCESS_ERRORS = (401, 403, 429)
+_CHECKED = frozenset(("serializer", "jsonp"))  # parameters
 
 
 class Router:
@@ -54,9 +55,11 @@ class Router:
         try:
             if request.method == "OPTIONS":
                 return Response(200, b"", None, tuple(headers))
-            target.check_version()
-            _check_serializer(request)
-            _check_callback(request)
+            if target.version:
+                target.check_version()
+            if not request.params.keys().isdisjoint(_CHECKED):
+                _check_serializer(request)
+                _check_callback(request)
             endpoint = self._routes.get(key)
             if endpoint is None:
                 response = _unknown_endpoint(request, target)
@@ -70,7 +73,8 @@ class Router:
             self._audit(key, request, "cancelled")
             raise
         self._audit(key, request, str(response.status))
-        response = _in_legacy_form(response) if target.is_legacy else response
+        if (target.version or not target.is_api) and target.is_legacy:
+            response = _in_legacy_form(response)
         if response.content_type in (JSON, LEGACY_JSON) and request.has("jsonp"):
             response = await _as_callback(response, request)
         return replace(response, headers=(*response.headers, *headers)) if headers else response

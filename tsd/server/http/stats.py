@@ -53,12 +53,12 @@ class RequestStats:
 
     def record(self, key: str, status: int, took_ms: float) -> None:
         """Add one answered request to the endpoint `key`."""
-        if key in PUTS:
-            self.puts += 1
-        elif key == "api/query":
+        kind = "query" if key in QUERIES else "put" if key in PUTS else "other"
+        if key == "api/query":
             outcome = "success" if status < BAD_REQUEST else "exceptions" if status >= INTERNAL else "invalid_requests"
             self.queries[outcome] += 1
-        kind = "put" if key in PUTS else "query" if key in QUERIES else "other"
+        elif kind == "put":
+            self.puts += 1
         self.durations[kind].record(took_ms / 1000)
         (self.graph_latencies if key == "q" else self.latencies).record(took_ms)
 

@@ -21,7 +21,6 @@ from tsd.store import (
     AtomicRewrites,
     Capabilities,
     Cell,
-    CellGets,
     CellReader,
     CellSignatures,
     ChangeFeed,
@@ -100,7 +99,6 @@ class CassandraStore:
     versioned_cells: VersionedCells | None = None
     atomic_rewrites: AtomicRewrites | None = None
     derived_values: DerivedValues | None = None
-    cell_gets: CellGets | None = None
 
     def __init__(
         self,
