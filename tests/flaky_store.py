@@ -10,6 +10,7 @@ from tsd.errors import StoreDown
 from tsd.store import (
     AtomicRewrites,
     Cell,
+    CellGets,
     CellReader,
     CellSignatures,
     ChangeFeed,
@@ -51,6 +52,7 @@ class FlakyStore:
         self.capabilities = store.capabilities
         self.latencies = store.latencies
         self.cell_reader: CellReader | None = None
+        self.cell_gets: CellGets | None = None
         self.change_feed: ChangeFeed | None = None
         self.cell_signatures: CellSignatures | None = None
         self.range_deletes: RangeDeletes | None = None

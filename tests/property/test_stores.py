@@ -21,7 +21,7 @@ from tests.peers.bigtable import RunningBigtable
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tsd.codec.blocks.compacted import read_cells
-from tsd.store import Cell, CellMatrix, ColumnBlocks, Family, Put, Rewrite, Row, Store, Table, cell_pages
+from tsd.store import Cell, CellMatrix, ColumnBlocks, Family, Put, Rewrite, Row, Store, Table, cell_pages, cells_of_keys
 from tsd.store.cassandra.engine import CassandraStore
 from tsd.store.cassandra.keys import Prefixes
 from tsd.store.hbase.engine import HBaseStore
@@ -327,6 +327,12 @@ class Under(NamedTuple):
     table: str
     prefix: bytes = b""
 
+    async def check_cells(self, keys: list[bytes], found: dict[bytes, list[Cell]]) -> None:
+        """Assert that a read of rows as parallel lists finds the same."""
+        page = await cells_of_keys(self.store, self.table, keys)
+        cells = [(row, cell) for row in sorted(found) for cell in found[row]]
+        assert [(key, page.cell(at)) for at, key in enumerate(page.keys)] == cells
+
     async def answer(self, call: Call) -> object:
         """Do a call."""
         match call:
@@ -336,7 +342,10 @@ class Under(NamedTuple):
                 names = {self.prefix + row: names for row, names in columns.items()}
                 await self.store.delete(self.table, names, up_to_ms=up_to_ms)
             case Get(rows, columns):
-                found = await self.store.get(self.table, [self.prefix + row for row in rows], columns=columns)
+                keys = [self.prefix + row for row in rows]
+                found = await self.store.get(self.table, keys, columns=columns)
+                if columns is None:
+                    await self.check_cells(sorted(keys), found)
                 return {row.removeprefix(self.prefix): timed(cells) for row, cells in found.items()}
             case Walk():
                 return await self.walk(call)

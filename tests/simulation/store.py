@@ -18,6 +18,7 @@ from tests.simulation.plan import Engine
 from tsd.errors import StoreBusy, StoreDown
 from tsd.store import (
     Cell,
+    CellGets,
     CellReader,
     CellSignatures,
     ChangeFeed,
@@ -126,6 +127,7 @@ class FaultyStore:
         self.capabilities = replace(server.cells.capabilities, ascending_timestamps=server.engine is Engine.EMBEDDED)
         self.latencies = server.cells.latencies
         self.cell_reader: CellReader | None = None
+        self.cell_gets: CellGets | None = None
         self.change_feed: ChangeFeed | None = None
         self.cell_signatures: CellSignatures | None = None
         self.range_deletes: RangeDeletes | None = None

@@ -13,6 +13,7 @@ import trio
 from tsd.store.capabilities import (
     AtomicRewrites,
     Capabilities,
+    CellGets,
     CellReader,
     CellSignatures,
     ChangeFeed,
@@ -52,6 +53,7 @@ __all__ = [
     "AtomicRewrites",
     "Capabilities",
     "Cell",
+    "CellGets",
     "CellMatrix",
     "CellPage",
     "CellReader",
@@ -85,6 +87,7 @@ __all__ = [
     "WatchedRange",
     "WideRows",
     "cell_pages",
+    "cells_of_keys",
     "cells_of_rows",
     "scan",
 ]
@@ -107,6 +110,11 @@ class Store(Protocol):
     @property
     def cell_reader(self) -> CellReader | None:
         """Fast scan, if the engine has one. `cell_pages` uses it."""
+        ...
+
+    @property
+    def cell_gets(self) -> CellGets | None:
+        """Fast reads by row key, if the engine has them. `cells_of_keys` uses them."""
         ...
 
     @property
@@ -271,6 +279,14 @@ async def scan(
         if page.rows:
             yield page.rows
         at = page.next_start
+
+
+async def cells_of_keys(store: Store, table: str, rows: Sequence[bytes]) -> CellPage:
+    """Return the cells of those of `rows` that exist. The keys ascend. Raise StoreError."""
+    if (gets := store.cell_gets) is not None:
+        return await gets.get_cells(table, rows)
+    found = await store.get(table, rows)
+    return cells_of_rows(Row(key, found[key]) for key in rows if key in found)
 
 
 async def cell_pages(

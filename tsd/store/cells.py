@@ -8,7 +8,8 @@ Cell signatures are 128-bit values for a group of rows that change when a cell o
 import os
 import secrets
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -141,6 +142,23 @@ def cells_of_rows(rows: Iterable[Row], next_start: bytes | None = None) -> CellP
             values.append(value)
             times_ms.append(time_ms)
     return CellPage(keys, columns, values, 0, times_ms, next_start)
+
+
+def joined_pages(pages: Sequence[CellPage]) -> CellPage:
+    """Return pages whose values have no prefix as one.
+
+    >>> joined_pages([cells_of_rows([Row(key, [Cell(b"t:", b"1", 7)])]) for key in (b"a", b"b")]).keys
+    [b'a', b'b']
+    """
+    if len(pages) == 1:
+        return pages[0]
+    if not pages:
+        return CellPage([], [], [], 0, [], None)
+    keys, columns, values, times_ms = (
+        list(chain.from_iterable(parts))
+        for parts in zip(*((page.keys, page.columns, page.values, page.times_ms) for page in pages), strict=True)
+    )
+    return CellPage(keys, columns, values, 0, times_ms, None)
 
 
 if HAS_CELL_LOOP:

@@ -12,6 +12,7 @@ from tsd.store import (
     AtomicRewrites,
     Capabilities,
     Cell,
+    CellGets,
     CellMatrix,
     CellPage,
     CellReader,
@@ -65,6 +66,12 @@ class CountedStore:
         """See Store."""
         reader = self._store.cell_reader
         return None if reader is None else _CountedReader(reader, self._load)
+
+    @property
+    def cell_gets(self) -> CellGets | None:
+        """See Store."""
+        gets = self._store.cell_gets
+        return None if gets is None else _CountedGets(gets, self._load)
 
     @property
     def change_feed(self) -> ChangeFeed | None:
@@ -218,6 +225,17 @@ class _CountedReader:
 
     async def close_cursor(self, table: str, cursor: Cursor) -> None:
         await self._reader.close_cursor(table, cursor)
+
+
+class _CountedGets:
+    def __init__(self, gets: CellGets, load: KeyLoad) -> None:
+        self._gets = gets
+        self._load = load
+
+    async def get_cells(self, table: str, rows: Sequence[bytes]) -> CellPage:
+        page = await self._gets.get_cells(table, rows)
+        self._load.read_keys(table, page.keys)
+        return page
 
 
 class _CountedWideRows:

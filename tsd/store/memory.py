@@ -14,6 +14,7 @@ from tsd.store import (
     AtomicRewrites,
     Capabilities,
     Cell,
+    CellGets,
     CellReader,
     CellSignatures,
     ColumnBlocks,
@@ -43,6 +44,7 @@ class MemoryStore:
         ascending_timestamps=True, shared=False, filters_rows=False, parallel_scans=1, keeps_versions=False
     )
     cell_reader: CellReader | None = None
+    cell_gets: CellGets | None = None
     cell_signatures: CellSignatures | None = None
     range_deletes: RangeDeletes | None = None
     snapshots: Snapshots | None = None

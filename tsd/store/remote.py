@@ -18,6 +18,7 @@ from tsd.store import (
     AtomicRewrites,
     Capabilities,
     Cell,
+    CellGets,
     CellReader,
     CellSignatures,
     ChangeFeed,
@@ -107,6 +108,7 @@ class RemoteStore:
         ascending_timestamps=True, shared=True, filters_rows=False, parallel_scans=1, keeps_versions=False
     )
     cell_reader: CellReader | None = None
+    cell_gets: CellGets | None = None
     change_feed: ChangeFeed | None = None
     cell_signatures: CellSignatures | None = None
     range_deletes: RangeDeletes | None = None  # the daemon deletes ranges itself

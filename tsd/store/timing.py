@@ -72,17 +72,30 @@ def timed(
     call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
     """Decorate a store's method to record its duration, including waits and retries, even if it fails."""
-    name = call.__name__
+    return timed_as(call.__name__)(call)
 
-    async def measured(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        started = time.monotonic()
-        try:
-            return await call(self, *args, **kwargs)
-        finally:
-            self.latencies[name].record(time.monotonic() - started)
 
-    functools.update_wrapper(measured, call)
-    return measured
+def timed_as(
+    name: str,
+) -> Callable[
+    [Callable[Concatenate[S, P], Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
+]:
+    """Do the same with another form of the method `name`."""
+
+    def decorate(
+        call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+        async def measured(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            started = time.monotonic()
+            try:
+                return await call(self, *args, **kwargs)
+            finally:
+                self.latencies[name].record(time.monotonic() - started)
+
+        functools.update_wrapper(measured, call)
+        return measured
+
+    return decorate
 
 
 def new_latencies() -> dict[str, Latency]:

@@ -1,6 +1,6 @@
 """A store whose load is counted: it answers what the store that it wraps answers, and each call counts."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -11,16 +11,20 @@ from tests.property.compaction_schedules import Graves
 from tsd.store import (
     Cell,
     CellMatrix,
+    CellPage,
     Cursor,
     Family,
     Put,
     Rewrite,
+    Row,
     StampedDelete,
     StampedPut,
     StepLimit,
     Store,
     Table,
     cell_pages,
+    cells_of_keys,
+    cells_of_rows,
     scan,
 )
 from tsd.store.counted import CountedStore
@@ -114,6 +118,27 @@ async def test_reads_answer_the_same_and_count(store: Store, load: KeyLoad) -> N
         assert await counts(load) == (0, before + 5)
 
 
+class WithGets(MemoryStore):
+    """A store that reads cells by row key."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: NOW_MS)
+        self.cell_gets = self
+
+    async def get_cells(self, table: str, rows: Sequence[bytes]) -> CellPage:
+        found = await self.get(table, rows)
+        return cells_of_rows(Row(key, found[key]) for key in rows if key in found)
+
+
+async def test_cells_read_by_row_key_count(load: KeyLoad) -> None:
+    store = WithGets()
+    await store.create_tables([Table("t", (Family(b"t"),))])
+    await store.put("t", CELLS)
+    page = await cells_of_keys(CountedStore(store, load), "t", [b"no", b"r0", b"r2"])
+    assert page == await cells_of_keys(store, "t", [b"no", b"r0", b"r2"])
+    assert await counts(load) == (0, len(page.keys))
+
+
 async def test_cells_with_timestamps_of_their_own_count(load: KeyLoad) -> None:
     store = Graves(lambda: NOW_MS)
     await store.create_tables([Table("t", (Family(b"t"),))])
@@ -139,7 +164,7 @@ async def test_other_calls_reach_the_store(store: Store, load: KeyLoad) -> None:
     assert counted.latencies is store.latencies
     for part in ("change_feed", "cell_signatures", "range_deletes", "snapshots", "cql"):
         assert getattr(counted, part) is getattr(store, part)
-    parts = "cell_reader column_blocks wide_rows atomic_rewrites stamped_cells derived_values versioned_cells"
+    parts = "cell_reader cell_gets column_blocks wide_rows atomic_rewrites stamped_cells derived_values versioned_cells"
     for part in parts.split():
         assert (getattr(counted, part) is None) == (getattr(store, part) is None)
 

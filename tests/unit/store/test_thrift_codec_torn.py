@@ -114,6 +114,37 @@ def test_garbled_rows_raise_no_answer(reciter: Reciter, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(100, fast=10))
+def test_garbled_cells_raise_no_answer(reciter: Reciter, seed: int) -> None:
+    chance = random.Random(seed)
+    found = rows(chance)
+    answer = written("getRows", results(found), 1, "binary")
+    cut = chance.randrange(len("getRows") + 13, len(answer))
+    for part, whole in ((answer, True), (torn(answer, cut, chance), False)):
+        reciter.parts = [part]
+        connection = Connection(reciter.address, timeout_s=20, transport="buffered", protocol="binary")
+        if whole:
+            page = all_steps(connection.get_cells("tsdb", KEYS))
+            assert page.keys == [key for key in KEYS for _ in COLUMNS]
+            assert [page.cell(at) for at in range(len(page.keys))] == [
+                cell for cells in found.values() for cell in cells
+            ]
+        else:
+            with pytest.raises(NoAnswer):
+                all_steps(connection.get_cells("tsdb", KEYS))
+        connection.close()
+
+
+@pytest.mark.parametrize("wanted", [KEYS[:1], [KEYS[0], b"other"], [KEYS[1], KEYS[2]]], ids=["more", "another", "none"])
+def test_cells_of_other_rows_raise(reciter: Reciter, wanted: list[bytes]) -> None:
+    found = dict(list(rows(random.Random(0)).items())[:2])
+    reciter.parts = [written("getRows", results(found), 1, "binary")]
+    connection = Connection(reciter.address, timeout_s=20, transport="buffered", protocol="binary")
+    with pytest.raises(NoAnswer):
+        all_steps(connection.get_cells("tsdb", wanted))
+    connection.close()
+
+
+@pytest.mark.parametrize("seed", seeds(100, fast=10))
 def test_garbled_scan_raises_no_answer(reciter: Reciter, seed: int) -> None:
     chance = random.Random(seed)
     found = rows(chance)

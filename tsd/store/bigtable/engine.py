@@ -19,6 +19,7 @@ from tsd.store import (
     AtomicRewrites,
     Capabilities,
     Cell,
+    CellGets,
     CellPage,
     CellSignatures,
     ChangeFeed,
@@ -83,6 +84,7 @@ class BigtableStore:
     atomic_rewrites: AtomicRewrites | None = None
     stamped_cells: StampedCells | None = None
     derived_values: DerivedValues | None = None
+    cell_gets: CellGets | None = None
     snapshots: Snapshots | None = None
     column_blocks: ColumnBlocks | None = None
     cql: None = None

@@ -21,6 +21,7 @@ from tsd.store import (
     AtomicRewrites,
     Capabilities,
     Cell,
+    CellGets,
     CellReader,
     CellSignatures,
     ChangeFeed,
@@ -99,6 +100,7 @@ class CassandraStore:
     versioned_cells: VersionedCells | None = None
     atomic_rewrites: AtomicRewrites | None = None
     derived_values: DerivedValues | None = None
+    cell_gets: CellGets | None = None
 
     def __init__(
         self,

@@ -88,9 +88,9 @@ class GatewayCalls(Generic[C]):
         Raise as `run_bounded` does."""
         return await self._spread(partial(self.call, method), parts, limit)
 
-    async def spread_steps(self, method: Callable[..., Steps[T]], parts: Iterable[tuple[object, ...]]) -> list[T]:
-        """Do the same with a method that answers in steps."""
-        return await self._spread(partial(self.call_in_steps, method), parts, CONCURRENT_PARTS)
+    async def spread_gets(self, method: Callable[..., Steps[T]], parts: Iterable[tuple[object, ...]]) -> list[T]:
+        """Do the same with a method that reads rows by their keys in steps."""
+        return await self._spread(partial(self.get, method), parts, CONCURRENT_PARTS)
 
     async def _spread(
         self, call_part: Callable[..., Awaitable[T]], parts: Iterable[tuple[object, ...]], limit: int
@@ -119,13 +119,11 @@ class GatewayCalls(Generic[C]):
         async def run(lease: Lease[C]) -> T:
             return await self._in_thread(lease, lambda connection: method(connection, *args, **kwargs))
 
-        return await self._retried(run, method, near)
+        return await self._retried(run, method.__name__, once=method in self._once, near=near)
 
-    async def call_in_steps(
-        self, method: Callable[Concatenate[C, P], Steps[T]], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Return a gateway's answer to an idempotent call in steps: in the event loop if the connection is open, until
-        a step may be long."""
+    async def get(self, method: Callable[Concatenate[C, P], Steps[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return rows read by their keys in steps: in the event loop if the connection is open, until a step may be
+        long. All forms of it count as one method."""
 
         async def run(lease: Lease[C]) -> T:
             connection = lease.connection
@@ -145,21 +143,20 @@ class GatewayCalls(Generic[C]):
                     return found
                 return await self._in_thread(lease, lambda _: all_steps(steps))
 
-        return await self._retried(run, method, None)
+        return await self._retried(run, "get", once=False, near=None)
 
     async def _retried(
-        self, run: Callable[[Lease[C]], Awaitable[T]], method: Callable[..., object], near: Address | None
+        self, run: Callable[[Lease[C]], Awaitable[T]], name: str, *, once: bool, near: Address | None
     ) -> T:
-        """Return what `run` returns for a leased connection."""
-        self._count[method.__name__] += 1
-        once = method in self._once
+        """Return what `run` returns for a leased connection. The call counts as `name`."""
+        self._count[name] += 1
         for wait_s in backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES):
             try:
                 return await self._send(run, once=once, near=near)
             except StoreBusy as exc:
                 self._count["errors"] += 1
                 if once:
-                    raise StoreDown(f"{method.__name__} may or may not have been executed: {exc}") from bare(exc)
+                    raise StoreDown(f"{name} may or may not have been executed: {exc}") from bare(exc)
             self._count["retries"] += 1
             await trio.sleep(wait_s)
         return await self._send(run, once=once, near=near)

@@ -143,6 +143,23 @@ class Connection(GatewayConnection):
         self, table: str, rows: Sequence[bytes], columns: Collection[bytes] | None
     ) -> Steps[dict[bytes, list[Cell]]]:
         """Return the cells of each of `rows` that exists, in steps. All `rows` are different."""
+        answer = yield from self._getting(table, rows, columns)
+        found = dict(rows_of(answer, columns))
+        left = iter(rows)
+        for key in found:
+            if key not in left:  # `in` continues after the last match
+                raise NoAnswer(f"got row {key.hex()}, which was not requested or is out of order")
+        return found
+
+    def get_cells(self, table: str, rows: Sequence[bytes]) -> Steps[CellPage]:
+        """Return the cells of `rows`, whose keys ascend, in steps."""
+        answer = yield from self._getting(table, rows, None)
+        cells = in_order(answer, rows[0], None)
+        if len(found := set(cells.keys)) != cells.rows or not found.issubset(rows):
+            raise NoAnswer(f"requested {len(rows)} rows, got {cells.rows}, some others or without cells")
+        return CellPage(*cells[:3], 0, cells.times_ms, None)
+
+    def _getting(self, table: str, rows: Sequence[bytes], columns: Collection[bytes] | None) -> Steps[RawCells]:
         call = get_call(columns)
         with self._translated(call, table):
             if self._reader is None:
@@ -157,12 +174,7 @@ class Connection(GatewayConnection):
             answer = yield from self._receiving(call)
         if len(answer.keys) > FEW_CELLS:
             yield True
-        found = dict(rows_of(answer, columns))
-        left = iter(rows)
-        for key in found:
-            if key not in left:  # `in` continues after the last match
-                raise NoAnswer(f"got row {key.hex()}, which was not requested or is out of order")
-        return found
+        return answer
 
     def put(self, table: str, cells: Sequence[Put], time_ms: int | None) -> None:
         """Write cells; those of one row follow each other."""

@@ -30,7 +30,7 @@ from tsd.store import (
     Table,
     VersionedCells,
 )
-from tsd.store.cells import HAS_CELL_LOOP
+from tsd.store.cells import HAS_CELL_LOOP, joined_pages
 from tsd.store.hbase.calls import GatewayCalls
 from tsd.store.hbase.connection import Connection
 from tsd.store.hbase.pool import Address
@@ -39,7 +39,7 @@ from tsd.store.hbase.thrift2 import VersionsConnection
 from tsd.store.hbase.versions import HBaseVersions
 from tsd.store.retry import backoff
 from tsd.store.rules import whole_rows
-from tsd.store.timing import new_latencies, timed
+from tsd.store.timing import new_latencies, timed, timed_as
 
 BATCH_CELLS = 1000  # per mutateRows: 140,000 cells/s, larger batches are not faster
 BATCH_BYTES = 1 << 20  # of values: a gateway with a framed transport accepts 2 MiB at once
@@ -153,8 +153,20 @@ class HBaseStore:
         keys = [row for row in dict.fromkeys(rows) if row]  # HBase refuses an empty row key
         parts = (keys[at : at + size] for at in range(0, len(keys), size))
         wanted = None if columns is None else frozenset(columns)
-        found = await self._calls.spread_steps(Connection.get, ((table, part, wanted) for part in parts))
+        found = await self._calls.spread_gets(Connection.get, ((table, part, wanted) for part in parts))
         return {row: cells for part in found for row, cells in part.items()}
+
+    @property
+    def cell_gets(self) -> "HBaseStore":
+        """See Store."""
+        return self
+
+    @timed_as("get")
+    async def get_cells(self, table: str, rows: Sequence[bytes]) -> CellPage:
+        """See CellGets."""
+        keys = list(dict.fromkeys(rows))
+        parts = [(table, keys[at : at + GET_ROWS]) for at in range(0, len(keys), GET_ROWS)]
+        return joined_pages(await self._calls.spread_gets(Connection.get_cells, parts))
 
     @property
     def wide_rows(self) -> "HBaseStore":

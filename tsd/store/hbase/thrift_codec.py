@@ -170,8 +170,7 @@ def get_request(number: int, table: str, rows: Sequence[bytes], columns: Collect
     lists = [rows] if columns is None else [rows, columns]
     for field, texts in enumerate(lists, 2):
         parts.append(_LIST.pack(LIST, field, STRING, len(texts)))
-        for text in texts:
-            parts += (_NUMBER.pack(len(text)), text)
+        parts += [_NUMBER.pack(len(text)) + text for text in texts]
     parts.append(_NO_ATTRIBUTES.pack(MAP, 2 + len(lists), STRING, STRING, 0, 0))
     return b"".join(parts)
 

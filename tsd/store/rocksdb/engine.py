@@ -22,6 +22,7 @@ from tsd.errors import DaemonRuns, StoreBusy, StoreError
 from tsd.store import (
     Capabilities,
     Cell,
+    CellGets,
     CellPage,
     CellSignatures,
     Cursor,
@@ -187,6 +188,8 @@ class EmbeddedStore:
         await self._enter_writing("snapshot")
         async with self._syncing:
             await trio.to_thread.run_sync(self._database.snapshot, folder)
+
+    cell_gets: CellGets | None = None  # `column_blocks` reads rows by key
 
     @property
     def column_blocks(self) -> EmbeddedBlocks:

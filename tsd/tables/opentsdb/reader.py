@@ -14,7 +14,7 @@ from tsd.codec.opentsdb.rollup import Rollups
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, salts
 from tsd.codec.putline import base_time
 from tsd.errors import CorruptRow, DamagedBlock
-from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, StepLimit, Store, cells_of_rows, scan
+from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, StepLimit, Store, cells_of_keys, scan
 from tsd.store.capabilities import CellSignatures, ChangeFeed
 from tsd.store.cells import CellSigner
 from tsd.store.retry import run_bounded
@@ -246,8 +246,7 @@ class StoredSelection:
         if len(pairs) * hours_of(self._resolved, span) > limit.cells:
             return None
         keys = row_keys(table.layout, self._resolved, span, pairs)
-        rows = await table.store.get(table.data, keys)
-        page = cells_of_rows(Row(key, rows[key]) for key in keys if key in rows)
+        page = await cells_of_keys(table.store, table.data, keys)
         decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)
         return StoredPoints(page, table.layout.pairs_start, self.series, decode_cells)
 

@@ -14,7 +14,7 @@ from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import data_cells, points
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, after, base_bytes, row_key, row_pattern, salts
 from tsd.codec.points import NO_POINTS, Points
-from tsd.store import CellPage, Row, Store, cell_pages, cells_of_rows
+from tsd.store import CellPage, Store, cell_pages, cells_of_keys
 from tsd.tables.ahead import take_ahead, take_pages
 from tsd.tables.opentsdb.encode import row_key as series_row_key
 from tsd.tables.opentsdb.selection import Condition, ResolvedRequest, SeriesMatcher
@@ -130,8 +130,8 @@ async def read_rows(store: Store, table: str, keys: Sequence[bytes], take: TakeC
     """Pass the existing rows among `keys` to `take`. Raises StoreError and what `take` raises."""
     left = iter(keys)
     while part := list(islice(left, GET_ROWS)):
-        if rows := await store.get(table, part):
-            await take(cells_of_rows(Row(key, rows[key]) for key in part if key in rows))
+        if (page := await cells_of_keys(store, table, part)).keys:
+            await take(page)
 
 
 async def read_ranges(
