@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Collection, Mapping
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
 
 from tests.flaky_store import Fault, FlakyStore
 from tests.peers.cassandra import RunningCassandra
+from tests.property.compaction_schedules import Graves
 from tests.unit.tables.compaction.parts import NEWEST, NOW_MS, TABLE, compactor, key, made, shown
 from tsd.codec.opentsdb.cell import COLUMN, Point, join, ms_qualifier
 from tsd.codec.opentsdb.merge import HAS_MERGE_LOOP, DuplicateTimestamp, MergeRules
@@ -177,6 +179,24 @@ async def test_rows_are_changed_in_one_call_whatever_their_columns() -> None:
     assert rows[0] == "000000100020=2a022b00"
 
 
+async def test_old_rows_of_a_request_get_one_write_time() -> None:
+    """That of their newest cell; a row that was written after `span_age` keeps its own."""
+    old, newest, young = rows = [key(3600, series) for series in (1, 2, 3)]
+    store = Graves(lambda: NOW_MS)
+    await store.create_tables([Table(TABLE, (Family(b"t"),))])
+    for at in range(4):
+        for row, since_ms in ((old, NOW_MS - 900), (newest, NOW_MS - 600), (young, NOW_MS - 100)):
+            await store.put(TABLE, [Put(row, COLUMN + bytes([0, at << 4]), b"*")], time_ms=since_ms + at)
+    did = RowCompactor(store, TABLE, Layout(), NEWEST, lambda: NOW_MS, raising, settle_ms=0, span_age_ms=500)
+    assert await did.compact_keys(rows) == []
+    found = await store.get(TABLE, rows)
+    assert [[cell.time_ms - NOW_MS for cell in found[row]] for row in rows] == [[-597], [-597], [-97]]
+    await store.put(TABLE, [Put(old, COLUMN + b"\0\x10", b"+")])  # a later value still counts
+    assert (await shown(store, [old])) == ["0000001000200030=2a2a2a2a00 0010=2b"]
+    assert await did.compact_keys([old]) == []
+    assert (await shown(store, [old])) == ["0000001000200030=2a2b2a2a00"]
+
+
 @pytest.mark.cassandra
 @pytest.mark.slow
 async def test_compacted_rows_on_cassandra_are_read_without_a_refusal(cassandra: RunningCassandra) -> None:
@@ -207,7 +227,7 @@ async def test_young_row_stays_one_if_the_clock_is_set_back_after_the_read(
     row, late = key(3600), COLUMN + b"\x00\x30"
     for time in range(5):
         await store.put(TABLE, [Put(row, COLUMN + (time << 5).to_bytes(2, "big"), b"\x2a")], time_ms=NOW_MS + time)
-    clock = iter([NOW_MS + 600_000, NOW_MS if set_back else NOW_MS + 600_001])
+    clock = chain([NOW_MS + 600_000], repeat(NOW_MS if set_back else NOW_MS + 600_001))
     did = RowCompactor(store, TABLE, Layout(), NEWEST, clock.__next__, raising, settle_ms=0)
     assert await did.compact_keys([row]) == []
     await store.put(TABLE, [Put(row, late, b"\x07")], time_ms=NOW_MS)

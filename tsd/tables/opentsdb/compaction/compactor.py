@@ -1,8 +1,8 @@
 """Compaction of stored rows: merge a row's cells, write the result, then delete the cells that it replaces.
 
-Readers see all points at any time. The merged cells get the timestamp of the newest cell that was read. They are read
-back before any delete, unless the store changes a row in one atomic step (`tsd.store.AtomicRewrites`). There are no
-locks. Concurrent writes, compactions and crashes lose no point:
+Readers see all points at any time. The merged cells get the timestamp of the newest cell that was read, or that of
+several old rows (`_with_one_time`). They are read back before any delete, unless the store changes a row in one atomic
+step (`tsd.store.AtomicRewrites`). There are no locks. Concurrent writes, compactions and crashes lose no point:
 
 - A write after the read has a later timestamp than all cells that were read (`Store.put`; see `SETTLE_MS` for HBase).
   So it takes precedence over the merged cell, and no delete reaches it, because each delete is bounded by a timestamp
@@ -379,6 +379,7 @@ class RowCompactor:
 
     async def _replace_stamped(self, stamped: StampedCells, plans: Sequence[RowPlan], read_ms: int) -> list[RowPlan]:
         """Do the same with few requests. Not for plans with ties, whose puts might not be kept."""
+        plans = _with_one_time(plans, min(read_ms, self._now_ms()) - self._span_age_ms)
         puts = [
             StampedPut(plan.key, COLUMN + put.qualifier, put.value, plan.time_ms) for plan in plans for put in plan.puts
         ]
@@ -469,6 +470,14 @@ def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction, before: 
         done.row.variant,
         _ties(cells, done.merged, time_ms),
     )
+
+
+def _with_one_time(plans: Sequence[RowPlan], last_ms: int) -> list[RowPlan]:
+    """Give the plans of rows whose newest cell is no newer than `last_ms` one write time, that of the newest of them.
+    HBase needs a request for each time of puts and deletes. All cells with such times were read, so every later write
+    is newer."""
+    time_ms = max([plan.time_ms for plan in plans if plan.time_ms <= last_ms], default=0)
+    return [plan._replace(time_ms=time_ms, newest=0) if plan.time_ms < time_ms else plan for plan in plans]
 
 
 def _ties(cells: Iterable[StoredCell], puts: Iterable[Point], time_ms: int) -> bool:
