@@ -120,6 +120,25 @@ async def test_neighbours_are_compacted_together_where_requests_are_joined(autoj
     assert sorted(sorted(set(each)) for each in texts) == [["00000010=2a2a00"], ["0000=2a 0010=2a"]]
 
 
+async def test_steps_are_larger_where_each_makes_requests(autojump_clock: MockClock) -> None:
+    """Rows of 40 cells: more of them are compacted together than where a step is one call within the process."""
+    calls = []
+    for with_requests in (True, False):
+        store = Graves(lambda: NOW_MS)
+        await store.create_tables([Table(TABLE, (Family(b"t"),))])
+        cells = [Put(row, b"t:" + (at << 4).to_bytes(2, "big"), b"*") for row in ROWS for at in range(40)]
+        await store.put(TABLE, cells, time_ms=5)
+        found = Scheduled(store, CompactionRate(10, 0, len(ROWS), 3600), ())
+        if with_requests:
+            found.store.stamped_cells = store.stamped_cells
+        found.now_s = OVER_S
+        found.scheduler.record(cells)
+        await found.scheduler.round()
+        assert found.scheduler.statistics().compaction.compacted == len(ROWS)
+        calls.append(found.store.calls.count("get"))
+    assert calls[0] < calls[1]
+
+
 async def test_no_compaction_while_the_writer_is_behind(autojump_clock: MockClock) -> None:
     found = await scheduled()
     found.now_s = OVER_S

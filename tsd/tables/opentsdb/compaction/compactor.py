@@ -222,6 +222,11 @@ class RowCompactor:
         """Whether the engine reads and changes neighbouring rows with few requests."""
         return self._store.atomic_rewrites is not None or self._store.stamped_cells is not None
 
+    @property
+    def makes_requests(self) -> bool:
+        """Whether rows are read and changed by requests to other processes, several rows by each."""
+        return self._store.atomic_rewrites is None and self._store.stamped_cells is not None
+
     async def compact_keys(self, keys: Collection[bytes]) -> list[bytes]:
         """Compact those rows that exist; return the keys of those with recent writes. Raise StoreError."""
         now_ms = self._now_ms()

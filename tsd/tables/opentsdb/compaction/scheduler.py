@@ -27,6 +27,7 @@ log = LazyLogger(__name__)
 LEAST_ROWS, MOST_ROWS = 32, 128  # of one step: a wake-up of the event loop costs as much as ten rows of two cells
 RUN_ROWS = 64  # taken from a bucket of the queue together, if the engine joins the requests of neighbours
 STEP_CELLS = 2048  # of one step, if it has more than the least rows
+REQUEST_CELLS = 1 << 14  # the same where a step makes requests, each of which costs as much as hundreds of cells
 SAFE_S = 300  # after the end of an hour, for late points
 JITTER_S = 300  # largest additional random delay of this daemon
 RECENT_S = 300  # delay before rows with recent writes are tried again
@@ -180,8 +181,9 @@ class CompactionScheduler:
                 self._recent.append((trio.current_time() + self._recent_s, recent))
             # Elsewhere every cell of a row is deleted by a call of its own: a large step would be long.
             if self._compactor.joins_requests and stats.rows - rows_before == len(rows):
+                most = REQUEST_CELLS if self._compactor.makes_requests else STEP_CELLS
                 cells = max(stats.cells_before - cells_before, 1)
-                self._step_rows = min(max(STEP_CELLS * len(rows) // cells, LEAST_ROWS), MOST_ROWS)
+                self._step_rows = min(max(most * len(rows) // cells, LEAST_ROWS), MOST_ROWS)
             self._backoff = backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, 10)
             return True
         log.warning("compaction.delayed", error=str(error), rows=len(rows))
