@@ -130,6 +130,17 @@ async def test_put_that_took_minutes_is_an_error(cassandra: RunningCassandra) ->
     await store.aclose()
 
 
+async def test_put_after_another_has_a_later_millisecond(cassandra: RunningCassandra) -> None:
+    """Readers compare milliseconds to choose the newest of several cells with one point."""
+    store = cassandra.store(cassandra.unused_keyspace(), clock_ms=lambda: 1_700_000_000_000)
+    await store.create_tables([TABLE])
+    for name in (b"3", b"1", b"2"):
+        await store.put(TABLE.name, [Put(ROW, COLUMN + name, b"v")])
+    times_ms = {cell.column[len(COLUMN) :]: cell.time_ms for cell in (await store.get(TABLE.name, [ROW]))[ROW]}
+    assert times_ms[b"3"] < times_ms[b"1"] < times_ms[b"2"]
+    await store.aclose()
+
+
 @pytest.mark.parametrize("set_ms", [-5 * 60_000, 5 * 60_000])
 async def test_nothing_is_written_while_the_clock_is_wrong(cassandra: RunningCassandra, set_ms: int) -> None:
     ahead_ms = 0

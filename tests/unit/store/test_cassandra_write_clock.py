@@ -19,6 +19,13 @@ def test_each_has_a_millisecond_of_its_own_while_the_clock_is_set_back() -> None
     assert [stamp // 1000 - NOW_MS for stamp in stamps] == [0, 1, 2, 3, 4, 5, 50]
 
 
+def test_write_after_another_has_a_later_millisecond() -> None:
+    clock = WriteClock(lambda: NOW_MS)
+    first, concurrent = clock.next(NOW_MS), clock.next(NOW_MS)
+    clock.end(first)
+    assert first // 1000 == concurrent // 1000 == clock.next(NOW_MS) // 1000 - 1
+
+
 def test_timestamps_follow_a_node_whose_clock_is_ahead() -> None:
     clock = WriteClock(lambda: NOW_MS)
     clock.follow(NOW_MS * 1000 + 2_000_700)

@@ -34,20 +34,26 @@ class WriteClock:
     """Write timestamps in microseconds, which never fall.
 
     Readers compare milliseconds. So each timestamp has one of its own while the wall clock is behind the last one, as
-    after it was set back: of two values of a point the later one then counts.
+    after it was set back, and a later one than those of writes that have ended: of two values of a point the later one
+    then counts.
     """
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         """`clock_ms` is the wall clock in Unix milliseconds."""
         self._clock_ms = clock_ms
         self._last_us = 0
+        self._ended_ms = -1  # the latest millisecond of a write that has ended
 
     def next(self, now_ms: int) -> int:
         """Return a timestamp that is later than all before. `now_ms` is the wall clock's time."""
-        is_behind = now_ms < self._last_us // MS
+        is_behind = now_ms < self._last_us // MS or now_ms <= self._ended_ms
         least_us = (self._last_us // MS + 1) * MS if is_behind else self._last_us + 1
         self._last_us = max(least_us, now_ms * MS)
         return self._last_us
+
+    def end(self, stamp_us: int) -> None:
+        """Make later timestamps later by a millisecond or more than that of a write that has ended."""
+        self._ended_ms = max(self._ended_ms, stamp_us // MS)
 
     def follow(self, stamp: Value) -> None:
         """Make later timestamps later than one of a node's clock, unless that clock is wrong."""

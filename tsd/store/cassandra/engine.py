@@ -83,6 +83,7 @@ PAGE_CELLS = 4000  # per request: more would occupy the event loop too long
 PAGE_LEAST_CELLS = 8  # per row of the wanted page, while the size of rows is not known
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
 MOST_AHEAD = 8  # partitions that a page reads at once
+NEXT_MS_S = 0.0011  # until the clock shows a later millisecond
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.1, 2.0, 5  # while Cassandra is overloaded: 3 to 5 s in all
 
 
@@ -135,6 +136,7 @@ class CassandraStore:
         self._clock = WriteClock(clock_ms)
         self._elapsed_ms = elapsed_ms
         self._longest_put_s = longest_put_s
+        self._next_ms_at = 0.0  # a put from this time on gets a later millisecond than all that have ended
         self._clock_check = ClockCheck(clock_limit_ms, clock_ms, elapsed_ms, lambda: self._connector.times(elapsed_ms))
         self._widths = widths
         self._shapes: dict[str, Shape] = {}
@@ -334,19 +336,34 @@ class CassandraStore:
 
     @timed
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
-        """See Store. Partitions are written in parallel, in any order."""
+        """See Store. Partitions are written in parallel, in any order.
+
+        Readers compare milliseconds, so what is put after another put has ended gets a later one.
+        """
+        if time_ms is not None:
+            await self._clock_check.checked_ms()
+            await self._put(table, cells, time_ms * MS, time_ms)
+            return
+        await trio.sleep_until(self._next_ms_at)
         now_ms = await self._clock_check.checked_ms()
-        begun_ms = self._elapsed_ms()
+        stamp, begun_s, begun_ms = self._clock.next(now_ms), trio.current_time(), self._elapsed_ms()
+        try:
+            await self._put(table, cells, stamp, None)
+        finally:
+            self._clock.end(stamp)
+            self._next_ms_at = max(self._next_ms_at, begun_s + NEXT_MS_S)
+        self._check_age(begun_ms)
+
+    async def _put(self, table: str, cells: Sequence[Put], stamp: int, time_ms: int | None) -> None:
+        """Write cells with a timestamp in microseconds, or a later one of the millisecond `time_ms`."""
         if time_ms is None and cells:
             shape = await self._shape(table)
-            stamp = self._clock.next(now_ms)
             batches = put_batches(shape, cells, stamp)
             if batches is not None:
                 await self._directory.enter(shape, batches)
                 flat = [(partition, rows) for partition, some in batches.items() for rows in some]
                 put = self._cql[table].put
                 await run_bounded(flat, lambda one: self._batch(put, one[1], one[0]), limit=CONCURRENT)
-                self._check_age(begun_ms)
                 self._count["cells_put"] += len(cells)
                 return
         shape = await self._checked(table, ((cell.row, cell.column) for cell in cells))
@@ -354,7 +371,6 @@ class CassandraStore:
             raise StoreError(f"write timestamp: got {time_ms} ms, wanted 0 to {LATEST_MS}")
         if not cells:
             return
-        stamp = self._clock.next(now_ms) if time_ms is None else time_ms * MS
         latest = {(cell.row, cell.column): cell for cell in cells}  # of several puts to one cell the last one counts
         kept = cells if len(latest) == len(cells) else sorted(latest.values())
         groups = grouped((shape.partition(cell.row), cell) for cell in kept)
@@ -379,8 +395,6 @@ class CassandraStore:
             for slice_ in whole_rows(puts, most_cells=BATCH_CELLS, most_bytes=BATCH_BYTES)
         )
         await run_bounded(parts, write, limit=CONCURRENT)
-        if time_ms is None:
-            self._check_age(begun_ms)
         self._count["cells_put"] += len(cells)
 
     def _check_age(self, begun_ms: float) -> None:
