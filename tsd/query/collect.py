@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tsd.codec.metadata import Annotation
 from tsd.codec.points import Int64, Points
 from tsd.query.background import Background, InOrder, Prepared, working
+from tsd.query.buckets import Bucketed
 from tsd.query.cache import (
     Bucketing,
     CachedHour,
@@ -51,6 +52,7 @@ from tsd.tables.reading import (
 
 T = TypeVar("T")
 
+SHORT_PAGE = 2000  # cells that are signed for the cache without a thread
 SMALL_PAGE = 64  # cells that are decoded without a thread, which would cost as much
 SMALL = 5_000  # points that are processed without a thread
 POINT_BYTES = 40  # of a kept point: its arrays twice, because they are joined at the end
@@ -167,9 +169,12 @@ class PointCollector:
     def _prepared(self, page: NumberingPage, interval_ms: int, fold: int) -> Prepared:
         """Decode a page whose series are numbered. Raise StoreError."""
         found = page.decode_buckets(interval_ms, fold)
-        if found is None:
-            return Prepared(partial(self.add, page.decode()), is_short=False)
-        return Prepared(partial(self._add_buckets, found), is_short=True)
+        if found is not None:
+            return Prepared(partial(self._add_buckets, found), is_short=True)
+        assert isinstance(self._sink, Downsampler)
+        decoded = page.decode()
+        buckets = self._sink.buckets_of_rows(decoded.batch)
+        return Prepared(partial(self._add_rows, decoded, buckets), is_short=page.cells <= SHORT_PAGE)
 
     async def decoded(self) -> None:
         """Wait until all pages so far are added. Raise StoreError."""
@@ -340,8 +345,17 @@ class PointCollector:
 
     def add(self, page: PointPage) -> None:
         """Add a decoded page without regard to limits."""
+        self._add_decoded(page, self._sink.feed(page.batch))
+
+    def _add_rows(self, page: PointPage, buckets: Bucketed) -> None:
+        """Add a decoded page whose rows are downsampled."""
+        assert isinstance(self._sink, Downsampler)
+        self._sink.feed_buckets(page.batch.series, buckets)
+        self._add_decoded(page, buckets)
+
+    def _add_decoded(self, page: PointPage, buckets: Bucketed | None) -> None:
+        """Count the rows of a page that is in the sink, and keep what else it has."""
         batch = page.batch
-        buckets = self._sink.feed(batch)
         if self.filler is not None and buckets is not None:
             assert page.rows is not None  # hours that can be cached have them
             self.filler.add(page.rows, np.diff(batch.starts).astype(np.int32), buckets)

@@ -79,11 +79,11 @@ class Downsampler:
 
     def feed(self, batch: Batch) -> Bucketed | None:
         """Add a batch. Return the buckets of its rows if they are complete."""
-        batch = within(batch, self._buckets.span)
         if self._by_rows:
-            buckets = self._by_row(batch)
-            self._feed_hours(batch.series.astype(np.int64), buckets)
+            buckets = self.buckets_of_rows(batch)
+            self.feed_buckets(batch.series, buckets)
             return buckets
+        batch = within(batch, self._buckets.span)
         if not len(batch.times):
             return None
         batch = by_series(batch)
@@ -95,6 +95,14 @@ class Downsampler:
             if isinstance(self._kernel, Percentile):
                 self._kernel.compute_closed(self._open())
         return None
+
+    def buckets_of_rows(self, batch: Batch) -> Bucketed:
+        """Return the buckets of each row of a batch, if each bucket is in one row. May be called in several threads."""
+        return self._by_row(within(batch, self._buckets.span))
+
+    def feed_buckets(self, series: NDArray[np.int32], buckets: Bucketed) -> None:
+        """Add the buckets of rows, given the series of each row."""
+        self._feed_hours(series.astype(np.int64), buckets)
 
     def _feed_hours(self, series: Int64, buckets: Bucketed) -> None:
         """Add the buckets of rows, hour by hour if they are many."""
