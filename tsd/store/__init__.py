@@ -297,9 +297,10 @@ async def cell_pages(
     *,
     limit_bytes: int = CELL_PAGE_BYTES,
     key_pattern: str = "",
+    row_bytes: int = 0,
 ) -> AsyncGenerator[CellPage, None]:
     """Yield the cells from `start` to before `stop` in pages, none empty. Rows that do not match `key_pattern` may be
-    missing (see Cursor). Raise StoreError."""
+    missing (see Cursor). `row_bytes`: the average size of a row's values, 0 if it is not known. Raise StoreError."""
     reader = store.cell_reader
     if reader is None:
         async with aclosing(scan(store, table, start, stop, limit=PAGE_ROWS)) as pages:
@@ -307,6 +308,7 @@ async def cell_pages(
                 yield cells_of_rows(rows)
         return
     cursor = Cursor(key_pattern)
+    cursor.row_bytes = row_bytes
     at: bytes | None = start
     try:
         while at is not None:

@@ -186,6 +186,7 @@ class StoredSelection:
             self._page_handler(take, annotations=annotations, keeps_rows=self._keeps_rows),
             parallel=scans,
             pattern=self._pattern,
+            hours_of=None if table.store.capabilities.splits_scans else table.layout,
         )
 
     def _blocks(self) -> ColumnBlocks | None:

@@ -5,6 +5,7 @@ if there are few rows. The next page is read while the caller processes one.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from itertools import islice
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -14,7 +15,7 @@ from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import data_cells, points
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, after, base_bytes, row_key, row_pattern, salts
 from tsd.codec.points import NO_POINTS, Points
-from tsd.store import CellPage, Store, cell_pages, cells_of_keys
+from tsd.store import CELL_PAGE_BYTES, CellPage, Store, cell_pages, cells_of_keys
 from tsd.tables.ahead import take_ahead, take_pages
 from tsd.tables.opentsdb.encode import row_key as series_row_key
 from tsd.tables.opentsdb.selection import Condition, ResolvedRequest, SeriesMatcher
@@ -24,6 +25,8 @@ from tsd.tables.writing import SeriesKey
 
 PATTERN_LITERALS = 50  # most literals of one tag name in a key pattern: the server tests each key for all of them
 FILTERED_SCAN_H = 2  # hours of one filtered scan: the server must answer in time even if no row matches
+LARGE_BYTES = CELL_PAGE_BYTES // 2  # of a range before its rest is split
+MOST_SPLIT = 16  # parts of a large range that are read at once: each costs a call, and there may be no rows in it
 MAX_PARTS = 500  # of a filtered scan: each costs a call, and a range may be decades long
 GET_ROWS = 400  # rows read with one call
 P = TypeVar("P")
@@ -134,16 +137,91 @@ async def read_rows(store: Store, table: str, keys: Sequence[bytes], take: TakeC
             await take(page)
 
 
+class LargeRest(NamedTuple):
+    """The rest of a large range: parts of about a page, in order of time, and last what follows them."""
+
+    parts: Sequence[KeyRange]
+    row_bytes: int  # of a row's values, on average
+
+
 async def read_ranges(
-    store: Store, table: str, ranges: Sequence[KeyRange], take: TakeCells, *, parallel: int, pattern: str = ""
+    store: Store,
+    table: str,
+    ranges: Sequence[KeyRange],
+    take: TakeCells,
+    *,
+    parallel: int,
+    pattern: str = "",
+    hours_of: Layout | None = None,
 ) -> None:
     """Pass all pages of the ranges to `take`, in order. Rows with a key that does not match `pattern` may be missing.
-    Raises as `read_pages` does."""
+    Raises as `read_pages` does.
 
-    def open_range(part: KeyRange) -> AsyncGenerator[CellPage, None]:
-        return cell_pages(store, table, part.start, part.stop, key_pattern=pattern)
+    Ranges are taken one after the other, and each is read a page ahead: most of the time only one is read. With
+    `hours_of`, the layout of keys by the hour, the rest of a range that is larger than a page is split, and its parts
+    are read in parallel, too.
+    """
 
-    await read_pages(open_range, ranges, take, parallel=parallel)
+    def open_range(part: KeyRange, row_bytes: int = 0) -> AsyncGenerator[CellPage, None]:
+        return cell_pages(store, table, part.start, part.stop, key_pattern=pattern, row_bytes=row_bytes)
+
+    if hours_of is None or parallel == 1:
+        await read_pages(open_range, ranges, take, parallel=parallel)
+        return
+    layout = hours_of
+
+    async def take_or_split(found: CellPage | LargeRest) -> None:
+        rests = [found] if isinstance(found, LargeRest) else []
+
+        async def take_one(one: CellPage | LargeRest) -> None:
+            await take(one) if isinstance(one, CellPage) else rests.append(one)
+
+        if isinstance(found, CellPage):
+            await take(found)
+        while rests:  # a rest has at most one of its own, which comes last
+            parts, row_bytes = rests.pop()
+            opened = [open_range(part, row_bytes) for part in parts[:-1]]
+            after_these = _until_large(open_range(parts[-1], row_bytes), layout, parts[-1].stop)
+            await take_ahead([*opened, after_these], take_one, parallel)
+
+    await read_pages(
+        lambda part: _until_large(open_range(part), layout, part.stop), ranges, take_or_split, parallel=parallel
+    )
+
+
+async def _until_large(
+    opened: AsyncGenerator[CellPage, None], layout: Layout, stop: bytes | None
+) -> AsyncGenerator[CellPage | LargeRest, None]:
+    """Yield the pages of a range up to `stop`, or the first ones and the rest."""
+    first, rows, size = None, 0, 0
+    async with aclosing(opened) as pages:
+        async for page in pages:
+            yield page
+            if first is None:
+                first = page.keys[0]
+            if size >= LARGE_BYTES or page.next_start is None:
+                continue
+            rows += len(set(page.keys))
+            size += sum(map(len, page.values))
+            if size >= LARGE_BYTES:
+                parts = _parts_of_rest(layout, first, page.keys[-1], KeyRange(page.next_start, stop), size)
+                if len(parts) > 1:
+                    yield LargeRest(parts, max(size // rows, 1))
+                    return
+
+
+def _parts_of_rest(layout: Layout, first: bytes, last: bytes, rest: KeyRange, size: int) -> list[KeyRange]:
+    """Split the rest of a range at hours into parts of about a page; `size` bytes are between `first` and `last`."""
+    at, end = layout.metric_end, layout.pairs_start
+    first_s, last_s = (int.from_bytes(key[at:end], "big") // HOUR_S * HOUR_S for key in (first, last))
+    step = max((last_s - first_s) * CELL_PAGE_BYTES // size // HOUR_S, 1) * HOUR_S
+    bounds = [rest.start]
+    for base_s in range(last_s + step, min(last_s + MOST_SPLIT * step, LAST_BASE) + 1, step):
+        bound = rest.start[:at] + base_bytes(base_s)
+        if rest.stop is None or bound >= rest.stop:
+            break
+        bounds.append(bound)
+    return list(map(KeyRange, bounds, [*bounds[1:], rest.stop]))
 
 
 async def read_pages(
