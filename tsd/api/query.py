@@ -65,11 +65,12 @@ def routes(
         is_short = _length(request) <= LONG_QUERY
         wanted = reader.read(request) if is_short else await engine.workers.run(partial(reader.read, request))
 
+        arrays = "arrays" in request.params
+        if not registry.may_refuse() and (written := engine.write(wanted, arrays=arrays)) is not None:
+            registry.add_answered(wanted, request.peer.name, request.headers, (written.figures,), 200)
+            return Response(200, written.text)
+
         async def run(running: RunningQuery) -> Response:
-            arrays = request.has("arrays")
-            if (written := engine.write(wanted, arrays=arrays)) is not None:
-                running.figures = (written.figures,)
-                return Response(200, written.text)
             return encode_answer(await engine.run(wanted, running=running), engine, arrays=arrays)
 
         return await register(run, registry, wanted, request)

@@ -57,7 +57,8 @@ class OpenRow:
             self._times = range(first, last + 1)
             self._page = rows_of(columns).decode() if first // HOUR_MS == last // HOUR_MS else None
             self._columns = columns
-        page = self._page if self._times.start >= scan.start_ms and self._times.stop <= scan.stop_ms else None
+        is_within = self._times.start >= scan.start_s * 1000 and self._times.stop <= scan.stop_s * 1000
+        page = self._page if is_within else None
         if len(columns.series) > FEW_POINTS:
             self._columns = self._page = None
         return page

@@ -27,9 +27,10 @@ def scan_range(start_ms: int, end_ms: int, downsample: Downsample | None, *, qui
     >>> scan_range(1356998400000, 1356998460000, None)
     ScanRange(start_s=1356998400, stop_s=1357002000)
     """
-    start, end = _seconds(start_ms), _seconds(end_ms) + 1
+    start = start_ms // 1000 if start_ms >= MILLISECONDS_FROM else start_ms
+    end = (end_ms // 1000 if end_ms >= MILLISECONDS_FROM else end_ms) + 1
     if downsample is None:
-        return ScanRange(max(0, start - start % HOUR_S), end + HOUR_S - end % HOUR_S)
+        return ScanRange(start - start % HOUR_S if start > 0 else 0, end + HOUR_S - end % HOUR_S)
     interval = downsample.interval_ms
     if interval:
         start -= 1000 * start % interval // 1000
@@ -55,7 +56,3 @@ def output_range(start_ms: int, end_ms: int, downsample: Downsample | None, *, q
     if downsample.calendar:
         return range(calendar.base(start_ms, downsample.calendar), end_ms + 1)
     return range(start_ms - start_ms % downsample.interval_ms, end_ms + 1)
-
-
-def _seconds(time_ms: int) -> int:
-    return time_ms // 1000 if time_ms >= MILLISECONDS_FROM else time_ms

@@ -68,6 +68,10 @@ class QueryRegistry:
         self._last = 0
         self.counts = {"succeeded": 0, "failed": 0, "cancelled": 0}
 
+    def may_refuse(self) -> bool:
+        """Return whether `begin` may refuse a query now, because its client waits for an equal one."""
+        return not self._duplicates and bool(self._running)
+
     @property
     def running(self) -> list[RunningQuery]:
         """Running queries, oldest first."""
@@ -111,6 +115,17 @@ class QueryRegistry:
         running = RunningQuery(self._last, query, peer, headers, self._now_ms(), expressions)
         self._running[running.number] = running
         return running
+
+    def add_answered(
+        self, query: Query, peer: str, headers: Mapping[str, str], figures: Sequence[SubFigures], status: int
+    ) -> None:
+        """Count a query that was answered in one step of the event loop, while no other one runs."""
+        self._last += 1
+        now_ms = self._now_ms()
+        self.counts["succeeded"] += 1
+        self._ended.append(
+            RunningQuery(self._last, query, peer, headers, now_ms, None, now_ms, status, sent=True, figures=figures)
+        )
 
     def end(self, running: RunningQuery, error: BaseException | None = None) -> None:
         """Count a query that has ended, with the error that ended it."""

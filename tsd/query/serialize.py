@@ -248,10 +248,10 @@ class PointFormat:
         and if values may change when they are aggregated, or cannot be written."""
         if not self._by_loop or len(points.times) > LOOP_POINTS:
             return None
+        scanned_ms = scan.start_s * 1000, scan.stop_s * 1000
         return _loops.write_only(
-            *points, query.start_ms, query.end_ms, scan.start_ms, scan.stop_ms, is_sum, self._divisor, self._last_only,
-            frame.head, self._open, self._separator, self._close, frame.tail, frame.empty,
-            partial(_texts_at, points, NAN),
+            *points, query.start_ms, query.end_ms, *scanned_ms, is_sum, self._divisor, self._last_only, frame.head,
+            self._open, self._separator, self._close, frame.tail, frame.empty, partial(_texts_at, points, NAN),
         )  # fmt: skip
 
     def _by_loop_written(self, points: Points, nan: bytes, *, last_only: bool = False) -> bytes:

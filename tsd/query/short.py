@@ -402,6 +402,8 @@ def _merged(query: Query, sub: SubQuery, scan: ScanRange, pages: Sequence[PointP
 
 def _points_of(pages: Sequence[PointPage]) -> Points:
     """Return the points of the only series."""
+    if len(pages) == 1:
+        return Points(*pages[0].batch[2:])
     batches = [page.batch for page in pages if len(page.batch.times)]
     if len(batches) == 1:
         return Points(*batches[0][2:])

@@ -449,3 +449,33 @@ async def test_times_of_a_repeated_query_are_checked_and_shown(tmp_path: Path) -
                         message = json.loads(response.body)["error"]["message"]
                         wanted = f"End time [{end * 1000}] must be greater than the start time [{first * 1000}]"
                         assert message == wanted
+
+
+async def test_a_query_answered_at_once_is_listed(tmp_path: Path) -> None:
+    async with filled(tmp_path) as daemon:
+        await taught(daemon, ONE)
+        done = daemon.daemon.query.registry.counts["succeeded"]
+        await ask(daemon, ONE + "&arrays")
+        assert daemon.daemon.query.registry.counts["succeeded"] == done + 1
+        daemon.daemon.drop_caches()
+        await ask(daemon, ONE + "&arrays")
+        general, short = json.loads((await http_request(daemon, "/api/stats/query")).body)["completed"][:2]
+        assert short["queryStartTimestamp"] <= short["queryCompletedTimestamp"] <= now_ms()
+        assert (general.pop("id"), general.keys()) == (short.pop("id") + 1, short.keys())
+        times = {"queryStartTimestamp", "queryCompletedTimestamp", "stats"}
+        for name in general.keys() - times:
+            assert general[name] == short[name] or name == "endpoint"
+        for name in ("emittedDPs", "dpsPreFilter", "rowsPreFilter"):
+            assert general["stats"][name] == short["stats"][name] > 0
+
+
+async def test_an_equal_query_is_refused_while_its_client_waits(tmp_path: Path) -> None:
+    async with filled(tmp_path, {"tsd.query.allow_simultaneous_duplicates": "false"}) as daemon:
+        await taught(daemon, ONE)
+        registry = daemon.daemon.query.registry
+        last = registry.ended[0]
+        with registry.register(last.query, last.peer, {}):
+            response = await http_request(daemon, ONE)
+            assert response.status == 400
+            assert b"already executing" in response.body
+        await ask(daemon, ONE)

@@ -7,7 +7,7 @@ bounds a request: its duration, its size, and the memory of all bodies. A client
 import math
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from http import HTTPStatus
@@ -214,8 +214,12 @@ class HttpConnection:
             target.split,
             decision.sender,
         )
-        if self._router.is_query(target):
-            response = await self._answer_while_connected(request, target, decision.headers)
+        if self._router.is_query(target):  # cancelled, with all of the connection, if the client disconnects first
+            self._watch.begin()
+            try:
+                response = await self._router.answer(request, target, decision.headers)
+            finally:
+                await self._watch.end()
         else:
             response = await self._router.answer(request, target, decision.headers)
         return response, request.has("jsonp") and response.content_type in (JSON, LEGACY_JSON)
@@ -389,19 +393,6 @@ class HttpConnection:
         return self._http.their_state is h11.DONE
 
     # ---- answering
-
-    async def _answer_while_connected(
-        self, request: Request, target: Target, added: Sequence[tuple[str, str]]
-    ) -> Response:
-        """Return the response to a query. Cancelled, with all of the connection, if the client disconnects first.
-
-        Most queries are over before another task looks at the client: see DisconnectWatch.
-        """
-        self._watch.begin()
-        try:
-            return await self._router.answer(request, target, added)
-        finally:
-            await self._watch.end()
 
     async def _wait_disconnected(self) -> bool:
         """Return True once the client has disconnected; False if it sends more input."""

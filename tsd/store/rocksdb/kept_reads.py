@@ -50,11 +50,6 @@ class KeptRead:
         self.memory = 0  # bytes
         self.is_kept = True
 
-    def is_within(self, limit: StepLimit) -> bool:
-        """Return whether it is within a limit."""
-        cells, size, points = self.needs
-        return cells <= limit.cells and size <= limit.size and points <= limit.points
-
     def measure(self) -> bool:
         """Find how large it is. Return False if it asks for many rows, or has rows of blocks: these would hold their
         whole block."""
@@ -143,7 +138,8 @@ class KeptReads:
 
     def again(self, read: KeptRead, limit: StepLimit) -> list[ColumnPart] | None:
         """Return what a read has returned, see `find`."""
-        if not read.is_kept or not read.is_within(limit):
+        cells, size, points = read.needs
+        if not read.is_kept or cells > limit.cells or size > limit.size or points > limit.points:
             return None
         self._by_use.move_to_end(read)
         self.hits += 1

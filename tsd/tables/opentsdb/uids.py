@@ -161,8 +161,8 @@ class Uids:
     def changes(self) -> int:
         """A number that changes when names leave a cache: what was found before may not be as the store has it."""
         total = 0
-        for table in self._kinds.values():
-            total += table.drops + table.overflows
+        for table in self._kinds.values():  # without calls: each repeated query looks at it
+            total += table.drops + table.uid_of.overflows + table.name_of.overflows
         return total
 
     def count_hits(self, hits: Mapping[Kind, int]) -> None:
@@ -240,8 +240,8 @@ class _KindTable:
         self._width = width
         self._describe = describe
         self._random = random and kind is Kind.METRIC
-        self._uid_of = NameCache(caches[0])
-        self._name_of = NameCache(caches[1])
+        self.uid_of = NameCache(caches[0])
+        self.name_of = NameCache(caches[1])
         self.drops = 0  # of the caches
         self._waiting: dict[bool, NameBatch] = {}  # the next batch that does not create, and the next that does
         # Names that are only looked up do not wait for other names to be assigned, which may take long.
@@ -258,7 +258,7 @@ class _KindTable:
         found: dict[bytes, Found] = {}
         wanted: dict[bytes, None] = {}
         for name in names:
-            if (uid := self._uid_of.get(name)) is not None:
+            if (uid := self.uid_of.get(name)) is not None:
                 found[name] = Uid(uid)
             else:
                 wanted[name] = None
@@ -312,7 +312,7 @@ class _KindTable:
         batch.drops = self.drops
         missing = []
         for name in batch.names:
-            if (known := self._uid_of.get(name)) is not None:
+            if (known := self.uid_of.get(name)) is not None:
                 batch.found[name] = Uid(known)
             else:
                 missing.append(name)
@@ -468,7 +468,7 @@ class _KindTable:
         found: dict[bytes, bytes | NoSuchName] = {}
         wanted = []
         for uid in dict.fromkeys(uids):
-            if (name := self._name_of.get(uid)) is not None:
+            if (name := self.name_of.get(uid)) is not None:
                 found[uid] = name
             else:
                 wanted.append(uid)
@@ -482,7 +482,7 @@ class _KindTable:
                 if uid in rows:
                     found[uid] = rows[uid][0].value
                     if drops == self.drops:
-                        self._name_of.put(uid, rows[uid][0].value)
+                        self.name_of.put(uid, rows[uid][0].value)
                 else:
                     found[uid] = NoSuchName(f"No such unique ID for '{self._kind.value}': {uid.hex()}")
         return found
@@ -490,11 +490,11 @@ class _KindTable:
     @property
     def by_name(self) -> ByteMap:
         """The cache of UIDs by name."""
-        return self._uid_of.map
+        return self.uid_of.map
 
     def _cache(self, name: bytes, uid: Found, batch: NameBatch) -> None:
         if isinstance(uid, bytes) and self.drops == batch.drops:
-            self._uid_of.put(name, uid)
+            self.uid_of.put(name, uid)
 
     async def read_counter(self) -> None:
         """Read the counter from the store."""
@@ -529,32 +529,32 @@ class _KindTable:
     def drop_caches(self) -> None:
         """Clear both caches, and do not cache what the running batches find."""
         self.drops += 1
-        self._uid_of.clear()
-        self._name_of.clear()
+        self.uid_of.clear()
+        self.name_of.clear()
 
     def cached(self) -> Iterator[CachedCells]:
         """The cached cells, in chunks."""
-        for column, cache in ((id_column(self._kind), self._uid_of), (name_column(self._kind), self._name_of)):
+        for column, cache in ((id_column(self._kind), self.uid_of), (name_column(self._kind), self.name_of)):
             for chunk in cache.chunks(LOOKUP_ROWS):
                 yield CachedCells(column, chunk)
 
     @property
     def chunks(self) -> int:
         """How many chunks `cached` gives."""
-        return sum(-(-len(cache) // LOOKUP_ROWS) for cache in (self._uid_of, self._name_of))
+        return sum(-(-len(cache) // LOOKUP_ROWS) for cache in (self.uid_of, self.name_of))
 
     @property
     def overflows(self) -> int:
         """How often a cache was full."""
-        return self._uid_of.overflows + self._name_of.overflows
+        return self.uid_of.overflows + self.name_of.overflows
 
     def statistics(self) -> UidStatistics:
         """Return the present statistics."""
         used = 0 if self._random else min(self._used, capacity(self._width))
         available = 0 if self._random else capacity(self._width) - used
-        cached = len(self._uid_of) + len(self._name_of)
+        cached = len(self.uid_of) + len(self.name_of)
         return UidStatistics(
-            self._hits + self._uid_of.map.looked_up,
+            self._hits + self.uid_of.map.looked_up,
             self._misses,
             cached,
             self._collisions,
