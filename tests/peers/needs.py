@@ -14,6 +14,7 @@ import pytest
 
 from tsd.api import entity_json, put
 from tsd.codec import bytemap, points
+from tsd.codec.blocks import numbers
 from tsd.codec.kairosdb import values
 from tsd.codec.opentsdb import merge
 from tsd.codec.packing import cell as packed
@@ -42,6 +43,7 @@ LOOPS = {  # modules of setup.py: whether each is built and in use
     "tsd.server._multiplexer": multiplexer.HAS_LOOP,
     "tsd.ingest._parser": series.HAS_LOOP,
     "tsd.codec._columns": points.HAS_LOOP,
+    "tsd.codec.blocks._forms": numbers.HAS_LOOP,
     "tsd.tables._composer": resolver.HAS_LOOP,
     "tsd.tables.opentsdb._encode": encode.HAS_LOOP,
     "tsd.tables.opentsdb._uid_composer": resolver.HAS_LOOP,

@@ -247,7 +247,7 @@ def sort_columns(columns: Columns, *, join: bool, compiled: bool = HAS_LOOP) -> 
     """
     if compiled and len(columns.series):
         columns = Columns(*map(np.ascontiguousarray, columns))
-        picked, is_sorted = _columns.pick(*columns, _counted_order(columns.series))
+        picked, is_sorted = _columns.pick(*columns, counted_order(columns.series))
         return columns_of(picked) if is_sorted else sort_times(columns_of(picked), join=join)
     return sort_times(columns.at(series_order(columns.series)), join=join)
 
@@ -343,7 +343,7 @@ def series_slices(columns: Columns, *, compiled: bool = HAS_LOOP) -> list[Int32]
     memory that malloc reuses. Fresh memory for all columns would take longer to be zeroed by the kernel than to be
     filled.
     """
-    order = _counted_order(columns.series) if compiled else series_order(columns.series).astype(np.int32)
+    order = counted_order(columns.series, compiled=compiled)
     start, count = 0, len(order)
     slices = []
     while start < count:
@@ -351,6 +351,11 @@ def series_slices(columns: Columns, *, compiled: bool = HAS_LOOP) -> list[Int32]
         slices.append(order[start:end])
         start = end
     return slices
+
+
+def picked(columns: Columns, places: Int32, *, compiled: bool = HAS_LOOP) -> Columns:
+    """Return the points with these indexes. The columns are contiguous."""
+    return columns_of(_columns.pick(*columns, places)[0]) if compiled else columns.at(places)
 
 
 def sorted_parts(columns: Columns, places: Int32, *, join: bool, compiled: bool = HAS_LOOP) -> list[Columns]:
@@ -365,10 +370,10 @@ def sorted_parts(columns: Columns, places: Int32, *, join: bool, compiled: bool 
     return list(layers(sort_times(columns, join=join)))
 
 
-def _counted_order(series: Int32) -> Int32:
+def counted_order(series: Int32, *, compiled: bool = HAS_LOOP) -> Int32:
     """Do the same as `series_order`, by counting the points of each series."""
     numbers = int(series.max()) + 1 if len(series) else 0
-    if numbers > SPARSE * len(series):
+    if numbers > SPARSE * len(series) or not compiled:
         return series_order(series).astype(np.int32)
     return np.frombuffer(_columns.order(series, numbers), np.int32)
 

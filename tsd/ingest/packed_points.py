@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tsd.codec.blocks.numbers import INTEGERS, choose_forms, cuts, decode_numbers, encode_numbers, spread
-from tsd.codec.points import Bool, Columns, Int32, Int64, UInt8, joined_columns, no_columns, series_order
+from tsd.codec.points import Bool, Columns, Int32, Int64, UInt8, counted_order, joined_columns, no_columns, picked
 from tsd.codec.text import FLOAT
 
 CHUNK_POINTS = 1 << 16
@@ -154,12 +154,13 @@ def pack(columns: Columns, metric_of: Int32) -> PackedPoints:
     ranks[by_rank] = np.arange(len(by_rank), dtype=np.int32)
     rank = ranks[columns.series]
     counts = np.bincount(rank)
-    order = series_order(rank)
+    order = counted_order(rank)
+    columns = Columns(*map(np.ascontiguousarray, columns))
     ends = np.cumsum(counts)
     chunks = []
     for start, end in cuts(counts, CHUNK_POINTS):
         # Memory for one chunk is reused by malloc; the kernel would zero new memory for all of them.
-        part = columns.at(order[int(ends[start] - counts[start]) : int(ends[end - 1])])
+        part = picked(columns, order[int(ends[start] - counts[start]) : int(ends[end - 1])])
         some = by_rank[start:end]
         first, last = (Place(int(metric_of[number]), int(number)) for number in (some[0], some[-1]))
         chunks.append(_packed(part, some, counts[start:end], first, last))

@@ -2,9 +2,10 @@
 
 A row's values have one form. Decimal numbers are stored as integers: 21.37 as 2137 if no value of the row has more than
 two decimals. Decoding returns every bit. The bytes of a column are made by pcodec, which gives the interpreter's lock
-back while it works.
+back while it works. A compiled loop chooses the forms; the Python code does the same with numpy.
 """
 
+import os
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -16,11 +17,19 @@ from pcodec import ChunkConfig, DeltaSpec, ModeSpec, standalone
 from tsd.codec.points import Bool, Float64, Int64
 from tsd.errors import CorruptRow
 
+try:
+    from tsd.codec.blocks import _forms
+except ImportError:  # installed without a C compiler
+    HAS_LOOP = False
+else:
+    HAS_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
+
 UInt8: TypeAlias = NDArray[np.uint8]
 
 INTEGERS, DECIMALS, DOUBLES, MIXED = range(4)  # forms of values
 MOST_DECIMALS = 6
 _DECIMAL_BOUND = float(1 << 52)  # a larger decimal number is stored as a double
+_POWERS = np.array([10.0**places for places in range(MOST_DECIMALS + 1)])
 _SLICE_POINTS = 8192
 _LEVEL = 6
 _STEPS = ChunkConfig(_LEVEL, ModeSpec.classic(), DeltaSpec.try_consecutive(1))
@@ -37,9 +46,16 @@ class Forms(NamedTuple):
     numbers: Int64  # of each point: what is stored
 
 
-def choose_forms(bits: Int64, floats: Bool, starts: Int64) -> Forms:
+def choose_forms(bits: Int64, floats: Bool, starts: Int64, *, compiled: bool = HAS_LOOP) -> Forms:
     """Return the form of each row. Every row has a point; `starts` has the index of each row's first point, then the
-    number of points."""
+    number of points. `compiled` selects the compiled loop."""
+    if compiled:
+        rows = len(starts) - 1
+        form, decimals, steps = np.empty(rows, np.uint8), np.empty(rows, np.uint8), np.empty(rows, np.bool_)
+        numbers = np.empty(len(bits), np.int64)
+        given = np.ascontiguousarray(bits), np.ascontiguousarray(floats).view(np.uint8), np.ascontiguousarray(starts)
+        _forms.choose(*given, _POWERS, _DECIMAL_BOUND, form, decimals, steps.view(np.uint8), numbers)
+        return Forms(form, decimals, steps, numbers)
     counts = np.diff(starts)
     parts = [
         _choose(bits[starts[at] : starts[to]], floats[starts[at] : starts[to]], starts[at : to + 1] - starts[at])
