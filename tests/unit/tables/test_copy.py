@@ -184,5 +184,29 @@ async def test_copied_points_show_where_a_compaction_deletes_what_is_older(is_co
         await compactor.compact_keys([key])
 
 
+async def test_correction_in_the_target_stays_after_a_compaction_of_the_source() -> None:
+    """The source compacts an old row together with one that was written after the correction."""
+    hour_ms = 3_600_000
+    source, target = Graves(lambda: 9 * hour_ms), await empty()
+    await source.create_tables(TABLES)
+    old, young = [b"\0\0\1" + (1356998400 + at).to_bytes(4, "big") + b"\0\0\1\0\0\1" for at in (0, 7200)]
+    for at in range(4):
+        for key, since_ms in ((old, hour_ms), (young, 3 * hour_ms)):
+            await source.put("tsdb", [Put(key, COLUMN + bytes([0, at << 4]), b"\x01")], time_ms=since_ms + at)
+
+    async def copy() -> None:
+        rows = (await source.page("tsdb", b"", None, limit=10)).rows
+        await copy_rows(rows, await target.get("tsdb", [old, young]), TableRef(target, "tsdb"))
+
+    await copy()
+    await target.put("tsdb", [Put(old, COLUMN + bytes(2), b"\x07")], time_ms=2 * hour_ms)
+    compactor = RowCompactor(source, "tsdb", Layout(), NEWEST, lambda: 9 * hour_ms, raising, settle_ms=0)
+    assert await compactor.compact_keys([old, young]) == []
+    assert compactor.stats.compacted == 2
+    await copy()
+    found = points(old, data_cells((await target.get("tsdb", [old]))[old]), NEWEST)
+    assert [point.number for point in found] == [7, 1, 1, 1]
+
+
 def raising(error: CorruptRow) -> None:
     raise error

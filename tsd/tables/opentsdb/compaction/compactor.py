@@ -150,6 +150,7 @@ def size_of(key: bytes, cells: Iterable[StoredCell | Point]) -> tuple[int, int]:
 # written in the same millisecond. So a row with such a recent cell is skipped. The margin is for differing clocks.
 SETTLE_MS = 2000
 SPAN_AGE_MS = 240_000  # since the last write of a row whose old cells are deleted together
+ALIKE_MS = 300_000  # between the newest cells of old rows that get one write time
 LEAST_SPAN_CELLS = 3  # fewer are deleted by name
 REWRITTEN_CELLS = 100  # of a row: more are not changed in one atomic step, which would take milliseconds
 LARGE_BYTES = 16 << 10  # of a row's qualifiers: some 10 ms of work
@@ -478,11 +479,19 @@ def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction, before: 
 
 
 def _with_one_time(plans: Sequence[RowPlan], last_ms: int) -> list[RowPlan]:
-    """Give the plans of rows whose newest cell is no newer than `last_ms` one write time, that of the newest of them.
-    HBase needs a request for each time of puts and deletes. All cells with such times were read, so every later write
-    is newer."""
-    time_ms = max([plan.time_ms for plan in plans if plan.time_ms <= last_ms], default=0)
-    return [plan._replace(time_ms=time_ms, newest=0) if plan.time_ms < time_ms else plan for plan in plans]
+    """Give plans of rows whose newest cells are no newer than `last_ms`, and `ALIKE_MS` apart at most, one write time,
+    that of the newest of them. HBase needs a request for each time of puts and deletes. All cells with such times were
+    read, so every later write is newer. A copy compares the time with those of other stores, so it stays close."""
+    times: dict[int, int] = {}
+    newest_ms = -1
+    for time_ms in sorted({plan.time_ms for plan in plans if plan.time_ms <= last_ms}, reverse=True):
+        if newest_ms - time_ms > ALIKE_MS or newest_ms < 0:
+            newest_ms = time_ms
+        times[time_ms] = newest_ms
+    return [
+        plan._replace(time_ms=time_ms, newest=0) if (time_ms := times.get(plan.time_ms, 0)) > plan.time_ms else plan
+        for plan in plans
+    ]
 
 
 def _ties(cells: Iterable[StoredCell], puts: Iterable[Point], time_ms: int) -> bool:
