@@ -48,7 +48,7 @@ COMPACTIONS = 4
 DELETES = 3
 REPAIRS = 4
 TIMES = 5  # that points have, in seconds and in ms
-LEAST_AGE_MS = -(1 << 62)  # of rows whose cells are deleted together: any
+AGES_MS = (-(1 << 62), -(1 << 62), -(1 << 62), 1 << 62, 0, 50, 100, 200, 400)  # of rows that are old: any, none, some
 
 
 class Died(Exception):
@@ -313,7 +313,7 @@ class Schedule:
         self._turns = Turns(self._dice)
         self._cuts = cuts
         self._is_repaired = clock_ms is not None and seed % 2 == 1
-        self._keys = [row_key(Layout(), b"\0\0\1", 3600 * seed, bytes([0, 0, 1, 0, 0, n])) for n in (1, 2)]
+        self._keys = [row_key(Layout(), b"\0\0\1", 3600 * seed, bytes([0, 0, 1, 0, 0, n])) for n in (1, 2, 3)]
         self._truth: dict[bytes, dict[int, int]] = {key: {} for key in self._keys}
         self._deleted: dict[bytes, set[int]] = {key: set() for key in self._keys}  # a compaction may bring them again
         self.deletes = 0  # rows of which a part was deleted
@@ -414,14 +414,16 @@ class Schedule:
             fuse = self._dice.choice([None, *range(6)])
             store = Turned(self._store, self._turns, fuse, cuts=self._cuts)
             compactor = self._compactor(store)  # a process that starts anew
+            keys = self._dice.sample(self._keys, self._dice.randint(1, len(self._keys)))
             try:
-                await compactor.compact_keys(self._keys)
+                await compactor.compact_keys(keys)
             except* Died:
                 pass
 
     def _compactor(self, store: object) -> RowCompactor:
-        age = {"span_age_ms": LEAST_AGE_MS} if self._dice.random() < 0.5 else {}
-        compactor = RowCompactor(store, self._table, Layout(), RULES, lambda: 0, _raise, settle_ms=0, **age)  # type: ignore[arg-type]
+        age_ms = self._dice.choice(AGES_MS)
+        now_ms = self._clock_ms or (lambda: 0)
+        compactor = RowCompactor(store, self._table, Layout(), RULES, now_ms, _raise, settle_ms=0, span_age_ms=age_ms)  # type: ignore[arg-type]
         self.compactors.append(compactor)
         return compactor
 
