@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from bench.contents import Contents, answered, stored
 from bench.lines import Load, rounds
-from bench.peers import Opentsdb, running_hbase, running_opentsdb
+from bench.peers import ONE_REGION, Opentsdb, running_hbase, running_opentsdb
 from bench.report import machine, publish, table
 from bench.table_size import embedded_bytes, hbase_bytes, merge_embedded
 from bench.verify import check
@@ -25,10 +25,6 @@ from tsd.daemon.settings import read_config
 
 EMBEDDED, HBASE = "embedded", "HBase"
 SINGLE_CELLS = {"tsd.storage.join_points": "false"}
-# One region: a split would leave several files.
-ONE_REGION = {
-    "hbase.regionserver.region.split.policy": "org.apache.hadoop.hbase.regionserver.DisabledRegionSplitPolicy"
-}
 LEAST_SHRINKAGE = 4.0  # of HBase's files
 
 

@@ -23,7 +23,7 @@ import trio
 
 from bench.agents import GROUPS, HOUR_S, METRICS, Batch, Fleet, batches
 from bench.daemon import FLEET, Daemon, await_port
-from bench.peers import Hbase, running_hbase, running_opentsdb
+from bench.peers import ONE_REGION, Hbase, running_hbase, running_opentsdb
 from bench.process_usage import usage, written_bytes
 from bench.report import machine, publish, spread, table
 from bench.scaled import Timeline, words_of
@@ -124,7 +124,7 @@ def _hbase(folder: Path, *, needed: bool) -> Iterator[Hbase | None]:
     if not needed:
         yield None
         return
-    with running_hbase(folder / "hbase") as hbase:
+    with running_hbase(folder / "hbase", ONE_REGION) as hbase:
         yield hbase
 
 

@@ -23,8 +23,13 @@ from tsd.daemon.settings import read_config
 from tsd.daemon.wiring import opened_store, tables
 
 STORED_S = 600
+COMPACTED_S = 1800  # OpenTSDB compacts the rows of an hour when it stops
 BODY_BYTES = 4 << 20
 BUFFERED_MS = 100  # OpenTSDB's longest wait for a batch; the default of 1 s would lengthen a short run
+# One region: a split would leave several files, and OpenTSDB refuses lines meanwhile.
+ONE_REGION = {
+    "hbase.regionserver.region.split.policy": "org.apache.hadoop.hbase.regionserver.DisabledRegionSplitPolicy"
+}
 
 
 class Hbase:
@@ -87,7 +92,7 @@ class Opentsdb:
     def stop(self) -> "Ended":
         """Stop it cleanly, which compacts its rows of past hours. Return what it took in all."""
         pid = _pid(self._home, opentsdb.NAME)
-        stopping = threading.Thread(target=opentsdb.stop, args=(self._home,))
+        stopping = threading.Thread(target=opentsdb.stop, args=(self._home, COMPACTED_S))
         stopping.start()
         found = Ended(*usage(pid)[:2], written_bytes(pid))
         while stopping.is_alive():

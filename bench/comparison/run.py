@@ -34,8 +34,7 @@ from bench.comparison.systems import (
     System,
 )
 from bench.comparison.victoria import running_victoria
-from bench.day import ONE_REGION
-from bench.peers import Hbase, running_hbase
+from bench.peers import ONE_REGION, Hbase, running_hbase
 from bench.report import machine
 from tsd.errors import TsdError
 
