@@ -154,7 +154,9 @@ class HttpConnection:
             if event.method == b"CONNECT":  # a response of 200 would turn the connection into a tunnel
                 await self._send_last(Refused(405, "Method not allowed", "The HTTP method [CONNECT] is not permitted"))
             self._is_head_request = event.method == b"HEAD"
-            await self._answer(event.method.decode("ascii"), event.target.decode("ascii"), _headers_by_name(event))
+            headers = _headers_by_name(event)
+            _check_lengths(headers)
+            await self._answer(event.method.decode("ascii"), event.target.decode("ascii"), headers)
         except h11.RemoteProtocolError as error:
             if error.error_status_hint != BAD_REQUEST or str(error).startswith(_NOT_HTTP):
                 return False
@@ -318,7 +320,6 @@ class HttpConnection:
 
         Without roles the body is not read: it would only take memory from other requests.
         """
-        _check_lengths(headers)
         if not self._has_roles:
             return b""
         plain = self._plain
