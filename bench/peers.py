@@ -115,7 +115,7 @@ class Opentsdb:
 def running_hbase(home: Path, settings: Mapping[str, str] | None = None) -> Iterator[Hbase]:
     """Start HBase in `home` on free ports with settings of hbase-site.xml, and stop it."""
     options = hbase.Options(
-        port=0, thrift2_port=0, zk_port=0, heap="2g", thrift_heap="512m", settings=settings or {}, owner=os.getpid()
+        port=0, thrift2_port=0, zk_port=0, heap="4g", thrift_heap="512m", settings=settings or {}, owner=os.getpid()
     )
     hbase.start(home, options)
     try:
