@@ -165,9 +165,9 @@ def write_points(
 ):
     """Return the text of points: `before`, a key, `between` and the value, for each. A key is a time, not negative,
     without the remainder of its division. `last_only`: of points with the same key only the last is written.
-    Separators have four bytes at
-    most. `others_of` returns the texts of the values at some indexes: doubles with an exponent, NaN, infinite ones, even of
-    points that are left out, and some of many digits. Raise MemoryError and what `others_of` raises."""
+    Separators have four bytes at most. `others_of` returns the texts of the values at some indexes: doubles with an
+    exponent, NaN, infinite ones, even of points that are left out, and some of many digits. Raise MemoryError and what
+    `others_of` raises."""
     cdef Points points = Points(
         <const char*> &times[0], <const char*> &bits[0], <const char*> &floats[0],
         times.strides[0], bits.strides[0], floats.strides[0],
@@ -177,8 +177,8 @@ def write_points(
 
 def write_only(
     all_times, all_bits, all_floats, int64_t first_ms, int64_t last_ms, int64_t least_ms, int64_t most_ms, bint is_sum,
-    int64_t divisor, bint last_only, bytes head not None, bytes before not None, Py_ssize_t skipped, bytes between not None, bytes tail not None,
-    bytes empty not None, others_of,
+    int64_t divisor, bint last_only, bytes head not None, bytes before not None, Py_ssize_t skipped,
+    bytes between not None, bytes tail not None, bytes empty not None, others_of,
 ):
     """Return the text of the points of a group's only series from `first_ms` to `last_ms`, with `head` and `tail`,
     without the `skipped` first bytes, which are no more than those of `head`; `empty` if there are none. None if the
@@ -201,7 +201,8 @@ def write_only(
         count = views[2].len
         if views[0].len != count * 8 or views[1].len != count * 8:
             raise ValueError("arrays of other lengths")
-        times, bits, floats = <const int64_t*> views[0].buf, <const int64_t*> views[1].buf, <const uint8_t*> views[2].buf
+        times, bits = <const int64_t*> views[0].buf, <const int64_t*> views[1].buf
+        floats = <const uint8_t*> views[2].buf
         first = stop = 0
         for at in range(count):
             is_plain &= floats[at] == floats[0] and (at == 0 or times[at] > times[at - 1])

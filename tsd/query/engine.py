@@ -18,7 +18,8 @@ from tsd.codec.names import Kind
 from tsd.errors import BadQuery, TsdError, bare
 from tsd.lazy import LazyLogger
 from tsd.query.assemble import GROUP_BYTES, Assembly, answer_bytes, counts_of, global_annotations, sub_answer_of
-from tsd.query.collect import SERIES_BYTES, SMALL, CachedReader, Collected, PointCollector, SeriesPoints, collect
+from tsd.query.cached_reader import CachedReader
+from tsd.query.collect import SERIES_BYTES, SMALL, Collected, PointCollector, SeriesPoints, collect
 from tsd.query.group_sums import GroupSums, sums_of
 from tsd.query.histograms import SLICE_BUCKETS, HistogramQuery
 from tsd.query.joint import JointRead, joint_groups, read_together

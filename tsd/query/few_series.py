@@ -12,7 +12,8 @@ import numpy as np
 from tsd.codec.points import Bool, Columns, Int32, Int64, Points
 from tsd.errors import StoreError
 from tsd.query.assemble import counts_of, merge_chosen
-from tsd.query.collect import SMALL, CachedReader, PointCollector, ReadCounts
+from tsd.query.cached_reader import CachedReader
+from tsd.query.collect import SMALL, PointCollector, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.limits import QueryBudget
 from tsd.query.model import Query, SubQuery

@@ -18,7 +18,8 @@ from tsd.codec.points import NO_POINTS, Columns, Int32, Points, doubles_as_point
 from tsd.errors import BadQuery, StoreError
 from tsd.query.assemble import answer_bytes
 from tsd.query.buckets import buckets_of, within
-from tsd.query.collect import POINT_BYTES, SERIES_BYTES, CachedReader, ReadCounts
+from tsd.query.cached_reader import CachedReader
+from tsd.query.collect import POINT_BYTES, SERIES_BYTES, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler
 from tsd.query.few_series import FewSeries, Known, KnownGroup, OnlyTexts, OpenRow, known_answer, stats_of

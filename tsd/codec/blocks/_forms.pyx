@@ -46,8 +46,8 @@ cdef bint has_small_steps(const int64_t* numbers, Py_ssize_t count) noexcept nog
 
 
 def choose(
-    const int64_t[::1] bits, const uint8_t[::1] floats, const int64_t[::1] starts, const double[::1] powers, double bound,
-    uint8_t[::1] form, uint8_t[::1] decimals, uint8_t[::1] steps, int64_t[::1] numbers,
+    const int64_t[::1] bits, const uint8_t[::1] floats, const int64_t[::1] starts, const double[::1] powers,
+    double bound, uint8_t[::1] form, uint8_t[::1] decimals, uint8_t[::1] steps, int64_t[::1] numbers,
 ):
     """Fill in the form of each row, its decimals, whether its steps are small, and the stored number of each point.
     `powers` of ten are tried in turn; numbers from `bound` on are not stored as decimals."""
