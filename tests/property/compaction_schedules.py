@@ -9,6 +9,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import trio
@@ -48,7 +49,8 @@ COMPACTIONS = 4
 DELETES = 3
 REPAIRS = 4
 TIMES = 5  # that points have, in seconds and in ms
-AGES_MS = (-(1 << 62), -(1 << 62), -(1 << 62), 1 << 62, 0, 50, 100, 200, 400)  # of rows that are old: any, none, some
+AGES_MS = (0, 0, 0, 1 << 62, 50, 100, 200, 400)  # of rows that are old: none, some
+AHEAD_MS = 1 << 61  # a wall clock, by which all rows are old
 
 
 class Died(Exception):
@@ -192,7 +194,12 @@ class Turned:
     async def get(
         self, table: str, rows: Collection[bytes], *, columns: Collection[bytes] | None = None
     ) -> dict[bytes, list[Cell]]:
-        return await self.call(lambda: self._store.get(table, rows, columns=columns), trio.lowlevel.checkpoint)
+        """Read the rows together, or one after another, as the regions of a server do."""
+        parts = [[row] for row in rows] if self.stamped_cells else [rows]
+        found: dict[bytes, list[Cell]] = {}
+        for part in parts:
+            found |= await self.call(partial(self._store.get, table, part, columns=columns), trio.lowlevel.checkpoint)
+        return found
 
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
         rows = sorted({cell.row for cell in cells})
@@ -314,6 +321,7 @@ class Schedule:
         self._cuts = cuts
         self._is_repaired = clock_ms is not None and seed % 2 == 1
         self._keys = [row_key(Layout(), b"\0\0\1", 3600 * seed, bytes([0, 0, 1, 0, 0, n])) for n in (1, 2, 3)]
+        self._other = row_key(Layout(), b"\0\0\2", 3600 * seed, bytes([0, 0, 1, 0, 0, 1]))
         self._truth: dict[bytes, dict[int, int]] = {key: {} for key in self._keys}
         self._deleted: dict[bytes, set[int]] = {key: set() for key in self._keys}  # a compaction may bring them again
         self.deletes = 0  # rows of which a part was deleted
@@ -414,15 +422,25 @@ class Schedule:
             fuse = self._dice.choice([None, *range(6)])
             store = Turned(self._store, self._turns, fuse, cuts=self._cuts)
             compactor = self._compactor(store)  # a process that starts anew
-            keys = self._dice.sample(self._keys, self._dice.randint(1, len(self._keys)))
             try:
-                await compactor.compact_keys(keys)
+                for _ in range(self._dice.randint(1, 3)):
+                    if self._dice.random() < 0.5:
+                        await self._show_time(compactor)
+                    keys = self._dice.sample(self._keys, self._dice.randint(1, len(self._keys)))
+                    await compactor.compact_keys(keys)
             except* Died:
                 pass
 
+    async def _show_time(self, compactor: RowCompactor) -> None:
+        """Let a compactor see the present time of the store's clock, in a row of its own."""
+        cell = Put(self._other, COLUMN + seconds_qualifier(0, 0), b"\1")
+        await self._turns.take(partial(self._store.put, self._table, [cell]))
+        await compactor.compact_keys([self._other])
+
     def _compactor(self, store: object) -> RowCompactor:
         age_ms = self._dice.choice(AGES_MS)
-        now_ms = self._clock_ms or (lambda: 0)
+        is_right = self._clock_ms is not None and self._dice.random() < 0.5
+        now_ms = self._clock_ms if is_right else (lambda: AHEAD_MS)
         compactor = RowCompactor(store, self._table, Layout(), RULES, now_ms, _raise, settle_ms=0, span_age_ms=age_ms)  # type: ignore[arg-type]
         self.compactors.append(compactor)
         return compactor

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tests.property.compaction_schedules import Graves, play
-from tsd.daemon.settings import elapsed_ms
+from tsd.daemon.settings import elapsed_ms, now_ms
 from tsd.store import Family, Table
 from tsd.store.cassandra.engine import CassandraStore
 from tsd.store.cassandra.keys import Prefixes
@@ -46,7 +47,11 @@ def something_happened(compactors: list[RowCompactor]) -> None:
 @pytest.mark.parametrize(
     "seeds", [range(80), *(pytest.param(range(at, at + 160), marks=pytest.mark.slow) for at in range(80, 400, 160))]
 )
-async def test_concurrent_compaction_in_memory(kind: Callable[[Callable[[], int]], MemoryStore], seeds: range) -> None:
+async def test_concurrent_compaction_in_memory(
+    kind: Callable[[Callable[[], int]], MemoryStore],
+    seeds: range,
+    mock_clock: MockClock,  # stands still, as that of the store
+) -> None:
     store = kind(lambda: NOW_MS)
     await store.create_tables([CELLS])
     something_happened(await play(seeds, store, "cells", cuts=True))
@@ -56,7 +61,9 @@ async def test_concurrent_compaction_in_memory(kind: Callable[[Callable[[], int]
 @pytest.mark.parametrize("kind", [MemoryStore, Graves])
 @pytest.mark.parametrize("seeds", [range(80), pytest.param(range(80, 400), marks=pytest.mark.slow)])
 async def test_delete_during_a_compaction_keeps_other_points(
-    kind: Callable[[Callable[[], int]], MemoryStore], seeds: range
+    kind: Callable[[Callable[[], int]], MemoryStore],
+    seeds: range,
+    mock_clock: MockClock,  # does not overtake that of the store
 ) -> None:
     clock_ms = itertools.count(NOW_MS, 5).__next__
     store = kind(clock_ms)
@@ -103,7 +110,13 @@ def test_concurrent_compaction_on_hbase(hbase: RunningHbase) -> None:
 @pytest.mark.slow
 @pytest.mark.difference("compaction-race")
 async def test_concurrent_compaction_on_cassandra(cassandra: RunningCassandra) -> None:
-    clock_ms = itertools.count(NOW_MS, 2).__next__  # no two puts share a millisecond, as in the schedules' model
+    last_ms = 0
+
+    def clock_ms() -> int:  # no two puts share a millisecond, as in the schedules' model
+        nonlocal last_ms
+        last_ms = max(last_ms + 2, now_ms())
+        return last_ms
+
     contact = Contact(((cassandra.host, cassandra.port),))
     store = CassandraStore(
         contact, cassandra.unused_keyspace(), clock_ms, lambda _: Prefixes(3, 5), elapsed_ms=elapsed_ms

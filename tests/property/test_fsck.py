@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from tests.peers.hbase import RunningHbase
-from tests.property.compaction_schedules import AGES_MS, Graves
+from tests.property.compaction_schedules import AGES_MS, AHEAD_MS, Graves
 from tests.unit.codec.codec_rows import KEY
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.cell import COLUMN, Point, join, ms_qualifier, seconds_qualifier
@@ -92,7 +92,7 @@ class Scene:
                     nursery.start_soon(self.die, life, self.draw.choice((9, 20, 1000)))
                     age_ms = self.draw.choice(AGES_MS)
                     compactor = RowCompactor(
-                        self.store, self.table, Layout(), RULES, lambda: 0, lambda _: None,
+                        self.store, self.table, Layout(), RULES, lambda: AHEAD_MS, lambda _: None,
                         settle_ms=0, span_age_ms=age_ms,
                     )  # fmt: skip
                     await compactor.compact_keys([KEY])

@@ -235,7 +235,7 @@ class Simulation:
             await trio.sleep(rng.random() * self.plan.length_s / 5)
             store = FaultyStore(self.server, calls=rng.choice((1, 2, 3, 4, 5, 6, 8, 10, 15, math.inf)))
             compactor = row_compactor(self._parts, self.plan, store, self.now_ms)
-            sweep = Sweep(store, "tsdb", Layout(), compactor, self.now_ms)
+            sweep = Sweep(store, "tsdb", Layout(), compactor)
             with _may_fail():
                 async for _ in sweep.run(SweepRange(0, START_S)):
                     pass

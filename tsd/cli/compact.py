@@ -106,7 +106,6 @@ async def _sweep(
         config.data_table,
         layout(config),
         compactor,
-        now_ms,
         rate=rate,
         pause_ratio=pause_ratio,
         on_retry=messages.on_retry,

@@ -6,6 +6,8 @@ from itertools import chain, repeat
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from tests.flaky_store import Fault, FlakyStore
 from tests.peers.cassandra import RunningCassandra
@@ -148,7 +150,7 @@ async def test_newer_cell_in_the_merged_column_stays() -> None:
     rows = await store.get(TABLE, [key(0)])
     await store.put(TABLE, [Put(key(0), COLUMN + bytes.fromhex("000000100020"), bytes.fromhex("63646500"))])
     did = compactor(store)
-    await did.compact([Row(key(0), rows[key(0)])], read_ms=NOW_MS)
+    await did.compact([Row(key(0), rows[key(0)])], did.start_read())
     assert did.stats.hidden == 1
     assert await shown(store, [key(0)]) == ["0000=2a 000000100020=63646500 0010=2b 0020=2c"]
 
@@ -179,15 +181,24 @@ async def test_rows_are_changed_in_one_call_whatever_their_columns() -> None:
     assert rows[0] == "000000100020=2a022b00"
 
 
-async def test_old_rows_of_a_request_get_one_write_time() -> None:
-    """That of their newest cell; a row that was written after `span_age` keeps its own."""
-    old, newest, young = rows = [key(3600, series) for series in (1, 2, 3)]
+async def rows_written(*since_ms: int) -> tuple[Graves, list[bytes]]:
+    """Return a store with rows of four cells, the first of each written so long ago, and the keys."""
+    rows = [key(3600, series) for series in range(1, len(since_ms) + 1)]
     store = Graves(lambda: NOW_MS)
     await store.create_tables([Table(TABLE, (Family(b"t"),))])
     for at in range(4):
-        for row, since_ms in ((old, NOW_MS - 900), (newest, NOW_MS - 600), (young, NOW_MS - 100)):
-            await store.put(TABLE, [Put(row, COLUMN + bytes([0, at << 4]), b"*")], time_ms=since_ms + at)
+        for row, row_since_ms in zip(rows, since_ms, strict=True):
+            await store.put(TABLE, [Put(row, COLUMN + bytes([0, at << 4]), b"*")], time_ms=NOW_MS - row_since_ms + at)
+    return store, rows
+
+
+async def test_old_rows_of_a_request_get_one_write_time(autojump_clock: MockClock) -> None:
+    """That of their newest cell; a row that was written after `span_age` keeps its own."""
+    store, (old, newest, young, first) = await rows_written(900, 600, 100, 200)
+    rows = [old, newest, young]
     did = RowCompactor(store, TABLE, Layout(), NEWEST, lambda: NOW_MS, raising, settle_ms=0, span_age_ms=500)
+    await did.compact_keys([first])
+    await trio.sleep(0.3)
     assert await did.compact_keys(rows) == []
     found = await store.get(TABLE, rows)
     assert [[cell.time_ms - NOW_MS for cell in found[row]] for row in rows] == [[-597], [-597], [-97]]
@@ -195,6 +206,18 @@ async def test_old_rows_of_a_request_get_one_write_time() -> None:
     assert (await shown(store, [old])) == ["0000001000200030=2a2a2a2a00 0010=2b"]
     assert await did.compact_keys([old]) == []
     assert (await shown(store, [old])) == ["0000001000200030=2a2b2a2a00"]
+
+
+async def test_clock_that_is_ahead_makes_no_row_old() -> None:
+    """Regression: a row got the time of one that was read after it, and hid a correction that came in between."""
+    store, (first, row, later) = await rows_written(380, 400, 300)
+    ahead_ms = NOW_MS + 3_600_000
+    did = RowCompactor(store, TABLE, Layout(), NEWEST, lambda: ahead_ms, raising, settle_ms=0, span_age_ms=500)
+    await did.compact_keys([first])
+    await did.compact_keys([row, later])
+    await store.put(TABLE, [Put(row, COLUMN + b"\0\x10", b"+")], time_ms=NOW_MS - 350)
+    await did.compact_keys([row])
+    assert await shown(store, [row]) == ["0000001000200030=2a2b2a2a00"]
 
 
 @pytest.mark.cassandra

@@ -39,7 +39,7 @@ class Pages(FlakyStore):
 
 def sweep(store: Store, by: RowCompactor | None = None, *, layout: Layout = Layout(), **more: object) -> Sweep:  # noqa: B008
     """A pass over a table."""
-    return Sweep(store, TABLE, layout, by or compactor(store), lambda: NOW_MS, **more)  # type: ignore[arg-type]
+    return Sweep(store, TABLE, layout, by or compactor(store), **more)  # type: ignore[arg-type]
 
 
 async def run(it: Sweep, stretch: SweepRange = ALL, position: bytes = b"") -> list[tuple[int, bytes]]:

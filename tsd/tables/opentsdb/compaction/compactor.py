@@ -21,6 +21,7 @@ step (`tsd.store.AtomicRewrites`). There are no locks. Concurrent writes, compac
 Only a delete of points during a compaction of their row may be undone by it.
 """
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -57,6 +58,7 @@ from tsd.store import (
 from tsd.store.retry import run_bounded
 
 TIME_BYTES = 8  # bytes of a cell's timestamp
+NEVER_MS = -(1 << 62)  # before all write times
 
 
 @dataclass
@@ -179,6 +181,28 @@ class RowPlan(NamedTuple):
         return tuple([COLUMN + put.qualifier for put in self.puts])
 
 
+class ReadStart(NamedTuple):
+    """When a read started."""
+
+    wall_ms: int  # by the wall clock of this machine
+    store_ms: int  # by the clock that sets write times, or earlier; `NEVER_MS` if none was seen
+
+
+class StoreClock:
+    """The clock that sets write times, as far as it is known from cells: it goes on from the latest time seen."""
+
+    def __init__(self) -> None:
+        self._ahead_ms = -math.inf  # of the monotonic clock, at least
+
+    def see(self, time_ms: int) -> None:
+        """Take the write time of a cell that was read."""
+        self._ahead_ms = max(self._ahead_ms, time_ms - trio.current_time() * 1000)
+
+    def least_ms(self) -> int:
+        """Return a time that this clock has reached; `NEVER_MS` if no cell was seen."""
+        return NEVER_MS if self._ahead_ms == -math.inf else int(self._ahead_ms + trio.current_time() * 1000)
+
+
 class PlannedRows(NamedTuple):
     """Result of examining rows."""
 
@@ -217,6 +241,7 @@ class RowCompactor:
         self._settle_ms = settle_ms
         self._span_age_ms = span_age_ms
         self._dry = dry
+        self._store_clock = StoreClock()
 
     @property
     def joins_requests(self) -> bool:
@@ -228,9 +253,13 @@ class RowCompactor:
         """Whether rows are read and changed by requests to other processes, several rows by each."""
         return self._store.atomic_rewrites is None and self._store.stamped_cells is not None
 
+    def start_read(self) -> ReadStart:
+        """Return the present time, for rows that are read from now on."""
+        return ReadStart(self._now_ms(), self._store_clock.least_ms())
+
     async def compact_keys(self, keys: Collection[bytes]) -> list[bytes]:
         """Compact those rows that exist; return the keys of those with recent writes. Raise StoreError."""
-        now_ms = self._now_ms()
+        start = self.start_read()
         rewrites = self._store.atomic_rewrites
         if rewrites is not None and HAS_MERGE_LOOP and not self._settle_ms and not self._dry:
             keys = await self._join(rewrites, keys)
@@ -239,7 +268,7 @@ class RowCompactor:
         with nullcontext() if rewrites is None else rewrites.watching(self._table, keys) as written:
             with self._counted("read"):
                 rows = await self._store.get(self._table, keys)
-            return await self.compact([Row(*row) for row in rows.items()], read_ms=now_ms, written=written)
+            return await self.compact([Row(*row) for row in rows.items()], start, written=written)
 
     async def _join(self, rewrites: AtomicRewrites, keys: Collection[bytes]) -> list[bytes]:
         """Join the cells of simple rows, which are most: they have several cells of points, no two for one time. Each
@@ -278,15 +307,15 @@ class RowCompactor:
         return join_simple(cells, COLUMN, self._rules.cell_points)
 
     async def compact(
-        self, rows: Sequence[Row], *, read_ms: int, written: Collection[bytes] | None = None
+        self, rows: Sequence[Row], start: ReadStart, *, written: Collection[bytes] | None = None
     ) -> list[bytes]:
         """Compact rows that were read with all their cells; return the keys of those with recent writes.
 
-        Reading started at `read_ms`, which may be long ago. Only a successful call counts and reports rows, and never
+        Reading may have started long ago. Only a successful call counts and reports rows, and never
         those that it returns. `written`: see `AtomicRewrites`.
         """
-        found = await self._plan(rows, read_ms)
-        done = found.plans if self._dry else await self._execute(found.plans, read_ms, written)
+        found = await self._plan(rows, start)
+        done = found.plans if self._dry else await self._execute(found.plans, start, written)
         for size in found.sizes:
             self.stats.count_row(size)
         for plan in done:
@@ -296,9 +325,10 @@ class RowCompactor:
             self._on_corrupt(error)
         return found.recent
 
-    async def _plan(self, rows: Sequence[Row], read_ms: int) -> PlannedRows:
+    async def _plan(self, rows: Sequence[Row], start: ReadStart) -> PlannedRows:
         found = PlannedRows([], [], [], [])
         work = TURN_BYTES
+        newest_ms = NEVER_MS
         for row in rows:
             totals = measure(row.cells)
             size = totals.columns - len(COLUMN) * len(row.cells)
@@ -306,9 +336,10 @@ class RowCompactor:
             if work >= TURN_BYTES:
                 await trio.lowlevel.checkpoint()
                 work = 0
-            if self._settle_ms and totals.time_ms > read_ms - self._settle_ms:
+            if self._settle_ms and totals.time_ms > start.wall_ms - self._settle_ms:
                 found.recent.append(row.key)
                 continue
+            newest_ms = max(newest_ms, totals.time_ms)
             joined = self._joined(row.key, row.cells, totals) if len(row.cells) > 1 else None
             if joined is not None:
                 plan = _plan_joined(row, joined, totals)
@@ -326,6 +357,7 @@ class RowCompactor:
                 continue
             if done.changes:
                 found.plans.append(_plan_of(row.key, cells, done, before))
+        self._store_clock.see(newest_ms)
         return found
 
     async def _compaction(self, key: bytes, cells: Sequence[StoredCell], *, is_large: bool) -> Compaction:
@@ -335,7 +367,7 @@ class RowCompactor:
         return await trio.to_thread.run_sync(compact, key, cells, self._rules)
 
     async def _execute(
-        self, plans: Sequence[RowPlan], read_ms: int, written: Collection[bytes] | None
+        self, plans: Sequence[RowPlan], start: ReadStart, written: Collection[bytes] | None
     ) -> list[RowPlan]:
         """Execute plans; return those that succeeded."""
         rewrites = self._store.atomic_rewrites
@@ -345,7 +377,7 @@ class RowCompactor:
             large = [plan for plan in plans if not rewrites or _cells_of(plan) > REWRITTEN_CELLS]
             stamped = self._store.stamped_cells
             if stamped is not None:
-                done += await self._replace_stamped(stamped, [plan for plan in large if not plan.ties], read_ms)
+                done += await self._replace_stamped(stamped, [plan for plan in large if not plan.ties], start)
                 large = [plan for plan in large if plan.ties]
             if large:
                 done += await self._replace(large)
@@ -383,9 +415,12 @@ class RowCompactor:
         self.stats.deletes += sum(len(plan.obsolete) for plan in visible)
         return visible
 
-    async def _replace_stamped(self, stamped: StampedCells, plans: Sequence[RowPlan], read_ms: int) -> list[RowPlan]:
+    async def _replace_stamped(
+        self, stamped: StampedCells, plans: Sequence[RowPlan], start: ReadStart
+    ) -> list[RowPlan]:
         """Do the same with few requests. Not for plans with ties, whose puts might not be kept."""
-        plans = _with_one_time(plans, min(read_ms, self._now_ms()) - self._span_age_ms)
+        # A wall clock that is ahead would make rows old while they are written: it does not count alone.
+        plans = _with_one_time(plans, min(self._now_ms(), *start) - self._span_age_ms)
         puts = [
             StampedPut(plan.key, COLUMN + put.qualifier, put.value, plan.time_ms) for plan in plans for put in plan.puts
         ]
@@ -397,7 +432,7 @@ class RowCompactor:
             found = await stamped.get(self._table, [(put.row, put.column) for put in puts], row_cells=row_cells)
         visible = [plan for plan in plans if _is_visible(plan, found.get(plan.key, ()))]
         self.stats.hidden += len(plans) - len(visible)
-        last_ms = min(read_ms, self._now_ms()) - self._span_age_ms  # the clock may have been set back meanwhile
+        last_ms = min(start.wall_ms, self._now_ms()) - self._span_age_ms  # the clock may have been set back meanwhile
         spans: list[StampedSpan] = []
         deletes: list[StampedDelete] = []
         for plan in visible:
@@ -480,8 +515,9 @@ def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction, before: 
 
 def _with_one_time(plans: Sequence[RowPlan], last_ms: int) -> list[RowPlan]:
     """Give plans of rows whose newest cells are no newer than `last_ms`, and `ALIKE_MS` apart at most, one write time,
-    that of the newest of them. HBase needs a request for each time of puts and deletes. All cells with such times were
-    read, so every later write is newer. A copy compares the time with those of other stores, so it stays close."""
+    that of the newest of them. HBase needs a request for each time of puts and deletes. All rows were read later than
+    `last_ms` by the clock that sets write times, so every later write is newer. A copy compares the time with those of
+    other stores, so it stays close."""
     times: dict[int, int] = {}
     newest_ms = -1
     for time_ms in sorted({plan.time_ms for plan in plans if plan.time_ms <= last_ms}, reverse=True):

@@ -17,7 +17,7 @@ from tsd.store import Page, Row, Store
 from tsd.store.retry import backoff
 from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.block_packer import BlockPacker
-from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, CompactionStats, RowCompactor
+from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, CompactionStats, ReadStart, RowCompactor
 
 T = TypeVar("T")
 
@@ -51,7 +51,6 @@ class Sweep:
         table: str,
         layout: Layout,
         compactor: RowCompactor,
-        now_ms: Callable[[], int],
         *,
         rate: float | None = None,
         pause_ratio: float = 0.0,
@@ -59,13 +58,12 @@ class Sweep:
         folder: BlockPacker | None = None,
     ) -> None:
         """`rate` limits the rows per second. After each page the pass sleeps for `pause_ratio` times as long as the
-        page took. `now_ms` is the wall clock; `on_retry` is called with each StoreError that is retried. `folder` folds
-        each hour of a metric whose rows are done."""
+        page took. `on_retry` is called with each StoreError that is retried. `folder` folds each hour of a metric whose
+        rows are done."""
         self._store = store
         self._table = table
         self._layout = layout
         self._compactor = compactor
-        self._now_ms = now_ms
         self._rate = rate
         self._pause_ratio = pause_ratio
         self._on_retry = on_retry
@@ -83,10 +81,10 @@ class Sweep:
                 stop = prefix + base_bytes(rows.until_s)
                 while at is not None and at < stop:
                     begun = trio.current_time()
-                    page, read_ms = await self._page(at, stop, limit)
+                    page, start = await self._page(at, stop, limit)
                     if cells := sum(len(row.cells) for row in page.rows):
                         limit = min(max(PAGE_CELLS * len(page.rows) // cells, MIN_ROWS), most)
-                    await self._compact(page.rows, read_ms)
+                    await self._compact(page.rows, start)
                     await self._fold(page)
                     pause_s = (trio.current_time() - begun) * self._pause_ratio
                     at = page.next_start
@@ -117,15 +115,15 @@ class Sweep:
             yield key[:end]
             at = after(key[:end])
 
-    async def _page(self, start: bytes, stop: bytes | None, limit: int) -> tuple[Page, int]:
+    async def _page(self, start: bytes, stop: bytes | None, limit: int) -> tuple[Page, ReadStart]:
         """Return a page, and the time when reading it started."""
-        read_ms = self._now_ms()
-        return await self._retried(lambda: self._store.page(self._table, start, stop, limit=limit)), read_ms
+        begun = self._compactor.start_read()
+        return await self._retried(lambda: self._store.page(self._table, start, stop, limit=limit)), begun
 
-    async def _compact(self, rows: Collection[Row], read_ms: int) -> None:
+    async def _compact(self, rows: Collection[Row], start: ReadStart) -> None:
         """Compact rows; retry once the rows with recent writes."""
         # The rows as read stay valid for any number of retries of the puts and deletes.
-        recent = await self._retried(lambda: self._compactor.compact(list(rows), read_ms=read_ms))
+        recent = await self._retried(lambda: self._compactor.compact(list(rows), start))
         if recent:
             await trio.sleep(SETTLE_MS / 1000)
             self._compactor.stats.busy += len(await self._retried(lambda: self._compactor.compact_keys(recent)))
