@@ -33,9 +33,9 @@ MS = 1000  # microseconds of a millisecond
 class WriteClock:
     """Write timestamps in microseconds, which never fall.
 
-    Readers compare milliseconds. So each timestamp has one of its own while the wall clock is behind the last one, as
-    after it was set back, and a later one than those of writes that have ended: of two values of a point the later one
-    then counts.
+    Readers compare milliseconds. So each timestamp has a later one than those of writes that have ended, also while the
+    wall clock is behind, as after it was set back: of two values of a point the later one then counts. Concurrent
+    writes share milliseconds, or more than 1,000 a second would move the timestamps ever further ahead of the clock.
     """
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
@@ -46,9 +46,7 @@ class WriteClock:
 
     def next(self, now_ms: int) -> int:
         """Return a timestamp that is later than all before. `now_ms` is the wall clock's time."""
-        is_behind = now_ms < self._last_us // MS or now_ms <= self._ended_ms
-        least_us = (self._last_us // MS + 1) * MS if is_behind else self._last_us + 1
-        self._last_us = max(least_us, now_ms * MS)
+        self._last_us = max(self._last_us + 1, (self._ended_ms + 1) * MS, now_ms * MS)
         return self._last_us
 
     def end(self, stamp_us: int) -> None:
@@ -60,6 +58,7 @@ class WriteClock:
         assert isinstance(stamp, int)
         if stamp < self._clock_ms() * MS + MOST_AHEAD_US:
             self._last_us = max(self._last_us, stamp)
+            self.end(stamp)
 
 
 class ConditionalWrites:
