@@ -71,7 +71,7 @@ def routes(
             return Response(200, written.text)
 
         async def run(running: RunningQuery) -> Response:
-            return encode_answer(await engine.run(wanted, running=running), engine, arrays=arrays)
+            return encode_answer(await engine.run(wanted, running=running, is_cut=True), engine, arrays=arrays)
 
         return await register(run, registry, wanted, request)
 

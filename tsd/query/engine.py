@@ -121,14 +121,14 @@ class QueryEngine:
     def _has_slot(self) -> bool:
         return self._slots.borrowed_tokens < self._slots.total_tokens
 
-    async def run(self, query: Query, *, running: RunningQuery | None = None) -> Answer:
-        """Return the answer. Raises StoreError, and BadQuery if the query is invalid, takes too long (waiting included)
-        or is cancelled with `running`."""
+    async def run(self, query: Query, *, running: RunningQuery | None = None, is_cut: bool = False) -> Answer:
+        """Return the answer. `is_cut`: the caller shows none of its points after the query's end. Raises StoreError,
+        and BadQuery if the query is invalid, takes too long (waiting included) or is cancelled with `running`."""
         if self._has_slot() and (answer := self._short.answer(query)) is not None:
             if running is not None:
                 running.figures = figures_of(answer)
             return answer
-        return await self.work(lambda job: job.answer(query), running=running)
+        return await self.work(lambda job: job.answer(query, is_cut=is_cut), running=running)
 
     async def work(self, task: Callable[["QueryJob"], Awaitable[T]], *, running: RunningQuery | None = None) -> T:
         """Return what `task` returns: queries of one request, and computations on their answers, within the time and
@@ -170,9 +170,9 @@ class QueryEngine:
             self.warnings += len(warnings)
             log.warning("query.answer_incomplete", warnings=len(warnings), first=warnings[0])
 
-    async def answer(self, query: Query, share: MemoryShare) -> Answer:
-        """Return the answer to a query of a job; `share` accounts for its memory."""
-        if (found := await self._short.answer_longer(query, share)) is not None:
+    async def answer(self, query: Query, share: MemoryShare, *, is_cut: bool) -> Answer:
+        """Return the answer to a query of a job; `share` accounts for its memory. `is_cut`: see `run`."""
+        if (found := await self._short.answer_longer(query, share, is_cut=is_cut)) is not None:
             return found
         plans = await self._plans(query)
         flushed: set[bytes] = set()
@@ -538,11 +538,12 @@ class QueryJob:
         """Delete points, see `QueryEngine.delete`. Raises BadQuery, StoreError."""
         await self._engine.delete(query, deleter, span_ms)
 
-    async def answer(self, query: Query) -> Answer:
-        """Return the answer to one query, held until the job ends. Raises BadQuery, StoreError."""
+    async def answer(self, query: Query, *, is_cut: bool = False) -> Answer:
+        """Return the answer to one query, held until the job ends. `is_cut`: see `QueryEngine.run`. Raises BadQuery,
+        StoreError."""
         share = self._engine.memory.share()
         self._answers.append(share)
-        answer = await self._engine.answer(query, share)
+        answer = await self._engine.answer(query, share, is_cut=is_cut)
         self._engine.report_warnings(answer)
         if self._running is not None:
             self._running.figures = figures_of(answer)

@@ -15,9 +15,10 @@ from tsd.query.assemble import counts_of, merge_chosen
 from tsd.query.cached_reader import CachedReader
 from tsd.query.collect import SMALL, PointCollector, ReadCounts
 from tsd.query.columns import Chosen
+from tsd.query.later_hours import LaterReads, unsettled_series
 from tsd.query.limits import QueryBudget
 from tsd.query.model import Query, SubQuery
-from tsd.query.plan import Plan
+from tsd.query.plan import Plan, range_to_end
 from tsd.query.result import Answer, Group, SubAnswer
 from tsd.query.serialize import Frame, PointFormat
 from tsd.store import StepLimit
@@ -98,6 +99,7 @@ class Known(NamedTuple):
     number: Int32 | None  # of the only series among these, empty if it is not there; None: it is not known
     selection: Selection | None  # None: it has open points, and would keep them
     has_points: Bool  # of each series: whether it had points
+    later: LaterReads  # of a store in another process
     hourly_rows: float
     hourly_bytes: float  # of rows
     hourly_points: float
@@ -116,7 +118,11 @@ class FewSeries:
         self._query = query
         self._known = known
         self._plan = plan
+        self._budget = budget
         self._add: Callable[[], bool] = lambda: False
+        self._pages: list[EncodedPage[PointPage]] = []  # fetched
+        self._later: ScanRange | None = None  # hours that were not fetched
+        self.needs_later: Sequence[int] = ()  # series whose points in these hours the answer needs, once merged
         self._started = self._read = perf_counter()
         self.cells = 0  # fetched
         self.collector = PointCollector(query, plan, budget)
@@ -139,23 +145,49 @@ class FewSeries:
         self._read = perf_counter()
         return hours is not None or page is not None
 
-    async def fetch(self, limit: StepLimit) -> bool:
-        """Read all rows, with a wait. Return False if the general way must do it. Raises StoreError."""
-        query, collector = self._query, self.collector
-        page = await self._known.series.fetch(self._plan.scan, limit, annotations=not query.no_annotations)
+    async def fetch(self, limit: StepLimit, *, is_cut: bool) -> bool:
+        """Read all rows, with a wait; up to the end of the query, if its answer `is_cut` there. Return False if the
+        general way must do it. Raises StoreError."""
+        query, span = self._query, self._plan.scan
+        if is_cut and self._known.later.are_apart():
+            span = range_to_end(query.end_ms, self._plan.sub.downsample, span)
+        if span != self._plan.scan:
+            self._later = ScanRange(span.stop_s, self._plan.scan.stop_s)
+        return await self._fetch(span, limit, None)
+
+    async def fetch_later(self, limit: StepLimit) -> bool:
+        """Read the rows of the series that `needs_later` has, like `fetch`."""
+        span, numbers = self._later, self.needs_later
+        assert span is not None
+        self._known.later.needed(len(numbers), len(self._known.has_points))
+        self._later, self.needs_later = None, ()
+        self.collector = PointCollector(self._query, self._plan, self._budget)
+        return await self._fetch(span, limit, numbers)
+
+    async def _fetch(self, span: ScanRange, limit: StepLimit, numbers: Sequence[int] | None) -> bool:
+        annotations = not self._query.no_annotations
+        page = await self._known.series.fetch(span, limit, annotations=annotations, numbers=numbers)
         if page is None:
             return False
-        self._add = lambda: _add_page(collector, page)
-        self.cells = page.cells
+        self._pages.append(page)
+        self._add = lambda: all(_add_page(self.collector, page) for page in self._pages)
+        self.cells += page.cells
         self._read = perf_counter()
         return True
 
     def merge(self) -> Answer | None:
-        """Return the answer; None if the general way must find it. May be called in a thread."""
+        """Return the answer; None if the general way must find it, or with points of the series that `needs_later` has.
+        May be called in a thread."""
         query, known, plan = self._query, self._known, self._plan
         if not self._add():
             return None
         collected = self.collector.finish()
+        if self._later is not None:
+            members = [one.numbers for one in known.groups]
+            needed = unsettled_series(collected.series, collected.counts, members, plan.sub, query.end_ms)
+            if len(needed):
+                self.needs_later = needed.tolist()
+                return None
         if not np.array_equal(collected.counts > 0, known.has_points):  # other groups, or other tags of them
             return None
         groups: list[Group] = []

@@ -3,11 +3,12 @@
 from typing import NamedTuple
 
 from tsd.query import calendar
-from tsd.query.model import Downsample, SubQuery
+from tsd.query.model import Downsample, Fill, SubQuery
 from tsd.tables.quirks import OPENTSDB, Quirks
 from tsd.tables.reading import HOUR_S, ScanRange, Selection
 
 MILLISECONDS_FROM = 1 << 32  # lower times are seconds
+HOUR_MS = HOUR_S * 1000
 
 
 class Plan(NamedTuple):
@@ -44,6 +45,25 @@ def scan_range(start_ms: int, end_ms: int, downsample: Downsample | None, *, qui
         after = -(-calendar.after(calendar.base(end_ms, downsample.calendar), downsample.calendar) // 1000)
         return ScanRange(max(0, first - first % HOUR_S), -(-after // HOUR_S) * HOUR_S)
     return ScanRange(start, stop)
+
+
+def range_to_end(end_ms: int, downsample: Downsample | None, scan: ScanRange) -> ScanRange:
+    """Return the hours of a scan range up to that of `end_ms`, or of the last bucket that begins until then: all hours
+    where the scan range has no later ones, or where a part of a bucket would be read.
+
+    >>> range_to_end(1356998400_000 + 3599_000, None, ScanRange(1356998400, 1357005600))
+    ScanRange(start_s=1356998400, stop_s=1357002000)
+    """
+    interval_ms = HOUR_MS
+    if downsample is not None:
+        if downsample.calendar or (downsample.fill is Fill.SCALAR and downsample.scalar is None):
+            return scan
+        interval_ms = downsample.interval_ms or HOUR_MS
+    after_ms = end_ms // interval_ms * interval_ms + interval_ms
+    stop_s = -(-after_ms // HOUR_MS) * HOUR_S
+    if end_ms < MILLISECONDS_FROM or stop_s * 1000 % interval_ms or stop_s >= scan.stop_s:
+        return scan
+    return ScanRange(scan.start_s, stop_s)
 
 
 def output_range(start_ms: int, end_ms: int, downsample: Downsample | None, *, quirks: Quirks = OPENTSDB) -> range:

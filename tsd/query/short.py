@@ -24,10 +24,11 @@ from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler
 from tsd.query.few_series import FewSeries, Known, KnownGroup, OnlyTexts, OpenRow, known_answer, stats_of
 from tsd.query.fold import HAS_LOOP, can_fold, fold_batch
+from tsd.query.later_hours import LaterReads, is_settled
 from tsd.query.limits import UNBOUNDED, Bounds, Limits, MemoryShare, QueryBudget, QueryMemory, check_fetched
 from tsd.query.merge import keeps_only, merge, merge_only, rate
 from tsd.query.model import Fill, Query, SubQuery
-from tsd.query.plan import Plan, scan_range
+from tsd.query.plan import Plan, range_to_end, scan_range
 from tsd.query.result import Answer, SubAnswer, SubFigures, is_histogram
 from tsd.query.rollups import intervals_for, is_pre_aggregated
 from tsd.query.workers import WorkerPool
@@ -124,6 +125,7 @@ class ShortQueries:
             number,
             None if plan.open_hours else selection,
             has_points,
+            LaterReads(),
             *(counts[name] / plan.scan.hours for name in ("rowsPreFilter", "bytesFetched", "dpsPreFilter")),
         )
         self._kept_series += len(has_points)
@@ -207,22 +209,24 @@ class ShortQueries:
             return None
         return answer
 
-    async def answer_longer(self, query: Query, share: MemoryShare) -> Answer | None:
+    async def answer_longer(self, query: Query, share: MemoryShare, *, is_cut: bool) -> Answer | None:
         """Return the answer to a longer query, or to one whose rows cannot be read at once; None if the general way
-        must answer it. `share` accounts for its memory. Raises BadQuery, StoreError."""
+        must answer it. `share` accounts for its memory. `is_cut`: none of its points after the end is shown. Raises
+        BadQuery, StoreError."""
         if (found := self._find(query)) is None:
             return None
         known, scan = found
         is_remote, is_long = known.series.is_remote, _is_long(known, scan)
         if is_remote and len(known.has_points) == 1 and scan.hours <= FEW_HOURS:
-            return await self._fetch_one(query, known, scan)
+            return await self._fetch_one(query, known, scan, is_cut=is_cut)
         if known.selection is None or known.is_over(LARGE, scan.hours) or not (is_remote or is_long):
             return None
         few = self._few(query, known, Plan(query.queries[0], scan, known.selection), share.resize)
-        if few is None or not (await few.fetch(LARGE) if is_remote else few.read(self._cached, LARGE)):
+        if few is None or not (await few.fetch(LARGE, is_cut=is_cut) if is_remote else few.read(self._cached, LARGE)):
             return None
-        is_short = few.is_short or (not is_long and few.cells <= NOW.cells)
-        answer = self._workers.run_here(few.merge) if is_short else await self._workers.run(few.merge)
+        answer = await self._merge(few, is_long=is_long)
+        if few.needs_later and await few.fetch_later(LARGE):
+            answer = await self._merge(few, is_long=is_long)
         if answer is None:
             self._forget((query.queries[0], query.quirks))
             return None
@@ -233,6 +237,11 @@ class ShortQueries:
         else:
             self.answered_in_thread += 1
         return answer
+
+    async def _merge(self, few: FewSeries, *, is_long: bool) -> Answer | None:
+        """Return the answer from the rows that were read, see `FewSeries.merge`."""
+        is_short = few.is_short or (not is_long and few.cells <= NOW.cells)
+        return self._workers.run_here(few.merge) if is_short else await self._workers.run(few.merge)
 
     def _few(self, query: Query, known: Known, plan: Plan, set_memory: Callable[[int], None]) -> FewSeries | None:
         """Return what reads the rows of a query; None if the general way must read them."""
@@ -260,23 +269,37 @@ class ShortQueries:
             return None
         return None if page is None else _with_open(known, scan, columns, page)
 
-    async def _fetch_one(self, query: Query, known: Known, scan: ScanRange) -> Answer | None:
-        """Do the same, with a wait. Raises StoreError."""
+    async def _fetch_one(self, query: Query, known: Known, scan: ScanRange, *, is_cut: bool) -> Answer | None:
+        """Do the same, with a wait; without points after the end where an answer that `is_cut` there does not need
+        them. Raises StoreError."""
         started = perf_counter()
         columns = self._open_now(known, scan)
         if columns is None:
             return None
-        stored = await known.series.fetch(scan, ONE_SERIES, annotations=not query.no_annotations)
-        if stored is None:
+        [sub], span = query.queries, scan
+        if is_cut and not len(columns.series) and known.later.are_apart():
+            span = range_to_end(query.end_ms, sub.downsample, scan)
+        page = await self._fetch_page(query, known, span)
+        if page is None:
             return None
-        page = stored.decode() if stored.cells <= ONE_SERIES.cells else await self._workers.run(stored.decode)
         pages = _with_open(known, scan, columns, page)
+        if pages and span != scan and not is_settled(page.batch, sub, query.end_ms):
+            known.later.needed(1, 1)
+            page = await self._fetch_page(query, known, ScanRange(span.stop_s, scan.stop_s))
+            pages = None if page is None or page.annotations or page.warnings else [*pages, page]
         answer = None if pages is None else self._answer_pages(query, known, scan, pages, started)
         if answer is None:  # the general way would read the row again, each time
             self._forget((query.queries[0], query.quirks))
         else:
             self.answered += 1
         return answer
+
+    async def _fetch_page(self, query: Query, known: Known, span: ScanRange) -> PointPage | None:
+        """Return the stored points of one series; None if the general way must read them. Raises StoreError."""
+        stored = await known.series.fetch(span, ONE_SERIES, annotations=not query.no_annotations)
+        if stored is None:
+            return None
+        return stored.decode() if stored.cells <= ONE_SERIES.cells else await self._workers.run(stored.decode)
 
     def _open_now(self, known: Known, scan: ScanRange) -> Columns | None:
         """Return the open points of one series, None if they cannot be read at once."""

@@ -426,8 +426,11 @@ class MatchedSeries(Protocol):
         rows are over the limit, or they cannot be read. The page's `decode` raises StoreError."""
         ...
 
-    async def fetch(self, span: ScanRange, limit: StepLimit, *, annotations: bool) -> EncodedPage[PointPage] | None:
-        """Do the same, with a wait for the store. Of the limit only the number of rows counts. Raise StoreError."""
+    async def fetch(
+        self, span: ScanRange, limit: StepLimit, *, annotations: bool, numbers: Sequence[int] | None = None
+    ) -> EncodedPage[PointPage] | None:
+        """Do the same, with a wait for the store. Of the limit only the number of rows counts. With `numbers`, rows of
+        these series are enough. Raise StoreError."""
         ...
 
 

@@ -394,6 +394,19 @@ async def test_points_of_other_daemons_are_found(hbase: RunningHbase, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("m", ["sum:short.d{host=a}", "sum:short.d{host=a|b}", "none:rate:short.d{host=*}{host=a|b}"])
+async def test_rows_after_the_end_are_not_read_on_hbase(m: str, hbase: RunningHbase, tmp_path: Path) -> None:
+    async with running(tmp_path, {**SETTINGS, **on_hbase(hbase)}) as daemon:
+        for host, at in ((host, at) for host in "ab" for at in range(0, 9000, 600)):
+            await daemon.send_lines(b"put short.d %d 0.5 host=%s\n" % (BASE + at, host.encode()))
+        await daemon.daemon.flush()
+        first, again = [await ask(daemon, f"{HOUR}{m}&show_summary") for _ in range(2)]
+        assert first[:-1] == again[:-1]
+        rows = [one[-1]["statsSummary"]["rowsPreFilter"] for one in (first, again)]  # type: ignore[index]
+        assert rows[0] == 2 * rows[1]
+
+
+@pytest.mark.slow
 async def test_a_changed_query_is_read_once_on_hbase(hbase: RunningHbase, tmp_path: Path) -> None:
     async with filled(tmp_path, on_hbase(hbase)) as daemon:
 

@@ -11,7 +11,7 @@ from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row, 
 from tsd.codec.opentsdb.cell import COLUMN, FAMILY
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
-from tsd.codec.points import series_ends, sort_columns
+from tsd.codec.points import Columns, Int32, no_columns, series_ends, sort_columns
 from tsd.codec.putline import NameRules
 from tsd.errors import BadQuery
 from tsd.ingest.intake import absorb_whole
@@ -25,6 +25,7 @@ from tsd.query.registry import RunningQuery
 from tsd.query.result import Answer, Group
 from tsd.store import Family, Put, Store, Table
 from tsd.store.memory import MemoryStore
+from tsd.tables.open_points import ChooseSeries, OpenPoints
 from tsd.tables.opentsdb.encode import encode_of
 from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
@@ -32,8 +33,8 @@ from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.opentsdb.series_recorder import IndexWriter
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.quirks import quirks_for
-from tsd.tables.reading import PointReader
-from tsd.tables.writing import SeriesResolver
+from tsd.tables.reading import PointReader, ScanRange
+from tsd.tables.writing import KnownSeries, SeriesKeys, SeriesResolver
 
 NOW_MS = 1_700_000_000_000
 START_S = 1_356_998_400
@@ -44,6 +45,37 @@ FEW = [
     for at in range(5)
 ]
 RULES = ReadRules()
+
+
+class NoOpenPoints:
+    """A source that has no open points."""
+
+    async def open_points(
+        self,
+        metric: bytes,
+        choose: ChooseSeries | None = None,
+        span: ScanRange | None = None,
+    ) -> OpenPoints:
+        """See OpenPointSource."""
+        return OpenPoints(no_columns(), SeriesKeys.of(()))
+
+    def known_series(self, metric: bytes) -> KnownSeries | None:
+        """See OpenPointSource."""
+        return None
+
+    def points_now(
+        self,
+        metric: bytes,
+        span: ScanRange,
+        known: KnownSeries | None,
+        number: Int32 | None,
+    ) -> Columns:
+        """See OpenPointSource."""
+        return no_columns()
+
+    async def flush(self, *, patient: bool = True) -> bool:
+        """See OpenPointSource."""
+        return True
 
 
 class QueryEnvironment:
@@ -74,6 +106,12 @@ class QueryEnvironment:
         if self.readable is not None:
             reader = ReadableReader(self.store, self.readable)
         return QueryEngine(reader, settings=settings, flush=self._flush, now_ms=lambda: self.now_ms)
+
+    def repeating_engine(self) -> QueryEngine:
+        """Return an engine that answers repeated queries of few series of OpenTSDB's tables with one read."""
+        reader = OpenTsdbReader(self.store, DATA, self.uids, self.layout, index=self.index, rules=self.rules)
+        settings, clock = EngineSettings(), lambda: self.now_ms
+        return QueryEngine(reader, settings=settings, flush=self._flush, now_ms=clock, open_points=NoOpenPoints())
 
     @classmethod
     async def build(

@@ -136,7 +136,14 @@ class MatchedStoredSeries:
         self._kept = None if kept is None else (span, ref(kept))
         return parts
 
-    async def fetch(self, span: ScanRange, limit: StepLimit, *, annotations: bool) -> EncodedPage[PointPage] | None:
+    async def fetch(
+        self,
+        span: ScanRange,
+        limit: StepLimit,
+        *,
+        annotations: bool,
+        numbers: Sequence[int] | None = None,  # noqa: ARG002
+    ) -> EncodedPage[PointPage] | None:
         """See MatchedSeries."""
         return self.read(span, limit, annotations=annotations)
 
@@ -162,11 +169,13 @@ class MatchedKeyedSeries:
     def __init__(
         self,
         is_current: Callable[[], bool],
-        get_rows: Callable[[ScanRange, StepLimit, bool], Awaitable[EncodedPage[PointPage] | None]],
+        pairs: Sequence[bytes],
+        get_rows: Callable[[Sequence[bytes], ScanRange, StepLimit, bool], Awaitable[EncodedPage[PointPage] | None]],
     ) -> None:
-        """`is_current` returns whether no other series can match by now. `get_rows` returns the rows of a span, with or
-        without annotations; None if they are over the limit."""
+        """`is_current` returns whether no other series can match by now. `pairs` are those of the series, by number.
+        `get_rows` returns the rows of some in a span, with or without annotations; None if they are over the limit."""
         self._is_current = is_current
+        self._pairs = pairs
         self._get_rows = get_rows
 
     def are_all(self) -> bool:
@@ -177,6 +186,11 @@ class MatchedKeyedSeries:
         """See MatchedSeries. There is no such read."""
         raise NotImplementedError
 
-    async def fetch(self, span: ScanRange, limit: StepLimit, *, annotations: bool) -> EncodedPage[PointPage] | None:
+    async def fetch(
+        self, span: ScanRange, limit: StepLimit, *, annotations: bool, numbers: Sequence[int] | None = None
+    ) -> EncodedPage[PointPage] | None:
         """See MatchedSeries."""
-        return await self._get_rows(span, limit, annotations) if self.are_all() else None
+        if not self.are_all():
+            return None
+        pairs = self._pairs if numbers is None else [self._pairs[number] for number in numbers]
+        return await self._get_rows(pairs, span, limit, annotations)

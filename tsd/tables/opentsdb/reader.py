@@ -225,7 +225,7 @@ class StoredSelection:
             return has_same_names() and (index is None or state is None or index.is_current(state))
 
         if blocks is None:
-            return MatchedKeyedSeries(is_current, partial(self._get_rows, pairs))
+            return MatchedKeyedSeries(is_current, pairs, self._get_rows)
 
         def read_parts(span: ScanRange, limit: StepLimit) -> list[ColumnPart] | None:
             if by_key:
