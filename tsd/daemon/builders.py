@@ -63,8 +63,8 @@ class ServerParts:
     listener: Listener
 
 
-UNREAD_SHARE = 2 / 3  # of the time for which lines may be in memory only: quiet connections are unread so long
-MAX_UNREAD_S = 2.0  # at most: a socket's buffer has room for the lines of this time
+UNREAD_SHARE = 0.9  # of the time for which lines may be in memory only: quiet connections are unread so long
+MAX_UNREAD_S = 4.0  # at most: a socket's buffer has room for the lines of this time
 UNRESOLVED_BYTES = 1024  # largest size of a series without UIDs
 UNRESOLVED_SHARE = 8  # such series may use 1/8 of the memory for points
 REJECTED_PER_S = 1000  # rejected lines logged per second, with a burst of ten seconds

@@ -225,3 +225,25 @@ async def test_lines_are_read_before_a_change_of_networks_ends_the_connection(
         changed(daemon, network_allow=READER)
         assert await client_disconnects(client)
         assert daemon.daemon.ingest.ledger.received == sent
+
+
+@pytest.mark.parametrize(("gather_ms", "most"), [(3000, 40), (60_000, 30)])
+async def test_steady_lines_are_read_seldom_and_in_time(
+    gather_ms: int, most: int, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    given = {"tsd.journal.gather_interval": str(gather_ms)}
+    async with running(tmp_path, given) as daemon, daemon.client() as client:
+        lines = b"".join(b"put quiet %d 1 host=web%03d\n" % (T, number) for number in range(200))  # no small packet
+        received, unread = [0], 0
+        for sent in range(1, 241):
+            await client.send(lines)
+            await trio.sleep(0.5)
+            now = daemon.daemon.ingest.ledger.received
+            if sent <= 40:  # the connection is not quiet yet
+                received, unread = [now], 0
+                continue
+            if now > received[-1]:
+                received.append(now)
+            unread = max(unread, sent * 200 - now)
+        assert len(received) - 1 <= most  # in 100 seconds
+        assert unread <= min(gather_ms, 5000) // 500 * 200
