@@ -249,7 +249,7 @@ class StoredSelection:
         keys = row_keys(table.layout, self._resolved, span, pairs)
         page = await cells_of_keys(table.store, table.data, keys)
         decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)
-        return StoredPoints(page, table.layout.pairs_start, self.series, decode_cells)
+        return StoredPoints(page, table.layout.pairs_start, self.series, decode_cells, keeps=True)
 
     def _column_page(self, parts: Sequence[ColumnPart], *, annotations: bool) -> ColumnPage:
         decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)

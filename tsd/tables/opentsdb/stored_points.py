@@ -18,7 +18,12 @@ DecodeNumbered = Callable[[CellPage, NumberedRows], PointPage]
 class StoredPoints(NumberingPage):
     """Cells of whole rows, and how to decode them."""
 
-    def __init__(self, page: CellPage, pairs_start: int, series: SeriesSet, decode: DecodeNumbered) -> None:
+    def __init__(
+        self, page: CellPage, pairs_start: int, series: SeriesSet, decode: DecodeNumbered, *, keeps: bool = False
+    ) -> None:
+        """`keeps`: keep what was decoded, for a page that is decoded again."""
+        self._keeps = keeps
+        self._kept: PointPage | None = None
         self._page = page
         self._pairs_start = pairs_start
         self._series = series
@@ -38,10 +43,15 @@ class StoredPoints(NumberingPage):
 
     def decode(self) -> PointPage:
         """Decode the rows of matching series."""
+        if self._kept is not None:
+            return self._kept
         numbered = self._numbered
         if numbered is None or numbered.unnumbered:
             numbered = number_rows(self._page.keys, self._pairs_start, self._series)
-        return self._decode(self._page, numbered)
+        decoded = self._decode(self._page, numbered)
+        if self._keeps:
+            self._kept = decoded
+        return decoded
 
     def decode_tables(self) -> TablePage | None:
         """Decode the rows of matching series, see NumberingPage."""
