@@ -393,7 +393,8 @@ class PointCollector:
         self._grow_counts()
         self._summed = []
         sums = self._sums if self.read.points else None
-        return Collected(self._sink.finish(count), self._counts[:count], self._annotations, self.read, sums=sums)
+        counts = self._counts[:count]
+        return Collected(self._sink.finish(count, counts > 0), counts, self._annotations, self.read, sums=sums)
 
 
 def _joined(hours: Sequence[CachedHour]) -> JoinedHours:

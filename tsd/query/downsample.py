@@ -197,8 +197,8 @@ class Downsampler:
         opened[self._last_slots[self._last_slots >= 0]] = True
         return opened
 
-    def finish(self, series_count: int) -> SeriesColumns:
-        """Return the points of each series, by number."""
+    def finish(self, series_count: int, has_points: Bool | None = None) -> SeriesColumns:
+        """Return the points of each series, by number. `has_points`: whether any of each were read; None: of all."""
         if not series_count:  # and no grid to fill, which would be as long as the query's range
             return SeriesColumns.of([])
         if self._fill is Fill.NONE and self._by_rows and self._parts:
@@ -208,7 +208,7 @@ class Downsampler:
         if self._fill is not Fill.NONE and grid is not None:
             if not self._quirks.bucket_before_range:
                 grid = grid[grid >= self._scan.start_ms]
-            return self._filled(series, stamps, values, grid, series_count)
+            return self._filled(series, stamps, values, grid, series_count, has_points)
         order = series_order(series, series_count)
         bounds = np.searchsorted(series[order], np.arange(series_count + 1))
         return SeriesColumns(doubles_as_points(stamps[order], values[order]), bounds)
@@ -227,14 +227,17 @@ class Downsampler:
             np.concatenate([np.empty(0), *(buckets.values for _, buckets in each)]),
         )
 
-    def _filled(self, series: Int64, stamps: Int64, values: Float64, grid: Int64, series_count: int) -> SeriesColumns:
+    def _filled(
+        self, series: Int64, stamps: Int64, values: Float64, grid: Int64, series_count: int, has_points: Bool | None
+    ) -> SeriesColumns:
         """Return every bucket of every series; buckets outside of the grid are dropped."""
         places = np.searchsorted(grid, stamps)
         inside = np.append(grid, _NEVER)[places] == stamps
         present = np.zeros((series_count, len(grid)), np.bool_)
         present[series[inside], places[inside]] = True
         scalar = 0.0 if self._fill is Fill.ZERO else self._spec.scalar
-        if self._fill is Fill.SCALAR and scalar is None and not present.all():
+        found = present if has_points is None else present[has_points]  # an index may list others
+        if self._fill is Fill.SCALAR and scalar is None and not found.all():
             raise BadQuery("unhandled fill policy")
         filled = np.full(present.shape, np.nan if scalar is None else scalar)
         filled[series[inside], places[inside]] = values[inside]
@@ -281,7 +284,7 @@ class PointJoiner:
         """Return how many points are held."""
         return self._size
 
-    def finish(self, series_count: int) -> SeriesColumns:
+    def finish(self, series_count: int, has_points: Bool | None = None) -> SeriesColumns:  # noqa: ARG002
         """Return the points of each series, by number."""
         batches, self._batches, hours, self._hours = self._batches, [], self._hours, ()
         if hours:

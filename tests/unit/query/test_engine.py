@@ -330,6 +330,17 @@ async def test_row_and_global_annotations_are_shown() -> None:
 
 
 @layouts.opentsdb_only
+async def test_a_series_without_rows_in_the_range_has_no_bucket_to_fill() -> None:
+    both = [f"m {START_S} 1 host=a", f"m {START_S + 3600} 2 host=a", f"m {START_S - 7200} 1 host=b"]
+    env = await QueryEnvironment.build(both, indexed=True)
+    hours = {"end_ms": (START_S + 3600) * 1000}
+    [group] = await env.groups("sum:1h-sum-scalar:m{host=a|b}", **hours)
+    assert values(group) == {0: 1.0, 3600: 2.0}
+    with pytest.raises(BadQuery, match="unhandled fill policy"):
+        await env.run("sum:1h-sum-scalar:m{host=a|b}", start_ms=(START_S - 7200) * 1000, **hours)
+
+
+@layouts.opentsdb_only
 @pytest.mark.difference(
     "annotation-order",
     topic="corrected",
