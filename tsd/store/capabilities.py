@@ -220,8 +220,8 @@ class AtomicRewrites(Protocol):
 
     async def join(self, table: str, rows: Sequence[bytes], join: JoinCells) -> list[bytes]:
         """Replace all cells of a row by one, each row read and changed in one atomic step. It gets the timestamp of the
-        newest of them. Return the rows that were changed: those with several cells for which `join` returns a cell. The
-        engine may leave others as they are. It may call `join` again for a row that it has not changed. The call may be
+        newest of them. Return the rows that were changed: those for which `join` returns a cell. The engine may leave
+        rows as they are without a call of `join`, and call it again for a row that it has not changed. The call may be
         repeated. Raise StoreError."""
         ...
 

@@ -282,13 +282,13 @@ class _CountedRewrites:
 
         def counted(row: bytes, cells: Sequence[tuple[bytes, bytes, int]]) -> tuple[bytes, bytes] | None:
             made = join(row, cells)
+            read[row] = cells
             if made is not None:
-                read[row] = cells
                 puts[row] = Put(row, *made)
             return made
 
         changed = await self._rewrites.join(table, rows, counted)
-        self._load.read_rows(table, [(row, read[row]) for row in changed])
+        self._load.read_rows(table, list(read.items()))
         self._load.wrote(table, [puts[row] for row in changed])
         return changed
 

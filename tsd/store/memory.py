@@ -172,7 +172,7 @@ class MemoryStore:
         """See AtomicRewrites."""
         await self._enter("join")
         stored = self._table(table)
-        cells = {row: found for row in rows if len(found := stored.cells(row, None)) > 1}
+        cells = {row: found for row in rows if (found := stored.cells(row, None))}
         joined = {row: made for row, found in cells.items() if (made := join(row, found)) is not None}
         self._notify(table, joined)
         for row, (column, value) in joined.items():

@@ -1,5 +1,6 @@
 """Blocks of the embedded store: what they hold, and damage. tests/property/test_stores.py folds between all calls."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,25 @@ async def test_fold_moves_cells_of_points(tmp_path: Path) -> None:
         rows = [row.key async for page in scan(store, "cells") for row in page]
         assert rows == [b"hour1a", b"hour1b", b"hour1d"]
     assert list(stored_blocks(tmp_path, "cells")) == [b"hour1a"]
+
+
+async def test_cells_are_joined_unless_their_prefix_has_blocks(tmp_path: Path) -> None:
+    asked: list[bytes] = []
+
+    def join(row: bytes, cells: Sequence[tuple[bytes, bytes, int]]) -> tuple[bytes, bytes]:
+        asked.append(row)
+        return b"t:joined", b"+".join(value for _, value, _ in cells)
+
+    async with opened(tmp_path) as store:
+        await fill(store, b"hour2")
+        rows = [hour + series for hour in (b"hour1", b"hour2", b"hour3") for series in (b"a", b"b")]
+        await store.put("cells", [Put(row, column, b"1") for row in rows for column in (b"t:x", b"t:y")])
+        before = await store.get("cells", rows)
+        assert await store.atomic_rewrites.join("cells", [*rows, b"hour4a"], join) == asked == rows[:2] + rows[4:]
+        found = await store.get("cells", rows)
+    time_ms = before[rows[0]][0].time_ms
+    assert all(found[row] == [Cell(b"t:joined", b"1+1", time_ms)] for row in asked)
+    assert all(found[row] == before[row] for row in rows[2:4])
 
 
 async def test_late_cells_join_their_block(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class EmbeddedRewrites:
         return done
 
     async def join(self, table: str, rows: Sequence[bytes], join: JoinCells) -> list[bytes]:
-        """See AtomicRewrites. Rows of a table with blocks or runs stay as they are."""
+        """See AtomicRewrites. Rows of a table with runs stay as they are, and so do those whose prefix has blocks."""
         done: list[bytes] = []
         at = 0
         while at < len(rows):
@@ -86,18 +86,21 @@ def add_joins(
 ) -> tuple[int, list[bytes]]:
     """Add the changes of rows from index `at` on to a batch, as many as fit into a step. Return the index of the first
     row that was not read, and the rows that change."""
-    if database.blocks(table) or database.runs(table):
+    if database.runs(table):
         return len(rows), []
-    view = database.plain_view(table)
+    view, in_blocks = database.plain_view(table), _PrefixesOfBlocks(database, table)
     done: list[bytes] = []
     puts: dict[int, list[Put]] = defaultdict(list)
     cells = size = 0
     while at < len(rows) and cells < JOINED_CELLS and size < STEP_BYTES:
         row = rows[at]
         at += 1
+        if in_blocks.may_have(row):
+            cells += 1
+            continue
         found = view.row_cells(row, JOINED_CELLS)
         cells += JOINED_CELLS if found is None else len(found.keys) + 1
-        if found is None or len(found.keys) < 2:
+        if not found or not found.keys:
             continue
         size += found.size
         made = join(row, found.cells)
@@ -111,6 +114,27 @@ def add_joins(
         database.add_puts(batch, some, time_ms)
         database.clock.observe(time_ms)
     return at, done
+
+
+class _PrefixesOfBlocks:
+    """Tells whether a row may have a cell in a block. Neighbouring rows are asked for one after the other."""
+
+    def __init__(self, database: Database, table: str) -> None:
+        family = database.blocks(table)
+        self._reader = None if family is None else database.block_reader(family)
+        self._width = 0 if family is None else family.width
+        self._prefix: bytes | None = None
+        self._has_blocks = False
+
+    def may_have(self, row: bytes) -> bool:
+        """Return whether there are blocks of a row's prefix."""
+        if self._reader is None:
+            return False
+        prefix = row[: self._width]
+        if prefix != self._prefix:
+            key = self._reader.key_from(prefix)
+            self._prefix, self._has_blocks = prefix, key is not None and key.startswith(prefix)
+        return self._has_blocks
 
 
 def add_rewrites(

@@ -181,6 +181,22 @@ async def test_rows_are_changed_in_one_call_whatever_their_columns() -> None:
     assert rows[0] == "000000100020=2a022b00"
 
 
+async def test_compacted_rows_are_read_once() -> None:
+    """After a start all rows of its hour are read, because the run before it may have written to them."""
+    rows = {key(0): "0000=2a@5", key(3600): "000000100020=2a2b2c00@7"}
+    store, calls = await made(rows), ("join", "get", "rewrite", "put", "delete")
+    before = store.statistics()
+    did = compactor(store)
+    assert await did.compact_keys(list(rows)) == []
+    after = store.statistics()
+    if HAS_MERGE_LOOP:
+        assert [after.get(call, 0) - before.get(call, 0) for call in calls] == [1, 0, 0, 0, 0]
+    assert await shown(store, rows) == ["0000=2a", "000000100020=2a2b2c00"]
+    assert did.stats == CompactionStats(
+        rows=2, cells_before=2, cells_after=2, bytes_before=2 * 23 + 3 + 10, bytes_after=2 * 23 + 3 + 10
+    )
+
+
 async def rows_written(*since_ms: int) -> tuple[Graves, list[bytes]]:
     """Return a store with rows of four cells, the first of each written so long ago, and the keys."""
     rows = [key(3600, series) for series in range(1, len(since_ms) + 1)]

@@ -271,18 +271,25 @@ class RowCompactor:
             return await self.compact([Row(*row) for row in rows.items()], start, written=written)
 
     async def _join(self, rewrites: AtomicRewrites, keys: Collection[bytes]) -> list[bytes]:
-        """Join the cells of simple rows, which are most: they have several cells of points, no two for one time. Each
-        is read and changed in one step, for about three quarters of the CPU time. Return the other rows. Raise
+        """Join the cells of simple rows, which are most: they have several cells of points, no two for one time, or are
+        compacted. Each is read and changed in one step, for half of the CPU time. Return the other rows. Raise
         StoreError."""
         sizes: dict[bytes, tuple[tuple[int, int], tuple[int, int]]] = {}
+        compacted: dict[bytes, tuple[int, int]] = {}
 
         def join(key: bytes, cells: Sequence[tuple[bytes, bytes, int]]) -> tuple[bytes, bytes] | None:
+            compacted.pop(key, None)  # of an earlier call
             totals = measure(cells)
             joined = self._joined(key, cells, totals)
-            if joined is not None:
-                each = len(key) + TIME_BYTES
-                after = len(joined[0]) + len(joined[1])
-                sizes[key] = (len(cells), totals.columns + totals.values + each * len(cells)), (1, after + each)
+            if joined is None:
+                return None
+            each = len(key) + TIME_BYTES
+            before = len(cells), totals.columns + totals.values + each * len(cells)
+            if len(cells) == 1:
+                if joined == cells[0][:2]:
+                    compacted[key] = before
+                return None
+            sizes[key] = before, (1, len(joined[0]) + len(joined[1]) + each)
             return joined
 
         with self._counted("put"):
@@ -290,8 +297,10 @@ class RowCompactor:
         for key in changed:
             before, after = sizes[key]
             self.stats.count_joined(before, after)
-        left = set(changed)
-        return [key for key in keys if key not in left]
+        for size in compacted.values():
+            self.stats.count_row(size)
+        done = {*changed, *compacted}
+        return [key for key in keys if key not in done]
 
     def _joined(
         self, key: bytes, cells: Sequence[tuple[bytes, bytes, int]], totals: CellTotals
