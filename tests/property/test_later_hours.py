@@ -63,7 +63,7 @@ def value(dice: random.Random, kind: str) -> str:
 
 def metric_query(dice: random.Random) -> str:
     """Return a sub query."""
-    parts = [dice.choice(AGGREGATORS)]
+    parts = [dice.choice([*AGGREGATORS, "first", "last", "diff"])]
     if dice.random() < 0.3:
         parts.append(dice.choice(["rate", "rate{counter,1000,50}", "rate{dropcounter}"]))
     if dice.random() < 0.5:
