@@ -228,8 +228,7 @@ def _replacing(watch: PrefixWatch, part: FoldedPart) -> Callable[[Database, Batc
         if watch.changed:
             return [], False
         blocks = database.blocks(watch.table) or database.create_blocks(watch.table, len(watch.prefix))
-        for row, column in part.moved:
-            database.remove_cell(batch, row, column)
+        database.remove_cells(batch, part.moved)
         for key in part.obsolete:
             batch.delete(key, blocks.handle)
         for key, value in part.puts:

@@ -350,9 +350,10 @@ class Database:
         """Add cells to a batch."""
         encode_batch(batch.put, cells, time_ms)
 
-    def remove_cell(self, batch: Batch, row: bytes, column: bytes) -> None:
-        """Add the deletion of a cell of the table itself to a batch."""
-        batch.delete(row_prefix(row) + key_column(column))
+    def remove_cells(self, batch: Batch, places: Sequence[Place]) -> None:
+        """Add the deletion of cells of the table itself to a batch."""
+        for key in encode_keys(places).keys:
+            batch.delete(key)
 
     def add_deletes(self, batch: Batch, table: str, places: Sequence[Place]) -> None:
         """Add the deletion of cells to a batch."""

@@ -4,7 +4,7 @@ No reader sees a difference: a row, its cells and their timestamps stay the same
 (`tsd.codec.blocks.compacted`) stay where they are, and so does a second cell of a row.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from tsd.codec.blocks.numbers import cuts, spread
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rowkey import after
 from tsd.codec.points import Int64
-from tsd.store import Cell, Row
+from tsd.store import CellPage
 from tsd.store.rocksdb.blocks import StoredBlock, encode_stored
 from tsd.store.rocksdb.database import Database, Place
 
@@ -30,7 +30,7 @@ class FoldPart(NamedTuple):
     table: str
     prefix: bytes
     block: StoredBlock | None
-    rows: list[Row]  # cells of the table
+    cells: CellPage  # of the table
     next_start: bytes | None  # first row of the next part
 
 
@@ -57,29 +57,36 @@ def read_part(
             block = reader.load(key)
             beyond = reader.key_from(key + b"\0")
             stop = beyond if beyond is not None and beyond.startswith(prefix) else end
-    page = yield from database.plain_view(table, stop).page(start, BLOCK_ROWS, BLOCK_POINTS * POINT_BYTES, None)
-    if start == prefix and block is None and page.next_start is None and len(page.rows) < least_rows:
-        return FoldPart(table, prefix, None, [], None)
-    return FoldPart(table, prefix, block, page.rows, page.next_start or (stop if stop != end else None))
+    cells = yield from _first_page(database.plain_view(table, stop).cells(start, BLOCK_POINTS * POINT_BYTES))
+    if start == prefix and block is None and cells.next_start is None and len(set(cells.keys)) < least_rows:
+        return FoldPart(table, prefix, None, CellPage([], [], [], 0, [], None), None)
+    return FoldPart(table, prefix, block, cells, cells.next_start or (stop if stop != end else None))
+
+
+def _first_page(pages: Iterator[CellPage | None]) -> Generator[None, None, CellPage]:
+    while (page := next(pages)) is None:
+        yield
+    return page
 
 
 def fold_part(part: FoldPart) -> FoldedPart | None:
     """Return the changes of a part; None if no cell moves. May run in a thread. Raise DamagedBlock."""
+    keys, columns, values, ahead, *_ = part.cells
     cells = _candidates(part)
-    found = read_cells([cell.column[len(COLUMN) :] for _, cell in cells], [cell.value for _, cell in cells])
+    found = read_cells([columns[at][len(COLUMN) :] for at in cells], [values[at][ahead:] for at in cells])
     if not len(found.cells):
         return None
     chosen = [cells[at] for at in found.cells.tolist()]
     width = len(part.prefix)
     rows = Rows(
-        [row[width:] for row, _ in chosen],
+        [keys[at][width:] for at in chosen],
         found.in_ms,
-        np.array([cell.time_ms for _, cell in chosen], np.int64),
+        np.frombuffer(b"".join([values[at][:ahead] for at in chosen]), ">i8").astype(np.int64),
         *found[2:],
     )
-    moved, points = [(row, cell.column) for row, cell in chosen], len(rows.offsets)
+    moved, points = [(keys[at], columns[at]) for at in chosen], len(rows.offsets)
     obsolete: list[bytes] = []
-    if part.block is not None and _joins(part.block, rows, chosen[0][0], chosen[-1][0]):
+    if part.block is not None and _joins(part.block, rows, moved[0][0], moved[-1][0]):
         obsolete.append(part.block.key)
         rows = _joined(part.block, rows)
     puts = []
@@ -90,18 +97,22 @@ def fold_part(part: FoldPart) -> FoldedPart | None:
     return FoldedPart(moved, points, puts, obsolete)
 
 
-def _candidates(part: FoldPart) -> list[tuple[bytes, Cell]]:
-    """Return the cell of each row that may move to a block: the newer one of a block's cell, else the longest."""
+def _candidates(part: FoldPart) -> list[int]:
+    """Return the index of the cell of each row that may move to a block: the newer one of a block's cell, else the
+    longest."""
+    keys, columns, *_ = part.cells
     stored: dict[bytes, bytes] = {}
-    if part.block is not None:
-        rows = [row.key for row in part.rows]
-        stored = {cell.row: cell.column for cell in part.block.cells_of(rows)} if rows else {}
-    found = []
-    for row, cells in part.rows:
+    if part.block is not None and keys:
+        stored = {cell.row: cell.column for cell in part.block.cells_of(list(dict.fromkeys(keys)))}
+    found: list[int] = []
+    for at, (row, column) in enumerate(zip(keys, columns, strict=True)):
         own = stored.get(row)
-        some = [cell for cell in cells if (cell.column == own if own else cell.column.startswith(COLUMN))]
-        if some:
-            found.append((row, max(some, key=lambda cell: len(cell.column))))
+        if column != own if own else not column.startswith(COLUMN):
+            continue
+        if not found or keys[found[-1]] != row:
+            found.append(at)
+        elif len(column) > len(columns[found[-1]]):
+            found[-1] = at
     return found
 
 
