@@ -345,7 +345,7 @@ class Under(NamedTuple):
                 keys = [self.prefix + row for row in rows]
                 found = await self.store.get(self.table, keys, columns=columns)
                 if columns is None:
-                    await self.check_cells(sorted(keys), found)
+                    await self.check_cells(sorted(set(keys)), found)
                 return {row.removeprefix(self.prefix): timed(cells) for row, cells in found.items()}
             case Walk():
                 return await self.walk(call)
