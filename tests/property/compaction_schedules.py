@@ -51,6 +51,8 @@ REPAIRS = 4
 TIMES = 5  # that points have, in seconds and in ms
 AGES_MS = (0, 0, 0, 1 << 62, 50, 100, 200, 400)  # of rows that are old: none, some
 AHEAD_MS = 1 << 61  # a wall clock, by which all rows are old
+SKEW_MS = 20  # of the clocks of two servers from that of a third
+SKEWED_AGES_MS = (2 * SKEW_MS, 50, 100, 200, 1 << 62)  # of rows that are old, though these clocks differ
 
 
 class Died(Exception):
@@ -98,6 +100,23 @@ class Graves(MemoryStore):
     def _buried_ms(self, row: bytes, column: bytes) -> int:
         spans = [span.up_to_ms for span in self._spans if span.row == row and span.first <= column <= span.last]
         return max([self._graves.get((row, column), -1), *spans])
+
+
+class Regions(Graves):
+    """A store whose rows are on servers with different clocks."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        super().__init__(clock_ms)
+        self._own_ms = clock_ms
+
+    async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
+        if time_ms is not None:
+            await super().put(table, cells, time_ms=time_ms)
+            return
+        now_ms = self._own_ms()
+        for row in {cell.row for cell in cells}:
+            own = [cell for cell in cells if cell.row == row]
+            await super().put(table, own, time_ms=now_ms + (row[-1] % 3 - 1) * SKEW_MS)
 
 
 class Stamps:
@@ -310,10 +329,19 @@ class Schedule:
     """One seed's."""
 
     def __init__(
-        self, store: Store, table: str, seed: int, *, cuts: bool, clock_ms: Callable[[], int] | None = None
+        self,
+        store: Store,
+        table: str,
+        seed: int,
+        *,
+        cuts: bool,
+        clock_ms: Callable[[], int] | None = None,
+        ages_ms: Sequence[int] = AGES_MS,
     ) -> None:
-        """`clock_ms` is the clock of the store, which rises with each look; without it nothing is deleted."""
+        """`clock_ms` is the clock of the store, which rises with each look; without it nothing is deleted. `ages_ms`
+        are those of rows that are old."""
         self._clock_ms = clock_ms
+        self._ages_ms = ages_ms
         self._dice = random.Random(seed)
         self._store = store
         self._table = table
@@ -438,7 +466,7 @@ class Schedule:
         await compactor.compact_keys([self._other])
 
     def _compactor(self, store: object) -> RowCompactor:
-        age_ms = self._dice.choice(AGES_MS)
+        age_ms = self._dice.choice(self._ages_ms)
         is_right = self._clock_ms is not None and self._dice.random() < 0.5
         now_ms = self._clock_ms if is_right else (lambda: AHEAD_MS)
         compactor = RowCompactor(store, self._table, Layout(), RULES, now_ms, _raise, settle_ms=0, span_age_ms=age_ms)  # type: ignore[arg-type]
@@ -465,13 +493,19 @@ def _raise(error: CorruptRow) -> None:
 
 
 async def play(
-    seeds: Sequence[int], store: Store, table: str, *, cuts: bool, clock_ms: Callable[[], int] | None = None
+    seeds: Sequence[int],
+    store: Store,
+    table: str,
+    *,
+    cuts: bool,
+    clock_ms: Callable[[], int] | None = None,
+    ages_ms: Sequence[int] = AGES_MS,
 ) -> list[RowCompactor]:
-    """Run some schedules, each on rows of its own; the compactors they had. `clock_ms`: see `Schedule`."""
+    """Run some schedules, each on rows of its own; the compactors they had. The rest: see `Schedule`."""
     found: list[RowCompactor] = []
     deletes = 0
     for seed in seeds:
-        schedule = Schedule(store, table, seed, cuts=cuts, clock_ms=clock_ms)
+        schedule = Schedule(store, table, seed, cuts=cuts, clock_ms=clock_ms, ages_ms=ages_ms)
         try:
             await schedule.run()
         except BaseException as exc:

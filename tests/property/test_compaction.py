@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
-from tests.property.compaction_schedules import Graves, play
+from tests.property.compaction_schedules import SKEWED_AGES_MS, Graves, Regions, play
 from tsd.daemon.settings import elapsed_ms, now_ms
 from tsd.store import Family, Table
 from tsd.store.cassandra.engine import CassandraStore
@@ -69,6 +69,17 @@ async def test_delete_during_a_compaction_keeps_other_points(
     store = kind(clock_ms)
     await store.create_tables([CELLS])
     await play(seeds, store, "cells", cuts=True, clock_ms=clock_ms)
+
+
+@pytest.mark.parametrize("seeds", [range(80), pytest.param(range(80, 400), marks=pytest.mark.slow)])
+async def test_clocks_of_servers_may_differ_by_less_than_the_age_of_old_rows(
+    seeds: range,
+    mock_clock: MockClock,  # does not overtake that of the store
+) -> None:
+    for seed in seeds:
+        store = Regions(itertools.count(NOW_MS, 5).__next__)
+        await store.create_tables([CELLS])
+        await play([seed], store, "cells", cuts=True, ages_ms=SKEWED_AGES_MS)
 
 
 @pytest.mark.slow
