@@ -67,6 +67,10 @@ class WriteClock:
         self._last_ms = max(self._last_ms + 1, self._clock_ms())
         return self._last_ms
 
+    def next_newest(self) -> int | None:
+        """Return such a timestamp; None, and issue none, if a stored cell can have a later one."""
+        return self.next() if max(self._last_ms + 1, self._clock_ms()) >= self._ahead_ms else None
+
     def observe(self, time_ms: int) -> None:
         """Record the explicit timestamp of a put."""
         self._ahead_ms = max(self._ahead_ms, time_ms)

@@ -99,8 +99,7 @@ class EmbeddedDerived:
         table = watch.table
 
         def next_stamp(database: Database, _: Batch) -> tuple[list[bytes], int | None]:
-            stamp = database.clock.next()
-            return [], stamp if database.clock.is_newest(stamp) else None
+            return [], database.clock.next_newest()
 
         stamp = await self._engine.write_step("put_new", table, next_stamp)
         if stamp is None:
