@@ -1,7 +1,7 @@
 """Compaction of stored rows: merge a row's cells, write the result, then delete the cells that it replaces.
 
 Readers see all points at any time. The merged cells get the timestamp of the newest cell that was read, or that of
-several old rows (`_with_one_time`). They are read back before any delete, unless the store changes a row in one atomic
+several old rows (`with_one_time`). They are read back before any delete, unless the store changes a row in one atomic
 step (`tsd.store.AtomicRewrites`). There are no locks. Concurrent writes, compactions and crashes lose no point:
 
 - A write after the read has a later timestamp than all cells that were read (`Store.put`; see `SETTLE_MS` for HBase).
@@ -23,14 +23,14 @@ Only a delete of points during a compaction of their row may be undone by it.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import trio
 
-from tsd.codec.opentsdb.cell import COLUMN, Point
+from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.merge import (
     HAS_MERGE_LOOP,
     CellTotals,
@@ -45,9 +45,7 @@ from tsd.codec.opentsdb.rowkey import Layout, check_key
 from tsd.errors import CorruptRow, StoreError
 from tsd.store import (
     AtomicRewrites,
-    Cell,
     Put,
-    Rewrite,
     Row,
     StampedCells,
     StampedDelete,
@@ -56,8 +54,22 @@ from tsd.store import (
     Store,
 )
 from tsd.store.retry import run_bounded
+from tsd.tables.opentsdb.compaction.row_plan import (
+    TIME_BYTES,
+    RowPlan,
+    cells_of,
+    deletes_by_time,
+    is_visible,
+    plan_joined,
+    plan_of,
+    puts_by_time,
+    rewrite_of,
+    row_deletes,
+    size_of,
+    span_of,
+    with_one_time,
+)
 
-TIME_BYTES = 8  # bytes of a cell's timestamp
 NEVER_MS = -(1 << 62)  # before all write times
 
 
@@ -138,47 +150,15 @@ def summary(stats: CompactionStats) -> list[str]:
     return lines + [f"rows skipped that {why}: {count}" for why, count in left.items() if count]
 
 
-def size_of(key: bytes, cells: Iterable[StoredCell | Point]) -> tuple[int, int]:
-    """Return the number of cells, and their bytes with row key, column and timestamp each.
-
-    >>> size_of(bytes(13), [StoredCell(b"\\0\\0", b"\\x2a", 5)])
-    (1, 26)
-    """
-    sizes = [len(cell.qualifier) + len(cell.value) for cell in cells]
-    return len(sizes), sum(sizes) + len(sizes) * (len(key) + len(COLUMN) + TIME_BYTES)
-
-
 # HBase sets timestamps in milliseconds. A later cell can have the timestamp of a cell that was read only if both are
 # written in the same millisecond. So a row with such a recent cell is skipped. The margin is for differing clocks.
 SETTLE_MS = 2000
 SPAN_AGE_MS = 240_000  # since the last write of a row whose old cells are deleted together
-ALIKE_MS = 300_000  # between the newest cells of old rows that get one write time
-LEAST_SPAN_CELLS = 3  # fewer are deleted by name
 REWRITTEN_CELLS = 100  # of a row: more are not changed in one atomic step, which would take milliseconds
 LARGE_BYTES = 16 << 10  # of a row's qualifiers: some 10 ms of work
 TURN_BYTES = 4 << 10  # of qualifiers of rows that are planned without a checkpoint: about a millisecond of work
 LEAST_WORK_BYTES = 256  # of a row: work that does not depend on its size
 CONCURRENT_CALLS = 4  # connections to a gateway are shared with the writer
-
-
-class RowPlan(NamedTuple):
-    """Changes of one row."""
-
-    key: bytes
-    time_ms: int  # timestamp of its newest cell with points
-    puts: tuple[Point, ...]
-    obsolete: Sequence[Cell]  # in the order of their deletes
-    newest: int  # obsolete cells with the timestamp `time_ms`
-    before: tuple[int, int]  # cells, and their bytes
-    after: tuple[int, int]
-    identical: int  # duplicate points dropped, equal to the one kept
-    variant: int
-    ties: bool  # a stored cell has the column and the timestamp of a put, and another value
-
-    @property
-    def columns(self) -> tuple[bytes, ...]:
-        """Columns of the puts."""
-        return tuple([COLUMN + put.qualifier for put in self.puts])
 
 
 class ReadStart(NamedTuple):
@@ -351,7 +331,7 @@ class RowCompactor:
             newest_ms = max(newest_ms, totals.time_ms)
             joined = self._joined(row.key, row.cells, totals) if len(row.cells) > 1 else None
             if joined is not None:
-                plan = _plan_joined(row, joined, totals)
+                plan = plan_joined(row, joined, totals)
                 found.sizes.append(plan.before)
                 found.plans.append(plan)
                 continue
@@ -365,7 +345,7 @@ class RowCompactor:
                 found.corrupt.append(exc)
                 continue
             if done.changes:
-                found.plans.append(_plan_of(row.key, cells, done, before))
+                found.plans.append(plan_of(row.key, cells, done, before))
         self._store_clock.see(newest_ms)
         return found
 
@@ -380,10 +360,10 @@ class RowCompactor:
     ) -> list[RowPlan]:
         """Execute plans; return those that succeeded."""
         rewrites = self._store.atomic_rewrites
-        small = [plan for plan in plans if rewrites and _cells_of(plan) <= REWRITTEN_CELLS]
+        small = [plan for plan in plans if rewrites and cells_of(plan) <= REWRITTEN_CELLS]
         done = await self._rewrite(rewrites, small, written) if rewrites and small else []
         if len(small) < len(plans):
-            large = [plan for plan in plans if not rewrites or _cells_of(plan) > REWRITTEN_CELLS]
+            large = [plan for plan in plans if not rewrites or cells_of(plan) > REWRITTEN_CELLS]
             stamped = self._store.stamped_cells
             if stamped is not None:
                 done += await self._replace_stamped(stamped, [plan for plan in large if not plan.ties], start)
@@ -397,7 +377,7 @@ class RowCompactor:
     ) -> list[RowPlan]:
         """Execute plans, each in one atomic step, so that nothing has to be read back; return those that succeeded."""
         with self._counted("put"):
-            changed = await rewrites.rewrite(self._table, [_rewrite_of(plan) for plan in plans], written=written)
+            changed = await rewrites.rewrite(self._table, [rewrite_of(plan) for plan in plans], written=written)
         visible = [plan for plan, is_done in zip(plans, changed, strict=True) if is_done]
         self.stats.hidden += len(plans) - len(visible)
         self.stats.writes += sum(len(plan.puts) for plan in visible)
@@ -414,13 +394,13 @@ class RowCompactor:
             await self._store.delete(self._table, part[1], up_to_ms=part[0])
 
         with self._counted("put"):
-            await run_bounded(_puts(plans).items(), put, limit=CONCURRENT_CALLS)
+            await run_bounded(puts_by_time(plans).items(), put, limit=CONCURRENT_CALLS)
         self.stats.writes += sum(len(plan.puts) for plan in plans)
         with self._counted("read"):
             visible = await self._verified(plans)
         self.stats.hidden += len(plans) - len(visible)
         with self._counted("delete"):
-            await run_bounded(_deletes(visible).items(), delete, limit=CONCURRENT_CALLS)
+            await run_bounded(deletes_by_time(visible).items(), delete, limit=CONCURRENT_CALLS)
         self.stats.deletes += sum(len(plan.obsolete) for plan in visible)
         return visible
 
@@ -429,7 +409,7 @@ class RowCompactor:
     ) -> list[RowPlan]:
         """Do the same with few requests. Not for plans with ties, whose puts might not be kept."""
         # A wall clock that is ahead would make rows old while they are written: it does not count alone.
-        plans = _with_one_time(plans, min(self._now_ms(), *start) - self._span_age_ms)
+        plans = with_one_time(plans, min(self._now_ms(), *start) - self._span_age_ms)
         puts = [
             StampedPut(plan.key, COLUMN + put.qualifier, put.value, plan.time_ms) for plan in plans for put in plan.puts
         ]
@@ -439,18 +419,18 @@ class RowCompactor:
         with self._counted("read"):
             row_cells = max([plan.before[0] + len(plan.puts) for plan in plans], default=0)
             found = await stamped.get(self._table, [(put.row, put.column) for put in puts], row_cells=row_cells)
-        visible = [plan for plan in plans if _is_visible(plan, found.get(plan.key, ()))]
+        visible = [plan for plan in plans if is_visible(plan, found.get(plan.key, ()))]
         self.stats.hidden += len(plans) - len(visible)
         last_ms = min(start.wall_ms, self._now_ms()) - self._span_age_ms  # the clock may have been set back meanwhile
         spans: list[StampedSpan] = []
         deletes: list[StampedDelete] = []
         for plan in visible:
-            if plan.time_ms <= last_ms and (span := _span_of(plan)) is not None:
+            if plan.time_ms <= last_ms and (span := span_of(plan)) is not None:
                 spans.append(span)
                 newest = [cell.column for cell in plan.obsolete if cell.time_ms == plan.time_ms]
                 deletes += [StampedDelete(plan.key, column, plan.time_ms) for column in newest]
             else:
-                deletes += [StampedDelete(plan.key, *delete) for delete in _row_deletes(plan)]
+                deletes += [StampedDelete(plan.key, *delete) for delete in row_deletes(plan)]
         with self._counted("delete"):
             await stamped.delete_spans(self._table, spans)
             await stamped.delete(self._table, deletes)
@@ -467,7 +447,7 @@ class RowCompactor:
         async def check(part: tuple[tuple[bytes, ...], list[RowPlan]]) -> None:
             columns, some = part
             found = await self._store.get(self._table, [plan.key for plan in some], columns=columns)
-            visible.extend(plan for plan in some if _is_visible(plan, found.get(plan.key, ())))
+            visible.extend(plan for plan in some if is_visible(plan, found.get(plan.key, ())))
 
         await run_bounded(by_columns.items(), check, limit=CONCURRENT_CALLS)
         return visible
@@ -479,124 +459,3 @@ class RowCompactor:
         except StoreError:
             self.stats.errors[call] += 1
             raise
-
-
-def _plan_joined(row: Row, joined: tuple[bytes, bytes], totals: CellTotals) -> RowPlan:
-    """Return the plan of a simple row, whose cells become one with this column and value."""
-    each = len(row.key) + TIME_BYTES
-    column, value = joined
-    obsolete = sorted(row.cells, reverse=True)
-    before = len(obsolete), totals.columns + totals.values + each * len(obsolete)
-    after = 1, len(column) + len(value) + each
-    puts = (Point(column[len(COLUMN) :], value),)
-    return RowPlan(row.key, totals.time_ms, puts, obsolete, totals.newest, before, after, 0, 0, ties=False)
-
-
-def _plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction, before: tuple[int, int]) -> RowPlan:
-    """Return the plan of a compaction. `before` is the size of the cells."""
-    time_ms = max([cell.time_ms for cell in done.row.cells])
-    obsolete = [Cell(COLUMN + cell.qualifier, *cell[1:]) for cell in sorted(done.obsolete, reverse=True)]
-    newest = sum([cell.time_ms == time_ms for cell in obsolete])
-    if len(obsolete) == len(cells):  # as in most rows: no cell is left, and none has a column of the merged ones
-        after = size_of(key, done.merged)
-        return RowPlan(
-            key, time_ms, done.merged, obsolete, newest, before, after, done.row.identical, done.row.variant,
-            ties=False,
-        )  # fmt: skip
-    changed = {cell.qualifier for cell in done.obsolete} | {cell.qualifier for cell in done.merged}
-    left = [cell for cell in cells if cell.qualifier not in changed]
-    holders = {cell.qualifier for cell in done.row.cells}
-    # A remaining cell must be as new as the obsolete ones, so it is written again with a new timestamp.
-    aged = [Point(c.qualifier, c.value) for c in left if c.qualifier in holders and c.time_ms < time_ms]
-    return RowPlan(
-        key,
-        time_ms,
-        (*done.merged, *aged),
-        obsolete,
-        newest,
-        before,
-        size_of(key, [*left, *(StoredCell(*cell, time_ms) for cell in done.merged)]),
-        done.row.identical,
-        done.row.variant,
-        _ties(cells, done.merged, time_ms),
-    )
-
-
-def _with_one_time(plans: Sequence[RowPlan], last_ms: int) -> list[RowPlan]:
-    """Give plans of rows whose newest cells are no newer than `last_ms`, and `ALIKE_MS` apart at most, one write time,
-    that of the newest of them. HBase needs a request for each time of puts and deletes. All rows were read later than
-    `last_ms` by the clock that sets write times, so every later write is newer. A copy compares the time with those of
-    other stores, so it stays close."""
-    times: dict[int, int] = {}
-    newest_ms = -1
-    for time_ms in sorted({plan.time_ms for plan in plans if plan.time_ms <= last_ms}, reverse=True):
-        if newest_ms - time_ms > ALIKE_MS or newest_ms < 0:
-            newest_ms = time_ms
-        times[time_ms] = newest_ms
-    return [
-        plan._replace(time_ms=time_ms, newest=0) if (time_ms := times.get(plan.time_ms, 0)) > plan.time_ms else plan
-        for plan in plans
-    ]
-
-
-def _ties(cells: Iterable[StoredCell], puts: Iterable[Point], time_ms: int) -> bool:
-    """Return whether a stored cell has the column of a put and the timestamp `time_ms`, and another value."""
-    values = {put.qualifier: put.value for put in puts}
-    return any(cell.time_ms == time_ms and values.get(cell.qualifier, cell.value) != cell.value for cell in cells)
-
-
-def _cells_of(plan: RowPlan) -> int:
-    """Return the number of cells that a plan writes and deletes."""
-    return len(plan.puts) + len(plan.obsolete)
-
-
-def _rewrite_of(plan: RowPlan) -> Rewrite:
-    """Return the atomic change of a plan."""
-    return Rewrite(
-        plan.key,
-        [Put(plan.key, COLUMN + put.qualifier, put.value) for put in plan.puts],
-        plan.time_ms,
-        _row_deletes(plan),
-    )
-
-
-def _row_deletes(plan: RowPlan) -> list[tuple[bytes, int]]:
-    """Return the columns to delete, each with the bound of its timestamp: that of the merged cells for cells with that
-    timestamp, and one ms less for older cells."""
-    return [(cell.column, plan.time_ms - (cell.time_ms < plan.time_ms)) for cell in plan.obsolete]
-
-
-def _span_of(plan: RowPlan) -> StampedSpan | None:
-    """Return the delete of all cells of a row that are older than the merged ones. None: there are few, or the row has
-    other cells."""
-    older = len(plan.obsolete) - plan.newest
-    if older < LEAST_SPAN_CELLS or len(plan.obsolete) < plan.before[0]:
-        return None
-    return StampedSpan(plan.key, plan.obsolete[-1].column, plan.obsolete[0].column, plan.time_ms - 1)
-
-
-def _is_visible(plan: RowPlan, cells: Iterable[Cell]) -> bool:
-    """Return whether a row's cells are the merged ones, with sufficient timestamps."""
-    found = {cell.column: cell for cell in cells}
-    for put in plan.puts:
-        cell = found.get(COLUMN + put.qualifier)
-        if cell is None or cell.value != put.value or cell.time_ms < plan.time_ms:
-            return False
-    return True
-
-
-def _puts(plans: Iterable[RowPlan]) -> dict[int, list[Put]]:
-    """Return the merged cells by timestamp."""
-    found: dict[int, list[Put]] = defaultdict(list)
-    for plan in plans:
-        found[plan.time_ms] += [Put(plan.key, COLUMN + put.qualifier, put.value) for put in plan.puts]
-    return found
-
-
-def _deletes(plans: Iterable[RowPlan]) -> Mapping[int, Mapping[bytes, Collection[bytes]]]:
-    """Return the columns to delete, by row, by the bound of their timestamps."""
-    found: dict[int, dict[bytes, list[bytes]]] = defaultdict(lambda: defaultdict(list))
-    for plan in plans:
-        for column, up_to_ms in _row_deletes(plan):
-            found[up_to_ms][plan.key].append(column)
-    return found
