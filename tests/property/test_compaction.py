@@ -25,12 +25,12 @@ CELLS = Table("cells", (Family(b"t"),))
 NOW_MS = 10**12
 
 
-def something_happened(compactors: list[RowCompactor]) -> None:
-    """Fails where a run tested nothing."""
+def something_happened(compactors: list[RowCompactor], *, hidden: bool = True) -> None:
+    """Fails where a run tested nothing. `hidden`: merged cells must have been hidden, which depends on the clock."""
     tallies = [compactor.stats for compactor in compactors]
     assert sum(tally.writes for tally in tallies) > len(tallies) / 4
     assert sum(tally.deletes for tally in tallies) > len(tallies) / 4
-    assert sum(tally.hidden for tally in tallies) > 0
+    assert not hidden or sum(tally.hidden for tally in tallies) > 0
     assert sum(tally.variant for tally in tallies) > 0
 
 
@@ -111,7 +111,7 @@ def test_concurrent_compaction_on_hbase(hbase: RunningHbase) -> None:
         store = HBaseStore([(hbase.host, hbase.thrift_port)], connections=2)
         name = hbase.unused_tables().data
         await store.create_tables([Table(name, CELLS.families)])
-        something_happened(await play(range(50), store, name, cuts=False))
+        something_happened(await play(range(50), store, name, cuts=False), hidden=False)
         await store.aclose()
 
     trio.run(run)
@@ -134,6 +134,6 @@ async def test_concurrent_compaction_on_cassandra(cassandra: RunningCassandra) -
     )
     try:
         await store.create_tables([CELLS])
-        something_happened(await play(range(30), store, CELLS.name, cuts=False))
+        something_happened(await play(range(30), store, CELLS.name, cuts=False), hidden=False)
     finally:
         await store.aclose()
