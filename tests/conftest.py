@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.distribution import FileScheduling
 
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # no test depends on the machine's load
-settings.register_profile("quick", UNTIMED, max_examples=10)
+settings.register_profile("quick", UNTIMED, max_examples=5)
 settings.register_profile("full", UNTIMED, derandomize=True)
 # A quick run tries few, new examples of each property. A full run tries hypothesis' usual number, always the same ones,
 # so that results are reproducible. For many new examples: scripts/test --full --hypothesis-profile=default.

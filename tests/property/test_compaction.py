@@ -45,7 +45,7 @@ def something_happened(compactors: list[RowCompactor], *, hidden: bool = True) -
 )
 @pytest.mark.parametrize("kind", [MemoryStore, Graves])
 @pytest.mark.parametrize(
-    "seeds", [range(80), *(pytest.param(range(at, at + 160), marks=pytest.mark.slow) for at in range(80, 400, 160))]
+    "seeds", [range(40), *(pytest.param(range(at, at + 180), marks=pytest.mark.slow) for at in range(40, 400, 180))]
 )
 async def test_concurrent_compaction_in_memory(
     kind: Callable[[Callable[[], int]], MemoryStore],
@@ -59,7 +59,7 @@ async def test_concurrent_compaction_in_memory(
 
 
 @pytest.mark.parametrize("kind", [MemoryStore, Graves])
-@pytest.mark.parametrize("seeds", [range(80), pytest.param(range(80, 400), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 400), marks=pytest.mark.slow)])
 async def test_delete_during_a_compaction_keeps_other_points(
     kind: Callable[[Callable[[], int]], MemoryStore],
     seeds: range,
@@ -71,7 +71,7 @@ async def test_delete_during_a_compaction_keeps_other_points(
     await play(seeds, store, "cells", cuts=True, clock_ms=clock_ms)
 
 
-@pytest.mark.parametrize("seeds", [range(80), pytest.param(range(80, 400), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 400), marks=pytest.mark.slow)])
 async def test_clocks_of_servers_may_differ_by_less_than_the_age_of_old_rows(
     seeds: range,
     mock_clock: MockClock,  # does not overtake that of the store

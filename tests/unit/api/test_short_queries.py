@@ -138,8 +138,15 @@ async def test_both_ways_give_the_same_answer(index: str, place: dict[str, str],
             assert (count(daemon) > 0) is not bool(place)  # HBase's rows are found by scans then
 
 
-@pytest.mark.parametrize("index", ["true", "false"])
-@pytest.mark.parametrize("cache_memory", ["0", "10000000"])
+@pytest.mark.parametrize(
+    ("index", "cache_memory"),
+    [
+        ("true", "0"),
+        ("false", "10000000"),
+        pytest.param("true", "10000000", marks=pytest.mark.slow),
+        pytest.param("false", "0", marks=pytest.mark.slow),
+    ],
+)
 async def test_both_ways_give_the_same_answer_of_few_series(index: str, cache_memory: str, tmp_path: Path) -> None:
     spans = (BASE, BASE + 3599), (BASE + 30, BASE + 7 * 3600 + 31), (BASE + 2 * 3600, BASE + 9 * 3600 - 1)
     settings = {"tsd.query.series_index": index, "tsd.query.cache_memory": cache_memory}

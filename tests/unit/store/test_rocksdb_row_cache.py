@@ -21,6 +21,7 @@ from tsd.store.rocksdb.row_cache import RangeScan, RowCache
 
 POINTS, ROWS = 20, 400
 HOURS = [b"hour%d" % hour for hour in range(3)]
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
 Points = tuple[list[int], list[int]]  # offsets in ms, and bits
 
 
@@ -273,7 +274,9 @@ async def test_folded_hours_keep_their_points(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", WRITES)
-@pytest.mark.parametrize("after_pages", [0, 1, 3])
+@pytest.mark.parametrize(
+    "after_pages", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(3, marks=pytest.mark.slow)]
+)
 async def test_hours_written_while_they_are_read(
     tmp_path: Path, write: Callable[[EmbeddedStore], Awaitable[None]], after_pages: int
 ) -> None:
@@ -337,7 +340,7 @@ async def anything(store: EmbeddedStore, chance: random.Random) -> None:
             await store.column_blocks.fold("cells", hour)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", SEEDS)
 async def test_any_writes(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     async with Opened(tmp_path, count=12, least=2) as world:
@@ -351,7 +354,7 @@ async def test_any_writes(tmp_path: Path, seed: int) -> None:
         assert world.counts()["invalidated"]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", SEEDS)
 async def test_any_writes_while_rows_are_read(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     async with Opened(tmp_path, count=12, least=2) as world:
