@@ -45,7 +45,7 @@ def something_happened(compactors: list[RowCompactor], *, hidden: bool = True) -
 )
 @pytest.mark.parametrize("kind", [MemoryStore, Graves])
 @pytest.mark.parametrize(
-    "seeds", [range(40), *(pytest.param(range(at, at + 180), marks=pytest.mark.slow) for at in range(40, 400, 180))]
+    "seeds", [range(80), *(pytest.param(range(at, at + 160), marks=pytest.mark.slow) for at in range(80, 400, 160))]
 )
 async def test_concurrent_compaction_in_memory(
     kind: Callable[[Callable[[], int]], MemoryStore],
