@@ -153,6 +153,7 @@ OF_ANY_BYTES: dict[str, tuple[Callable[[bytes], object], type[Exception]]] = {
 TOO_MUCH = [b"[" * 99999, b'{"startTime":' + b"9" * 5000 + b"}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_ANY_BYTES)
 @law
 @given(

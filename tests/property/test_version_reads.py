@@ -205,6 +205,7 @@ def test_selected_versions(rows: Stored, until: int, versions: int | None) -> No
     assert alike(chosen, columns_of(sorted(pair for pair in expected if pair[1])))
 
 
+@pytest.mark.slow
 @given(st.lists(stored, max_size=3))
 def test_joined_arrays(parts: list[Stored]) -> None:
     some = [columns_of((b"%d" % at + row, cells) for row, cells in ordered(part)) for at, part in enumerate(parts)]
