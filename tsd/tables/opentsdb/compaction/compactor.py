@@ -21,7 +21,6 @@ step (`tsd.store.AtomicRewrites`). There are no locks. Concurrent writes, compac
 Only a delete of points during a compaction of their row may be undone by it.
 """
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -165,22 +164,22 @@ class ReadStart(NamedTuple):
     """When a read started."""
 
     wall_ms: int  # by the wall clock of this machine
-    store_ms: int  # by the clock that sets write times, or earlier; `NEVER_MS` if none was seen
+    store_ms: int  # by the clock that sets write times, or earlier
 
 
 class StoreClock:
-    """The clock that sets write times, as far as it is known from cells: it goes on from the latest time seen."""
+    """The clock that sets write times: the latest time of a cell that was read, and the time since then."""
 
     def __init__(self) -> None:
-        self._ahead_ms = -math.inf  # of the monotonic clock, at least
+        self._ahead_ms: float = NEVER_MS  # of the monotonic clock, at least
 
     def see(self, time_ms: int) -> None:
         """Take the write time of a cell that was read."""
         self._ahead_ms = max(self._ahead_ms, time_ms - trio.current_time() * 1000)
 
     def least_ms(self) -> int:
-        """Return a time that this clock has reached; `NEVER_MS` if no cell was seen."""
-        return NEVER_MS if self._ahead_ms == -math.inf else int(self._ahead_ms + trio.current_time() * 1000)
+        """Return a time that this clock has reached: before all write times if no cell was seen."""
+        return int(self._ahead_ms + trio.current_time() * 1000)
 
 
 class PlannedRows(NamedTuple):
