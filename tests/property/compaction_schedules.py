@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import trio
+from trio._core._run import _r as trio_order  # of tasks that can run: random unless it is seeded
 from trio.testing import wait_all_tasks_blocked
 
 from tsd.codec.names import Kind
@@ -192,8 +193,7 @@ class Turned:
         self._turns = turns
         self._fuse = fuse
         self._cuts = cuts  # whether a row's deletes may be cut short
-        # A process of an earlier version, or a command on the control socket, changes rows in three calls.
-        self.atomic_rewrites = self if store.atomic_rewrites and turns.dice.random() < 0.5 else None
+        self.atomic_rewrites = self if store.atomic_rewrites else None
         # Otherwise all rows are read first, and changed later.
         self._joins = self.atomic_rewrites is not None and turns.dice.random() < 0.5
         stamped = store.stamped_cells if turns.dice.random() < 0.7 else None
@@ -336,10 +336,13 @@ class Schedule:
         *,
         cuts: bool,
         clock_ms: Callable[[], int] | None = None,
+        stamp_ms: Callable[[], int] | None = None,
         ages_ms: Sequence[int] = AGES_MS,
     ) -> None:
-        """`clock_ms` is the clock of the store, which rises with each look; without it nothing is deleted. `ages_ms`
-        are those of rows that are old."""
+        """`clock_ms` is the clock of the store, which rises with each look; without it nothing is deleted. `stamp_ms`
+        returns the timestamps of writes, if the store does not choose them. `ages_ms` are those of rows that are
+        old."""
+        self._stamp_ms = stamp_ms
         self._clock_ms = clock_ms
         self._ages_ms = ages_ms
         self._dice = random.Random(seed)
@@ -385,7 +388,8 @@ class Schedule:
             write = self._drawn()
 
             async def put(write: Write = write) -> None:
-                await self._store.put(self._table, [Put(write.row, COLUMN + c.qualifier, c.value) for c in write.cells])
+                cells = [Put(write.row, COLUMN + cell.qualifier, cell.value) for cell in write.cells]
+                await self._store.put(self._table, cells, time_ms=self._stamp_ms() if self._stamp_ms else None)
                 self._truth[write.row] |= write.values
                 self._deleted[write.row] -= write.values.keys()
 
@@ -499,13 +503,15 @@ async def play(
     *,
     cuts: bool,
     clock_ms: Callable[[], int] | None = None,
+    stamp_ms: Callable[[], int] | None = None,
     ages_ms: Sequence[int] = AGES_MS,
 ) -> list[RowCompactor]:
     """Run some schedules, each on rows of its own; the compactors they had. The rest: see `Schedule`."""
     found: list[RowCompactor] = []
     deletes = 0
     for seed in seeds:
-        schedule = Schedule(store, table, seed, cuts=cuts, clock_ms=clock_ms, ages_ms=ages_ms)
+        schedule = Schedule(store, table, seed, cuts=cuts, clock_ms=clock_ms, stamp_ms=stamp_ms, ages_ms=ages_ms)
+        trio_order.seed(seed)
         try:
             await schedule.run()
         except BaseException as exc:

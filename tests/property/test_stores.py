@@ -115,14 +115,18 @@ class Replace(NamedTuple):
     cells: list[Put]
     time_ms: int
     deletes: list[tuple[bytes, int]]
+    kept: list[tuple[bytes, int]]
 
     @property
     def changes(self) -> list[Rewrite]:
         found = []
         for row in sorted({cell.row for cell in self.cells}):
             puts = [*{cell.column: cell for cell in self.cells if cell.row == row}.values()]
-            written = {put.column for put in puts}
-            found.append(Rewrite(row, puts, self.time_ms, [one for one in self.deletes if one[0] not in written]))
+            changed = {put.column for put in puts}
+            deletes = [one for one in self.deletes if one[0] not in changed]
+            changed |= {column for column, _ in deletes}
+            kept = [one for one in self.kept if one[0] not in changed]
+            found.append(Rewrite(row, puts, self.time_ms, deletes, kept))
         return found
 
 
@@ -208,6 +212,7 @@ calls: st.SearchStrategy[Call] = st.one_of(
         st.lists(cells, max_size=6).map(sorted),
         st.integers(1, 9),
         st.lists(st.tuples(columns, st.integers(1, 9)), max_size=4, unique_by=lambda one: one[0]),
+        st.lists(st.tuples(columns, st.integers(1, 9)), max_size=1),
     ),
     st.just(Reopen()),
 )
@@ -257,6 +262,9 @@ class Model:
         return True
 
     def rewrite(self, change: Rewrite) -> bool:
+        for column, time_ms in change.kept:
+            if self.cells.get((change.row, column), (b"", 0))[1] < time_ms:
+                return False
         for row, column, value in change.puts:
             stored = self.cells.get((row, column), (value, 0))
             if stored[1] > change.time_ms and stored[0] != value:

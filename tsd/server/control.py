@@ -17,7 +17,7 @@ from tsd.codec.control import MAX_MESSAGE
 from tsd.config.state_dir import socket_address
 from tsd.errors import TsdError
 from tsd.lazy import LazyLogger
-from tsd.store import Family, Put, Store, Table, VersionedCells, WideRows
+from tsd.store import AtomicRewrites, Family, Put, Rewrite, Store, Table, VersionedCells, WideRows
 from tsd.store.remote import RECEIVE_BYTES
 from tsd.store.versions import VersionPut, Wanted
 
@@ -120,6 +120,7 @@ def store_operations(
     return {
         **_version_operations(store.versioned_cells),
         **_wide_operations(store.wide_rows),
+        **_rewrite_operations(store.atomic_rewrites),
         "snapshot": snapshot,
         "create_tables": create_tables,
         "tables": store.tables,
@@ -143,6 +144,18 @@ def _wide_operations(wide: WideRows | None) -> dict[str, Operation]:
         return list((await wide.get_between(table, rows, first, last)).items())
 
     return {"get_between": get_between, "row_keys": wide.row_keys}
+
+
+def _rewrite_operations(rewrites: AtomicRewrites | None) -> dict[str, Operation]:
+    """Return the operation that changes rows in atomic steps; none if the store cannot."""
+    if rewrites is None:
+        return {}
+
+    async def rewrite(table: str, changes: list[Any]) -> list[bool]:
+        wanted = [Rewrite(row, [Put(*put) for put in puts], *rest) for row, puts, *rest in changes]
+        return await rewrites.rewrite(table, wanted)
+
+    return {"rewrite": rewrite}
 
 
 def _version_operations(cells: VersionedCells | None) -> dict[str, Operation]:

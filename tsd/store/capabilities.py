@@ -176,22 +176,28 @@ class DerivedValues(Protocol):
 
 
 class Rewrite(NamedTuple):
-    """Change of one row: cells to write, and other cells that they replace."""
+    """Change of one row: cells to write, and other cells that are replaced by these and by stored ones."""
 
     row: bytes
     puts: Sequence[Put]
     time_ms: int  # write timestamp of the puts
     deletes: Sequence[tuple[bytes, int]]  # columns, each with the latest timestamp that is deleted
+    kept: Sequence[tuple[bytes, int]] = ()  # other columns that must be stored, each with the earliest timestamp
 
     @property
     def cells(self) -> int:
         """Number of cells to read and to write."""
-        return len(self.puts) + len(self.deletes)
+        return len(self.puts) + len(self.deletes) + len(self.kept)
 
     @property
     def places(self) -> list[tuple[bytes, bytes]]:
-        """Row and column of each cell, those of the puts first."""
-        return [(self.row, put.column) for put in self.puts] + [(self.row, column) for column, _ in self.deletes]
+        """Row and column of each cell: those of the puts, those to delete, those to keep."""
+        columns = [
+            *(put.column for put in self.puts),
+            *(one[0] for one in self.deletes),
+            *(one[0] for one in self.kept),
+        ]
+        return [(self.row, column) for column in columns]
 
 
 JoinCells: TypeAlias = Callable[[bytes, Sequence[tuple[bytes, bytes, int]]], tuple[bytes, bytes] | None]
@@ -210,8 +216,8 @@ class AtomicRewrites(Protocol):
         self, table: str, changes: Sequence[Rewrite], *, written: Collection[bytes] | None = None
     ) -> list[bool]:
         """Change rows, each in one atomic step; no two changes have the same row. A row is left as it is if a cell to
-        write is stored with a later timestamp and another value. Return for each row whether it was changed. The call
-        may be repeated. Raise StoreError.
+        write is stored with a later timestamp and another value, or a cell to keep is not stored. Return for each row
+        whether it was changed. The call may be repeated. Raise StoreError.
 
         `written` comes from `watching`: all these rows were read within its block, and each change was made from all
         cells of its row. So rows that it does not have need not be read again. None: all must be.

@@ -304,7 +304,10 @@ class _Table:
         return [cells[column] for column in sorted(cells) if columns is None or column in columns]
 
     def permits(self, change: Rewrite) -> bool:
-        """Return whether no cell to write is stored with a later timestamp and another value."""
+        """Return whether no cell to write is stored with a later timestamp and another value, and those to keep are
+        stored."""
+        if any(self.cell(change.row, column).time_ms < time_ms for column, time_ms in change.kept):
+            return False
         stored = [(put.value, self.cell(change.row, put.column)) for put in change.puts]
         return not any(cell.time_ms > change.time_ms and cell.value != value for value, cell in stored)
 

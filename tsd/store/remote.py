@@ -3,7 +3,8 @@
 A connection has at most one outstanding request. `tsd.codec.control` defines the messages.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +16,6 @@ from tsd.codec.control import MAX_MESSAGE, encode_request, result_of
 from tsd.config.state_dir import socket_address
 from tsd.errors import StoreDown
 from tsd.store import (
-    AtomicRewrites,
     Capabilities,
     Cell,
     CellGets,
@@ -24,9 +24,11 @@ from tsd.store import (
     ChangeFeed,
     ColumnBlocks,
     DerivedValues,
+    JoinCells,
     Page,
     Put,
     RangeDeletes,
+    Rewrite,
     Row,
     StampedCells,
     Table,
@@ -37,6 +39,7 @@ from tsd.store.timing import Latency
 
 RECEIVE_BYTES = 256 << 10
 PUT_CELLS = 5000  # per request
+REWRITES = 100  # per request
 
 
 class ControlClient:
@@ -120,7 +123,6 @@ class RemoteStore:
         self.versioned_cells: VersionedCells | None = RemoteVersions(client)
 
     column_blocks: ColumnBlocks | None = None  # the daemon folds
-    atomic_rewrites: AtomicRewrites | None = None
     stamped_cells: StampedCells | None = None
     derived_values: DerivedValues | None = None
 
@@ -148,6 +150,34 @@ class RemoteStore:
         """See Store."""
         answer = await self.client.call("get", table=table, rows=list(rows), columns=_listed(columns))
         return {row: [Cell(*cell) for cell in cells] for row, cells in answer}
+
+    @property
+    def atomic_rewrites(self) -> "RemoteStore":
+        """See Store."""
+        return self
+
+    @contextmanager
+    def watching(self, table: str, rows: Collection[bytes]) -> Iterator[Collection[bytes]]:  # noqa: ARG002
+        """See AtomicRewrites. The daemon checks every row."""
+        yield rows
+
+    async def rewrite(
+        self,
+        table: str,
+        changes: Sequence[Rewrite],
+        *,
+        written: Collection[bytes] | None = None,  # noqa: ARG002
+    ) -> list[bool]:
+        """See AtomicRewrites."""
+        done: list[bool] = []
+        for at in range(0, len(changes), REWRITES):
+            done += await self.client.call("rewrite", table=table, changes=changes[at : at + REWRITES])
+        return done
+
+    async def join(self, table: str, rows: Sequence[bytes], join: JoinCells) -> list[bytes]:  # noqa: ARG002
+        """See AtomicRewrites. Leave all rows as they are: the daemon cannot call `join`."""
+        await trio.lowlevel.checkpoint()
+        return []
 
     @property
     def wide_rows(self) -> "RemoteStore":

@@ -31,7 +31,7 @@ from tsd.errors import (
     UidsExhausted,
 )
 from tsd.server import control
-from tsd.store import Cell, Put
+from tsd.store import Cell, Put, Rewrite
 from tsd.store.memory import MemoryStore
 from tsd.store.remote import ControlClient, RemoteStore
 
@@ -286,6 +286,16 @@ async def test_store_works_through_the_socket(tmp_path: Path) -> None:
         }
         page = await store.page("tsdb", b"row 00005", b"row 00007", limit=10)
         assert [(row.key, len(row.cells)) for row in page.rows] == [(b"row 00005", 3), (b"row 00006", 3)]
+        changes = [
+            Rewrite(b"row 00000", [Put(b"row 00000", b"t:3", b"all")], 7, [(b"t:0", 7), (b"t:1", 6)], [(b"t:2", 7)]),
+            Rewrite(b"row 00001", [], 7, [(b"t:0", 7)], [(b"t:3", 7)]),
+        ]
+        assert await store.atomic_rewrites.rewrite("tsdb", changes) == [True, False]
+        found = await store.get("tsdb", [b"row 00000", b"row 00001"])
+        assert [[cell.column for cell in cells] for cells in found.values()] == [
+            [b"t:1", b"t:2", b"t:3"],
+            [b"t:0", b"t:1", b"t:2"],
+        ]
         with pytest.raises(NoTable, match="nosuch"):
             await store.get("nosuch", [b"row"])
 

@@ -155,9 +155,11 @@ def add_rewrites(
             continue
         before = [next(stored) or ABSENT for _ in change.puts]
         old = [next(stored) for _ in change.deletes]
+        kept = [(next(stored) or ABSENT, time_ms) for _, time_ms in change.kept]
         newer = [time_of(value) > change.time_ms for value in before]
         done.append(
-            not any(
+            all(time_of(value) >= time_ms for value, time_ms in kept)
+            and not any(
                 is_newer and value[TIME_BYTES:] != put.value
                 for put, value, is_newer in zip(change.puts, before, newer, strict=True)
             )

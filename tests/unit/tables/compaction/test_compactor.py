@@ -1,8 +1,9 @@
 """One step: rows are written in their compacted form, or left as they are, and it is counted what became of them."""
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ from tests.property.compaction_schedules import Graves
 from tests.unit.tables.compaction.parts import NEWEST, NOW_MS, TABLE, compactor, key, made, shown
 from tsd.codec.opentsdb.cell import COLUMN, Point, join, ms_qualifier
 from tsd.codec.opentsdb.merge import HAS_MERGE_LOOP, DuplicateTimestamp, MergeRules
-from tsd.codec.opentsdb.row import Compaction, compact
+from tsd.codec.opentsdb.row import Compaction, compact, data_cells, points
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.daemon.settings import now_ms
 from tsd.errors import CorruptRow, StoreDown
-from tsd.store import Family, Put, Row, Table
+from tsd.store import Family, Put, Row, Store, Table
 from tsd.store.cassandra.keys import Prefixes
+from tsd.store.memory import MemoryStore
+from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, RowCompactor
 
 SINGLES = "0000=2a@5 0010=2b@7 0020=2c@6"
@@ -234,6 +237,61 @@ async def test_clock_that_is_ahead_makes_no_row_old() -> None:
     await store.put(TABLE, [Put(row, COLUMN + b"\0\x10", b"+")], time_ms=NOW_MS - 350)
     await did.compact_keys([row])
     assert await shown(store, [row]) == ["0000001000200030=2a2b2a2a00"]
+
+
+@pytest.fixture(params=["memory", "rocksdb", "three calls", "stamped"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    """One with an empty table, which changes rows in atomic steps or not."""
+    made: Store
+    match request.param:
+        case "memory":
+            made = MemoryStore(lambda: NOW_MS)
+        case "rocksdb":
+            made = await EmbeddedStore.open(tmp_path / "store", lambda: NOW_MS)
+        case "stamped":
+            made = Graves(lambda: NOW_MS)
+        case _:
+            made = Graves(lambda: NOW_MS)
+            made.stamped_cells = None
+    await made.create_tables([Table(TABLE, (Family(b"t"),))])
+    yield made
+    await made.aclose()
+
+
+@pytest.mark.parametrize("is_first_older", [False, True])
+async def test_compactions_around_a_delete_do_not_delete_what_the_other_keeps(
+    store: Store, is_first_older: bool
+) -> None:
+    """Regression: each deleted the cell in which the other saw the last point."""
+    row = key(3600)
+    for column, value in (("001000200030", "2a2b2c00"), ("00300040", "2c2d00"), ("0040", "2d")):
+        await store.put(TABLE, [Put(row, COLUMN + bytes.fromhex(column), bytes.fromhex(value))], time_ms=NOW_MS - 9)
+    did = compactor(store, rules=MergeRules(fix_duplicates=True, cell_points=3))
+    start = did.start_read()
+    older = await store.get(TABLE, [row])
+    await store.delete(TABLE, {row: [COLUMN + bytes.fromhex("001000200030")]}, up_to_ms=NOW_MS - 9)
+    newer = await store.get(TABLE, [row])
+    for found in (older, newer) if is_first_older else (newer, older):
+        await did.compact([Row(row, found[row])], start)
+    values = {point.offset_ms: point.number for point in points(row, data_cells((await store.get(TABLE, [row]))[row]))}
+    assert (values[3000], values[4000]) == (0x2C, 0x2D)
+
+
+async def test_long_row_is_compacted_in_atomic_steps_that_keep_its_merged_cells(tmp_path: Path) -> None:
+    store = await EmbeddedStore.open(tmp_path / "store", lambda: NOW_MS)
+    await store.create_tables([Table(TABLE, (Family(b"t"),))])
+    row = key(3600)
+    columns = [COLUMN + (time << 4).to_bytes(2, "big") for time in range(1000)]
+    await store.put(TABLE, [Put(row, column, b"*") for column in columns], time_ms=NOW_MS - 9)
+    did = compactor(store, rules=MergeRules(fix_duplicates=True, cell_points=300))
+    assert await did.compact_keys([row]) == []
+    assert (did.stats.compacted, did.stats.writes, did.stats.deletes) == (1, 4, 1000)
+    found = (await store.get(TABLE, [row]))[row]
+    assert [len(cell.column) for cell in found] == [len(COLUMN) + 2 * size for size in (300, 300, 300, 100)]
+    assert len(points(row, data_cells(found))) == 1000
+    again = await did.compact_keys([row])
+    assert (again, did.stats.compacted) == ([], 1)
+    await store.aclose()
 
 
 @pytest.mark.cassandra

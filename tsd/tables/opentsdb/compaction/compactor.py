@@ -12,6 +12,8 @@ step (`tsd.store.AtomicRewrites`). There are no locks. Concurrent writes, compac
 - Among cells with equal timestamps readers use the lowest column. Deletes go from the highest column down. If they are
   interrupted, the cells that remain as new as the merged ones give the same points.
 - Another compaction puts what it read, which is no newer than the merged cells here unless it read newer cells.
+- A delete of points between the reads of two compactions changes how a long row is divided into merged cells. An atomic
+  step checks that the cells on which it relies are stored. Other engines get a later timestamp (`with_later_time`).
 - In HBase a delete hides later puts with timestamps up to its own. A merged cell that is hidden is missing in the
   read-back, and nothing is deleted.
 - Where the engine can, one delete takes all old cells of a row, and would take an older cell that comes after the read.
@@ -56,16 +58,16 @@ from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.compaction.row_plan import (
     TIME_BYTES,
     RowPlan,
-    cells_of,
     deletes_by_time,
     is_visible,
     plan_joined,
     plan_of,
     puts_by_time,
-    rewrite_of,
+    rewrites_of,
     row_deletes,
     size_of,
     span_of,
+    with_later_time,
     with_one_time,
 )
 
@@ -153,7 +155,7 @@ def summary(stats: CompactionStats) -> list[str]:
 # written in the same millisecond. So a row with such a recent cell is skipped. The margin is for differing clocks.
 SETTLE_MS = 2000
 SPAN_AGE_MS = 240_000  # since the last write of a row whose old cells are deleted together
-REWRITTEN_CELLS = 100  # of a row: more are not changed in one atomic step, which would take milliseconds
+REWRITTEN_CELLS = 100  # of a row that one atomic step changes: more would take milliseconds
 LARGE_BYTES = 16 << 10  # of a row's qualifiers: some 10 ms of work
 TURN_BYTES = 4 << 10  # of qualifiers of rows that are planned without a checkpoint: about a millisecond of work
 LEAST_WORK_BYTES = 256  # of a row: work that does not depend on its size
@@ -358,25 +360,31 @@ class RowCompactor:
         self, plans: Sequence[RowPlan], start: ReadStart, written: Collection[bytes] | None
     ) -> list[RowPlan]:
         """Execute plans; return those that succeeded."""
+        if not plans:
+            return []
         rewrites = self._store.atomic_rewrites
-        small = [plan for plan in plans if rewrites and cells_of(plan) <= REWRITTEN_CELLS]
-        done = await self._rewrite(rewrites, small, written) if rewrites and small else []
-        if len(small) < len(plans):
-            large = [plan for plan in plans if not rewrites or cells_of(plan) > REWRITTEN_CELLS]
-            stamped = self._store.stamped_cells
-            if stamped is not None:
-                done += await self._replace_stamped(stamped, [plan for plan in large if not plan.ties], start)
-                large = [plan for plan in large if plan.ties]
-            if large:
-                done += await self._replace(large)
-        return done
+        if rewrites is not None:
+            return await self._rewrite(rewrites, plans, written)
+        plans = [with_later_time(plan) for plan in plans]
+        stamped = self._store.stamped_cells
+        if stamped is None:
+            return await self._replace(plans)
+        done = await self._replace_stamped(stamped, [plan for plan in plans if not plan.ties], start)
+        tied = [plan for plan in plans if plan.ties]
+        return done + (await self._replace(tied) if tied else [])
 
     async def _rewrite(
         self, rewrites: AtomicRewrites, plans: Sequence[RowPlan], written: Collection[bytes] | None
     ) -> list[RowPlan]:
-        """Execute plans, each in one atomic step, so that nothing has to be read back; return those that succeeded."""
+        """Execute plans in atomic steps, so that nothing has to be read back: one a plan, several if it is large.
+        Return the plans that succeeded."""
+        steps = [rewrites_of(plan, REWRITTEN_CELLS) for plan in plans]
         with self._counted("put"):
-            changed = await rewrites.rewrite(self._table, [rewrite_of(plan) for plan in plans], written=written)
+            changed = await rewrites.rewrite(self._table, [first for first, *_ in steps], written=written)
+            for at, (_, *others) in enumerate(steps):
+                for step in others:
+                    if changed[at]:
+                        changed[at] = (await rewrites.rewrite(self._table, [step], written=written))[0]
         visible = [plan for plan, is_done in zip(plans, changed, strict=True) if is_done]
         self.stats.hidden += len(plans) - len(visible)
         self.stats.writes += sum(len(plan.puts) for plan in visible)

@@ -30,6 +30,7 @@ class RowPlan(NamedTuple):
     identical: int  # duplicate points dropped, equal to the one kept
     variant: int
     ties: bool  # a stored cell has the column and the timestamp of a put, and another value
+    kept: Sequence[Cell] = ()  # stored cells that remain, have points, and the timestamp `time_ms`
 
     @property
     def columns(self) -> tuple[bytes, ...]:
@@ -74,6 +75,7 @@ def plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction, before: t
     holders = {cell.qualifier for cell in done.row.cells}
     # A remaining cell must be as new as the obsolete ones, so it is written again with a new timestamp.
     aged = [Point(c.qualifier, c.value) for c in left if c.qualifier in holders and c.time_ms < time_ms]
+    kept = [Cell(COLUMN + c.qualifier, *c[1:]) for c in left if c.qualifier in holders and c.time_ms == time_ms]
     return RowPlan(
         key,
         time_ms,
@@ -85,7 +87,22 @@ def plan_of(key: bytes, cells: Sequence[StoredCell], done: Compaction, before: t
         done.row.identical,
         done.row.variant,
         _ties(cells, done.merged, time_ms),
+        kept,
     )
+
+
+def with_later_time(plan: RowPlan) -> RowPlan:
+    """Return a plan that writes all cells of a row with several merged cells, with a timestamp later than those read.
+
+    Parts of a row's points may be deleted meanwhile. Then two compactions read different points with the same newest
+    timestamp, and divide them differently. With that timestamp each would delete cells on which the other relies. Now
+    their deletes do not reach what the other wrote. A single merged cell has all points: only one with more points
+    replaces it.
+    """
+    if len(plan.puts) + len(plan.kept) < 2:
+        return plan
+    puts = (*plan.puts, *[Point(cell.column[len(COLUMN) :], cell.value) for cell in plan.kept])
+    return plan._replace(time_ms=plan.time_ms + 1, puts=puts, kept=(), newest=0, ties=False)
 
 
 def with_one_time(plans: Sequence[RowPlan], last_ms: int) -> list[RowPlan]:
@@ -111,19 +128,18 @@ def _ties(cells: Iterable[StoredCell], puts: Iterable[Point], time_ms: int) -> b
     return any(cell.time_ms == time_ms and values.get(cell.qualifier, cell.value) != cell.value for cell in cells)
 
 
-def cells_of(plan: RowPlan) -> int:
-    """Return the number of cells that a plan writes and deletes."""
-    return len(plan.puts) + len(plan.obsolete)
-
-
-def rewrite_of(plan: RowPlan) -> Rewrite:
-    """Return the atomic change of a plan."""
-    return Rewrite(
-        plan.key,
-        [Put(plan.key, COLUMN + put.qualifier, put.value) for put in plan.puts],
-        plan.time_ms,
-        row_deletes(plan),
-    )
+def rewrites_of(plan: RowPlan, most: int) -> list[Rewrite]:
+    """Return the atomic changes of a plan, in order. A plan of more than `most` cells is divided: the puts come first,
+    and each later change deletes `most` cells, which requires that the merged cells are stored."""
+    puts = [Put(plan.key, COLUMN + put.qualifier, put.value) for put in plan.puts]
+    deletes = row_deletes(plan)
+    kept = [(cell.column, plan.time_ms) for cell in plan.kept]
+    if len(puts) + len(deletes) <= most:
+        return [Rewrite(plan.key, puts, plan.time_ms, deletes, kept)]
+    merged = kept + [(put.column, plan.time_ms) for put in puts]
+    parts = [deletes[at : at + most] for at in range(0, len(deletes), most)]
+    first = [Rewrite(plan.key, puts, plan.time_ms, (), kept)] if puts else []
+    return first + [Rewrite(plan.key, (), plan.time_ms, part, merged) for part in parts]
 
 
 def row_deletes(plan: RowPlan) -> list[tuple[bytes, int]]:
