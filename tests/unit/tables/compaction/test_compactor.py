@@ -1,7 +1,7 @@
 """One step: rows are written in their compacted form, or left as they are, and it is counted what became of them."""
 
 import threading
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from tests.flaky_store import Fault, FlakyStore
 from tests.peers.cassandra import RunningCassandra
-from tests.property.compaction_schedules import Graves
+from tests.property.compaction_schedules import Graves, Stamps
 from tests.unit.tables.compaction.parts import NEWEST, NOW_MS, TABLE, compactor, key, made, shown
 from tsd.codec.opentsdb.cell import COLUMN, Point, join, ms_qualifier
 from tsd.codec.opentsdb.merge import HAS_MERGE_LOOP, DuplicateTimestamp, MergeRules
@@ -20,7 +20,7 @@ from tsd.codec.opentsdb.row import Compaction, compact, data_cells, points
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.daemon.settings import now_ms
 from tsd.errors import CorruptRow, StoreDown
-from tsd.store import Family, Put, Row, Store, Table
+from tsd.store import Family, Put, Row, StampedSpan, Store, Table
 from tsd.store.cassandra.keys import Prefixes
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
@@ -275,6 +275,45 @@ async def test_compactions_around_a_delete_do_not_delete_what_the_other_keeps(
         await did.compact([Row(row, found[row])], start)
     values = {point.offset_ms: point.number for point in points(row, data_cells((await store.get(TABLE, [row]))[row]))}
     assert (values[3000], values[4000]) == (0x2C, 0x2D)
+
+
+class Interrupted(Stamps):
+    """Stamped cells; before the first deletes something happens."""
+
+    def __init__(self, store: Graves, happens: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(store)
+        self._happens: list[Callable[[], Awaitable[object]]] = [happens]
+
+    async def delete_spans(self, table: str, spans: Sequence[StampedSpan]) -> None:
+        while self._happens:
+            await self._happens.pop()()
+        await super().delete_spans(table, spans)
+
+
+async def test_deletes_of_an_old_row_do_not_reach_what_another_compaction_wrote(autojump_clock: MockClock) -> None:
+    """Regression: deletes of a row got the later time of its neighbour, and the cell that it keeps did not."""
+    row, other, new = key(3600), key(7200), key(10800)
+    store = Graves(lambda: NOW_MS)
+    await store.create_tables([Table(TABLE, (Family(b"t"),))])
+    for column, value in (("00100020", "2a2b00"), ("003000400050", "2c2d2e00"), ("00400050", "2d2e00")):
+        put = Put(row, COLUMN + bytes.fromhex(column), bytes.fromhex(value))
+        await store.put(TABLE, [put], time_ms=NOW_MS - 9000)
+    for column in (b"\0\x10", b"\0\x20"):
+        await store.put(TABLE, [Put(other, COLUMN + column, b"*")], time_ms=NOW_MS - 8900)
+    await store.put(TABLE, [Put(new, COLUMN + b"\0\x10", b"*")], time_ms=NOW_MS)
+    rules = MergeRules(fix_duplicates=True, cell_points=3)
+    first, second = (
+        RowCompactor(store, TABLE, Layout(), rules, lambda: NOW_MS, raising, settle_ms=0, span_age_ms=500)
+        for _ in range(2)
+    )
+    await second.compact_keys([new])  # shows the present time
+    start, older = first.start_read(), await store.get(TABLE, [row])
+    await store.delete(TABLE, {row: [COLUMN + bytes.fromhex("00100020")]}, up_to_ms=NOW_MS - 9000)
+    later, newer = second.start_read(), await store.get(TABLE, [row, other])
+    store.stamped_cells = Interrupted(store, lambda: second.compact([Row(*one) for one in newer.items()], later))
+    await first.compact([Row(row, older[row])], start)
+    left = points(row, data_cells((await store.get(TABLE, [row]))[row]))
+    assert {point.offset_ms: point.number for point in left}.items() >= {3000: 0x2C, 4000: 0x2D, 5000: 0x2E}.items()
 
 
 async def test_long_row_is_compacted_in_atomic_steps_that_keep_its_merged_cells(tmp_path: Path) -> None:

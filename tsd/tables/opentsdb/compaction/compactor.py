@@ -13,7 +13,8 @@ step (`tsd.store.AtomicRewrites`). There are no locks. Concurrent writes, compac
   interrupted, the cells that remain as new as the merged ones give the same points.
 - Another compaction puts what it read, which is no newer than the merged cells here unless it read newer cells.
 - A delete of points between the reads of two compactions changes how a long row is divided into merged cells. An atomic
-  step checks that the cells on which it relies are stored. Other engines get a later timestamp (`with_later_time`).
+  step checks that the cells on which it relies are stored. On other engines the merged cells of a long row get a later
+  timestamp than all that were read (`with_later_time`).
 - In HBase a delete hides later puts with timestamps up to its own. A merged cell that is hidden is missing in the
   read-back, and nothing is deleted.
 - Where the engine can, one delete takes all old cells of a row, and would take an older cell that comes after the read.

@@ -95,14 +95,17 @@ def with_later_time(plan: RowPlan) -> RowPlan:
     """Return a plan that writes all cells of a row with several merged cells, with a timestamp later than those read.
 
     Parts of a row's points may be deleted meanwhile. Then two compactions read different points with the same newest
-    timestamp, and divide them differently. With that timestamp each would delete cells on which the other relies. Now
-    their deletes do not reach what the other wrote. A single merged cell has all points: only one with more points
-    replaces it.
+    timestamp, and divide them differently. If both wrote with it, each would delete cells on which the other relies.
+    Their deletes do not reach what the other wrote a millisecond later.
     """
-    if len(plan.puts) + len(plan.kept) < 2:
-        return plan
+    return plan if len(plan.puts) + len(plan.kept) < 2 else _with_time(plan, plan.time_ms + 1)
+
+
+def _with_time(plan: RowPlan, time_ms: int) -> RowPlan:
+    """Return a plan that writes all merged cells with a timestamp later than those read, also those that are stored.
+    Its deletes reach up to that time, so they may take what another compaction wrote for the same points."""
     puts = (*plan.puts, *[Point(cell.column[len(COLUMN) :], cell.value) for cell in plan.kept])
-    return plan._replace(time_ms=plan.time_ms + 1, puts=puts, kept=(), newest=0, ties=False)
+    return plan._replace(time_ms=time_ms, puts=puts, kept=(), newest=0, ties=False)
 
 
 def with_one_time(plans: Sequence[RowPlan], last_ms: int) -> list[RowPlan]:
@@ -117,8 +120,7 @@ def with_one_time(plans: Sequence[RowPlan], last_ms: int) -> list[RowPlan]:
             newest_ms = time_ms
         times[time_ms] = newest_ms
     return [
-        plan._replace(time_ms=time_ms, newest=0) if (time_ms := times.get(plan.time_ms, 0)) > plan.time_ms else plan
-        for plan in plans
+        _with_time(plan, time_ms) if (time_ms := times.get(plan.time_ms, 0)) > plan.time_ms else plan for plan in plans
     ]
 
 
@@ -130,14 +132,15 @@ def _ties(cells: Iterable[StoredCell], puts: Iterable[Point], time_ms: int) -> b
 
 def rewrites_of(plan: RowPlan, most: int) -> list[Rewrite]:
     """Return the atomic changes of a plan, in order. A plan of more than `most` cells is divided: the puts come first,
-    and each later change deletes `most` cells, which requires that the merged cells are stored."""
+    and each later change deletes up to `most` cells for each merged one, which requires that these are stored."""
     puts = [Put(plan.key, COLUMN + put.qualifier, put.value) for put in plan.puts]
     deletes = row_deletes(plan)
     kept = [(cell.column, plan.time_ms) for cell in plan.kept]
     if len(puts) + len(deletes) <= most:
         return [Rewrite(plan.key, puts, plan.time_ms, deletes, kept)]
     merged = kept + [(put.column, plan.time_ms) for put in puts]
-    parts = [deletes[at : at + most] for at in range(0, len(deletes), most)]
+    each = most * max(len(merged), 1)  # the merged cells are read with each part
+    parts = [deletes[at : at + each] for at in range(0, len(deletes), each)]
     first = [Rewrite(plan.key, puts, plan.time_ms, (), kept)] if puts else []
     return first + [Rewrite(plan.key, (), plan.time_ms, part, merged) for part in parts]
 
