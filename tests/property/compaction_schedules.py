@@ -24,6 +24,7 @@ from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import Span, compact, data_cells, points, removal
 from tsd.codec.opentsdb.rowkey import Layout, row_key
 from tsd.codec.text import encode_integer
+from tsd.daemon.settings import now_ms
 from tsd.errors import CorruptRow
 from tsd.store import (
     AtomicRewrites,
@@ -336,13 +337,12 @@ class Schedule:
         *,
         cuts: bool,
         clock_ms: Callable[[], int] | None = None,
-        stamp_ms: Callable[[], int] | None = None,
+        gap_ms: int = 0,
         ages_ms: Sequence[int] = AGES_MS,
     ) -> None:
-        """`clock_ms` is the clock of the store, which rises with each look; without it nothing is deleted. `stamp_ms`
-        returns the timestamps of writes, if the store does not choose them. `ages_ms` are those of rows that are
-        old."""
-        self._stamp_ms = stamp_ms
+        """`clock_ms` is the clock of the store, which rises with each look; without it nothing is deleted. Each
+        write waits for `gap_ms` after the call before. `ages_ms` are those of rows that are old."""
+        self._gap_ms = gap_ms
         self._clock_ms = clock_ms
         self._ages_ms = ages_ms
         self._dice = random.Random(seed)
@@ -389,7 +389,10 @@ class Schedule:
 
             async def put(write: Write = write) -> None:
                 cells = [Put(write.row, COLUMN + cell.qualifier, cell.value) for cell in write.cells]
-                await self._store.put(self._table, cells, time_ms=self._stamp_ms() if self._stamp_ms else None)
+                start_ms = now_ms()
+                while now_ms() < start_ms + self._gap_ms:
+                    await trio.lowlevel.checkpoint()
+                await self._store.put(self._table, cells)
                 self._truth[write.row] |= write.values
                 self._deleted[write.row] -= write.values.keys()
 
@@ -503,14 +506,14 @@ async def play(
     *,
     cuts: bool,
     clock_ms: Callable[[], int] | None = None,
-    stamp_ms: Callable[[], int] | None = None,
+    gap_ms: int = 0,
     ages_ms: Sequence[int] = AGES_MS,
 ) -> list[RowCompactor]:
     """Run some schedules, each on rows of its own; the compactors they had. The rest: see `Schedule`."""
     found: list[RowCompactor] = []
     deletes = 0
     for seed in seeds:
-        schedule = Schedule(store, table, seed, cuts=cuts, clock_ms=clock_ms, stamp_ms=stamp_ms, ages_ms=ages_ms)
+        schedule = Schedule(store, table, seed, cuts=cuts, clock_ms=clock_ms, gap_ms=gap_ms, ages_ms=ages_ms)
         trio_order.seed(seed)
         try:
             await schedule.run()

@@ -112,9 +112,8 @@ def test_concurrent_compaction_on_hbase(hbase: RunningHbase) -> None:
         store = HBaseStore([(hbase.host, hbase.thrift_port)], connections=2)
         name = hbase.unused_tables().data
         await store.create_tables([Table(name, CELLS.families)])
-        # A daemon does not compact recent rows. Without its wait no two writes may share a millisecond.
-        stamps = itertools.count(now_ms(), 5)
-        something_happened(await play(range(50), store, name, cuts=False, stamp_ms=stamps.__next__), hidden=False)
+        # A daemon does not compact recent rows. Without its wait a write has to be 2 ms later than those before.
+        something_happened(await play(range(50), store, name, cuts=False, gap_ms=3), hidden=False)
         await store.aclose()
 
     trio.run(run)
