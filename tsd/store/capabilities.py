@@ -176,7 +176,7 @@ class DerivedValues(Protocol):
 
 
 class Rewrite(NamedTuple):
-    """Change of one row: cells to write, and other cells that are replaced by these and by stored ones."""
+    """Change of one row: cells to write, cells to delete, and cells that have to be stored for that."""
 
     row: bytes
     puts: Sequence[Put]

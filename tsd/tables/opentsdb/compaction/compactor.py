@@ -156,7 +156,7 @@ def summary(stats: CompactionStats) -> list[str]:
 # written in the same millisecond. So a row with such a recent cell is skipped. The margin is for differing clocks.
 SETTLE_MS = 2000
 SPAN_AGE_MS = 240_000  # since the last write of a row whose old cells are deleted together
-REWRITTEN_CELLS = 100  # of a row that one atomic step changes: more would take milliseconds
+REWRITTEN_CELLS = 100  # of a row that one atomic step changes, for each merged cell: more would take milliseconds
 LARGE_BYTES = 16 << 10  # of a row's qualifiers: some 10 ms of work
 TURN_BYTES = 4 << 10  # of qualifiers of rows that are planned without a checkpoint: about a millisecond of work
 LEAST_WORK_BYTES = 256  # of a row: work that does not depend on its size

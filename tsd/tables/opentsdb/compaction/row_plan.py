@@ -95,8 +95,8 @@ def with_later_time(plan: RowPlan) -> RowPlan:
     """Return a plan that writes all cells of a row with several merged cells, with a timestamp later than those read.
 
     Parts of a row's points may be deleted meanwhile. Then two compactions read different points with the same newest
-    timestamp, and divide them differently. If both wrote with it, each would delete cells on which the other relies.
-    Their deletes do not reach what the other wrote a millisecond later.
+    timestamp, and divide them differently. Merged cells with that timestamp could each be deleted by the other
+    compaction. Its deletes do not reach cells that are a millisecond later.
     """
     return plan if len(plan.puts) + len(plan.kept) < 2 else _with_time(plan, plan.time_ms + 1)
 
