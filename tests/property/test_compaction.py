@@ -25,12 +25,11 @@ CELLS = Table("cells", (Family(b"t"),))
 NOW_MS = 10**12
 
 
-def something_happened(compactors: list[RowCompactor], *, hidden: bool = True) -> None:
-    """Fails where a run tested nothing. `hidden`: merged cells must have been hidden, which depends on the clock."""
+def something_happened(compactors: list[RowCompactor]) -> None:
+    """Fails where a run tested nothing."""
     tallies = [compactor.stats for compactor in compactors]
     assert sum(tally.writes for tally in tallies) > len(tallies) / 4
     assert sum(tally.deletes for tally in tallies) > len(tallies) / 4
-    assert not hidden or sum(tally.hidden for tally in tallies) > 0
     assert sum(tally.variant for tally in tallies) > 0
 
 
@@ -113,7 +112,7 @@ def test_concurrent_compaction_on_hbase(hbase: RunningHbase) -> None:
         name = hbase.unused_tables().data
         await store.create_tables([Table(name, CELLS.families)])
         # A daemon does not compact recent rows. Without its wait a write has to be 2 ms later than those before.
-        something_happened(await play(range(50), store, name, cuts=False, gap_ms=3), hidden=False)
+        something_happened(await play(range(50), store, name, cuts=False, gap_ms=3))
         await store.aclose()
 
     trio.run(run)
@@ -136,6 +135,6 @@ async def test_concurrent_compaction_on_cassandra(cassandra: RunningCassandra) -
     )
     try:
         await store.create_tables([CELLS])
-        something_happened(await play(range(30), store, CELLS.name, cuts=False), hidden=False)
+        something_happened(await play(range(30), store, CELLS.name, cuts=False))
     finally:
         await store.aclose()

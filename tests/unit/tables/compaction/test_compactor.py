@@ -148,16 +148,6 @@ async def test_interrupted_deletes_leave_equal_points() -> None:
     assert await shown(store, [key(0)]) == ["00000010=010200 0030=03"]
 
 
-async def test_newer_cell_in_the_merged_column_stays() -> None:
-    store = await made({key(0): SINGLES})
-    rows = await store.get(TABLE, [key(0)])
-    await store.put(TABLE, [Put(key(0), COLUMN + bytes.fromhex("000000100020"), bytes.fromhex("63646500"))])
-    did = compactor(store)
-    await did.compact([Row(key(0), rows[key(0)])], did.start_read())
-    assert did.stats.hidden == 1
-    assert await shown(store, [key(0)]) == ["0000=2a 000000100020=63646500 0010=2b 0020=2c"]
-
-
 async def calls_of_rows(more: str) -> tuple[list[int], list[str]]:
     """Compact rows that have `more` cells, and return the numbers of calls, and the rows."""
     rows = {
@@ -256,6 +246,23 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     await made.create_tables([Table(TABLE, (Family(b"t"),))])
     yield made
     await made.aclose()
+
+
+async def test_newer_cell_in_the_merged_column_stays(store: Store) -> None:
+    """An atomic step refuses the row, which is returned to be read again. Elsewhere the read-back tells of it."""
+    changed, other = key(0), key(3600)
+    for row in (changed, other):
+        for at in (0, 0x10, 0x20):
+            await store.put(TABLE, [Put(row, COLUMN + bytes([0, at]), b"*")], time_ms=NOW_MS - 9)
+    did = compactor(store)
+    start, rows = did.start_read(), await store.get(TABLE, [changed, other])
+    await store.put(TABLE, [Put(changed, COLUMN + bytes.fromhex("000000100020"), b"cde\0")], time_ms=NOW_MS)
+    left = await did.compact([Row(*row) for row in rows.items()], start)
+    is_atomic = store.atomic_rewrites is not None
+    assert (left, did.stats.hidden) == (([changed], 0) if is_atomic else ([], 1))
+    assert (did.stats.rows, did.stats.compacted) == (2 - len(left), 1)
+    assert (did.stats.cells_before, did.stats.cells_after) == (3 * did.stats.rows, 3 * did.stats.rows - 2)
+    assert await shown(store, [changed]) == ["0000=2a 000000100020=63646500 0010=2a 0020=2a"]
 
 
 @pytest.mark.parametrize("is_first_older", [False, True])

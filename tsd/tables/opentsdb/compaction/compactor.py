@@ -13,8 +13,8 @@ step (`tsd.store.AtomicRewrites`). There are no locks. Concurrent writes, compac
   interrupted, the cells that remain as new as the merged ones give the same points.
 - Another compaction puts what it read, which is no newer than the merged cells here unless it read newer cells.
 - A delete of points between the reads of two compactions changes how a long row is divided into merged cells. An atomic
-  step checks that the cells on which it relies are stored. On other engines the merged cells of a long row get a later
-  timestamp than all that were read (`with_later_time`).
+  step checks that the cells on which it relies are stored; if not, the row is read again later. On other engines the
+  merged cells of a long row get a later timestamp than all that were read (`with_later_time`).
 - In HBase a delete hides later puts with timestamps up to its own. A merged cell that is hidden is missing in the
   read-back, and nothing is deleted.
 - Where the engine can, one delete takes all old cells of a row, and would take an older cell that comes after the read.
@@ -47,6 +47,7 @@ from tsd.codec.opentsdb.rowkey import Layout, check_key
 from tsd.errors import CorruptRow, StoreError
 from tsd.store import (
     AtomicRewrites,
+    Cell,
     Put,
     Row,
     StampedCells,
@@ -93,7 +94,7 @@ class CompactionStats:
     corrupt: int = 0  # rows that cannot be decoded
     undecided: int = 0  # rows with duplicates of different values, unless the rules choose one
     hidden: int = 0  # rows whose merged cell is not visible: not changed further
-    busy: int = 0  # rows that a pass skipped because of recent writes
+    busy: int = 0  # rows that a pass skipped because they were being written to
     errors: Counter[str] = field(default_factory=Counter)  # StoreErrors by call: read, put, delete
 
     def count_row(self, before: tuple[int, int]) -> None:
@@ -189,9 +190,17 @@ class PlannedRows(NamedTuple):
     """Result of examining rows."""
 
     plans: list[RowPlan]
-    sizes: list[tuple[int, int]]  # cells and bytes of each row
+    sizes: list[tuple[int, int]]  # cells and bytes of each row without a plan
     corrupt: list[CorruptRow]
     recent: list[bytes]  # keys of rows with recent writes
+
+
+class Executed(NamedTuple):
+    """What became of plans."""
+
+    compacted: list[RowPlan]
+    hidden: list[RowPlan]  # their merged cells are not visible
+    refused: list[RowPlan]  # their rows changed since they were read
 
 
 class RowCompactor:
@@ -240,7 +249,7 @@ class RowCompactor:
         return ReadStart(self._now_ms(), self._store_clock.least_ms())
 
     async def compact_keys(self, keys: Collection[bytes]) -> list[bytes]:
-        """Compact those rows that exist; return the keys of those with recent writes. Raise StoreError."""
+        """Compact those rows that exist; return the keys of those that are being written to. Raise StoreError."""
         start = self.start_read()
         rewrites = self._store.atomic_rewrites
         if rewrites is not None and HAS_MERGE_LOOP and not self._settle_ms and not self._dry:
@@ -300,21 +309,26 @@ class RowCompactor:
     async def compact(
         self, rows: Sequence[Row], start: ReadStart, *, written: Collection[bytes] | None = None
     ) -> list[bytes]:
-        """Compact rows that were read with all their cells; return the keys of those with recent writes.
+        """Compact rows that were read with all their cells; return the keys of those that are being written to: with
+        recent writes, or changed since they were read.
 
         Reading may have started long ago. Only a successful call counts and reports rows, and never
         those that it returns. `written`: see `AtomicRewrites`.
         """
         found = await self._plan(rows, start)
-        done = found.plans if self._dry else await self._execute(found.plans, start, written)
+        did = Executed(found.plans, [], []) if self._dry else await self._execute(found.plans, start, written)
         for size in found.sizes:
             self.stats.count_row(size)
-        for plan in done:
+        for plan in did.compacted:
+            self.stats.count_row(plan.before)
             self.stats.count_change(plan)
+        for plan in did.hidden:
+            self.stats.count_row(plan.before)
+        self.stats.hidden += len(did.hidden)
         for error in found.corrupt:
             self.stats.count_corrupt(error)
             self._on_corrupt(error)
-        return found.recent
+        return found.recent + [plan.key for plan in did.refused]
 
     async def _plan(self, rows: Sequence[Row], start: ReadStart) -> PlannedRows:
         found = PlannedRows([], [], [], [])
@@ -333,21 +347,21 @@ class RowCompactor:
             newest_ms = max(newest_ms, totals.time_ms)
             joined = self._joined(row.key, row.cells, totals) if len(row.cells) > 1 else None
             if joined is not None:
-                plan = plan_joined(row, joined, totals)
-                found.sizes.append(plan.before)
-                found.plans.append(plan)
+                found.plans.append(plan_joined(row, joined, totals))
                 continue
             cells = data_cells(row.cells)
             before = size_of(row.key, cells)
-            found.sizes.append(before)
             try:
                 check_key(self._layout, row.key)
                 done = await self._compaction(row.key, cells, is_large=size >= LARGE_BYTES)
             except CorruptRow as exc:
                 found.corrupt.append(exc)
+                found.sizes.append(before)
                 continue
             if done.changes:
                 found.plans.append(plan_of(row.key, cells, done, before))
+            else:
+                found.sizes.append(before)
         self._store_clock.see(newest_ms)
         return found
 
@@ -357,12 +371,10 @@ class RowCompactor:
             return compact(key, cells, self._rules)
         return await trio.to_thread.run_sync(compact, key, cells, self._rules)
 
-    async def _execute(
-        self, plans: Sequence[RowPlan], start: ReadStart, written: Collection[bytes] | None
-    ) -> list[RowPlan]:
-        """Execute plans; return those that succeeded."""
+    async def _execute(self, plans: Sequence[RowPlan], start: ReadStart, written: Collection[bytes] | None) -> Executed:
+        """Execute plans."""
         if not plans:
-            return []
+            return Executed([], [], [])
         rewrites = self._store.atomic_rewrites
         if rewrites is not None:
             return await self._rewrite(rewrites, plans, written)
@@ -371,14 +383,15 @@ class RowCompactor:
         if stamped is None:
             return await self._replace(plans)
         done = await self._replace_stamped(stamped, [plan for plan in plans if not plan.ties], start)
-        tied = [plan for plan in plans if plan.ties]
-        return done + (await self._replace(tied) if tied else [])
+        if not (tied := [plan for plan in plans if plan.ties]):
+            return done
+        more = await self._replace(tied)
+        return Executed(done.compacted + more.compacted, done.hidden + more.hidden, [])
 
     async def _rewrite(
         self, rewrites: AtomicRewrites, plans: Sequence[RowPlan], written: Collection[bytes] | None
-    ) -> list[RowPlan]:
-        """Execute plans in atomic steps, so that nothing has to be read back: one a plan, several if it is large.
-        Return the plans that succeeded."""
+    ) -> Executed:
+        """Execute plans in atomic steps, so that nothing has to be read back: one a plan, several if it is large."""
         steps = [rewrites_of(plan, REWRITTEN_CELLS) for plan in plans]
         with self._counted("put"):
             changed = await rewrites.rewrite(self._table, [first for first, *_ in steps], written=written)
@@ -386,14 +399,13 @@ class RowCompactor:
                 for step in others:
                     if changed[at]:
                         changed[at] = (await rewrites.rewrite(self._table, [step], written=written))[0]
-        visible = [plan for plan, is_done in zip(plans, changed, strict=True) if is_done]
-        self.stats.hidden += len(plans) - len(visible)
-        self.stats.writes += sum(len(plan.puts) for plan in visible)
-        self.stats.deletes += sum(len(plan.obsolete) for plan in visible)
-        return visible
+        done = [plan for plan, is_done in zip(plans, changed, strict=True) if is_done]
+        self.stats.writes += sum(len(plan.puts) for plan in done)
+        self.stats.deletes += sum(len(plan.obsolete) for plan in done)
+        return Executed(done, [], [plan for plan, is_done in zip(plans, changed, strict=True) if not is_done])
 
-    async def _replace(self, plans: Sequence[RowPlan]) -> list[RowPlan]:
-        """Execute plans in three steps: put, read back, delete; return those that succeeded."""
+    async def _replace(self, plans: Sequence[RowPlan]) -> Executed:
+        """Execute plans in three steps: put, read back, delete."""
 
         async def put(part: tuple[int, list[Put]]) -> None:
             await self._store.put(self._table, part[1], time_ms=part[0])
@@ -405,16 +417,13 @@ class RowCompactor:
             await run_bounded(puts_by_time(plans).items(), put, limit=CONCURRENT_CALLS)
         self.stats.writes += sum(len(plan.puts) for plan in plans)
         with self._counted("read"):
-            visible = await self._verified(plans)
-        self.stats.hidden += len(plans) - len(visible)
+            visible, hidden = await self._verified(plans)
         with self._counted("delete"):
             await run_bounded(deletes_by_time(visible).items(), delete, limit=CONCURRENT_CALLS)
         self.stats.deletes += sum(len(plan.obsolete) for plan in visible)
-        return visible
+        return Executed(visible, hidden, [])
 
-    async def _replace_stamped(
-        self, stamped: StampedCells, plans: Sequence[RowPlan], start: ReadStart
-    ) -> list[RowPlan]:
+    async def _replace_stamped(self, stamped: StampedCells, plans: Sequence[RowPlan], start: ReadStart) -> Executed:
         """Do the same with few requests. Not for plans with ties, whose puts might not be kept."""
         # A wall clock that is ahead would make rows old while they are written: it does not count alone.
         plans = with_one_time(plans, min(self._now_ms(), *start) - self._span_age_ms)
@@ -427,8 +436,7 @@ class RowCompactor:
         with self._counted("read"):
             row_cells = max([plan.before[0] + len(plan.puts) for plan in plans], default=0)
             found = await stamped.get(self._table, [(put.row, put.column) for put in puts], row_cells=row_cells)
-        visible = [plan for plan in plans if is_visible(plan, found.get(plan.key, ()))]
-        self.stats.hidden += len(plans) - len(visible)
+        visible, hidden = _by_visibility(plans, found)
         last_ms = min(start.wall_ms, self._now_ms()) - self._span_age_ms  # the clock may have been set back meanwhile
         spans: list[StampedSpan] = []
         deletes: list[StampedDelete] = []
@@ -443,22 +451,25 @@ class RowCompactor:
             await stamped.delete_spans(self._table, spans)
             await stamped.delete(self._table, deletes)
         self.stats.deletes += sum(len(plan.obsolete) for plan in visible)
-        return visible
+        return Executed(visible, hidden, [])
 
-    async def _verified(self, plans: Sequence[RowPlan]) -> list[RowPlan]:
-        """Return the plans whose merged cells can be read back."""
+    async def _verified(self, plans: Sequence[RowPlan]) -> tuple[list[RowPlan], list[RowPlan]]:
+        """Return the plans whose merged cells can be read back, and the others."""
         by_columns: dict[tuple[bytes, ...], list[RowPlan]] = defaultdict(list)
         for plan in plans:
             by_columns[plan.columns].append(plan)
         visible: list[RowPlan] = []
+        hidden: list[RowPlan] = []
 
         async def check(part: tuple[tuple[bytes, ...], list[RowPlan]]) -> None:
             columns, some = part
             found = await self._store.get(self._table, [plan.key for plan in some], columns=columns)
-            visible.extend(plan for plan in some if is_visible(plan, found.get(plan.key, ())))
+            seen, unseen = _by_visibility(some, found)
+            visible.extend(seen)
+            hidden.extend(unseen)
 
         await run_bounded(by_columns.items(), check, limit=CONCURRENT_CALLS)
-        return visible
+        return visible, hidden
 
     @contextmanager
     def _counted(self, call: str) -> Iterator[None]:
@@ -467,3 +478,14 @@ class RowCompactor:
         except StoreError:
             self.stats.errors[call] += 1
             raise
+
+
+def _by_visibility(
+    plans: Sequence[RowPlan], found: Mapping[bytes, Sequence[Cell]]
+) -> tuple[list[RowPlan], list[RowPlan]]:
+    """Return the plans whose merged cells are among the cells of `found`, by row, and the others."""
+    seen: list[RowPlan] = []
+    unseen: list[RowPlan] = []
+    for plan in plans:
+        (seen if is_visible(plan, found.get(plan.key, ())) else unseen).append(plan)
+    return seen, unseen

@@ -30,7 +30,7 @@ STEP_CELLS = 2048  # of one step, if it has more than the least rows
 REQUEST_CELLS = 1 << 14  # the same where a step makes requests, each of which costs as much as hundreds of cells
 SAFE_S = 300  # after the end of an hour, for late points
 JITTER_S = 300  # largest additional random delay of this daemon
-RECENT_S = 300  # delay before rows with recent writes are tried again
+RECENT_S = 300  # delay before rows that are being written to are tried again
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 1.0, 60.0  # after a StoreError
 
 
@@ -79,7 +79,7 @@ class CompactionScheduler:
         recent_s: float = RECENT_S,
     ) -> None:
         """No row is compacted while `is_writer_behind` returns True; `now_s` is the wall clock. `folder` folds hours
-        whose rows are compacted. Rows with recent writes are tried again after `recent_s`."""
+        whose rows are compacted. Rows that are being written to are tried again after `recent_s`."""
         self._folder = folder
         self._queue = queue
         self._compactor = compactor

@@ -121,7 +121,7 @@ class Sweep:
         return await self._retried(lambda: self._store.page(self._table, start, stop, limit=limit)), begun
 
     async def _compact(self, rows: Collection[Row], start: ReadStart) -> None:
-        """Compact rows; retry once the rows with recent writes."""
+        """Compact rows; retry once the rows that are being written to."""
         # The rows as read stay valid for any number of retries of the puts and deletes.
         recent = await self._retried(lambda: self._compactor.compact(list(rows), start))
         if recent:
