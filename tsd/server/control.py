@@ -74,7 +74,8 @@ async def _answer(request: Any, operations: Mapping[str, Operation]) -> dict[str
         inspect.signature(operation).bind(**arguments)
     except (TypeError, ValueError, KeyError) as exc:
         wanted = f"wanted one of {', '.join(operations)} with its arguments"
-        return _error(TsdError, f"got {str(request)[:200]!r}, {wanted}: {exc}")
+        hint = "if the daemon has another version than the command, restart the daemon"
+        return _error(TsdError, f"got {str(request)[:200]!r}, {wanted}: {exc}; {hint}")
     try:
         return {"result": await operation(**arguments)}
     except TsdError as exc:
