@@ -301,12 +301,16 @@ def calls(series: int, round_s: int, rounds: int) -> None:
 @click.option("--hours", default=2.0, help="Simulated time with points.")
 @click.option("--speed", default=0.0, help="Times as fast as real time; 0: 40,000 lines/s, 60 times at most.")
 @click.option("--pairs", default=1, help="Runs of each system, alternating.")
-@click.option("--only", default="", help="Only systems with a name that contains one of these: 'embedded;Victoria'.")
+@click.option("--only", default="", help="Only systems with one of these names, or parts of names: 'HBase;Victoria'.")
 def pace(series: int, round_s: int, hours: float, speed: float, pairs: int, only: str) -> None:
     """Lines at the agents' pace until all is quiet: CPU, memory and disks of tsd, VictoriaMetrics and OpenTSDB."""
     words = only.split(";")
     fleet = Fleet(series, round_s, hours, pace_module.next_hour_s())
-    pace_module.pace(fleet, speed, pairs, lambda name: any(word in name for word in words))
+
+    def is_wanted(name: str) -> bool:
+        return any(word == name or (word not in pace_module.SYSTEMS and word in name) for word in words)
+
+    pace_module.pace(fleet, speed, pairs, is_wanted)
 
 
 @bench.command()

@@ -36,6 +36,7 @@ EMBEDDED, VICTORIA, HBASE, OPENTSDB = "tsd, embedded", "VictoriaMetrics", "tsd, 
 HBASE_MINUTES = "tsd, HBase, stored every 10 minutes"
 WINDOWS = "tsd, embedded, hour not held"  # points are stored at the end of each window
 ENTITIES = "tsd, embedded, entities"  # points are also stored in the tables of entities
+SYSTEMS = EMBEDDED, VICTORIA, WINDOWS, ENTITIES, HBASE, HBASE_MINUTES, OPENTSDB
 QUIET_ROWS = 100  # tsd.storage.compaction.min_flush_threshold: fewer rows are left to `tsd compact`
 QUIET_S = 1800  # simulated time after the last hour for the first rows to be compacted
 POLL_S = 0.5
@@ -94,7 +95,7 @@ def pace(fleet: Fleet, speed: float, pairs: int, wanted: Callable[[str], bool]) 
         _hbase(Path(name), needed=any(map(wanted, (HBASE, HBASE_MINUTES, OPENTSDB)))) as hbase,
     ):
         for number in range(pairs):
-            for system in (EMBEDDED, VICTORIA, WINDOWS, ENTITIES, HBASE, HBASE_MINUTES, OPENTSDB):
+            for system in SYSTEMS:
                 if not wanted(system) or (system == VICTORIA and PROGRAM is None):
                     continue
                 print(f"bench: pair {number + 1} of {pairs}: {system}", file=sys.stderr)
