@@ -52,6 +52,8 @@ def lines(dice: random.Random) -> Iterator[str]:
                 if dice.random() < gaps / 2:
                     time = (START_S + hour * 3600 + 3599) * 1000 + dice.choice([0, 1, 999])
                     yield f"m {time} {value(dice, kinds)} {tags}"
+        if dice.random() < gaps:  # a series that has ended, is about to begin, or has one point
+            yield f"m {START_S + dice.choice([-86_400, 5000, 9000, 86_400])} {value(dice, kind)} host={host} cpu=9"
 
 
 def value(dice: random.Random, kind: str) -> str:

@@ -23,7 +23,7 @@ from tsd.query.result import Answer, Group, SubAnswer
 from tsd.query.serialize import Frame, PointFormat
 from tsd.store import StepLimit
 from tsd.tables.open_points import HOUR_MS, rows_of
-from tsd.tables.reading import EncodedPage, MatchedSeries, PointPage, ScanRange, Selection
+from tsd.tables.reading import EncodedPage, MatchedSeries, PointPage, ScanRange, Selection, SeriesSpan
 from tsd.tables.writing import KnownSeries
 
 FEW_POINTS = 1000  # open points that are kept as a row
@@ -121,7 +121,7 @@ class FewSeries:
         self._budget = budget
         self._add: Callable[[], bool] = lambda: False
         self._pages: list[EncodedPage[PointPage]] = []  # fetched
-        self._later: ScanRange | None = None  # hours that were not fetched
+        self._later: ScanRange | None = None  # hours that were fetched only of series without points
         self.needs_later: Sequence[int] = ()  # series whose points in these hours the answer needs, once merged
         self._started = self._read = perf_counter()
         self.cells = 0  # fetched
@@ -146,14 +146,19 @@ class FewSeries:
         return hours is not None or page is not None
 
     async def fetch(self, limit: StepLimit, *, is_cut: bool) -> bool:
-        """Read all rows, with a wait; up to the end of the query, if its answer `is_cut` there. Return False if the
-        general way must do it. Raises StoreError."""
-        query, span = self._query, self._plan.scan
-        if is_cut and self._known.later.are_apart():
-            span = range_to_end(query.end_ms, self._plan.sub.downsample, span)
-        if span != self._plan.scan:
-            self._later = ScanRange(span.stop_s, self._plan.scan.stop_s)
-        return await self._fetch(span, limit, None)
+        """Read all rows, with a wait; those with points up to the end of the query, if its answer `is_cut` there.
+        Return False if the general way must do it. Raises StoreError."""
+        query, known, whole = self._query, self._known, self._plan.scan
+        span = whole
+        if is_cut and known.later.are_apart():
+            span = range_to_end(query.end_ms, self._plan.sub.downsample, whole)
+        spans = [SeriesSpan(span)]
+        if span != whole:
+            self._later = ScanRange(span.stop_s, whole.stop_s)
+            # Later points could make a series without points count: hosts that are gone would need a second read.
+            if not known.has_points.all():
+                spans.append(SeriesSpan(self._later, np.flatnonzero(~known.has_points).tolist()))
+        return await self._fetch(spans, limit)
 
     async def fetch_later(self, limit: StepLimit) -> bool:
         """Read the rows of the series that `needs_later` has, like `fetch`."""
@@ -162,11 +167,10 @@ class FewSeries:
         self._known.later.needed(len(numbers), len(self._known.has_points))
         self._later, self.needs_later = None, ()
         self.collector = PointCollector(self._query, self._plan, self._budget)
-        return await self._fetch(span, limit, numbers)
+        return await self._fetch([SeriesSpan(span, numbers)], limit)
 
-    async def _fetch(self, span: ScanRange, limit: StepLimit, numbers: Sequence[int] | None) -> bool:
-        annotations = not self._query.no_annotations
-        page = await self._known.series.fetch(span, limit, annotations=annotations, numbers=numbers)
+    async def _fetch(self, spans: Sequence[SeriesSpan], limit: StepLimit) -> bool:
+        page = await self._known.series.fetch(spans, limit, annotations=not self._query.no_annotations)
         if page is None:
             return False
         self._pages.append(page)
@@ -185,6 +189,7 @@ class FewSeries:
         if self._later is not None:
             members = [one.numbers for one in known.groups]
             needed = unsettled_series(collected.series, collected.counts, members, plan.sub, query.end_ms)
+            needed = needed[known.has_points[needed]]
             if len(needed):
                 self.needs_later = needed.tolist()
                 return None

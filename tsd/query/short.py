@@ -36,7 +36,7 @@ from tsd.store import StepLimit
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.open_points import OpenPointSource
 from tsd.tables.quirks import Quirks
-from tsd.tables.reading import HOUR_S, UNWANTED, PointPage, RollupSource, ScanRange, Selection
+from tsd.tables.reading import HOUR_S, UNWANTED, PointPage, RollupSource, ScanRange, Selection, SeriesSpan
 from tsd.tables.writing import KnownSeries
 
 FEW_HOURS = 8  # of a query of one series: each is a row
@@ -296,7 +296,7 @@ class ShortQueries:
 
     async def _fetch_page(self, query: Query, known: Known, span: ScanRange) -> PointPage | None:
         """Return the stored points of one series; None if the general way must read them. Raises StoreError."""
-        stored = await known.series.fetch(span, ONE_SERIES, annotations=not query.no_annotations)
+        stored = await known.series.fetch([SeriesSpan(span)], ONE_SERIES, annotations=not query.no_annotations)
         if stored is None:
             return None
         return stored.decode() if stored.cells <= ONE_SERIES.cells else await self._workers.run(stored.decode)

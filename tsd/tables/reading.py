@@ -411,6 +411,13 @@ class JointSource(Protocol):
         ...
 
 
+class SeriesSpan(NamedTuple):
+    """Rows of series in a span."""
+
+    span: ScanRange
+    numbers: Sequence[int] | None = None  # of the series; None: all
+
+
 class MatchedSeries(Protocol):
     """The series that a request matches, read again without another look for series."""
 
@@ -427,10 +434,10 @@ class MatchedSeries(Protocol):
         ...
 
     async def fetch(
-        self, span: ScanRange, limit: StepLimit, *, annotations: bool, numbers: Sequence[int] | None = None
+        self, spans: Sequence[SeriesSpan], limit: StepLimit, *, annotations: bool
     ) -> EncodedPage[PointPage] | None:
-        """Do the same, with a wait for the store. Of the limit only the number of rows counts. With `numbers`, rows of
-        these series are enough. Raise StoreError."""
+        """Do the same for spans that have no row in common, with a wait for the store. Of the limit only the number of
+        rows counts. Raise StoreError."""
         ...
 
 

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tests.unit.query.engines import START_S, QueryEnvironment, make_query
+from tests.flaky_store import FlakyStore
+from tests.unit.query.engines import NOW_MS, START_S, QueryEnvironment, make_query
 from tsd.codec.metadata import Annotation
 from tsd.codec.points import Batch, Points
 from tsd.query.columns import SeriesColumns
@@ -16,6 +17,7 @@ from tsd.query.parse.uri import read_uri
 from tsd.query.plan import range_to_end, scan_range
 from tsd.query.result import Answer
 from tsd.query.serialize import written_answer
+from tsd.store.memory import MemoryStore
 from tsd.tables.reading import ScanRange
 
 HOUR_MS = 3_600_000
@@ -169,6 +171,22 @@ async def test_only_the_later_rows_of_ended_series_are_read() -> None:
     found, text = await rows_read(env.repeating_engine(), "sum:m{}{host=wildcard(h*)}")
     assert found == 21  # one row of h0, none of h1
     assert text == (await rows_read(env.repeating_engine(), "sum:m{}{host=wildcard(h*)}", is_cut=False))[1]
+
+
+@pytest.mark.parametrize("returned_s", [-600, 3599, 3600, 7200, 7300, 10_800])
+async def test_one_read_finds_what_a_host_that_was_gone_has_sent(returned_s: int) -> None:
+    """Its series is in the index, and had no rows in the hours of the query and the next one."""
+    m, store = "sum:m{}{host=wildcard(h*)}", FlakyStore(MemoryStore(lambda: NOW_MS))
+    gone = f"m {START_S - 86_400} 1.5 host=h-gone"
+    env = await QueryEnvironment.build([*lines("1.5"), gone], indexed=True, store=store)
+    engine = env.repeating_engine()
+    await rows_read(engine, m)
+    store.calls.clear()
+    assert (await engine.run(make_query(m), is_cut=True)).subs[0].stats["rowsPreFilter"] == 20
+    assert store.calls == ["get"]
+    await env.put([f"m {START_S + returned_s} 1.5 host=h-gone"])
+    again = written_answer(await engine.run(make_query(m), is_cut=True), arrays=True)
+    assert again == written_answer(await env.repeating_engine().run(make_query(m)), arrays=True)
 
 
 @pytest.mark.difference(

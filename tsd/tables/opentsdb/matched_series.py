@@ -13,7 +13,7 @@ from tsd.errors import StoreError
 from tsd.store import ColumnPart, PackedRows, StepLimit
 from tsd.tables.open_points import DecodedPage
 from tsd.tables.opentsdb.column_pages import ColumnPage
-from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesSet
+from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesSet, SeriesSpan
 
 FEW_KEYS = 64  # that are compared one by one
 FEW_POINTS = 1000  # that are kept decoded
@@ -137,15 +137,10 @@ class MatchedStoredSeries:
         return parts
 
     async def fetch(
-        self,
-        span: ScanRange,
-        limit: StepLimit,
-        *,
-        annotations: bool,
-        numbers: Sequence[int] | None = None,  # noqa: ARG002
+        self, spans: Sequence[SeriesSpan], limit: StepLimit, *, annotations: bool
     ) -> EncodedPage[PointPage] | None:
-        """See MatchedSeries."""
-        return self.read(span, limit, annotations=annotations)
+        """See MatchedSeries. There is no such read."""
+        raise NotImplementedError
 
     def _keep(self, packed: PackedRows, page: PointPage) -> None:
         """Keep decoded rows until others are read."""
@@ -161,6 +156,13 @@ class MatchedStoredSeries:
         return all(key[start:] == pairs for key in packed.keys)
 
 
+class PairsSpan(NamedTuple):
+    """Rows of some series in a span."""
+
+    span: ScanRange
+    pairs: Sequence[bytes]  # of each series
+
+
 class MatchedKeyedSeries:
     """Some series of a data table in another process, whose rows are read by their keys: MatchedSeries."""
 
@@ -170,10 +172,10 @@ class MatchedKeyedSeries:
         self,
         is_current: Callable[[], bool],
         pairs: Sequence[bytes],
-        get_rows: Callable[[Sequence[bytes], ScanRange, StepLimit, bool], Awaitable[EncodedPage[PointPage] | None]],
+        get_rows: Callable[[Sequence[PairsSpan], StepLimit, bool], Awaitable[EncodedPage[PointPage] | None]],
     ) -> None:
         """`is_current` returns whether no other series can match by now. `pairs` are those of the series, by number.
-        `get_rows` returns the rows of some in a span, with or without annotations; None if they are over the limit."""
+        `get_rows` returns rows with or without annotations; None if they are over the limit."""
         self._is_current = is_current
         self._pairs = pairs
         self._get_rows = get_rows
@@ -187,10 +189,13 @@ class MatchedKeyedSeries:
         raise NotImplementedError
 
     async def fetch(
-        self, span: ScanRange, limit: StepLimit, *, annotations: bool, numbers: Sequence[int] | None = None
+        self, spans: Sequence[SeriesSpan], limit: StepLimit, *, annotations: bool
     ) -> EncodedPage[PointPage] | None:
         """See MatchedSeries."""
         if not self.are_all():
             return None
-        pairs = self._pairs if numbers is None else [self._pairs[number] for number in numbers]
-        return await self._get_rows(pairs, span, limit, annotations)
+        wanted = [
+            PairsSpan(span, self._pairs if numbers is None else [self._pairs[number] for number in numbers])
+            for span, numbers in spans
+        ]
+        return await self._get_rows(wanted, limit, annotations)

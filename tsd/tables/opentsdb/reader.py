@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from tsd.tables.opentsdb.column_pages import ColumnPage, NumberedPages, column_p
 from tsd.tables.opentsdb.decode import NumberedRows, decode, number_rows
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.known_series import known_table
-from tsd.tables.opentsdb.matched_series import MatchedKeyedSeries, MatchedStoredSeries, RowReads
+from tsd.tables.opentsdb.matched_series import MatchedKeyedSeries, MatchedStoredSeries, PairsSpan, RowReads
 from tsd.tables.opentsdb.rollup_scan import read_rollups
 from tsd.tables.opentsdb.scan import (
     StoredPage,
@@ -239,14 +240,12 @@ class StoredSelection:
         start = table.layout.pairs_start
         return MatchedStoredSeries(matcher, is_current, read, self._column_page, start, by_key=by_key)
 
-    async def _get_rows(
-        self, pairs: Sequence[bytes], span: ScanRange, limit: StepLimit, annotations: bool
-    ) -> StoredPoints | None:
+    async def _get_rows(self, spans: Sequence[PairsSpan], limit: StepLimit, annotations: bool) -> StoredPoints | None:
         """Return the rows of some series, None if they are over the limit."""
-        table = self._table
-        if len(pairs) * hours_of(self._resolved, span) > limit.cells:
+        table, resolved = self._table, self._resolved
+        if sum([len(pairs) * hours_of(resolved, span) for span, pairs in spans]) > limit.cells:
             return None
-        keys = row_keys(table.layout, self._resolved, span, pairs)
+        keys = sorted(chain.from_iterable(row_keys(table.layout, resolved, *one) for one in spans))
         page = await cells_of_keys(table.store, table.data, keys)
         decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)
         return StoredPoints(page, table.layout.pairs_start, self.series, decode_cells, keeps=True)
