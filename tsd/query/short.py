@@ -14,7 +14,7 @@ from weakref import ref
 
 import numpy as np
 
-from tsd.codec.points import NO_POINTS, Columns, Int32, Points, doubles_as_points
+from tsd.codec.points import NO_POINTS, Batch, Columns, Int32, Points, doubles_as_points
 from tsd.errors import BadQuery, StoreError
 from tsd.query.assemble import answer_bytes
 from tsd.query.buckets import buckets_of, within
@@ -34,7 +34,7 @@ from tsd.query.rollups import intervals_for, is_pre_aggregated
 from tsd.query.workers import WorkerPool
 from tsd.store import StepLimit
 from tsd.store.scheduling import IngestLoad
-from tsd.tables.open_points import OpenPointSource
+from tsd.tables.open_points import HOUR_MS, OpenPointSource
 from tsd.tables.quirks import Quirks
 from tsd.tables.reading import HOUR_S, UNWANTED, PointPage, RollupSource, ScanRange, Selection, SeriesSpan
 from tsd.tables.writing import KnownSeries
@@ -392,9 +392,23 @@ def _with_open(known: Known, scan: ScanRange, columns: Columns, page: PointPage)
     if not len(columns.series):
         return [page]
     rows = known.open_row.of(columns, scan)
-    if rows is None or (len(page.batch.times) and page.batch.times[-1] >= rows.batch.times[0]):
-        return None  # points of several hours, or stored ones of the open hour
-    return [page, rows] if page.rows_read else [rows]
+    if rows is None:  # points of several hours
+        return None
+    if not len(page.batch.times):
+        return [page, rows] if page.rows_read else [rows]
+    last_ms, first_ms = int(page.batch.times[-1]), int(rows.batch.times[0])
+    if last_ms >= first_ms:
+        return None
+    return [page, rows] if last_ms // HOUR_MS < first_ms // HOUR_MS else [_continued(page, rows)]
+
+
+def _continued(page: PointPage, rows: PointPage) -> PointPage:
+    """Return the stored points of one series with later ones of the last hour, as one row: a row is an hour."""
+    stored, later = page.batch, rows.batch
+    starts = np.append(stored.starts[:-1], len(stored.times) + len(later.times))
+    columns = (np.concatenate(both) for both in zip(stored[2:], later[2:], strict=True))
+    size, duplicates = page.size + rows.size, page.duplicates + rows.duplicates
+    return PointPage(Batch(stored.series, starts, *columns), page.rows_read, size, (), (), duplicates, None)
 
 
 def _counts_of(pages: Sequence[PointPage]) -> ReadCounts:

@@ -349,6 +349,24 @@ async def test_limits_apply(place: dict[str, str], tmp_path: Path) -> None:
         assert b"limit of 70 data points" in refused.body
 
 
+@pytest.mark.parametrize("m", ["avg:10m-avg", "zimsum:20m-last-zero", "max:1m-max:rate", "sum:2h-sum", "sum"])
+async def test_stored_and_open_points_of_an_hour_share_their_bucket(
+    m: str, place: dict[str, str], tmp_path: Path
+) -> None:
+    """Regression: the bucket with points of both was twice in the answer, once without the open points."""
+    base = now_ms() // 1000 // 3600 * 3600
+    path = f"/api/query?start={base - 3600}&end={base + 3599}&m={m}:short.m{{host=a}}&arrays"
+    async with running(tmp_path, {**SETTINGS, **place, "tsd.storage.flush_interval": "3600000"}) as daemon:
+        await daemon.send_lines(lines("host=a", base - 100, points=25))
+        await daemon.daemon.flush()
+        await daemon.send_lines(lines("host=a", base + 150, points=10))
+        await taught(daemon, path)
+        await daemon.send_lines(lines("host=a", base + 250, points=10))
+        found = await judged(daemon, path)
+        await daemon.daemon.flush()
+        assert await ask(daemon, path) == found
+
+
 async def test_points_of_the_open_hour_are_read_from_memory(place: dict[str, str], tmp_path: Path) -> None:
     settings = {**SETTINGS, **place, "tsd.storage.flush_interval": "600000"}  # nothing is stored between two queries
     async with running(tmp_path, settings) as daemon:
