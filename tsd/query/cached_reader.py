@@ -93,6 +93,7 @@ class CachedReader:
         over = [base_s for base_s in keys if (base_s + HOUR_S) * 1000 <= now_ms and hours.reads_all]
         filler = CacheFiller(over, hours.signatures, now_ms=now_ms, room=self.cache.query_limit)
         with self.cache.reading(keys[base_s].hour for base_s in over) as pending:
+            await collector.decoded()  # pages of open hours before this span are not for the filler
             collector.filler = filler
             try:
                 await plan.selection.read(span, collector.take, annotations=annotations)

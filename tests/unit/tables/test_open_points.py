@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import layouts
-from tests.flaky_store import Fault
+from tests.flaky_store import Fault, FlakyStore
 from tests.layouts.readable import ReadableReader
 from tests.seeds import seeds
 from tests.unit.ingest.parts import BASE, Parts, going, make_store
@@ -323,8 +323,31 @@ async def test_series_without_key_are_written_first(tmp_path: Path) -> None:
         await parts.writer.flush()
 
 
+async def cacheable_store() -> FlakyStore:
+    """A store whose hours are cached."""
+    store = await make_store()
+    store.change_feed = store.store.change_feed
+    return store
+
+
+@pytest.mark.parametrize("stored", [0, 40])
+async def test_hours_after_open_ones_are_read_and_cached(tmp_path: Path, stored: int) -> None:
+    """Regression: large pages of an open hour are decoded in a thread. The hours after it took them for their own."""
+    hosts, queries = [f"h{number:02d}" for number in range(80)], ["sum:1m-sum:m", "max:10m-avg:m{host=*}"]
+    async with going(Parts(tmp_path, await cacheable_store())) as parts:
+        await parts.take(*(put(BASE + 3600, 1, host) for host in hosts[:stored]))
+        await parts.writer.flush()
+        await parts.take(*(put(BASE + 40 * at, at, host) for at in range(90) for host in hosts))
+        readers = Readers(parts)
+        first = await answers(readers.live, queries)
+        assert first == await answers(readers.live, queries)
+        await parts.writer.flush()
+        assert first == await answers(readers.stored, queries)
+        assert len(first) == 1 + len(hosts)
+
+
 async def test_hours_with_open_points_are_not_cached(tmp_path: Path) -> None:
-    async with going(Parts(tmp_path, await make_store())) as parts:
+    async with going(Parts(tmp_path, await cacheable_store())) as parts:
         await parts.take(put(BASE, 1, "a"), put(BASE + 3600, 1, "a"))
         await parts.writer.flush()
         readers = Readers(parts)
