@@ -174,6 +174,21 @@ async def test_annotations_may_outlive_their_points(engine: str, kept: bool, tmp
         if kept:
             globals_left = {(recent, False, POINT), (recent, False, ANNOTATION)}
         assert left == globals_left | ({(recent, True, ANNOTATION)} if kept else set())
+        assert [expired async for expired in retention.expired(NOW_S)] == []
+        assert await remove_all(retention) == Amount()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_annotations_that_stay_are_not_counted(engine: str, tmp_path: Path) -> None:
+    policy = KEEP_NOTHING_ELSE._replace(annotations_s=60 * DAY_S, has_annotation_rule=True)
+    async with opened(engine, tmp_path) as store:
+        retention, uids = await make(store, policy)
+        rows = [row_key(Layout(), uids["sys.cpu"], base, HOST) for base in hours([40 * DAY_S, 39 * DAY_S])]
+        await store.put(TABLE, [Put(row, ANNOTATION, b"{}") for row in rows])
+        assert await remove_all(retention) == Amount()
+        await store.put(TABLE, [Put(rows[1], POINT, b"\1")])
+        assert await remove_all(retention) == Amount(1, 1, len(rows[1]) + len(POINT) + 1)
+        assert await keys(store) == rows
 
 
 async def test_annotations_may_change_while_their_points_are_deleted(
@@ -202,6 +217,24 @@ async def test_annotations_may_change_while_their_points_are_deleted(
         await remove_all(retention)
         [cells] = (await store.get(TABLE, [key])).values()
         assert {cell.column: cell.value for cell in cells} == {ANNOTATION: b"{}", second: b"edited", note: b"new"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_rollups_with_columns_like_annotations_go(engine: str, tmp_path: Path) -> None:
+    """Regression: cells of the aggregator with the id 1 were kept as annotations."""
+    config = parse_config(
+        b'{"aggregationIds": {"sum": 0, "count": 1}, "intervals": ['
+        b'{"interval": "1m", "table": "tsdb", "preAggregationTable": "agg", "rowSpan": "1h", "defaultInterval": true},'
+        b'{"interval": "1h", "table": "tsdb-1h", "preAggregationTable": "agg-1h", "rowSpan": "1d"}]}'
+    )
+    rules = parse_rules("*=7d", intervals=True)
+    policy = KEEP_NOTHING_ELSE._replace(rollups=rules, annotations_s=60 * DAY_S, has_annotation_rule=True)
+    async with opened(engine, tmp_path, "agg", "tsdb-1h", "agg-1h") as store:
+        retention, uids = await make(store, policy, rollups=Rollups(config))
+        row = row_key(Layout(), uids["sys.cpu"], (NOW_S - 40 * DAY_S) // DAY_S * DAY_S, HOST)
+        await store.put("tsdb-1h", [Put(row, COLUMN + bytes((number, 0, 0)), b"\1") for number in (0, 1)])
+        assert (await remove_all(retention)).rows == 1
+        assert await keys(store, "tsdb-1h") == []
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -8,7 +8,7 @@ that were read are deleted, so that what another process writes meanwhile stays.
 
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, suppress
 from typing import NamedTuple
 
@@ -33,6 +33,7 @@ RECLAIM_SHARE = 0.1  # of a table's bytes, deleted from smaller ranges, after wh
 TRIES = 3  # of a range whose rows are written to while annotations that stay are read
 GLOBAL = "global annotations"  # what their rule is called
 _PAGE_BYTES = 1 << 20
+_NOTES_PAGE = 100  # rows that have annotations alone are read together
 _ANY = re.compile("")
 
 
@@ -121,7 +122,7 @@ class Retention:
             async with aclosing(self._prefixes(table)) as prefixes:
                 async for prefix in prefixes:
                     found = await self._expired_of(table, interval, rules, prefix, now_s)
-                    if found is not None and await self._has_rows(found):
+                    if found is not None and await self._has_cells(found, now_s):
                         yield found
 
     async def estimate(self, expired: ExpiredRange, *, exact: bool = False) -> Estimate:
@@ -150,7 +151,7 @@ class Retention:
         """Delete the rows of a range that `expired` found at `now_s`. Yield what each step deleted, so that the caller
         can pause between steps. It is counted, but estimated for a delete of a long range. `clock_ms` stamps reads.
         Raise StoreError; the call may then be repeated."""
-        keep_from_s = self._keep_annotations_from_s(now_s)
+        keep_from_s = self._keep_annotations_from_s(expired, now_s)
         if self._store.range_deletes is None:
             stamped = self._store.stamped_cells if keep_from_s is None else None
             async with aclosing(
@@ -172,7 +173,7 @@ class Retention:
         yield found
 
     async def _remove_range(
-        self, ranges: RangeDeletes, expired: ExpiredRange, keep_from_s: float | None
+        self, ranges: RangeDeletes, expired: ExpiredRange, keep_from_s: int | None
     ) -> Amount | None:
         """Delete the rows of a range in one step, and return what it held. None: the next round deletes it, because
         rows were written to again and again while annotations that stay were read."""
@@ -190,7 +191,7 @@ class Retention:
         return None
 
     async def _remove_cells(
-        self, expired: ExpiredRange, keep_from_s: float | None, clock_ms: Callable[[], int]
+        self, expired: ExpiredRange, keep_from_s: int | None, clock_ms: Callable[[], int]
     ) -> AsyncGenerator[Amount, None]:
         """Delete the cells of a range that are no newer than when they were read."""
         read_ms = clock_ms()
@@ -198,7 +199,7 @@ class Retention:
             async for page in pages:
                 keep = {at for at, _ in self._kept(page, keep_from_s)}
                 await remove_rows(self._store, expired.table, _rows(page, keep), read_ms=read_ms)
-                yield _amount(page)
+                yield _amount(page, keep)
                 read_ms = clock_ms()
 
     async def _remove_pages(
@@ -214,13 +215,15 @@ class Retention:
                 yield _amount(page)
                 read_ms = clock_ms()
 
-    async def _annotations(self, expired: ExpiredRange, keep_from_s: float) -> tuple[Amount, list[Put]]:
-        """Return what a range holds, and its annotations that stay."""
-        found, keep = Amount(), []
+    async def _annotations(self, expired: ExpiredRange, keep_from_s: int) -> tuple[Amount, list[Put]]:
+        """Return what a range holds that goes, and its annotations that stay."""
+        found = Amount()
+        keep: list[Put] = []
         async with aclosing(self._pages(expired.table, expired.start, expired.stop)) as pages:
             async for page in pages:
-                found = found.plus(_amount(page))
-                keep += [put for _, put in self._kept(page, keep_from_s)]
+                kept = dict(self._kept(page, keep_from_s))
+                found = found.plus(_amount(page, kept))
+                keep += kept.values()
         return found, keep
 
     async def reclaim(self) -> None:
@@ -300,13 +303,16 @@ class Retention:
             yield key[:end]
             at = after(key[:end])
 
-    async def _has_rows(self, expired: ExpiredRange) -> bool:
+    async def _has_cells(self, expired: ExpiredRange, now_s: int) -> bool:
+        """Return whether a range has cells that go."""
+        keep_from_s = self._keep_annotations_from_s(expired, now_s)
         at: bytes | None = expired.start
+        limit = 1
         while at is not None and at < expired.stop:
-            page = await self._store.page(expired.table, at, expired.stop, limit=1)
-            if page.rows:
+            page = await self._store.page(expired.table, at, expired.stop, limit=limit)
+            if any(not self._stays(row.key, cell.column, keep_from_s) for row in page.rows for cell in row.cells):
                 return True
-            at = page.next_start
+            at, limit = page.next_start, _NOTES_PAGE
         return False
 
     async def _first_base(self, expired: ExpiredRange) -> int:
@@ -347,28 +353,40 @@ class Retention:
         first_s = await self._first_base(expired)
         return [expired.prefix + base_bytes(base) for base in range(first_s, expired.stop_s, HOUR_S)]
 
-    def _keep_annotations_from_s(self, now_s: int) -> float | None:
-        """Return the first hour whose annotations stay although their points go. None: they go with their points."""
-        if not self.policy.has_annotation_rule:
+    def _keep_annotations_from_s(self, expired: ExpiredRange, now_s: int) -> int | None:
+        """Return the time after which annotations stay although their points go. None: they go with their points.
+        Tables of rollups have no annotations, but cells with such columns: those of the aggregator with the id 1."""
+        if not self.policy.has_annotation_rule or expired.interval is not None:
             return None
         return 0 if self.policy.annotations_s is None else now_s - self.policy.annotations_s
 
-    def _kept(self, page: CellPage, from_s: float | None) -> list[tuple[int, Put]]:
+    def _stays(self, key: bytes, column: bytes, from_s: int | None) -> bool:
+        """Return whether a cell is an annotation that stays: of an hour that ends after `from_s`."""
+        if from_s is None or kind_of(column[len(COLUMN) :]) is not CellKind.ANNOTATION:
+            return False
+        return self._base_of(key) + HOUR_S > from_s
+
+    def _kept(self, page: CellPage, from_s: int | None) -> list[tuple[int, Put]]:
         """Return the annotations of a page that stay, each with its place in the page."""
         if from_s is None:
             return []
         return [
             (at, Put(key, column, page.cell(at).value))
             for at, (key, column) in enumerate(zip(page.keys, page.columns, strict=True))
-            if kind_of(column[len(COLUMN) :]) is CellKind.ANNOTATION and self._base_of(key) + HOUR_S > from_s
+            if self._stays(key, column, from_s)
         ]
 
 
-def _amount(page: CellPage) -> Amount:
-    """Return what the cells of a page hold. Cells of unreadable form count as one point."""
-    points = sum(number * _points(column) for column, number in Counter(page.columns).items())
-    size = sum(map(len, page.keys)) + sum(map(len, page.columns)) + sum(map(len, page.values))
-    return Amount(len(set(page.keys)), points, size - page.ahead * len(page.values))
+def _amount(page: CellPage, without: Collection[int] = ()) -> Amount:
+    """Return what the cells of a page hold, but for those at some places. Cells of unreadable form count as one
+    point."""
+    keys, columns, values = page.keys, page.columns, page.values
+    if without:
+        places = [at for at in range(len(keys)) if at not in without]
+        keys, columns, values = ([some[at] for at in places] for some in (keys, columns, values))
+    points = sum(number * _points(column) for column, number in Counter(columns).items())
+    size = sum(map(len, keys)) + sum(map(len, columns)) + sum(map(len, values))
+    return Amount(len(set(keys)), points, size - page.ahead * len(values))
 
 
 def _points(column: bytes) -> int:
