@@ -1,6 +1,7 @@
 """`tsd import` and `tsd scan` on both engines and with a daemon."""
 
 import gzip
+import os
 import resource
 from pathlib import Path
 
@@ -129,6 +130,16 @@ def test_import_refuses_long_lines(tmp_path: Path, form: str) -> None:
     assert tsd.run("import", points, "--rejects", rejects) == Done(1, "", counted)
     assert rejects.read_text() == "".join(f"# {line}" for line in refused)
     assert tsd.lines("sys.cpu") == [first, last]
+
+
+def test_import_keeps_refused_lines_of_a_file_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    points, rejects = os.fsdecode(os.fsencode(tmp_path) + b"/p\xff"), tmp_path / "rejects"
+    Path(points).write_bytes(f"put 123 {T} 1 a=b\nbad\nput {T} 2 a=b\n".encode())
+    done = tsd.run("import", points, "--rejects", rejects, "--auto-metric")
+    assert done == Done(1, "", "imported 2 data points, refused 1 line\n  illegal_arguments: 1\n")
+    assert os.fsencode(f"# {points}:2: ") in rejects.read_bytes()
+    assert (tsd.lines("123"), tsd.lines("put")) == ([f"123 {T} 1 a=b"], [f"put {T} 2 a=b"])
 
 
 def test_import_of_file_without_newlines_bounds_memory(tmp_path: Path) -> None:

@@ -75,7 +75,9 @@ class ImportStats:
         self.refused[error.reason] += 1
         message = f"{source}:{number}: {error}"
         if self._keep is not None:
-            self._keep.write(b"# %s\n" % message.encode() + (b"" if line is None else line + b"\n"))
+            self._keep.write(
+                b"# %s\n" % message.encode("utf-8", "surrogateescape") + (b"" if line is None else line + b"\n")
+            )
         elif self.refused.total() <= SHOWN:
             write_above_bar(message if line is None else f"{message}: {line.decode('latin-1')}")
             if self.refused.total() == SHOWN:
@@ -243,12 +245,18 @@ def _numbered(lines: Sequence[bytes], first: int) -> Numbered:
 
 
 def _has_put(line: bytes) -> bool:
-    """Return whether a line starts with the word `put`, and not with a metric of that name, which a time would follow.
+    """Return whether a line starts with the word `put`, and not with a metric of that name, which time, value and tags
+    would follow.
 
     >>> _has_put(b"put m 1700000000 1 a=b"), _has_put(b"put 1700000000 1 a=b"), _has_put(b"m 1700000000 1 a=b")
     (True, False, False)
+    >>> _has_put(b"put 123 1700000000 1 a=b")
+    True
     """
-    return line.startswith(b"put ") and not line.split(b" ", 2)[1].replace(b".", b"").isdigit()
+    if not line.startswith(b"put "):
+        return False
+    words = line.split(b" ", 4)
+    return not words[1].replace(b".", b"").isdigit() or (len(words) > 3 and b"=" not in words[3])
 
 
 async def _retried(call: Callable[[], Awaitable[T]]) -> T:
