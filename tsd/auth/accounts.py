@@ -86,7 +86,7 @@ def parse_account(line: str) -> Account | None:
     if not words:
         return None
     if len(words) < 3:
-        raise ValueError("wanted NAME ROLES SECRET")
+        raise ValueError(f"got {len(words)} of the words NAME ROLES SECRET")
     if not NAME.fullmatch(words[0]):
         raise ValueError(f"got the name {words[0]!r}, wanted letters, digits and . _ @ - only, at most 64")
     account = Account(words[0], parse_roles(words[1]), parse_secret(words[2]))
@@ -94,8 +94,10 @@ def parse_account(line: str) -> Account | None:
         key, _, value = word.partition("=")
         if key == "expires":
             account = account._replace(expires_s=parse_time(value))
-        elif key == "networks" and (networks := parse_networks(value)):
-            account = account._replace(networks=networks)
+        elif key == "networks":
+            account = account._replace(networks=parse_networks(value))
+            if not account.networks:
+                raise ValueError("got no network after networks=, wanted such as 10.0.0.0/8,2001:db8::/32")
         else:
             raise ValueError(f"got {word!r}, wanted expires=… or networks=…")
     return account
@@ -103,7 +105,10 @@ def parse_account(line: str) -> Account | None:
 
 def parse_time(text: str) -> float:
     """Return Unix seconds of an ISO 8601 time or date, in UTC unless it has an offset. Raises ValueError."""
-    when = datetime.fromisoformat(text)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"got the time {text!r}, wanted such as 2030-12-31 or 2030-12-31T12:00:00+01:00") from None
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
@@ -122,7 +127,7 @@ def read_accounts(path: Path) -> list[Account]:
     if problem:
         raise TsdError(f"{path}: {problem}")
     if len(data) > MAX_FILE_BYTES:
-        raise TsdError(f"{path}: more than {MAX_FILE_BYTES} bytes")
+        raise TsdError(f"{path}: the file has more than {MAX_FILE_BYTES} bytes, wanted accounts, a line each")
     found, problems = [], []
     for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
         try:

@@ -287,9 +287,9 @@ class Daemon:
         }
 
 
-async def _refuse_retention(*, trust_clock: bool) -> None:
+async def _refuse_retention(*, trust_clock: bool) -> None:  # noqa: ARG001 (as requests have it)
     """Raise TsdError: no points expire."""
     raise TsdError(
-        f"got retention (trust_clock={trust_clock}), and this daemon has no rules that let points expire: set "
-        "tsd.retention.rules in its configuration and restart it"
+        "the running daemon has no rules that let points expire: set tsd.retention.rules in its configuration and "
+        "restart it"
     )

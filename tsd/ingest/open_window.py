@@ -1,7 +1,7 @@
 """Open rows: the points that are accepted and not yet sealed into a window. The hot path.
 
-The compiled parser is here, the pure one in `tsd.ingest.parser`. The compiled loop parses only lines of the usual form;
-`parse_put` parses every other line, and then the loop continues. Both give the results of `tsd.codec.putline`.
+The compiled parser is `_parser.pyx`, the pure one `tsd.ingest.parser`. The compiled loop parses only lines of the usual
+form; `parse_put` parses every other line, and then the loop continues. Both give the results of `tsd.codec.putline`.
 """
 
 import sys
@@ -147,7 +147,7 @@ class OpenWindow:
             PureParser(table, texts, rules) if isinstance(texts, Texts) else CompiledParser(table, texts, rules)
         )
 
-    def new_rows(self) -> "OpenWindow":
+    def new_window(self) -> "OpenWindow":
         """Return empty rows on the same series table, for a window that is read again."""
         return OpenWindow(self.table, self._rules)
 

@@ -36,7 +36,6 @@ class _Values(NamedTuple):
 
     form: int
     decimals: int
-    rows: int
     points: int
     stored: bytes
 
@@ -205,7 +204,7 @@ def _packed_values(bits: Int64, floats: Bool, starts: Int64) -> tuple[UInt8, tup
         numbers = forms.numbers if len(found) == 1 else forms.numbers[spread(starts[:-1][chosen], counts[chosen])]
         form = key >> 16
         stored = encode_numbers(numbers, form, steps=bool(key & 1))
-        values.append(_Values(form, key >> 8 & 0xFF, int(chosen.sum()), len(numbers), stored))
+        values.append(_Values(form, key >> 8 & 0xFF, len(numbers), stored))
     return kinds.astype(np.uint8), tuple(values)
 
 

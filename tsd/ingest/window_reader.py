@@ -92,7 +92,7 @@ class WindowReader:
 
     async def _read_again(self, window: Window) -> Contents:
         """Return a window's points from its segments, and the lines that are refused now."""
-        rows = self._rows.new_rows()
+        rows = self._rows.new_window()
         refused: list[RefusedLine] = []
         for pending in window.segments:
             refused += await self._read_segment(pending.segment, rows)

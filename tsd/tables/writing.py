@@ -74,7 +74,8 @@ class SeriesKeys:
         return SeriesKeys.of(SeriesKey(joined[start:middle], joined[middle:end]) for start, middle, end in each)
 
     def tails(self, head: bytes, skipped: int) -> list[bytes | None]:
-        """Return the tail of each key that has a head; None for others. The first `skipped` bytes of a head may differ.
+        """Return the tail of each key that has a head; None for others. The first `skipped` bytes of a key are not
+        compared: its salt.
 
         >>> keys = SeriesKeys.of([SeriesKey(b"0a", b"x"), SeriesKey(b"1a", b"y"), SeriesKey(b"b", b"z")])
         >>> keys.tails(b"a", 1)
@@ -173,7 +174,7 @@ class Summary(Protocol):
 
 
 class SummaryBatch(Protocol):
-    """Rollups and histograms of one window. Of several for one cell the last one counts."""
+    """Rollups, histograms, texts and metadata of one window. Of several for one cell the last one counts."""
 
     @property
     def lines(self) -> int:
@@ -216,7 +217,7 @@ class PointWriter(Protocol):
         """Writes rollups and histograms; None if the layout cannot store them."""
 
     async def write(self, points: Columns, series: SeriesLookup) -> None:
-        """Put points, in order of arrival, of series that all have keys. Of equal points the last one counts."""
+        """Put points, in order of arrival, of series that all have keys. Of those for one time the last one counts."""
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:
         """Make series and newest points known to the catalog, for points of one hour that are written later. Called

@@ -44,7 +44,8 @@ BAD = {
     "a write hunter2": "sha256:",
     "a write scrypt:30:8:1:AAAA:AAAA": "sha256:",
     f"a write {TOKEN} expires=tomorrow": "tomorrow",
-    f"a write {TOKEN} networks=": "'networks='",
+    f"a write {TOKEN} networks=": "networks=",
+    f"a write {TOKEN} expires=soon": "'soon'",
     f"a write {TOKEN} networks=10.0.0.1/8": "10.0.0.1/8",
     f"a write {TOKEN} colour=red": "'colour=red'",
 }

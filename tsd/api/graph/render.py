@@ -84,7 +84,7 @@ def bezier(times: Float64, values: Float64) -> _Curve:
     degree = len(times) - 1
     index = np.arange(degree + 1)
     factorials = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, degree + 1)))))
-    ways = math.fsum((factorials[degree],)) - factorials - factorials[::-1]
+    ways = factorials[degree] - factorials - factorials[::-1]
     at = np.linspace(0, 1, SAMPLES)[1:-1, None]
     weights = np.exp(ways + index * np.log(at) + (degree - index) * np.log1p(-at))
     ends = ((times[:1], times[-1:]), (values[:1], values[-1:]))

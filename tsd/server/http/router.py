@@ -49,7 +49,7 @@ class Router:
     async def answer(self, request: Request, target: Target, headers: Sequence[tuple[str, str]] = ()) -> Response:
         """Return the response to an allowed request, also if its endpoint fails. Add `headers` to it.
 
-        The first chunk of a streamed body is ready. A later error ends the connection.
+        The first two chunks of a streamed body are ready. A later error ends the connection.
         """
         key = self._endpoint_key(target)
         try:

@@ -1,4 +1,4 @@
-"""Cache of rows that were read twice without a write in between: no RocksDB reads them a third time.
+"""Cache of rows that were read twice without a write in between: RocksDB need not read them a third time.
 
 A range of rows, such as those of a metric's hour, is kept as a whole. A write to one of its rows removes it before the
 write can be read. Ranges of few rows are not kept in this form, but as they were read (`reads`).
@@ -63,7 +63,7 @@ class RowCache:
             self._scans.remove(scan)
 
     def first(self, table: str, start: bytes, stop: bytes | None, number: int) -> CachedRows | None:
-        """Return the first cached rows of a range within `start` to before `stop`, for the scan with a number."""
+        """Return the first cached rows of a range from `start` to before `stop`, for the scan with a number."""
         starts = self._starts.get(table, [])
         for at in range(bisect_left(starts, start), len(starts)):
             key = table, starts[at]

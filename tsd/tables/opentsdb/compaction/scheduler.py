@@ -39,7 +39,7 @@ class CompactionRate(NamedTuple):
 
     flush_interval_s: int
     min_flush_threshold: int
-    max_concurrent_flushes: int
+    most_rows: int
     flush_speed: int
 
     def rows(self, waiting: int) -> int:
@@ -51,7 +51,7 @@ class CompactionRate(NamedTuple):
         if waiting <= self.min_flush_threshold:
             return 0
         share = waiting * self.flush_interval_s * self.flush_speed // 3600
-        return min(max(share, self.min_flush_threshold, 1), self.max_concurrent_flushes)
+        return min(max(share, self.min_flush_threshold, 1), self.most_rows)
 
 
 class SchedulerStats(NamedTuple):
