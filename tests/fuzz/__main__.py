@@ -1,7 +1,8 @@
-"""Fuzz the daemon with random malformed lines and requests.
+"""Fuzz the daemon with random malformed lines and requests, and its answers with repeated queries.
 
         python -m tests.fuzz lines 10000000 -j 2       compare both parsers with the slow reference
         python -m tests.fuzz requests 1000000 -j 2     send HTTP, random first bytes and TLS to one daemon per process
+        python -m tests.fuzz answers 100 -j 2          compare answers of daemons on a fast clock
 
 `--seed` sets the first seed. A failure prints the command that repeats it.
 """
@@ -21,12 +22,14 @@ import trio
 from rich.console import Console
 from rich.progress import track
 
+from tests.fuzz.answers import play
 from tests.fuzz.comparison import Comparison, rows_by
 from tests.fuzz.flood import Outcome, flood
 from tsd.ingest import series
 
 PART_LINES = 100_000  # per seed
 PART_REQUESTS = 50_000  # per seed and daemon
+PART_STEPS = 200  # per seed: writes, each followed by three queries or four
 
 
 class Part(NamedTuple):
@@ -88,6 +91,33 @@ def requests(count: int, seed: int, jobs: int) -> None:
         f"{sent:,} requests over {connections:,} connections, {answered:,} answered; no task and no connection is "
         f"left, stored points are as before; memory {grown >> 20:+,} MiB at most; {time.monotonic() - begun:.0f} s"
     )
+
+
+@main.command()
+@click.argument("count", type=int)
+@click.option("--seed", default=1, help="of the first part; each has its own")
+@click.option("-j", "--jobs", default=1, help="processes")
+def answers(count: int, seed: int, jobs: int) -> None:
+    """Write to COUNT daemons, one after the other, and compare their answers."""
+    begun = time.monotonic()
+    done: Counter[str] = Counter()
+    with ProcessPoolExecutor(jobs) as pool:
+        seeds = range(seed, seed + count)
+        for part in track(pool.map(run_answers, seeds), "daemons", total=count, console=Console(stderr=True)):
+            done.update(part)
+    numbers = ", ".join(f"{number:,} {name}" for name, number in sorted(done.items()))
+    click.echo(f"all answers agree: {numbers}; {time.monotonic() - begun:.0f} s")
+
+
+def run_answers(seed: int, steps: int = PART_STEPS) -> Counter[str]:
+    """Run the queries of a seed."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    with TemporaryDirectory(prefix="fuzz-") as folder:
+        try:
+            return play(Path(folder), seed, steps)
+        except BaseException as exc:
+            exc.add_note(f"python -m tests.fuzz answers 1 --seed {seed}")
+            raise
 
 
 def run_requests(part: tuple[int, int]) -> Outcome:

@@ -1,0 +1,314 @@
+"""Random writes and repeated queries of a real daemon, whose clock runs fast: each answer is that of a slow reference.
+
+Hours end within a minute, so points are open, stored, compacted and folded into blocks between two queries, and every
+cache is filled, used and left behind. Queries run while nothing is written: each line that was acknowledged counts.
+"""
+
+import json
+import math
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
+from urllib.parse import quote
+
+import trio
+
+from bench.scaled import ScaledClock, Timeline
+from tests.query_reference import reference
+from tests.query_vectors import QueryRequest, Value
+from tests.running import Client, Running, running
+from tests.unit.api.http_requests import http_request
+from tsd.query.parse.uri import read_uri
+from tsd.query.plan import scan_range
+
+HOUR_S = 3600
+SPEEDS = (60.0, 120.0)  # times as fast as real time
+BIG, SMALL = "big", "small"  # metrics of many series at 60 s, and of few at 10 s
+PERIODS_S = {BIG: 60, SMALL: 10}
+BIG_SERIES, SMALL_SERIES = 300, 8  # a cache keeps hours of 256 rows and more
+SHAPES = (
+    "sum:1m-avg:big", "zimsum:1m-sum:big{dc=*}", "sum:big{dc=x}", "max:10m-max:big{}{host=wildcard(h01*)}",
+    r"sum:big{}{host=regexp(h0[0-4]\d)}", "avg:5m-avg:big{dc=*}{host=not_literal_or(h001)}", "zimsum:1h-count:big",
+    "sum:rate:big{host=h001}", "min:10m-min-zero:big{dc=x|y}", "mimmax:big{}{host=wildcard(h00*)}", "sum:small",
+    "sum:small{host=h1}", "zimsum:small{host=*}", "sum:10m-sum:small{host=h1|h2}", "avg:1m-avg:small{cpu=*}",
+    "max:rate:small{host=*}", "sum:7m-avg:small", "mimmin:1m-min:small{}{host=wildcard(h*)}", "count:small",
+    "sum:10m-avg:small{host=h3}", "zimsum:30m-last:small{host=*,cpu=0}", "sum:small{}{host=not_literal_or(h0)}",
+    "avg:30m-max:big{host=h007}", "max:5m-sum-zero:small{host=h2}",
+)  # fmt: skip
+POOL = 12  # shapes that are asked for again and again
+STEPS = {"due": 40, "late": 30, "new": 3, "die": 2, "flush": 4, "drop": 2, "wait": 4, "none": 15}  # by weight
+SESSION_STEPS = 60  # until the daemon is started again
+Tags = tuple[tuple[str, str], ...]
+Groups = dict[Tags, dict[int, Value]]  # points of each group, by its tags, and by time in seconds
+
+
+class Series(NamedTuple):
+    """One series."""
+
+    metric: str
+    tags: Tags
+
+
+class Sent:
+    """The points that were sent: of several for one time, the last."""
+
+    def __init__(self, dice: random.Random, now_s: Callable[[], int]) -> None:
+        self._dice = dice
+        self._now_s = now_s
+        self._last_s: dict[Series, int] = {}
+        self._dead: set[Series] = set()
+        self.points: dict[Series, dict[int, Value]] = {}  # by time in ms
+        for number in range(BIG_SERIES):
+            self._add(BIG, dc="xyz"[number % 3], host=f"h{number:03d}")
+        for number in range(SMALL_SERIES):
+            self._add(SMALL, cpu=str(number % 2), host=f"h{number}")
+
+    def due(self) -> str:
+        """Return the lines that agents have sent by now, in order of time."""
+        found: list[tuple[int, str]] = []
+        for series in self.points.keys() - self._dead:
+            period_s = PERIODS_S[series.metric]
+            for time_s in range(self._last_s[series] + period_s, self._now_s() + 1, period_s):
+                found.append((time_s, self._line(series, time_s)))
+                self._last_s[series] = time_s
+        return "".join(line for _, line in sorted(found))
+
+    def late(self) -> str:
+        """Return lines of earlier times, some of which replace points."""
+        found = []
+        for _ in range(self._dice.choice([1, 1, 5, 40])):
+            series = self._any()
+            time_s = self._now_s() - self._dice.choice([30, 600, HOUR_S, 3 * HOUR_S]) - self._dice.randrange(50)
+            if self._dice.random() < 0.5 and self.points[series]:
+                time_s = self._dice.choice(list(self.points[series])) // 1000
+            found.append(self._line(series, time_s))
+        return "".join(found)
+
+    def new(self) -> str:
+        """Return the first line of a new series."""
+        host = f"h{len(self.points)}"
+        is_big = self._dice.random() < 0.3
+        series = self._add(BIG, dc="x", host=host) if is_big else self._add(SMALL, cpu="0", host=host)
+        return self._line(series, self._now_s())
+
+    def end_one(self) -> None:
+        """End a series: no more points are due."""
+        self._dead.add(self._any())
+
+    def _any(self) -> Series:
+        return self._dice.choice(list(self.points))
+
+    def _add(self, metric: str, **tags: str) -> Series:
+        series = Series(metric, tuple(tags.items()))
+        self.points[series] = {}
+        self._last_s[series] = self._now_s() - self._dice.randrange(60)
+        return series
+
+    def _line(self, series: Series, time_s: int) -> str:
+        """Return the line of a new value: an integer, a double, or one of both, as the series has them."""
+        kind = len(series.tags[1][1] + series.metric) % 3 if self._dice.random() < 0.9 else 2
+        is_whole = kind == 0 or (kind == 2 and self._dice.random() < 0.5)
+        value = self._dice.randrange(-5, 1000) + (0 if is_whole else 0.25)
+        self.points[series][time_s * 1000] = value
+        return (
+            f"put {series.metric} {time_s} {value} " + " ".join(f"{name}={value}" for name, value in series.tags) + "\n"
+        )
+
+
+class Shape(NamedTuple):
+    """A sub query, as far as the reference needs it."""
+
+    metric: str
+    group_by: list[str]
+    tests: list[tuple[str, Callable[[str], bool]]]  # of tag values
+
+    @classmethod
+    def of(cls, m: str) -> "Shape":
+        """Read the filters of a sub query."""
+        group_by, tests = [], []
+        for at, filters in enumerate(re.findall(r"\{([^}]*)\}", m)):
+            for each in filter(None, filters.split(",")):
+                name, _, expression = each.partition("=")
+                tests.append((name, _test_of(expression)))
+                if at == 0:
+                    group_by.append(name)
+        return cls(BIG if re.search(r":big\b", m) else SMALL, group_by, tests)
+
+    def groups(self, points: Mapping[Series, Mapping[int, Value]]) -> dict[Tags, list[Mapping[int, Value]]]:
+        """Return the points of the series of each group."""
+        found: dict[Tags, list[Mapping[int, Value]]] = {}
+        for series, own in points.items():
+            tags = dict(series.tags)
+            if series.metric == self.metric and all(test(tags[name]) for name, test in self.tests):
+                found.setdefault(self.group_of(tags), []).append(own)
+        return found
+
+    def group_of(self, tags: Mapping[str, str]) -> Tags:
+        """Return the tags that a group has in common by this sub query."""
+        return tuple((name, tags[name]) for name in self.group_by)
+
+
+def _test_of(expression: str) -> Callable[[str], bool]:
+    name, _, text = expression.rstrip(")").partition("(")
+    match name:
+        case "*":
+            return lambda _: True
+        case "wildcard":
+            return re.compile(re.escape(text).replace(r"\*", ".*")).fullmatch  # type: ignore[return-value]
+        case "regexp":
+            return re.compile(text).search  # type: ignore[return-value]
+        case "not_literal_or":
+            return lambda value: value not in text.split("|")
+        case _:
+            return lambda value: value in expression.split("|")
+
+
+def wanted(sent: Sent, m: str, start_s: int, end_s: int) -> Groups:
+    """Return the answer of the reference."""
+    [sub] = read_uri({"start": [str(start_s)], "end": [str(end_s)], "m": [m]}, 0).queries
+    scan, shape = scan_range(start_s * 1000, end_s * 1000, sub.downsample), Shape.of(m)
+    request = QueryRequest(
+        shape.metric, sub.aggregator, start_s * 1000, end_s * 1000, sub.downsample,
+        sub.rate_options if sub.rate else None, {}, {}, in_ms=False,
+    )  # fmt: skip
+    found: Groups = {}
+    for tags, group in shape.groups(sent.points).items():
+        read = [{at: value for at, value in one.items() if scan.start_ms <= at < scan.stop_ms} for one in group]
+        if points := reference(list(filter(None, read)), request):
+            found[tags] = {at // 1000: value for at, value in points.items()}
+    return found
+
+
+def differing(found: Groups, expected: Groups) -> Iterator[tuple[Tags, int, object, object]]:
+    """Yield group, time and both values where two answers differ, other than by the order of additions."""
+    for tags in found.keys() | expected.keys():
+        ours, theirs = found.get(tags, {}), expected.get(tags, {})
+        for at in ours.keys() | theirs.keys():
+            both = ours.get(at), theirs.get(at)
+            if None in both or not math.isclose(*map(float, filter(None.__ne__, both)), rel_tol=1e-9, abs_tol=1e-9):
+                yield tags, at, *both
+
+
+class Judge:
+    """Asks queries and compares the answers."""
+
+    def __init__(self, dice: random.Random, sent: Sent, now_s: Callable[[], int]) -> None:
+        self._dice = dice
+        self._sent = sent
+        self._now_s = now_s
+        self._pool = [dice.choice(SHAPES) for _ in range(POOL)]
+        self.log: list[str] = []  # what was done
+        self.queries = 0
+
+    async def ask(self, daemon: Running) -> None:
+        """Ask three queries, one after the other or at once. Raise AssertionError for another answer."""
+        if self._dice.random() < 0.05:
+            self._pool[self._dice.randrange(POOL)] = self._dice.choice(SHAPES)
+        chosen = [(m, *self._span()) for m in self._dice.sample(self._pool, 3)]
+        if self._dice.random() < 0.5:
+            async with trio.open_nursery() as nursery:
+                for one in chosen:
+                    nursery.start_soon(self._compare, daemon, *one)
+        else:
+            for one in (*chosen, chosen[0]):
+                await self._compare(daemon, *one)
+
+    def _span(self) -> tuple[int, int]:
+        now_s = self._now_s()
+        hour = now_s // HOUR_S * HOUR_S
+        hours_ago = self._dice.choice([0, 1, 1, 2, 3])
+        start_s = self._dice.choice([hour - hours_ago * HOUR_S, now_s - 4000, now_s - 1800, hour - 2 * HOUR_S + 600])
+        ends = [now_s, now_s, hour - 1, hour + HOUR_S - 1, hour - 1200]
+        return start_s, self._dice.choice([end_s for end_s in ends if end_s > start_s] or [start_s + HOUR_S - 1])
+
+    async def _compare(self, daemon: Running, m: str, start_s: int, end_s: int) -> None:
+        answer = await http_request(daemon, f"/api/query?start={start_s}&end={end_s}&m={quote(m)}")
+        if answer.status == 400 and b"No such name" in answer.body:
+            return
+        assert answer.status == 200, (m, start_s, end_s, answer, self.log[-9:])
+        shape = Shape.of(m)
+        found: Groups = {}
+        for one in json.loads(answer.body, object_pairs_hook=_unique):
+            if one["dps"]:
+                found[shape.group_of(one["tags"])] = {int(at): float(value) for at, value in one["dps"].items()}
+        expected = wanted(self._sent, m, start_s, end_s)
+        differences = sorted(differing(found, expected), key=repr)
+        assert not differences, (m, start_s, end_s, self._now_s(), differences[:4], len(differences), self.log[-9:])
+        self.queries += 1
+
+
+def _unique(pairs: Iterable[tuple[str, object]]) -> dict[str, object]:
+    """Return an object of JSON whose names are different."""
+    found = dict(pairs := list(pairs))
+    assert len(found) == len(pairs), pairs
+    return found
+
+
+def settings_of(dice: random.Random) -> dict[str, str]:
+    """Return settings with which caches are used, or are too small."""
+    return {
+        "tsd.core.auto_create_metrics": "true",
+        "tsd.quota.new_names_pace": "0",
+        "tsd.core.drain_timeout": "10000000",
+        "tsd.storage.compaction.min_flush_threshold": "1",
+        "tsd.storage.compaction.flush_speed": "60",
+        "tsd.storage.blocks": dice.choice(["false", "true"]),
+        "tsd.storage.blocks_delay": "120",
+        "tsd.storage.row_cache": dice.choice([str(64 << 20), str(64 << 20), "60000", "0"]),
+        "tsd.query.cache_memory": dice.choice([str(64 << 20), str(64 << 20), "30000", "0"]),
+        "tsd.storage.hold_open_hours": dice.choice(["true", "true", "false"]),
+    }
+
+
+async def _step(dice: random.Random, sent: Sent, daemon: Running, client: Client) -> str:
+    """Do one thing, and return its name."""
+    [name] = dice.choices(list(STEPS), list(STEPS.values()))
+    match name:
+        case "due" | "late" | "new":
+            if lines := getattr(sent, name)():
+                answer = await client.send_lines(lines.encode())
+                assert b"put:" not in answer, answer
+        case "die":
+            sent.end_one()
+        case "flush":
+            assert await daemon.daemon.flush()
+        case "drop":
+            daemon.daemon.drop_caches()
+        case "wait":
+            await trio.sleep(dice.choice([60, 300, 900]))
+    return str(name)
+
+
+async def _play(folder: Path, seed: int, steps: int, now_s: Callable[[], int]) -> Counter[str]:
+    dice = random.Random(seed)
+    given, sent = settings_of(dice), Sent(dice, now_s)
+    judge = Judge(dice, sent, now_s)
+    done: Counter[str] = Counter()
+    for at in range(0, steps, SESSION_STEPS):
+        async with running(folder, given) as daemon, daemon.client() as client:
+            for _ in range(min(SESSION_STEPS, steps - at)):
+                judge.log.append(f"{await _step(dice, sent, daemon, client)} {now_s()}")
+                await judge.ask(daemon)
+            for stat in daemon.daemon.statistics():
+                if stat.name in ("query.cache.hits", "store.row_cache.hits", "store.row_cache.reads"):
+                    done[stat.name] += int(stat.value)
+    done["points"], done["queries"] = sum(map(len, sent.points.values())), judge.queries
+    return done
+
+
+def play(folder: Path, seed: int, steps: int) -> Counter[str]:
+    """Write and ask `steps` times. Return what was done. Raise AssertionError with what differs.
+
+    Meanwhile the clocks of the whole process run fast.
+    """
+    dice = random.Random(f"clock {seed}")
+    start_s = (int(time.time()) // HOUR_S + 2) * HOUR_S + dice.choice([0, 1800, 3300])  # noqa: TID251 (a test's own)
+    timeline = Timeline(dice.choice(SPEEDS), time.monotonic(), start_s)
+    fast = {"time": timeline.now_s, "time_ns": lambda: int(timeline.now_s() * 1e9)}
+    with patch.multiple(time, **fast):
+        return trio.run(_play, folder, seed, steps, lambda: int(timeline.now_s()), clock=ScaledClock(timeline))
