@@ -103,4 +103,4 @@ def test_a_daemon_without_rules_says_where_to_set_them(tmp_path: Path) -> None:
     with Tsd(tmp_path / "state").serve():
         refused = Tsd(tmp_path / "state", RULES).run("retention")
     assert refused.status == 1
-    assert "this daemon has no rules that let points expire: set tsd.retention.rules" in refused.err
+    assert "has no rules that let points expire: set tsd.retention.rules" in refused.err

@@ -69,7 +69,7 @@ async def make(
 async def remove_all(retention: Retention, now_s: int = NOW_S) -> Amount:
     total = Amount()
     async for expired in retention.expired(now_s):
-        async for amount in retention.remove(expired, now_s, lambda: now_s * 1000):
+        async for amount in retention.remove(expired, lambda: now_s * 1000):
             total = total.plus(amount)
     await retention.reclaim()
     return total

@@ -65,6 +65,7 @@ class ExpiredRange(NamedTuple):
     prefix: bytes  # salt and metric
     stop_s: int  # base times before it have expired
     interval: Interval | None  # of rollups; None: points
+    notes_from_s: int | None  # annotations of hours that end later stay; None: they go with their points
 
     @property
     def start(self) -> bytes:
@@ -122,7 +123,7 @@ class Retention:
             async with aclosing(self._prefixes(table)) as prefixes:
                 async for prefix in prefixes:
                     found = await self._expired_of(table, interval, rules, prefix, now_s)
-                    if found is not None and await self._has_cells(found, now_s):
+                    if found is not None and await self._has_cells(found):
                         yield found
 
     async def estimate(self, expired: ExpiredRange, *, exact: bool = False) -> Estimate:
@@ -132,7 +133,7 @@ class Retention:
         first_s = await self._first_base(expired)
         rows = max((expired.stop_s - first_s) // step_s, 1)
         if exact or rows <= COUNTED_HOURS:
-            return Estimate(await self._count(expired.table, expired.start, expired.stop), is_sample=False)
+            return Estimate(await self._count(expired, expired.start, expired.stop), is_sample=False)
         small = await self._count_small(expired)  # points may be in few hours, which a sample misses
         if small is not None:
             return Estimate(small, is_sample=False)
@@ -140,22 +141,19 @@ class Retention:
         for part in SAMPLED_PARTS:
             base = first_s + step_s * (rows * (2 * part + 1) // (2 * len(SAMPLED_PARTS)))
             start, stop = (expired.prefix + base_bytes(at) for at in (base, base + step_s))
-            found, hours = found.plus(await self._count(expired.table, start, stop)), hours + 1
+            found, hours = found.plus(await self._count(expired, start, stop)), hours + 1
             if hours >= LEAST_SAMPLED_HOURS and (found.bytes >= ENOUGH_BYTES or found.rows >= ENOUGH_ROWS):
                 break
         return Estimate(Amount().plus(found, rows / hours), is_sample=True)
 
-    async def remove(
-        self, expired: ExpiredRange, now_s: int, clock_ms: Callable[[], int]
-    ) -> AsyncGenerator[Amount, None]:
-        """Delete the rows of a range that `expired` found at `now_s`. Yield what each step deleted, so that the caller
-        can pause between steps. It is counted, but estimated for a delete of a long range. `clock_ms` stamps reads.
-        Raise StoreError; the call may then be repeated."""
-        keep_from_s = self._keep_annotations_from_s(expired, now_s)
+    async def remove(self, expired: ExpiredRange, clock_ms: Callable[[], int]) -> AsyncGenerator[Amount, None]:
+        """Delete the rows of a range that `expired` found. Yield what each step deleted, so that the caller can pause
+        between steps. It is counted, but estimated for a delete of a long range. `clock_ms` stamps reads. Raise
+        StoreError; the call may then be repeated."""
         if self._store.range_deletes is None:
-            stamped = self._store.stamped_cells if keep_from_s is None else None
+            stamped = self._store.stamped_cells if expired.notes_from_s is None else None
             async with aclosing(
-                self._remove_cells(expired, keep_from_s, clock_ms)
+                self._remove_cells(expired, clock_ms)
                 if stamped is None
                 else self._remove_pages(stamped, expired, clock_ms)
             ) as steps:
@@ -163,7 +161,7 @@ class Retention:
                     yield amount
             await self._store.sync()
             return
-        found = await self._remove_range(self._store.range_deletes, expired, keep_from_s)
+        found = await self._remove_range(self._store.range_deletes, expired)
         if found is None:
             return
         place = expired.table, expired.prefix
@@ -172,32 +170,28 @@ class Retention:
         await self._store.sync()
         yield found
 
-    async def _remove_range(
-        self, ranges: RangeDeletes, expired: ExpiredRange, keep_from_s: int | None
-    ) -> Amount | None:
+    async def _remove_range(self, ranges: RangeDeletes, expired: ExpiredRange) -> Amount | None:
         """Delete the rows of a range in one step, and return what it held. None: the next round deletes it, because
         rows were written to again and again while annotations that stay were read."""
         place = expired.table, expired.start, expired.stop
-        if keep_from_s is None:
+        if expired.notes_from_s is None:
             found = (await self.estimate(expired)).amount
             await ranges.delete_range(*place, changed=await self._hour_keys(expired))
             return found
         for _ in range(TRIES):
             with ranges.watching_range(*place) as watch:
-                found, keep = await self._annotations(expired, keep_from_s)
+                found, keep = await self._annotations(expired)
                 changed = await self._hour_keys(expired)
                 if await ranges.delete_range(*place, changed=changed, keep=keep, unless=watch):
                     return found
         return None
 
-    async def _remove_cells(
-        self, expired: ExpiredRange, keep_from_s: int | None, clock_ms: Callable[[], int]
-    ) -> AsyncGenerator[Amount, None]:
+    async def _remove_cells(self, expired: ExpiredRange, clock_ms: Callable[[], int]) -> AsyncGenerator[Amount, None]:
         """Delete the cells of a range that are no newer than when they were read."""
         read_ms = clock_ms()
         async with aclosing(self._pages(expired.table, expired.start, expired.stop)) as pages:
             async for page in pages:
-                keep = {at for at, _ in self._kept(page, keep_from_s)}
+                keep = self._kept(page, expired).keys()
                 await remove_rows(self._store, expired.table, _rows(page, keep), read_ms=read_ms)
                 yield _amount(page, keep)
                 read_ms = clock_ms()
@@ -215,13 +209,13 @@ class Retention:
                 yield _amount(page)
                 read_ms = clock_ms()
 
-    async def _annotations(self, expired: ExpiredRange, keep_from_s: int) -> tuple[Amount, list[Put]]:
+    async def _annotations(self, expired: ExpiredRange) -> tuple[Amount, list[Put]]:
         """Return what a range holds that goes, and its annotations that stay."""
         found = Amount()
         keep: list[Put] = []
         async with aclosing(self._pages(expired.table, expired.start, expired.stop)) as pages:
             async for page in pages:
-                kept = dict(self._kept(page, keep_from_s))
+                kept = self._kept(page, expired)
                 found = found.plus(_amount(page, kept))
                 keep += kept.values()
         return found, keep
@@ -280,7 +274,7 @@ class Retention:
             return None
         cutoff_s = now_s - rule.keep_s
         stop_s = cutoff_s - cutoff_s % HOUR_S if interval is None else rollup_base(cutoff_s, interval)
-        return ExpiredRange(table, rule.text, name, prefix, stop_s, interval)
+        return ExpiredRange(table, rule.text, name, prefix, stop_s, interval, self._notes_from_s(interval, now_s))
 
     async def _name(self, metric: bytes) -> str:
         """Return the name of a metric; its UID in angle brackets if it has none."""
@@ -303,14 +297,13 @@ class Retention:
             yield key[:end]
             at = after(key[:end])
 
-    async def _has_cells(self, expired: ExpiredRange, now_s: int) -> bool:
+    async def _has_cells(self, expired: ExpiredRange) -> bool:
         """Return whether a range has cells that go."""
-        keep_from_s = self._keep_annotations_from_s(expired, now_s)
         at: bytes | None = expired.start
         limit = 1
         while at is not None and at < expired.stop:
             page = await self._store.page(expired.table, at, expired.stop, limit=limit)
-            if any(not self._stays(row.key, cell.column, keep_from_s) for row in page.rows for cell in row.cells):
+            if any(not self._stays(row.key, cell.column, expired) for row in page.rows for cell in row.cells):
                 return True
             at, limit = page.next_start, _NOTES_PAGE
         return False
@@ -320,12 +313,13 @@ class Retention:
         page = await self._store.page(expired.table, expired.start, expired.stop, limit=1)
         return self._base_of(page.rows[0].key) if page.rows else expired.stop_s
 
-    async def _count(self, table: str, start: bytes, stop: bytes) -> Amount:
+    async def _count(self, expired: ExpiredRange, start: bytes, stop: bytes) -> Amount:
+        """Return what a part of a range holds that goes."""
         found = Amount()
         with suppress(DamagedBlock):  # what is unreadable is not counted, but expires
-            async with aclosing(self._pages(table, start, stop)) as pages:
+            async with aclosing(self._pages(expired.table, start, stop)) as pages:
                 async for page in pages:
-                    found = found.plus(_amount(page))
+                    found = found.plus(_amount(page, self._kept(page, expired)))
         return found
 
     async def _count_small(self, expired: ExpiredRange) -> Amount | None:
@@ -335,7 +329,7 @@ class Retention:
         try:
             async with aclosing(self._pages(expired.table, expired.start, expired.stop)) as pages:
                 async for page in pages:
-                    found = found.plus(_amount(page))
+                    found = found.plus(_amount(page, self._kept(page, expired)))
                     if found.bytes >= COUNTED_BYTES or found.rows >= COUNTED_ROWS:
                         return None
         except DamagedBlock:
@@ -353,28 +347,28 @@ class Retention:
         first_s = await self._first_base(expired)
         return [expired.prefix + base_bytes(base) for base in range(first_s, expired.stop_s, HOUR_S)]
 
-    def _keep_annotations_from_s(self, expired: ExpiredRange, now_s: int) -> int | None:
+    def _notes_from_s(self, interval: Interval | None, now_s: int) -> int | None:
         """Return the time after which annotations stay although their points go. None: they go with their points.
         Tables of rollups have no annotations, but cells with such columns: those of the aggregator with the id 1."""
-        if not self.policy.has_annotation_rule or expired.interval is not None:
+        if not self.policy.has_annotation_rule or interval is not None:
             return None
         return 0 if self.policy.annotations_s is None else now_s - self.policy.annotations_s
 
-    def _stays(self, key: bytes, column: bytes, from_s: int | None) -> bool:
-        """Return whether a cell is an annotation that stays: of an hour that ends after `from_s`."""
-        if from_s is None or kind_of(column[len(COLUMN) :]) is not CellKind.ANNOTATION:
+    def _stays(self, key: bytes, column: bytes, expired: ExpiredRange) -> bool:
+        """Return whether a cell is an annotation that stays."""
+        if expired.notes_from_s is None or kind_of(column[len(COLUMN) :]) is not CellKind.ANNOTATION:
             return False
-        return self._base_of(key) + HOUR_S > from_s
+        return self._base_of(key) + HOUR_S > expired.notes_from_s
 
-    def _kept(self, page: CellPage, from_s: int | None) -> list[tuple[int, Put]]:
-        """Return the annotations of a page that stay, each with its place in the page."""
-        if from_s is None:
-            return []
-        return [
-            (at, Put(key, column, page.cell(at).value))
+    def _kept(self, page: CellPage, expired: ExpiredRange) -> dict[int, Put]:
+        """Return the annotations of a page that stay, by their places in the page."""
+        if expired.notes_from_s is None:
+            return {}
+        return {
+            at: Put(key, column, page.cell(at).value)
             for at, (key, column) in enumerate(zip(page.keys, page.columns, strict=True))
-            if self._stays(key, column, from_s)
-        ]
+            if self._stays(key, column, expired)
+        }
 
 
 def _amount(page: CellPage, without: Collection[int] = ()) -> Amount:
@@ -397,7 +391,7 @@ def _points(column: bytes) -> int:
     return size // 4 if size and column[len(COLUMN)] & 0xF0 == 0xF0 else size // 2
 
 
-def _rows(page: CellPage, without: set[int]) -> Iterator[Row]:
+def _rows(page: CellPage, without: Collection[int]) -> Iterator[Row]:
     """Yield the rows of a page without the cells at some places."""
     row: Row | None = None
     for at, key in enumerate(page.keys):

@@ -184,7 +184,7 @@ class RetentionTask:
         if self._retention is not None:
             async with aclosing(self._retention.expired(now_s)) as ranges:
                 async for expired in ranges:
-                    async with aclosing(self._retention.remove(expired, now_s, self._now_ms)) as amounts:
+                    async with aclosing(self._retention.remove(expired, self._now_ms)) as amounts:
                         async for amount in amounts:
                             yield expired.rule, amount
                     if self._on_expired is not None and expired.interval is None:
