@@ -103,7 +103,7 @@ def test_hbase_outage_does_not_trigger_watchdog(
             "tsd.core.auto_create_metrics": "false",  # does not apply to the canary's name
             "tsd.core.drain_timeout": "100",
         }
-        with Tsd(tmp_path / "state", settings).serve(env=watched(notify_socket, 2)) as daemon:
+        with Tsd(tmp_path / "state", settings).serve(env=watched(notify_socket)) as daemon:
             until(lambda: daemon.stats()["canary.rounds"] > 0, "a round of the canary")
             for mode in (ProxyMode.REFUSE, ProxyMode.STALL):
                 proxy.mode = mode
