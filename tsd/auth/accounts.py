@@ -86,7 +86,7 @@ def parse_account(line: str) -> Account | None:
     if not words:
         return None
     if len(words) < 3:
-        raise ValueError(f"got {len(words)} of the words NAME ROLES SECRET")
+        raise ValueError(f"got {len(words)} of 3 words, wanted NAME ROLES SECRET")
     if not NAME.fullmatch(words[0]):
         raise ValueError(f"got the name {words[0]!r}, wanted letters, digits and . _ @ - only, at most 64")
     account = Account(words[0], parse_roles(words[1]), parse_secret(words[2]))
@@ -97,7 +97,9 @@ def parse_account(line: str) -> Account | None:
         elif key == "networks":
             account = account._replace(networks=parse_networks(value))
             if not account.networks:
-                raise ValueError("got no network after networks=, wanted such as 10.0.0.0/8,2001:db8::/32")
+                raise ValueError(
+                    "got networks= without a network, wanted one or more, such as 10.0.0.0/8,2001:db8::/32"
+                )
         else:
             raise ValueError(f"got {word!r}, wanted expires=… or networks=…")
     return account
@@ -108,7 +110,9 @@ def parse_time(text: str) -> float:
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"got the time {text!r}, wanted such as 2030-12-31 or 2030-12-31T12:00:00+01:00") from None
+        raise ValueError(
+            f"got the time {text!r}, wanted ISO 8601, such as 2030-12-31 or 2030-12-31T12:00:00+01:00"
+        ) from None
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
@@ -127,7 +131,7 @@ def read_accounts(path: Path) -> list[Account]:
     if problem:
         raise TsdError(f"{path}: {problem}")
     if len(data) > MAX_FILE_BYTES:
-        raise TsdError(f"{path}: the file has more than {MAX_FILE_BYTES} bytes, wanted accounts, a line each")
+        raise TsdError(f"{path}: got more than {MAX_FILE_BYTES} bytes, wanted a smaller file of accounts")
     found, problems = [], []
     for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
         try:
