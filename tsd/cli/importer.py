@@ -255,8 +255,11 @@ def _has_put(line: bytes) -> bool:
     """
     if not line.startswith(b"put "):
         return False
-    words = line.split(b" ", 4)
-    return not words[1].replace(b".", b"").isdigit() or (len(words) > 3 and b"=" not in words[3])
+    second, _, rest = line[4:].partition(b" ")
+    if not second.replace(b".", b"").isdigit():
+        return True
+    words = rest.split(b" ", 2)
+    return len(words) > 1 and b"=" not in words[1]
 
 
 async def _retried(call: Callable[[], Awaitable[T]]) -> T:
