@@ -34,6 +34,13 @@ NOW_MS = NOW_S * 1000
 POINT, ANNOTATION = COLUMN + seconds_qualifier(0, 0), COLUMN + b"\1\0\0"
 ENGINES = ["memory", "embedded"]
 HOST = b"\0\0\1\0\0\1"
+ROLLUPS = Rollups(
+    parse_config(
+        b'{"aggregationIds": {"sum": 0, "count": 1}, "intervals": ['
+        b'{"interval": "1m", "table": "tsdb", "preAggregationTable": "agg", "rowSpan": "1h", "defaultInterval": true},'
+        b'{"interval": "1h", "table": "tsdb-1h", "preAggregationTable": "agg-1h", "rowSpan": "1d"}]}'
+    )
+)
 KEEP_NOTHING_ELSE = RetentionPolicy(parse_rules("debug.*=7d; audit=forever; *=30d"), parse_rules(""), None)
 
 
@@ -222,15 +229,10 @@ async def test_annotations_may_change_while_their_points_are_deleted(
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_rollups_with_columns_like_annotations_go(engine: str, tmp_path: Path) -> None:
     """Regression: cells of the aggregator with the id 1 were kept as annotations."""
-    config = parse_config(
-        b'{"aggregationIds": {"sum": 0, "count": 1}, "intervals": ['
-        b'{"interval": "1m", "table": "tsdb", "preAggregationTable": "agg", "rowSpan": "1h", "defaultInterval": true},'
-        b'{"interval": "1h", "table": "tsdb-1h", "preAggregationTable": "agg-1h", "rowSpan": "1d"}]}'
-    )
     rules = parse_rules("*=7d", intervals=True)
     policy = KEEP_NOTHING_ELSE._replace(rollups=rules, annotations_s=60 * DAY_S, has_annotation_rule=True)
     async with opened(engine, tmp_path, "agg", "tsdb-1h", "agg-1h") as store:
-        retention, uids = await make(store, policy, rollups=Rollups(config))
+        retention, uids = await make(store, policy, rollups=ROLLUPS)
         row = row_key(Layout(), uids["sys.cpu"], (NOW_S - 40 * DAY_S) // DAY_S * DAY_S, HOST)
         await store.put("tsdb-1h", [Put(row, COLUMN + bytes((number, 0, 0)), b"\1") for number in (0, 1)])
         assert (await remove_all(retention)).rows == 1
@@ -239,15 +241,9 @@ async def test_rollups_with_columns_like_annotations_go(engine: str, tmp_path: P
 
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_rollups_have_rules_of_their_own(engine: str, tmp_path: Path) -> None:
-    config = parse_config(
-        b'{"aggregationIds": {"sum": 0}, "intervals": ['
-        b'{"interval": "1m", "table": "tsdb", "preAggregationTable": "agg", "rowSpan": "1h", "defaultInterval": true},'
-        b'{"interval": "1h", "table": "tsdb-1h", "preAggregationTable": "agg-1h", "rowSpan": "1d"}]}'
-    )
-    rollups = Rollups(config)
     policy = RetentionPolicy(parse_rules("*=7d"), parse_rules("1m:*=30d; *=400d", intervals=True), None)
     async with opened(engine, tmp_path, "agg", "tsdb-1h", "agg-1h") as store:
-        retention, uids = await make(store, policy, rollups=rollups)
+        retention, uids = await make(store, policy, rollups=ROLLUPS)
         days = [5, 10, 20, 35, 300, 399, 401, 402, 500]
         bases = {day: NOW_S // DAY_S * DAY_S - day * DAY_S for day in days}
         for table in (TABLE, "agg", "tsdb-1h", "agg-1h"):
