@@ -8,10 +8,12 @@
 """
 
 import logging
+import os
 import random
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -22,7 +24,7 @@ import trio
 from rich.console import Console
 from rich.progress import track
 
-from tests.fuzz.answers import play
+from tests.fuzz.answers import on_hbase, play
 from tests.fuzz.comparison import Comparison, rows_by
 from tests.fuzz.flood import Outcome, flood
 from tsd.ingest import series
@@ -97,26 +99,29 @@ def requests(count: int, seed: int, jobs: int) -> None:
 @click.argument("count", type=int)
 @click.option("--seed", default=1, help="of the first part; each has its own")
 @click.option("-j", "--jobs", default=1, help="processes")
-def answers(count: int, seed: int, jobs: int) -> None:
+@click.option("--hbase", metavar="HOST:PORT", help="two daemons on new tables, through this Thrift gateway")
+def answers(count: int, seed: int, jobs: int, hbase: str | None) -> None:
     """Write to COUNT daemons, one after the other, and compare their answers."""
     begun = time.monotonic()
     done: Counter[str] = Counter()
     with ProcessPoolExecutor(jobs) as pool:
         seeds = range(seed, seed + count)
-        for part in track(pool.map(run_answers, seeds), "daemons", total=count, console=Console(stderr=True)):
+        run = partial(run_answers, hbase=hbase)
+        for part in track(pool.map(run, seeds), "daemons", total=count, console=Console(stderr=True)):
             done.update(part)
     numbers = ", ".join(f"{number:,} {name}" for name, number in sorted(done.items()))
     click.echo(f"all answers agree: {numbers}; {time.monotonic() - begun:.0f} s")
 
 
-def run_answers(seed: int, steps: int = PART_STEPS) -> Counter[str]:
-    """Run the queries of a seed."""
+def run_answers(seed: int, steps: int = PART_STEPS, hbase: str | None = None) -> Counter[str]:
+    """Run the queries of a seed, on the embedded store or through a gateway of HBase."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     with TemporaryDirectory(prefix="fuzz-") as folder:
         try:
-            return play(Path(folder), seed, steps)
+            return play(Path(folder), seed, steps, on_hbase(hbase, f"fuzz{os.getpid()}-{seed}") if hbase else None)
         except BaseException as exc:
-            exc.add_note(f"python -m tests.fuzz answers 1 --seed {seed}")
+            more = f" --hbase {hbase}" if hbase else ""
+            exc.add_note(f"python -m tests.fuzz answers 1 --seed {seed}{more}")
             raise
 
 

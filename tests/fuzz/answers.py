@@ -2,6 +2,7 @@
 
 Hours end within a minute, so points are open, stored, compacted and folded into blocks between two queries, and every
 cache is filled, used and left behind. Queries run while nothing is written: each line that was acknowledged counts.
+On HBase, two daemons take turns on the same tables, so each has caches of rows that the other changes.
 """
 
 import json
@@ -10,7 +11,8 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
@@ -19,15 +21,18 @@ from urllib.parse import quote
 import trio
 
 from bench.scaled import ScaledClock, Timeline
+from tests.peers.tables import FAMILIES, Hbase
 from tests.query_reference import reference
 from tests.query_vectors import QueryRequest, Value
-from tests.running import Client, Running, running
+from tests.running import Running, running
 from tests.unit.api.http_requests import http_request
 from tsd.query.parse.uri import read_uri
 from tsd.query.plan import scan_range
+from tsd.tables.catalog import Stat
 
 HOUR_S = 3600
 SPEEDS = (60.0, 120.0)  # times as fast as real time
+FASTEST = max(SPEEDS)
 BIG, SMALL = "big", "small"  # metrics of many series at 60 s, and of few at 10 s
 PERIODS_S = {BIG: 60, SMALL: 10}
 BIG_SERIES, SMALL_SERIES = 300, 8  # a cache keeps hours of 256 rows and more
@@ -265,44 +270,103 @@ def settings_of(dice: random.Random) -> dict[str, str]:
     }
 
 
-async def _step(dice: random.Random, sent: Sent, daemon: Running, client: Client) -> str:
+class Daemons:
+    """The daemons of one table. One of them has points that are not stored: the last that was written to."""
+
+    def __init__(self, dice: random.Random, running: Sequence[Running]) -> None:
+        self._dice = dice
+        self._running = running
+        self._last = running[0]
+
+    async def send(self, lines: str) -> None:
+        """Write to one of them. Points of another are stored before, so that the values sent last count."""
+        chosen = await self.chosen()
+        self._last = chosen
+        answer = await chosen.send_lines(lines.encode())
+        assert b"put:" not in answer, answer
+
+    async def chosen(self) -> Running:
+        """Return one that finds all points."""
+        chosen = self._dice.choice([self._last, *self._running])
+        if chosen is not self._last:
+            await self.flush()
+        return chosen
+
+    async def flush(self) -> None:
+        """Store all points."""
+        assert await self._last.daemon.flush()
+
+    def drop_caches(self) -> None:
+        """Drop the caches of one of them."""
+        self._dice.choice(self._running).daemon.drop_caches()
+
+    def statistics(self) -> Iterator[Stat]:
+        """Yield the statistics of all."""
+        for one in self._running:
+            yield from one.daemon.statistics()
+
+
+async def _step(dice: random.Random, sent: Sent, daemons: Daemons) -> str:
     """Do one thing, and return its name."""
     [name] = dice.choices(list(STEPS), list(STEPS.values()))
     match name:
         case "due" | "late" | "new":
             if lines := getattr(sent, name)():
-                answer = await client.send_lines(lines.encode())
-                assert b"put:" not in answer, answer
+                await daemons.send(lines)
         case "die":
             sent.end_one()
         case "flush":
-            assert await daemon.daemon.flush()
+            await daemons.flush()
         case "drop":
-            daemon.daemon.drop_caches()
+            daemons.drop_caches()
         case "wait":
             await trio.sleep(dice.choice([60, 300, 900]))
     return str(name)
 
 
-async def _play(folder: Path, seed: int, steps: int, now_s: Callable[[], int]) -> Counter[str]:
+async def _play(
+    folder: Path, seed: int, steps: int, now_s: Callable[[], int], shared: Mapping[str, str] | None
+) -> Counter[str]:
     dice = random.Random(seed)
-    given, sent = settings_of(dice), Sent(dice, now_s)
+    given, sent = {**settings_of(dice), **(shared or {})}, Sent(dice, now_s)
     judge = Judge(dice, sent, now_s)
     done: Counter[str] = Counter()
     for at in range(0, steps, SESSION_STEPS):
-        async with running(folder, given) as daemon, daemon.client() as client:
+        async with AsyncExitStack() as stack:
+            folders = [folder / name for name in (("one",) if shared is None else ("one", "other"))]
+            started = [await stack.enter_async_context(running(each, given)) for each in folders]
+            daemons = Daemons(dice, started)
             for _ in range(min(SESSION_STEPS, steps - at)):
-                judge.log.append(f"{await _step(dice, sent, daemon, client)} {now_s()}")
-                await judge.ask(daemon)
-            for stat in daemon.daemon.statistics():
+                judge.log.append(f"{await _step(dice, sent, daemons)} {now_s()}")
+                await judge.ask(await daemons.chosen())
+            for stat in daemons.statistics():
                 if stat.name in ("query.cache.hits", "store.row_cache.hits", "store.row_cache.reads"):
                     done[stat.name] += int(stat.value)
     done["points"], done["queries"] = sum(map(len, sent.points.values())), judge.queries
     return done
 
 
-def play(folder: Path, seed: int, steps: int) -> Counter[str]:
-    """Write and ask `steps` times. Return what was done. Raise AssertionError with what differs.
+def on_hbase(gateway: str, prefix: str) -> dict[str, str]:
+    """Create tables in the HBase of a gateway. Return a daemon's settings for them."""
+    host, _, port = gateway.rpartition(":")
+    hbase, series = Hbase(host, int(port)), f"{prefix}-series"
+    names = {kind: f"{prefix}-{kind}" for kind in FAMILIES}
+    for kind, name in names.items():
+        hbase.create(name, FAMILIES[kind])
+    hbase.create(series, ["t"])
+    return {
+        "tsd.storage.backend": "hbase",
+        "tsd.storage.hbase.thrift": gateway,
+        "tsd.storage.hbase.thrift.timeout": str(int(FASTEST * 15_000)),  # in ms of the daemon's clock
+        **{f"tsd.storage.hbase.{kind}_table": name for kind, name in names.items()},
+        "tsd.query.series_index": "true",
+        "tsd.query.series_table": series,
+    }
+
+
+def play(folder: Path, seed: int, steps: int, shared: Mapping[str, str] | None = None) -> Counter[str]:
+    """Write and ask `steps` times. Return what was done. Raise AssertionError with what differs. `shared`: settings of
+    tables that two daemons write to.
 
     Meanwhile the clocks of the whole process run fast.
     """
@@ -311,4 +375,4 @@ def play(folder: Path, seed: int, steps: int) -> Counter[str]:
     timeline = Timeline(dice.choice(SPEEDS), time.monotonic(), start_s)
     fast = {"time": timeline.now_s, "time_ns": lambda: int(timeline.now_s() * 1e9)}
     with patch.multiple(time, **fast):
-        return trio.run(_play, folder, seed, steps, lambda: int(timeline.now_s()), clock=ScaledClock(timeline))
+        return trio.run(_play, folder, seed, steps, lambda: int(timeline.now_s()), shared, clock=ScaledClock(timeline))

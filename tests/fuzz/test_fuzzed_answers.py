@@ -2,11 +2,13 @@
 
 import multiprocessing
 import os
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
 from tests.fuzz.__main__ import run_answers
+from tests.peers.hbase import RunningHbase
 
 SEEDS = int(os.environ.get("TSD_FUZZ_DAEMONS") or 2)
 SEED = int(os.environ.get("TSD_FUZZ_SEED") or 1)
@@ -16,8 +18,18 @@ STEPS = 120
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEED, SEED + SEEDS))
 def test_answers_agree_with_reference(seed: int) -> None:
-    """In a process of its own, since all clocks of the process run fast."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        done = pool.submit(run_answers, seed, STEPS).result()
-    assert done["queries"] > STEPS
+    done = _run(seed, STEPS)
     assert done["query.cache.hits"] + done["store.row_cache.hits"] + done["store.row_cache.reads"] > 0
+
+
+@pytest.mark.slow
+def test_answers_of_two_daemons_on_hbase_agree_with_reference(hbase: RunningHbase) -> None:
+    _run(SEED, STEPS // 2, hbase.gateway)
+
+
+def _run(seed: int, steps: int, hbase: str | None = None) -> Counter[str]:
+    """Run a seed in a process of its own, since all clocks of the process run fast."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        done = pool.submit(run_answers, seed, steps, hbase).result()
+    assert done["queries"] > steps
+    return done
