@@ -121,7 +121,8 @@ class Buckets:
             past = time_ms - self.start_ms
             return past // self._sampling.nominal_ms if past >= 0 else -(-past // self._sampling.nominal_ms)
         if time_ms >= self.start_ms:
-            return self._base + int(np.searchsorted(self._edges_of(time_ms, time_ms), time_ms, "right")) - 1
+            edges = self._edges_of(time_ms, time_ms)  # first: it changes the base
+            return self._base + int(np.searchsorted(edges, time_ms, "right")) - 1
         number = 0
         while self.edge(number - 1) >= time_ms:
             number -= 1

@@ -1,5 +1,6 @@
-"""Aggregators on many groups at once give what they give on each."""
+"""Aggregators on many groups at once give what they give on each, and buckets of the calendar are found anywhere."""
 
+from datetime import UTC
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -11,6 +12,7 @@ from tsd.query.kairosdb.column import Column, in_order, joined, merged, of_doubl
 from tsd.query.kairosdb.model import Sampling, Step
 from tsd.query.kairosdb.properties import RANGES
 from tsd.query.kairosdb.steps import Frame, apply, apply_all
+from tsd.query.kairosdb.times import Buckets
 
 START_MS = 1_357_000_000_000
 FRAME = Frame(START_MS, START_MS + 10 * 86_400_000, ZoneInfo("Europe/Berlin"), lambda _bytes: None, lambda: None)
@@ -59,6 +61,29 @@ def shown(column: Column) -> tuple[object, ...]:
 def test_groups_together_have_the_results_of_each(groups: list[Column], step: Step) -> None:
     found = apply_all(groups, step, FRAME)
     assert [shown(column) for column in found] == [shown(apply(column, step, FRAME)) for column in groups]
+
+
+@given(st.integers(0, 3000), st.sampled_from(["DAYS", "WEEKS", "MONTHS", "YEARS"]), st.integers(1, 3))
+def test_first_bucket_that_is_asked_for_may_be_any(number: int, unit: str, value: int) -> None:
+    number %= 3000 if unit == "DAYS" else 300
+    edge = Buckets(START_MS, Sampling(value, unit), UTC).edge(number)
+    assert Buckets(START_MS, Sampling(value, unit), UTC).number(edge) == number
+
+
+def test_descending_points_are_in_the_bucket_of_the_first() -> None:
+    day_ms = 86_400_000
+    times = np.array([START_MS + days * day_ms for days in (40, 39, 2)], np.int64)
+    step = Step("sum", Sampling(1, "DAYS"), align_sampling=False, align_start_time=True)
+    found = apply(of_doubles(times, np.ones(3)), step, FRAME._replace(zone=UTC))
+    assert (found.times.tolist(), found.numbers().tolist()) == ([START_MS + 40 * day_ms], [3.0])
+
+
+def test_trimmed_gaps_begin_at_the_first_point() -> None:
+    day_ms = 86_400_000
+    times = np.array([START_MS + days * day_ms for days in (20, 22)], np.int64)
+    step = Step("gaps", Sampling(1, "DAYS"), align_sampling=False, trims_gaps=True)
+    found = apply(of_doubles(times, np.ones(2)), step, FRAME._replace(zone=UTC))
+    assert found.times.tolist() == [START_MS + days * day_ms for days in (20, 21, 22)]
 
 
 @given(st.integers(0, 4), st.integers(0, 5), st.booleans(), st.data())
