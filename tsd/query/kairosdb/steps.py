@@ -148,7 +148,8 @@ def _filter(column: Column, step: Step, _frame: Frame) -> Column:
     compare, threshold = _COMPARES[step.filter_op], step.threshold
     removed: Bool = np.ones(len(column), np.bool_)
     if column.texts is not None and isinstance(threshold, str):
-        removed = np.fromiter((bool(compare(text, threshold)) for text in column.texts), np.bool_, len(column))
+        each = (text is not None and bool(compare(text, threshold)) for text in column.texts)  # None: from `gaps`
+        removed = np.fromiter(each, np.bool_, len(column))
     elif column.texts is None and isinstance(threshold, float):
         removed = compare(column.points.doubles(), threshold)
         if column.nulls is not None:

@@ -86,6 +86,16 @@ def test_trimmed_gaps_begin_at_the_first_point() -> None:
     assert found.times.tolist() == [START_MS + days * day_ms for days in (20, 21, 22)]
 
 
+def test_nulls_among_texts_pass_a_filter() -> None:
+    hour_ms = 3_600_000
+    column = of_texts(np.array([START_MS, START_MS + 2 * hour_ms]), np.array(["down", "up", None], object)[:2])
+    gaps = Step("gaps", Sampling(1, "HOURS"), align_sampling=False, trims_gaps=True)
+    for operator in ("lt", "lte", "gt", "gte", "equal", "ne"):
+        found = apply(apply(column, gaps, FRAME), Step("filter", filter_op=operator, threshold="no"), FRAME)
+        assert found.texts is not None
+        assert None in found.texts.tolist()
+
+
 @given(st.integers(0, 4), st.integers(0, 5), st.booleans(), st.data())
 def test_series_with_equal_times_are_merged_as_others(
     times: int, series: int, descending: bool, data: st.DataObject
