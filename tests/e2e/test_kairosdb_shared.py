@@ -154,6 +154,20 @@ def test_names_are_those_of_kairosdb(pair: Pair) -> None:
     assert ask(pair.served.port, f"{QUERY}/tags", body) == ask(pair.kairosdb.port, f"{QUERY}/tags", body)
 
 
+def test_tags_of_texts_are_those_of_kairosdb(pair: Pair) -> None:
+    """A series may have texts only, or only in some rows."""
+    points = [metric_of("only.texts", [T_MS, "up"], host="a"), metric_of("only.texts", [T_MS, 5], host="b")]
+    pair.put([*points, metric_of("only.texts", [T_MS + 30 * DAY_MS, "down"], host="b", dc="x")])
+    for start_ms, tags in (
+        (T_MS, {"host": {"a", "b"}, "dc": {"x"}}),
+        (T_MS + 30 * DAY_MS, {"host": {"b"}, "dc": {"x"}}),
+    ):
+        body = {"start_absolute": start_ms, "metrics": [{"name": "only.texts"}]}
+        for port in (pair.kairosdb.port, pair.served.port):
+            [result] = ask(port, f"{QUERY}/tags", body)[1]["queries"][0]["results"]
+            assert {name: set(values) for name, values in result["tags"].items()} == tags
+
+
 def test_metadata_of_services_is_shared(pair: Pair) -> None:
     path = "/api/v1/metadata/shared/key"
     ports = (pair.kairosdb.port, pair.served.port)

@@ -19,7 +19,7 @@ from tsd.errors import BadQuery, TsdError, bare
 from tsd.lazy import LazyLogger
 from tsd.query.assemble import GROUP_BYTES, Assembly, answer_bytes, counts_of, global_annotations, sub_answer_of
 from tsd.query.cached_reader import CachedReader
-from tsd.query.collect import SERIES_BYTES, SMALL, Collected, PointCollector, SeriesPoints, collect
+from tsd.query.collect import SERIES_BYTES, SMALL, Collected, PointCollector, SeriesPoints, collect, take_series
 from tsd.query.group_sums import GroupSums, sums_of
 from tsd.query.histograms import SLICE_BUCKETS, HistogramQuery
 from tsd.query.joint import JointRead, joint_groups, read_together
@@ -38,9 +38,7 @@ from tsd.store.scheduling import IngestLoad
 from tsd.tables.open_points import OpenPointSource, OpenSelection, split_span
 from tsd.tables.reading import (
     HOUR_S,
-    EncodedPage,
     PointDeleter,
-    PointPage,
     PointReader,
     ScanRange,
     Selection,
@@ -230,16 +228,12 @@ class QueryEngine:
         plans = await self._joint_plans(query)
         sets = {number: plan.selection.series for number, plan in plans.items()}
 
-        def take_of(series: SeriesSet) -> Callable[[EncodedPage[PointPage]], Awaitable[None]]:
-            async def take(page: EncodedPage[PointPage]) -> None:
-                await series.match(page.series())
-                share.resize(sum(len(one.pairs) for one in sets.values()) * SERIES_BYTES)
-
-            return take
+        def resize() -> None:
+            share.resize(sum(len(one.pairs) for one in sets.values()) * SERIES_BYTES)
 
         found: dict[int, list[Mapping[str, str]]] = {}
         for source, numbers in joint_groups(plans):
-            takes = [(plans[number].selection, take_of(sets[number])) for number in numbers]
+            takes = [(plans[number].selection, take_series(sets[number], resize)) for number in numbers]
             await source.read(_hours(query), takes)
             found |= {number: await self._names(sets[number]) for number in numbers}
         return found
@@ -302,12 +296,11 @@ class QueryEngine:
         plan = await self._plan_hours(query)
         series = plan.selection.series
 
-        async def take(page: EncodedPage[PointPage]) -> None:
-            await series.match(page.series())
-            share.resize(len(series.pairs) * SERIES_BYTES)
-
+        take = take_series(series, lambda: share.resize(len(series.pairs) * SERIES_BYTES))
         for span, _ in split_span(plan.scan, plan.open_hours):
             await plan.selection.read(span, take, annotations=False)
+        if plan.selection.texts is not None:
+            await plan.selection.texts.read(plan.scan, take)
         return await self._names(series)
 
     async def _names(self, series: SeriesSet) -> list[Mapping[str, str]]:
