@@ -372,6 +372,32 @@ async def test_rows_are_listed_again_after_an_interrupted_delete(
     assert numbers == {T + 1: 2}
 
 
+async def test_rows_that_are_put_during_a_delete_are_found_by_the_next(
+    cassandra: RunningCassandra, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row_keys = KairosTables.row_keys
+    async with opened_keyspace(cassandra, shared=False) as keyspace:
+        await keyspace.put([(SERIES, T, 1)])
+        deleter = keyspace.tables.deleter
+        assert deleter is not None
+        with monkeypatch.context() as putting:
+
+            async def then_put(self: KairosTables, *args: Any) -> Any:
+                found = await row_keys(self, *args)
+                putting.undo()
+                await keyspace.put([(SeriesText(b"m", b"host=late"), T + 1, 2)])
+                return found
+
+            putting.setattr(KairosTables, "row_keys", then_put)
+            await deleter.delete_metric("m")
+        (numbers, _), _, _ = await keyspace.read("m", {}, T, T + DAY_MS)
+        assert numbers == {T + 1: 2}
+        await deleter.delete_metric("m")
+        await keyspace.put([(SERIES, T + 2, 3)])
+        (numbers, _), _, _ = await keyspace.read("m", {}, T, T + DAY_MS)
+    assert numbers == {T + 2: 3}
+
+
 async def problem(keyspace: Keyspace) -> str:
     """What a write, a read and a check say about the tables."""
     said = set()

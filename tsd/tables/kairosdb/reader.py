@@ -444,7 +444,9 @@ class KairosReader(reading.PointReader):
                         await run_bounded(group.rows, delete, limit=CONCURRENT)
                         if whole and not self._shared:
                             for row_ms in {one.row.row_ms for one in whole} if not resolved.names_tags else ():
-                                await self._tables.delete_row_time(resolved.metric, row_ms, stamp)
+                                # Rows may have been listed since they were found, and a later delete must find them.
+                                if not await self._tables.row_keys(resolved.metric, row_ms):
+                                    await self._tables.delete_row_time(resolved.metric, row_ms, stamp)
                     finally:  # also if only some are deleted
                         if whole and not self._shared:
                             self._index.forget(resolved.metric)
