@@ -3,6 +3,7 @@
         python -m tests.fuzz lines 10000000 -j 2       compare both parsers with the slow reference
         python -m tests.fuzz requests 1000000 -j 2     send HTTP, random first bytes and TLS to one daemon per process
         python -m tests.fuzz answers 100 -j 2          compare answers of daemons on a fast clock
+        python -m tests.fuzz kairosdb 100 -j 2         the same by KairosDB's API, also on KairosDB's tables
 
 `--seed` sets the first seed. A failure prints the command that repeats it.
 """
@@ -27,11 +28,13 @@ from rich.progress import track
 from tests.fuzz.answers import on_hbase, play
 from tests.fuzz.comparison import Comparison, rows_by
 from tests.fuzz.flood import Outcome, flood
+from tests.fuzz.kairos_answers import play as play_kairosdb
 from tsd.ingest import series
 
 PART_LINES = 100_000  # per seed
 PART_REQUESTS = 50_000  # per seed and daemon
 PART_STEPS = 200  # per seed: writes, each followed by three queries or four
+KAIROS_STEPS = 80  # per seed, likewise
 
 
 class Part(NamedTuple):
@@ -111,6 +114,39 @@ def answers(count: int, seed: int, jobs: int, hbase: str | None) -> None:
             done.update(part)
     numbers = ", ".join(f"{number:,} {name}" for name, number in sorted(done.items()))
     click.echo(f"all answers agree: {numbers}; {time.monotonic() - begun:.0f} s")
+
+
+@main.command()
+@click.argument("count", type=int)
+@click.option("--seed", default=1, help="of the first part; each has its own")
+@click.option("-j", "--jobs", default=1, help="processes")
+@click.option(
+    "--cassandra", default="", help="host:port of a Cassandra for KairosDB's tables; none: the embedded store"
+)
+def kairosdb(count: int, seed: int, jobs: int, cassandra: str) -> None:
+    """Write to COUNT daemons by KairosDB's API, one after the other, and compare their answers."""
+    begun = time.monotonic()
+    done: Counter[str] = Counter()
+    with ProcessPoolExecutor(jobs) as pool:
+        seeds = range(seed, seed + count)
+        parts = pool.map(partial(run_kairosdb, cassandra), seeds)
+        for part in track(parts, "daemons", total=count, console=Console(stderr=True)):
+            done.update(part)
+    numbers = ", ".join(f"{number:,} {name}" for name, number in sorted(done.items()))
+    click.echo(f"all answers agree: {numbers}; {time.monotonic() - begun:.0f} s")
+
+
+def run_kairosdb(cassandra: str, seed: int, steps: int = KAIROS_STEPS) -> Counter[str]:
+    """Run the queries of a seed."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    settings = {"tsd.storage.cassandra.hosts": cassandra} if cassandra else None
+    with TemporaryDirectory(prefix="fuzz-") as folder:
+        try:
+            return play_kairosdb(Path(folder), seed, steps, settings)
+        except BaseException as exc:
+            where = f" --cassandra {cassandra}" if cassandra else ""
+            exc.add_note(f"python -m tests.fuzz kairosdb 1 --seed {seed}{where}")
+            raise
 
 
 def run_answers(seed: int, steps: int = PART_STEPS, hbase: str | None = None) -> Counter[str]:

@@ -7,12 +7,14 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from tests.fuzz.__main__ import run_answers
+from tests.fuzz.__main__ import run_answers, run_kairosdb
+from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 
 SEEDS = int(os.environ.get("TSD_FUZZ_DAEMONS") or 2)
 SEED = int(os.environ.get("TSD_FUZZ_SEED") or 1)
 STEPS = 120
+KAIROS_STEPS = 60
 
 
 @pytest.mark.slow
@@ -25,6 +27,20 @@ def test_answers_agree_with_reference(seed: int) -> None:
 @pytest.mark.slow
 def test_answers_of_two_daemons_on_hbase_agree_with_reference(hbase: RunningHbase) -> None:
     _run(SEED, STEPS // 2, hbase.gateway)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SEED, SEED + SEEDS))
+def test_answers_by_kairosdb_api_agree_with_reference(seed: int) -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        done = pool.submit(run_kairosdb, "", seed, KAIROS_STEPS).result()
+    assert done["queries"] > KAIROS_STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.cassandra
+def test_answers_from_kairosdb_tables_agree_with_reference(cassandra: RunningCassandra) -> None:
+    assert run_kairosdb(cassandra.address, SEED, KAIROS_STEPS)["queries"] > KAIROS_STEPS
 
 
 def _run(seed: int, steps: int, hbase: str | None = None) -> Counter[str]:
