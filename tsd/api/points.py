@@ -326,14 +326,18 @@ def to_lines(text: bytes, points: Sequence[P], to_line: Callable[[P], bytes]) ->
     return BodySlice(text, b"".join(lines), at, refused, len(points))
 
 
+def own_message(error: BadLine) -> str:
+    """Return the error of a point that has no line."""
+    return str(error).removeprefix("HBase error: ").removeprefix("illegal argument: ")
+
+
 def http_message(error: BadLine) -> str:
     """Return the error of a telnet line in the words of the HTTP API."""
-    text = str(error).removeprefix("HBase error: ")
     if error.reason == "invalid_values":
         return "Unable to parse value to a number"
     if error.reason == "unknown_metrics":
         return "Unknown metric"
-    return text.removeprefix("illegal argument: ")
+    return own_message(error)
 
 
 def respond(outcome: PutOutcome, flags: PutFlags, shown_errors: int) -> Response:
@@ -527,7 +531,8 @@ async def _failures(
     for place, number in enumerate(sorted(refused)):
         if place % YIELD_POINTS == YIELD_POINTS - 1:
             await trio.lowlevel.checkpoint()
-        found.append(_failure(points[number], http_message(refused[number])))
+        point, error = points[number], refused[number]
+        found.append(_failure(point, own_message(error) if point is None else http_message(error)))
     return found
 
 

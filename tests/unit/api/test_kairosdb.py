@@ -80,6 +80,15 @@ async def test_bad_point_costs_only_itself(daemon: Running) -> None:
     assert (await query(daemon, {"name": "a.b"}))[0]["results"][0]["values"] == [[START_MS, 7], [START_MS + 1, 8]]
 
 
+async def test_value_that_is_no_number_is_named(daemon: Running) -> None:
+    points = [[START_MS, 7], [START_MS + 1, "x", "double"], [START_MS + 1, "x", "long"]]
+    response = await put(daemon, metric_of("a.b", *points))
+    big = await http_post(daemon, PUT, json.dumps(metric_of("a.b", [START_MS + 1, 1e300])).encode())
+    place = "metric[0](name=a.b).datapoints"
+    assert response.json["errors"] == [f'{place}[1].value For input string: "x"'] * 2
+    assert big.json["errors"] == [f"{place}[0].value 1e+300 does not fit in 64 bits"]
+
+
 async def test_name_that_the_layout_lacks_is_refused(daemon: Running) -> None:
     response = await put(daemon, [metric_of("a.b:c", [START_MS, 7]), metric_of("a.b", [START_MS, 7])])
     assert response.status == 400
