@@ -3,7 +3,9 @@
 import multiprocessing
 import os
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -20,32 +22,30 @@ KAIROS_STEPS = 60
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEED, SEED + SEEDS))
 def test_answers_agree_with_reference(seed: int) -> None:
-    done = _run(seed, STEPS)
+    done = _run(STEPS, run_answers, seed)
     assert done["query.cache.hits"] + done["store.row_cache.hits"] + done["store.row_cache.reads"] > 0
 
 
 @pytest.mark.slow
 def test_answers_of_two_daemons_on_hbase_agree_with_reference(hbase: RunningHbase) -> None:
-    _run(SEED, STEPS // 2, hbase.gateway)
+    _run(STEPS // 2, partial(run_answers, hbase=hbase.gateway), SEED)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEED, SEED + SEEDS))
 def test_answers_by_kairosdb_api_agree_with_reference(seed: int) -> None:
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        done = pool.submit(run_kairosdb, "", seed, KAIROS_STEPS).result()
-    assert done["queries"] > KAIROS_STEPS
+    _run(KAIROS_STEPS, run_kairosdb, "", seed)
 
 
 @pytest.mark.slow
 @pytest.mark.cassandra
 def test_answers_from_kairosdb_tables_agree_with_reference(cassandra: RunningCassandra) -> None:
-    assert run_kairosdb(cassandra.address, SEED, KAIROS_STEPS)["queries"] > KAIROS_STEPS
+    _run(KAIROS_STEPS, run_kairosdb, cassandra.address, SEED)
 
 
-def _run(seed: int, steps: int, hbase: str | None = None) -> Counter[str]:
+def _run(steps: int, run: Callable[..., Counter[str]], *args: object) -> Counter[str]:
     """Run a seed in a process of its own, since all clocks of the process run fast."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        done = pool.submit(run_answers, seed, steps, hbase).result()
+        done = pool.submit(run, *args, steps=steps).result()
     assert done["queries"] > steps
     return done
