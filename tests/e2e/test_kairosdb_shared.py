@@ -1,5 +1,6 @@
 """A running KairosDB and the daemon on the same tables: each reads what the other writes, and both answer alike."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -166,6 +167,17 @@ def test_tags_of_texts_are_those_of_kairosdb(pair: Pair) -> None:
         for port in (pair.kairosdb.port, pair.served.port):
             [result] = ask(port, f"{QUERY}/tags", body)[1]["queries"][0]["results"]
             assert {name: set(values) for name, values in result["tags"].items()} == tags
+
+
+def test_last_times_are_answered_as_by_kairosdb(pair: Pair) -> None:
+    """Numbers until 2106, as in OpenTSDB's tables, and texts until 2286."""
+    last_ms = 9_999_999_999_999
+    pair.put([metric_of("at.end", [4_294_969_199_999, 5], host="a"), metric_of("at.end", [last_ms, "up"], host="a")])
+    for start_ms in (4_294_965_600_000, 5_000_000_000_000):
+        body = {"start_absolute": start_ms, "end_absolute": last_ms, "metrics": [{"name": "at.end"}]}
+        answers = [ask(port, QUERY, body) for port in (pair.kairosdb.port, pair.served.port)]
+        assert answers[0] == answers[1]
+        assert "up" in json.dumps(answers[0][1])
 
 
 def test_metadata_of_services_is_shared(pair: Pair) -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 import trio
 
-from tsd.codec.putline import FIRST_MS, LAST_BASE_MS
+from tsd.codec.putline import FIRST_MS, LAST_MS
 from tsd.errors import BadQuery
 from tsd.query.collect import SeriesPoints
 from tsd.query.engine import QueryJob
@@ -32,7 +32,6 @@ IN_THREAD = 1 << 62  # gaps make many points of few
 STEP_SIZE = 10  # a point takes up to as long, in the grouping or in one aggregator, as so many simple values
 GROUP_POINTS = 20  # a group takes up to as long in a step as so many points, even if it has none
 SMALL = 100  # metrics and values of tags: each takes some 10 us
-LAST_MS = LAST_BASE_MS - 3_600_000  # the last hour whose end is a time of the tables
 _SPECIAL = re.compile(r"([^\w\s-])", re.ASCII)
 _UNKNOWN = "No such name for "  # begins the error for a name that does not exist
 
