@@ -398,6 +398,28 @@ async def test_rows_that_are_put_during_a_delete_are_found_by_the_next(
     assert numbers == {T + 2: 3}
 
 
+async def test_metric_that_is_put_while_it_is_deleted_keeps_its_name(
+    cassandra: RunningCassandra, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened_keyspace(cassandra, shared=False) as keyspace:
+        await keyspace.put([(SERIES, T, 1)])
+        deleter = keyspace.tables.deleter
+        assert deleter is not None
+        delete = deleter.delete
+        with monkeypatch.context() as putting:
+
+            async def then_put(*args: Any) -> None:
+                await delete(*args)
+                await keyspace.put([(SERIES, T + 1, 2)])
+
+            putting.setattr(deleter, "delete", then_put)
+            await deleter.delete_metric("m")
+        catalog = keyspace.tables.catalog
+        assert await catalog.suggest(Kind.METRIC, "m", 10) == ["m"]
+        await deleter.delete_metric("m")
+        assert await catalog.suggest(Kind.METRIC, "m", 10) == []
+
+
 async def problem(keyspace: Keyspace) -> str:
     """What a write, a read and a check say about the tables."""
     said = set()

@@ -467,7 +467,15 @@ class KairosReader(reading.PointReader):
         if not self._shared:
             async with self._index.lock:
                 try:
-                    await self._tables.delete_metric(metric, self._tables.stamps())
+                    if not await self._has_rows(metric):  # put since the others were deleted
+                        await self._tables.delete_metric(metric, self._tables.stamps())
                 finally:
                     self._index.forget(metric)
                     self._listed.pop(metric, None)
+
+    async def _has_rows(self, metric: str) -> bool:
+        """Return whether the index lists a row of a metric."""
+        for row_ms in await self._tables.row_times(metric, FIRST_MS, LAST_MS):
+            if await self._tables.row_keys(metric, row_ms):
+                return True
+        return False
