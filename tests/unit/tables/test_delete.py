@@ -1,14 +1,18 @@
-"""Parts of rows taken out of a store while others write to them."""
+"""Rows and parts of rows taken out of a store while others write to them."""
 
 from dataclasses import replace
 
+import pytest
+
 from tests.interfering_store import InterferingStore
 from tests.unit.codec.codec_rows import KEY, cells, show
+from tests.unit.query.engines import DATA, NOW_MS, START_S, QueryEnvironment, make_query
+from tests.unit.tables.compaction.parts import compactor
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.row import Span, data_cells, removal
-from tsd.store import Family, Put, Row, Table
+from tsd.store import Family, Put, Row, Table, scan
 from tsd.store.memory import MemoryStore
-from tsd.tables.opentsdb.delete import BUSY_MS, RowRemoval, remove_parts
+from tsd.tables.opentsdb.delete import BUSY_MS, RowRemoval, remove_joined, remove_parts, remove_rows
 
 TABLE = "tsdb"
 READ_MS = 10_000
@@ -68,3 +72,31 @@ async def test_cells_of_a_busy_row_are_deleted_at_their_own_times() -> None:
     await store.store.put(TABLE, [Put(KEY, COLUMN + b"\0\0", b"\x09")], time_ms=READ_MS)
     assert await remove_parts(store, TABLE, [part], read_ms=READ_MS) == set()
     assert await held(store) == "0000=09"
+
+
+async def test_query_deletes_points_that_a_compaction_has_joined_since_they_were_read() -> None:
+    store = InterferingStore(MemoryStore(lambda: NOW_MS))
+    env = await QueryEnvironment.build([f"m {START_S} 1 host=a"], store=store)
+    await env.put([f"m {START_S + 10} 2 host=a"])
+    assert DATA == TABLE
+    [[key, before]] = [(row.key, row.cells) async for page in scan(store.store, DATA) for row in page]
+    assert len(before) == 2
+
+    async def compact() -> None:
+        assert await compactor(store.store).compact_keys([key]) == []
+        assert len((await store.store.get(DATA, [key]))[key]) == 1
+
+    store.before["delete"] = compact
+    await env.engine.run(replace(make_query("sum:m"), delete=True))
+    assert await store.store.get(DATA, [key]) == {}
+
+
+@pytest.mark.parametrize("ascending", [True, False])
+async def test_cells_written_since_a_row_was_read_are_kept(ascending: bool) -> None:
+    store = await made(f"0000=2a@5 0010=2b@{READ_MS}")
+    store.capabilities = replace(store.capabilities, ascending_timestamps=ascending)
+    row = Row(KEY, (await store.store.get(TABLE, [KEY]))[KEY])
+    await store.store.put(TABLE, [Put(KEY, COLUMN + b"\0\x20", b"\x09")], time_ms=READ_MS + ascending)
+    await remove_rows(store, TABLE, [row], read_ms=READ_MS)
+    await remove_joined(store, TABLE, [row], read_ms=READ_MS)
+    assert await held(store) == "0020=09"

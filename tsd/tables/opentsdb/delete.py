@@ -17,6 +17,7 @@ from tsd.store import Cell, Put, Row, Store
 from tsd.store.retry import run_bounded
 
 IN_FLIGHT = 4  # concurrent calls of the store
+READ_AGAIN = 500  # rows at once
 # A cell written within this time before the read may have the timestamp of a later write: HBase sets timestamps by its
 # servers' clocks, which differ from the reader's.
 BUSY_MS = 2000
@@ -41,6 +42,26 @@ class _Deletion(NamedTuple):
 async def remove_rows(store: Store, table: str, rows: Iterable[Row], *, read_ms: int) -> None:
     """Delete the cells of rows if they are no newer than when read; reading began at `read_ms`. Raises StoreError."""
     await _delete(store, table, [one for row in rows for one in _deletions(row, row.cells, read_ms)])
+
+
+async def remove_joined(store: Store, table: str, rows: Sequence[Row], *, read_ms: int) -> None:
+    """Delete what a compaction has made meanwhile of the cells of rows that `remove_rows` was given: cells that are no
+    newer than those. Raises StoreError."""
+    ascending = store.capabilities.ascending_timestamps
+    newest = {
+        row.key: newest_ms
+        for row in rows
+        if (newest_ms := _newest_ms(row)) < read_ms - BUSY_MS or ascending  # no later write has such a timestamp
+    }
+    keys = list(newest)
+    for at in range(0, len(keys), READ_AGAIN):
+        found = await store.get(table, keys[at : at + READ_AGAIN])
+        joined = [
+            Row(key, old)
+            for key, cells in found.items()
+            if (old := [cell for cell in cells if cell.time_ms <= newest[key]])
+        ]
+        await remove_rows(store, table, joined, read_ms=read_ms)
 
 
 async def remove_parts(store: Store, table: str, parts: Sequence[RowRemoval], *, read_ms: int) -> set[bytes]:

@@ -21,7 +21,7 @@ from tsd.store.cells import CellSigner
 from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.column_pages import ColumnPage, NumberedPages, column_pages, columns_of_rows
 from tsd.tables.opentsdb.decode import NumberedRows, decode, number_rows
-from tsd.tables.opentsdb.delete import remove_rows
+from tsd.tables.opentsdb.delete import remove_joined, remove_rows
 from tsd.tables.opentsdb.known_series import known_table
 from tsd.tables.opentsdb.matched_series import MatchedKeyedSeries, MatchedStoredSeries, PairsSpan, RowReads
 from tsd.tables.opentsdb.rollup_scan import read_rollups
@@ -321,11 +321,13 @@ class StoredSelection:
         return [Row(key, cells) for key, cells in rows.items()]
 
     async def delete(self, read_ms: int) -> None:
-        """Delete the raw cells that were read. Raises StoreError."""
+        """Delete the raw cells that were read, also those that a compaction has joined since. Raises StoreError."""
+        store, table = self._table.store, self._table.data
         keys = [row.key for row in self._rows]
         if (on_delete := self._table.on_delete) is not None:
             await on_delete(keys)
-        await remove_rows(self._table.store, self._table.data, self._rows, read_ms=read_ms)
+        await remove_rows(store, table, self._rows, read_ms=read_ms)
+        await remove_joined(store, table, self._rows, read_ms=read_ms)
         if on_delete is not None:
             await on_delete(keys)
 
