@@ -4,6 +4,7 @@
         python -m tests.fuzz requests 1000000 -j 2     send HTTP, random first bytes and TLS to one daemon per process
         python -m tests.fuzz answers 100 -j 2          compare answers of daemons on a fast clock
         python -m tests.fuzz kairosdb 100 -j 2         the same by KairosDB's API, also on KairosDB's tables
+        python -m tests.fuzz changes 100               the same with deletes, imports, rollups and kills
 
 `--seed` sets the first seed. A failure prints the command that repeats it.
 """
@@ -13,6 +14,7 @@ import os
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -26,6 +28,7 @@ from rich.console import Console
 from rich.progress import track
 
 from tests.fuzz.answers import on_hbase, play
+from tests.fuzz.changes import play_changes
 from tests.fuzz.comparison import Comparison, rows_by
 from tests.fuzz.flood import Outcome, flood
 from tests.fuzz.kairos_answers import play as play_kairosdb
@@ -34,6 +37,7 @@ from tsd.ingest import series
 PART_LINES = 100_000  # per seed
 PART_REQUESTS = 50_000  # per seed and daemon
 PART_STEPS = 200  # per seed: writes, each followed by three queries or four
+CHANGE_STEPS = 60  # per seed: changes, each followed by queries
 KAIROS_STEPS = 80  # per seed, likewise
 
 
@@ -105,12 +109,23 @@ def requests(count: int, seed: int, jobs: int) -> None:
 @click.option("--hbase", metavar="HOST:PORT", help="two daemons on new tables, through this Thrift gateway")
 def answers(count: int, seed: int, jobs: int, hbase: str | None) -> None:
     """Write to COUNT daemons, one after the other, and compare their answers."""
+    _compare(partial(run_answers, hbase=hbase), range(seed, seed + count), jobs)
+
+
+@main.command()
+@click.argument("count", type=int)
+@click.option("--seed", default=1, help="of the first daemon; each has its own")
+@click.option("-j", "--jobs", default=1, help="processes, each with a daemon")
+def changes(count: int, seed: int, jobs: int) -> None:
+    """Write to COUNT daemons, delete from them, kill them, and compare their answers."""
+    _compare(run_changes, range(seed, seed + count), jobs)
+
+
+def _compare(run: Callable[[int], Counter[str]], seeds: range, jobs: int) -> None:
     begun = time.monotonic()
     done: Counter[str] = Counter()
     with ProcessPoolExecutor(jobs) as pool:
-        seeds = range(seed, seed + count)
-        run = partial(run_answers, hbase=hbase)
-        for part in track(pool.map(run, seeds), "daemons", total=count, console=Console(stderr=True)):
+        for part in track(pool.map(run, seeds), "daemons", total=len(seeds), console=Console(stderr=True)):
             done.update(part)
     numbers = ", ".join(f"{number:,} {name}" for name, number in sorted(done.items()))
     click.echo(f"all answers agree: {numbers}; {time.monotonic() - begun:.0f} s")
@@ -125,15 +140,7 @@ def answers(count: int, seed: int, jobs: int, hbase: str | None) -> None:
 )
 def kairosdb(count: int, seed: int, jobs: int, cassandra: str) -> None:
     """Write to COUNT daemons by KairosDB's API, one after the other, and compare their answers."""
-    begun = time.monotonic()
-    done: Counter[str] = Counter()
-    with ProcessPoolExecutor(jobs) as pool:
-        seeds = range(seed, seed + count)
-        parts = pool.map(partial(run_kairosdb, cassandra), seeds)
-        for part in track(parts, "daemons", total=count, console=Console(stderr=True)):
-            done.update(part)
-    numbers = ", ".join(f"{number:,} {name}" for name, number in sorted(done.items()))
-    click.echo(f"all answers agree: {numbers}; {time.monotonic() - begun:.0f} s")
+    _compare(partial(run_kairosdb, cassandra), range(seed, seed + count), jobs)
 
 
 def run_kairosdb(cassandra: str, seed: int, steps: int = KAIROS_STEPS) -> Counter[str]:
@@ -158,6 +165,16 @@ def run_answers(seed: int, steps: int = PART_STEPS, hbase: str | None = None) ->
         except BaseException as exc:
             more = f" --hbase {hbase}" if hbase else ""
             exc.add_note(f"python -m tests.fuzz answers 1 --seed {seed}{more}")
+            raise
+
+
+def run_changes(seed: int, steps: int = CHANGE_STEPS) -> Counter[str]:
+    """Run the changes and queries of a seed."""
+    with TemporaryDirectory(prefix="fuzz-") as folder:
+        try:
+            return play_changes(Path(folder), seed, steps)
+        except BaseException as exc:
+            exc.add_note(f"python -m tests.fuzz changes 1 --seed {seed}")
             raise
 
 

@@ -1,0 +1,246 @@
+"""Random sub queries of all kinds, as OpenTSDB's clients write them, and their answers by a slow reference."""
+
+import math
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tests.query_reference import reference
+from tests.query_vectors import QueryRequest, Value, read_rate
+from tsd.query.model import Downsample
+from tsd.query.parse.times import read_downsample
+from tsd.query.plan import scan_range
+from tsd.tables.reading import ScanRange
+
+Tags = tuple[tuple[str, str], ...]  # by key
+HOSTS = [f"h{number:03d}" for number in range(400)]
+# Names in the order of their UIDs.
+KEYS = ["cpu", "dc", "host"]
+VALUES = [*"01xyz", *HOSTS]
+METRICS = ["days", "fast", "few", "many", "mid"]
+KEYS_OF = {
+    "days": ["dc", "host"], "fast": ["host"], "few": ["dc", "host"], "many": ["dc", "host"], "mid": ["cpu", "host"]
+}  # fmt: skip
+AGGREGATORS = (
+    "sum sum sum avg min max count zimsum mimmax mimmin dev median first last p99 p50 none diff pfsum squareSum ep75r3"
+).split()
+FUNCTIONS = "sum sum avg avg min max count dev median first last p99 p95 zimsum mimmin mimmax diff squareSum".split()
+EXACT = "sum count min max avg avg zimsum mimmin mimmax".split()  # which rollups can answer
+FILLS = ["", "", "", "-nan", "-zero", "-null", "-none"]
+LONG, LONG_WHOLE = "10m 30m 1h 2h 6h 1d 2d 7m 90m 0all 1w".split(), "1h 1h 2h 3h 4h 6h 12h 1d 1d 2d 1w 7h".split()
+SHORT = "10s 30s 1m 1m 5m 10m 7m 1h 2h 0all 500ms 15m".split()
+RATES = ["rate", "rate", "rate{counter,1000}", "rate{dropcounter}", "rate{counter,1000,3}", "rate{counter}"]
+ZONES = ["UTC", "America/New_York", "Asia/Kathmandu", "Australia/Lord_Howe"]
+EXPRESSIONS = {
+    "host": [
+        ("wildcard", "*"), ("literal_or", "h002"), ("literal_or", "h001|h003"), ("wildcard", "h00*"),
+        ("regexp", "h00[1-4]"), ("not_literal_or", "h001"), ("iwildcard", "h01*"), ("iliteral_or", "h004"),
+    ],
+    "dc": [("wildcard", "*"), ("literal_or", "x"), ("literal_or", "x|y"), ("not_literal_or", "x"), ("regexp", "[xz]")],
+    "cpu": [("wildcard", "*"), ("literal_or", "0"), ("not_iliteral_or", "1")],
+}  # fmt: skip
+
+
+class Series(NamedTuple):
+    """One series."""
+
+    metric: str
+    tags: Tags
+
+    @property
+    def order(self) -> list[tuple[int, int]]:
+        """By which OpenTSDB sorts the series of a metric."""
+        return [(KEYS.index(key), VALUES.index(value)) for key, value in self.tags]
+
+    @property
+    def tsuid(self) -> str:
+        """The UIDs as text."""
+        uids = [METRICS.index(self.metric), *(uid for pair in self.order for uid in pair)]
+        return "".join(f"{uid + 1:06X}" for uid in uids)
+
+
+Stored = Mapping[Series, Mapping[int, Value]]  # values by times in ms
+
+
+class Filter(NamedTuple):
+    """A filter of one tag."""
+
+    key: str
+    kind: str
+    text: str
+    groups: bool
+
+    def passes(self, tags: Mapping[str, str]) -> bool:
+        """Return whether a series passes."""
+        value = tags.get(self.key)
+        if value is None:
+            return False
+        if self.kind.endswith("literal_or"):
+            return (value in self.text.split("|")) is not self.kind.startswith("not")
+        if self.kind.endswith("wildcard"):
+            return re.fullmatch(self.text.replace("*", ".*"), value) is not None
+        return re.search(self.text, value) is not None
+
+
+class Group(NamedTuple):
+    """What is answered of a group, apart from its points."""
+
+    tags: Tags
+    aggregated: tuple[str, ...]
+    tsuids: tuple[str, ...]
+
+    @classmethod
+    def of(cls, members: Sequence[Series]) -> "Group":
+        """Return that of some series."""
+        values: dict[str, set[str]] = {}
+        for series in members:
+            for key, value in series.tags:
+                values.setdefault(key, set()).add(value)
+        shared = tuple(sorted((key, min(own)) for key, own in values.items() if len(own) == 1))
+        aggregated = tuple(sorted(key for key, own in values.items() if len(own) > 1))
+        return cls(shared, aggregated, tuple(sorted(series.tsuid for series in members)))
+
+
+Answer = dict[Group, dict[int, Value]]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A sub query."""
+
+    metric: str
+    aggregator: str
+    downsample: str = ""
+    rate: str = ""
+    filters: tuple[Filter, ...] = ()
+    explicit: bool = False
+    tsuids: tuple[str, ...] = ()
+    usage: str = ""  # of rollups
+    zone: str = ""  # of a downsampler by the calendar
+
+    def uri(self) -> str:
+        """Return the text of an `m` or `tsuid`."""
+        options = [self.downsample, self.rate, "explicit_tags" if self.explicit else ""]
+        parts = [self.aggregator, *filter(None, options)]
+        if self.tsuids:
+            return ":".join([*parts, ",".join(self.tsuids)])
+        lists = [
+            ",".join(f"{one.key}={one.kind}({one.text})" for one in self.filters if one.groups is grouping)
+            for grouping in (True, False)
+        ]
+        return ":".join([*parts, self.metric + (f"{{{lists[0]}}}{{{lists[1]}}}" if lists[1] else f"{{{lists[0]}}}")])
+
+    def body(self) -> dict[str, Any]:
+        """Return the member of a body's `queries`."""
+        found: dict[str, Any] = {"aggregator": self.aggregator, "explicitTags": self.explicit}
+        found |= {"tsuids": list(self.tsuids)} if self.tsuids else {"metric": self.metric}
+        if self.downsample:
+            found["downsample"] = self.downsample
+        if self.rate:
+            options = read_rate(self.rate)
+            found["rate"] = True
+            found["rateOptions"] = {
+                "counter": options.counter, "counterMax": options.counter_max, "resetValue": options.reset_value,
+                "dropResets": options.drop_resets,
+            }  # fmt: skip
+        found["filters"] = [
+            {"type": one.kind, "tagk": one.key, "filter": one.text, "groupBy": one.groups} for one in self.filters
+        ]
+        return found | ({"rollupUsage": self.usage} if self.usage else {})
+
+    def spec(self) -> Downsample | None:
+        """Return the downsampler."""
+        if not self.downsample:
+            return None
+        return read_downsample(self.downsample, zone=self.zone or "UTC", use_calendar=bool(self.zone))
+
+    def scan(self, span_ms: tuple[int, int]) -> ScanRange:
+        """Return the hours that are read."""
+        return scan_range(*span_ms, self.spec())
+
+    def chosen(self, series: Iterable[Series]) -> list[Series]:
+        """Return the series that pass, in order."""
+        return sorted(filter(self._passes, series), key=lambda one: one.order)
+
+    def _passes(self, series: Series) -> bool:
+        if self.tsuids:
+            return series.tsuid in self.tsuids
+        tags = dict(series.tags)
+        is_exact = not (self.explicit and self.filters) or tags.keys() == {one.key for one in self.filters}
+        return series.metric == self.metric and is_exact and all(one.passes(tags) for one in self.filters)
+
+    def answer(self, stored: Stored, span_ms: tuple[int, int]) -> Answer:
+        """Return the answer of the reference."""
+        scan = self.scan(span_ms)
+        rate = read_rate(self.rate) if self.rate else None
+        request = QueryRequest(self.metric, self.aggregator, *span_ms, self.spec(), rate, {}, {}, in_ms=True)
+        read = {
+            series: own
+            for series in self.chosen(stored)
+            if (own := {at: value for at, value in stored[series].items() if scan.start_ms <= at < scan.stop_ms})
+        }
+        groups: dict[object, list[Series]] = {}
+        keys = sorted({one.key for one in self.filters if one.groups})
+        for series in read:
+            tags = dict(series.tags)
+            group = series if self.aggregator == "none" else tuple(tags[key] for key in keys)
+            groups.setdefault(group, []).append(series)
+        return {Group.of(own): reference([read[series] for series in own], request) for own in groups.values()}
+
+    def is_like(self, other: "Question") -> bool:
+        """Return whether OpenTSDB takes both for the same, as it does not compare groups."""
+        return all(
+            getattr(self, name) == getattr(other, name) for name in ("metric", "aggregator", "downsample", "rate")
+        ) and {one[:3] for one in self.filters} == {one[:3] for one in other.filters}
+
+
+def question(dice: random.Random, series: Iterable[Series], *, for_rollups: bool) -> Question:
+    """Return a sub query; `for_rollups`: mostly one that rollups can answer."""
+    metric = dice.choice(["days"] * (9 if for_rollups else 2) + METRICS)
+    downsample = rate = zone = usage = ""
+    if for_rollups and dice.random() < 0.8:
+        downsample = f"{dice.choice(LONG_WHOLE)}-{dice.choice(EXACT)}{dice.choice(FILLS)}"
+    elif dice.random() < 0.75:
+        interval = dice.choice(LONG if metric == "days" else SHORT if metric in ("fast", "few") else SHORT[2:9])
+        downsample = f"{interval}-{dice.choice(FUNCTIONS)}{dice.choice(FILLS)}"
+        zone = dice.choice(ZONES) if dice.random() < 0.2 and not interval.endswith(("all", "ms")) else ""
+    if dice.random() < 0.25:
+        rate = dice.choice(RATES)
+    if dice.random() < 0.1:
+        usage = "ROLLUP_RAW"
+    plain = Question(metric, dice.choice(AGGREGATORS), downsample, rate, usage=usage, zone=zone)
+    kind = dice.random()
+    if kind < 0.08:
+        own = sorted(one.tsuid for one in series if one.metric == metric)
+        tsuids = tuple(dice.sample(own, min(len(own), dice.choice([1, 2, 5]))))
+        return Question(metric, plain.aggregator, downsample, rate, tsuids=tsuids, usage=usage, zone=zone)
+    if kind > 0.8:
+        return plain
+    keys = dice.sample(KEYS_OF[metric], dice.choice([1, 1, len(KEYS_OF[metric])]))
+    filters = tuple(Filter(key, *dice.choice(EXPRESSIONS[key]), dice.random() < 0.5) for key in keys)
+    # With several literals of two keys OpenTSDB loses series.
+    explicit = dice.random() < 0.1 and sum("|" in one.text for one in filters) < len(KEYS) - 1
+    return Question(metric, plain.aggregator, downsample, rate, filters, explicit, usage=usage, zone=zone)
+
+
+def differing(found: Answer, expected: Answer) -> list[object]:
+    """Return where two answers differ, other than by the order of additions."""
+    differences: list[object] = [("group", group, group in found) for group in found.keys() ^ expected.keys()]
+    for group in found.keys() & expected.keys():
+        ours, theirs = found[group], expected[group]
+        differences += [
+            (group[:2], at, ours.get(at), theirs.get(at))
+            for at in sorted(ours.keys() | theirs.keys())
+            if not is_close(ours.get(at), theirs.get(at))
+        ]
+    return differences
+
+
+def is_close(one: Value | None, other: Value | None) -> bool:
+    """Return whether two values are equal but for rounding."""
+    if one is None or other is None:
+        return False
+    both = float(one), float(other)
+    return all(map(math.isnan, both)) or math.isclose(*both, rel_tol=1e-9, abs_tol=1e-7)
