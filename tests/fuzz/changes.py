@@ -7,7 +7,6 @@ clock. Nothing is written while a query runs: each acknowledged change counts.
 import http.client
 import json
 import math
-import os
 import random
 import re
 import signal
@@ -212,11 +211,14 @@ class Daemon:
             assert data, answer
         assert re.fullmatch(rb"synced \d+\n", answer), answer
 
-    def run(self, *words: str) -> None:
-        """Run a command."""
+    def run(self, *words: str, tries: int = 1) -> None:
+        """Run a command; several times, as `tsd delete` asks for if points remain."""
         given = [word for key, value in self._settings.items() for word in ("--set", f"{key}={value}")]
         line = [sys.executable, "-c", COMMAND, *map(repr, self.timeline), *words, *given]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=os.environ)
+        for _ in range(tries):
+            done = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+            if done.returncode == 0:
+                break
         assert done.returncode == 0, (words, done.stdout, done.stderr)
 
 
@@ -382,7 +384,8 @@ class Changes:
         first_s, stop_s = (time_ms // 1000 for time_ms in self._judge.past_span_ms(one.metric))
         self._judge.log.append(f"{one.metric} {tags} {first_s} {stop_s}")
         words = [f"{key}={value}" for key, value in tags.items()]
-        self._daemon.run("delete", one.metric, *words, "--since", str(first_s), "--until", str(stop_s), "--yes")
+        span = ["--since", str(first_s), "--until", str(stop_s)]
+        self._daemon.run("delete", one.metric, *words, *span, "--yes", tries=4)
         for series in self._world.stored:
             if series.metric == one.metric and tags.items() <= dict(series.tags).items():
                 self._world.forget(series, first_s * 1000, stop_s * 1000)
