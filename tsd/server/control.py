@@ -90,10 +90,10 @@ def _error(kind: type[TsdError], message: str) -> dict[str, object]:
 
 
 def store_operations(
-    store: Store, on_delete: Callable[[str, Collection[bytes]], None] = lambda *_: None
+    store: Store, on_change: Callable[[str, Collection[bytes]], None] = lambda *_: None
 ) -> dict[str, Operation]:
-    """Return the operations of a store, with arguments and results of types that msgpack can encode. `on_delete` gets
-    the table and the rows after each delete."""
+    """Return the operations of a store, with arguments and results of types that msgpack can encode. `on_change` gets
+    the table and the rows after each put and delete."""
 
     async def create_tables(tables: list[Any], compression: str) -> list[str]:
         wanted = [Table(name, tuple(Family(*family) for family in families)) for name, families in tables]
@@ -103,7 +103,9 @@ def store_operations(
         return list((await store.get(table, rows, columns=columns)).items())
 
     async def put(table: str, cells: list[Any], time_ms: int | None) -> None:
-        await store.put(table, [Put(*cell) for cell in cells], time_ms=time_ms)
+        puts = [Put(*cell) for cell in cells]
+        await store.put(table, puts, time_ms=time_ms)
+        on_change(table, {put.row for put in puts})
 
     async def create(table: str, cells: list[Any]) -> list[bool]:
         return await store.create(table, [Put(*cell) for cell in cells])
@@ -111,7 +113,7 @@ def store_operations(
     async def delete(table: str, columns: list[Any], up_to_ms: int | None) -> None:
         of_rows = dict(columns)
         await store.delete(table, of_rows, up_to_ms=up_to_ms)
-        on_delete(table, of_rows.keys())
+        on_change(table, of_rows.keys())
 
     async def snapshot(folder: str) -> None:
         if store.snapshots is None:

@@ -31,7 +31,7 @@ from tsd.errors import (
     UidsExhausted,
 )
 from tsd.server import control
-from tsd.store import Cell, Put, Rewrite
+from tsd.store import Cell, Family, Put, Rewrite, Table
 from tsd.store.memory import MemoryStore
 from tsd.store.remote import ControlClient, RemoteStore
 
@@ -371,3 +371,13 @@ async def test_socket_of_killed_daemon_is_replaced(tmp_path: Path) -> None:
         assert stat.S_IMODE(stale.stat().st_mode) == 0o600
         assert daemon.daemon.ingest.ledger.stored == 2
     assert not stale.exists()
+
+
+async def test_changes_of_commands_are_reported() -> None:
+    changed: list[tuple[str, set[bytes]]] = []
+    store = MemoryStore(lambda: 0)
+    await store.create_tables([Table("t", (Family(b"t"),))])
+    operations = control.store_operations(store, lambda table, rows: changed.append((table, set(rows))))
+    await operations["put"]("t", [(b"row", b"t:q", b"v")], None)
+    await operations["delete"]("t", [(b"row", [b"t:q"])], None)
+    assert changed == [("t", {b"row"})] * 2

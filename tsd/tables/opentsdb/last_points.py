@@ -181,12 +181,13 @@ class LastPointCache:
             self._bits[slot] = np.float64(found.number).view(np.int64) if is_float else found.number
 
     def forget(self, layout: Layout, rows: Iterable[bytes]) -> None:
-        """Forget newest points that lie in rows, by their row keys: they were deleted."""
+        """Forget the newest points of series that lie in rows, by their row keys, or before: a command has changed the
+        rows."""
         end, start, salt = layout.metric_end, layout.pairs_start, layout.salt_width
         for row in rows:
             series = self._slots.get(row[salt:end])
             slot = series.number(row[start:]) if series is not None else -1
-            if slot >= 0 and self._times[slot] // 1000 // HOUR_S * HOUR_S == int.from_bytes(row[end:start], "big"):
+            if slot >= 0 and self._times[slot] // 1000 // HOUR_S * HOUR_S <= int.from_bytes(row[end:start], "big"):
                 self._times[slot] = NO_TIME
                 if self._checks is not None:
                     self.depth_h[slot] = -1
