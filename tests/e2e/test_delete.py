@@ -1,6 +1,7 @@
 """Deletion of points with `tsd delete` and `tsd scan --delete`, on both engines and with a daemon."""
 
 import json
+import time
 import urllib.request
 from contextlib import nullcontext
 from pathlib import Path
@@ -134,6 +135,19 @@ def test_deleted_points_are_not_the_newest_of_their_series(tmp_path: Path, words
         assert tsd.run(*words).status == 0
         assert _newest(daemon, "sys.cpu") == []
         assert [point["timestamp"] for point in _newest(daemon, "sys.mem")] == [T * 1000]
+
+
+@pytest.mark.parametrize("ago_s", [60, 0], ids=["later", "same time"])
+def test_imported_points_are_the_newest_of_their_series(tmp_path: Path, ago_s: int) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "true"})
+    now_s = int(time.time())  # noqa: TID251 (points of the last hours are found)
+    with tsd.serve() as daemon:
+        assert daemon.send_lines(f"put m {now_s - 3600 - ago_s} 1 host=web01\n".encode()) == b"synced 1\n"
+        assert [point["value"] for point in _newest(daemon, "m")] == ["1"]
+        daemon.flush()
+        assert tsd.run("import", "-", stdin=f"m {now_s - 3600} 2 host=web01\n".encode()).status == 0
+        found = [(point["timestamp"], point["value"]) for point in _newest(daemon, "m")]
+        assert found == [((now_s - 3600) * 1000, "2")]
 
 
 def _newest(daemon: Served, metric: str) -> list[dict[str, Any]]:

@@ -274,7 +274,7 @@ class Daemon:
 
         replay = Replay(self.ingest.intake, self.ingest.rejected, http.endpoints.get)
         return {
-            **control.store_operations(self.store, self.tables.on_delete),
+            **control.store_operations(self.store, self.tables.on_change),
             "retention": _refuse_retention,  # where nothing expires
             **self.tables.operations,
             **verbs(replay, self.ingest.rejected),

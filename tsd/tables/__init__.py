@@ -38,7 +38,7 @@ class Tables:
     rollups: RollupBodies | None = None  # None: not configured
     histograms: HistogramBodies | None = None  # None: not configured
     key_ranges: KeyRanges | None = None  # None: load is not counted by range of row keys
-    on_delete: Callable[[str, Collection[bytes]], None] = lambda *_: None  # after a command changed rows
+    on_change: Callable[[str, Collection[bytes]], None] = lambda *_: None  # after a command changed rows
     required: Sequence[str] = ()  # names of the tables without which points cannot be stored
     tasks: Mapping[str, Task] = field(default_factory=dict)  # by name; run while the daemon serves, restarted on errors
     fatal_tasks: Sequence[Task] = ()  # run while the daemon serves; an unexpected error ends it

@@ -148,7 +148,7 @@ def build(
     if rollup_task is not None:
         tasks["rollups"] = rollup_task.run
 
-    def on_delete(table: str, rows: Collection[bytes]) -> None:
+    def forget_newest(table: str, rows: Collection[bytes]) -> None:
         if table == config.data_table:
             parts.cache.forget(form, rows)
 
@@ -189,7 +189,7 @@ def build(
             (config.data_table, *_rollup_tables(config, summaries)),
             (config.meta_table, config.series_table),
         ),
-        on_delete=on_delete,
+        on_change=forget_newest,
         required=(config.data_table, config.uid_table, *_rollup_tables(config, summaries)),
         tasks=tasks,
         fatal_tasks=(compactor.run,) if compactor else (),
