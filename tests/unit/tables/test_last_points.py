@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection
 from typing import Never
 
+import numpy as np
 import pytest
 import trio
 from hypothesis import given
@@ -15,12 +16,15 @@ from tsd.codec.opentsdb.cell import COLUMN, seconds_qualifier
 from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
 from tsd.codec.opentsdb.row import points
 from tsd.codec.opentsdb.rowkey import Layout, tsuid_row
-from tsd.codec.putline import HOUR_S
+from tsd.codec.points import Columns
+from tsd.codec.putline import HOUR_S, instant
 from tsd.errors import CorruptRow, StoreError
+from tsd.ingest.series import SeriesTable
 from tsd.store import Cell, Put
 from tsd.store.memory import MemoryStore
 from tsd.tables.catalog import LastPoint
 from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader, last_of
+from tsd.tables.writing import SeriesKey, SeriesText
 
 HOUR = NOW_MS // 1000 // HOUR_S * HOUR_S
 
@@ -29,10 +33,16 @@ class LastEndpoint:
     """The endpoint on a world; `clock_ms` may be set."""
 
     def __init__(
-        self, world: World, cache_ms: int | None = None, *, exact: bool = False, max_unreadable: int = 100
+        self,
+        world: World,
+        cache_ms: int | None = None,
+        *,
+        exact: bool = False,
+        max_unreadable: int = 100,
+        started_ms: int = NOW_MS,
     ) -> None:
         self.world = world
-        self.clock_ms = NOW_MS
+        self.clock_ms = started_ms
         self.latest = LastPointCache(0)
         self.points = LastPointReader(
             world.store,
@@ -44,6 +54,7 @@ class LastEndpoint:
             cache_ms=cache_ms,
             max_unreadable=max_unreadable,
         )
+        self.clock_ms = NOW_MS
         finder = world.finder(self.latest, cache_s=cache_ms // 1000 if cache_ms else None, now_s=self.now_s)
         catalog = world.catalog(finder, self.points)
         world.endpoints = search.last_routes(catalog, at_once, search.LastRules(exact_back_scans=exact))
@@ -119,6 +130,50 @@ async def test_late_old_point_does_not_hide_a_newer_stored_one() -> None:
     slot = endpoint.latest.slot(one[:3], one[3:])
     endpoint.latest.set_read(slot, LastPoint((HOUR - 86_400) * 1000, 1), checked_ms=0, depth_h=-1)  # as from a window
     assert await endpoint.values("timeseries=m{host=a}") == {one.hex().upper(): "2"}
+
+
+@pytest.mark.parametrize(
+    ("stored_s", "late_s", "answer"),
+    [
+        (HOUR + 100, HOUR + 50, "2"),
+        (HOUR - 3 * HOUR_S, HOUR + 50, "1"),
+        (HOUR - 3 * HOUR_S, HOUR - 4 * HOUR_S, None),  # it is not the newest, whose hour is not read
+    ],
+)
+async def test_late_point_after_a_change_of_rows_is_not_taken_for_the_newest(
+    stored_s: int, late_s: int, answer: str | None
+) -> None:
+    world = await make_world()
+    one = await world.series("m", host="a")
+    await store(world, one, stored_s, 2)
+    endpoint = LastEndpoint(world, started_ms=(HOUR - 9 * HOUR_S) * 1000)
+    endpoint.latest.slot(one[:3], one[3:])
+    endpoint.latest.forget(world.layout, [tsuid_row(world.layout, one, HOUR)])
+    await record(endpoint.latest, one, late_s, 1)
+    for _ in range(2):
+        assert await endpoint.values("timeseries=m{host=a}") == ({one.hex().upper(): answer} if answer else {})
+
+
+async def test_late_point_after_caches_were_dropped_is_not_taken_for_the_newest() -> None:
+    world = await make_world()
+    one = await world.series("m", host="a")
+    endpoint = LastEndpoint(world, started_ms=(HOUR - HOUR_S) * 1000)
+    await record(endpoint.latest, one, HOUR + 100, 2)
+    await store(world, one, HOUR + 100, 2)
+    endpoint.latest.clear()
+    await record(endpoint.latest, one, HOUR + 50, 1)
+    assert await endpoint.values("timeseries=m{host=a}") == {one.hex().upper(): "2"}
+
+
+async def record(latest: LastPointCache, tsuid: bytes, time_s: int, value: int) -> None:
+    """Record an integer that the daemon has got."""
+    table = SeriesTable()
+    number = table.insert(SeriesText(b"m", b"host=a"), SeriesKey(tsuid[:3], tsuid[3:]))
+    columns = Columns(
+        np.array([number], np.int32), np.array([instant(time_s)], np.int64), np.array([7], np.uint8),
+        np.array([value], np.int64),
+    )  # fmt: skip
+    await latest.record(columns, table, 1 << 42)
 
 
 BROKEN = COLUMN + b"\0\0\0\x10"  # with a value of one byte: fits nothing

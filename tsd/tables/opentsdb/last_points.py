@@ -33,6 +33,7 @@ log = LazyLogger(__name__)
 
 NEW_SERIES = 2000  # added between two trio checkpoints: about a millisecond
 NO_TIME = 0  # time in ms of a series without a known point
+NOT_READ, FORGOTTEN = -1, -2  # in place of a number of hours
 _GROWTH = 1024
 
 Slots = NDArray[np.intp]
@@ -63,19 +64,24 @@ class LastPointCache:
         return self._count
 
     @property
+    def drops(self) -> int:
+        """How often points of many series were dropped. Stored points of these may be newer than what is recorded."""
+        return self._drops
+
+    @property
     def checked_ms(self) -> NDArray[np.int64]:
         """By slot: time of the last read of the series' rows."""
         return self._check_arrays()[0]
 
     @property
     def depth_h(self) -> NDArray[np.int32]:
-        """By slot: hours that were read; -1: none."""
+        """By slot: hours that were read; NOT_READ: none; FORGOTTEN: none, and stored points may be newer."""
         return self._check_arrays()[1]
 
     def _check_arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         if self._checks is None:
             size = len(self._times)
-            self._checks = np.zeros(size, np.int64), np.full(size, -1, np.int32)
+            self._checks = np.zeros(size, np.int64), np.full(size, NOT_READ, np.int32)
         return self._checks
 
     async def record(self, columns: Columns, series: SeriesLookup, before_ms: int) -> None:
@@ -144,7 +150,7 @@ class LastPointCache:
         self._times, self._bits = _grown(self._times, size), _grown(self._bits, size)
         self._floats = _grown(self._floats, size)
         if self._checks is not None:
-            more = np.full(size - len(self.depth_h), -1, np.int32)
+            more = np.full(size - len(self.depth_h), NOT_READ, np.int32)
             self._checks = _grown(self.checked_ms, size), np.concatenate((self.depth_h, more))
 
     def metrics(self) -> Collection[bytes]:
@@ -172,6 +178,8 @@ class LastPointCache:
 
     def set_read(self, slot: int, found: LastPoint | None, *, checked_ms: int, depth_h: int) -> None:
         """Record what a read of `depth_h` hours of rows found."""
+        if self.depth_h[slot] == FORGOTTEN and self._times[slot] < LookBack(checked_ms, depth_h).start_ms:
+            self._times[slot] = NO_TIME  # of a late point: an older row may have a newer one
         self.checked_ms[slot] = checked_ms
         self.depth_h[slot] = max(depth_h, int(self.depth_h[slot]))
         if found is not None and found.time_ms > self._times[slot]:
@@ -189,8 +197,7 @@ class LastPointCache:
             slot = series.number(row[start:]) if series is not None else -1
             if slot >= 0 and self._times[slot] // 1000 // HOUR_S * HOUR_S <= int.from_bytes(row[end:start], "big"):
                 self._times[slot] = NO_TIME
-                if self._checks is not None:
-                    self.depth_h[slot] = -1
+                self.depth_h[slot] = FORGOTTEN
 
     async def forget_before(self, metric: bytes, before_s: int) -> None:
         """Forget the newest points of a metric that are older than `before_s`: they have expired."""
@@ -203,7 +210,7 @@ class LastPointCache:
             old = slots[self._times[slots] < before_ms]
             self._times[old] = NO_TIME
             if self._checks is not None:
-                self.depth_h[old] = -1
+                self.depth_h[old] = NOT_READ
             await trio.lowlevel.checkpoint()
             if drops != self._drops:  # slots were reassigned: what is left is read from rows, or goes next time
                 return
@@ -229,7 +236,7 @@ class LastPointCache:
             array[: len(kept)] = array[kept]
         self._times[len(kept) :] = NO_TIME
         if self._checks is not None:
-            self.depth_h[len(kept) :] = -1
+            self.depth_h[len(kept) :] = NOT_READ
         slots = {metric: _moved(series, moved) for metric, series in self._slots.items()}
         self._slots = {metric: series for metric, series in slots.items() if len(series)}
         self._count = len(kept)
@@ -325,7 +332,7 @@ class LastPointReader:
         self._look_back_h = look_back_h
         self._cache_ms = cache_ms
         self._max_unreadable = max_unreadable
-        self._started_ms = now_ms()
+        self._since_ms, self._drops = now_ms(), cache.drops  # all later points are recorded, unless they are forgotten
         self._unreadable: dict[Series, UnreadableRow] = {}
         self.warnings = 0  # about unreadable rows, since the start
 
@@ -366,8 +373,10 @@ class LastPointReader:
         self, series: Sequence[Series], slots: np.ndarray[tuple[int], np.dtype[np.intp]], span: LookBack
     ) -> None:
         """Read the rows of series whose newest point is not cached, or no longer valid."""
-        times = self._cache.times_ms(slots)
-        known = (times >= self._started_ms) | (self._cache.depth_h[slots] >= span.hours)
+        times, depths_h = self._cache.times_ms(slots), self._cache.depth_h[slots]
+        if self._drops != self._cache.drops:
+            self._since_ms, self._drops = span.now_ms, self._cache.drops
+        known = ((times >= self._since_ms) & (depths_h != FORGOTTEN)) | (depths_h >= span.hours)
         if self._cache_ms is not None:
             known &= np.maximum(times, self._cache.checked_ms[slots]) > span.now_ms - self._cache_ms
         if self._unreadable:  # read again: rows may have been repaired
