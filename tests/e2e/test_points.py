@@ -103,17 +103,33 @@ def test_import_skips_and_reports_unreadable_files(tmp_path: Path) -> None:
     first, no_gzip, cut, last = (tmp_path / name for name in ("first", "no.gz", "cut.gz", "last"))
     first.write_text(f"sys.cpu {T} 42 host=web01\n")
     no_gzip.write_text("text")
-    cut.write_bytes(gzip.compress(first.read_bytes())[:-8])
+    cut.write_bytes(gzip.compress(f"sys.cpu {T + 2} 44 host=web01\nsys.cpu {T + 3} 4".encode())[:-8])
     last.write_text(f"sys.cpu {T + 1} 43 host=web01\n")
     errors = [
         f"tsd: {tmp_path}/nosuch: No such file or directory",
         f"tsd: {no_gzip}: Not a gzipped file (b'te')",
         f"tsd: {cut}: Compressed file ended before the end-of-stream marker was reached",
-        "imported 2 data points, refused 0 lines",
+        "imported 3 data points, refused 0 lines",
     ]
     done = tsd.run("import", first, tmp_path / "nosuch", no_gzip, cut, last)
     assert done == Done(1, "", "".join(line + "\n" for line in errors))
-    assert tsd.lines("sys.cpu") == [f"sys.cpu {T} 42 host=web01", f"sys.cpu {T + 1} 43 host=web01"]
+    assert tsd.lines("sys.cpu") == [f"sys.cpu {T + n} {42 + n} host=web01" for n in range(3)]
+
+
+def test_import_stores_whole_lines_before_the_damage_of_a_file(tmp_path: Path) -> None:
+    """Regression: up to a megabyte of lines before the damage was left out."""
+    tsd = Tsd(tmp_path / "state")
+    wanted = [f"sys.cpu {T + n} {n} host=web01" for n in range(3000)]
+    whole = gzip.compress("\n".join(wanted).encode() + b"\n")
+    cut, garbage = tmp_path / "cut.gz", tmp_path / "garbage.gz"
+    cut.write_bytes(whole[: len(whole) // 2])
+    garbage.write_bytes(whole + b"more")
+    assert tsd.run("import", cut).status == 1
+    stored = tsd.lines("sys.cpu")
+    assert len(stored) > 1000
+    assert stored == wanted[: len(stored)]
+    assert tsd.run("import", garbage).err.endswith("imported 3,000 data points, refused 0 lines\n")
+    assert tsd.lines("sys.cpu") == wanted
 
 
 @pytest.mark.parametrize("form", ["plain", "gzip"])

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from io import BufferedIOBase, BufferedReader
 from itertools import chain
 from typing import BinaryIO, NamedTuple, TypeVar, cast
 
@@ -184,7 +185,7 @@ def _read(path: str, max_line: int) -> Iterator[Numbered | Skipped]:
     done = 0
     with _opened(path) as source, _shown(Bar(source.size, byte_columns, description=path)) as bar:
         for data in chain(
-            iter(lambda: source.text.read(READ_BYTES), b""), [b"\n"]
+            iter(lambda: source.text.read1(READ_BYTES), b""), [b"\n"]
         ):  # the last line may lack its line end
             for piece in buffer.feed(data):
                 if isinstance(piece, TooLong):
@@ -212,8 +213,8 @@ def _too_long(piece: TooLong) -> BadLine:
 
 
 class _Source(NamedTuple):
-    text: BinaryIO
-    raw: BinaryIO  # the file whose position is compared with `size`
+    text: BufferedIOBase  # to be read with `read1`: `read` would lose what comes before a damaged place
+    raw: BufferedReader  # the file whose position is compared with `size`
     size: int | None
 
 
@@ -222,10 +223,10 @@ def _opened(path: str) -> Iterator[_Source]:
     """Open a file or standard input; unzip a file whose name ends in .gz."""
     try:
         with ExitStack() as stack:
-            raw = sys.stdin.buffer if path == "-" else stack.enter_context(open(path, "rb"))
+            raw = cast(BufferedReader, sys.stdin.buffer) if path == "-" else stack.enter_context(open(path, "rb"))
             size = os.fstat(raw.fileno()).st_size if path != "-" else None
             if path.endswith(".gz"):
-                yield _Source(cast(BinaryIO, stack.enter_context(gzip.open(raw))), raw, size)
+                yield _Source(stack.enter_context(gzip.open(raw)), raw, size)
             else:
                 yield _Source(raw, raw, size)
     except (OSError, EOFError, zlib.error) as exc:
