@@ -215,3 +215,21 @@ def test_non_ascii_names_survive_round_trip(tmp_path: Path) -> None:
     assert printed.encode("latin-1") == line + b"\n"
     assert fresh.run("import", "-", stdin=printed.encode("latin-1")).status == 0
     assert fresh.lines("temp.café") == printed.splitlines()
+
+
+def test_scan_deletes_no_row_whose_lines_cannot_be_imported(tmp_path: Path) -> None:
+    """Regression: import took a line of a metric that starts with # for a comment, and refused the others."""
+    tsd = Tsd(tmp_path / "state", {"tsd.core.tag.allow_specialchars": "#"})
+    assert tsd.run("import", "-", stdin=f"put #odd {T} 1 host=web01\nsys.cpu {T} 2 host=gone\n".encode()).status == 0
+    long = "m" * 16384
+    assert tsd.run("mkmetric", long).status == 0
+    tsd.put_directly("tsdb", Put(bytes.fromhex("00000350e22700000001000001"), b"t:\0\0", b"\1"))
+    assert tsd.run("uid", "delete", "tagv", "gone").status == 0
+    done = tsd.run("scan", "--delete", "1", "sum", "#odd", "sum", "sys.cpu", "sum", long)
+    assert (done.status, done.out) == (1, f"put #odd {T} 1 host=web01\n")
+    assert "a UID of sys.cpu host=<000002> has no name, which a line needs\n" in done.err
+    assert "a line of 16408 bytes, of which 16384 can be imported\n" in done.err
+    assert done.err.endswith("deleted 1 row\n")
+    assert tsd.run("import", "-", stdin=done.out.encode()) == Done(0, "", "imported 1 data point, refused 0 lines\n")
+    assert tsd.lines("#odd") == done.out.splitlines()
+    assert [row.key.hex()[:6] for row in tsd.read_directly("tsdb")] == ["000001", "000002", "000003"]

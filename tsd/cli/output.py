@@ -126,6 +126,7 @@ class NamedKey(NamedTuple):
     metric: str
     tags: list[str]  # tagk=tagv
     base: int
+    is_named: bool = True  # all of its UIDs have names
 
 
 async def named(opened: Access, rows: Sequence[tuple[Row, SplitKey]]) -> list[NamedKey]:
@@ -134,18 +135,17 @@ async def named(opened: Access, rows: Sequence[tuple[Row, SplitKey]]) -> list[Na
     tagks = await opened.uids.names(Kind.TAGK, {tagk for _, key in rows for tagk, _ in key.series.pairs})
     tagvs = await opened.uids.names(Kind.TAGV, {tagv for _, key in rows for _, tagv in key.series.pairs})
 
-    def shown(names: object, uid: bytes) -> str:
-        return names.decode("latin-1") if isinstance(names, bytes) else f"<{uid.hex()}>"
+    def shown(name: object, uid: bytes) -> str:
+        return name.decode("latin-1") if isinstance(name, bytes) else f"<{uid.hex()}>"
 
-    return [
-        NamedKey(
-            row.key,
-            shown(metrics[key.series.metric], key.series.metric),
-            [f"{shown(tagks[k], k)}={shown(tagvs[v], v)}" for k, v in key.series.pairs],
-            key.base,
-        )
-        for row, key in rows
-    ]
+    found = []
+    for row, key in rows:
+        metric, pairs = key.series.metric, key.series.pairs
+        tags = [f"{shown(tagks[k], k)}={shown(tagvs[v], v)}" for k, v in pairs]
+        own = metrics[metric], *(name for k, v in pairs for name in (tagks[k], tagvs[v]))
+        is_named = all(isinstance(name, bytes) for name in own)
+        found.append(NamedKey(row.key, shown(metrics[metric], metric), tags, key.base, is_named))
+    return found
 
 
 def show_size(size: int) -> str:

@@ -31,6 +31,7 @@ from tsd.codec.text import FLOAT, counted, encode_name, show_signed
 from tsd.config.loader import Config, Loaded, layout
 from tsd.daemon.settings import now_ms
 from tsd.errors import BadLine, CorruptRow, NoSuchName, TsdError
+from tsd.ingest.lines import MAX_LINE_BYTES
 from tsd.lazy import LazyModule
 from tsd.store import Row, Store
 from tsd.store import scan as scan_store
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 else:  # only to delete
     entity_points = LazyModule("tsd.cli.entity_points")
 
+_SPACE = re.compile("[ \r\n]")
 _END = re.compile(r".*[:/-].*|\d+(ms)?|now")
 
 
@@ -83,7 +85,7 @@ def parse_request(words: Sequence[str], now_ms: int) -> ScanRequest:
     except BadDate as exc:
         raise BadRequest(str(exc)) from exc
     if end < start:
-        raise BadRequest(f"the end {words[at - 1]!r} is before the start {words[0]!r}")
+        raise BadRequest(f"the end {words[1] if at == 2 else 'now'!r} is before the start {words[0]!r}")
     selections = list(_selections(list(words[at:])))
     if not selections:
         raise BadRequest("no metric: wanted START [END] FUNC METRIC [TAGK=TAGV …]")
@@ -251,7 +253,8 @@ async def _print_rows(opened: Access, config: Config, rows: Sequence[Row], form:
 
 
 def lines_of(row: NamedKey, cells: Sequence[StoredCell]) -> Iterator[str]:
-    """Yield the points of a row as lines. Raise CorruptRow for a point that a line cannot express."""
+    """Yield the points of a row as lines. Raise CorruptRow for a name or a point that a line cannot express."""
+    metric, tags = _line_ends(row)
     for point in points(row.key, cells, NEWEST):
         time = row.base * 1000 + point.offset_ms if point.in_ms else row.base + point.offset_ms // 1000
         number = point.number
@@ -259,7 +262,24 @@ def lines_of(row: NamedKey, cells: Sequence[StoredCell]) -> Iterator[str]:
             raise CorruptRow(f"the value at {time} is {number}, which a line cannot express")
         if not time or point.in_ms != (time >= FIRST_MS):
             raise CorruptRow(f"a time of {time} {'ms' if point.in_ms else 's'}, which a line cannot express")
-        yield f"{row.metric} {time} {number!r} {' '.join(row.tags)}"
+        line = f"{metric} {time} {number!r} {tags}"
+        if len(line) > MAX_LINE_BYTES:
+            raise CorruptRow(f"a line of {len(line)} bytes, of which {MAX_LINE_BYTES} can be imported")
+        yield line
+
+
+def _line_ends(row: NamedKey) -> tuple[str, str]:
+    """Return what a line has before and after time and value. Raise CorruptRow for names that would be read as others.
+
+    >>> _line_ends(NamedKey(b"", "#m", ["a=b", "c=d"], 0))
+    ('put #m', 'a=b c=d')
+    """
+    tags = " ".join(row.tags)
+    if not row.is_named:
+        raise CorruptRow(f"a UID of {row.metric} {tags} has no name, which a line needs")
+    if _SPACE.search(row.metric) or any(_SPACE.search(tag) or tag.count("=") != 1 for tag in row.tags):
+        raise CorruptRow(f"a name in {row.metric!r} {row.tags} has a space or =, which a line cannot express")
+    return f"put {row.metric}" if row.metric.startswith("#") else row.metric, tags  # alone, # begins a comment
 
 
 def json_of(row: NamedKey, cells: Sequence[StoredCell]) -> Iterator[str]:
