@@ -98,6 +98,9 @@ def test_mkmetric_and_uid_list_names(engine: Tsd) -> None:
     assert engine.run("uid", "grep", "metrics", "^net") == Done(1, "", "")
     unknown = "tsd: No such name or UID for metrics, tagk, tagv: 'nosuch'\n"
     assert engine.run("uid", "nosuch") == Done(1, "", unknown)
+    assert engine.run("uid", "metrics", "1" * 5000) == Done(
+        1, "", f"tsd: {'1' * 5000} is too large to fit on 3 bytes\n"
+    )
     assert engine.run("uid", "tagv", "1") == Done(1, "", "tsd: No such name or UID for tagv: '1'\n")
 
 

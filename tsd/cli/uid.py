@@ -16,6 +16,7 @@ import trio
 
 from tsd.cli.context import Access, access
 from tsd.cli.output import Progress
+from tsd.codec.dates import MOST_DIGITS
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_uid, id_column
 from tsd.codec.opentsdb.uid_fsck import UidCheck
@@ -263,7 +264,7 @@ async def _look_up(opened: Access, widths: Widths, kind: Kind, word: str, *, as_
         return True
     if not word.isascii() or not word.isdigit():
         return False
-    if int(word) >> 8 * widths.of(kind):
+    if len(word) > MOST_DIGITS or int(word) >> 8 * widths.of(kind):
         raise TsdError(f"{word} is too large to fit on {widths.of(kind)} bytes")
     number = encode_uid(int(word), widths.of(kind))
     found = (await opened.uids.names(kind, [number]))[number]

@@ -16,7 +16,8 @@ UNITS_MS = {
     "n": 30 * 86_400_000,
     "y": 365 * 86_400_000,
 }
-_DURATION = re.compile(r"(\d+)(ms|[smhdwny])", re.IGNORECASE)
+MOST_DIGITS = 20  # Python refuses to read some thousands
+_DURATION = re.compile(rf"(\d{{1,{MOST_DIGITS}}})(ms|[smhdwny])", re.IGNORECASE)
 _DATE_FORMS = {10: "%Y/%m/%d", 16: "%Y/%m/%d-%H:%M", 19: "%Y/%m/%d-%H:%M:%S"}
 WANTED = "wanted e.g. 1h-ago, now, 1700000000, 1700000000500 or 2023/11/14-22:13:20"
 
@@ -57,11 +58,11 @@ def parse_date(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
             if form is None:
                 raise ValueError
             naive = datetime.strptime(word.replace(" ", "-"), form)
-        except ValueError as exc:
+            return round(naive.replace(tzinfo=zone).timestamp() * 1000)
+        except (ValueError, OverflowError) as exc:  # also for the years 1 and 9999 in some zones
             raise BadDate(f"got time {text!r}, {WANTED}") from exc
-        return round(naive.replace(tzinfo=zone).timestamp() * 1000)
     digits = word[:-2] if word.endswith("ms") else word
-    if not (digits.isascii() and digits.isdigit()):
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > MOST_DIGITS:
         raise BadDate(f"got time {text!r}, {WANTED}")
     number = int(digits)
     return number if digits is not word or number >= FIRST_MS else number * 1000

@@ -11,6 +11,7 @@ import pytest
 
 from tsd import cli, revision, version
 from tsd.cli import COMMANDS, DEFERRED, LazyGroup, find_command
+from tsd.cli.scan import BadRequest, parse_request
 
 PROGRAM = "import sys; from tsd.cli import main; sys.argv = ['tsd', *sys.argv[1:]]; "
 
@@ -123,11 +124,21 @@ def test_every_command_that_prints_has_json() -> None:
     assert "token list" in found
 
 
+def test_end_before_start_is_named() -> None:
+    with pytest.raises(BadRequest, match="the end 'now' is before the start '200'"):
+        parse_request(["200", "sum", "m"], 100_000)
+    with pytest.raises(BadRequest, match="the end '100' is before the start '200'"):
+        parse_request(["200", "100", "sum", "m"], 300_000)
+
+
 def test_version_option_says_version_and_commit() -> None:
     assert {version(), revision()} <= set(re.split("[ ,\n]+", run("--version").stdout))
 
 
-@pytest.mark.parametrize("words", [["nothing"], ["--nothing"], ["compact", "--rate", "x"]])
+WRONG_TIMES = [["scan", time, "sum", "m"] for time in ("0001/01/01", "1" * 5000, f"{'1' * 5000}d-ago")]
+
+
+@pytest.mark.parametrize("words", [["nothing"], ["--nothing"], ["compact", "--rate", "x"], *WRONG_TIMES])
 def test_wrong_usage_has_status_2(words: list[str]) -> None:
     done = run(*words)
     assert done.returncode == 2
