@@ -98,6 +98,12 @@ def test_kept_refused_lines_can_be_corrected(engine: Tsd, tmp_path: Path) -> Non
     assert engine.lines("sys.cpu") == [*KEPT[:2], f"sys.cpu {T + 2} 12 host=web01", *KEPT[2:]]
 
 
+def test_import_says_that_refused_lines_cannot_be_kept(tmp_path: Path) -> None:
+    done = Tsd(tmp_path / "state").run("import", "-", "--rejects", "/dev/full", stdin=b"bad\n")
+    why = "No space left on device. Import again: lines may not be stored"
+    assert done == Done(1, "", f"tsd: --rejects /dev/full: {why}\n")
+
+
 def test_import_skips_and_reports_unreadable_files(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     first, no_gzip, cut, last = (tmp_path / name for name in ("first", "no.gz", "cut.gz", "last"))

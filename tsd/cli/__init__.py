@@ -92,15 +92,24 @@ class LazyGroup(click.Group):
                 )
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command. If the reader of its output is gone, for example `head`, exit with status 0."""
+        """Run a command. If the reader of its output is gone, for example `head`, exit with status 0. Raise TsdError
+        if it cannot be written, for example to a full disk."""
         try:
             try:
                 return super().invoke(ctx)
             finally:
                 sys.stdout.flush()
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered goes nowhere
+            _drop_output()
             sys.exit(0)
+        except OSError as exc:
+            _drop_output()
+            raise TsdError(f"the command ended early: {exc}") from exc
+
+
+def _drop_output() -> None:
+    """Have what is buffered for standard output go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def find_command(name: str) -> click.Command:

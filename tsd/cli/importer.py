@@ -8,7 +8,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from io import BufferedIOBase, BufferedReader
 from itertools import chain
@@ -76,13 +76,29 @@ class ImportStats:
         self.refused[error.reason] += 1
         message = f"{source}:{number}: {error}"
         if self._keep is not None:
-            self._keep.write(
-                b"# %s\n" % message.encode("utf-8", "surrogateescape") + (b"" if line is None else line + b"\n")
-            )
+            text = b"# %s\n" % message.encode("utf-8", "surrogateescape") + (b"" if line is None else line + b"\n")
+            with self._kept(self._keep):
+                self._keep.write(text)
         elif self.refused.total() <= SHOWN:
             write_above_bar(message if line is None else f"{message}: {line.decode('latin-1')}")
             if self.refused.total() == SHOWN:
                 write_above_bar("more refused lines are only counted: give --rejects FILE to keep them")
+
+    def flush(self) -> None:
+        """Write what is buffered for the file."""
+        if self._keep is not None and self.refused:
+            with self._kept(self._keep):
+                self._keep.flush()
+
+    @contextmanager
+    def _kept(self, keep: BinaryIO) -> Iterator[None]:
+        """Raise TsdError if the file cannot be written in the block."""
+        try:
+            yield
+        except OSError as exc:
+            with suppress(OSError):
+                keep.close()  # now, as it would write again
+            raise TsdError(f"--rejects {keep.name}: {exc.strerror}. Import again: lines may not be stored") from exc
 
 
 class Importer:
@@ -162,6 +178,7 @@ def import_lines(
                 except Unreadable as exc:
                     unreadable.append(exc)  # points read before the error are stored nevertheless
             await importer.write()
+            report.flush()
 
     trio.run(run)
     for error in unreadable:

@@ -157,3 +157,12 @@ def test_closed_pipe_has_status_0() -> None:
         assert process.stdout is not None
         process.stdout.close()
         assert process.wait() == 0
+
+
+def test_full_disk_has_status_1() -> None:
+    """Regression: a traceback was printed."""
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-c", PROGRAM + "main()", "check-config", "--show"], stdout=full,
+                              stderr=subprocess.PIPE)  # fmt: skip
+    wanted = b"tsd: the command ended early: [Errno 28] No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, wanted)
