@@ -155,6 +155,10 @@ def main() -> None:
         sys.exit(exc.exit_code)
     except click.Abort:
         sys.exit(INTERRUPTED)
+    except BaseExceptionGroup as exc:
+        if exc.split(KeyboardInterrupt)[1] is not None:
+            raise
+        sys.exit(INTERRUPTED)  # Ctrl-C in a nursery
     except BadConfig as exc:
         for problem in exc.problems:
             click.echo(f"tsd: {problem}", err=True)

@@ -145,10 +145,14 @@ def test_wrong_usage_has_status_2(words: list[str]) -> None:
     assert done.stdout == ""
 
 
-def test_interrupted_command_has_status_130() -> None:
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "BaseExceptionGroup('', [KeyboardInterrupt()])"])
+def test_interrupted_command_has_status_130(error: str) -> None:
+    """Regression: one that was interrupted in a nursery, such as `tsd query`, printed a traceback."""
     raised = "import tsd.cli.send as send\n"
-    raised += "def stop(*_): raise KeyboardInterrupt\nsend.socket.create_connection = stop\nmain()"
-    assert run("send", "x", program="pass\n" + raised).returncode == 130
+    raised += f"def stop(*_): raise {error}\nsend.socket.create_connection = stop\nmain()"
+    done = run("send", "x", program="pass\n" + raised)
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr
 
 
 def test_closed_pipe_has_status_0() -> None:
