@@ -46,9 +46,8 @@ def test_lock_excludes_other_processes(tmp_path: Path) -> None:
 
 DAMAGES: list[Any] = [
     ("", b""),
-    ("", b"\xff\xfe"),
-    ("", b"[]"),
-    ("", b"7"),
+    ("", bytes(100)),
+    ("", b'{"job":\xff'),
     ("", None),  # cut
     ("job", None),
     ("state", None),
@@ -84,6 +83,15 @@ def test_damaged_checkpoint_counts_as_absent(tmp_path: Path, part: str, value: o
     assert load_state(file) is None
     save_state(file, STATE)
     assert load_state(file) == STATE
+
+
+@pytest.mark.parametrize("text", [b"sys.cpu 1356998400 42 host=web01\n", b"\xff\xfe", b"[]", b'{"users": {}}'])
+def test_file_of_another_program_is_refused(tmp_path: Path, text: bytes) -> None:
+    """Regression: the end of the job deleted it."""
+    path = tmp_path / "points.txt"
+    path.write_bytes(text)
+    with pytest.raises(TsdError, match=rf"--checkpoint {path}: got b.*, wanted no file or one of an earlier run"):
+        load_state(Checkpoint(path, JOB))
 
 
 def test_disk_error_is_a_tsd_error(tmp_path: Path) -> None:

@@ -1,18 +1,21 @@
 """Checkpoint of a long job in a JSON file, from which the next run of the same job resumes."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tsd.config.state_dir import FolderKind, folder_errors, lock_folder
+from tsd.errors import TsdError
 
+_START = re.compile(rb'\{\s*"job":')
 FOLDER = FolderKind("folder of the checkpoint", "--checkpoint")
 
 
 class Checkpoint:
-    """The file of one job. A file of another job, or a damaged one, counts as absent."""
+    """The file of one job. A file of another job, or a damaged one, counts as absent. Any other file is left alone."""
 
     def __init__(self, path: Path, job: Sequence[str]) -> None:
         """`job` has all arguments that must be the same for a later run to resume."""
@@ -26,10 +29,16 @@ class Checkpoint:
             yield
 
     def load(self) -> dict[str, Any] | None:
-        """Return the saved state, None if there is none. Raise TsdError for an error of the disk."""
+        """Return the saved state, None if there is none. Raise TsdError for an error of the disk, and for a file that
+        no job has saved: the end of this job would delete it."""
         with folder_errors(self.path.parent, FOLDER):
             try:
-                saved = json.loads(self.path.read_text("utf-8"))
+                text = self.path.read_bytes()
+                if text.strip(b"\0") and not _START.match(text):  # zeros: after a crash of the machine
+                    raise TsdError(
+                        f"--checkpoint {self.path}: got {text[:20]!r}…, wanted no file or one of an earlier run"
+                    )
+                saved = json.loads(text)
                 state: dict[str, Any] = saved["state"]
                 return state if saved["job"] == self._job and isinstance(state, dict) else None
             except (FileNotFoundError, ValueError, KeyError, TypeError):
