@@ -19,13 +19,19 @@ class LazyModule:
 
 
 class LazyLogger:
-    """The structlog logger of a module. structlog is imported with the first event: most commands log none."""
+    """The structlog logger of a module. structlog is imported with the first event: most commands log none.
+
+    Unless a program has configured structlog, events go to standard error: standard output is a command's.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module("structlog").get_logger(self._name), name)
+        structlog = importlib.import_module("structlog")
+        if not structlog.is_configured():
+            structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+        return getattr(structlog.get_logger(self._name), name)
 
 
 @contextmanager

@@ -54,6 +54,17 @@ def test_query_json_equals_the_api(filled: Tsd) -> None:
     assert [group["dps"] for group in json.loads(answer)] == [{"1356998400": 1}, {"1356998400": 10}]
 
 
+def test_log_of_a_query_is_no_part_of_its_answer(tmp_path: Path) -> None:
+    """Regression: an event that was logged, here of an incomplete answer, came before the JSON on standard output."""
+    tsd = Tsd(tmp_path / "state")
+    assert tsd.run("import", "--auto-metric", "-", stdin=LINES[-1].encode()).status == 0
+    assert tsd.run("uid", "delete", "tagv", "web01").status == 0
+    done = tsd.run("query", "--json", "1356998400", "1356998500", "sum", "cmd.mem")
+    [group] = json.loads(done.out)
+    assert (done.status, group["dps"]) == (0, {"1356998430": -7})
+    assert "query.answer_incomplete" in done.err
+
+
 @pytest.mark.difference(
     "query-graph",
     topic="commands",
