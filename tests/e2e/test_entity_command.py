@@ -197,6 +197,23 @@ def test_retention_tells_and_deletes_what_has_expired(tmp_path: Path, with_daemo
     assert set(found.newest) == {("a", "sys.x"), ("a", "y")}
 
 
+def test_metrics_of_all_names_are_built_and_entities_without_rows_left_out(tmp_path: Path) -> None:
+    odd = {**SETTINGS, "tsd.core.tag.allow_specialchars": "!", "tsd.entity.period": "1d"}
+    plain = Tsd(tmp_path / "state", {**odd, "tsd.entity.enabled": "false"})
+    with plain.serve() as daemon:
+        lines = (
+            f"put été {PAST_S} 1 host=a\nput été {PAST_S} 2 host=a!\nput ÿ {PAST_S} 3 host=a\nput m {PAST_S} 4 host=a\n"
+        )
+        daemon.send_lines(lines.encode("latin-1"))
+    tsd = plain.but(odd)
+    assert run(tsd, "check")["differences"] == 6  # each point, and each newest value
+    assert run(tsd, "build") == {"points": 4, "warnings": 0}
+    assert run(tsd, "check") == {"points": 4, "differences": 0, "warnings": 0}
+    listed = run(tsd, "list")["entities"]
+    assert isinstance(listed, list)
+    assert [(one["entity"], len(one["series"])) for one in listed] == [("a", 3)]
+
+
 def test_build_and_check_work_with_heroic_tables(tmp_path: Path) -> None:
     heroic = {**SETTINGS, "tsd.storage.layout": "heroic"}
     plain = Tsd(tmp_path / "state", {**heroic, "tsd.entity.enabled": "false"})

@@ -169,16 +169,18 @@ def test_points_are_copied_there_and_back(tsd: Tsd, tmp_path: Path) -> None:
     with own.serve() as served:
         lines = [f"put {SEED.format(1_300_000_000 + 3_600_000 * at, at)}\n" for at in range(50)]
         lines += [f"put other {1_300_000_000_123 + at} {at}.5 host=b dc=x\n" for at in range(50)]
-        assert served.send_lines("".join(lines).encode()) == b"synced 100\n"
-    wanted = by_value(own.lines("system", "other"))
-    assert len(wanted) == 100
+        lines.append("put été 1300000000 1 host=b\n")  # beyond the names that OpenTSDB suggests
+        assert served.send_lines("".join(lines).encode("latin-1")) == b"synced 101\n"
+    wanted = by_value(own.lines("system", "other", "été"))
+    assert len(wanted) == 101
     target = tsd.but(POD)
     to = tmp_path / "target.conf"
     settings = {**target.settings, "tsd.storage.path": str(target.folder)}
     to.write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
     done = own.run("copy", "--to", to, "--json")
-    assert (done.status, json.loads(done.out)["points"]) == (0, 100), done
-    found = target.run("scan", "--import", "1", "sum", "system", "sum", "other").out.splitlines()
+    assert (done.status, json.loads(done.out)["points"]) == (0, 101), done
+    words = ["1", "sum", "system", "sum", "other", "sum", "été"]
+    found = target.run("scan", "--import", *words).out.splitlines()
     assert by_value(found) == wanted
     back = Tsd(tmp_path / "back", {"tsd.core.tag.allow_specialchars": "%"})
     given = ("tsd.storage.layout=opentsdb", "tsd.core.tag.allow_specialchars=%")
@@ -186,4 +188,4 @@ def test_points_are_copied_there_and_back(tsd: Tsd, tmp_path: Path) -> None:
         words = [word for each in given for word in ("--to-set", each)]
         done = target.run("copy", "--to", f"embedded:{back.folder}", *words)
         assert done.status == 0, done
-    assert by_value(back.lines("system", "other")) == wanted
+    assert by_value(back.lines("system", "other", "été")) == wanted

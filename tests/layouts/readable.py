@@ -271,6 +271,9 @@ class ReadableCatalog:
         await self.known.load()
         return sorted(name for name in self.known.ids[kind] if name.startswith(prefix))[:limit]
 
+    async def metrics(self) -> list[str]:
+        return await self.suggest(Kind.METRIC, "", 1 << 30)
+
     async def select(self, selector: catalog.SeriesSelector) -> SelectedKeys:
         await self.known.load()
         any_name = set() if selector.is_literal else {"*", ""}

@@ -19,7 +19,6 @@ from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, Selection, SeriesRequest, TextPage
 from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
 
-MOST_METRICS = 1 << 30
 WINDOW_POINTS = 200_000  # written together
 SHOWN = 100  # refused series that are reported one by one
 ALL_HOURS = ScanRange(0, LAST_BASE_MS // 1000 // HOUR_S * HOUR_S)
@@ -109,7 +108,7 @@ async def copy_points(
     with checkpoint.lock():
         state = checkpoint.load() or {}
         done = state.get("metric", "")
-        for metric in await source.catalog.suggest(Kind.METRIC, "", MOST_METRICS):
+        for metric in await source.catalog.metrics():
             if done and metric.encode() <= str(done).encode():
                 continue
             await _MetricCopy(metric, target, stats, progress).run(source)

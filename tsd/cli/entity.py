@@ -19,7 +19,6 @@ from tsd.cli.output import Progress
 from tsd.codec.dates import BadDate, duration_ms, parse_date
 from tsd.codec.entity.records import EntitySeries
 from tsd.codec.metaline import check_entity
-from tsd.codec.names import Kind
 from tsd.codec.text import counted, encode_name
 from tsd.config.loader import Config, Loaded, state_folder
 from tsd.daemon.layouts import TableCallbacks, build_configured_tables
@@ -38,7 +37,6 @@ from tsd.tables.entity_decode import decode_rows, split_metadata
 from tsd.tables.opentsdb.checkpoint import Checkpoint
 
 PAGE_ENTITIES = 500  # of one call of the store
-MOST_METRICS = 1 << 30
 SHOWN = 100  # differences that are printed one by one
 
 
@@ -264,11 +262,10 @@ async def _work(job: _Job, opened: Opened, tables: Tables, state: BuildState) ->
     output = _Output(state)
     span = TimeRange(state.since_ms, state.until_ms)
     tag = job.config.entity_tag.encode("latin-1")
-    builder = EntityBuilder(tables.reader, opened.cells, tag, output.add_points, output.warn)
-    checker = EntityChecker(
-        tables.reader, opened.cells, tag, opened.access.flush_daemon, output.add_points, output.warn
-    )
-    known = sorted(set(job.metrics)) or await tables.catalog.suggest(Kind.METRIC, "", MOST_METRICS)
+    told = output.add_points, output.warn, name_check(job.config)
+    builder = EntityBuilder(tables.reader, opened.cells, tag, *told)
+    checker = EntityChecker(tables.reader, opened.cells, tag, opened.access.flush_daemon, *told)
+    known = sorted(set(job.metrics)) or await tables.catalog.metrics()
     try:
         if job.kind == "check":
             await checker.begin(span)

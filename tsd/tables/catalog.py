@@ -74,6 +74,10 @@ class SeriesCatalog(Protocol):
         """Return the first names of a kind that begin with `prefix`, in order of their bytes. Raise StoreError."""
         ...
 
+    async def metrics(self) -> list[str]:
+        """Return all metrics in order of their bytes. Raise StoreError."""
+        ...
+
     async def select(self, selector: SeriesSelector) -> SelectedSeries:
         """Return the series that a selector matches. Raise NoSuchName, StoreError."""
         ...

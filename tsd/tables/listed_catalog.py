@@ -13,6 +13,7 @@ from tsd.tables.catalog import LastPoint, LastPoints, SeriesName, SeriesSelector
 from tsd.tables.interned import HOUR_MS, SelectedKeys, exact_tags, selector_test
 
 MOST_METRICS = 10_000  # that one request looks at
+MOST_NAMES = 1 << 30
 CONCURRENT = 16  # series whose newest points are read
 GROWTH = 4  # of the time that is read next, if there was no point
 
@@ -61,6 +62,10 @@ class ListedCatalog(ABC):
     async def suggest(self, kind: Kind, prefix: str, limit: int) -> list[str]:
         """Return the first names of a kind with a prefix."""
         return await self._index.names(kind, prefix, limit)
+
+    async def metrics(self) -> list[str]:
+        """Return all metrics in order of their bytes."""
+        return await self.suggest(Kind.METRIC, "", MOST_NAMES)
 
     async def select(self, selector: SeriesSelector) -> SelectedKeys:
         """Return the series that a selector matches, see `SeriesCatalog`."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from tsd.cli.torture.senders import BASE_S, SentSeries
 from tsd.cli.torture.stored import DecodedPage, StoredRow
-from tsd.codec.names import Kind
 from tsd.codec.points import Columns, Int64
 from tsd.codec.text import FLOAT
 from tsd.config.loader import Config
@@ -19,7 +18,6 @@ from tsd.store import Store
 from tsd.store.retry import run_bounded
 from tsd.tables.entity.stored_points import OnWindow, TextLookup, TimeRange, read_metric
 
-MOST_METRICS = 1 << 30
 METRICS_AT_ONCE = 16
 SENT_MS = TimeRange((BASE_S - 86_400) * 1000, (BASE_S + 30 * 86_400) * 1000)  # all sent times are in it
 SHORT_FLOAT = FLOAT | 3  # flags of a number in four bytes
@@ -28,7 +26,7 @@ SHORT_FLOAT = FLOAT | 3  # flags of a number in four bytes
 async def layout_rows(store: Store, config: Config, metrics: Sequence[str] | None) -> AsyncIterator[DecodedPage]:
     """Yield the points of these metrics, or of all, some metrics at a time. Raise StoreError."""
     tables = build_configured_tables(config, store, now_ms, TableCallbacks(lambda: False, lambda: None))
-    known = await tables.catalog.suggest(Kind.METRIC, "", MOST_METRICS)
+    known = await tables.catalog.metrics()
     wanted = known if metrics is None else sorted(set(known).intersection(metrics))
     for at in range(0, len(wanted), METRICS_AT_ONCE):
         found = DecodedPage([], [])

@@ -17,7 +17,7 @@ from tsd.codec.text import decode_number
 from tsd.errors import CorruptRow
 from tsd.store import Cell, VersionedCells
 from tsd.store.versions import Wanted
-from tsd.tables.entity.newest import EntityColumn, NewestValues
+from tsd.tables.entity.newest import CheckName, EntityColumn, NewestValues, any_name
 from tsd.tables.entity.stored_points import TextLookup, TimeRange, read_metric
 from tsd.tables.entity.tables import ENTITIES, NEWEST
 from tsd.tables.entity.writer import EntityWriter
@@ -55,17 +55,21 @@ class EntityBuilder:
         tag: bytes,
         on_points: Callable[[int], None],
         on_warning: Callable[[str], None],
+        check_name: CheckName = any_name,
     ) -> None:
-        """`tag` names the entity. `on_points` gets numbers of points that were handled."""
+        """`tag` names the entity. `on_points` gets numbers of points that were handled. `check_name` raises BadLine for
+        an entity whose series are left out, as ingest leaves them out."""
         self._reader = reader
         self._cells = cells
         self._tag = tag
         self._on_points = on_points
         self._on_warning = on_warning
+        self._check_name = check_name
 
     async def run(self, metric: str, span: TimeRange) -> None:
         """Write the points of one metric. Raise StoreError."""
-        writer = EntityWriter(StoredAlready(), self._cells, NewestValues(self._tag))
+        newest = NewestValues(self._tag, self._check_name)
+        writer = EntityWriter(StoredAlready(), self._cells, newest, on_skipped=lambda _: None)
 
         async def write(points: Columns, lookup: TextLookup) -> None:
             await writer.write(points, lookup)
@@ -97,14 +101,17 @@ class EntityChecker:
         settle: Callable[[], Awaitable[object]],
         on_points: Callable[[int], None],
         on_warning: Callable[[str], None],
+        check_name: CheckName = any_name,
     ) -> None:
-        """`settle` has a daemon finish what it writes: points are in the layout's tables first."""
+        """`settle` has a daemon finish what it writes: points are in the layout's tables first. `check_name`: see
+        EntityBuilder."""
         self._reader = reader
         self._cells = cells
         self._tag = tag
         self._settle = settle
         self._on_points = on_points
         self._on_warning = on_warning
+        self._check_name = check_name
         # By metric: the time of a point of each series in the tables.
         self._kept: dict[str, dict[EntityColumn, int]] = {}
 
@@ -127,7 +134,7 @@ class EntityChecker:
 
     async def run(self, metric: str, span: TimeRange) -> list[Difference]:
         """Return what is wrong with the points of one metric. Raise StoreError, CorruptRow."""
-        newest = NewestValues(self._tag)
+        newest = NewestValues(self._tag, self._check_name)
         found: list[Difference] = []
 
         async def compare(points: Columns, lookup: TextLookup) -> None:

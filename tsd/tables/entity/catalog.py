@@ -40,6 +40,10 @@ class EntityCatalog(SeriesCatalog):
         """See SeriesCatalog."""
         return await self._inner.suggest(kind, prefix, limit)
 
+    async def metrics(self) -> list[str]:
+        """See SeriesCatalog."""
+        return await self._inner.metrics()
+
     async def describe(self, series: Sequence[bytes]) -> list[SeriesName]:
         """See SeriesCatalog."""
         return await self._inner.describe(series)

@@ -4,6 +4,8 @@ A call returns only when both have the points, so their segment of the journal s
 the two, the replay writes both again.
 """
 
+from collections.abc import Callable
+
 import trio
 
 from tsd.codec.points import Columns
@@ -20,11 +22,24 @@ log = LazyLogger(__name__)
 SLICE = 4096  # series that are handled at once
 
 
+def log_skipped(series: int) -> None:
+    """Log that series are left out of the tables of entities."""
+    log.warning("entity.series_skipped", series=series)
+
+
 class EntityWriter(PointWriter):
     """Passes points to the layout's writer, then writes them to the entity tables."""
 
-    def __init__(self, inner: PointWriter, cells: VersionedCells, newest: NewestValues) -> None:
+    def __init__(
+        self,
+        inner: PointWriter,
+        cells: VersionedCells,
+        newest: NewestValues,
+        on_skipped: Callable[[int], None] = log_skipped,
+    ) -> None:
+        """`on_skipped` gets the number of new series whose names the tables cannot have."""
         self._inner = inner
+        self._on_skipped = on_skipped
         self._cells = cells
         self._newest = newest
         self._metadata = MetadataWriter(inner.summaries, cells, newest.check_name)
@@ -60,7 +75,7 @@ class EntityWriter(PointWriter):
         """Make newest values known, and return them."""
         found = await trio.to_thread.run_sync(self._newest.find, points, series)
         if found.skipped:
-            log.warning("entity.series_skipped", series=found.skipped)
+            self._on_skipped(found.skipped)
         for at in range(0, len(found.numbers), SLICE):
             self._newest.add(found.at(slice(at, at + SLICE)))
             await trio.lowlevel.checkpoint()

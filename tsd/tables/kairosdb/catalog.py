@@ -19,6 +19,7 @@ from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables
 from tsd.tables.reading import HOUR_S
 
 MOST_METRICS = 10_000  # that one request looks at
+MOST_NAMES = 1 << 30
 TAGGED_METRICS = 500  # whose tags are suggested
 HOUR_MS = HOUR_S * 1000
 
@@ -48,6 +49,10 @@ class KairosCatalog:
         metrics = await self._tables.strings(METRIC_NAMES, "", TAGGED_METRICS)
         await run_bounded(metrics, read, limit=CONCURRENT)
         return sorted(found, key=lambda name: name.encode("utf-8", "surrogatepass"))[:limit]
+
+    async def metrics(self) -> list[str]:
+        """Return all metrics in order of their bytes."""
+        return await self.suggest(Kind.METRIC, "", MOST_NAMES)
 
     async def select(self, selector: SeriesSelector) -> SelectedKeys:
         """Return the series that a selector matches, see `SeriesCatalog`."""

@@ -16,6 +16,8 @@ from tsd.tables.opentsdb.uid_table import rename
 from tsd.tables.opentsdb.uids import Uids
 
 FIRST, LAST = b"!", b"~"  # OpenTSDB suggests names in this range if no prefix is given
+FIRST_NAME = b"\1"  # the row of the counters of UIDs is before it
+MOST_NAMES = 1 << 30
 PAGE_ROWS = 1000
 
 
@@ -61,8 +63,15 @@ class OpentsdbCatalog:
             text = encode_name(prefix)
         except BadLine:
             return []  # no stored name has such a character
-        at: bytes | None = text or FIRST
-        stop = after(text) if text else LAST
+        return await self._names_between(kind, text or FIRST, after(text) if text else LAST, limit)
+
+    async def metrics(self) -> list[str]:
+        """Return all metrics in order of their bytes, also those beyond the suggested range. Raise StoreError."""
+        return await self._names_between(Kind.METRIC, FIRST_NAME, None, MOST_NAMES)
+
+    async def _names_between(self, kind: Kind, start: bytes, stop: bytes | None, limit: int) -> list[str]:
+        """Return the first names of a kind from `start` to before `stop` (None: without end)."""
+        at: bytes | None = start
         names: list[str] = []
         columns = [id_column(kind)]
         while at is not None and len(names) < limit:
