@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tsd.codec.entity.records import EntitySeries
+from tsd.codec.entity.records import EntitySeries, series_column
 from tsd.codec.points import Columns, Int32, Int64, joined_columns
 from tsd.errors import StoreDown
 from tsd.store.memory_versions import MemoryVersions
 from tsd.store.versions import VersionPut
-from tsd.tables.entity.newest import NewestValues
+from tsd.tables.entity.newest import EntityColumn, NewestValues
+from tsd.tables.entity.removal import ALWAYS, EntityRemoval
 from tsd.tables.entity.tables import EntityTables
 from tsd.tables.entity.writer import EntityWriter
 from tsd.tables.writing import PointWriter, SeriesKey, SeriesKeys, SeriesLookup, SeriesText, SummaryWriter
@@ -145,3 +146,26 @@ async def test_series_without_a_column_are_skipped(made: Made) -> None:
     odd = [SeriesText(b"sys.cpu", b"host=a"), SeriesText(b"sys cpu", b"host=a")]
     await made.writer.write(points((1, 10, 1), (0, 5, 2)), Lookup(odd))
     assert await made.stored() == {b"a": ([(5000, 2)], [(5000, 2)])}
+
+
+async def test_the_last_of_equal_times_is_the_newest_value_whatever_its_unit(made: Made) -> None:
+    window = points((0, 10, 1), (0, 10, 2))
+    window.instants[0] |= 1  # sent in ms
+    await made.writer.write(window, Lookup())
+    assert await made.stored() == {b"a": ([(10_000, 2)], [(10_000, 2)])}
+
+
+async def test_a_held_point_is_newest_once_another_process_deleted_a_newer_one(made: Made) -> None:
+    await made.writer.write(points((0, 10, 1)), Lookup())
+    await made.writer.record(points((0, 8, 2)), Lookup())
+    assert await newest_of_a(made) == [(10_000, 1)]
+    await EntityRemoval(made.cells).remove([(EntityColumn(b"a", series_column(CPU)), ALWAYS)])
+    await made.writer.record(points((0, 9, 3)), Lookup())
+    assert await newest_of_a(made) == [(9000, 3)]
+    await made.writer.record(points((0, 7, 4)), Lookup())
+    assert await newest_of_a(made) == [(9000, 3)]
+
+
+async def newest_of_a(made: Made) -> list[tuple[int, int | float]]:
+    [entity] = (await made.tables.newest(b"a", b"b", limit=10)).entities
+    return entity.series[CPU]

@@ -67,7 +67,7 @@ class NewestValues:
 
     def find(self, columns: Columns, series: SeriesLookup) -> Newest:
         """Return the newest points of a window. Safe to call in a thread: changes nothing."""
-        order = np.argsort(columns.instants, kind="stable")
+        order = np.argsort(columns.instants >> 1, kind="stable")  # a time in s and in ms is one
         at = np.full(int(columns.series.max()) + 1, -1, np.int64)
         at[columns.series[order]] = order  # of equal indexes the last one counts
         numbers = np.flatnonzero(at >= 0).astype(np.int32)
@@ -99,7 +99,8 @@ class NewestValues:
         return EntityColumn(found[0], series_column(found[1]))
 
     def add(self, newest: Newest) -> None:
-        """Take the points that are not older than the known ones."""
+        """Take the points that are not older than the known ones. Of these, points in the table do not count: another
+        process may have deleted them there, and what is read from the table is joined with what is known."""
         numbers = newest.numbers
         self._make_room(int(numbers[-1]) + 1)
         fresh = self._generations[numbers] != newest.generations
@@ -110,12 +111,14 @@ class NewestValues:
         self._generations[numbers] = newest.generations
         points = self._points
         points.instants[numbers[fresh]] = -1
+        unstored = np.frombuffer(self._unstored, np.uint8)
         newer = newest.points.instants >> 1 >= points.instants[numbers] >> 1
+        newer |= unstored[numbers] == 0
         chosen = numbers[newer]
         points.instants[chosen] = newest.points.instants[newer]
         points.flags[chosen] = newest.points.flags[newer]
         points.bits[chosen] = newest.points.bits[newer]
-        np.frombuffer(self._unstored, np.uint8)[chosen] = 1
+        unstored[chosen] = 1
 
     def mark_stored(self, points: Columns) -> None:
         """Note that newest points are in the table, unless newer ones came meanwhile."""
