@@ -125,3 +125,4 @@ async def test_the_row_of_the_form_is_no_entity() -> None:
     await tables.create()
     assert not (await tables.scan(b"", None, 0, 10**15, limit=9)).columns.places
     assert (await tables.newest(b"", None, limit=9)).entities == []
+    assert await tables.read(b"\0", 0) is None

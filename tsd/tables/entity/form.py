@@ -9,7 +9,16 @@ from typing import NamedTuple
 from tsd.codec.entity.records import FORM_ROW, form_columns, metadata_time
 from tsd.errors import WrongTable
 from tsd.store.cells import Cell, Page, Table
-from tsd.store.versions import ALL, END_MS, VersionColumns, VersionedCells, VersionPage, VersionPut, Wanted
+from tsd.store.versions import (
+    ALL,
+    END_MS,
+    VersionColumns,
+    VersionedCells,
+    VersionPage,
+    VersionPut,
+    Wanted,
+    columns_of,
+)
 from tsd.tables.entity.rows import keyed
 from tsd.tables.entity.tables import ENTITIES
 
@@ -87,7 +96,8 @@ class FormedRows:
     async def get_columns(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> VersionColumns:
         """See VersionedCells."""
         await self.check()
-        return await self._rows.get_columns(table, rows, wanted)
+        names = [row for row in rows if row != FORM_ROW]  # a client may ask for any name
+        return await self._rows.get_columns(table, names, wanted) if names else columns_of([])
 
     async def page(self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL) -> Page:
         """See VersionedCells."""
