@@ -85,3 +85,23 @@ async def test_lookups_find_all_series_of_an_entity(daemon: Running) -> None:
     assert len((await answer(daemon, "/api/search/lookup?m=*{host=web01,=1}"))["results"]) == 1
     assert len((await answer(daemon, "/api/search/lookup?m={host=web01,cpu=*}"))["results"]) == 2
     assert len((await answer(daemon, "/api/search/lookup?m=*{host=web01}&limit=2"))["results"]) == 2
+
+
+async def test_series_of_a_metric_are_found_without_an_index(tmp_path: Path) -> None:
+    settings = {
+        "tsd.entity.enabled": "true",
+        "tsd.core.auto_create_metrics": "true",
+        "tsd.query.series_index": "false",
+    }
+    async with running(tmp_path, settings) as made:
+        await made.send_lines("".join(line + "\n" for line in LINES).encode())
+        await made.daemon.ingest.writer.flush()
+    async with running(tmp_path, settings) as made:
+        assert set(await last(made, "timeseries=sys.cpu{host=web01}")) == {
+            '{"cpu": "0", "host": "web01"}',
+            '{"cpu": "1", "host": "web01"}',
+        }
+        assert set(await last(made, "timeseries=sys.mem{host=web01}")) == {'{"host": "web01"}'}
+        found = (await answer(made, "/api/search/lookup?m=sys.cpu{host=web01,cpu=*}&limit=1"))["results"]
+        assert [one["tags"]["cpu"] for one in found] == ["0"]
+        assert (await answer(made, "/api/search/lookup?m=sys.cpu{host=web01,dc=eu}"))["results"] == []

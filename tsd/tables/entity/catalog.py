@@ -57,10 +57,11 @@ class EntityCatalog(SeriesCatalog):
         return self._inner.parse_series(text)
 
     async def select(self, selector: SeriesSelector) -> SelectedSeries:
-        """See SeriesCatalog. Series of any metric that named entities have are read from their rows."""
+        """See SeriesCatalog. Series that named entities have are read from their rows, those of one metric also as the
+        layout finds them."""
         selected = await self._inner.select(selector)
         names = {tagv for tagk, tagv in selector.tags if tagk == self._tag}
-        if selector.is_literal or selector.metric not in ANY or not names or names & set(ANY):
+        if not names or names & set(_any_of(selector)):
             return selected
         return selected if len(names) > MOST_ENTITIES else _OfEntities(self, selected, selector, names)
 
@@ -98,6 +99,8 @@ class EntityCatalog(SeriesCatalog):
             if not page.entities:
                 return None
             for one in page.entities[0].series:
+                if selector.metric not in (*_any_of(selector), one.metric.decode("latin-1")):
+                    continue
                 tags = [(tagk.decode("latin-1"), tagv.decode("latin-1")) for tagk, tagv in one.tags]
                 tags.append((self._tag, name))
                 if _has_tags(dict(tags), selector):
@@ -127,11 +130,16 @@ class _OfEntities(SelectedSeries):
     async def pages(self, limit: int | None = None) -> AsyncGenerator[list[bytes], None]:
         """See SelectedSeries."""
         found = await self._catalog.series_of(self._names, self._selector)
-        if found is None:
+        of_metric = self._selector.metric not in _any_of(self._selector)
+        if found is None or (of_metric and not found):
             async with aclosing(self._selected.pages(limit)) as pages:
                 async for page in pages:
                     yield page
             return
+        if of_metric:  # the tables may lack some of them
+            async with aclosing(self._selected.pages(limit)) as pages:
+                async for page in pages:
+                    found.update(page)
         series = sorted(found)[:limit]
         for at in range(0, len(series), PAGE_SERIES):
             yield series[at : at + PAGE_SERIES]
@@ -141,11 +149,17 @@ class _OfEntities(SelectedSeries):
         return self._selected.exact()
 
 
+def _any_of(selector: SeriesSelector) -> tuple[str, ...]:
+    """Return the names that match every one."""
+    return () if selector.is_literal else ANY
+
+
 def _has_tags(tags: dict[str, str], selector: SeriesSelector) -> bool:
     """Return whether a series matches the tags of a selector."""
     wanted: dict[str, set[str]] = {}
+    any_name = _any_of(selector)
     for tagk, tagv in selector.tags:
-        wanted.setdefault("" if tagk in ANY else tagk, set()).add("" if tagv in ANY else tagv)
+        wanted.setdefault("" if tagk in any_name else tagk, set()).add("" if tagv in any_name else tagv)
     for tagk, values in wanted.items():
         has = tags.values() if not tagk else [tags[tagk]] if tagk in tags else []
         if not has or not ("" in values or values.intersection(has)):
