@@ -204,6 +204,34 @@ def test_check_config_reports_all_errors(tmp_path: Path) -> None:
     assert tsd.run("check-config", "--config", nosuch, "--set", "tsd.mode=x") == Done(2, "", missing + other)
 
 
+def test_check_config_reads_the_files_that_are_named(tmp_path: Path) -> None:
+    """Regression: it found no problem, and the daemon did not start."""
+    tsd = Tsd(tmp_path / "state")
+    nosuch, wrong = tmp_path / "nosuch.json", tmp_path / "wrong"
+    wrong.write_text("what")
+    wrong.chmod(0o600)
+    given = {
+        "tsd.rollups.enable": "true",
+        "tsd.rollups.config": str(nosuch),
+        "tsd.core.histograms.config": str(nosuch),
+        "tsd.query.limits.overrides.config": str(wrong),
+        "tsd.tls.certificate": str(wrong),
+        "tsd.core.authentication.enable": "true",
+        "tsd.auth.file": str(wrong),
+        "tsd.network.bind": "999.1.1.1",
+    }
+    words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
+    done = tsd.run("check-config", *words)
+    named = [line.split(": ")[1] for line in done.err.splitlines()]
+    files = [key for key in given if "file" in key or "config" in key]
+    assert (done.status, sorted(named)) == (2, sorted([*files, "tsd.tls", "tsd.network.bind"]))
+    for key in ("tsd.tls.certificate", "tsd.query.limits.overrides.config"):
+        assert tsd.run("serve", "--set", f"{key}={wrong}").status == 2
+    wrong.write_text("[]")
+    only = ["--set", f"tsd.query.limits.overrides.config={wrong}", "--set", "tsd.network.bind=::1"]
+    assert tsd.run("check-config", *only).status == 0
+
+
 def test_existing_opentsdb_conf_is_accepted(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     file = tmp_path / "opentsdb.conf"

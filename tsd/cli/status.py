@@ -26,9 +26,10 @@ from tsd.lazy import LazyModule
 if TYPE_CHECKING:
     import trio
 
-    from tsd.daemon import wiring
-else:  # for Bigtable only
+    from tsd.daemon import builders, wiring
+else:  # for check-config only
     trio = LazyModule("trio")
+    builders = LazyModule("tsd.daemon.builders")
     wiring = LazyModule("tsd.daemon.wiring")
 
 
@@ -49,7 +50,8 @@ def version(loaded: Loaded, as_json: bool) -> None:  # noqa: ARG001 - every comm
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every key with its value, and warnings.")
 @with_config
 def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
-    """Check a configuration, and print settings without effect. Exit status 2 if it has errors.
+    """Check a configuration with the files that it names, and print settings without effect. Exit status 2 if it has
+    errors.
 
     On Bigtable the service is asked, too: whether credentials, names and permissions work, and whether the tables are
     there. On Cassandra, whether it can be reached with the user, the password and TLS. With tsd.entity.enabled, whether
@@ -69,11 +71,19 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
         click.echo(f"ignored: {' '.join(loaded.ignored.keys)}", err=True)
     for key, consequence in loaded.ignored.unsupported.items():
         click.echo(f"{key} is not supported: {consequence}", err=True)
+    if _needs_server(loaded.config):
+        builders.check_files(loaded.config)
     if loaded.config.has_checked_store:
         trio.run(wiring.check_store, loaded.config)
     if loaded.config.entity:
         trio.run(wiring.check_entities, loaded.config)
     click.echo(f"{shown(loaded)}: no problem found", err=True)
+
+
+def _needs_server(config: Config) -> bool:
+    """Return whether some settings can be checked only by modules of the server, which take time to import."""
+    files = config.rollups_config, config.histograms_config, config.query_overrides, config.tls_certificate
+    return any(map(str.strip, files)) or config.authentication or config.bind != "127.0.0.1"
 
 
 def _spelt(value: object, config: Config, name: str) -> str:

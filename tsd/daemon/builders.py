@@ -4,21 +4,28 @@ They do not depend on the engine or the table layout: `tsd.daemon.wiring` choose
 """
 
 import math
-from collections.abc import Awaitable, Callable
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
 from tsd import version_reply
-from tsd.auth.accounts import warnings
+from tsd.auth.accounts import read_accounts, warnings
 from tsd.auth.authenticator import Authenticator, anonymous_roles
 from tsd.config.loader import Config, Mode, journal_folder, name_rules, state_folder
 from tsd.config.settings import Charset
+from tsd.daemon.engine import query_limits
 from tsd.daemon.parts import AccessParts, DaemonControl, IngestParts
 from tsd.daemon.routes import ApiParts, HttpServer
 from tsd.daemon.settings import Clock
+from tsd.daemon.wiring import configured_histograms, configured_rollups
+from tsd.errors import BadConfig, TsdError
 from tsd.ingest import series
 from tsd.ingest.canary import METRIC as CANARY_METRIC
 from tsd.ingest.canary import Canary
@@ -41,7 +48,7 @@ from tsd.server.peer import Peer
 from tsd.server.quiet import QuietConnections
 from tsd.server.replies import ReplyBudget
 from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetSession, TelnetStats, log_in
-from tsd.server.tls import Tls
+from tsd.server.tls import Tls, check_tls, tls_files
 from tsd.store.scheduling import IngestLoad
 from tsd.tables import Tables
 
@@ -146,11 +153,60 @@ def build_canary(
     return Canary(ingest.intake, tables.resolver, tables.series_reader, ingest.writer.write_metric, host, name, now_ms)
 
 
+def check_files(config: Config) -> None:
+    """Read the files that a configuration names, and resolve its address, as the daemon does when it starts. Raises
+    BadConfig with all problems. A file that this user cannot read is not checked: the daemon may be another user."""
+    problems: list[str] = []
+    for check in (configured_rollups, configured_histograms, query_limits, _check_tls, _check_accounts, _check_address):
+        try:
+            check(config)
+        except BadConfig as exc:
+            problems += exc.problems
+    if problems:
+        raise BadConfig(problems)
+
+
+def _check_tls(config: Config) -> None:
+    if config.tls_certificate and all(map(_is_checked, tls_files(config))):
+        with _named("tsd.tls"):
+            check_tls(config)
+
+
+def _check_accounts(config: Config) -> None:
+    path = Path(config.auth_file)
+    if config.authentication and _is_checked(path) and (not path.exists() or path.stat().st_uid in (0, os.geteuid())):
+        with _named("tsd.auth.file"):
+            read_accounts(path)
+
+
+def _is_checked(path: str | Path) -> bool:
+    """Return whether this user can read a file, or see that there is none."""
+    return os.access(path, os.R_OK) or not os.path.lexists(path)
+
+
+def _check_address(config: Config) -> None:
+    try:
+        socket.getaddrinfo(config.bind, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as exc:
+        raise BadConfig([f"tsd.network.bind: got {config.bind!r}, wanted an address: {exc.strerror}"]) from exc
+
+
+@contextmanager
+def _named(key: str) -> Iterator[None]:
+    """Raise BadConfig with the key for a TsdError of the block."""
+    try:
+        yield
+    except TsdError as exc:
+        raise BadConfig([f"{key}: {line}" for line in str(exc).splitlines()]) from exc
+
+
 def build_access(config: Config, now_ms: Clock) -> AccessParts:
     """Build authentication, TLS and the table of clients. Raises BadConfig."""
     clients = Clients(configured_quotas(config), now_ms, prefix=config.ipv6_prefix)
-    tls = Tls(config, now_ms) if config.tls_certificate else None
-    authenticator = Authenticator(config, now_ms)
+    with _named("tsd.tls"):
+        tls = Tls(config, now_ms) if config.tls_certificate else None
+    with _named("tsd.auth.file"):
+        authenticator = Authenticator(config, now_ms)
     for event, hint in warnings(config, anonymous_roles(config), config.bind):
         log.warning(event, next_step=hint)
     return AccessParts(clients, authenticator, tls)

@@ -23,20 +23,24 @@ def build_engine(
 ) -> QueryEngine:
     """Build the query engine. `open_points` has points that the store lacks, and `flush` writes those of a metric.
     Raises BadConfig."""
-    limits = Limits(
+    settings = EngineSettings(
+        query_limits(config),
+        memory_bytes=config.query_memory,
+        max_concurrent=config.max_queries,
+        cache_bytes=config.cache_memory if cache else 0,
+    )
+    return QueryEngine(reader, settings=settings, flush=flush, now_ms=now_ms, load=load, open_points=open_points)
+
+
+def query_limits(config: Config) -> Limits:
+    """Return the limits of queries. Raises BadConfig."""
+    return Limits(
         Bounds(config.query_bytes, config.query_points),
         read_overrides(Path(config.query_overrides)) if config.query_overrides else (),
         size_override=config.query_bytes_override,
         points_override=config.query_points_override,
         timeout_ms=config.query_timeout_ms,
     )
-    settings = EngineSettings(
-        limits,
-        memory_bytes=config.query_memory,
-        max_concurrent=config.max_queries,
-        cache_bytes=config.cache_memory if cache else 0,
-    )
-    return QueryEngine(reader, settings=settings, flush=flush, now_ms=now_ms, load=load, open_points=open_points)
 
 
 def make_engine(config: Config, reader: PointReader) -> QueryEngine:

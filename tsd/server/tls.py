@@ -133,7 +133,7 @@ class Tls:
         self.handshake_s = handshake_s
         self._settings = settings
         self._now_ms = now_ms
-        self._files = _files_of(settings)
+        self._files = tls_files(settings)
         self._loaded_state = _file_states(self._files)
         self._keys = _read(settings)
         self._limiter = HandshakeLimiter()
@@ -205,11 +205,16 @@ class Tls:
         return TlsStatistics(self._handshakes, self._failed, self._late, self._plaintext_count, left_s)
 
 
+def check_tls(settings: AccessSettings) -> None:
+    """Raise TsdError if certificate, key or another file cannot be used."""
+    _read(settings)
+
+
 def _read(settings: AccessSettings) -> _Keys:
     """Load the files. Raises TsdError."""
     name = ""
     try:
-        for name in _files_of(settings):
+        for name in tls_files(settings):
             with open(name, "rb"):  # ssl's errors do not name the file
                 pass
         name = " and ".join(filter(None, (settings.tls_certificate, settings.tls_key)))
@@ -250,7 +255,8 @@ def _no_password() -> str:
     raise TsdError("tsd.tls.key: the key is encrypted; wanted a key without a password")
 
 
-def _files_of(settings: AccessSettings) -> list[str]:
+def tls_files(settings: AccessSettings) -> list[str]:
+    """Return the files of the settings."""
     named = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca, settings.tls_client_crl)
     return [name for name in named if name]
 
