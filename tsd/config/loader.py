@@ -110,8 +110,8 @@ OPENTSDB_ONLY = tuple(
 
 # OpenTSDB's switches that change access, or which points are stored and how: they must be off.
 MUST_BE_OFF = {
-    "tsd.storage.enable_appends": "this version does not write the append column; its cells hold several points, too, "
-    "and OpenTSDB reads both",
+    "tsd.storage.enable_appends": "tsd does not write the append column: it joins points in ordinary cells, which "
+    "OpenTSDB reads",
     "tsd.storage.use_otsdb_timestamp": "the store assigns the timestamps of cells, and a query bounded by cell time "
     "would miss points",
     "tsd.timeseriesfilter.enable": "this version has no plugins, and would store the points that the filter rejects",
@@ -381,6 +381,10 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
         ):
             if given:
                 yield {"tsd.storage.layout", key}, f"{key}: has no effect on {name}, {instead}"
+    origins = [origin.strip() for origin in config.cors_domains.split(",")]
+    if "*" in origins and len(origins) > 1:
+        wanted = f"got {config.cors_domains}, wanted * alone, which allows all origins, or no *"
+        yield {"tsd.http.request.cors_domains"}, f"tsd.http.request.cors_domains: {wanted}"
     if config.blocks and not (config.backend is Backend.EMBEDDED and config.has_opentsdb_tables):
         wanted = "wanted tsd.storage.backend = embedded and tsd.storage.layout = opentsdb"
         yield {"tsd.storage.backend", "tsd.storage.layout"}, f"tsd.storage.blocks: got true, {wanted}"

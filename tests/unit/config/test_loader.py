@@ -88,6 +88,12 @@ def test_special_characters_must_be_latin1() -> None:
     assert read_config([Given("test", "tsd.core.tag.allow_specialchars", ":é")])[0].allow_specialchars == ":é"
 
 
+def test_all_origins_are_allowed_alone() -> None:
+    [problem] = refusal(tsd__http__request__cors_domains="*,http://a")
+    assert problem.startswith("tsd.http.request.cors_domains: got *,http://a, wanted * alone")
+    assert read_config([Given("test", "tsd.http.request.cors_domains", "*")])[0].cors_domains == "*"
+
+
 def test_max_tags_is_limited_by_the_row_key() -> None:
     """A row with a longer key could never be stored."""
     [problem] = refusal(tsd__storage__max_tags="5461")
