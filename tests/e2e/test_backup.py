@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.command import Served, Tsd, until
+from tests.e2e.command import Done, Served, Tsd, until
 from tests.e2e.entities import stored_entities
 from tsd.store import Put
 
@@ -72,6 +72,12 @@ def test_backup_under_load_has_everything_acknowledged(tmp_path: Path) -> None:
     found = values(restored)
     assert found[:1000] == list(range(1000))
     assert found == list(range(len(found)))
+
+
+def test_folder_without_backups_is_an_error(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", SETTINGS)
+    assert tsd.run("backup", "--list", tmp_path / "none") == Done(1, "", f"{tmp_path / 'none'}: no backup\n")
+    assert tsd.run("backup", "--list", "--json", tmp_path).out == "[]\n"
 
 
 def test_restored_daemon_can_be_backed_up_again(tmp_path: Path) -> None:

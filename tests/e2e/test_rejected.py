@@ -74,6 +74,8 @@ def test_rejected_lines_corrected_resent_and_marked(tsd: Tsd, served: Served) ->
     assert all(str(one["peer"]).startswith("127.0.0.1:") for one in found)
     assert b"secret" not in b"".join(path.read_bytes() for path in (tsd.folder / "rejected").iterdir())
     assert len(listed(tsd, "--metric", "sys.*", "--reason", "unknown_metrics")) == 4
+    unknown = tsd.run("rejected", "--reason", "unknown_metric")
+    assert (unknown.status, "unknown_metrics" in unknown.err) == (2, True)
     assert len(listed(tsd, "--match", "arguments")) == 1
     assert listed(tsd, "--until", "1h-ago") == []
     assert [one["line"] for one in listed(tsd, "--last", "1")] == [f"put sys.a {T + 2} 4 host=x"]

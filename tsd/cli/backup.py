@@ -130,7 +130,9 @@ def _print_list(folder: Path, *, as_json: bool) -> int:
             click.echo(f"{path}: {text}")
     if as_json:
         click.echo(json.dumps(shown))
-    return 0 if complete else 1
+    if not shown:
+        click.echo(f"{folder}: no backup", err=True)
+    return 0 if shown and complete else 1
 
 
 async def _make(config: Config, folder: Path) -> tuple[Manifest, BackupWriter]:

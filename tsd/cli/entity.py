@@ -298,7 +298,9 @@ def _load(file: Checkpoint) -> BuildState | None:
 async def _opened(config: Config) -> AsyncIterator[Opened]:
     """Open the tables of entities. Raises TsdError."""
     if not config.entity:
-        raise TsdError("the tables of entities are not kept: tsd.entity.enabled is false")
+        raise TsdError(
+            "the tables of entities are not kept: got tsd.entity.enabled = false in this command's configuration"
+        )
     async with access(config, must_exist=True, any_layout=True) as opened:
         cells = versioned_cells(config, opened.store)
         yield Opened(opened, cells, EntityTables(cells, check_name=name_check(config)))

@@ -17,7 +17,7 @@ from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, state_folder
 from tsd.daemon.settings import now_ms
-from tsd.errors import StoreDown, TsdError
+from tsd.errors import REASONS, StoreDown, TsdError
 from tsd.ingest.rejected.files import DroppedLines, Entry, RejectedFilter, groups, read_entries, read_records
 
 REQUEST_LINES = 500  # lines per request to the daemon
@@ -72,6 +72,8 @@ def rejected(
     """
     if summary + export_lines + replay > 1 or (export_lines and as_json):
         raise click.UsageError("one of --summary, --export and --replay; --json with --summary or --replay only")
+    if reason and reason not in REASONS:
+        raise click.UsageError(f"--reason: got {reason}, wanted one of {', '.join(REASONS)}")
     wanted = RejectedFilter(
         reason, source, metric, _time(since), _time(until) if until else None, _pattern(match), STATES[state]
     )

@@ -33,6 +33,7 @@ from tsd.daemon.settings import now_ms
 from tsd.errors import BadLine, CorruptRow, NoSuchName, TsdError
 from tsd.ingest.lines import MAX_LINE_BYTES
 from tsd.lazy import LazyModule
+from tsd.query.model import AGGREGATORS
 from tsd.store import Row, Store
 from tsd.store import scan as scan_store
 from tsd.tables.opentsdb.delete import remove_rows
@@ -97,7 +98,9 @@ def _selections(words: list[str]) -> list[RowSelection]:
     have an effect; the rest is for queries."""
     found = []
     while words:
-        words.pop(0)
+        function = words.pop(0)
+        if function not in AGGREGATORS:
+            raise BadRequest(f"No such aggregator: {function}")
         if words[:1] == ["rate"]:
             words.pop(0)
             if words and words[0].startswith("counter"):

@@ -131,6 +131,11 @@ def test_end_before_start_is_named() -> None:
         parse_request(["200", "100", "sum", "m"], 300_000)
 
 
+def test_unknown_function_is_refused() -> None:
+    with pytest.raises(BadRequest, match="No such aggregator: foo"):
+        parse_request(["200", "foo", "m"], 300_000)
+
+
 def test_version_option_says_version_and_commit() -> None:
     assert {version(), revision()} <= set(re.split("[ ,\n]+", run("--version").stdout))
 
