@@ -97,7 +97,7 @@ def read_inventory(request: Request, now_ms: int) -> InventoryRequest:
     metric, descending = _order(request)
     if metric is not None and request.has("from"):
         raise Refused(400, "Invalid parameter from", "got from and an order by values, wanted the order name")
-    age, stale = request.param("max_age"), is_true(request.param("stale"))
+    age, stale = request.param("max_age"), request.has("stale") and is_true(request.param("stale") or True)
     if stale and not age:
         raise Refused(400, "Missing parameter max_age", "got stale without max_age, wanted e.g. max_age=10m")
     try:

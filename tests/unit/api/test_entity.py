@@ -189,7 +189,9 @@ async def test_silent_entities(daemon: Running) -> None:
     await daemon.send_lines(put("sys.mem", now_ms() // 1000, 4, "web02") + put("a.b", now_ms() // 1000, 1, "new"))
     await daemon.daemon.ingest.writer.flush_due()
     assert await names(daemon, "max_age=1d") == ["new", "web02"]
-    assert await names(daemon, "max_age=1d&stale=true") == ["db/1", "web01"]
+    for stale in ("stale=true", "stale"):
+        assert await names(daemon, f"max_age=1d&{stale}") == ["db/1", "web01"]
+    assert await names(daemon, "max_age=1d&stale=false") == ["new", "web02"]
     assert await names(daemon, "max_age=100y") == ["db/1", "new", "web01", "web02"]
     assert (await answer(daemon, "/new"))["entity"] == "new"
 
