@@ -35,11 +35,11 @@ _TRIO = str(Path(trio.__file__).parent)
 
 
 def log_tasks() -> None:
-    """Log where all tasks and threads wait."""
+    """Log where all tasks and threads wait, also without events of the level info: it was asked for."""
     root = trio.lowlevel.current_root_task()
     tasks = list(task_lines(root)) if root is not None else []
     omitted = len(tasks) - MAX_LINES
-    log.info(
+    log.warning(
         "tasks.dumped",
         tasks=tasks[:MAX_LINES],
         threads=list(thread_lines()),
