@@ -260,6 +260,7 @@ def settings_of(dice: random.Random) -> dict[str, str]:
         "tsd.core.auto_create_metrics": "true",
         "tsd.quota.new_names_pace": "0",
         "tsd.core.drain_timeout": "10000000",
+        "tsd.http.request.timeout": "36000",
         "tsd.storage.compaction.min_flush_threshold": "1",
         "tsd.storage.compaction.flush_speed": "60",
         "tsd.storage.blocks": dice.choice(["false", "true"]),

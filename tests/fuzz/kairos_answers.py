@@ -232,6 +232,7 @@ def settings_of(dice: random.Random, cassandra: Mapping[str, str] | None, seed: 
     if cassandra is None:
         return found | {
             "tsd.core.drain_timeout": "10000000",
+            "tsd.http.request.timeout": "36000",
             "tsd.storage.compaction.min_flush_threshold": "1",
             "tsd.storage.compaction.flush_speed": "60",
             "tsd.storage.blocks_delay": "120",
