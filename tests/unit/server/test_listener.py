@@ -197,7 +197,7 @@ async def test_internal_error_ends_one_connection_and_counts(capsys: pytest.Capt
         assert await other.read_bytes(1) == b"x"
         statistics = port.listener.statistics()
         assert (statistics.open, statistics.failed) == (1, 1)
-    assert "ZeroDivisionError: as the test wants" in capsys.readouterr().out
+    assert "ZeroDivisionError: as the test wants" in "".join(capsys.readouterr())  # out, or err if none is configured
 
 
 async def test_internal_error_before_accept_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
