@@ -174,10 +174,15 @@ class Daemon:
             self._process = subprocess.Popen(words_of(self.timeline, self._settings), stdout=log, stderr=log)
         deadline_s = time.monotonic() + DEADLINE_S
         while not self._answers():
-            assert self._process.poll() is None, "the daemon has ended"
             assert time.monotonic() < deadline_s, "the daemon does not start"
-            time.sleep(0.05)  # noqa: TID251 (another process)
+            self.run_on(0.05)
         self._telnet = socket.create_connection(("127.0.0.1", self._port), DEADLINE_S)
+
+    def run_on(self, real_s: float) -> None:
+        """Let it run for a time. Raise AssertionError if it ends."""
+        with suppress(subprocess.TimeoutExpired):
+            status = self._process.wait(real_s)
+            raise AssertionError(f"the daemon has ended with status {status}")
 
     def _answers(self) -> bool:
         with suppress(OSError):
@@ -352,7 +357,7 @@ class Changes:
             case "drop":
                 daemon.request("/api/dropcaches")
             case "wait":
-                time.sleep(dice.choice([60, 300, 900]) / daemon.timeline.speed)  # noqa: TID251 (the daemon's time)
+                daemon.run_on(dice.choice([60, 300, 900]) / daemon.timeline.speed)
             case "import":
                 file = self._folder / "lines"
                 file.write_text("".join(point.line() for point in world.late()), "utf-8")
