@@ -47,10 +47,11 @@ STORED_BYTES = 18  # of a point in the store, with its time
 
 
 class EntityAccess(NamedTuple):
-    """What the daemon's mode allows."""
+    """What the daemon's mode and its rules of names allow."""
 
     may_read: bool
     may_write: bool
+    extra: bytes = b""  # see NameRules
 
 
 class EntityEndpoint:
@@ -203,7 +204,7 @@ class EntityEndpoint:
 
     async def _edit(self, method: str, request: Request, name: bytes) -> None:
         """Change metadata, after that of earlier lines. Raise Refused, BadLine, StoreError."""
-        check_entity(name)
+        check_entity(name, self._access.extra)
         if not await self._stored(METADATA_METRIC):
             raise StoreDown("earlier lines of metadata cannot be written to the store")
         if method == "DELETE":

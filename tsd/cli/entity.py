@@ -20,7 +20,7 @@ from tsd.codec.dates import BadDate, duration_ms, parse_date
 from tsd.codec.entity.records import EntitySeries
 from tsd.codec.metaline import check_entity
 from tsd.codec.text import counted, encode_name
-from tsd.config.loader import Config, Loaded, state_folder
+from tsd.config.loader import Config, Loaded, name_rules, state_folder
 from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import store_address, versioned_cells
@@ -138,7 +138,7 @@ def _edit(config: Config, name: str, edit: Callable[[Opened], Awaitable[None]], 
     """Change metadata, after that which a daemon has taken."""
 
     async def run() -> Mapping[str, str]:
-        check_entity(_encoded("NAME", name))
+        check_entity(_encoded("NAME", name), name_rules(config).extra)
         async with _opened(config) as opened:
             await flush_pending(opened.access, delete=True)
             await edit(opened)

@@ -46,18 +46,19 @@ def stamped(line: bytes, now_ms: int) -> bytes:
     return b"%b%d%b" % (STAMP, now_ms, line[len(VERB) :])
 
 
-def check_entity(name: bytes) -> None:
-    """Raise BadLine for a name that no entity with metadata may have."""
+def check_entity(name: bytes, extra: bytes = b"") -> None:
+    """Raise BadLine for a name that no entity with metadata may have. `extra`: see NameRules."""
     if not name:
         raise _bad("got an empty name of an entity, wanted the value of a tag")
     if len(name) > LONGEST_NAME:
         raise _bad(f"name of an entity: got {len(name)} bytes, wanted {LONGEST_NAME} at most")
-    if odd := illegal_character(name):
+    if odd := illegal_character(name, extra):
         raise _bad(f"name of an entity: got {name.decode('latin-1')!r} with {odd!r}, wanted the value of a tag")
 
 
-def parse_meta(line: bytes) -> MetaLine:
+def parse_meta(line: bytes, extra: bytes = b"") -> MetaLine:
     """Parse a line of the journal. Raise BadLine. The characters of keys and the size of values are not checked here.
+    `extra`: see NameRules.
 
     >>> parse_meta(b"meta@1356998400000 web01 rack=r1 note=two%20words").values
     ((b'rack', 'r1'), (b'note', 'two words'))
@@ -68,7 +69,7 @@ def parse_meta(line: bytes) -> MetaLine:
     words = list(words_of(text))
     if len(words) < 2:
         raise _bad(f"not enough arguments (need least 2, got {len(words)})")
-    check_entity(words[0])
+    check_entity(words[0], extra)
     values: dict[bytes, str] = {}
     for word in words[1:]:
         key, equals, value = word.partition(b"=")

@@ -172,7 +172,9 @@ def _entity_routes(parts: ApiParts) -> dict[str, Endpoint]:
     entities, mode = parts.tables.entities, parts.config.mode
     if entities is None:
         return DeferredEndpoints(lambda: entity.routes(None)).at("api/entity")
-    access = entity.EntityAccess(mode is not Mode.WRITE_ONLY, mode is not Mode.READ_ONLY)
+    access = entity.EntityAccess(
+        mode is not Mode.WRITE_ONLY, mode is not Mode.READ_ONLY, name_rules(parts.config).extra
+    )
     stored = parts.ingest.writer.write_metric
     made = entity.EntityEndpoint(entities, parts.query.engine, access, parts.store.sync, stored, parts.now_ms)
     return entity.routes(made)

@@ -105,6 +105,15 @@ async def test_metadata(daemon: Running) -> None:
     assert (await http_request(daemon, "/api/entity/web01", method="DELETE")).status == 404
 
 
+async def test_metadata_of_names_with_special_characters(tmp_path: Path) -> None:
+    async with running(tmp_path, {**SETTINGS, "tsd.core.tag.allow_specialchars": "%"}) as daemon:
+        assert b"meta:" not in await daemon.send_lines(put("m", PAST_S, 1, "100%") + b"meta 100% a=b\n")
+        await daemon.daemon.ingest.writer.flush()
+        assert (await edit(daemon, "POST", "100%25", {"c": "d"})).status == 204
+        assert (await answer(daemon, "/100%25"))["metadata"] == {"a": "b", "c": "d"}
+        assert (await edit(daemon, "POST", "100(", {"c": "d"})).status == 400
+
+
 async def test_bad_metadata_changes_nothing(daemon: Running) -> None:
     bodies: list[object] = [
         {"a": "1", "b c": "2"},

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from tsd.config.loader import Config
+from tsd.config.loader import Config, name_rules
 from tsd.config.retention import parse_rules
 from tsd.store import VersionedCells
 from tsd.tables import Tables
@@ -31,7 +31,7 @@ def with_entities(
     return replace(
         tables,
         catalog=EntityCatalog(tables.catalog, entities, config.entity_tag, now_ms),
-        writer=EntityWriter(tables.writer, cells, newest),
+        writer=EntityWriter(tables.writer, cells, newest, extra=name_rules(config).extra),
         reader=EntityReader(tables.reader, removal, tag),
         deleter=None if deleter is None else EntityDeleter(deleter, tables.reader, removal, tag),
         entities=entities,

@@ -68,8 +68,12 @@ class MetadataBatch(SummaryBatch):
 class MetadataWriter(SummaryWriter):
     """Writes lines of metadata, and passes rollups and histograms to the layout."""
 
-    def __init__(self, inner: SummaryWriter | None, cells: VersionedCells, check_name: CheckName = any_name) -> None:
-        """Without `inner`, lines other than metadata are refused. `check_name` raises BadLine for an entity's name."""
+    def __init__(
+        self, inner: SummaryWriter | None, cells: VersionedCells, check_name: CheckName = any_name, extra: bytes = b""
+    ) -> None:
+        """Without `inner`, lines other than metadata are refused. `check_name` raises BadLine for an entity's name.
+        `extra`: see NameRules."""
+        self._extra = extra
         self._check_name = check_name
         self._inner = inner
         self._cells = cells
@@ -78,7 +82,7 @@ class MetadataWriter(SummaryWriter):
         """See SummaryWriter."""
         if line.startswith(STAMP):
             try:
-                checked = _checked(parse_meta(line))
+                checked = _checked(parse_meta(line, self._extra))
                 self._check_name(checked.entity)
                 return checked
             except BadLine as error:

@@ -36,13 +36,14 @@ class EntityWriter(PointWriter):
         cells: VersionedCells,
         newest: NewestValues,
         on_skipped: Callable[[int], None] = log_skipped,
+        extra: bytes = b"",
     ) -> None:
-        """`on_skipped` gets the number of new series whose names the tables cannot have."""
+        """`on_skipped` gets the number of new series whose names the tables cannot have. `extra`: see NameRules."""
         self._inner = inner
         self._on_skipped = on_skipped
         self._cells = cells
         self._newest = newest
-        self._metadata = MetadataWriter(inner.summaries, cells, newest.check_name)
+        self._metadata = MetadataWriter(inner.summaries, cells, newest.check_name, extra)
         self._is_checked = False
 
     @property
