@@ -10,6 +10,8 @@ lost, though deleted points may reappear.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import trio
+
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.merge import StoredCell
 from tsd.codec.opentsdb.row import Removal
@@ -17,7 +19,7 @@ from tsd.store import Cell, Put, Row, Store
 from tsd.store.retry import run_bounded
 
 IN_FLIGHT = 4  # concurrent calls of the store
-READ_AGAIN = 500  # rows at once
+READ_AGAIN = 200  # rows at once, between which the event loop runs
 # A cell written within this time before the read may have the timestamp of a later write: HBase sets timestamps by its
 # servers' clocks, which differ from the reader's.
 BUSY_MS = 2000
@@ -48,14 +50,14 @@ async def remove_joined(store: Store, table: str, rows: Sequence[Row], *, read_m
     """Delete what a compaction has made meanwhile of the cells of rows that `remove_rows` was given: cells that are no
     newer than those. Raises StoreError."""
     ascending = store.capabilities.ascending_timestamps
-    newest = {
-        row.key: newest_ms
-        for row in rows
-        if (newest_ms := _newest_ms(row)) < read_ms - BUSY_MS or ascending  # no later write has such a timestamp
-    }
-    keys = list(newest)
-    for at in range(0, len(keys), READ_AGAIN):
-        found = await store.get(table, keys[at : at + READ_AGAIN])
+    for at in range(0, len(rows), READ_AGAIN):
+        await trio.lowlevel.checkpoint()
+        newest = {
+            row.key: newest_ms
+            for row in rows[at : at + READ_AGAIN]
+            if (newest_ms := _newest_ms(row)) < read_ms - BUSY_MS or ascending  # no later write has such a timestamp
+        }
+        found = await store.get(table, list(newest))
         joined = [
             Row(key, old)
             for key, cells in found.items()
