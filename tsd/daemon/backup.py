@@ -7,7 +7,9 @@
         store/         a snapshot of the embedded store
 
 The journal is copied before the snapshot is taken. A line leaves the journal only when its point is in the store, so
-every acknowledged line is in one of the two or in both. Both are right, because writes may be repeated.
+every acknowledged line is in one of the two or in both. Segments leave it oldest first. A copy of one that has left
+while others were copied is removed again: without the segments after it, its lines would replace newer values.
+Refused lines leave the journal for a file of the state folder, so that is copied after the journal.
 
 The store's files never change once they are written. A file that an earlier backup in the same FOLDER has is a hard
 link to it, not a copy.
@@ -182,7 +184,7 @@ class BackupWriter:
                     self._add(path, Path(STATE) / name)
 
     def copy_journal(self, journal: Path) -> None:
-        """Copy the synced part of each segment. A segment that disappears meanwhile is in the store."""
+        """Copy the synced part of each segment, without those that disappear meanwhile: they are in the store."""
         for name in ("adopted", "pending-damage"):
             with suppress(FileNotFoundError):
                 self._add(journal / name, Path(JOURNAL) / name)
@@ -191,6 +193,11 @@ class BackupWriter:
         for path in segment_paths(journal):
             with suppress(FileNotFoundError):
                 self._record(Path(JOURNAL) / path.name, copy_segment(path, self.backup / JOURNAL / path.name))
+        left = set(segment_paths(journal))
+        for path in segment_paths(self.backup / JOURNAL):
+            if journal / path.name not in left:
+                path.unlink()
+                self.copied_bytes -= self._files.pop(f"{JOURNAL}/{path.name}", 0)
 
     def plan_store(self, snapshot: Path) -> None:
         """Record the snapshot's files in the manifest, so that it lists what an interrupted backup lacks."""

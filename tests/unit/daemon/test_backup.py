@@ -77,8 +77,8 @@ def fill_snapshot(state: Path, files: dict[str, bytes]) -> Path:
 def make(folder: Path, state: Path, snapshot: Path, *, now_ms: int = DAY_MS) -> Path:
     """Make a complete backup."""
     writer = BackupWriter(new_backup(folder, now_ms, OWNER), newest_complete(folder))
-    writer.copy_state(state)
     writer.copy_journal(state / "journal")
+    writer.copy_state(state)
     writer.plan_store(snapshot)
     list(writer.take_store(snapshot))
     writer.finish()
@@ -102,14 +102,39 @@ def test_backup_is_restored_to_the_same_files(tmp_path: Path, state: Path, snaps
     assert journal_lines(target / "journal") == 2  # the third was not on disk for sure
 
 
+@pytest.mark.parametrize("stored", [(1,), (1, 2), (1, 2, 3)])
+def test_segments_that_are_stored_meanwhile_are_left_out(
+    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch, stored: Sequence[int]
+) -> None:
+    """A segment without those after it would be replayed over their newer values."""
+    journal = state / "journal"
+    paths = [journal / f"{number:016d}.journal" for number in (1, 2, 3)]
+    paths[2].write_bytes(segment([b"put a 1 3 b=c\n"]))
+
+    def copy_while_stored(source: Path, target: Path) -> int:
+        copied = copy_segment(source, target)
+        for number in stored:
+            paths[number - 1].unlink(missing_ok=True)
+        return copied
+
+    monkeypatch.setattr("tsd.daemon.backup.copy_segment", copy_while_stored)
+    writer = BackupWriter(new_backup(tmp_path / "backups", DAY_MS, OWNER), None)
+    writer.copy_journal(journal)
+    writer.plan_store(fill_snapshot(state, {"000001.sst": b"one"}))
+    left = [f"journal/{path.name}" for path in paths if path.exists()]
+    assert [name for name in read_manifest(writer.backup).files if name.startswith("journal/")] == left
+    assert [f"journal/{path.name}" for path in (writer.backup / "journal").iterdir()] == left
+    assert writer.copied_bytes == sum(path.stat().st_size for path in (writer.backup / "journal").iterdir())
+
+
 @pytest.mark.parametrize("steps", range(5))
 def test_backup_that_ended_early_says_what_it_lacks(tmp_path: Path, state: Path, snapshot: Path, steps: int) -> None:
     folder = tmp_path / "backups"
     writer = BackupWriter(new_backup(folder, DAY_MS, OWNER), None)
     taken = writer.take_store(snapshot)
     for step in (
-        lambda: writer.copy_state(state),
         lambda: writer.copy_journal(state / "journal"),
+        lambda: writer.copy_state(state),
         lambda: writer.plan_store(snapshot),
         lambda: next(taken),
     )[:steps]:  # fmt: skip
