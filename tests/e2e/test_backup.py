@@ -120,6 +120,23 @@ def test_tables_of_entities_are_backed_up_and_restored(tmp_path: Path) -> None:
     assert found.newest == {("web01", "backup.m"): [((START_S + 19) * 1000, 19)]}
 
 
+def test_journal_elsewhere_is_found_without_its_setting(tmp_path: Path) -> None:
+    tsd, restored = Tsd(tmp_path / "state", SETTINGS), Tsd(tmp_path / "restored", SETTINGS)
+    with tsd.but({"tsd.journal.path": str(tmp_path / "journal")}).serve() as served:
+        served.send_lines(put_lines(0, 10))
+        assert tsd.run("backup", tmp_path / "backups").status == 0
+        served.kill()
+    assert tsd.run("backup", tmp_path / "later").status == 0
+    refused = tsd.run("delete", "backup.m", "--since", str(START_S), "--until", "now", "--yes")
+    assert (refused.status, str(tmp_path / "journal") in refused.err) == (3, True)
+    for backups in ("backups", "later"):
+        assert restored.run("restore", tmp_path / backups).status == 0
+        with restored.serve():
+            pass
+        assert values(restored) == list(range(10))
+        shutil.rmtree(restored.folder)
+
+
 def test_restoring_over_data_is_refused(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", SETTINGS)
     with tsd.serve() as served:

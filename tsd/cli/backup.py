@@ -137,11 +137,11 @@ def _print_list(folder: Path, *, as_json: bool) -> int:
 
 async def _make(config: Config, folder: Path) -> tuple[Manifest, BackupWriter]:
     """Make a backup. Raise OSError, TsdError."""
-    state, journal = state_folder(config), journal_folder(config)
+    state = state_folder(config)
     async with access(config, must_exist=True) as opened:
         previous = newest_complete(folder)
         writer = BackupWriter(new_backup(folder, now_ms(), identity(state)), previous)
-        writer.copy_journal(journal)
+        writer.copy_journal(opened.journal())
         writer.copy_state(state)
         async with _snapshot(opened, state / SNAPSHOT) as snapshot:
             writer.plan_store(snapshot)

@@ -14,7 +14,7 @@ from tsd.config.loader import Config, journal_folder, state_folder
 from tsd.config.state_dir import lock_state
 from tsd.daemon.settings import control_path
 from tsd.errors import BadLine, DaemonRuns, NoSuchName, StoreError, TsdError
-from tsd.ingest.journal.folder import segment_paths
+from tsd.ingest.journal.folder import JournalConflict, segment_paths, used_journal
 from tsd.lazy import LazyModule
 from tsd.store import Store
 from tsd.store.remote import ControlClient, RemoteStore
@@ -32,14 +32,23 @@ class Access(NamedTuple):
     store: Store
     uids: Uids
     daemon: ControlClient | None  # of this state folder; None if no daemon runs
-    journal: Path  # folder of the daemon's journal
+    config: Config
+
+    def journal(self) -> Path:
+        """Return the folder where accepted lines may wait. It may be another than that of the command's settings.
+        Raise TsdError if it is missing."""
+        return used_journal(journal_folder(self.config), state_folder(self.config))
 
     async def flush_daemon(self) -> str:
         """Have the daemon write its pending points. Return why points are not in the store, or an empty text."""
         if self.daemon is not None:
             return "" if await self.daemon.call("flush") else "the daemon cannot write its pending points now"
-        if segment_paths(self.journal):
-            return f"no daemon runs, and the journal {self.journal} has pending points: start the daemon once"
+        try:
+            journal = self.journal()
+        except JournalConflict as exc:
+            return str(exc)
+        if segment_paths(journal):
+            return f"no daemon runs, and the journal {journal} has pending points: start the daemon once"
         return ""
 
 
@@ -67,13 +76,13 @@ async def access(config: Config, *, must_exist: bool = False, any_layout: bool =
     try:
         if local and daemon is not None:
             store = RemoteStore(daemon)
-            yield Access(store, wiring.make_uids(config, store), daemon, journal_folder(config))
+            yield Access(store, wiring.make_uids(config, store), daemon, config)
             return
         async with AsyncExitStack() as stack:
             if local:
                 stack.enter_context(_lock(config))
             own = await stack.enter_async_context(wiring.opened_store(config))
-            yield Access(own, wiring.make_uids(config, own), daemon, journal_folder(config))
+            yield Access(own, wiring.make_uids(config, own), daemon, config)
     finally:
         if daemon is not None:
             with trio.CancelScope(shield=True):

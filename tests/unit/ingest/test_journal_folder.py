@@ -12,7 +12,7 @@ import pytest
 
 from tsd.config.state_dir import lock_state
 from tsd.errors import DaemonRuns, TsdError
-from tsd.ingest.journal.folder import Conflict, JournalConflict, adopted, held_journal
+from tsd.ingest.journal.folder import Conflict, JournalConflict, adopted, held_journal, used_journal
 from tsd.ingest.journal.segment import header
 
 SEGMENT = "0000000000000003.journal"
@@ -176,6 +176,27 @@ def test_missing_journal_after_a_crash_is_refused(places: Places, moved: bool) -
     known.unlink()
     with both(places.state, places.other_journal):
         pass
+
+
+def test_used_journal_is_where_lines_may_wait(places: Places) -> None:
+    assert used_journal(places.other_journal, places.state) == places.other_journal
+    segment = leave_lines(places.state, places.journal)
+    assert used_journal(places.other_journal, places.state) == places.journal
+    away = places.journal.rename(places.journal.with_name("away"))
+    with pytest.raises(JournalConflict) as caught:
+        used_journal(places.other_journal, places.state)
+    assert caught.value.conflict is Conflict.MISSING
+    away.rename(places.journal)
+    with both(places.state, places.journal):
+        segment.unlink()
+        assert used_journal(places.other_journal, places.state) == places.journal
+    assert used_journal(places.other_journal, places.state) == places.other_journal
+
+
+def test_used_journal_is_not_that_of_another_daemon(places: Places) -> None:
+    leave_lines(places.state, places.journal)
+    (places.journal / "owner").write_text("0" * 32 + "\n/elsewhere")
+    assert used_journal(places.other_journal, places.state) == places.other_journal
 
 
 def test_state_folder_with_its_journal_can_be_moved_or_copied(places: Places) -> None:

@@ -165,11 +165,19 @@ def _claim(folder: Path, state: Path, own: str) -> None:
         write_atomically(folder / "owner", f"{own}\n".encode() + os.fsencode(state))
 
 
-def _check_left(folder: Path, state: Path, own: str) -> None:
-    """Raise JournalConflict if lines may wait in the folder that the last daemon used, and `folder` is another."""
+def used_journal(folder: Path, state: Path) -> Path:
+    """Return the folder where accepted lines of a state folder may wait: that which its daemon uses or did not leave
+    empty, or else `folder`. Raise JournalConflict if it is missing, TsdError if it cannot be read."""
+    with folder_errors(state, STATE):
+        left = _left(state)
+        return folder if left is None or left[1] != identity(state) else left[0]
+
+
+def _left(state: Path) -> tuple[Path, str] | None:
+    """Return the folder that the last daemon uses or did not leave empty, and whose it is. Raise JournalConflict."""
     record = _path_record(state)
     if not record.exists() or not (text := record.read_bytes()):
-        return
+        return None
     left = state / os.fsdecode(text)
     owner = _owner(left)
     if owner is None:
@@ -179,7 +187,16 @@ def _check_left(folder: Path, state: Path, own: str) -> None:
             f"journal folder {left}: it is missing, and the last daemon did not stop cleanly while it used it; bring "
             f"it back, or, if lines that wait in it may be lost, remove {record}",
         )
-    if os.path.realpath(left) == os.path.realpath(folder) or owner[0] != own:
+    return left, owner[0]
+
+
+def _check_left(folder: Path, state: Path, own: str) -> None:
+    """Raise JournalConflict if lines may wait in the folder that the last daemon used, and `folder` is another."""
+    found = _left(state)
+    if found is None:
+        return
+    left, owner = found
+    if os.path.realpath(left) == os.path.realpath(folder) or owner != own:
         return
     if segment_paths(left):
         raise JournalConflict(
