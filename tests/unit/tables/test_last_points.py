@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Collection
-from typing import Never
+from typing import Any, Never
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -285,6 +286,44 @@ async def test_rows_of_shared_tables_are_read_again(cache_ms: int | None, value:
     assert await endpoint.values("timeseries=m{host=a}") == {one.hex().upper(): "1"}
     endpoint.clock_ms += 31_000
     assert await endpoint.values("timeseries=m{host=a}") == {one.hex().upper(): value}
+
+
+@pytest.mark.parametrize("hours", [0, 1, 30])
+@pytest.mark.parametrize("left", [True, False])
+async def test_point_that_another_process_deletes_is_forgotten(hours: int, left: bool) -> None:
+    """Regression: it was answered until the daemon was restarted."""
+    world = await make_world()
+    one, at_s = await world.series("m", host="a"), HOUR - hours * HOUR_S
+    endpoint = LastEndpoint(world, 60_000)
+    for time_s, value in ((at_s + 1, 1), (at_s + 2, 2)):
+        await store(world, one, time_s, value)
+        await record(endpoint.latest, one, time_s, value)
+    assert await endpoint.values("timeseries=m{host=a}") == {one.hex().upper(): "2"}
+    row = tsuid_row(world.layout, one, at_s)
+    columns = [COLUMN + seconds_qualifier(at, 0) for at in ((2,) if left else (1, 2))]
+    await world.store.delete("tsdb", {row: columns}, up_to_ms=None)
+    endpoint.clock_ms += 61_000
+    for _ in range(2):
+        assert await endpoint.values(f"tsuids={one.hex()}") == ({one.hex().upper(): "1"} if left else {})
+
+
+@pytest.mark.parametrize("hours", [0, 30])
+async def test_point_that_is_written_during_a_read_is_not_forgotten(hours: int) -> None:
+    world = await make_world()
+    one, at_s = await world.series("m", host="a"), HOUR - hours * HOUR_S
+    endpoint = LastEndpoint(world, 60_000)
+    await record(endpoint.latest, one, at_s, 1)
+    get = world.store.get
+
+    async def get_while_written(table: str, *args: Any, **kwargs: Any) -> dict[bytes, list[Cell]]:
+        found = await get(table, *args, **kwargs)
+        if table == "tsdb":
+            await record(endpoint.latest, one, HOUR + 3, 3)
+        return found
+
+    endpoint.clock_ms += 61_000
+    with patch.object(world.store, "get", get_while_written):
+        assert await endpoint.values(f"tsuids={one.hex()}") == {one.hex().upper(): "3"}
 
 
 class CountingStore(MemoryStore):

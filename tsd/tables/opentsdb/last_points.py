@@ -188,6 +188,11 @@ class LastPointCache:
             self._floats[slot] = is_float
             self._bits[slot] = np.float64(found.number).view(np.int64) if is_float else found.number
 
+    def forget_point(self, slot: int, time_ms: int) -> None:
+        """Forget a newest point, unless another one is known by now."""
+        if self._times[slot] == time_ms:
+            self._times[slot] = NO_TIME
+
     def forget(self, layout: Layout, rows: Iterable[bytes]) -> None:
         """Forget the newest points of series that lie in rows, by their row keys, or before: a command has changed the
         rows."""
@@ -384,9 +389,34 @@ class LastPointReader:
         unknown = np.flatnonzero(~known).tolist()
         for at in range(0, len(unknown), ROWS):
             part = list(dict.fromkeys(series[index] for index in unknown[at : at + ROWS]))
+            known_ms = dict(zip(part, self._cache.times_ms(self._slots(part)).tolist(), strict=True))
             found = await self._newest(part, span)
+            gone = set() if self._cache_ms is None else await self._deleted(known_ms, found, span)
             for one in part:  # by name: slots may have been reassigned
-                self._cache.set_read(self._cache.slot(*one), found.get(one), checked_ms=span.now_ms, depth_h=span.hours)
+                slot = self._cache.slot(*one)
+                if one in gone:
+                    self._cache.forget_point(slot, known_ms[one])
+                self._cache.set_read(slot, found.get(one), checked_ms=span.now_ms, depth_h=span.hours)
+
+    async def _deleted(
+        self, known_ms: Mapping[Series, int], found: dict[Series, LastPoint], span: LookBack
+    ) -> set[Series]:
+        """Return the series whose known points another process has deleted. `found` has what was read of the span, and
+        gets the newest points of older rows that had known ones."""
+        stop_ms = (span.this_hour_s + HOUR_S) * 1000
+        lost = {
+            one: at for one, at in known_ms.items() if at < stop_ms and (one not in found or found[one].time_ms < at)
+        }
+        older = {
+            tsuid_row(self._layout, b"".join(one), at // 1000 // HOUR_S * HOUR_S): one
+            for one, at in lost.items()
+            if NO_TIME < at < span.start_ms and one not in found
+        }
+        unreadable: dict[bytes, UnreadableRow] = {}
+        rows = await self._store.get(self._table, list(older)) if older else {}
+        left = await trio.to_thread.run_sync(self._last_of_rows, rows, unreadable) if rows else {}
+        found |= {one: left[name] for one in older.values() if (name := b"".join(one)) in left}
+        return {one for one in lost if one not in self._unreadable and b"".join(one) not in unreadable}
 
     async def _newest(self, wanted: Sequence[Series], span: LookBack) -> dict[Series, LastPoint]:
         """Return the newest points in rows, the current hour first.
