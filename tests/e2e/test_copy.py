@@ -1,5 +1,7 @@
 """`tsd copy` between engines: what is copied, what is refused, and the work of a daemon meanwhile."""
 
+import json
+import shutil
 import signal
 from pathlib import Path
 
@@ -144,6 +146,29 @@ def test_killed_copy_resumes_and_includes_new_points(tmp_path: Path) -> None:
     assert other.lines("m") == [lines[0], late, *lines[1:]] == home.lines("m")
     assert other.run("uid", "fsck").status == 0
     assert list(home.folder.glob("copy-*.json")) == []
+
+
+def test_killed_copy_to_another_layout_starts_over_for_a_new_target(tmp_path: Path) -> None:
+    """Regression: metrics that only a target had that is gone were not copied."""
+    home, other = Tsd(tmp_path / "home"), Tsd(tmp_path / "other", {"tsd.storage.layout": "tall"})
+    names = [f"m.{number:04d}" for number in range(1000)]
+    assert home.run("import", "-", stdin="".join(f"{name} {T} 1 host=a\n" for name in names).encode()).status == 0
+    with home.popen("copy", *to(other)) as process:
+        until(lambda: bool(list(home.folder.glob("copy-*.json"))) or process.poll() is not None, "a checkpoint")
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    shutil.copytree(other.folder, tmp_path / "kept")
+    [checkpoint] = home.folder.glob("copy-*.json")
+    shutil.copy(checkpoint, tmp_path)
+    shutil.rmtree(other.folder)
+    for is_new in (True, False):
+        if not is_new:
+            shutil.rmtree(other.folder)
+            (tmp_path / "kept").rename(other.folder)
+            shutil.copy(tmp_path / checkpoint.name, checkpoint)
+        done = home.run("copy", *to(other), "--json")
+        assert (done.status, json.loads(done.out)["metrics"] == len(names)) == (0, is_new), done.err[-500:]
+        assert other.lines(names[0], names[-1]) == [f"{name} {T}000 1 host=a" for name in (names[0], names[-1])]
 
 
 def test_unreachable_copy_target_keeps_progress(hbase: RunningHbase, tmp_path: Path) -> None:

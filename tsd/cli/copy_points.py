@@ -103,13 +103,15 @@ def _is_valid(name: str, rules: NameRules) -> bool:
 async def copy_points(
     source: Tables, target: Target, checkpoint: Checkpoint, progress: Callable[[int], None]
 ) -> PointCopyStats:
-    """Copy all points. An interrupted copy continues after the last metric that it completed. Raise StoreError."""
+    """Copy all points. An interrupted copy continues after the last metric that it completed, unless the target lacks
+    that metric: the checkpoint is for another target then. Raise StoreError."""
     stats = PointCopyStats()
     with checkpoint.lock():
-        state = checkpoint.load() or {}
-        done = state.get("metric", "")
+        done = str((checkpoint.load() or {}).get("metric", ""))
+        if done and not await _has_metric(target, done):
+            done = ""
         for metric in await source.catalog.metrics():
-            if done and metric.encode() <= str(done).encode():
+            if metric.encode() <= done.encode():
                 continue
             await _MetricCopy(metric, target, stats, progress).run(source)
             await target.tables.writer.sync()
@@ -117,6 +119,15 @@ async def copy_points(
             checkpoint.save({"metric": metric})
         checkpoint.path.unlink(missing_ok=True)
     return stats
+
+
+async def _has_metric(target: Target, name: str) -> bool:
+    """Return whether the target has a metric of the source. Raise StoreError."""
+    try:
+        spelled = _spelled(name, target).decode("latin-1")
+    except BadLine:
+        return False
+    return spelled in await target.tables.catalog.metrics()
 
 
 class _Lookup:
