@@ -141,9 +141,11 @@ async def _make(config: Config, folder: Path) -> tuple[Manifest, BackupWriter]:
     async with access(config, must_exist=True) as opened:
         previous = newest_complete(folder)
         writer = BackupWriter(new_backup(folder, now_ms(), identity(state)), previous)
-        writer.copy_journal(opened.journal())
+        journal = opened.journal()
+        writer.copy_journal(journal)
         writer.copy_state(state)
         async with _snapshot(opened, state / SNAPSHOT) as snapshot:
+            writer.copy_later(state, journal)
             writer.plan_store(snapshot)
             _show(writer.take_store(snapshot), sum(path.stat().st_size for path in snapshot.iterdir()), "backup")
         return writer.finish(), writer

@@ -33,6 +33,7 @@ from tsd.config.state_dir import RESTORATION, sync_folder, write_atomically
 from tsd.errors import TsdError
 from tsd.ingest.journal.folder import segment_paths
 from tsd.ingest.journal.segment import HEADER_BYTES, Damage, header, read_header, read_pieces
+from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, with_later_days
 
 FORMAT = 1
 MANIFEST = "backup.json"
@@ -190,14 +191,32 @@ class BackupWriter:
                 self._add(journal / name, Path(JOURNAL) / name)
         for path in files_below(journal / "quarantine"):
             self._add(path, Path(JOURNAL) / path.relative_to(journal))
-        for path in segment_paths(journal):
-            with suppress(FileNotFoundError):
-                self._record(Path(JOURNAL) / path.name, copy_segment(path, self.backup / JOURNAL / path.name))
+        self._copy_segments(journal)
         left = set(segment_paths(journal))
         for path in segment_paths(self.backup / JOURNAL):
             if journal / path.name not in left:
                 path.unlink()
                 self.copied_bytes -= self._files.pop(f"{JOURNAL}/{path.name}", 0)
+
+    def copy_later(self, state: Path, journal: Path) -> None:
+        """Add what came while the snapshot was taken: lines of the journal, and days whose rollups lack late points.
+        The daemon stores a late point, then records its day, then removes its line. So a late point that is in the
+        snapshot has its line or its day here."""
+        self._copy_segments(journal)
+        copy, later = self.backup / STATE / ROLLUPS_FILE, state / ROLLUPS_FILE
+        if copy.exists() and later.exists():
+            copy.write_bytes(with_later_days(copy.read_bytes(), later.read_bytes()))
+            with copy.open("rb") as written:
+                os.fsync(written.fileno())
+            self._record(Path(STATE) / ROLLUPS_FILE, copy.stat().st_size)
+
+    def _copy_segments(self, journal: Path) -> None:
+        """Copy the synced part of each segment that is not copied as far yet."""
+        for path in segment_paths(journal):
+            name = Path(JOURNAL) / path.name
+            with suppress(FileNotFoundError):
+                if read_header(path).synced != self._files.get(str(name), 0):
+                    self._record(name, copy_segment(path, self.backup / name))
 
     def plan_store(self, snapshot: Path) -> None:
         """Record the snapshot's files in the manifest, so that it lists what an interrupted backup lacks."""
@@ -230,7 +249,7 @@ class BackupWriter:
         self._record(name, copy_file(source, self.backup / name))
 
     def _record(self, name: Path, copied: int) -> None:
-        self.copied_bytes += copied
+        self.copied_bytes += copied - self._files.get(str(name), 0)
         self._files[str(name)] = copied
 
     def _link_to_previous(self, source: Path, name: Path) -> bool:

@@ -127,6 +127,52 @@ def test_segments_that_are_stored_meanwhile_are_left_out(
     assert writer.copied_bytes == sum(path.stat().st_size for path in (writer.backup / "journal").iterdir())
 
 
+def progress(complete_s: int, late: Sequence[int], *, position: Sequence[object] | None = None) -> bytes:
+    """Return a file about rollups that are complete up to a time, apart from late days."""
+    days = [["000001", day_s] for day_s in late]
+    about = {"tables": {"1h": "t"}, "complete_s": {"1h": complete_s}, "pass": position, "late": days, "emptied": []}
+    return json.dumps(about).encode()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"),
+    [
+        (progress(900, []), progress(900, [400]), progress(900, [400])),
+        (progress(900, [300]), progress(990, [300, 400]), progress(900, [300, 400])),
+        (progress(900, [300], position=[["1h"], 900, 990, "", 0]), progress(500, []), progress(500, [300])),
+        (progress(900, []), b"{", progress(900, [])),
+    ],
+)
+def test_late_points_of_a_snapshot_are_known(
+    tmp_path: Path, state: Path, first: bytes, second: bytes, wanted: bytes
+) -> None:
+    """A late point that is stored while the backup is made is in the snapshot, and not in the rollups."""
+    file = state / "rollup-progress.json"
+    file.write_bytes(first)
+    writer = BackupWriter(new_backup(tmp_path / "backups", DAY_MS, OWNER), None)
+    writer.copy_journal(state / "journal")
+    writer.copy_state(state)
+    file.write_bytes(second)
+    writer.copy_later(state, state / "journal")
+    writer.plan_store(fill_snapshot(state, {"000001.sst": b"one"}))
+    copy = writer.backup / "state/rollup-progress.json"
+    assert json.loads(copy.read_bytes()) == json.loads(wanted)
+    assert read_manifest(writer.backup).files["state/rollup-progress.json"] == copy.stat().st_size
+
+
+def test_lines_that_come_during_the_snapshot_are_added(tmp_path: Path, state: Path) -> None:
+    journal = state / "journal"
+    first, second, third = (journal / f"{number:016d}.journal" for number in (1, 2, 3))
+    writer = BackupWriter(new_backup(tmp_path / "backups", DAY_MS, OWNER), None)
+    writer.copy_journal(journal)
+    first.unlink()  # it may not be in the snapshot
+    second.write_bytes(segment([b"put a 2 1 b=c\n", b"put a 3 1 b=c\n"]))
+    third.write_bytes(segment([b"put a 4 1 b=c\n"]))
+    writer.copy_later(state, journal)
+    assert journal_lines(writer.backup / "journal") == 4
+    assert writer.copied_bytes == sum(path.stat().st_size for path in (writer.backup / "journal").iterdir())
+
+
 @pytest.mark.parametrize("steps", range(5))
 def test_backup_that_ended_early_says_what_it_lacks(tmp_path: Path, state: Path, snapshot: Path, steps: int) -> None:
     folder = tmp_path / "backups"

@@ -35,6 +35,23 @@ def days_of(layout: Layout, rows: Iterable[bytes]) -> set[LateDay]:
     return {LateDay(hour[:size], int.from_bytes(hour[size:], "big") // DAY_S * DAY_S) for hour in hours}
 
 
+def with_later_days(saved: bytes, later: bytes) -> bytes:
+    """Return the content of a file of progress, with the late days of a later one. It fits a store that has the rollups
+    of the first one, and points of both."""
+    try:
+        first, second = json.loads(saved), json.loads(later)
+        if first["tables"] != second["tables"]:
+            return saved
+        complete_s = {name: min(at_s, second["complete_s"][name]) for name, at_s in first["complete_s"].items()}
+        if complete_s != first["complete_s"]:  # it went back
+            first |= {"complete_s": complete_s, "pass": None}
+        for key in ("late", "emptied"):
+            first[key] = [list(day) for day in dict.fromkeys(map(tuple, [*first.get(key, ()), *second.get(key, ())]))]
+    except (ValueError, KeyError, TypeError, AttributeError):  # damaged: nothing is complete
+        return saved
+    return json.dumps(first).encode()
+
+
 class RollupPass(NamedTuple):
     """A build of all metrics that is under way."""
 
