@@ -66,7 +66,7 @@ def backup(loaded: Loaded, folder: Path, keep: int | None, as_list: bool, as_jso
     started_s = time.monotonic()
     with private_files(), folder_errors(folder, TARGET), _backup_lock(state_folder(config)):
         made, writer = trio.run(_make, config, folder)
-        removed = prune(folder, keep) if keep else []
+        removed = prune(folder, keep, made.identity) if keep else []
     report = {
         "backup": str(writer.backup),
         "files": len(made.files),
@@ -139,8 +139,8 @@ async def _make(config: Config, folder: Path) -> tuple[Manifest, BackupWriter]:
     """Make a backup. Raise OSError, TsdError."""
     state = state_folder(config)
     async with access(config, must_exist=True) as opened:
-        previous = newest_complete(folder)
-        writer = BackupWriter(new_backup(folder, now_ms(), identity(state)), previous)
+        own = identity(state)
+        writer = BackupWriter(new_backup(folder, now_ms(), own), newest_complete(folder, own))
         journal = opened.journal()
         writer.copy_journal(journal)
         writer.copy_state(state)

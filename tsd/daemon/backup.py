@@ -142,9 +142,13 @@ def list_backups(folder: Path) -> list[tuple[Path, Manifest | BrokenBackup]]:
     return found
 
 
-def newest_complete(folder: Path) -> Path | None:
-    """Return the newest complete backup in a folder."""
-    complete = [path for path, found in list_backups(folder) if isinstance(found, Manifest) and found.complete]
+def newest_complete(folder: Path, owner: str | None = None) -> Path | None:
+    """Return the newest complete backup in a folder, of the state folder with the identity `owner` (None: of any)."""
+    complete = [
+        path
+        for path, found in list_backups(folder)
+        if isinstance(found, Manifest) and found.complete and owner in (None, found.identity)
+    ]
     return complete[-1] if complete else None
 
 
@@ -169,7 +173,7 @@ class BackupWriter:
     """Makes one backup, step by step. Each step may raise OSError; the manifest then still lists what is missing."""
 
     def __init__(self, backup: Path, previous: Path | None) -> None:
-        """`previous` is an earlier complete backup in the same folder."""
+        """`previous` is an earlier complete backup in the same folder. One of another state folder is not used."""
         self.backup = backup
         self._manifest = read_manifest(backup)
         self._files: dict[str, int] = {}
@@ -281,10 +285,11 @@ class BackupWriter:
         write_manifest(self.backup, self._manifest)
 
 
-def prune(folder: Path, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` complete backups, and backups that ended early before the newest of them. Return
-    what was removed."""
-    found = list_backups(folder)
+def prune(folder: Path, keep: int, owner: str) -> list[Path]:
+    """Remove all but the newest `keep` complete backups of a state folder, and backups that ended early before the
+    newest of them. Return what was removed. `owner` is the state folder's identity; the folder may have backups of
+    others."""
+    found = [each for each in list_backups(folder) if isinstance(each[1], BrokenBackup) or each[1].identity == owner]
     complete = [path for path, about in found if isinstance(about, Manifest) and about.complete]
     kept = set(complete[-keep:])
     removed = [path for path, _ in found if complete and path not in kept and path < complete[-1]]

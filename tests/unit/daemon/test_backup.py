@@ -27,6 +27,7 @@ from tsd.daemon.backup import (
     read_manifest,
     restore_files,
     restored_places,
+    write_manifest,
 )
 from tsd.errors import TsdError
 from tsd.ingest.journal.frames import FrameMaker
@@ -247,12 +248,28 @@ def test_pruning_keeps_the_newest_complete_ones(tmp_path: Path, state: Path) -> 
     early = new_backup(folder, 2 * DAY_MS + 1000, OWNER)
     late = new_backup(folder, 9 * DAY_MS, OWNER)
     (folder / "something else").mkdir()
-    assert prune(folder, 2) == [made[0], made[1], early]
+    assert prune(folder, 2, OWNER) == [made[0], made[1], early]
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         [made[2].name, made[3].name, late.name, "something else"]
     )
     check_complete(made[2])
     check_complete(made[3])
+
+
+def test_backups_of_other_state_folders_are_kept(tmp_path: Path, state: Path) -> None:
+    """Regression: each of two daemons that shared a folder removed the other's backups."""
+    folder = tmp_path / "backups"
+    own = []
+    for day in (1, 3, 5):
+        own.append(make(folder, state, fill_snapshot(state, {"000001.sst": b"one"}), now_ms=day * DAY_MS))
+        shutil.rmtree(state / "snapshot.tmp")
+    begun = new_backup(folder, 2 * DAY_MS, "f" * 32)
+    other = new_backup(folder, 4 * DAY_MS, "f" * 32)
+    write_manifest(other, read_manifest(other)._replace(complete=True))
+    assert newest_complete(folder, "f" * 32) == other
+    assert newest_complete(folder, OWNER) == newest_complete(folder) == own[2]
+    assert prune(folder, 1, OWNER) == own[:2]
+    assert [path for path, _ in list_backups(folder)] == [begun, other, own[2]]
 
 
 def test_two_backups_of_one_second_have_own_folders(tmp_path: Path) -> None:
