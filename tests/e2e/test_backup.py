@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.command import Done, Served, Tsd, until
 from tests.e2e.entities import stored_entities
+from tsd.config.state_dir import write_restoration
 from tsd.store import Put
 
 pytestmark = pytest.mark.slow
@@ -178,6 +179,22 @@ def test_interrupted_restoration_starts_over(tmp_path: Path) -> None:
     assert restored.run("restore", tmp_path / "backups").status == 0
     with restored.serve():
         pass
+    assert values(restored) == list(range(10))
+
+
+def test_files_of_an_interrupted_restoration_do_not_stay(tmp_path: Path) -> None:
+    """Regression: what an older backup lacked, such as the progress of rollups, was there after its restoration."""
+    tsd, restored = Tsd(tmp_path / "state", SETTINGS), Tsd(tmp_path / "restored", SETTINGS)
+    with tsd.serve() as served:
+        served.send_lines(put_lines(0, 10))
+    assert tsd.run("backup", tmp_path / "older").status == 0
+    (tsd.folder / "rollup-progress.json").write_text("{}")
+    assert tsd.run("backup", tmp_path / "newer").status == 0
+    assert restored.run("restore", tmp_path / "newer").status == 0
+    begun = {str(restored.folder / name): 2 for name in ("rollup-progress.json", "id")}
+    write_restoration(restored.folder, tmp_path / "newer", begun)  # as before its end
+    assert restored.run("restore", tmp_path / "older").status == 0
+    assert not (restored.folder / "rollup-progress.json").exists()
     assert values(restored) == list(range(10))
 
 

@@ -23,6 +23,7 @@ from tsd.config.state_dir import (
     lacking,
     lock_folder,
     private_files,
+    remove_restored,
     sync_folder,
     write_restoration,
 )
@@ -191,6 +192,7 @@ def _restore(config: Config, source: Path, manifest: Manifest) -> tuple[Contents
         raise TsdError(f"got {store_name(config)}, wanted the embedded store, which the backup has")
     with private_files(), lock_folder(state, "lock", STATE), folder_errors(state, STATE):
         if lacking(state) is not None:
+            remove_restored(state)
             shutil.rmtree(state / "store", ignore_errors=True)
             shutil.rmtree(journal, ignore_errors=True)
         else:

@@ -151,6 +151,17 @@ def lacking(folder: Path) -> str | None:
     return f"it was being restored from {backup}, and lacks {len(lacks)} of {len(about['files'])} files{named}"
 
 
+def remove_restored(folder: Path) -> None:
+    """Remove the files of a restoration that has not ended, for one of another backup. Raise OSError."""
+    try:
+        files = [Path(path) for path in json.loads((folder / RESTORATION).read_bytes())["files"]]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return
+    for path in files:
+        if path.is_relative_to(folder):
+            path.unlink(missing_ok=True)
+
+
 def _has_size(path: Path, size: int) -> bool:
     return path.is_file() and path.stat().st_size == size
 
