@@ -42,6 +42,7 @@ from tsd.daemon.backup import (
     new_backup,
     newest_complete,
     prune,
+    remove_interrupted,
     restore_files,
     restored_places,
 )
@@ -66,8 +67,9 @@ def backup(loaded: Loaded, folder: Path, keep: int | None, as_list: bool, as_jso
         )
     started_s = time.monotonic()
     with private_files(), folder_errors(folder, TARGET), _backup_lock(state_folder(config)):
+        removed = remove_interrupted(folder, identity(state_folder(config))) if keep else []
         made, writer = trio.run(_make, config, folder)
-        removed = prune(folder, keep, made.identity) if keep else []
+        removed += prune(folder, keep, made.identity) if keep else []
     report = {
         "backup": str(writer.backup),
         "files": len(made.files),

@@ -294,9 +294,25 @@ def prune(folder: Path, keep: int, owner: str) -> list[Path]:
     kept = set(complete[-keep:])
     removed = [path for path, _ in found if complete and path not in kept and path < complete[-1]]
     for path in removed:
-        (path / MANIFEST).unlink(missing_ok=True)  # first: a removal that is killed leaves no backup that looks whole
-        shutil.rmtree(path)
+        _remove(path)
     return removed
+
+
+def remove_interrupted(folder: Path, owner: str) -> list[Path]:
+    """Remove the backups of a state folder that ended early, so that they do not take the space of the next one. None
+    may be made now. Return what was removed."""
+    found = list_backups(folder)
+    removed = [
+        path for path, about in found if isinstance(about, Manifest) and about.identity == owner and not about.complete
+    ]
+    for path in removed:
+        _remove(path)
+    return removed
+
+
+def _remove(backup: Path) -> None:
+    (backup / MANIFEST).unlink(missing_ok=True)  # first: a removal that is killed leaves no backup that looks whole
+    shutil.rmtree(backup)
 
 
 def restore_files(backup: Path, manifest: Manifest, state: Path, journal: Path) -> Iterator[int]:

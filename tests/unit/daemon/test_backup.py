@@ -25,6 +25,7 @@ from tsd.daemon.backup import (
     newest_complete,
     prune,
     read_manifest,
+    remove_interrupted,
     restore_files,
     restored_places,
     write_manifest,
@@ -270,6 +271,16 @@ def test_backups_of_other_state_folders_are_kept(tmp_path: Path, state: Path) ->
     assert newest_complete(folder, OWNER) == newest_complete(folder) == own[2]
     assert prune(folder, 1, OWNER) == own[:2]
     assert [path for path, _ in list_backups(folder)] == [begun, other, own[2]]
+
+
+def test_interrupted_backups_are_removed_before_the_next(tmp_path: Path, state: Path, snapshot: Path) -> None:
+    """Regression: after a full disk they took the space of the next backup, which failed as well."""
+    folder = tmp_path / "backups"
+    whole = make(folder, state, snapshot)
+    begun = [new_backup(folder, day * DAY_MS, OWNER) for day in (2, 3)]
+    other = new_backup(folder, 4 * DAY_MS, "f" * 32)
+    assert remove_interrupted(folder, OWNER) == begun
+    assert [path for path, _ in list_backups(folder)] == [whole, other]
 
 
 def test_two_backups_of_one_second_have_own_folders(tmp_path: Path) -> None:

@@ -153,7 +153,12 @@ def build_index(loaded: Loaded, **given: Any) -> None:
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Then remove all but the newest N backups.")
+@click.option(
+    "--keep",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Remove interrupted backups first, and last all but the newest N.",
+)
 @click.option("--list", "as_list", is_flag=True, help="Print the backups in FOLDER, and make none.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @with_config
