@@ -14,6 +14,7 @@ from tests.unit.codec.codec_rows import show as show_cells
 from tests.unit.codec.codec_vectors import Vector, of_kind
 from tests.unit.codec.test_vectors_rows import FSCK_DEPARTURES, cells_of, fsck_of
 from tsd.codec.opentsdb.fsck import FsckLine
+from tsd.daemon.settings import now_ms
 
 pytestmark = pytest.mark.slow
 OLDEST = {"tsd.storage.fix_duplicates": "false"}  # OpenTSDB's default: the oldest duplicate wins
@@ -151,6 +152,15 @@ def test_fsck_checks_only_the_selection(engine: Tsd) -> None:
     missing = engine.run("fsck", "--fix")
     assert (missing.status, missing.err) == (1, "tsd: Must supply a query or use the '--full-scan' flag\n")
     assert engine.run("fsck", "1").status == 2
+
+
+def test_fsck_checks_the_open_hour(tmp_path: Path) -> None:
+    """Regression: it did not read its points, and after a repair `query/last` had the newest of those it had read."""
+    tsd, now_s = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "true"}), now_ms() // 1000
+    with tsd.serve() as served:
+        served.send_lines(b"put m %d 1 host=a\n" % now_s)
+        done = tsd.run("fsck", "--full-scan")
+        assert (done.status, "Valid Datapoints: 1\n" in done.out, done.err) == (0, True, "")
 
 
 def test_fsck_reports_clean_table(engine: Tsd) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import trio
 
-from tsd.cli.context import Access, access, check_layout
+from tsd.cli.context import Access, access, check_layout, flush_pending
 from tsd.cli.output import Progress
 from tsd.cli.scan import BadRequest, ScanRequest, parse_request, selected_rows
 from tsd.codec.opentsdb.fsck import ERRORS, FsckLine, FsckOptions, totals
@@ -48,6 +48,7 @@ def fsck(
     async def run() -> None:
         started = trio.current_time()
         async with access(loaded.config, must_exist=True) as opened:
+            await flush_pending(opened, delete=False)
             check = Fsck(opened.store, loaded.config.data_table, opened.uids, layout(loaded.config), options)
             if options.deletes_rows and not force and not await check.matches_configuration():
                 raise TsdError(_MISFIT)
