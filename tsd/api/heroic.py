@@ -2,8 +2,9 @@
 `{"series": {"key": …, "tags": {…}, "resource": {…}}, "data": {"type": "points", "data": [[time in ms, value], …]}}`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 import trio
@@ -30,21 +31,27 @@ class Series(msgspec.Struct):
     resource: dict[str, str] = {}
 
 
-class Data(msgspec.Struct):
+Point: TypeAlias = tuple[int, int | float]  # time in ms, value
+P = TypeVar("P")
+
+
+class Data(msgspec.Struct, Generic[P]):
     """Points of one type."""
 
-    data: list[tuple[int, int | float]]
+    data: list[P]
     type: str = POINTS
 
 
-class Body(msgspec.Struct):
+class Body(msgspec.Struct, Generic[P]):
     """A request."""
 
     series: Series
-    data: Data
+    data: Data[P]
 
 
-_decoder = msgspec.json.Decoder(Body)
+_decoder = msgspec.json.Decoder(Body[Point])
+_undecided = msgspec.json.Decoder(Body[msgspec.Raw])  # its points may have wrong types
+_point = msgspec.json.Decoder(Point)
 
 
 def parse_write(body: bytes, *, resource_tags: frozenset[str] | None) -> ParsedBody:
@@ -54,22 +61,41 @@ def parse_write(body: bytes, *, resource_tags: frozenset[str] | None) -> ParsedB
     `resource_tags` are stored as a resource; None: everything is a tag.
     """
     check_brackets(body)
-    try:
-        found = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise illegal(f"body: {exc}") from None
+    found = _decoded(body)
     if found.data.type != POINTS:
         raise illegal(f"data.type: got {found.data.type!r}, wanted {POINTS!r}")
     tags = _tags(found.series, resource_tags)
     lines = Collector()
-    for at, (time_ms, number) in enumerate(found.data.data):
+    points: Sequence[Point | msgspec.Raw] = found.data.data
+    for at, point in enumerate(points):
         place = f"data.data[{at}]"
         try:
+            time_ms, number = _checked(point) if isinstance(point, msgspec.Raw) else point
             lines.add(put_line(found.series.key, tags.items(), time_ms, number), place)
         except BadLine as error:
             text = str(error).removeprefix("illegal argument: ")
             lines.refuse(BadLine(error.reason, f"{place}: {text}"))
     return lines.finish()
+
+
+def _decoded(body: bytes) -> Body[Point] | Body[msgspec.Raw]:
+    """Return a body; if one of its points has a wrong type, with the text of each. Raise BadLine."""
+    try:
+        try:
+            return _decoder.decode(body)
+        except msgspec.ValidationError:
+            return _undecided.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise illegal(f"body: {exc}") from None
+
+
+def _checked(text: msgspec.Raw) -> Point:
+    """Return a point. Raise BadLine."""
+    try:
+        point: Point = _point.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise illegal(str(exc)) from None
+    return point
 
 
 def _tags(series: Series, resource_tags: frozenset[str] | None) -> Mapping[str, str]:

@@ -81,6 +81,16 @@ async def test_only_bad_points_are_refused(heroic: Running) -> None:
     assert {time: float(value) for time, value in points.items()} == {"1300000000": 1.0, "1300000001": 3.0}
 
 
+@pytest.mark.parametrize("wrong", [["now", 2], [T_MS], [T_MS, "2"], [T_MS, None], T_MS, {"t": 1}, [T_MS, 2, 3]])
+async def test_points_of_wrong_types_are_refused_alone(heroic: Running, wrong: Any) -> None:
+    found = await write(heroic, body(TAGS, RESOURCE, [[T_MS, 1], wrong, [T_MS + 1000, 3.5]]))
+    assert found.status == 400
+    [error] = found.json["errors"]
+    assert error.startswith("data.data[1]: Expected ")
+    [(_, points)] = await answer(heroic)
+    assert {time: float(value) for time, value in points.items()} == {"1300000000": 1.0, "1300000001": 3.5}
+
+
 async def test_a_name_with_a_blank_is_refused(heroic: Running) -> None:
     found = await write(heroic, body({**TAGS, "rack": "a b"}, RESOURCE))
     assert (found.status, len(found.json["errors"])) == (400, 2)
