@@ -95,6 +95,17 @@ def test_sub_queries_with_other_groups_are_one_unless_corrected() -> None:
     assert len(read("sum:m", "sum:m", corrected=True).queries) == 1
 
 
+@pytest.mark.parametrize(("word", "expected"), [("", 2), ("TRUE", 2), ("yes", 2), ("1", 2), ("false", 1), ("off", 1)])
+def test_corrected_queries_are_chosen_by_a_word(word: str, expected: int) -> None:
+    assert len(read("sum:m{host=*}", "sum:m{}{host=*}", **{"tsd.query.corrected": word}).queries) == expected
+
+
+@pytest.mark.parametrize("word", ["maybe", "2", "nope"])
+def test_other_words_choose_neither(word: str) -> None:
+    with pytest.raises(BadQuery, match="wanted true or false"):
+        read("sum:m", **{"tsd.query.corrected": word})
+
+
 @pytest.mark.difference("merged-sub-queries")
 def test_wildcards_with_other_ends_are_one_unless_corrected() -> None:
     assert len(read("sum:m{host=w*}", "sum:m{host=*w}").queries) == 1

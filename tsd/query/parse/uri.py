@@ -21,7 +21,7 @@ from tsd.tables.filters import Filter, identity, read_filter
 from tsd.tables.quirks import OPENTSDB, Quirks, quirks_for
 
 CORRECTED_KEYS = ("corrected", "tsd.query.corrected")  # in parameters and bodies
-_OFF = ("false", "0", "no", "off")
+_ON, _OFF = ("", "true", "1", "yes", "on"), ("false", "0", "no", "off")
 _LONG = re.compile(rf"[-+]?[0-9]{{1,{MOST_DIGITS}}}")
 _ROLLUPS = ("ROLLUP_RAW", "ROLLUP_NOFALLBACK", "ROLLUP_FALLBACK", "ROLLUP_FALLBACK_RAW")
 MAX_KEPT, SHORT = 1000, 300  # parsed sub queries that are kept, and the length of each
@@ -91,13 +91,18 @@ def read_sub_query(text: str, *, quirks: Quirks = OPENTSDB) -> SubQuery:
 
 
 def quirks_in(params: Params, *, default: Quirks) -> Quirks:
-    """Return the quirks that a request's parameters choose.
+    """Return the quirks that a request's parameters choose. Raises BadQuery for a word that is no yes or no.
 
     >>> quirks_in({"corrected": [""]}, default=OPENTSDB).loose_wildcards
     False
     """
-    given = [values[-1] for name in CORRECTED_KEYS if (values := params.get(name))]
-    return quirks_for(given[0].lower() not in _OFF) if given else default
+    given = [(name, values[-1]) for name in CORRECTED_KEYS if (values := params.get(name))]
+    if not given:
+        return default
+    name, text = given[0]
+    if (word := text.lower()) not in _ON + _OFF:
+        raise BadQuery(f"{name}: got {text!r}, wanted true or false")
+    return quirks_for(word in _ON)
 
 
 def quirks_in_body(members: Mapping[str, T], is_true: Callable[[T], bool], default: Quirks) -> Quirks:
