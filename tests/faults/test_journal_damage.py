@@ -130,8 +130,8 @@ async def test_damaged_segments_of_full_journal(hbase: RunningHbase, tmp_path: P
     assert stored(await trio.to_thread.run_sync(hbase_contents, hbase.tables, tables)) == sent - lost
 
 
-def make_senders() -> list[Sender]:
-    return [Sender(Lines(number), seed=number) for number in range(3)]
+def make_senders(**lines: int) -> list[Sender]:
+    return [Sender(Lines(number, **lines), seed=number) for number in range(3)]
 
 
 async def crashed(folder: Path) -> Left:
@@ -153,7 +153,7 @@ async def crashed_full(folder: Path, settings: Mapping[str, str]) -> list[Left]:
     """Return the segments of a daemon that was killed with a full journal."""
     async with served(folder, settings) as daemon, trio.open_nursery() as nursery:
         await daemon.ready()
-        for sender in make_senders():
+        for sender in make_senders(life=1000):  # HBase takes a minute to name thousands of series
             nursery.start_soon(sender.run, daemon.port)
         await daemon.logged(STOPPED)
         await daemon.kill()
