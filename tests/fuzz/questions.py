@@ -1,10 +1,11 @@
 """Random sub queries of all kinds, as OpenTSDB's clients write them, and their answers by a slow reference."""
 
+import itertools
 import math
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tests.query_reference import reference
@@ -48,17 +49,33 @@ class Series(NamedTuple):
 
     metric: str
     tags: Tags
+    uids: tuple[int, ...]  # of the metric and each tag, in the order of keys' UIDs
+
+    @classmethod
+    def new(cls, metric: str, **tags: str) -> "Series":
+        """Return the series of names that have not changed."""
+        pairs = sorted((KEYS.index(key) + 1, VALUES.index(value) + 1) for key, value in tags.items())
+        return cls(metric, tuple(sorted(tags.items())), (METRICS.index(metric) + 1, *itertools.chain(*pairs)))
+
+    def renamed(self, kind: str, old: str, new: str) -> "Series":
+        """Return it with another name of a UID."""
+        if kind == "metric":
+            return self._replace(metric=new) if self.metric == old else self
+        at = 0 if kind == "tagk" else 1
+        pairs = [
+            tuple(new if (each, name) == (at, old) else name for each, name in enumerate(pair)) for pair in self.tags
+        ]
+        return self._replace(tags=tuple(sorted(pairs)))
 
     @property
-    def order(self) -> list[tuple[int, int]]:
-        """By which OpenTSDB sorts the series of a metric."""
-        return [(KEYS.index(key), VALUES.index(value)) for key, value in self.tags]
+    def family(self) -> str:
+        """The first name of the metric."""
+        return METRICS[self.uids[0] - 1]
 
     @property
     def tsuid(self) -> str:
-        """The UIDs as text."""
-        uids = [METRICS.index(self.metric), *(uid for pair in self.order for uid in pair)]
-        return "".join(f"{uid + 1:06X}" for uid in uids)
+        """The UIDs as text, by which OpenTSDB sorts series."""
+        return "".join(f"{uid:06X}" for uid in self.uids)
 
 
 Stored = Mapping[Series, Mapping[int, Value]]  # values by times in ms
@@ -162,7 +179,7 @@ class Question:
 
     def chosen(self, series: Iterable[Series]) -> list[Series]:
         """Return the series that pass, in order."""
-        return sorted(filter(self._passes, series), key=lambda one: one.order)
+        return sorted(filter(self._passes, series), key=lambda one: one.tsuid)
 
     def _passes(self, series: Series) -> bool:
         if self.tsuids:
@@ -196,6 +213,40 @@ class Question:
         ) and {one[:3] for one in self.filters} == {one[:3] for one in other.filters}
 
 
+class Names:
+    """The names that UIDs have now, by kind and in the order of UIDs. Others may have them later."""
+
+    def __init__(self) -> None:
+        self.now = {"metric": list(METRICS), "tagk": list(KEYS), "tagv": list(VALUES)}
+        self._freed: dict[str, list[str]] = {kind: [] for kind in self.now}
+
+    def rename(self, kind: str, old: str, dice: random.Random) -> str:
+        """Rename a UID to a former name of any UID or to a new one, and return that."""
+        now, freed = self.now[kind], self._freed[kind]
+        longer = next(name for more in range(1, 99) if (name := old + more * "R") not in [*now, *freed])
+        new = dice.choice(freed) if freed and dice.random() < 0.6 else longer
+        now[now.index(old)] = new
+        self._freed[kind] = [name for name in [*freed, old] if name != new]
+        return new
+
+    def spoken(self, one: "Question") -> "Question":
+        """Return a question that was made of first names with the present names of metric and keys."""
+        keys = dict(zip(KEYS, self.now["tagk"], strict=True))
+        filters = tuple(each._replace(key=keys[each.key]) for each in one.filters)
+        return replace(one, metric=self.now["metric"][METRICS.index(one.metric)], filters=filters)
+
+    def lack(self, one: "Question") -> bool:
+        """Return whether a name of a question does not exist, which is an error. Others than literals need not."""
+        if one.tsuids:
+            return False
+        values = {name for each in one.filters if each.kind == "literal_or" for name in each.text.split("|")}
+        return (
+            one.metric not in self.now["metric"]
+            or not {each.key for each in one.filters} <= {*self.now["tagk"]}
+            or not values <= {*self.now["tagv"]}
+        )
+
+
 def question(dice: random.Random, series: Iterable[Series], *, for_rollups: bool) -> Question:
     """Return a sub query; `for_rollups`: mostly one that rollups can answer."""
     metric = dice.choice(["days"] * (9 if for_rollups else 2) + METRICS)
@@ -213,7 +264,7 @@ def question(dice: random.Random, series: Iterable[Series], *, for_rollups: bool
     plain = Question(metric, dice.choice(AGGREGATORS), downsample, rate, usage=usage, zone=zone)
     kind = dice.random()
     if kind < 0.08:
-        own = sorted(one.tsuid for one in series if one.metric == metric)
+        own = sorted(one.tsuid for one in series if one.family == metric)
         tsuids = tuple(dice.sample(own, min(len(own), dice.choice([1, 2, 5]))))
         return Question(metric, plain.aggregator, downsample, rate, tsuids=tsuids, usage=usage, zone=zone)
     if kind > 0.8:

@@ -1,0 +1,98 @@
+"""A daemon in a process of its own on a fast clock, and commands on the same clock."""
+
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from bench.scaled import Timeline, words_of
+from tests.fuzz.world import Sent
+
+COMMAND = (  # its arguments are a timeline and the words of a command
+    "import sys, time; from bench.scaled import Timeline; line = Timeline(*map(float, sys.argv[1:4]));"
+    "del sys.argv[1:4]; time.time = line.now_s; time.time_ns = lambda: int(line.now_s() * 1e9);"
+    "from tsd.__main__ import main; main()"
+)
+DEADLINE_S = 60.0
+LOG_CHARS = 5000  # of the daemon's log that are shown
+
+
+class Daemon:
+    """A daemon in a process of its own, and a telnet connection to it."""
+
+    def __init__(self, folder: Path, timeline: Timeline, settings: Mapping[str, str]) -> None:
+        self._folder, self.timeline = folder, timeline
+        with socket.create_server(("127.0.0.1", 0)) as chosen:
+            self._port = chosen.getsockname()[1]
+        self._settings = {
+            "tsd.network.port": str(self._port), "tsd.network.bind": "127.0.0.1", "tsd.log.level": "warning",
+            "tsd.storage.path": str(folder / "state"), "tsd.access.anonymous": "read,write,admin", **settings,
+        }  # fmt: skip
+        self.start()
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(words_of(self.timeline, self._settings), stdout=log, stderr=log)
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not self._answers():
+            assert time.monotonic() < deadline_s, "the daemon does not start"
+            self.run_on(0.05)
+        self._telnet = socket.create_connection(("127.0.0.1", self._port), DEADLINE_S)
+
+    def run_on(self, real_s: float) -> None:
+        """Let it run for a time. Raise AssertionError if it ends."""
+        with suppress(subprocess.TimeoutExpired):
+            status = self._process.wait(real_s)
+            raise AssertionError(f"the daemon has ended with status {status}")
+
+    def _answers(self) -> bool:
+        with suppress(OSError):
+            return self.request("/api/version")[0] == 200
+        return False
+
+    def end(self, number: signal.Signals) -> None:
+        """End it by a signal. Raise AssertionError for tracebacks in its log."""
+        self._telnet.close()
+        self._process.send_signal(number)
+        status, log = self._process.wait(DEADLINE_S), (self._folder / "log").read_text("utf-8", "replace")
+        assert status in (0, -number), (status, log[-LOG_CHARS:])
+        assert "Traceback" not in log, log[-LOG_CHARS:]
+
+    def request(self, path: str, body: object = None, method: str = "") -> tuple[int, bytes]:
+        """Return status and body of the answer to a request, by default a GET or POST."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=DEADLINE_S)
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            connection.request(method or ("GET" if body is None else "POST"), path, data)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def send(self, points: list[Sent]) -> None:
+        """Send lines, and return once they are on disk."""
+        self._telnet.sendall("".join(f"put {point.line()}" for point in points).encode() + b"sync\n")
+        answer = b""
+        while not answer.endswith(b"\n"):
+            answer += (data := self._telnet.recv(1 << 16))
+            assert data, answer
+        assert re.fullmatch(rb"synced \d+\n", answer), answer
+
+    def run(self, *words: str, tries: int = 1) -> str:
+        """Run a command; several times, as `tsd delete` asks for if points remain. Return what it prints."""
+        given = [word for key, value in self._settings.items() for word in ("--set", f"{key}={value}")]
+        line = [sys.executable, "-c", COMMAND, *map(repr, self.timeline), *words, *given]
+        for _ in range(tries):
+            done = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+            if done.returncode == 0:
+                break
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout
