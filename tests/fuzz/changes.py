@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from bench.scaled import Timeline
 from tests.fuzz.answers import settings_of
+from tests.fuzz.notes import Notes
 from tests.fuzz.process import Daemon
 from tests.fuzz.questions import (
     KEYS,
@@ -38,11 +39,11 @@ SPEEDS = (60.0, 120.0)  # times as fast as real time; beyond that, the daemon's 
 POOL = 14  # questions that are asked for again and again
 BUSY = {
     "due": 40, "late": 31, "die": 1, "drop": 2, "wait": 4, "none": 12, "import": 3, "delete": 6, "delete_span": 3,
-    "restart": 1, "kill": 2, "compact": 1, "rename": 3, "expire": 2,
+    "restart": 1, "kill": 2, "compact": 1, "rename": 3, "expire": 2, "note": 5,
 }  # fmt: skip
 CALM = {  # rollups are used where no late points came
     "due": 6, "late": 6, "drop": 1, "wait": 8, "none": 60, "import": 2, "delete": 2, "delete_span": 2, "restart": 1,
-    "kill": 2, "compact": 1, "rename": 2, "expire": 2,
+    "kill": 2, "compact": 1, "rename": 2, "expire": 2, "note": 4,
 }  # fmt: skip
 KINDS = {"metric": "metrics", "tagk": "tagk", "tagv": "tagv"}  # of names, as the API and commands call them
 
@@ -62,6 +63,7 @@ class Judge:
         self.dice, self._world, self._now_s, self._for_rollups = dice, world, now_s, for_rollups
         self._pool = [self.question() for _ in range(POOL)]
         self.log: list[str] = []  # what was done
+        self.notes = Notes(dice, world, self.log.append)
         self.done: Counter[str] = Counter()
 
     def question(self) -> Question:
@@ -107,6 +109,8 @@ class Judge:
             requests = [(list(map(self._spoken, asked)), span_ms) for asked, span_ms in requests]
             list(pool.map(lambda request: self.compare(daemon, *request), [*requests, requests[0]]))
         self._ask_last(daemon)
+        if self._world.notes and self.dice.random() < 0.4:
+            self.notes.ask(daemon, self.span_ms(self.dice.choice(METRICS)))
 
     def _spoken(self, one: Question) -> Question:
         """Return a question with the present names of metric and keys, or rarely the first names."""
@@ -240,6 +244,8 @@ class Changes:
                 daemon.run("compact")
             case "rename":
                 self._rename()
+            case "note":
+                self._judge.notes.change(daemon)
             case "expire" if world.keep_s:
                 self._expire()
             case "delete":

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.fuzz.questions import HOSTS, METRICS, Names, Question, Series
 from tests.query_vectors import Value
@@ -27,6 +27,11 @@ class Sent(NamedTuple):
         return f"{self.series.metric} {at} {self.value} {tags}\n"
 
 
+def note_ms(start: int) -> int:
+    """Return the start of an annotation, which is in s or ms, in ms."""
+    return start if start >= 1 << 32 else start * 1000
+
+
 class World:
     """The points that are stored."""
 
@@ -34,6 +39,7 @@ class World:
         self._dice, self._now_s = dice, now_s
         self.stored: dict[Series, dict[int, Value]] = {}
         self.names = Names()
+        self.notes: dict[tuple[str, int], dict[str, Any]] = {}  # annotations by TSUID and start
         self.keep_s = dice.choice([0, 0, 26 * HOUR_S, 50 * HOUR_S])  # of retention; 0: forever
         self._last_s: dict[Series, int] = {}
         self._dead: set[Series] = set()
@@ -115,12 +121,29 @@ class World:
         """Return until when points may have expired by the end of a query: a daemon deletes them at any time."""
         return expired_until_ms(self.keep_s, self._now_s() + 600) if self.keep_s else 0
 
+    def now_ms(self) -> int:
+        """Return the time."""
+        return self._now_s() * 1000
+
+    def notes_of(self, tsuid: str, first_ms: int, last_ms: int) -> list[dict[str, Any]]:
+        """Return the annotations of a series, or global ones, in OpenTSDB's order: those in ms are last."""
+        places = [(own, start) for own, start in self.notes if own == tsuid and first_ms <= note_ms(start) <= last_ms]
+        return [self.notes[place] for place in sorted(places)]
+
     def is_certain(self, one: Question, span_ms: tuple[int, int]) -> bool:
-        """Return whether nothing that a question reads may expire."""
-        return one.scan(span_ms).start_ms >= self.uncertain_ms()
+        """Return whether the answer to a question is known: nothing that is read may expire, and no series has
+        annotations and no points. Such a series is a member of its group unless rollups answer."""
+        scan = one.scan(span_ms)
+        return scan.start_ms >= self.uncertain_ms() and not any(
+            self.notes_of(each.tsuid, scan.start_ms, scan.stop_ms - 1)
+            and not any(scan.start_ms <= at < scan.stop_ms for at in self.stored[each])
+            for each in one.chosen(self.stored)
+        )
 
     def forget(self, series: Series, first_ms: int, stop_ms: int) -> None:
-        """Delete points."""
+        """Delete points and annotations."""
+        for note in self.notes_of(series.tsuid, first_ms, stop_ms - 1):
+            del self.notes[series.tsuid, note["startTime"]]
         own = self.stored[series]
         for at in [at for at in own if first_ms <= at < stop_ms]:
             del own[at]
