@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from bench.scaled import Timeline
 from tests.fuzz.answers import settings_of
+from tests.fuzz.entities import Entities
 from tests.fuzz.notes import Notes
 from tests.fuzz.process import Daemon
 from tests.fuzz.questions import (
@@ -40,10 +41,11 @@ POOL = 14  # questions that are asked for again and again
 BUSY = {
     "due": 40, "late": 31, "die": 1, "drop": 2, "wait": 4, "none": 12, "import": 3, "delete": 6, "delete_span": 3,
     "restart": 1, "kill": 2, "compact": 1, "rename": 3, "expire": 2, "note": 5,
+    "entities": 3,
 }  # fmt: skip
 CALM = {  # rollups are used where no late points came
     "due": 6, "late": 6, "drop": 1, "wait": 8, "none": 60, "import": 2, "delete": 2, "delete_span": 2, "restart": 1,
-    "kill": 2, "compact": 1, "rename": 2, "expire": 2, "note": 4,
+    "kill": 2, "compact": 1, "rename": 2, "expire": 2, "note": 4, "entities": 3,
 }  # fmt: skip
 KINDS = {"metric": "metrics", "tagk": "tagk", "tagv": "tagv"}  # of names, as the API and commands call them
 
@@ -64,6 +66,7 @@ class Judge:
         self._pool = [self.question() for _ in range(POOL)]
         self.log: list[str] = []  # what was done
         self.notes = Notes(dice, world, self.log.append)
+        self.entities = Entities(dice, world)
         self.done: Counter[str] = Counter()
 
     def question(self) -> Question:
@@ -111,6 +114,8 @@ class Judge:
         self._ask_last(daemon)
         if self._world.notes and self.dice.random() < 0.4:
             self.notes.ask(daemon, self.span_ms(self.dice.choice(METRICS)))
+        if self._world.has_entities and self.dice.random() < 0.5:
+            self.entities.ask(daemon)
 
     def _spoken(self, one: Question) -> Question:
         """Return a question with the present names of metric and keys, or rarely the first names."""
@@ -240,9 +245,13 @@ class Changes:
                 file = self._folder / "lines"
                 file.write_text("".join(point.line() for point in world.late()), "utf-8")
                 daemon.run("import", str(file))
+                if world.has_entities:
+                    daemon.run("entity", "build")
             case "compact":
                 daemon.run("compact")
-            case "rename":
+            case "entities" if world.has_entities:
+                self._judge.entities.check(daemon)
+            case "rename" if not world.has_entities:  # which are known by their names
                 self._rename()
             case "note":
                 self._judge.notes.change(daemon)
@@ -358,6 +367,7 @@ def play_changes(folder: Path, seed: int, steps: int) -> Counter[str]:
     settings = settings_of(dice) | {
         "tsd.http.query.allow_delete": "true",
         "tsd.rollups.build": str(has_rollups).lower(),
+        "tsd.entity.enabled": str(world.has_entities).lower(),
     }
     judge = Judge(dice, world, now_s, for_rollups=is_calm)
     if world.keep_s:

@@ -39,6 +39,8 @@ class World:
         self._dice, self._now_s = dice, now_s
         self.stored: dict[Series, dict[int, Value]] = {}
         self.names = Names()
+        self.sent_ms: dict[tuple[str, int], int] = {}  # when points of a TSUID and time were sent
+        self.has_entities = dice.random() < 0.35
         self.notes: dict[tuple[str, int], dict[str, Any]] = {}  # annotations by TSUID and start
         self.keep_s = dice.choice([0, 0, 26 * HOUR_S, 50 * HOUR_S])  # of retention; 0: forever
         self._last_s: dict[Series, int] = {}
@@ -156,4 +158,5 @@ class World:
         is_whole = kind == 0 or (kind == 2 and self._dice.random() < 0.5)
         value = self._dice.randrange(-5, 1000) + (0 if is_whole else self._dice.choice([0.25, 0.5, 0.1]))
         self.stored[series][time_ms] = value
+        self.sent_ms[series.tsuid, time_ms] = self.now_ms()
         return Sent(series, time_ms, value)
