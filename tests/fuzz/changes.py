@@ -5,7 +5,6 @@ clock. Nothing is written while a query runs: each acknowledged change counts.
 """
 
 import json
-import math
 import random
 import signal
 import time
@@ -20,20 +19,19 @@ from urllib.parse import quote
 from bench.scaled import Timeline
 from tests.fuzz.answers import settings_of
 from tests.fuzz.entities import Entities
+from tests.fuzz.forms import ask_otherwise, group_of, points_of
 from tests.fuzz.notes import Notes
 from tests.fuzz.process import Daemon
 from tests.fuzz.questions import (
     KEYS,
     METRICS,
     VALUES,
-    Group,
     Question,
     Tags,
     differing,
     question,
 )
 from tests.fuzz.world import DAY_S, HOUR_S, PAST_S, World
-from tests.query_vectors import Value
 from tsd.config.retention import expired_until_ms
 
 SPEEDS = (60.0, 120.0)  # times as fast as real time; beyond that, the daemon's timeouts of seconds are too short
@@ -114,6 +112,9 @@ class Judge:
         self._ask_last(daemon)
         if self._world.notes and self.dice.random() < 0.4:
             self.notes.ask(daemon, self.span_ms(self.dice.choice(METRICS)))
+        if self.dice.random() < 0.5:
+            one = self._world.names.spoken(self.dice.choice(self._pool))
+            self.done[ask_otherwise(daemon, self.dice, self._world, one, self.span_ms(self.dice.choice(METRICS)))] += 1
         if self._world.has_entities and self.dice.random() < 0.5:
             self.entities.ask(daemon)
 
@@ -159,7 +160,7 @@ class Judge:
         self.done["queries"] += 1
         for one in asked:
             expected = one.answer(self._world.stored, span_ms)
-            found = {_group(each): _points(each["dps"]) for each in answers[: len(expected)]}
+            found = {group_of(each): points_of(each["dps"]) for each in answers[: len(expected)]}
             differences = differing(found, expected)
             assert not differences, (differences[:4], len(differences), where)
             self.done.update(f"table {each['query']['rollupTable']}" for each in answers[:1] if "query" in each)
@@ -207,17 +208,6 @@ class Judge:
             shown = (ours["timestamp"], float(ours["value"])) if ours else None
             assert shown in expected, (series, shown, expected[0], now_s, path, self.log[-9:])
             assert not ours or (ours["metric"], ours["tags"]) == (series.metric, dict(series.tags)), (ours, series)
-
-
-def _group(answer: Mapping[str, Any]) -> Group:
-    """Return what is answered of a group."""
-    return Group(*(tuple(sorted(own)) for own in (answer["tags"].items(), answer["aggregateTags"], answer["tsuids"])))
-
-
-def _points(dps: Mapping[str, Any] | list[tuple[int, Any]]) -> dict[int, Value]:
-    """Return the points of a group."""
-    pairs = dps.items() if isinstance(dps, Mapping) else dps
-    return {int(at): math.nan if value in (None, "NaN") else value for at, value in pairs}
 
 
 class Changes:
