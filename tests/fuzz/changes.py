@@ -39,11 +39,12 @@ POOL = 14  # questions that are asked for again and again
 BUSY = {
     "due": 40, "late": 31, "die": 1, "drop": 2, "wait": 4, "none": 12, "import": 3, "delete": 6, "delete_span": 3,
     "restart": 1, "kill": 2, "compact": 1, "rename": 3, "expire": 2, "note": 5,
-    "entities": 3,
+    "entities": 3, "move": 2, "fsck": 2,
 }  # fmt: skip
 CALM = {  # rollups are used where no late points came
     "due": 6, "late": 6, "drop": 1, "wait": 8, "none": 60, "import": 2, "delete": 2, "delete_span": 2, "restart": 1,
-    "kill": 2, "compact": 1, "rename": 2, "expire": 2, "note": 4, "entities": 3,
+    "kill": 2, "compact": 1, "rename": 2, "expire": 2, "note": 4, "entities": 3, "move": 2,
+    "fsck": 2,
 }  # fmt: skip
 KINDS = {"metric": "metrics", "tagk": "tagk", "tagv": "tagv"}  # of names, as the API and commands call them
 
@@ -251,6 +252,10 @@ class Changes:
                 self._delete_rows()
             case "delete_span":
                 self._delete_span()
+            case "move":
+                daemon.move()
+            case "fsck":
+                self._find_damage()
             case "restart" | "kill":
                 daemon.end(signal.SIGTERM if name == "restart" else signal.SIGKILL)
                 daemon.start()
@@ -283,6 +288,13 @@ class Changes:
         if is_same_hour:
             asked = [Question(name, "none", usage="ROLLUP_RAW") for name in names]
             self._judge.compare(self._daemon, asked, (stop_ms, int(now_s()) * 1000), is_certain=True)
+
+    def _find_damage(self) -> None:
+        """Look for broken rows and names. A point that was sent again is not one."""
+        self._daemon.run("uid", "fsck")
+        found = self._daemon.run("fsck", "--full-scan", fails=True)
+        errors = [line for line in found.splitlines() if line.startswith("ERROR") and "repeated point" not in line]
+        assert not errors, (errors, self._judge.log[-9:])
 
     def _rename(self) -> None:
         """Rename a UID over HTTP or by a command, and look for all names and series."""
@@ -357,6 +369,7 @@ def play_changes(folder: Path, seed: int, steps: int) -> Counter[str]:
     settings = settings_of(dice) | {
         "tsd.http.query.allow_delete": "true",
         "tsd.rollups.build": str(has_rollups).lower(),
+        "tsd.storage.salt.width": str(world.salt_width),
         "tsd.entity.enabled": str(world.has_entities).lower(),
     }
     judge = Judge(dice, world, now_s, for_rollups=is_calm)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tests.query_reference import reference
 from tests.query_vectors import QueryRequest, Value, read_rate
+from tsd.codec.opentsdb.rowkey import salt_of
 from tsd.query.model import Downsample
 from tsd.query.parse.times import read_downsample
 from tsd.query.plan import scan_range
@@ -18,6 +19,7 @@ from tsd.tables.reading import ScanRange
 Tags = tuple[tuple[str, str], ...]  # by key
 HOSTS = [f"h{number:03d}" for number in range(400)]
 # Names in the order of their UIDs.
+SALTS = 20
 KEYS = ["cpu", "dc", "host"]
 VALUES = [*"01xyz", *HOSTS]
 METRICS = ["days", "fast", "few", "many", "mid"]
@@ -50,12 +52,15 @@ class Series(NamedTuple):
     metric: str
     tags: Tags
     uids: tuple[int, ...]  # of the metric and each tag, in the order of keys' UIDs
+    salt_width: int  # of row keys
 
     @classmethod
-    def new(cls, metric: str, **tags: str) -> "Series":
+    def new(cls, metric: str, salt_width: int = 0, **tags: str) -> "Series":
         """Return the series of names that have not changed."""
         pairs = sorted((KEYS.index(key) + 1, VALUES.index(value) + 1) for key, value in tags.items())
-        return cls(metric, tuple(sorted(tags.items())), (METRICS.index(metric) + 1, *itertools.chain(*pairs)))
+        return cls(
+            metric, tuple(sorted(tags.items())), (METRICS.index(metric) + 1, *itertools.chain(*pairs)), salt_width
+        )
 
     def renamed(self, kind: str, old: str, new: str) -> "Series":
         """Return it with another name of a UID."""
@@ -74,8 +79,14 @@ class Series(NamedTuple):
 
     @property
     def tsuid(self) -> str:
-        """The UIDs as text, by which OpenTSDB sorts series."""
+        """The UIDs as text."""
         return "".join(f"{uid:06X}" for uid in self.uids)
+
+    @property
+    def order(self) -> bytes:
+        """By which OpenTSDB sorts series."""
+        uids = bytes.fromhex(self.tsuid)
+        return salt_of(uids[:3], uids[3:], self.salt_width, SALTS) + uids
 
 
 Stored = Mapping[Series, Mapping[int, Value]]  # values by times in ms
@@ -179,7 +190,7 @@ class Question:
 
     def chosen(self, series: Iterable[Series]) -> list[Series]:
         """Return the series that pass, in order."""
-        return sorted(filter(self._passes, series), key=lambda one: one.tsuid)
+        return sorted(filter(self._passes, series), key=lambda one: one.order)
 
     def _passes(self, series: Series) -> bool:
         if self.tsuids:

@@ -40,6 +40,7 @@ class World:
         self.stored: dict[Series, dict[int, Value]] = {}
         self.names = Names()
         self.sent_ms: dict[tuple[str, int], int] = {}  # when points of a TSUID and time were sent
+        self.salt_width = dice.choice([0, 0, 0, 1])
         self.has_entities = dice.random() < 0.35
         self.notes: dict[tuple[str, int], dict[str, Any]] = {}  # annotations by TSUID and start
         self.keep_s = dice.choice([0, 0, 26 * HOUR_S, 50 * HOUR_S])  # of retention; 0: forever
@@ -56,7 +57,7 @@ class World:
             self._add("fast", host=HOSTS[number])
 
     def _add(self, metric: str, **tags: str) -> None:
-        series = Series.new(metric, **tags)
+        series = Series.new(metric, self.salt_width, **tags)
         self.stored[series] = {}
         self._last_s[series] = self._now_s()
 
