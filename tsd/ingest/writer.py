@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import trio
 
-from tsd.codec.points import Columns, Int32, no_columns
+from tsd.codec.points import Columns, Int32, Int64, no_columns
 from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreDown, StoreError
 from tsd.ingest.found_points import FoundPoints
 from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, Ledger
@@ -502,11 +502,13 @@ class Writer:
         places = None if known is None else await choose(known)
         return None if known is None or places is None else known.numbers[places]
 
-    async def open_series(self, numbers: Int32) -> Columns:
+    async def open_series(self, numbers: Int32, generations: Int64) -> Columns:
         """Return the points of series that are not stored, see `OpenSeriesSource`."""
-        if not len(numbers):
-            return no_columns()
         while True:
+            same = self._rows.table.generations(numbers) == generations
+            numbers, generations = numbers[same], generations[same]
+            if not len(numbers):
+                return no_columns()
             parts = self._parts_with(None)
             if parts is None:
                 await self._write_unread()

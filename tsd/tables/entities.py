@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
 from tsd.codec.entity.records import YEARS_MS, EntitySeries
-from tsd.codec.points import Columns, Int32
+from tsd.codec.points import Columns, Int32, Int64
 from tsd.store.versions import VersionColumns, VersionPage
 
 POINTS_END_MS = YEARS_MS  # times of points are before it
@@ -28,9 +28,9 @@ class Entity(NamedTuple):
 class OpenSeriesSource(Protocol):
     """Accepted points that the store lacks, by the numbers of their series."""
 
-    async def open_series(self, numbers: Int32) -> Columns:
-        """Return the points of series, those of each in order of arrival. What memory lacks is written first.
-        Raise StoreDown if it cannot be."""
+    async def open_series(self, numbers: Int32, generations: Int64) -> Columns:
+        """Return the points of series, those of each in order of arrival. A number of another generation belongs to
+        another series by now and has none. What memory lacks is written first. Raise StoreDown if it cannot be."""
         ...
 
 

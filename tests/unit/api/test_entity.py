@@ -19,6 +19,7 @@ from tsd.daemon.settings import now_ms
 
 SETTINGS = {"tsd.entity.enabled": "true", "tsd.core.auto_create_metrics": "true"}
 PAST_S = 1_500_000_000
+LATER_S = 1 << 31  # of uptime
 PAST = f"start={PAST_S - 600}"
 
 
@@ -176,6 +177,21 @@ async def test_open_points_are_in_series(daemon: Running) -> None:
     assert [(one["entity"], one["series"][0]["dps"]) for one in found["entities"]] == [("new", part), ("web01", part)]
     await daemon.daemon.ingest.writer.flush()
     assert (await answer(daemon, f"/web01?{PAST}&metrics=sys.cpu"))["series"] == [{**CPU, "dps": DPS | opened}]
+
+
+async def test_open_points_of_a_reused_number_are_not_those_of_its_first_series(daemon: Running) -> None:
+    daemon.daemon.ingest.rows.table.evict(
+        LATER_S, held_since_s=LATER_S
+    )  # new series have the numbers of the first ones
+    now_s = now_ms() // 1000
+    for name in ("other.a", "other.b", "other.c", "other.d", "other.e"):
+        await daemon.send_lines(put(name, now_s, 1, "new"))
+    found = await answer(daemon, f"/web01?{PAST}")
+    assert [(one["metric"], len(one["dps"])) for one in found["series"]] == [
+        ("net.in", 1),
+        ("sys.cpu", 3),
+        ("sys.mem", 1),
+    ]
 
 
 async def test_pages_of_series(daemon: Running) -> None:

@@ -181,14 +181,15 @@ async def test_reads_of_series_fail_while_only_the_journal_has_their_points(tmp_
         numbers = np.arange(1, dtype=np.int32)
         parts.store.always = Fault.REFUSED
         await parts.take(line(0, 1))
-        assert len((await parts.writer.open_series(numbers)).series) == 1
+        series = numbers, parts.rows.table.generations(numbers)
+        assert len((await parts.writer.open_series(*series)).series) == 1
         parts.writer.seal()
         parts.window().drop()
         with pytest.raises(StoreDown, match="journal"):
-            await parts.writer.open_series(numbers)
+            await parts.writer.open_series(*series)
         parts.store.always = Fault.NONE
         await until(lambda: parts.ledger.stored == 1, trio.lowlevel.checkpoint)
-        assert len((await parts.writer.open_series(numbers)).series) == 0
+        assert len((await parts.writer.open_series(*series)).series) == 0
 
 
 @layouts.opentsdb_only

@@ -177,6 +177,10 @@ class NewestValues:
         """Return the numbers of all series that have an entity."""
         return np.array(sorted(self._places), np.int32)
 
+    def generations(self, numbers: Int32) -> Int64:
+        """Return the generations of numbers whose series have places here."""
+        return self._generations[numbers]
+
     def points(self, numbers: Int32) -> Columns:
         """Return the newest points of series."""
         return self._points.at(numbers)

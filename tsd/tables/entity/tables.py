@@ -212,7 +212,8 @@ class EntityTables(Entities):
             for name in names
             for number, column in self._newest.of_entity(name).items()
         }
-        columns = await self._open.open_series(np.fromiter(places, np.int32, len(places)))
+        numbers = np.fromiter(places, np.int32, len(places))
+        columns = await self._open.open_series(numbers, self._newest.generations(numbers))
         if not len(columns.series):
             return NO_VERSIONS
         times = columns.instants >> 1
