@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from tests.fuzz.questions import HOSTS, METRICS, Names, Question, Series
 from tests.query_vectors import Value
-from tsd.config.retention import expired_until_ms
 
 HOUR_S, DAY_S = 3600, 86400
 PERIODS_S = {"days": 600, "fast": 7, "few": 10, "many": 300, "mid": 60}
@@ -121,8 +120,9 @@ class World:
         return kind, old, new
 
     def uncertain_ms(self) -> int:
-        """Return until when points may have expired by the end of a query: a daemon deletes them at any time."""
-        return expired_until_ms(self.keep_s, self._now_s() + 600) if self.keep_s else 0
+        """Return until when points may have expired by the end of a query: a daemon deletes them at any time. Rollups
+        of an interval that begins before are not built again."""
+        return (self._now_s() + 600 - self.keep_s) * 1000 if self.keep_s else 0
 
     def now_ms(self) -> int:
         """Return the time."""
