@@ -52,7 +52,8 @@ class Notes:
             time_ms = self._dice.choice(times_ms) + self._dice.choice([0, 0, 1000, 777, 7_200_000])
             time_ms = max(time_ms, self._world.uncertain_ms())
             is_global = self._dice.random() < 0.2
-            start = time_ms // 1000 if is_global or self._dice.random() < 0.6 else time_ms
+            in_s = is_global or time_ms % 1000 == 0 or self._dice.random() < 0.3  # a whole second has one column
+            start = time_ms // 1000 if in_s else time_ms
             place = Place(GLOBAL if is_global else one.tsuid, start)
             self._number += 1
             text = {"description": f"n{self._number}", "notes": self._dice.choice(["", "more", "ü" * 50])}
