@@ -13,7 +13,7 @@ from tests.fuzz.__main__ import run_answers, run_kairosdb
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 
-SEEDS = int(os.environ.get("TSD_FUZZ_DAEMONS") or 2)
+SEEDS = int(os.environ.get("TSD_FUZZ_DAEMONS") or 1)
 SEED = int(os.environ.get("TSD_FUZZ_SEED") or 1)
 STEPS = 120
 KAIROS_STEPS = 60
