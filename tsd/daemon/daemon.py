@@ -123,7 +123,7 @@ class Daemon:
 
     def drop_caches(self) -> None:
         """Drop all caches, so that names are read from the store again."""
-        self.ingest.writer.seal(hold=False)  # one window has only one number of each series
+        self.ingest.writer.expire_names()  # it seals: one window has only one number of each series
         self.tables.drop_caches()
         self.ingest.rows.table.invalidate()
         self.query.engine.cache.clear()

@@ -48,7 +48,6 @@ from tsd.tables.writing import KnownSeries, PointWriter, SeriesResolver
 
 log = LazyLogger(__name__)
 
-
 MAX_POINTS = 2_000_000  # of a window: limits the memory of sorting and encoding
 MAX_FOUND = 4_000_000  # points of one metric that a query reads from memory; if it has more, they are written first
 HELD_SHARE = 4  # points of open hours may use 1/4 of the memory for points
@@ -89,8 +88,7 @@ class Writer:
     ) -> None:
         """`hold_hours`: hold the points of open hours, except those of `due_metrics`; small windows then stay open for
         `small_intervals`. `now_s` is the wall clock. `uptime_s` never goes back: it separates series that may be
-        evicted from those that waiting windows hold. `retry_s` is the first and the longest pause after an error of the
-        store."""
+        evicted from those that waiting windows hold."""
         self._rows = rows
         self._journal = journal
         self._points = points
@@ -120,6 +118,7 @@ class Writer:
         self._sealed = 0  # windows, since the start
         self._written = 0
         self._backlog = 0  # the first windows, sealed before the end of an outage, or of an earlier run
+        self._renamed = 0  # the first windows: their series may have other names by now
         self._waiting = trio.Event()
         self._progress = trio.Event()
         self._finishing = False
@@ -369,8 +368,7 @@ class Writer:
                 self.seal()
 
     def _is_small_window(self) -> bool:
-        """Return whether the open window has few points that open hours may take, and is young: each window takes a
-        segment of the journal."""
+        """Return whether the open window may stay open: it is young, and small. Each takes a segment of the journal."""
         now_s = self._now_s()
         if not self._hold_hours or self._hours.is_over(now_s) or self._rows.points > self._max_points // SMALL_SHARE:
             return False
@@ -416,6 +414,11 @@ class Writer:
         self._progress.set()
         self._progress = trio.Event()
 
+    def expire_names(self) -> None:
+        """Seal all points, because names may have changed. Reads by names find those that wait once they are stored."""
+        self.seal(hold=False)
+        self._renamed = self._sealed
+
     async def flush(self, *, patient: bool = True) -> bool:
         """Write all points accepted so far, those of open hours too, and return whether they are stored. Unless
         `patient`, give up when the store or the journal's disk fails."""
@@ -436,14 +439,13 @@ class Writer:
 
     async def write_metric(self, metric: bytes) -> bool:
         """Write all points of a metric accepted so far and return whether they are stored. Points of open hours stay in
-        memory, but their series and newest points are known to the tables after that.
-
-        Of many concurrent callers, one at a time may seal a window."""
+        memory, but their series and newest points are known to the tables after that."""
         waiting = self._rows.has_metric(metric)
-        if not waiting and not any(window.may_have(metric, self._rows.table) for window in self._windows):
+        others = self._written < self._renamed
+        if not (waiting or others or any(window.may_have(metric, self._rows.table) for window in self._windows)):
             return True
         wanted = self._sealed + waiting
-        async with self._writing_metric:
+        async with self._writing_metric:  # of many concurrent callers, one at a time may seal a window
             if self._sealed < wanted:
                 self.seal()
             return await self._wait_written(min(wanted, self._sealed), patient=False)
@@ -511,8 +513,11 @@ class Writer:
                 return no_columns()
             parts = self._parts_with(None)
             if parts is None:
-                await self._write_unread()
-                continue
+                await trio.lowlevel.checkpoint()
+                if await self.flush_due():
+                    continue
+                reason = self.trouble or self._journal.trouble
+                raise StoreDown(f"points that only the journal has cannot be written to the store now: {reason}")
             if not parts:
                 await trio.lowlevel.checkpoint()
                 return no_columns()
@@ -521,17 +526,13 @@ class Writer:
             if evicted == self._evicted:  # else numbers may have been reused during the search
                 return columns
 
-    async def _write_unread(self) -> None:
-        """Write points that are only in the journal. Raise StoreDown if they cannot be written."""
-        await trio.lowlevel.checkpoint()
-        if not await self.flush_due():
-            reason = self.trouble or self._journal.trouble
-            raise StoreDown(f"points that only the journal has cannot be written to the store now: {reason}")
-
     def _parts_with(self, metric: bytes | None, span: ScanRange | None = None) -> list[Columns | PackedPoints] | None:
         """Return all points that are not stored, those of one hour in order of arrival; with a `span` without parts
-        that have no points of its hours. None: some are only in the journal, or a metric has rollups or histograms."""
-        if not self._rows.complete or (metric is not None and self._rows.has_summaries(metric)):
+        that have no points of its hours. None: some are only in the journal, or may have new names, or a metric has
+        rollups or histograms."""
+        if not self._rows.complete:
+            return None
+        if metric is not None and (self._written < self._renamed or self._rows.has_summaries(metric)):
             return None
         parts: list[Columns | PackedPoints] = []
         for window in self._windows:

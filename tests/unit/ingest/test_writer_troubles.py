@@ -28,7 +28,7 @@ TYPO = "No such name for 'metrics': 'typo'"
 
 def drop_caches(parts: Parts) -> None:
     """Seal the window and drop all caches, as the daemon does."""
-    parts.writer.seal()
+    parts.writer.expire_names()
     parts.uids.drop_caches()
     parts.rows.table.invalidate()
 
@@ -53,6 +53,19 @@ async def test_last_value_wins_though_caches_are_dropped_between(tmp_path: Path)
         await parts.take(line(2, 5))
         await parts.writer.flush()
         assert len(parts.rows.table) == 1  # what was dropped is gone as soon as no window holds it
+
+
+async def test_waiting_points_are_read_by_any_name_once_they_are_stored(tmp_path: Path) -> None:
+    """Regression: after a rename an answer lacked points that were not stored yet."""
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        await parts.take(line(0, 1))
+        drop_caches(parts)
+        assert await parts.writer.open_points(b"renamed") is None
+        assert await parts.writer.write_metric(b"renamed")
+        assert await parts.stored() == {(SERIES, BASE * 1000): 1}
+        found = await parts.writer.open_points(b"renamed")
+        assert found is not None
+        assert not len(found.columns.series)
 
 
 async def test_series_inserted_twice_in_an_outage_stores_all_points(tmp_path: Path) -> None:
