@@ -42,6 +42,7 @@ class Quirks(NamedTuple):
     single_literals: bool = True  # decimal literals of expressions are 32-bit floats
     ignores_fills: bool = True  # fill policies of metrics and downsamplers have no effect in some places
     uncut_metrics: bool = True  # metrics as outputs also show times outside of the query's range
+    rows_once: bool = True  # of an expression that is shown several times only the first output has rows
     loses_capitals: bool = True  # variables with capitals have no results
     tags_of_first_variable: bool = True  # a series that the first variable lacks is shown without tags
     # query/last

@@ -76,15 +76,42 @@ def test_missing_series_is_zero_or_its_fill_if_corrected() -> None:
     "exp-outputs",
     topic="corrected",
     theirs=(
-        "`exp`: a metric's output has all points that were read, the downsampler's fill is ignored, and upper-case "
-        "ids are not found"
+        "`exp`: a metric's output has all points that were read, an expression that is shown twice has rows only the "
+        "first time, the downsampler's fill is ignored, and upper-case ids are not found"
     ),
-    ours="the output has the requested range, the fill is used, and such ids are found",
+    ours="the output has the requested range, each output has its rows, the fill is used, and such ids are found",
 )
 def test_metric_output_is_cut_to_the_query_if_corrected() -> None:
     shown = [{"id": "b"}]
     assert rows(run({}, corrected=False, outputs=shown)) == [[0, 10.0], [60, 20.0], [900, 30.0]]
     assert rows(run({}, corrected=True, outputs=shown)) == [[0, 10.0], [60, 20.0]]
+
+
+def test_repeated_metric_is_shown_each_time() -> None:
+    answer = run({}, corrected=False, outputs=[{"id": "a", "alias": "x"}, {"id": "b"}, {"id": "a", "alias": "y"}])
+    assert [(one["id"], one.get("alias")) for one in answer["outputs"]] == [("a", "x"), ("b", None), ("a", "y")]
+    assert rows(answer, 0) == rows(answer, 2) == [[0, 1.0, 3.0], [60, 2.0, 0.0]]
+
+
+@pytest.mark.difference("exp-outputs")
+def test_repeated_expression_has_its_rows_only_if_corrected() -> None:
+    shown = [{"id": "e", "alias": "x"}, {"id": "e", "alias": "y"}]
+    for corrected, again in ((False, []), (True, [[0, 2.0, 6.0], [60, 4.0, "NaN"]])):
+        answer = run({"e": "a * 2"}, corrected=corrected, outputs=shown)
+        first, second = answer["outputs"]
+        assert (first["alias"], second["alias"]) == ("x", "y")
+        assert rows(answer, 0) == [[0, 2.0, 6.0], [60, 4.0, "NaN"]]
+        assert rows(answer, 1) == again
+        assert second["meta"] == first["meta"]
+        times = [T * 1000, (T + 60) * 1000] if again else [0, 0]
+        assert list(second["dpsMeta"].values()) == [*times, len(again), 2]
+
+
+@pytest.mark.difference("sub-query-limit")
+def test_outputs_of_a_request_are_bounded() -> None:
+    with pytest.raises(BadQuery, match="2001 outputs, wanted at most 2000") as refused:
+        run({}, corrected=False, outputs=[{"id": "a"}] * (MAX_SUB_QUERIES + 1))
+    assert refused.value.status == 413
 
 
 @pytest.mark.difference("exp-outputs")
@@ -179,7 +206,7 @@ def test_invalid_requests_are_refused(change: Mapping[str, Any], message: str) -
 @pytest.mark.difference(
     "sub-query-limit",
     topic="limits",
-    theirs="A request may have any number of sub queries, or of expressions and their metrics",
+    theirs="A request may have any number of sub queries, or of expressions, their metrics and outputs",
     ours="It may have 2,000; 413 beyond",
 )
 def test_metrics_and_bytes_of_a_request_are_bounded() -> None:

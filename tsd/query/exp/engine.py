@@ -179,17 +179,25 @@ class Evaluation:
             pairs = [(out.id or "", out.alias) for out in wanted]
         else:
             pairs = [(name, None) for name in self._formulas or self._metrics]
-        seen = {name: alias for name, alias in pairs if name in self._formulas or name in self._metrics}
-        for formula in needed(seen, by_dependency(self._request.formulas or ())):
+        known = [(name, alias) for name, alias in pairs if name in self._formulas or name in self._metrics]
+        for formula in needed((name for name, _ in known), by_dependency(self._request.formulas or ())):
             self._done[formula.id] = self._evaluated(formula)
-        return [self._shown(name, alias) for name, alias in seen.items()]
+        tables: dict[str, ExpTable] = {}
+        return [self._shown(name, alias, tables) for name, alias in known]
 
-    def _shown(self, name: str, alias: str | None) -> OutputTable:
+    def _shown(self, name: str, alias: str | None, tables: dict[str, ExpTable]) -> OutputTable:
+        """Return an output. `tables` are those of earlier outputs, which a repeated one shares."""
         is_metric = name in self._metrics
-        table = self._metric_table(name) if is_metric else self._done[name]
-        if not is_metric or not self._quirks.uncut_metrics:
-            table = self._cut(table)
+        table = tables.get(name)
+        if table is None:
+            table = tables[name] = self._shown_table(name, is_metric=is_metric)
+        elif not is_metric and self._quirks.rows_once:
+            table = ExpTable(table.times[:0], table.values[:, :0], table.series)
         return OutputTable(name, alias, table, is_metric)
+
+    def _shown_table(self, name: str, *, is_metric: bool) -> ExpTable:
+        table = self._metric_table(name) if is_metric else self._done[name]
+        return table if is_metric and self._quirks.uncut_metrics else self._cut(table)
 
     def _metric_table(self, name: str) -> ExpTable:
         series = self._metric_series(name)

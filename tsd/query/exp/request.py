@@ -346,6 +346,8 @@ def _check_ids(request: ExpRequest) -> None:
     formulas = request.formulas or ()
     if len(formulas) > MAX_SUB_QUERIES:
         raise BadQuery(f"{len(formulas)} expressions, wanted at most {MAX_SUB_QUERIES}", status=413)
+    if len(request.outputs or ()) > MAX_SUB_QUERIES:
+        raise BadQuery(f"{len(request.outputs or ())} outputs, wanted at most {MAX_SUB_QUERIES}", status=413)
     variables = [each.id for each in request.metrics] + [each.id for each in formulas]
     _unique(variables, "Duplicated variable or expression id: ")
     there = set(variables)
