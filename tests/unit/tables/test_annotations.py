@@ -1,19 +1,25 @@
 """Annotations, in addition to the vectors: those of other writers, errors in bulk requests, and deletion."""
 
+import random
+
 import pytest
 
 from tests.unit.tables.endpoints import NOW_MS, World, make_world
 from tsd.api import annotation
 from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row
 from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.opentsdb.rowkey import Layout
 from tsd.store import Put, scan
 from tsd.tables.opentsdb.annotations import AnnotationRows
 
 TIME = 1_600_000_000
+HOUR_S = 3600
+LAYOUTS = [Layout(), Layout(salt_width=1)]
 
 
-async def with_notes() -> World:
+async def with_notes(layout: Layout = LAYOUTS[0]) -> World:
     world = await make_world()
+    world.layout = layout
     rows = AnnotationRows(world.store, "tsdb", world.layout)
     world.endpoints = annotation.routes(rows, world.catalog(), lambda: NOW_MS)
     return world
@@ -118,3 +124,48 @@ async def test_bulk_deletion_deletes_selected_annotations_only() -> None:
         "totalDeleted": 2,
     }
     assert len(await stored(world)) == 9 - 2 + 1
+
+
+def reads(world: World) -> int:
+    count = world.store.statistics()
+    return count.get("get", 0) + count.get("page", 0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_bulk_deletion_over_decades_needs_few_reads(layout: Layout) -> None:
+    world = await with_notes(layout)
+    tsuids = [(await world.series(metric, host="a")).hex().upper() for metric in ("m", "m", "n")]
+    for name in (tsuids[0], tsuids[2], ""):
+        notes = [{"startTime": at, "tsuid": name, "notes": "n"} for at in (1, 1_356_998_400, TIME)]
+        assert (await world.request("POST", "/api/annotation/bulk", notes)).status == 200
+    before = reads(world)
+    body = {"tsuids": tsuids, "global": True, "startTime": "1", "endTime": str(TIME - 1)}
+    response = await world.request("DELETE", "/api/annotation/bulk", body)
+    assert response.body["totalDeleted"] == 6
+    assert len(await stored(world)) == 3
+    assert reads(world) - before < 20
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("hours", [50, 3000, 100_000])
+@pytest.mark.parametrize("named", [1, 40])
+async def test_bulk_deletion_deletes_the_same_from_few_and_from_many_rows(
+    layout: Layout, hours: int, named: int
+) -> None:
+    """Whether the series' metric has rows in each hour or in few hours, so that scans or reads by key are shorter."""
+    world, rng = await with_notes(layout), random.Random(hours + named)
+    series = [await world.series("m", host=str(n)) for n in range(60)]
+    first = TIME // HOUR_S * HOUR_S - hours * HOUR_S
+    end = first + hours * HOUR_S - 1000
+    puts, left, deleted = [], [], 0
+    for at in rng.sample(range(60 * hours), min(60 * hours, 2500)):
+        start, one = first + at // 60 * HOUR_S + rng.randrange(HOUR_S), at % 60
+        note = b'{"startTime":%d}' % start
+        puts.append(Put(annotation_row(layout, start, series[one]), COLUMN + annotation_qualifier(start), note))
+        is_deleted = one < named and first + 1000 <= start <= end
+        deleted += is_deleted
+        left += [] if is_deleted else [note]
+    await world.store.put("tsdb", puts)
+    rows = AnnotationRows(world.store, "tsdb", layout)
+    assert await rows.delete_between((first + 1000) * 1000, end * 1000, series[:named], global_=False) == deleted
+    assert sorted(await stored(world)) == sorted(left)

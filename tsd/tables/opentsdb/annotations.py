@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator, Collection, Sequence
 
+import trio
+
 from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import (
     ANNOTATION,
@@ -11,14 +13,16 @@ from tsd.codec.opentsdb.annotation import (
     encode_annotation,
 )
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, after, base_bytes
 from tsd.codec.putline import FIRST_MS, HOUR_S
 from tsd.errors import CorruptRow
-from tsd.store import Row, Store, scan
+from tsd.store import CLOSE_S, PAGE_ROWS, CellPage, Cursor, Row, Store, cells_of_keys, cells_of_rows, scan
 from tsd.tables.opentsdb.metadata import edit, read
 
 ANNOTATION_COLUMN = COLUMN + ANNOTATION
-HOURS_PER_GET = 500
+KEYS_PER_GET = 500
+SCAN_BYTES = 256 << 10  # of values in one page, which mostly are points: a scan may not be the shorter way
+STEP_CELLS = 1000  # looked at between two checkpoints
 
 
 class AnnotationRows:
@@ -76,23 +80,74 @@ class AnnotationRows:
     async def delete_between(self, start_ms: int, end_ms: int, series: Sequence[bytes], *, global_: bool) -> int:
         """Delete the annotations that start between two times, on some series and, with `global_`, global ones. Return
         how many. Raises StoreError."""
+        pairs_of: dict[bytes, set[bytes]] = {}  # by salt and metric, which scans have in common
+        for tsuid in [*series, b""] if global_ else series:
+            key = annotation_row(self._layout, 1, tsuid)
+            pairs_of.setdefault(key[: self._layout.metric_end], set()).add(key[self._layout.pairs_start :])
         deleted = 0
-        for tsuid in series:
-            async for row in self._series_rows(start_ms, end_ms, tsuid):
-                deleted += await self._delete_of(row, start_ms, end_ms)
-        if global_:
-            async for row in self._global_rows(start_ms, end_ms):
-                deleted += await self._delete_of(row, start_ms, end_ms)
+        for prefix, pairs in pairs_of.items():
+            deleted += await self._delete_of_metric(prefix, pairs, start_ms, end_ms)
         await self._store.sync()
         return deleted
 
-    async def _delete_of(self, row: Row, start_ms: int, end_ms: int) -> int:
+    async def _delete_of_metric(self, prefix: bytes, pairs: Collection[bytes], start_ms: int, end_ms: int) -> int:
+        """Delete the annotations of some series with one salt and metric. Return how many. Raises StoreError.
+
+        The range may be decades long, and each series may have few rows in it, or be one of many with rows in each
+        hour. So scans and reads by key alternate: a page of a scan that reaches less far than reads by key do is
+        followed by one of these.
+        """
         deleted = 0
-        for cell in row.cells:
-            one = _decode(cell.column, cell.value)
-            if one and start_ms <= _ms(one.start_time) <= end_ms:
-                await self._store.delete(self._table, {row.key: [cell.column]}, up_to_ms=cell.time_ms)
-                deleted += 1
+        first, last = max(start_ms // 1000 // HOUR_S * HOUR_S, 0), min(end_ms // 1000, LAST_BASE)
+        stop, hours = after(prefix + base_bytes(last)), max(KEYS_PER_GET // len(pairs), 1)
+        at: bytes | None = prefix + base_bytes(first)
+        while first <= last:
+            if last - first >= hours * HOUR_S:
+                page = await self._page(at or b"", stop)
+                deleted += await self._delete_of(page, pairs, start_ms, end_ms)
+                if (at := page.next_start) is None:
+                    break
+                base = at[len(prefix) : self._layout.pairs_start].ljust(BASE_BYTES, b"\0")
+                before, first = first, max(first, int.from_bytes(base, "big") // HOUR_S * HOUR_S)
+                if first - before >= hours * HOUR_S:
+                    continue
+            bases = range(first, min(last + 1, first + hours * HOUR_S), HOUR_S)
+            keys = [prefix + base_bytes(base) + one for base in bases for one in sorted(pairs)]
+            for start in range(0, len(keys), KEYS_PER_GET):
+                page = await cells_of_keys(self._store, self._table, keys[start : start + KEYS_PER_GET])
+                deleted += await self._delete_of(page, pairs, start_ms, end_ms)
+            first += hours * HOUR_S
+            at = prefix + base_bytes(first)
+        return deleted
+
+    async def _page(self, start: bytes, stop: bytes | None) -> CellPage:
+        """Return the first page of a range. Raises StoreError."""
+        if (reader := self._store.cell_reader) is None:
+            found = await self._store.page(self._table, start, stop, limit=PAGE_ROWS)
+            return cells_of_rows(found.rows, found.next_start)
+        cursor, is_open = Cursor(), True
+        try:
+            page = await reader.read_cells(self._table, start, stop, limit_bytes=SCAN_BYTES, cursor=cursor)
+            is_open = page.next_start is not None
+        finally:
+            if is_open:
+                with trio.move_on_after(CLOSE_S, shield=True):
+                    await reader.close_cursor(self._table, cursor)
+        return page
+
+    async def _delete_of(self, page: CellPage, pairs: Collection[bytes], start_ms: int, end_ms: int) -> int:
+        deleted = 0
+        for step in range(0, len(page.keys), STEP_CELLS):
+            await trio.lowlevel.checkpoint()
+            for at in range(step, min(step + STEP_CELLS, len(page.keys))):
+                key, column = page.keys[at], page.columns[at]
+                if not column.startswith(ANNOTATION_COLUMN) or key[self._layout.pairs_start :] not in pairs:
+                    continue
+                cell = page.cell(at)
+                one = _decode(column, cell.value)
+                if one and start_ms <= _ms(one.start_time) <= end_ms:
+                    await self._store.delete(self._table, {key: [column]}, up_to_ms=cell.time_ms)
+                    deleted += 1
         return deleted
 
     async def _global_rows(self, start_ms: int, end_ms: int) -> AsyncIterator[Row]:
@@ -102,13 +157,6 @@ class AnnotationRows:
             for row in rows:
                 if len(row.key) == self._layout.pairs_start:
                     yield row
-
-    async def _series_rows(self, start_ms: int, end_ms: int, tsuid: bytes) -> AsyncIterator[Row]:
-        bases = range(start_ms // 1000 // HOUR_S * HOUR_S, end_ms // 1000 + 1, HOUR_S)
-        for at in range(0, len(bases), HOURS_PER_GET):
-            keys = [annotation_row(self._layout, max(base, 1), tsuid) for base in bases[at : at + HOURS_PER_GET]]
-            for key, cells in (await self._store.get(self._table, keys)).items():
-                yield Row(key, cells)
 
     def _place(self, start_time: int, tsuid: bytes) -> tuple[bytes, bytes]:
         return annotation_row(self._layout, start_time, tsuid), COLUMN + annotation_qualifier(start_time)
