@@ -141,11 +141,36 @@ def test_both_spellings_of_group_by_count() -> None:
         assert read_sub(filters=[each]).filters == (Filter("h", "wildcard", "*", True),)
 
 
-@pytest.mark.parametrize("body", [b'{"start":1}', b'{"start":1,"queries":null}', b'{"queries":[null]}', b"null"])
+@pytest.mark.parametrize("body", [b'{"start":1}', b'{"start":1,"queries":null}', b"null"])
 def test_null_pointer_errors_of_opentsdb(body: bytes) -> None:
     with pytest.raises(BadQuery) as refused:
         read_body(body, NOW_MS)
     assert (refused.value.status, refused.value.message) == (500, NULL)
+
+
+NO_OBJECT, NO_NUMBER = "queries: got null, wanted an object", "percentiles: got null, wanted a number"
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize(
+    ("queries", "message"),
+    [
+        ("[null]", NO_OBJECT),
+        ('[{"aggregator":"sum","metric":"m"},null]', NO_OBJECT),
+        ("[null,{}]", NO_OBJECT),
+        ("[{},null]", "Missing the aggregation function"),
+        ('[{"aggregator":"none","metric":"m","percentiles":[null]}]', NO_NUMBER),
+    ],
+)
+def test_null_in_a_list_is_the_mistake_of_a_client(queries: str, message: str, corrected: bool) -> None:
+    """OpenTSDB answers 400, too, with a message of Java."""
+    quirks = quirks_for(corrected)
+    with pytest.raises(BadQuery) as refused:
+        read_body(b'{"start":1,"queries":%s}' % queries.encode(), NOW_MS, quirks=quirks)
+    assert (refused.value.status, refused.value.message) == (400, message)
+    with pytest.raises(BadQuery, match="Missing start time") as refused:
+        read_body(b'{"queries":[null]}', NOW_MS, quirks=quirks)
+    assert refused.value.status == 400
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from tsd.errors import BadQuery
 from tsd.query.model import NO_COUNTER_MAX, Query, RateOptions, SubQuery
 from tsd.query.parse.uri import Params, quirks_in, quirks_in_body, read_float, rollup_usage, shortest_float
-from tsd.query.parse.validate import Draft, as_client_error, check, check_filters, deduplicated, with_times
+from tsd.query.parse.validate import NULL_DRAFT, Draft, as_client_error, check, check_filters, deduplicated, with_times
 from tsd.tables.filters import Filter, make_filter, read_filter
 from tsd.tables.quirks import OPENTSDB, Quirks
 
@@ -157,13 +157,12 @@ def _check_options(options: Value) -> None:
 
 
 def _drafts(queries: Value, *, quirks: Quirks) -> list[Draft] | None:
-    """Return the sub queries; None if there is no list, or one is null."""
+    """Return the sub queries; None if there is no list."""
     if queries is None:
         return None
     if not isinstance(queries, list) or isinstance(queries, _Object):
         raise _Wrong("queries: wanted a list")
-    drafts = [None if each is None else _draft(_object(each, "queries"), quirks=quirks) for each in queries]
-    return None if None in drafts else [draft for draft in drafts if draft]
+    return [NULL_DRAFT if each is None else _draft(_object(each, "queries"), quirks=quirks) for each in queries]
 
 
 def _draft(members: _Object, *, quirks: Quirks) -> Draft:
@@ -301,7 +300,7 @@ def _percentiles(value: Value) -> tuple[float, ...]:
 
 def _float(value: Value) -> float:
     if value is None:
-        raise BadQuery(NULL, status=500)
+        raise BadQuery("percentiles: got null, wanted a number")
     if isinstance(value, _Number):
         return shortest_float(float(value))
     if isinstance(value, str):

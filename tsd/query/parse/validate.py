@@ -25,6 +25,10 @@ class Draft(NamedTuple):
     sub: SubQuery
     downsample: str = ""
     present: frozenset[str] = FILTERS  # members that were sent, even if empty: OpenTSDB compares them
+    is_null: bool = False  # in place of a sub query
+
+
+NULL_DRAFT = Draft(SubQuery(""), is_null=True)
 
 
 def check(query: Query, drafts: Sequence[Draft], now_ms: int, zone: str = "", *, local: tzinfo | None = None) -> Query:
@@ -71,6 +75,8 @@ def _times(query: Query, now_ms: int, zone: str, local: tzinfo | None) -> tuple[
 def check_sub(draft: Draft, query: Query, zone: str = "", index: int = 0) -> SubQuery:
     """Return the checked sub query. Raises BadQuery."""
     sub = draft.sub
+    if draft.is_null:
+        raise BadQuery("queries: got null, wanted an object")
     if not sub.aggregator:
         raise BadQuery("Missing the aggregation function")
     if sub.aggregator not in _KNOWN:
