@@ -126,10 +126,14 @@ class PutOutcome(NamedTuple):
     late: Sequence[PutFailure] = ()  # not stored within `sync_timeout`
 
 
-def parse_flags(request: Request) -> PutFlags:
-    """Return the flags in a request's parameters. Raise Refused like OpenTSDB, which ignores `method_override` here."""
+def check_posted(request: Request) -> None:
+    """Raise Refused for another method, like OpenTSDB, which ignores `method_override` here."""
     if request.method != "POST":
         raise not_allowed(request.method)
+
+
+def parse_flags(request: Request) -> PutFlags:
+    """Return the flags in a request's parameters. Raise Refused."""
     text = request.param("sync_timeout")
     try:
         timeout_ms = int(text) if text is not None else 0
@@ -410,13 +414,12 @@ class PutHandler:
         if peer.client.debt_s:
             await peer.throttle()
 
-    async def put(
-        self, slices: list[BodySlice], flags: PutFlags, echo: Echo, ingest: Ingest, request: Request
-    ) -> Response:
+    async def put(self, slices: list[BodySlice], echo: Echo, ingest: Ingest, request: Request) -> Response:
         """Ingest the lines of a request, and respond when they are on disk, or with `sync` in the store. Raises
         Refused; after status 503 a client may repeat the request."""
         if not any(one.size for one in slices):
             raise Refused(400, "No datapoints found in content")
+        flags = parse_flags(request)  # as late as in OpenTSDB, which answers 500 to a bad number
         outcome = await self.store(slices, flags, echo, ingest, request)
         if len(outcome.refused) <= LARGE_FAILURES and (not outcome.refused or len(request.body) <= LARGE_BODY):
             return respond(outcome, flags, self.limits.shown_errors)

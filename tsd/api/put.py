@@ -21,9 +21,9 @@ from tsd.api.points import (
     RawPoint,
     check_members,
     check_metric,
+    check_posted,
     check_separators,
     join_tags,
-    parse_flags,
     parse_header_tag,
     parse_point,
     parse_slices,
@@ -142,12 +142,12 @@ class PutEndpoint:
 
     async def answer(self, request: Request) -> Response:
         """Ingest the points of a request; raises Refused."""
-        flags = parse_flags(request)
+        check_posted(request)
         tag = parse_header_tag(request, self._header)
         await self._handler.throttle(request.peer)
         parse = partial(parse_put, tag=tag, rules=self._rules)
         slices = await parse_slices(request.body, parse, self._handler.limits)
-        return await self._handler.put(slices, flags, lambda one: parse_points(one.text, tag), self._ingest, request)
+        return await self._handler.put(slices, lambda one: parse_points(one.text, tag), self._ingest, request)
 
 
 def routes(handler: PutHandler, intake: Intake, rules: NameRules, header: str) -> dict[str, Endpoint]:
@@ -198,10 +198,10 @@ class RollupEndpoint:
 
     async def answer(self, request: Request) -> Response:
         """Ingest the rollups of a request; raises Refused."""
-        flags = parse_flags(request)
+        check_posted(request)
         await self._handler.throttle(request.peer)
         slices = await parse_slices(request.body, self._parse, self._handler.limits)
-        return await self._handler.put(slices, flags, self._echo, self._ingest, request)
+        return await self._handler.put(slices, self._echo, self._ingest, request)
 
     def _parse(self, text: bytes) -> BodySlice:
         return to_lines(text, self._points(text), self._line)
@@ -292,10 +292,10 @@ class HistogramEndpoint:
 
     async def answer(self, request: Request) -> Response:
         """Ingest the histograms of a request; raises Refused."""
-        flags = parse_flags(request)
+        check_posted(request)
         await self._handler.throttle(request.peer)
         slices = await parse_slices(request.body, self._parse, self._handler.limits)
-        return await self._handler.put(slices, flags, _echo, self._ingest, request)
+        return await self._handler.put(slices, _echo, self._ingest, request)
 
     def _parse(self, text: bytes) -> BodySlice:
         return to_lines(text, parse_histograms(text), self._line)

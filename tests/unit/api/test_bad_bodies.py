@@ -37,6 +37,22 @@ async def test_sync_timeout_must_be_a_java_int(text: str, daemon: Running) -> No
     assert (response.status, response.json["error"]["message"]) == (500, f'For input string: "{text}"')
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"[]", "No datapoints found in content"),
+        (b" ", "Missing request content"),
+        (b"null", "The JSON must start as an object or an array"),
+        (b"{", "Unable to parse the given JSON"),
+    ],
+)
+async def test_body_without_points_is_refused_before_its_sync_timeout(
+    body: bytes, message: str, daemon: Running
+) -> None:
+    response = await post_body(daemon, "/api/put?details&sync_timeout=x", body)
+    assert (response.status, response.json["error"]["message"]) == (400, message)
+
+
 @pytest.mark.parametrize("member", ["regex", "separator"])
 async def test_rule_with_exponential_time_is_refused(member: str, daemon: Running) -> None:
     await post_body(daemon, "/api/tree", {"name": "t"})
