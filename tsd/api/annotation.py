@@ -101,7 +101,7 @@ class AnnotationPages:
             members = object_of(request)
             start_ms, end_ms = _ms(number_in(members, "startTime")), _ms(number_in(members, "endTime"))
         else:
-            start_ms = self._time_ms(request.param("start_time") or "")
+            start_ms = self._start_ms(request)
             end_ms = self._time_ms(request.param("end_time") or "")
         if start_ms is None:
             raise Refused(400, NO_START_IN_URL)
@@ -131,14 +131,17 @@ class AnnotationPages:
             required(request, "start_time")
             tsuids, global_ = words_of_all(request.params.get("tsuids", ())), is_true(request.param("global"))
             start, end = request.param("start_time") or "", request.param("end_time") or ""
-        start_ms, end_ms = self._time_ms(start), self._time_ms(end)
-        if start_ms is None:
+        if not start:
             raise Refused(400, "Missing the start time value")
         if not tsuids and not global_:
             raise Refused(400, "Missing the TSUIDs or global annotations flag")
         if len(tsuids) > MAX_SERIES:
             raise Refused(413, f"More than {MAX_SERIES} TSUIDs")
-        end_ms = self._now_ms() if end_ms is None else end_ms
+        try:
+            start_ms = read_time(start, self._now_ms())
+            end_ms = read_time(end, self._now_ms()) if end else self._now_ms()
+        except BadQuery as error:
+            raise Refused(400, error.message, error.message) from error
         series = [self._series(tsuid) for tsuid in tsuids]
         deleted = await self._annotations.delete_between(start_ms, end_ms, series, global_=global_)
         return answer(
@@ -156,12 +159,9 @@ class AnnotationPages:
         if request.body:
             return object_of(request)
         found = members_in_url(request, IN_URL)
-        for name, parameter in (("startTime", "start_time"), ("endTime", "end_time")):
-            time_ms = self._time_ms(request.param(parameter) or "")
-            if time_ms is not None:
-                found[name] = time_ms // 1000
-        if "startTime" not in found:
-            raise Refused(400, NO_START_IN_URL)
+        found["startTime"] = self._start_ms(request) // 1000
+        if (end_ms := self._time_ms(request.param("end_time") or "")) is not None:
+            found["endTime"] = end_ms // 1000
         return found
 
     def _sent(self, members: Mapping[str, Any], *, in_bulk: bool = False) -> SentAnnotation:
@@ -192,8 +192,15 @@ class AnnotationPages:
         except BadLine as error:
             raise Refused(400, str(error)) from error
 
+    def _start_ms(self, request: Request) -> int:
+        """Return the parameter `start_time` in Unix ms. Raise Refused."""
+        if (start_ms := self._time_ms(request.param("start_time") or "")) is None:
+            raise Refused(400, NO_START_IN_URL)
+        return start_ms
+
     def _time_ms(self, text: str) -> int | None:
-        """Return a time in any form in Unix ms; None for an empty text. Raise Refused."""
+        """Return a time in any form in Unix ms; None for an empty text. Raise Refused with status 500, as in OpenTSDB
+        except for bulk deletions."""
         if not text:
             return None
         try:

@@ -169,3 +169,27 @@ async def test_bulk_deletion_deletes_the_same_from_few_and_from_many_rows(
     rows = AnnotationRows(world.store, "tsdb", layout)
     assert await rows.delete_between((first + 1000) * 1000, end * 1000, series[:named], global_=False) == deleted
     assert sorted(await stored(world)) == sorted(left)
+
+
+BAD_TIME = "Invalid time: x. Invalid character 'x' in x"
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "message"),
+    [
+        ("GET", "/api/annotation?notes=&end_time=-5", None, annotation.NO_START_IN_URL),
+        ("POST", "/api/annotation?end_time=x", None, annotation.NO_START_IN_URL),
+        ("DELETE", "/api/annotation?start_time=&end_time=x", None, annotation.NO_START_IN_URL),
+        ("GET", "/api/annotations?end_time=x", None, annotation.NO_START_IN_URL),
+        ("DELETE", "/api/annotation/bulk?start_time=x&global=true", None, BAD_TIME),
+        ("DELETE", "/api/annotation/bulk?start_time=5&end_time=x&global=true", None, BAD_TIME),
+        ("DELETE", "/api/annotation/bulk", {"startTime": "x", "global": True}, BAD_TIME),
+        ("DELETE", "/api/annotation/bulk", {"endTime": "x", "global": True}, "Missing the start time value"),
+        ("DELETE", "/api/annotation/bulk", {"startTime": "x"}, "Missing the TSUIDs or global annotations flag"),
+    ],
+)
+async def test_wrong_times_are_refused_with_400_where_opentsdb_does_so(
+    method: str, target: str, body: object, message: str
+) -> None:
+    response = await (await with_notes()).request(method, target, body)
+    assert (response.status, response.body["error"]["message"]) == (400, message)
