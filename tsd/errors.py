@@ -145,3 +145,16 @@ def bare(error: E) -> E:
     """
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
+
+
+def json_mistake(error: Exception) -> str:
+    """Return why a client's text is not JSON that can be read.
+
+    >>> json_mistake(RecursionError("maximum recursion depth exceeded"))
+    'got arrays or objects nested too deeply, wanted fewer levels'
+    """
+    return (
+        "got arrays or objects nested too deeply, wanted fewer levels"
+        if isinstance(error, RecursionError)
+        else str(error)
+    )

@@ -18,7 +18,7 @@ import trio
 from tsd.api.messages import not_allowed
 from tsd.codec.putline import Tags, illegal
 from tsd.codec.text import encode_name, parse_long
-from tsd.errors import BadLine, Refused, bare
+from tsd.errors import BadLine, Refused, bare, json_mistake
 from tsd.ingest.intake import Intake, Taken
 from tsd.ingest.limits import RefusedLine
 from tsd.server.http.messages import Request, Response
@@ -178,7 +178,7 @@ async def parse_slices(
             return await _parse_cut(text, parse, limits)
         return [_checked(await trio.to_thread.run_sync(parse, text, limiter=_threads), 0, limits)]
     except _BAD_JSON_ERRORS as exc:
-        raise Refused(400, BAD_JSON, str(exc)) from exc
+        raise Refused(400, BAD_JSON, json_mistake(exc)) from exc
 
 
 async def _parse_cut(text: bytes, parse: Callable[[bytes], BodySlice], limits: BodyLimits) -> list[BodySlice]:

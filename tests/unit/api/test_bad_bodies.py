@@ -78,3 +78,23 @@ async def test_json_of_many_small_values_is_refused(part: bytes, what: str, daem
 async def test_bound_beyond_a_double_is_refused(daemon: Running) -> None:
     response = await post_body(daemon, "/api/uid/tsmeta", {"tsuid": "000001000001000001", "max": 10**400})
     assert (response.status, response.json["error"]["message"]) == (400, "Unable to parse 'max' value")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/search/lookup", 500),  # as in OpenTSDB
+        ("/api/query/exp", 500),
+        ("/api/query/exp?corrected", 400),
+        ("/api/query", 400),
+        ("/api/query/last", 400),
+        ("/api/suggest", 400),
+        ("/api/put", 400),
+    ],
+)
+async def test_deep_nesting_is_named_as_the_mistake(path: str, status: int, daemon: Running) -> None:
+    response = await post_body(daemon, path, b'[{"value":' + b"[" * 2000)
+    error = response.json["error"]
+    assert response.status == error["code"] == status
+    wanted = "got arrays or objects nested too deeply, wanted fewer levels"
+    assert wanted in (error["message"], error.get("details"))

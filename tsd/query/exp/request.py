@@ -12,7 +12,7 @@ from datetime import tzinfo
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from tsd.errors import BadQuery
+from tsd.errors import BadQuery, json_mistake
 from tsd.query.exp.parser import BadExpression, Expression, parse
 from tsd.query.model import AGGREGATORS, NONE, Fill, Query, SubQuery
 from tsd.query.parse.body import LARGEST, NO_PARAMS
@@ -138,7 +138,7 @@ def _members(body: bytes) -> dict[str, Any]:
     try:
         return _object(json.loads(body), "the query")
     except (ValueError, RecursionError) as exc:
-        raise _wrong(str(exc)) from exc
+        raise _wrong(json_mistake(exc)) from exc
 
 
 def _request(top: Mapping[str, Any], *, quirks: Quirks) -> ExpRequest:

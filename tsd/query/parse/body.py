@@ -12,7 +12,7 @@ from datetime import tzinfo
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from tsd.errors import BadQuery
+from tsd.errors import BadQuery, json_mistake
 from tsd.query.model import NO_COUNTER_MAX, Query, RateOptions, SubQuery
 from tsd.query.parse.uri import Params, quirks_in, quirks_in_body, read_float, rollup_usage, shortest_float
 from tsd.query.parse.validate import NULL_DRAFT, Draft, as_client_error, check, check_filters, deduplicated, with_times
@@ -114,7 +114,7 @@ def _members(body: bytes) -> Iterable[tuple[str, Value]]:
     try:
         found, _ = _decode(text)
     except (ValueError, RecursionError) as exc:
-        raise _Wrong(str(exc)) from exc
+        raise _Wrong(json_mistake(exc)) from exc
     if found is None:
         raise BadQuery(NULL, status=500)
     return _object(found, "the query")

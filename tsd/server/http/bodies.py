@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 import trio
 
-from tsd.errors import Refused
+from tsd.errors import Refused, json_mistake
 
 CLIENT_SHARES = 4  # one client may reserve this fraction of the budget
 MIN_BYTES_PER_S = 64 << 10  # expected of a client while others wait
@@ -308,7 +308,7 @@ def parse_json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise ValueError(str(exc)) from exc
+        raise ValueError(json_mistake(exc)) from exc
 
 
 async def as_utf8(body: bytes, content_type: str, limit: int) -> bytes:
