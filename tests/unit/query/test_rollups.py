@@ -118,6 +118,27 @@ async def test_histogram_query_ignores_rollups(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.difference(
+    "histograms-of-a-range",
+    topic="rollups",
+    theirs="Histograms that are added over the whole range (`0all-sum`) have series without points",
+    ours="Each series has its point, at the start",
+)
+async def test_histograms_of_the_whole_range_are_added(tmp_path: Path) -> None:
+    """OpenTSDB stamps the sum with 0, which is before the range."""
+    lines = [f"histogram h {START_S + at} 0,2=1:2,4={at} host=a\n" for at in (0, 60, 600)]
+    async with running(tmp_path, SETTINGS) as daemon:
+        await daemon.send_lines("".join(lines).encode())
+        answers = await fetch(daemon, "none:0all-sum:percentiles%5B50%5D:show-histogram-buckets:h")
+    assert {one["metric"]: one["dps"] for one in answers} == {
+        "h_pct_50.0": {str(START_S): 3.0},
+        "h_UNDERFLOW": {str(START_S): 0},
+        "h_0.0_2.0": {str(START_S): 3},
+        "h_2.0_4.0": {str(START_S): 660},
+        "h_OVERFLOW": {str(START_S): 0},
+    }
+
+
 async def test_histogram_query_without_codec_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         await daemon.send_lines(b"put h %d 1 host=a\n" % START_S)
