@@ -4,6 +4,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import trio
+
 from tsd.api.messages import (
     DONE,
     UNCHANGED,
@@ -30,6 +32,7 @@ from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.tables.catalog import Annotations, SeriesCatalog
 
 MAX_ANNOTATIONS = 10_000  # of one bulk request
+STEP_ANNOTATIONS = 500  # parsed between two checkpoints
 MAX_SERIES = 1000  # of one bulk deletion
 NO_START = "The start timestamp has not been set"
 NO_START_IN_URL = "Missing start time"
@@ -118,7 +121,11 @@ class AnnotationPages:
         listed = objects_of(request)
         if len(listed) > MAX_ANNOTATIONS:
             raise Refused(413, f"More than {MAX_ANNOTATIONS} annotations")
-        sent = [self._sent(members, in_bulk=True) for members in listed]  # parsed before the first write
+        sent = []  # all, before the first write
+        for number, members in enumerate(listed):
+            if not number % STEP_ANNOTATIONS:
+                await trio.lowlevel.checkpoint()
+            sent.append(self._sent(members, in_bulk=True))
         stored = [await self._put(one, replace=method == "PUT") for one in sent]
         return answer([show(one) for one in stored])
 
