@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.e2e.command import Done, Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_counter, id_column, name_column
+from tsd.daemon.settings import now_ms
 from tsd.store import Put
 
 pytestmark = pytest.mark.slow
@@ -53,6 +55,38 @@ def test_daemon_sees_uid_change_at_once(tmp_path: Path) -> None:
         assert tsd.lines("gone") == ["gone 1356998403 4 host=a"]
         orphans = tsd.run("fsck", "--full-scan")
         assert "Orphaned UID Rows: 1" in orphans.out.splitlines()
+
+
+@pytest.mark.parametrize("over_http", [True, False])
+def test_points_have_the_new_name_after_a_crash(tmp_path: Path, over_http: bool) -> None:
+    """Regression: the journal had those of the open hour under the old name."""
+    tsd, now_s = Tsd(tmp_path / "state", {"tsd.access.anonymous": "read,write,admin"}), now_ms() // 1000
+    with tsd.serve() as daemon:
+        daemon.send_lines(b"put old %d 1 host=a\n" % now_s)
+        if over_http:
+            with urlopen(f"http://127.0.0.1:{daemon.port}/api/uid/rename?metric=old&name=new", timeout=60) as answer:
+                assert json.load(answer) == {"result": "true"}
+        else:
+            assert tsd.run("uid", "rename", "metrics", "old", "new").status == 0
+        daemon.kill()
+    with tsd.serve() as daemon:
+        daemon.await_ready()
+        assert tsd.lines("new") == [f"new {now_s} 1 host=a"]
+        assert tsd.run("uid", "grep", "metrics", ".").out == "metrics new: [0, 0, 1]\n"
+
+
+def test_nothing_is_renamed_while_points_wait_in_the_journal(tmp_path: Path) -> None:
+    tsd, now_s = Tsd(tmp_path / "state"), now_ms() // 1000
+    with tsd.serve() as daemon:
+        daemon.send_lines(b"put old %d 1 host=a\n" % now_s)
+        daemon.kill()
+    assert tsd.run("mkmetric", "old").status == 0
+    refused = tsd.run("uid", "rename", "metrics", "old", "new")
+    assert (refused.status, "nothing renamed" in refused.err) == (3, True)
+    with tsd.serve() as daemon:
+        daemon.await_ready()
+        assert tsd.run("uid", "rename", "metrics", "old", "new").status == 0
+        assert tsd.lines("new") == [f"new {now_s} 1 host=a"]
 
 
 def test_other_daemon_sees_uid_change_eventually(hbase: RunningHbase, tmp_path: Path) -> None:

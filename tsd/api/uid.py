@@ -7,7 +7,7 @@ dashboards.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -52,10 +52,15 @@ YIELD_NAMES = 500  # between two checkpoints
 
 
 def routes(
-    names: Names | None, drop_caches: Callable[[], None], *, extra: bytes, meta: Mapping[str, Endpoint]
+    names: Names | None,
+    flush: Callable[[], Awaitable[bool]],
+    drop_caches: Callable[[], None],
+    *,
+    extra: bytes,
+    meta: Mapping[str, Endpoint],
 ) -> dict[str, Endpoint]:
-    """`/api/uid`. `extra` has the additional legal characters of names; `meta` has the endpoints
-    `uidmeta` and `tsmeta`."""
+    """`/api/uid`. `flush` writes all points accepted so far, and returns whether they are stored. `extra` has the
+    additional legal characters of names; `meta` has the endpoints `uidmeta` and `tsmeta`."""
     if names is None:
         return {"api/uid": missing_part("UIDs")}
     uids = names
@@ -83,6 +88,8 @@ def routes(
                 405, "Method not allowed", f"The HTTP method[{request.method}] is not permitted for this endpoint"
             )
         word, old, new = _names_of(request)
+        if not await flush():  # after a crash, lines of the journal would have the old name
+            raise Refused(503, "Points of the old name cannot be stored now: nothing renamed")
         error = await _rename(uids, word, old, new, extra)
         if error is not None:
             return answer({"result": "false", "error": error}, 400)

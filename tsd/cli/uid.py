@@ -23,7 +23,7 @@ from tsd.codec.opentsdb.uid_fsck import UidCheck
 from tsd.codec.text import counted, encode_name, illegal_character, show_signed
 from tsd.config.loader import Config, Loaded, layout
 from tsd.daemon.settings import now_ms
-from tsd.errors import BadLine, NoSuchName, TsdError
+from tsd.errors import BadLine, NoSuchName, StoreError, TsdError
 from tsd.store import scan
 from tsd.tables.opentsdb.uid_table import WINDOWS, UidFsck, UidRepair, UidUsage, delete, rename, usages
 
@@ -56,6 +56,8 @@ def rename_uid(loaded: Loaded, kind: str, old: str, new: str, as_json: bool) -> 
 
     async def run() -> None:
         async with access(config, must_exist=True) as opened:
+            if reason := await opened.flush_daemon():
+                raise StoreError(f"{reason}. These points would be stored under the old name: nothing renamed")
             await rename(opened.store, config.uid_table, Kind(kind), before, after)
             await _drop_daemon_caches(opened)
 

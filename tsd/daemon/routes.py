@@ -5,6 +5,7 @@ A new module of `tsd.api` needs one line in `routes`.
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -194,6 +195,7 @@ def _catalog_routes(parts: ApiParts) -> dict[str, Endpoint]:
         **uid.suggest_routes(catalog),
         **uid.routes(
             tables.names,
+            partial(parts.ingest.writer.flush, patient=False),
             parts.control.drop_caches,
             extra=extra,
             meta=uid.meta_endpoints(tables.metadata, tables.names, catalog),

@@ -33,6 +33,11 @@ async def at_once(_: bytes) -> None:
     """Whatever came is stored."""
 
 
+async def flushed() -> bool:
+    """Return that all points are stored."""
+    return True
+
+
 class EndpointResponse(NamedTuple):
     """An answer."""
 

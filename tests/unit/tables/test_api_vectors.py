@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.tables.endpoints import NOW_MS, World, at_once, loosened, make_world
+from tests.unit.tables.endpoints import NOW_MS, World, at_once, flushed, loosened, make_world
 from tsd.api import annotation, search, tree, uid
 from tsd.codec.names import Kind
 from tsd.tables.opentsdb.annotations import AnnotationRows
@@ -101,5 +101,5 @@ def endpoints(world: World) -> dict[str, Any]:
         **search.lookup_routes(catalog, at_once),
         **tree.routes(world.trees, catalog),
         **uid.suggest_routes(catalog),
-        **uid.routes(world.names, world.drop_caches, extra=b"", meta=pages),
+        **uid.routes(world.names, flushed, world.drop_caches, extra=b"", meta=pages),
     }

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.unit.tables.endpoints import NOW_MS, TABLES, World, make_world
+from tests.unit.tables.endpoints import NOW_MS, TABLES, World, flushed, make_world
 from tsd.api import uid
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.uid import meta_column
@@ -15,7 +15,7 @@ from tsd.tables.opentsdb.uids import Uids
 async def with_names() -> World:
     world = await make_world()
     meta = uid.meta_endpoints(world.metadata, world.names, world.catalog())
-    names = uid.routes(world.names, world.drop_caches, extra=b"", meta=meta)
+    names = uid.routes(world.names, flushed, world.drop_caches, extra=b"", meta=meta)
     world.endpoints = {**uid.suggest_routes(world.catalog(), max_limit=40), **names}
     return world
 
