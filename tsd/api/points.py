@@ -132,15 +132,15 @@ def check_posted(request: Request) -> None:
         raise not_allowed(request.method)
 
 
-def parse_flags(request: Request) -> PutFlags:
-    """Return the flags in a request's parameters. Raise Refused."""
+def parse_flags(request: Request, *, wrong_status: int = 400) -> PutFlags:
+    """Return the flags in a request's parameters. Raise Refused, with `wrong_status` for a bad `sync_timeout`."""
     text = request.param("sync_timeout")
     try:
         timeout_ms = int(text) if text is not None else 0
         if abs(timeout_ms) > HIGHEST_INT:
             raise ValueError(text)
     except ValueError:
-        raise Refused(500, f'For input string: "{text}"') from None
+        raise Refused(wrong_status, f'For input string: "{text}"') from None
     return PutFlags(request.has("summary"), request.has("details"), request.has("sync"), timeout_ms)
 
 
@@ -419,7 +419,7 @@ class PutHandler:
         Refused; after status 503 a client may repeat the request."""
         if not any(one.size for one in slices):
             raise Refused(400, "No datapoints found in content")
-        flags = parse_flags(request)  # as late as in OpenTSDB, which answers 500 to a bad number
+        flags = parse_flags(request, wrong_status=500)  # as late as in OpenTSDB, and with its status
         outcome = await self.store(slices, flags, echo, ingest, request)
         if len(outcome.refused) <= LARGE_FAILURES and (not outcome.refused or len(request.body) <= LARGE_BODY):
             return respond(outcome, flags, self.limits.shown_errors)

@@ -91,6 +91,12 @@ async def test_points_of_wrong_types_are_refused_alone(heroic: Running, wrong: A
     assert {time: float(value) for time, value in points.items()} == {"1300000000": 1.0, "1300000001": 3.5}
 
 
+async def test_bad_timeout_is_the_mistake_of_a_client(heroic: Running) -> None:
+    found = await http_post(heroic, "/write?sync_timeout=x", json.dumps(body(TAGS, RESOURCE)).encode())
+    assert (found.status, found.json) == (400, {"errors": ['For input string: "x"']})
+    assert heroic.daemon.ingest.ledger.received == 0
+
+
 async def test_a_name_with_a_blank_is_refused(heroic: Running) -> None:
     found = await write(heroic, body({**TAGS, "rack": "a b"}, RESOURCE))
     assert (found.status, len(found.json["errors"])) == (400, 2)
