@@ -530,9 +530,8 @@ class Writer:
         """Return all points that are not stored, those of one hour in order of arrival; with a `span` without parts
         that have no points of its hours. None: some are only in the journal, or may have new names, or a metric has
         rollups or histograms."""
-        if not self._rows.complete:
-            return None
-        if metric is not None and (self._written < self._renamed or self._rows.has_summaries(metric)):
+        renamed = self._written < self._renamed and self.trouble is None  # else the old names are better than none
+        if not self._rows.complete or (metric is not None and (renamed or self._rows.has_summaries(metric))):
             return None
         parts: list[Columns | PackedPoints] = []
         for window in self._windows:

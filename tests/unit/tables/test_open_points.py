@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import AsyncMock, patch
 
 import pytest
 
@@ -16,7 +17,7 @@ from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row, encode_annotation
 from tsd.codec.opentsdb.cell import COLUMN, FAMILY
 from tsd.codec.opentsdb.rowkey import Layout
-from tsd.errors import BadQuery
+from tsd.errors import BadQuery, StoreDown
 from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.model import Query
 from tsd.query.parse.uri import read_uri
@@ -119,6 +120,22 @@ async def test_answers_are_those_after_a_flush(tmp_path: Path, seed: int) -> Non
         await parts.writer.flush()
         assert before == await answers(readers.stored)
         assert readers.flushed == [b"m"] * len(QUERIES)  # by the engine that knows no open points
+
+
+async def test_answer_without_points_that_only_the_journal_has_is_an_error(tmp_path: Path) -> None:
+    """Regression: the store took no points, but could be read, and the answer lacked them with status 200."""
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        readers = Readers(parts)
+        await parts.take(put(BASE, 1, "a"))
+        await parts.writer.flush()
+        with patch.object(parts.store, "put", AsyncMock(side_effect=StoreDown("as the test wants"))):
+            await parts.take(put(BASE + 10, 2, "a"))
+            parts.writer.seal()
+            parts.window().drop()
+            with pytest.raises(StoreDown):
+                await answers(readers.live, ["sum:m"])
+        await parts.writer.flush()
+        assert await answers(readers.live, ["sum:m"]) == await answers(readers.stored, ["sum:m"])
 
 
 @pytest.mark.parametrize("seed", seeds(4, fast=1))
