@@ -429,3 +429,18 @@ async def test_cache_cleared_during_a_read_never_mixes_series() -> None:
     assert await reader.of([(METRIC, ONE)], None) == [LastPoint(HOUR * 1000, 111)]
     memory.cache = None
     assert await reader.of([(METRIC, OTHER)], None) == [None]
+
+
+async def test_lookup_lists_no_series_that_only_a_request_named() -> None:
+    world = await make_world()
+    latest = LastEndpoint(world)
+    stored = await world.series("m", host="a")
+    await world.series("other", host="b")
+    await store(world, stored, HOUR, 1)
+    unknown = await world.series("m", host="b")
+    assert await latest.values(f"tsuids={unknown.hex()},{stored.hex()},{bytes(9).hex()}") == {stored.hex().upper(): "1"}
+    world.endpoints = search.lookup_routes(world.catalog(world.finder(latest.latest)), at_once)
+    answer = await world.request("GET", "/api/search/lookup?m=*&limit=1")
+    assert [one["tsuid"] for one in answer.body["results"]] == [stored.hex().upper()]
+    answer = await world.request("GET", "/api/search/lookup?m=m")
+    assert [one["tsuid"] for one in answer.body["results"]] == [stored.hex().upper()]

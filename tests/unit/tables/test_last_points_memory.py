@@ -6,6 +6,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tsd.codec.opentsdb.rowkey import Layout, tsuid_row
 from tsd.codec.points import Columns, sort_columns
 from tsd.codec.putline import instant
 from tsd.codec.text import FLOAT
@@ -150,3 +151,26 @@ async def test_expired_points_of_a_metric_are_forgotten() -> None:
     assert latest.points([latest.slot(b"\0\0\2", b"\0\0\1\0\0\0")]) == [LastPoint(10_000, 3)]
     await latest.record(window([(numbers[0], 15, 4)]), table, BEFORE_MS)
     assert newest(latest, 0) == LastPoint(15_000, 4)
+
+
+async def test_series_that_a_request_named_are_not_listed() -> None:
+    table, latest = SeriesTable(), LastPointCache(0)
+    await latest.record(window([(entered(table, 1), 10, 1)]), table, BEFORE_MS)
+    other, unknown = b"\0\0\1\0\0\2", b"\0\0\1\0\0\3"
+    slots = latest.slots([(METRIC, other), (METRIC, unknown), (b"\0\0\2", unknown)])
+    latest.set_read(int(slots[0]), LastPoint(9000, 5), checked_ms=20_000, depth_h=2)
+    latest.set_read(int(slots[1]), None, checked_ms=20_000, depth_h=2)
+    assert list(latest.pairs_of(METRIC)) == [b"\0\0\1\0\0\1", other]
+    assert list(latest.pairs_of(b"\0\0\2")) == []
+    latest.forget(Layout(), [tsuid_row(Layout(), METRIC + other, 0)])
+    assert list(latest.pairs_of(METRIC)) == [b"\0\0\1\0\0\1", other]
+
+
+async def test_number_of_series_that_requests_name_is_bounded() -> None:
+    table, latest = SeriesTable(), LastPointCache(0, max_series=10)
+    await latest.record(window([(entered(table, 1), 10, 1)]), table, BEFORE_MS)
+    for number in range(100, 150):
+        named = [(METRIC, b"\0\0\1" + name.to_bytes(3, "big")) for name in (1, number)]
+        assert len(set(latest.slots(named).tolist())) == 2
+    assert len(latest) <= 10
+    assert newest(latest, 1) == LastPoint(10_000, 1)

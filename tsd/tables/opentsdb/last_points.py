@@ -7,6 +7,7 @@ rows.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from itertools import compress
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -36,6 +37,7 @@ NO_TIME = 0  # time in ms of a series without a known point
 NOT_READ, FORGOTTEN = -1, -2  # in place of a number of hours
 _GROWTH = 1024
 
+Series = tuple[bytes, bytes]  # metric UID, tag pairs
 Slots = NDArray[np.intp]
 _T = TypeVar("_T", bound=np.generic)
 
@@ -146,6 +148,16 @@ class LastPointCache:
         """Return the slot of a series, a new one for a new series."""
         return self._slots_for(metric, [pairs])[0]
 
+    def slots(self, series: Sequence[Series]) -> Slots:
+        """Return the slots of series that a request names, new ones for new series."""
+        if self._count + len(series) > self._max_series and self._count + self._new_of(series) > self._max_series:
+            self._drop_half()
+        return np.array([self.slot(metric, pairs) for metric, pairs in series], np.intp)
+
+    def _new_of(self, series: Sequence[Series]) -> int:
+        """Return how many of some series have no slot."""
+        return sum(metric not in self._slots or self._slots[metric].number(pairs) < 0 for metric, pairs in series)
+
     def _grow(self, size: int) -> None:
         self._times, self._bits = _grown(self._times, size), _grown(self._bits, size)
         self._floats = _grown(self._floats, size)
@@ -158,8 +170,16 @@ class LastPointCache:
         return self._slots.keys()
 
     def pairs_of(self, metric: bytes) -> Collection[bytes]:
-        """Return the tag pairs of a metric's series."""
-        return self._slots[metric].keys() if metric in self._slots else ()
+        """Return the tag pairs of a metric's series with points. A request may have named others."""
+        series = self._slots.get(metric)
+        if series is None:
+            return ()
+        pairs = series.keys()
+        if self._checks is None:  # all slots are of written series
+            return pairs
+        slots, _ = series.enter(pairs, self._count)
+        known = (self._times[slots] != NO_TIME) | (self.depth_h[slots] == FORGOTTEN)
+        return pairs if known.all() else list(compress(pairs, known.tolist()))
 
     def times_ms(self, slots: Slots) -> NDArray[np.int64]:
         """Return the times of the newest points; NO_TIME if there is none."""
@@ -281,8 +301,6 @@ SCAN_SHARE = 8  # a scan ends once it has met this part of the rows that it save
 MAX_UNREADABLE = 10_000  # series with unreadable rows, which every request reads again
 RULES = MergeRules(fix_duplicates=True)
 
-Series = tuple[bytes, bytes]  # metric UID, tag pairs
-
 
 class LookBack(NamedTuple):
     """The hours in which newest points are searched."""
@@ -345,9 +363,9 @@ class LastPointReader:
         """Return the newest point of each series, no older than `back_h` hours before the current hour (None: of any
         known age). Raise StoreError."""
         span = self._span(back_h)
-        slots = self._slots(series)
+        slots = self._cache.slots(series)
         await self._read_unknown(series, slots, span)
-        slots = self._slots(series)  # again: the cache may have been cleared meanwhile
+        slots = self._cache.slots(series)  # again: the cache may have been cleared meanwhile
         times = self._cache.times_ms(slots)
         oldest = NO_TIME + 1 if back_h is None else span.start_ms
         points = self._cache.points(slots.tolist())
@@ -371,12 +389,7 @@ class LastPointReader:
     def _span(self, back_h: int | None) -> LookBack:
         return LookBack(self._now_ms(), self._look_back_h if back_h is None else back_h)
 
-    def _slots(self, series: Sequence[Series]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-        return np.array([self._cache.slot(metric, pairs) for metric, pairs in series], np.intp)
-
-    async def _read_unknown(
-        self, series: Sequence[Series], slots: np.ndarray[tuple[int], np.dtype[np.intp]], span: LookBack
-    ) -> None:
+    async def _read_unknown(self, series: Sequence[Series], slots: Slots, span: LookBack) -> None:
         """Read the rows of series whose newest point is not cached, or no longer valid."""
         times, depths_h = self._cache.times_ms(slots), self._cache.depth_h[slots]
         if self._drops != self._cache.drops:
