@@ -90,6 +90,8 @@ QUERIES = [
     *(f"sum:{spec}:{usage}:{metric}" for spec in ("1d-sum", "2h-avg", "1h-max", "7m-sum")
       for usage in ("rollup_raw", "rollup_fallback", "rollup_nofallback", "rollup_fallback_raw")
       for metric in ("r.raw", "r.hours", "r.some{host=*}")),
+    *(f"sum:{spec}:pre-agg:{usage}:r.some{{dc=*}}" for spec in ("20m-sum-nan", "1d-max")
+      for usage in ("rollup_fallback", "rollup_fallback_raw")),
     *(f"sum:{spec}pre-agg:r.some" for spec in ("", "1h-sum:", "10m-sum:")),
     "sum:1h-sum:r.some{_aggregate=MAX}", "sum:r.some{_aggregate=SUM}", "sum:5m-sum:r.some{_aggregate=SUM}",
 ]  # fmt: skip

@@ -89,7 +89,7 @@ class RollupQuery(NamedTuple):
         assert sub.downsample is not None
         tried = intervals if sub.rollup_usage == FALLBACK else intervals[:1]
         for interval in tried:
-            if interval.is_default and not pre_aggregated:
+            if interval.is_default:
                 break
             last = interval
             cells = cells_for(rollups, interval, sub.downsample.function)
@@ -99,10 +99,12 @@ class RollupQuery(NamedTuple):
         if sub.rollup_usage not in (FALLBACK, FALLBACK_RAW):
             return collected
         if not self.query.quirks.fallback_interval:
-            return None
+            return await self._pre_aggregated() if pre_aggregated else None
         # OpenTSDB downsamples raw points with the interval of the table in which it found nothing.
         spec = sub.downsample._replace(interval_ms=last.seconds * 1000, calendar=None)
         plan = self.plan._replace(sub=replace(sub, downsample=spec))
+        if pre_aggregated:
+            return await self._with_plan(plan)._pre_aggregated()
         collector = PointCollector(self.query, plan, self.budget)
         await plan.selection.read(plan.scan, collector.take, annotations=not self.query.no_annotations)
         return await self._finished(collector)

@@ -177,6 +177,26 @@ async def test_corrected_fallback_keeps_the_interval(tmp_path: Path) -> None:
     assert found == [{str(START_S): 1.0, str(START_S + 3600): 2.0}, {str(START_S): 3.0}]
 
 
+@pytest.mark.parametrize(
+    ("usage", "uncorrected"),
+    [
+        ("rollup_fallback", {START_S: 10, START_S + 600: 20, START_S + 3600: 40}),
+        ("rollup_fallback_raw", {START_S: 30, START_S + 3600: 40}),
+    ],
+)
+async def test_fallback_of_pre_aggregates_reads_pre_aggregates(
+    usage: str, uncorrected: dict[int, float], tmp_path: Path
+) -> None:
+    lines = [f"put m {START_S} 1 host=a\n"]
+    lines += [f"rollup sum m {START_S + at} {value} dc=x\n" for at, value in ((0, 10), (600, 20), (3600, 40))]
+    async with running(tmp_path, SETTINGS) as daemon:
+        assert await daemon.send_lines("".join(lines).encode()) == b"synced 4\n"
+        query = f"sum:2h-sum:pre-agg:{usage}:m"
+        [group], [corrected] = [await fetch(daemon, query + more) for more in ("", "&corrected")]
+    assert group["dps"] == {str(time): value for time, value in uncorrected.items()}
+    assert corrected["dps"] == {str(START_S): 70.0}
+
+
 async def test_daemon_tells_up_to_when_its_rollups_are_complete(tmp_path: Path) -> None:
     async with running(tmp_path, {**SETTINGS, "tsd.rollups.build": "true"}) as daemon:
         await daemon.send_lines(f"put m {START_S} 3 host=a\n".encode())
