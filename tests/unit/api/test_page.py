@@ -39,6 +39,12 @@ async def test_page_may_load_nothing_from_elsewhere(daemon: Running) -> None:
     assert home.headers["x-frame-options"] == "DENY"
 
 
+async def test_health_checks_may_ask_with_head(daemon: Running) -> None:
+    answer = await http_request(daemon, "/", method="HEAD")
+    assert (answer.status, answer.headers["content-type"], answer.body) == (200, "text/html; charset=UTF-8", b"")
+    assert (await http_request(daemon, "/", method="PUT")).status == 400
+
+
 async def test_files_of_the_page_are_cached_long(daemon: Running) -> None:
     home = await http_request(daemon, "/")
     paths = {path.decode() for path in ASSET.findall(home.body)}

@@ -53,7 +53,7 @@ def routes(*, has_accounts: bool, entity_tag: str | None) -> dict[str, Endpoint]
     home = Response(200, index.encode(), HTML, (POLICY, *NO_FRAMES, ALWAYS_CHECKED))
 
     async def page(request: Request) -> Response:
-        check_method(request, "GET", "POST")  # OpenTSDB answers POST as well
+        check_method(request, "GET", "POST", "HEAD")  # as OpenTSDB, which health checks ask with HEAD
         return home
 
     async def below(request: Request) -> Response:
