@@ -113,6 +113,17 @@ async def test_values_json_cannot_express_are_an_error(daemon: Running) -> None:
     assert response.json["error"]["message"].startswith("Got Infinity: Infinity at ")
 
 
+@pytest.mark.parametrize(
+    "m", ["sum:m%7Bhost", "sum:", "sum:m%7Bhost%7D", "sum:m%7B%7D%7Bhost%7D", "sum:m%7Bhost=x(y)%7D"]
+)
+async def test_malformed_metric_is_a_mistake_of_the_client_for_graphs(daemon: Running, m: str) -> None:
+    """As in OpenTSDB, whose API alone answers it with 500."""
+    api = await http_request(daemon, f"/api/query?start={BASE}&m={m}")
+    texts, summary = [await http_request(daemon, f"/q?start={BASE}&m={m}&{form}") for form in ("ascii", "json")]
+    assert (api.status, texts.status, summary.status) == (500, 400, 400)
+    assert summary.json == {"err": api.json["error"]["message"]}
+
+
 @pytest.mark.parametrize("override", ["post", "PUT", "get"])
 async def test_only_a_delete_override_changes_a_query(daemon: Running, override: str) -> None:
     """OpenTSDB asks only whether it is one."""

@@ -126,7 +126,12 @@ def parse_query(request: Request, rules: QueryRules, now_ms: int) -> Query:
     read_time(required(request, "start"), now_ms, zone)
     if zone and find_zone(zone) is None:
         raise BadQuery(f"Invalid timezone name: {zone}")
-    query = read_uri(request.params, now_ms, quirks=rules.quirks, local=find_zone(zone) if zone else None)
+    try:
+        query = read_uri(request.params, now_ms, quirks=rules.quirks, local=find_zone(zone) if zone else None)
+    except BadQuery as error:
+        if error.status != 500:
+            raise
+        raise BadQuery(error.message, details=error.details) from error  # OpenTSDB's API alone answers 500
     return replace(query, start_ms=query.start_ms // 1000 * 1000, end_ms=query.end_ms // 1000 * 1000)
 
 
