@@ -140,6 +140,7 @@ TABLE = [
     Bad(f"/api/query/gexp?{SPAN}&exp=alias(sum:bad.m)", 400, "Missing the alias"),
     Bad(f"/api/query/gexp?{SPAN}&exp=movingAverage(sum:bad.m)", 400, "Missing moving average window size"),
     Bad("/api/query/exp", 500, "missing time", {"metrics": []}),
+    Bad("/api/query/exp", 400, "Bad request", method="DELETE"),
     Bad("/api/suggest", 400, "Missing parameter <code>type</code>"),
     Bad("/api/search/lookup?m=no.such", 404, "Unable to resolve one or more UIDs"),
     Bad("/api/uid/assign", 400, "Missing values to assign UIDs"),

@@ -5,7 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tsd.api.messages import check_method, meant_method, not_allowed, warned
-from tsd.api.query import LARGE_POINTS, AnswerBody, QueryRules, encode_answer, parsed, register
+from tsd.api.query import LARGE_POINTS, AnswerBody, QueryRules, check_enabled, encode_answer, parsed, register
 from tsd.query.engine import QueryEngine, QueryJob
 from tsd.query.exp.engine import Evaluation, OutputTable
 from tsd.query.exp.output import write_outputs, written_values
@@ -22,7 +22,8 @@ def routes(
     """/api/query/exp and /api/query/gexp. `now_ms` is the wall clock."""
 
     async def exp(request: Request) -> Response:
-        check_method(request, "GET", "POST", "DELETE")
+        if check_method(request, "GET", "POST", "DELETE") == "DELETE":
+            check_enabled(rules)
         wanted = await parsed(request, engine.workers, partial(_parse_exp, request, rules, now_ms()))
 
         async def run(running: RunningQuery) -> Response:

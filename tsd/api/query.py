@@ -172,18 +172,18 @@ def read_query(request: Request, rules: QueryRules, now_ms: int) -> Query:
     """Return the query of a request, by its method. Raise Refused."""
     method = check_method(request, "GET", "POST", "DELETE")
     if method == "DELETE":
-        _check_enabled(rules)
+        check_enabled(rules)
     if method == "POST":
         wanted = read_body(request.body, now_ms, params=request.params, quirks=rules.quirks)
         if wanted.delete:
-            _check_enabled(rules)  # OpenTSDB deletes without this check
+            check_enabled(rules)  # OpenTSDB deletes without this check
             check_deletion(request)
         return wanted
     extra = gexp.read_extra(request.params, quirks=rules.quirks) if "exp" in request.params else ()
     wanted = read_uri(request.params, now_ms, quirks=rules.quirks, extra=extra)
     deletes = meant_method(request) == "DELETE"  # other overrides of a GET are ignored
     if deletes:
-        _check_enabled(rules)
+        check_enabled(rules)
     return replace(wanted, delete=True) if deletes else wanted
 
 
@@ -198,7 +198,8 @@ def _length(request: Request) -> int:
     return len(request.body) + (0 if request.split is None else len(request.split.query))
 
 
-def _check_enabled(rules: QueryRules) -> None:
+def check_enabled(rules: QueryRules) -> None:
+    """Raise BadQuery unless queries may delete points."""
     if not rules.may_delete:
         raise BadQuery("Bad request", details=DISABLED)
 
