@@ -205,6 +205,7 @@ ODD = [
     Odd("POST", f"{NOTE}&tsuid={TSUID}&description=", None),
     Odd("POST", f"/api/annotations?start_time={BASE_S + 2}&description=one", {"description": "one", "tsuid": ""}),
     Odd("PUT", "/api/annotations", {"notes": "one"}, {"startTime": BASE_S + 2, "notes": "one"}),
+    Odd("PUT", "/api/annotation/bulk", [], [{"startTime": BASE_S + 2}, {"startTime": BASE_S + 3, "notes": ""}]),
     Odd(
         "GET", "/api/annotations",
         [{"tsuid": "", "description": "", "notes": "one", "startTime": BASE_S + 2, "endTime": 0}],

@@ -126,7 +126,7 @@ class AnnotationPages:
             if not number % STEP_ANNOTATIONS:
                 await trio.lowlevel.checkpoint()
             sent.append(self._sent(members, in_bulk=True))
-        stored = [await self._put(one, replace=method == "PUT") for one in sent]
+        stored = [await self._put(one, replace=method == "PUT") for one in sent if one.fields]
         return answer([show(one) for one in stored])
 
     async def _delete_many(self, request: Request) -> Response:

@@ -105,6 +105,16 @@ async def test_global_annotations_in_milliseconds_are_found() -> None:
     assert [one["startTime"] for one in response.body] == [TIME * 1000 + 500]
 
 
+async def test_bulk_without_changes_changes_nothing() -> None:
+    world = await with_notes()
+    assert (await world.request("POST", "/api/annotation", {"startTime": TIME, "notes": "n"})).status == 200
+    before = await stored(world)
+    for method in ("POST", "PUT"):
+        response = await world.request(method, "/api/annotation/bulk", [{"startTime": TIME}, {"startTime": TIME + 1}])
+        assert (response.status, response.body) == (200, [])
+        assert await stored(world) == before
+
+
 async def test_bulk_deletion_deletes_selected_annotations_only() -> None:
     world = await with_notes()
     tsuid = (await world.series("m", host="a")).hex().upper()
