@@ -217,6 +217,7 @@ ODD = [
     Odd("GET", NAMED, {"displayName": "n"}, {"uid": "000002", "type": "tagk"}),
     Odd("POST", "/api/uid/tsmeta?m=bad.m{host=web01,dc=fra}&create=true&units=s&max=2", {"tsuid": TSUID, "units": "s", "max": 2.0}),
     Odd("PUT", f"{SERIES}&notes=n&data_type=int", {"units": "", "notes": "n", "dataType": "int"}),
+    Odd("GET", "/api/uid/assign?metric=odd.m,,&tagk=odd.k&tagv=,", {"metric": {"odd.m": "000002"}, "tagk": {"odd.k": "000003"}}),
     Odd("POST", "/api/tree?name=T&strict_match=true", {"treeId": 1, "name": "T", "strictMatch": True}),
     Odd("PUT", "/api/tree?treeid=1&notes=n", {"name": "", "notes": "n", "strictMatch": False}),
     Odd("PUT", "/api/tree/rule?treeid=1&level=0&order=0&type=tagk&field=a", {"type": "TAGK", "field": "a", "regex": ""}),

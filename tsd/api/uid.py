@@ -110,7 +110,7 @@ def routes(
 
 
 def _lists_in_url(request: Request) -> dict[str, list[str]]:
-    values = {kind: request.param(kind) for kind in IN_URL}
+    values = {kind: (request.param(kind) or "").rstrip(",") for kind in IN_URL}
     return {kind: value.split(",") for kind, value in values.items() if value}
 
 
