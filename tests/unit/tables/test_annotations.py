@@ -94,8 +94,11 @@ async def test_annotation_on_an_invalid_tsuid_is_refused(tsuid: str) -> None:
 @pytest.mark.difference(
     "global-annotations",
     topic="metadata",
-    theirs="Global annotations that end in milliseconds are never found",
-    ours="They are found",
+    theirs=(
+        "`/api/annotations` never finds global annotations that end in milliseconds, nor any without `end_time`. It "
+        "may find those that start after the range"
+    ),
+    ours="It finds those that start and end in the range",
 )
 async def test_global_annotations_in_milliseconds_are_found() -> None:
     world = await with_notes()
@@ -103,6 +106,16 @@ async def test_global_annotations_in_milliseconds_are_found() -> None:
     assert (await world.request("POST", "/api/annotation", note)).status == 200
     response = await world.request("GET", f"/api/annotations?start_time={TIME}&end_time={TIME + 1}")
     assert [one["startTime"] for one in response.body] == [TIME * 1000 + 500]
+
+
+@pytest.mark.difference("global-annotations")
+async def test_global_annotations_after_the_range_are_not_found() -> None:
+    world = await with_notes()
+    notes = [{"startTime": TIME + at, "notes": f"{at}"} for at in (0, 5)]
+    assert (await world.request("POST", "/api/annotation/bulk", notes)).status == 200
+    for end, wanted in ((f"&end_time={TIME + 3}", ["0"]), ("", ["0", "5"])):
+        response = await world.request("GET", f"/api/annotations?start_time={TIME}{end}")
+        assert [one["notes"] for one in response.body] == wanted
 
 
 async def test_bulk_without_changes_changes_nothing() -> None:
