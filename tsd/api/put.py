@@ -242,8 +242,8 @@ def _kind(rollup: PutRollup) -> RollupKind:
             raise illegal("Missing interval")
         if not rollup.aggregator:
             raise illegal("Missing aggregator")
-    group_by = rollup.group_by or None
-    return RollupKind(rollup.interval or None, rollup.aggregator or group_by, group_by)
+    interval, group_by = rollup.interval or None, rollup.group_by or None
+    return RollupKind(interval, rollup.aggregator or (None if interval else group_by), group_by)
 
 
 def rollup_routes(handler: PutHandler, intake: Intake, rollups: RollupBodies | None) -> dict[str, Endpoint]:

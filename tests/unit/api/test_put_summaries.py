@@ -51,6 +51,18 @@ async def test_rollup_is_stored_as_by_opentsdb(vector: dict[str, Any], tmp_path:
     assert value == ON_EIGHT[vector["value_hex"]]
 
 
+@pytest.mark.parametrize("more", [{}, {"aggregator": ""}, {"aggregator": None}])
+async def test_rollup_of_an_interval_needs_its_own_aggregator(more: dict[str, Any], tmp_path: Path) -> None:
+    """OpenTSDB refuses it, too: the sums of an hour and the maxima of a group are not the same."""
+    body = {"metric": "sys.cpu.user", "timestamp": 1356998400, "value": 1, "tags": {"host": "web01"}}
+    body |= {"interval": "1h", "groupByAggregator": "sum", **more}
+    async with going(Parts(tmp_path, await make_tables(), rules=RULES)) as parts:
+        status, reply = await call_endpoint(summaries_of(parts)["api/rollup"], make_request(body, "details"))
+        assert (status, reply["failed"]) == (400, 1)
+        assert reply["errors"][0]["error"] == "Aggregator cannot be null or empty."
+        assert await contents(parts.store) == {}
+
+
 async def test_histogram_is_stored_with_the_bytes_of_its_line(tmp_path: Path) -> None:
     line = next(vector for vector in STORED if vector["kind"] == "histogram" and "o=2" in vector["line"])
     body = {
