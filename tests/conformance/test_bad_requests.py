@@ -51,6 +51,7 @@ def one_filter(kind: str, text: str, tagk: str = "host") -> dict[str, Any]:
 
 NO_SUCH = "No such name for '{}': '{}'".format
 BAD_JSON = "Unable to parse the given JSON"
+WIDTH = "Wrong id.length = 1 which is != 3 required for 'metrics'"
 SPEC = "Invalid downsampling specifier '{}': ".format
 EARLY = "End time [{}] must be greater than the start time [{}]".format
 TABLE = [
@@ -153,6 +154,9 @@ TABLE = [
     Bad("/api/annotation/bulk?start_time=1&description=x", 400, "Missing message content", method="POST"),
     Bad("/api/uid/uidmeta", 400, "Missing parameter <code>uid</code>", method="POST"),
     Bad("/api/uid/uidmeta?uid=000001", 400, "Missing parameter <code>type</code>", method="PUT"),
+    Bad("/api/uid/uidmeta?uid=01&type=metric", 500, f"java.lang.IllegalArgumentException: {WIDTH}"),
+    Bad("/api/uid/uidmeta?uid=01&type=metric&notes=n", 400, WIDTH, method="POST"),
+    Bad("/api/uid/uidmeta", 400, WIDTH, {"uid": "01", "type": "metric", "notes": "n"}),
     Bad("/api/uid/tsmeta", 400, "Missing parameter <code>m</code>", method="POST"),
     Bad(f"/api/uid/tsmeta?tsuid={TSUID}&units=s", 400, "Requested TSMeta did not exist", method="POST"),
     Bad("/api/uid/assign?metric=x", 400, "Missing message content", method="POST"),

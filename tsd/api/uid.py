@@ -251,7 +251,9 @@ class UidMetaPages:
         width = self._names.width(kind)
         if len(uid) != width:
             wrong = f"Wrong id.length = {len(uid)} which is != {width} required for '{kind.value}'"
-            raise Refused(500, f"java.lang.IllegalArgumentException: {wrong}")
+            if method == "GET":
+                raise Refused(500, f"java.lang.IllegalArgumentException: {wrong}")
+            raise Refused(400, wrong, wrong)
         changes = changes_in(members, FIELDS)
         if method != "GET" and not changes:
             return UNCHANGED
