@@ -307,6 +307,26 @@ async def test_point_that_another_process_deletes_is_forgotten(hours: int, left:
         assert await endpoint.values(f"tsuids={one.hex()}") == ({one.hex().upper(): "1"} if left else {})
 
 
+@pytest.mark.parametrize("cache_ms", [None, 60_000])
+async def test_late_point_after_a_delete_is_not_taken_for_the_newest(cache_ms: int | None) -> None:
+    """An older row than the searched ones may have a newer point."""
+    world = await make_world()
+    one = await world.series("m", host="a")
+    endpoint = LastEndpoint(world, cache_ms)
+    for time_s in (HOUR - 26 * HOUR_S, HOUR - HOUR_S):
+        await store(world, one, time_s, 1)
+    assert await endpoint.values(f"tsuids={one.hex()}") == {one.hex().upper(): "1"}
+    row = tsuid_row(world.layout, one, HOUR - HOUR_S)
+    await world.store.delete("tsdb", {row: [COLUMN + seconds_qualifier(0, 0)]}, up_to_ms=None)
+    endpoint.latest.forget(world.layout, [row])
+    late_s = HOUR - 50 * HOUR_S
+    await store(world, one, late_s, 3)
+    await record(endpoint.latest, one, late_s, 3)
+    for _ in range(2):
+        endpoint.clock_ms += 61_000
+        assert await endpoint.values(f"tsuids={one.hex()}") == {}
+
+
 @pytest.mark.parametrize("hours", [0, 30])
 async def test_point_that_is_written_during_a_read_is_not_forgotten(hours: int) -> None:
     world = await make_world()

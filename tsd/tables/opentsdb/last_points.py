@@ -402,7 +402,10 @@ class LastPointReader:
         unknown = np.flatnonzero(~known).tolist()
         for at in range(0, len(unknown), ROWS):
             part = list(dict.fromkeys(series[index] for index in unknown[at : at + ROWS]))
-            known_ms = dict(zip(part, self._cache.times_ms(self._cache.slots(part)).tolist(), strict=True))
+            places = self._cache.slots(part)
+            newest_ms = self._cache.times_ms(places)
+            is_late = (self._cache.depth_h[places] == FORGOTTEN) & (newest_ms < span.start_ms)  # see `set_read`
+            known_ms = dict(zip(part, np.where(is_late, NO_TIME, newest_ms).tolist(), strict=True))
             found = await self._newest(part, span)
             gone = set() if self._cache_ms is None else await self._deleted(known_ms, found, span)
             for one in part:  # by name: slots may have been reassigned
