@@ -142,9 +142,8 @@ async def _make(config: Config, folder: Path) -> tuple[Manifest, BackupWriter]:
     """Make a backup. Raise OSError, TsdError."""
     state = state_folder(config)
     async with access(config, must_exist=True) as opened:
-        own = identity(state)
+        own, journal = identity(state), opened.journal()
         writer = BackupWriter(new_backup(folder, now_ms(), own), newest_complete(folder, own))
-        journal = opened.journal()
         writer.copy_journal(journal)
         writer.copy_state(state)
         async with _snapshot(opened, state / SNAPSHOT) as snapshot:

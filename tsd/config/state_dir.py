@@ -157,8 +157,9 @@ def remove_restored(folder: Path) -> None:
         files = [Path(path) for path in json.loads((folder / RESTORATION).read_bytes())["files"]]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return
+    real = os.path.realpath(folder)
     for path in files:
-        if path.is_relative_to(folder):
+        if Path(os.path.realpath(path)).is_relative_to(real):
             path.unlink(missing_ok=True)
 
 

@@ -9,7 +9,7 @@
 The journal is copied before the snapshot is taken. A line leaves the journal only when its point is in the store, so
 every acknowledged line is in one of the two or in both. Segments leave it oldest first. A copy of one that has left
 while others were copied is removed again: without the segments after it, its lines would replace newer values.
-Refused lines leave the journal for a file of the state folder, so that is copied after the journal.
+A refused line moves from the journal to a file of the state folder, so the state folder is copied second.
 
 The store's files never change once they are written. A file that an earlier backup in the same FOLDER has is a hard
 link to it, not a copy.
@@ -286,10 +286,14 @@ class BackupWriter:
 
 
 def prune(folder: Path, keep: int, owner: str) -> list[Path]:
-    """Remove all but the newest `keep` complete backups of a state folder, and backups that ended early before the
-    newest of them. Return what was removed. `owner` is the state folder's identity; the folder may have backups of
-    others."""
-    found = [each for each in list_backups(folder) if isinstance(each[1], BrokenBackup) or each[1].identity == owner]
+    """Remove all but the newest `keep` complete backups of a state folder, those that ended early before the newest of
+    them, and what is left of an interrupted removal. Return what was removed. `owner` is the state folder's identity;
+    the folder may have backups of others, and some that cannot be read now: these stay."""
+    found = [
+        (path, about)
+        for path, about in list_backups(folder)
+        if (about.identity == owner if isinstance(about, Manifest) else not (path / MANIFEST).exists())
+    ]
     complete = [path for path, about in found if isinstance(about, Manifest) and about.complete]
     kept = set(complete[-keep:])
     removed = [path for path, _ in found if complete and path not in kept and path < complete[-1]]

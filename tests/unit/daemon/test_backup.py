@@ -283,6 +283,18 @@ def test_interrupted_backups_are_removed_before_the_next(tmp_path: Path, state: 
     assert [path for path, _ in list_backups(folder)] == [whole, other]
 
 
+def test_backups_that_cannot_be_read_now_are_kept(tmp_path: Path, state: Path) -> None:
+    folder = tmp_path / "backups"
+    made = []
+    for day in (1, 2, 3):
+        made.append(make(folder, state, fill_snapshot(state, {"000001.sst": b"one"}), now_ms=day * DAY_MS))
+        shutil.rmtree(state / "snapshot.tmp")
+    manifest = made[0] / "backup.json"
+    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 99'))
+    (made[1] / "backup.json").unlink()  # as a removal does first
+    assert prune(folder, 1, OWNER) == [made[1]]
+
+
 def test_two_backups_of_one_second_have_own_folders(tmp_path: Path) -> None:
     found = [new_backup(tmp_path / "backups", DAY_MS, OWNER) for _ in range(3)]
     assert len(set(found)) == 3

@@ -157,7 +157,7 @@ def build_index(loaded: Loaded, **given: Any) -> None:
     "--keep",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Remove interrupted backups first, and last all but the newest N.",
+    help="Before the backup, remove this daemon's interrupted ones; after it, all but its newest N.",
 )
 @click.option("--list", "as_list", is_flag=True, help="Print the backups in FOLDER, and make none.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
