@@ -54,7 +54,7 @@ ALL = b""  # every metric
 THREADS = 2  # more would only wait for the interpreter's lock
 LAST_LETTER = "\xff"  # of names in lines
 OPEN_HOURS = 8  # most hours whose open points a query reads from memory: each is read on its own
-Flush = Callable[[bytes], Awaitable[object]]
+Flush = Callable[[bytes], Awaitable[bool | None]]  # False: the points are not stored
 
 
 Approve = Callable[[Sequence[SeriesPoints]], None]
@@ -285,10 +285,12 @@ class QueryEngine:
         return [SeriesTexts(tags[number], times, texts) for number, times, texts in found]
 
     async def delete(self, query: Query, deleter: PointDeleter, span_ms: tuple[int, int]) -> None:
-        """Delete the points of a query of one metric at some times, both ends included, those in memory too."""
+        """Delete the points of a query of one metric at some times, both ends included, those in memory too. Raise
+        StoreDown if these cannot be written first: they would come back."""
         [sub] = query.queries
-        if sub.metric and max(sub.metric) <= LAST_LETTER:
-            await self._flush(sub.metric.encode("latin-1"))
+        metric = sub.metric or ""
+        if metric and max(metric) <= LAST_LETTER and await self._flush(metric.encode("latin-1")) is False:
+            raise StoreDown("accepted points cannot be written to the store now, and would come back")
         await deleter.delete(_request(query, sub), *span_ms)
 
     async def tags(self, query: Query, share: MemoryShare) -> list[Mapping[str, str]]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.unit.query.engines import DATA, FEW, NOW_MS, START_S, UID, QueryEnvir
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.rowkey import Layout, row_key
-from tsd.errors import BadQuery
+from tsd.errors import BadQuery, StoreDown
 from tsd.query.assemble import start_ms
 from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.registry import QueryRegistry
@@ -460,3 +461,18 @@ async def test_delete_names_each_row_once() -> None:
     answer = await engine.run(make_query("sum:m", delete=True))
     assert answer.subs[0].stats["dpsPreFilter"] == 199
     assert [len(rows) for rows in named] == [100, 100]
+
+
+async def test_points_are_not_deleted_while_others_cannot_be_stored_first() -> None:
+    """These would come back."""
+    env = await QueryEnvironment.build(["m 1 1 host=a"])
+    deleter = AsyncMock()
+
+    async def flush(_: bytes) -> bool:
+        return False
+
+    reader = OpenTsdbReader(env.store, DATA, env.uids, env.layout)
+    engine = QueryEngine(reader, settings=EngineSettings(), flush=flush, now_ms=lambda: NOW_MS)
+    with pytest.raises(StoreDown):
+        await engine.delete(make_query("sum:m"), deleter, (0, NOW_MS))
+    deleter.delete.assert_not_awaited()
