@@ -47,13 +47,14 @@ from tsd.tables.catalog import (
 
 KINDS = {"metric": Kind.METRIC, "metrics": Kind.METRIC, "tagk": Kind.TAGK, "tagv": Kind.TAGV}
 IN_URL = ("metric", "tagk", "tagv")
+Flush = Callable[[], Awaitable[bool]]
 MAX_NAMES = 10_000  # of one request
 YIELD_NAMES = 500  # between two checkpoints
 
 
 def routes(
     names: Names | None,
-    flush: Callable[[], Awaitable[bool]],
+    flush: Flush,
     drop_caches: Callable[[], None],
     *,
     extra: bytes,
@@ -88,9 +89,7 @@ def routes(
                 405, "Method not allowed", f"The HTTP method[{request.method}] is not permitted for this endpoint"
             )
         word, old, new = _names_of(request)
-        if not await flush():  # after a crash, lines of the journal would have the old name
-            raise Refused(503, "Points of the old name cannot be stored now: nothing renamed")
-        error = await _rename(uids, word, old, new, extra)
+        error = await _rename(uids, flush, word, old, new, extra)
         if error is not None:
             return answer({"result": "false", "error": error}, 400)
         drop_caches()
@@ -183,19 +182,27 @@ def _names_of(request: Request) -> tuple[str, str, str]:
     return kinds[-1], text_in(members, kinds[-1]), new
 
 
-async def _rename(uids: Names, word: str, old: str, new: str, extra: bytes) -> str | None:
-    """Rename a UID; return an error, or None. Raises StoreError."""
+async def _rename(uids: Names, flush: Flush, word: str, old: str, new: str, extra: bytes) -> str | None:
+    """Rename a UID; return an error, or None. Raises StoreError, and Refused if points cannot be stored."""
     kind = KINDS.get(word.lower())
     if kind is None:
         return "Unknown type name"
     if error := name_error(word, new, extra):
         return error
+    unknown = f'Name("{old}") does not exist'
     try:
-        await uids.rename(kind, encode_name(old), encode_name(new))
+        name = encode_name(old)
+    except BadLine:
+        return unknown
+    found = await uids.find(kind, [name])
+    if isinstance(found[name], bytes) and not await flush():  # after a crash, lines of the journal would have the name
+        raise Refused(503, "Points of the old name cannot be stored now: nothing renamed")
+    try:
+        await uids.rename(kind, name, encode_name(new))
     except StoreError:
         raise
     except (BadLine, NoSuchName):
-        return f'Name("{old}") does not exist'
+        return unknown
     except TsdError as error:  # taken, or changed by another process
         return str(error)
     return None

@@ -56,7 +56,8 @@ def rename_uid(loaded: Loaded, kind: str, old: str, new: str, as_json: bool) -> 
 
     async def run() -> None:
         async with access(config, must_exist=True) as opened:
-            if reason := await opened.flush_daemon():
+            found = await opened.uids.find(Kind(kind), [before])
+            if isinstance(found[before], bytes) and (reason := await opened.flush_daemon()):
                 raise StoreError(f"{reason}. These points would be stored under the old name: nothing renamed")
             await rename(opened.store, config.uid_table, Kind(kind), before, after)
             await _drop_daemon_caches(opened)
