@@ -118,7 +118,7 @@ class Writer:
         self._sealed = 0  # windows, since the start
         self._written = 0
         self._backlog = 0  # the first windows, sealed before the end of an outage, or of an earlier run
-        self._renamed = 0  # the first windows: their series may have other names by now
+        self._renamed = 0  # windows that were sealed when names last changed: those not written yet may have old names
         self._waiting = trio.Event()
         self._progress = trio.Event()
         self._finishing = False
@@ -415,7 +415,7 @@ class Writer:
         self._progress = trio.Event()
 
     def expire_names(self) -> None:
-        """Seal all points, because names may have changed. Reads by names find those that wait once they are stored."""
+        """Seal all points, because names may have changed. Until these are stored, reads by name wait for them."""
         self.seal(hold=False)
         self._renamed = self._sealed
 
@@ -441,9 +441,8 @@ class Writer:
         """Write all points of a metric accepted so far and return whether they are stored. Points of open hours stay in
         memory, but their series and newest points are known to the tables after that."""
         waiting = self._rows.has_metric(metric)
-        others = self._written < self._renamed
-        if not (waiting or others or any(window.may_have(metric, self._rows.table) for window in self._windows)):
-            return True
+        if not (waiting or any(window.may_have(metric, self._rows.table) for window in self._windows)):
+            return await self._wait_written(self._renamed, patient=False)
         wanted = self._sealed + waiting
         async with self._writing_metric:  # of many concurrent callers, one at a time may seal a window
             if self._sealed < wanted:
