@@ -21,7 +21,7 @@ from tsd.tables.opentsdb.metadata import edit, read
 
 ANNOTATION_COLUMN = COLUMN + ANNOTATION
 KEYS_PER_GET = 500
-SCAN_BYTES = 256 << 10  # of values in one page, which mostly are points: a scan may not be the shorter way
+SCAN_BYTES = 256 << 10  # of values in one page: few, as most of what is scanned may be points
 STEP_CELLS = 1000  # looked at between two checkpoints
 
 
@@ -94,8 +94,8 @@ class AnnotationRows:
         """Delete the annotations of some series with one salt and metric. Return how many. Raises StoreError.
 
         The range may be decades long, and each series may have few rows in it, or be one of many with rows in each
-        hour. So scans and reads by key alternate: a page of a scan that reaches less far than reads by key do is
-        followed by one of these.
+        hour. So scans and reads by key alternate: if a page covers fewer hours than one read by keys would, such a
+        read follows.
         """
         deleted = 0
         first, last = max(start_ms // 1000 // HOUR_S * HOUR_S, 0), min(end_ms // 1000, LAST_BASE)
