@@ -239,13 +239,19 @@ def test_second_backup_links_files_that_are_the_same(tmp_path: Path, state: Path
     check_complete(second)
 
 
-def test_pruning_keeps_the_newest_complete_ones(tmp_path: Path, state: Path) -> None:
-    folder = tmp_path / "backups"
+def make_on_days(folder: Path, state: Path, *days: int) -> list[Path]:
+    """Make a complete backup on each day."""
     made = []
-    for day in range(1, 5):
+    for day in days:
         snapshot = fill_snapshot(state, {"000001.sst": b"one"})
         made.append(make(folder, state, snapshot, now_ms=day * DAY_MS))
         shutil.rmtree(snapshot)
+    return made
+
+
+def test_pruning_keeps_the_newest_complete_ones(tmp_path: Path, state: Path) -> None:
+    folder = tmp_path / "backups"
+    made = make_on_days(folder, state, 1, 2, 3, 4)
     early = new_backup(folder, 2 * DAY_MS + 1000, OWNER)
     late = new_backup(folder, 9 * DAY_MS, OWNER)
     (folder / "something else").mkdir()
@@ -260,10 +266,7 @@ def test_pruning_keeps_the_newest_complete_ones(tmp_path: Path, state: Path) -> 
 def test_backups_of_other_state_folders_are_kept(tmp_path: Path, state: Path) -> None:
     """Regression: each of two daemons that shared a folder removed the other's backups."""
     folder = tmp_path / "backups"
-    own = []
-    for day in (1, 3, 5):
-        own.append(make(folder, state, fill_snapshot(state, {"000001.sst": b"one"}), now_ms=day * DAY_MS))
-        shutil.rmtree(state / "snapshot.tmp")
+    own = make_on_days(folder, state, 1, 3, 5)
     begun = new_backup(folder, 2 * DAY_MS, "f" * 32)
     other = new_backup(folder, 4 * DAY_MS, "f" * 32)
     write_manifest(other, read_manifest(other)._replace(complete=True))
@@ -285,10 +288,7 @@ def test_interrupted_backups_are_removed_before_the_next(tmp_path: Path, state: 
 
 def test_backups_that_cannot_be_read_now_are_kept(tmp_path: Path, state: Path) -> None:
     folder = tmp_path / "backups"
-    made = []
-    for day in (1, 2, 3):
-        made.append(make(folder, state, fill_snapshot(state, {"000001.sst": b"one"}), now_ms=day * DAY_MS))
-        shutil.rmtree(state / "snapshot.tmp")
+    made = make_on_days(folder, state, 1, 2, 3)
     manifest = made[0] / "backup.json"
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 99'))
     (made[1] / "backup.json").unlink()  # as a removal does first
