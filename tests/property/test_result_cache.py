@@ -75,8 +75,9 @@ class World:
         return [uid for name in names if isinstance(uid := found[name], bytes)]
 
     def _engine(self, settings: EngineSettings) -> QueryEngine:
-        async def flush(_: bytes) -> None:
+        async def flush(_: bytes) -> bool:
             await trio.lowlevel.checkpoint()
+            return True
 
         reader = OpenTsdbReader(self._store, self._data, self._uids, self.layout, rules=ReadRules(scans=2))
         return QueryEngine(reader, settings=settings, flush=flush, now_ms=self._now_ms)

@@ -135,8 +135,8 @@ class Schedule:
             open_points=self.open,
         )
 
-    async def _flush(self, _: bytes) -> None:
-        await self.open.flush()
+    async def _flush(self, _: bytes) -> bool:
+        return await self.open.flush()
 
     async def _put(self, lines: list[str]) -> None:
         """Accept points, and store them unless they stay in memory for now."""

@@ -54,7 +54,7 @@ ALL = b""  # every metric
 THREADS = 2  # more would only wait for the interpreter's lock
 LAST_LETTER = "\xff"  # of names in lines
 OPEN_HOURS = 8  # most hours whose open points a query reads from memory: each is read on its own
-Flush = Callable[[bytes], Awaitable[bool | None]]  # False: the points are not stored
+Flush = Callable[[bytes], Awaitable[bool]]  # returns whether the points are stored
 
 
 Approve = Callable[[Sequence[SeriesPoints]], None]
@@ -289,7 +289,7 @@ class QueryEngine:
         StoreDown if these cannot be written first: they would come back."""
         [sub] = query.queries
         metric = sub.metric or ""
-        if metric and max(metric) <= LAST_LETTER and await self._flush(metric.encode("latin-1")) is False:
+        if metric and max(metric) <= LAST_LETTER and not await self._flush(metric.encode("latin-1")):
             raise StoreDown("accepted points cannot be written to the store now, and would come back")
         await deleter.delete(_request(query, sub), *span_ms)
 
@@ -385,9 +385,7 @@ class QueryEngine:
         written = metric if source is None else ALL
         if written not in flushed:
             flushed.add(written)
-            if source is None:
-                await self._flush(metric)
-            elif not await source.flush(patient=False):
+            if not await (self._flush(metric) if source is None else source.flush(patient=False)):
                 raise StoreDown("accepted points wait in the journal and cannot be written to the store now")
         return plan
 

@@ -156,8 +156,9 @@ class QueryEnvironment:
         column = COLUMN + annotation_qualifier(note.start_time)
         await self.store.put(DATA, [Put(key, column, encode_annotation(note))])
 
-    async def _flush(self, metric: bytes) -> None:
+    async def _flush(self, metric: bytes) -> bool:
         self.flushed.append(metric)
+        return True
 
     async def run(self, *m: str, running: RunningQuery | None = None, **options: Any) -> Answer:
         """Return the answer to a URI's `m`, over two hours."""

@@ -454,8 +454,8 @@ async def test_delete_names_each_row_once() -> None:
 
     reader = OpenTsdbReader(env.store, DATA, env.uids, env.layout, on_delete=on_delete)
 
-    async def flush(_: bytes) -> None:
-        pass
+    async def flush(_: bytes) -> bool:
+        return True
 
     engine = QueryEngine(reader, settings=EngineSettings(), flush=flush, now_ms=lambda: NOW_MS)
     answer = await engine.run(make_query("sum:m", delete=True))

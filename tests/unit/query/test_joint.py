@@ -49,8 +49,9 @@ class Engine:
             now_ms=lambda: (START_S + 10**6) * 1000,
         )
 
-    async def _flush(self, _metric: bytes) -> None:
+    async def _flush(self, _metric: bytes) -> bool:
         self.flushes += 1
+        return True
 
     async def fill(self) -> None:
         """Put points of each metric and host."""

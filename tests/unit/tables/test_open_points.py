@@ -56,8 +56,9 @@ class Readers:
         )
         self.stored = QueryEngine(reader, settings=settings, flush=self._flush, now_ms=lambda: NOW_MS)
 
-    async def _flush(self, metric: bytes) -> None:
+    async def _flush(self, metric: bytes) -> bool:
         self.flushed.append(metric)
+        return True
 
 
 Found = tuple[str, dict[str, str], list[int], list[float]]

@@ -66,7 +66,7 @@ class Rolled:
             env.store, DATA, env.uids, env.layout, rollups=ROLLUPS, complete=complete, on_delete=on_delete
         )
         self.engine = QueryEngine(
-            self.reader, settings=EngineSettings(), flush=lambda _: nothing(), now_ms=lambda: self.now_s * 1000
+            self.reader, settings=EngineSettings(), flush=flushed, now_ms=lambda: self.now_s * 1000
         )
 
     async def put(self, lines: Sequence[str]) -> None:
@@ -99,8 +99,9 @@ class Rolled:
         return (await self.engine.run(query)).subs[0]
 
 
-async def nothing() -> None:
-    """Do nothing."""
+async def flushed(_: bytes) -> bool:
+    """Return that all points are stored."""
+    return True
 
 
 async def unobserved(_: Columns, __: SeriesLookup) -> None:
