@@ -31,7 +31,7 @@ from tsd.api.entity_json import HAS_LOOP, inventory_chunks, many_chunks, series_
 from tsd.api.messages import DONE, check_meant_method, object_of, unparsable, words_of_all
 from tsd.codec.metaline import LONGEST_NAME, MOST_KEYS, check_entity
 from tsd.codec.text import encode_name
-from tsd.errors import BadLine, Refused, StoreDown, TooManyVersions
+from tsd.errors import BadLine, Refused, TooManyVersions
 from tsd.query.engine import QueryEngine
 from tsd.query.limits import MemoryShare
 from tsd.server.http.messages import Endpoint, Request, Response
@@ -63,11 +63,11 @@ class EntityEndpoint:
         engine: QueryEngine,
         access: EntityAccess,
         sync: Callable[[], Awaitable[None]],
-        stored: Callable[[bytes], Awaitable[bool]],
+        stored: Callable[[bytes], Awaitable[None]],
         now_ms: Callable[[], int],
     ) -> None:
-        """`sync` returns once metadata is durable. `stored` writes lines of metadata that wait, and returns whether
-        they are stored."""
+        """`sync` returns once metadata is durable. `stored` writes lines of metadata that wait, and raises StoreDown if
+        it cannot."""
         self._entities = entities
         self._engine = engine
         self._access = access
@@ -205,8 +205,7 @@ class EntityEndpoint:
     async def _edit(self, method: str, request: Request, name: bytes) -> None:
         """Change metadata, after that of earlier lines. Raise Refused, BadLine, StoreError."""
         check_entity(name, self._access.extra)
-        if not await self._stored(METADATA_METRIC):
-            raise StoreDown("earlier lines of metadata cannot be written to the store")
+        await self._stored(METADATA_METRIC)
         if method == "DELETE":
             await self._delete(request, name)
         else:

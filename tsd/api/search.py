@@ -35,7 +35,7 @@ PLUGIN_TYPES = ("tsmeta", "tsmeta_summary", "tsuids", "uidmeta", "annotation")
 DEFAULT_LIMIT = 25
 ANY = ("", "*")
 
-Stored = Callable[[bytes], Awaitable[object]]  # returns when all points of a metric received so far are stored
+Stored = Callable[[bytes], Awaitable[None]]  # waits until a metric's points received so far are stored, or StoreDown
 
 
 class BadSelector(TsdError):
@@ -289,7 +289,7 @@ class LastAnswer:
         self.warnings: list[str] = []  # grows while chunks are generated
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """Return the JSON, in chunks. Raise BadQuery, Refused, StoreError."""
+        """Return the JSON, in chunks. Raise BadQuery, Refused, StoreDown, StoreError."""
         await self._wait_stored()
         selections = [await self._select(query) for query in self._wanted.queries]
         count = 0
@@ -331,8 +331,7 @@ class LastAnswer:
             raise BadQuery(str(error).split(":")[0]) from error
 
     async def _wait_stored(self) -> None:
-        """Wait until all points received before are stored, unless the store refuses them: a layout may list series
-        when their points are stored."""
+        """Wait until all points received before are stored: a layout may list series only then. Raise StoreDown."""
         queries = self._wanted.queries
         metrics = {encode_name(query.selector.metric) for query in queries if query.selector is not None}
         metrics |= await self._catalog.metrics_of(self._parse(text) for query in queries for text in query.tsuids)

@@ -18,6 +18,8 @@ from tsd.config.loader import Config, Mode, name_rules, state_folder
 from tsd.daemon.deferred import DeferredEndpoints
 from tsd.daemon.parts import AccessParts, DaemonControl, IngestParts, QueryParts
 from tsd.daemon.settings import Clock
+from tsd.errors import StoreDown
+from tsd.ingest.writer import Writer
 from tsd.lazy import LazyModule
 from tsd.server.http.bodies import MemoryBudget
 from tsd.server.http.connection import HttpConnection, RequestLimits
@@ -176,15 +178,21 @@ def _entity_routes(parts: ApiParts) -> dict[str, Endpoint]:
     access = entity.EntityAccess(
         mode is not Mode.WRITE_ONLY, mode is not Mode.READ_ONLY, name_rules(parts.config).extra
     )
-    stored = parts.ingest.writer.write_metric
+    stored = partial(_write_metric, parts.ingest.writer)
     made = entity.EntityEndpoint(entities, parts.query.engine, access, parts.store.sync, stored, parts.now_ms)
     return entity.routes(made)
+
+
+async def _write_metric(writer: Writer, metric: bytes) -> None:
+    """Wait until all points of a metric accepted so far are stored. Raise StoreDown: an answer would lack them."""
+    if not await writer.write_metric(metric):
+        raise StoreDown("accepted points wait in the journal and cannot be written to the store now")
 
 
 def _catalog_routes(parts: ApiParts) -> dict[str, Endpoint]:
     """Return the endpoints of names and series."""
     config, tables = parts.config, parts.tables
-    catalog, stored = tables.catalog, parts.ingest.writer.write_metric
+    catalog, stored = tables.catalog, partial(_write_metric, parts.ingest.writer)
     extra = config.allow_specialchars.encode("latin-1")
     rules = search.LastRules(exact_back_scans=not config.track_series, quirks=quirks_for(config.corrected))
     return {

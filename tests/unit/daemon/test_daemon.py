@@ -2,15 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import AsyncMock, patch
 
 import pytest
 from structlog.testing import capture_logs
 
+from tests.faults.query_clients import http_request
 from tests.running import running
 from tsd.config.loader import Config, Loaded
 from tsd.daemon.daemon import Apply, apply_settings
 from tsd.daemon.settings import load_config
-from tsd.errors import BadConfig
+from tsd.errors import BadConfig, StoreDown
+from tsd.server.http.router import STORE_FAILED
 
 
 def loading(path: Path, text: str) -> Loaded:
@@ -59,3 +62,18 @@ async def test_larger_journal_ends_backpressure(tmp_path: Path) -> None:
         daemon.live["tsd.journal.max_bytes"](daemon.config)
         assert not daemon.ingest.backpressure.reasons
         assert await served.send_lines(b"put m 1700000001 1 a=b\n") == b"synced 1\n"
+
+
+@pytest.mark.parametrize("path", ["query/last?timeseries=m", "search/lookup?m=m"])
+async def test_answers_without_points_that_only_the_journal_has_are_errors(tmp_path: Path, path: str) -> None:
+    """Regression: the store took no points, but could be read, and the answer lacked them with status 200."""
+    async with running(tmp_path, {"tsd.core.auto_create_metrics": "true"}) as served:
+        await served.send_lines(b"put m 1700000000 1 a=b\n")
+        before = await http_request(served.port, f"/api/{path}")
+        with patch.object(served.daemon.store, "put", AsyncMock(side_effect=StoreDown("as the test wants"))):
+            await served.send_lines(b"put m 1700003600 1 a=c\n")
+            assert (await http_request(served.port, f"/api/{path}"))[0] == STORE_FAILED
+        await served.daemon.ingest.writer.flush()
+        after = await http_request(served.port, f"/api/{path}")
+        assert before[0] == after[0] == 200
+        assert len(str(after[1])) > len(str(before[1]))
