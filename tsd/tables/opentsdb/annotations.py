@@ -139,6 +139,8 @@ class AnnotationRows:
         deleted = 0
         for step in range(0, len(page.keys), STEP_CELLS):
             await trio.lowlevel.checkpoint()
+            chosen: dict[bytes, list[bytes]] = {}
+            newest_ms = 0
             for at in range(step, min(step + STEP_CELLS, len(page.keys))):
                 key, column = page.keys[at], page.columns[at]
                 if not column.startswith(ANNOTATION_COLUMN) or key[self._layout.pairs_start :] not in pairs:
@@ -146,8 +148,11 @@ class AnnotationRows:
                 cell = page.cell(at)
                 one = _decode(column, cell.value)
                 if one and start_ms <= _ms(one.start_time) <= end_ms:
-                    await self._store.delete(self._table, {key: [column]}, up_to_ms=cell.time_ms)
+                    chosen.setdefault(key, []).append(column)
+                    newest_ms = max(newest_ms, cell.time_ms)
                     deleted += 1
+            if chosen:
+                await self._store.delete(self._table, chosen, up_to_ms=newest_ms)
         return deleted
 
     async def _global_rows(self, start_ms: int, end_ms: int) -> AsyncIterator[Row]:
