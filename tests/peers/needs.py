@@ -68,6 +68,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 PACKAGES = {
     "collectd": "collectd-core",
     "nc": "netcat-openbsd",
+    "netdata": "netdata-core",
     "promtool": "prometheus",
     "systemd-analyze": "systemd",
     "systemd-socket-activate": "systemd",
