@@ -9,6 +9,7 @@
 `--seed` sets the first seed. A failure prints the command that repeats it.
 """
 
+import json
 import logging
 import os
 import random
@@ -116,9 +117,10 @@ def answers(count: int, seed: int, jobs: int, hbase: str | None) -> None:
 @click.argument("count", type=int)
 @click.option("--seed", default=1, help="of the first daemon; each has its own")
 @click.option("-j", "--jobs", default=1, help="processes, each with a daemon")
-def changes(count: int, seed: int, jobs: int) -> None:
+@click.option("--hbase", metavar="HOST:PORT", help="on new tables in real time, through this Thrift gateway")
+def changes(count: int, seed: int, jobs: int, hbase: str | None) -> None:
     """Write to COUNT daemons, delete from them, kill them, and compare their answers."""
-    _compare(run_changes, range(seed, seed + count), jobs)
+    _compare(partial(run_changes, hbase=hbase), range(seed, seed + count), jobs)
 
 
 def _compare(run: Callable[[int], Counter[str]], seeds: range, jobs: int) -> None:
@@ -168,14 +170,32 @@ def run_answers(seed: int, steps: int = PART_STEPS, hbase: str | None = None) ->
             raise
 
 
-def run_changes(seed: int, steps: int = CHANGE_STEPS) -> Counter[str]:
-    """Run the changes and queries of a seed."""
+def run_changes(seed: int, steps: int = CHANGE_STEPS, hbase: str | None = None) -> Counter[str]:
+    """Run the changes and queries of a seed, on the embedded store or through a gateway of HBase."""
     with TemporaryDirectory(prefix="fuzz-") as folder:
         try:
-            return play_changes(Path(folder), seed, steps)
+            return play_changes(Path(folder), seed, steps, _tables(Path(folder), seed, hbase) if hbase else None)
         except BaseException as exc:
-            exc.add_note(f"python -m tests.fuzz changes 1 --seed {seed}")
+            more = f" --hbase {hbase}" if hbase else ""
+            exc.add_note(f"python -m tests.fuzz changes 1 --seed {seed}{more}")
             raise
+
+
+def _tables(folder: Path, seed: int, hbase: str) -> dict[str, str]:
+    """Return the settings of tables of a seed, with those of rollups."""
+    prefix, file = f"fuzz{os.getpid()}-{seed}", folder / "rollups.json"
+    intervals = [
+        {"interval": name, "table": table, "preAggregationTable": f"{prefix}-agg-{name}", "rowSpan": span}
+        | {"defaultInterval": name == "1m"}
+        for name, span, table in [
+            ("1m", "1h", f"{prefix}-data"),
+            ("1h", "1d", f"{prefix}-1h"),
+            ("1d", "1n", f"{prefix}-1d"),
+        ]
+    ]
+    ids = {"sum": 0, "count": 1, "min": 2, "max": 3}
+    file.write_text(json.dumps({"aggregationIds": ids, "intervals": intervals}))
+    return {**on_hbase(hbase, prefix, creates=False), "tsd.rollups.config": str(file)}
 
 
 def run_requests(part: tuple[int, int]) -> Outcome:

@@ -347,14 +347,15 @@ async def _play(
     return done
 
 
-def on_hbase(gateway: str, prefix: str) -> dict[str, str]:
-    """Create tables in the HBase of a gateway. Return a daemon's settings for them."""
+def on_hbase(gateway: str, prefix: str, *, creates: bool = True) -> dict[str, str]:
+    """Create tables in the HBase of a gateway, unless not `creates`. Return a daemon's settings for them."""
     host, _, port = gateway.rpartition(":")
     hbase, series = Hbase(host, int(port)), f"{prefix}-series"
     names = {kind: f"{prefix}-{kind}" for kind in FAMILIES}
-    for kind, name in names.items():
-        hbase.create(name, FAMILIES[kind])
-    hbase.create(series, ["t"])
+    if creates:
+        for kind, name in names.items():
+            hbase.create(name, FAMILIES[kind])
+        hbase.create(series, ["t"])
     return {
         "tsd.storage.backend": "hbase",
         "tsd.storage.hbase.thrift": gateway,

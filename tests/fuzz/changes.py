@@ -35,6 +35,7 @@ from tests.fuzz.world import DAY_S, HOUR_S, PAST_S, World
 from tsd.config.retention import expired_until_ms
 
 SPEEDS = (60.0, 120.0)  # times as fast as real time; beyond that, the daemon's timeouts of seconds are too short
+LONGEST_S = 15.0  # a wait, in real time
 POOL = 14  # questions that are asked for again and again
 BUSY = {
     "due": 40, "late": 31, "die": 1, "drop": 2, "wait": 4, "none": 12, "import": 3, "delete": 6, "delete_span": 3,
@@ -214,8 +215,9 @@ class Judge:
 class Changes:
     """What happens between the questions."""
 
-    def __init__(self, folder: Path, world: World, daemon: Daemon, judge: Judge) -> None:
+    def __init__(self, folder: Path, world: World, daemon: Daemon, judge: Judge, *, is_embedded: bool) -> None:
         self._folder, self._world, self._daemon, self._judge = folder, world, daemon, judge
+        self._is_embedded = is_embedded
 
     def step(self, weights: Mapping[str, int]) -> None:
         """Do one thing."""
@@ -231,7 +233,7 @@ class Changes:
             case "drop":
                 daemon.request("/api/dropcaches")
             case "wait":
-                daemon.run_on(dice.choice([60, 300, 900]) / daemon.timeline.speed)
+                daemon.run_on(min(dice.choice([60, 300, 900]) / daemon.timeline.speed, LONGEST_S))
             case "import":
                 file = self._folder / "lines"
                 file.write_text("".join(point.line() for point in world.late()), "utf-8")
@@ -252,7 +254,7 @@ class Changes:
                 self._delete_rows()
             case "delete_span":
                 self._delete_span()
-            case "move":
+            case "move" if self._is_embedded:
                 daemon.move()
             case "fsck":
                 self._find_damage()
@@ -354,18 +356,21 @@ def _running(folder: Path, timeline: Timeline, settings: Mapping[str, str]) -> I
         daemon.end(signal.SIGKILL)
 
 
-def play_changes(folder: Path, seed: int, steps: int) -> Counter[str]:
-    """Change and ask `steps` times. Return what was done. Raise AssertionError with what differs."""
+def play_changes(folder: Path, seed: int, steps: int, shared: Mapping[str, str] | None = None) -> Counter[str]:
+    """Change and ask `steps` times. Return what was done. Raise AssertionError with what differs. `shared`: settings of
+    tables of HBase, which has no fast clock: the daemon runs in real time then."""
     dice = random.Random(seed)
     hours = int(time.time()) // HOUR_S + 2  # noqa: TID251 (a test's own)
     start_s = (hours + dice.choice([0, 6, 11])) * HOUR_S + dice.choice([0, 1800, 3300])
     timeline = Timeline(dice.choice(SPEEDS), time.monotonic(), start_s)
+    if shared is not None:
+        timeline = Timeline(1.0, time.monotonic(), time.time())  # noqa: TID251
     is_calm, has_rollups = dice.random() < 0.5, dice.random() < 0.8
 
     def now_s() -> int:
         return int(timeline.now_s())
 
-    world = World(dice, now_s)
+    world = World(dice, now_s, may_have_entities=shared is None)
     settings = settings_of(dice) | {
         "tsd.http.query.allow_delete": "true",
         "tsd.rollups.build": str(has_rollups).lower(),
@@ -375,8 +380,12 @@ def play_changes(folder: Path, seed: int, steps: int) -> Counter[str]:
     judge = Judge(dice, world, now_s, for_rollups=is_calm)
     if world.keep_s:
         settings["tsd.retention.rules"] = f"*={world.keep_s // HOUR_S}h"
+    if shared is not None:
+        settings |= {"tsd.storage.blocks": "false", "tsd.storage.flush_interval": dice.choice(["100", "2000", "10000"])}
+        settings |= {"tsd.storage.compaction.span_age": dice.choice(["3", "10", "240"]), **shared}
+        settings["tsd.query.series_index"] = dice.choice(["true", "false"])
     with _running(folder, timeline, settings) as daemon:
-        changes = Changes(folder, world, daemon, judge)
+        changes = Changes(folder, world, daemon, judge, is_embedded=shared is None)
         daemon.send(world.past(dice.choice([0.3, 2, 4])))
         for _ in range(steps):
             changes.step(CALM if is_calm else BUSY)

@@ -35,6 +35,8 @@ class Daemon:
             "tsd.network.port": str(self._port), "tsd.network.bind": "127.0.0.1", "tsd.log.level": "warning",
             "tsd.storage.path": str(folder / "state"), "tsd.access.anonymous": "read,write,admin", **settings,
         }  # fmt: skip
+        if "tsd.storage.backend" in settings:
+            self.run("create-tables")
         self.start()
 
     def start(self) -> None:

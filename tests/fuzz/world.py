@@ -34,13 +34,13 @@ def note_ms(start: int) -> int:
 class World:
     """The points that are stored."""
 
-    def __init__(self, dice: random.Random, now_s: Callable[[], int]) -> None:
+    def __init__(self, dice: random.Random, now_s: Callable[[], int], *, may_have_entities: bool = True) -> None:
         self._dice, self._now_s = dice, now_s
         self.stored: dict[Series, dict[int, Value]] = {}
         self.names = Names()
         self.sent_ms: dict[tuple[str, int], int] = {}  # when points of a TSUID and time were sent
         self.salt_width = dice.choice([0, 0, 0, 1])
-        self.has_entities = dice.random() < 0.35
+        self.has_entities = dice.random() < 0.35 and may_have_entities
         self.notes: dict[tuple[str, int], dict[str, Any]] = {}  # annotations by TSUID and start
         self.keep_s = dice.choice([0, 0, 26 * HOUR_S, 50 * HOUR_S])  # of retention; 0: forever
         self._last_s: dict[Series, int] = {}
