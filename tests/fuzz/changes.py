@@ -20,7 +20,9 @@ from bench.scaled import Timeline
 from tests.fuzz.answers import settings_of
 from tests.fuzz.entities import Entities
 from tests.fuzz.forms import ask_otherwise, group_of, points_of
+from tests.fuzz.histograms import CONFIG, Histograms
 from tests.fuzz.notes import Notes
+from tests.fuzz.passing import PREFIX, Passing
 from tests.fuzz.process import Daemon
 from tests.fuzz.questions import (
     KEYS,
@@ -40,11 +42,12 @@ POOL = 14  # questions that are asked for again and again
 BUSY = {
     "due": 40, "late": 31, "die": 1, "drop": 2, "wait": 4, "none": 12, "import": 3, "delete": 6, "delete_span": 3,
     "restart": 1, "kill": 2, "compact": 1, "rename": 3, "expire": 2, "note": 5,
+    "histogram": 6, "passing": 4,
     "entities": 3, "move": 2, "fsck": 2,
 }  # fmt: skip
 CALM = {  # rollups are used where no late points came
     "due": 6, "late": 6, "drop": 1, "wait": 8, "none": 60, "import": 2, "delete": 2, "delete_span": 2, "restart": 1,
-    "kill": 2, "compact": 1, "rename": 2, "expire": 2, "note": 4, "entities": 3, "move": 2,
+    "kill": 2, "compact": 1, "rename": 2, "expire": 2, "note": 4, "entities": 3, "move": 2, "histogram": 4, "passing": 3,
     "fsck": 2,
 }  # fmt: skip
 KINDS = {"metric": "metrics", "tagk": "tagk", "tagv": "tagv"}  # of names, as the API and commands call them
@@ -67,6 +70,8 @@ class Judge:
         self.log: list[str] = []  # what was done
         self.notes = Notes(dice, world, self.log.append)
         self.entities = Entities(dice, world)
+        self.histograms = Histograms(dice, world)
+        self.passing = Passing(dice, now_s)
         self.done: Counter[str] = Counter()
 
     def question(self) -> Question:
@@ -114,6 +119,11 @@ class Judge:
         self._ask_last(daemon)
         if self._world.notes and self.dice.random() < 0.4:
             self.notes.ask(daemon, self.span_ms(self.dice.choice(METRICS)))
+        if self._world.histograms and self.dice.random() < 0.4:
+            one = self._world.names.spoken(self.dice.choice(self._pool))
+            self.done["histograms asked"] += self.histograms.ask(daemon, one, self.span_ms(one.metric))
+        if self.dice.random() < 0.2:
+            self.passing.ask(daemon)
         if self.dice.random() < 0.5:
             one = self._world.names.spoken(self.dice.choice(self._pool))
             self.done[ask_otherwise(daemon, self.dice, self._world, one, self.span_ms(self.dice.choice(METRICS)))] += 1
@@ -173,7 +183,8 @@ class Judge:
         """Look for all names and series. Raise AssertionError if one is not found or has another name."""
         for kind, word in KINDS.items():
             status, text = daemon.request(f"/api/suggest?type={word}&max=10000")
-            assert (status, json.loads(text)) == (200, sorted(self._world.names.now[kind])), (text, self.log[-9:])
+            found_names = [name for name in json.loads(text) if not name.startswith(PREFIX)]
+            assert (status, found_names) == (200, sorted(self._world.names.now[kind])), (text, self.log[-9:])
         one = self._world.any()
         status, text = daemon.request(f"/api/search/lookup?m={one.metric}&limit=0")
         assert status == 200, (text, self.log[-9:])
@@ -206,6 +217,8 @@ class Judge:
             certain_ms = max((now_s // HOUR_S - max(back_h, 1)) * HOUR_S * 1000, self._world.uncertain_ms())
             if newest_ms < certain_ms:
                 expected += [None, *((at, float(value)) for at, value in points.items())]
+            ahead = {at: own for at, own in points.items() if now_s * 1000 < at <= self._now_s() * 1000 + 1000}
+            expected += [(at, float(own)) for at, own in ahead.items()]  # the second was not over
             ours = found.get(series.tsuid)
             shown = (ours["timestamp"], float(ours["value"])) if ours else None
             assert shown in expected, (series, shown, expected[0], now_s, path, self.log[-9:])
@@ -248,6 +261,10 @@ class Changes:
                 self._rename()
             case "note":
                 self._judge.notes.change(daemon)
+            case "histogram":
+                self._judge.histograms.send(daemon)
+            case "passing":
+                log.append(self._judge.passing.step(daemon))
             case "expire" if world.keep_s:
                 self._expire()
             case "delete":
@@ -373,6 +390,7 @@ def play_changes(folder: Path, seed: int, steps: int, shared: Mapping[str, str] 
     world = World(dice, now_s, may_have_entities=shared is None)
     settings = settings_of(dice) | {
         "tsd.http.query.allow_delete": "true",
+        "tsd.core.histograms.config": CONFIG,
         "tsd.rollups.build": str(has_rollups).lower(),
         "tsd.storage.salt.width": str(world.salt_width),
         "tsd.entity.enabled": str(world.has_entities).lower(),

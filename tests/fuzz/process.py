@@ -88,8 +88,12 @@ class Daemon:
             connection.close()
 
     def send(self, points: list[Sent]) -> None:
+        """Send points, and return once they are on disk."""
+        self.send_lines("".join(f"put {point.line()}" for point in points))
+
+    def send_lines(self, lines: str) -> None:
         """Send lines, and return once they are on disk."""
-        self._telnet.sendall("".join(f"put {point.line()}" for point in points).encode() + b"sync\n")
+        self._telnet.sendall(lines.encode() + b"sync\n")
         answer = b""
         while not answer.endswith(b"\n"):
             answer += (data := self._telnet.recv(1 << 16))

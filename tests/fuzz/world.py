@@ -26,6 +26,19 @@ class Sent(NamedTuple):
         return f"{self.series.metric} {at} {self.value} {tags}\n"
 
 
+class Buckets(NamedTuple):
+    """A histogram."""
+
+    buckets: dict[tuple[float, float], int]  # counts by bounds
+    underflow: int
+    overflow: int
+
+    def counts(self) -> dict[str, int]:
+        """Return all counts by the suffixes of the series that answer them."""
+        found = {f"_{lower}_{upper}": count for (lower, upper), count in self.buckets.items()}
+        return found | {"_UNDERFLOW": self.underflow, "_OVERFLOW": self.overflow}
+
+
 def note_ms(start: int) -> int:
     """Return the start of an annotation, which is in s or ms, in ms."""
     return start if start >= 1 << 32 else start * 1000
@@ -42,6 +55,7 @@ class World:
         self.salt_width = dice.choice([0, 0, 0, 1])
         self.has_entities = dice.random() < 0.35 and may_have_entities
         self.notes: dict[tuple[str, int], dict[str, Any]] = {}  # annotations by TSUID and start
+        self.histograms: dict[str, dict[int, Buckets]] = {}  # by TSUID and time in ms
         self.keep_s = dice.choice([0, 0, 26 * HOUR_S, 50 * HOUR_S])  # of retention; 0: forever
         self._last_s: dict[Series, int] = {}
         self._dead: set[Series] = set()
@@ -144,12 +158,17 @@ class World:
         )
 
     def forget(self, series: Series, first_ms: int, stop_ms: int) -> None:
-        """Delete points and annotations."""
+        """Delete points and annotations, and the histograms of hours that are deleted as a whole."""
         for note in self.notes_of(series.tsuid, first_ms, stop_ms - 1):
             del self.notes[series.tsuid, note["startTime"]]
         own = self.stored[series]
         for at in [at for at in own if first_ms <= at < stop_ms]:
             del own[at]
+        hours = self.histograms.get(series.tsuid, {})
+        for at in list(hours):
+            hour_ms = at // (HOUR_S * 1000) * HOUR_S * 1000
+            if first_ms <= hour_ms and hour_ms + HOUR_S * 1000 <= stop_ms:
+                del hours[at]
 
     def _point(self, series: Series, time_ms: int) -> Sent:
         """Return a new point: an integer, a double, or either, as the series has them."""
