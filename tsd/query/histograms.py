@@ -17,7 +17,7 @@ from tsd.query.model import NONE, Query, SubQuery
 from tsd.query.parse.uri import shortest_float
 from tsd.query.plan import Plan
 from tsd.query.result import Group
-from tsd.tables.reading import EncodedPage, HistogramPage, HistogramSource
+from tsd.tables.reading import EncodedPage, HistogramPage, HistogramSource, PointPage
 
 _LONG = 1 << 64
 HISTOGRAM_BYTES, BUCKET_BYTES = 600, 350  # twice the memory of one: sums of groups need as much
@@ -103,6 +103,8 @@ class HistogramQuery:
         """Return the groups. Raises BadQuery, StoreError."""
         budget, plan = self._budget, self._plan
         run = budget.workers.run
+        if self._query.delete:
+            await plan.selection.read(plan.scan, self._list, annotations=False)
         await self._source.read(plan.scan, self._take)
         held = self._held + len(self._series.pairs) * SERIES_BYTES
         groups: list[Group] = []
@@ -114,6 +116,11 @@ class HistogramQuery:
             pairs = [[self._series.pairs[number] for number in members] for members in part]
             groups += await self._named(await run(partial(self._answered, pairs, merged)))
         return groups
+
+    async def _list(self, page: EncodedPage[PointPage]) -> None:
+        """Decode a page of whole rows, so that the selection can delete them: also their points."""
+        await self._series.match(page.series())
+        await self._budget.workers.run(page.decode)
 
     async def _take(self, page: EncodedPage[HistogramPage]) -> None:
         await self._series.match(page.series())

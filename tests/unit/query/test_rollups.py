@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.running import Running, running
+from tests.unit.api.http_requests import http_post
 from tests.unit.query.engines import DATA, FEW, QueryEnvironment
 from tsd.codec.opentsdb.rollup import Rollups, parse_config
 from tsd.codec.opentsdb.rowkey import Layout
@@ -136,6 +137,23 @@ async def test_histograms_of_the_whole_range_are_added(tmp_path: Path) -> None:
         "h_0.0_2.0": {str(START_S): 3},
         "h_2.0_4.0": {str(START_S): 660},
         "h_OVERFLOW": {str(START_S): 0},
+    }
+
+
+async def test_histogram_query_deletes_the_rows_that_it_read(tmp_path: Path) -> None:
+    lines = [f"histogram h {START_S + at} 0,2=1 host={host}\n" for at in (0, 7200) for host in "ab"]
+    lines += [f"put h {START_S + at} 1 host=a\n" for at in (60, 7260)]
+    body = {"metric": "h", "aggregator": "none", "tags": {"host": "a"}, "percentiles": [50]}
+    async with running(tmp_path, {**SETTINGS, "tsd.http.query.allow_delete": "true"}) as daemon:
+        await daemon.send_lines("".join(lines).encode())
+        request = {"start": START_S, "end": START_S + 60, "queries": [body], "delete": True}
+        await http_post(daemon, "/api/query", json.dumps(request).encode())
+        answers = await fetch(daemon, "none:percentiles%5B50%5D:h")
+        [points] = await fetch(daemon, "none:h")
+    assert points["dps"] == {str(START_S + 7260): 1}
+    assert {one["tags"]["host"]: one["dps"] for one in answers} == {
+        "a": {str(START_S + 7200): 1.0},
+        "b": {str(START_S): 1.0, str(START_S + 7200): 1.0},
     }
 
 
