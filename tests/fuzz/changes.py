@@ -42,13 +42,13 @@ POOL = 14  # questions that are asked for again and again
 BUSY = {
     "due": 40, "late": 31, "die": 1, "drop": 2, "wait": 4, "none": 12, "import": 3, "delete": 6, "delete_span": 3,
     "restart": 1, "kill": 2, "compact": 1, "rename": 3, "expire": 2, "note": 5,
-    "histogram": 6, "passing": 4,
+    "histogram": 6, "passing": 4, "interrupt": 8,
     "entities": 3, "move": 2, "fsck": 2,
 }  # fmt: skip
 CALM = {  # rollups are used where no late points came
     "due": 6, "late": 6, "drop": 1, "wait": 8, "none": 60, "import": 2, "delete": 2, "delete_span": 2, "restart": 1,
-    "kill": 2, "compact": 1, "rename": 2, "expire": 2, "note": 4, "entities": 3, "move": 2, "histogram": 4, "passing": 3,
-    "fsck": 2,
+    "kill": 2, "compact": 1, "rename": 2, "expire": 2, "note": 4, "entities": 3, "move": 2,
+    "fsck": 2, "histogram": 4, "passing": 3, "interrupt": 5,
 }  # fmt: skip
 KINDS = {"metric": "metrics", "tagk": "tagk", "tagv": "tagv"}  # of names, as the API and commands call them
 
@@ -228,9 +228,11 @@ class Judge:
 class Changes:
     """What happens between the questions."""
 
-    def __init__(self, folder: Path, world: World, daemon: Daemon, judge: Judge, *, is_embedded: bool) -> None:
+    def __init__(
+        self, folder: Path, world: World, daemon: Daemon, judge: Judge, *, is_embedded: bool, has_rollups: bool
+    ) -> None:
         self._folder, self._world, self._daemon, self._judge = folder, world, daemon, judge
-        self._is_embedded = is_embedded
+        self._is_embedded, self._has_rollups = is_embedded, has_rollups
 
     def step(self, weights: Mapping[str, int]) -> None:
         """Do one thing."""
@@ -275,6 +277,8 @@ class Changes:
                 daemon.move()
             case "fsck":
                 self._find_damage()
+            case "interrupt":
+                self._interrupt()
             case "restart" | "kill":
                 daemon.end(signal.SIGTERM if name == "restart" else signal.SIGKILL)
                 daemon.start()
@@ -315,6 +319,36 @@ class Changes:
         errors = [line for line in found.splitlines() if line.startswith("ERROR") and "repeated point" not in line]
         assert not errors, (errors, self._judge.log[-9:])
 
+    def _interrupt(self) -> None:
+        """Run a command that is killed at one of its changes, several times and next to a daemon or not, and then to
+        its end: as if it had run once. It may refuse to run while lines wait for a daemon."""
+        dice, daemon, world = self._judge.dice, self._daemon, self._world
+        commands = [["compact"], ["fsck", "--full-scan", "--fix-all"], ["delete"]]
+        commands += [["retention", "--trust-clock"]] * bool(world.keep_s) + [["rollup", "build"]] * self._has_rollups
+        words = dice.choice(commands)
+        span = self._span() if words == ["delete"] else None
+        words = [*words, *span.words()] if span else words
+        stopped_by = dice.choice([None, None, signal.SIGTERM, signal.SIGKILL])
+        if stopped_by:
+            daemon.end(stopped_by)
+        for _ in range(dice.choice([1, 1, 2, 3])):
+            change, when = int(2 ** dice.uniform(0, 5)), dice.choice(["before", "after"])
+            is_killed = daemon.interrupt(change, when, *words)
+            self._judge.log.append(f"{words} {change} {when} {is_killed} {stopped_by}")
+            self._judge.done[f"{words[0]} killed"] += is_killed
+            if not is_killed:
+                break
+            if not (stopped_by or span):
+                self._judge.ask(daemon)
+        if stopped_by == signal.SIGKILL or (stopped_by and dice.random() < 0.5):
+            daemon.start()
+            stopped_by = None
+        daemon.run(*words, tries=4, fails=words[0] == "fsck")
+        if stopped_by:
+            daemon.start()
+        if span:
+            span.forget(world)
+
     def _rename(self) -> None:
         """Rename a UID over HTTP or by a command, and look for all names and series."""
         kind, old, new = self._world.rename()
@@ -348,16 +382,37 @@ class Changes:
 
     def _delete_span(self) -> None:
         """Delete the points of a span to the second by a command."""
+        span = self._span()
+        self._daemon.run("delete", *span.words(), tries=4)
+        span.forget(self._world)
+
+    def _span(self) -> "_Span":
+        """Return points to delete."""
         one = self._world.any()
         tags = dict(self._judge.dice.sample(one.tags, self._judge.dice.randrange(len(one.tags) + 1)))
         first_s, stop_s = (time_ms // 1000 for time_ms in self._judge.past_span_ms(one.family))
         self._judge.log.append(f"{one.metric} {tags} {first_s} {stop_s}")
-        words = [f"{key}={value}" for key, value in tags.items()]
-        span = ["--since", str(first_s), "--until", str(stop_s)]
-        self._daemon.run("delete", one.metric, *words, *span, "--yes", tries=4)
-        for series in self._world.stored:
-            if series.metric == one.metric and tags.items() <= dict(series.tags).items():
-                self._world.forget(series, first_s * 1000, stop_s * 1000)
+        return _Span(one.metric, tags, first_s, stop_s)
+
+
+class _Span(NamedTuple):
+    """Points of some series, to the second."""
+
+    metric: str
+    tags: dict[str, str]
+    first_s: int
+    stop_s: int
+
+    def words(self) -> list[str]:
+        """Return the arguments of the command that deletes them."""
+        tags = [f"{key}={value}" for key, value in self.tags.items()]
+        return [self.metric, *tags, "--since", str(self.first_s), "--until", str(self.stop_s), "--yes"]
+
+    def forget(self, world: World) -> None:
+        """Delete them from the reference."""
+        for series in world.stored:
+            if series.metric == self.metric and self.tags.items() <= dict(series.tags).items():
+                world.forget(series, self.first_s * 1000, self.stop_s * 1000)
 
 
 @contextmanager
@@ -403,7 +458,7 @@ def play_changes(folder: Path, seed: int, steps: int, shared: Mapping[str, str] 
         settings |= {"tsd.storage.compaction.span_age": dice.choice(["3", "10", "240"]), **shared}
         settings["tsd.query.series_index"] = dice.choice(["true", "false"])
     with _running(folder, timeline, settings) as daemon:
-        changes = Changes(folder, world, daemon, judge, is_embedded=shared is None)
+        changes = Changes(folder, world, daemon, judge, is_embedded=shared is None, has_rollups=has_rollups)
         daemon.send(world.past(dice.choice([0.3, 2, 4])))
         for _ in range(steps):
             changes.step(CALM if is_calm else BUSY)

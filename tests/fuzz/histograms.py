@@ -1,5 +1,6 @@
 """Histograms of a fuzzed daemon: sent by telnet and over HTTP, and compared in answers of buckets and percentiles."""
 
+import itertools
 import json
 import random
 from collections import Counter
@@ -8,13 +9,14 @@ from typing import Any, NamedTuple
 from tests.fuzz.forms import points_of
 from tests.fuzz.process import Daemon
 from tests.fuzz.questions import Question, Series, is_close
-from tests.fuzz.world import PAST_S, Buckets, World
+from tests.fuzz.world import HOUR_S, PAST_S, Buckets, World
 from tests.query_vectors import Value
 
 CONFIG = '{"net.opentsdb.core.SimpleHistogramDecoder": 42}'
 BOUNDS = [0.0, 1.0, 1.75, 3.5, 10.0]
 PERCENTILES = [50.0, 95.0, 99.9]
 DOWNSAMPLES = ["", "", "10m-sum", "1h-sum", "1d-sum"]
+LONGEST_DELETED_MS = 4 * HOUR_S * 1000
 
 
 class _Member(NamedTuple):
@@ -52,7 +54,7 @@ class Histograms:
         time_ms += dice.choice([0, 0, 1000, 60_000, 500])
         time_ms = max(time_ms, world.uncertain_ms())
         bounds = sorted(dice.sample(BOUNDS, dice.choice([2, 3, 5])))
-        counts = {pair: dice.randrange(1000) for pair in zip(bounds, bounds[1:], strict=False)}
+        counts = {pair: dice.randrange(1000) for pair in itertools.pairwise(bounds)}
         histogram = Buckets(counts, dice.randrange(5), dice.randrange(300))
         world.histograms.setdefault(series.tsuid, {})[time_ms] = histogram
         return series, time_ms, histogram
@@ -64,7 +66,9 @@ class Histograms:
         if asked.scan(span_ms).start_ms < self._world.uncertain_ms() or self._world.names.lack(asked):
             return False
         body = asked.body() | {"percentiles": PERCENTILES, "showHistogramBuckets": True}
+        deletes = self._dice.random() < 0.1 and span_ms[1] - span_ms[0] <= LONGEST_DELETED_MS
         request = {"start": span_ms[0], "end": span_ms[1], "queries": [body], "msResolution": True, "showTSUIDs": True}
+        request["delete"] = deletes
         status, text = daemon.request("/api/query", request)
         assert status == 200, (status, text, request)
         found: _Answers = {}
@@ -80,7 +84,11 @@ class Histograms:
             for at in found.get(member, {}).keys() | expected.get(member, {}).keys()
             if not is_close(found.get(member, {}).get(at), expected.get(member, {}).get(at))
         ]
-        assert not odd, (sorted(odd)[:4], len(odd), request, self._world.now_ms())
+        assert not odd, (sorted(odd, key=repr)[:4], len(odd), request, self._world.now_ms())
+        if deletes:
+            scan = asked.scan(span_ms)
+            for series in asked.chosen(self._world.stored):
+                self._world.forget(series, scan.start_ms, scan.stop_ms)
         return True
 
     def _asked(self, one: Question) -> Question:
@@ -113,7 +121,9 @@ class Histograms:
                         groups.setdefault(members, {}).setdefault(at, Counter())[lower, upper] += int(count)
         for members, by_time in groups.items():
             for wanted in PERCENTILES:
-                found[_Member(f"_pct_{wanted}", members)] = {at: _percentile(all_, wanted) for at, all_ in by_time.items()}
+                found[_Member(f"_pct_{wanted}", members)] = {
+                    at: _percentile(all_, wanted) for at, all_ in by_time.items()
+                }
         return found
 
     def _groups(self, asked: Question, counts: dict[str, dict[Series, dict[int, Value]]]) -> list[tuple[str, ...]]:

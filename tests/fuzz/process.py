@@ -18,7 +18,7 @@ from tests.fuzz.world import Sent
 COMMAND = (  # its arguments are a timeline and the words of a command
     "import sys, time; from bench.scaled import Timeline; line = Timeline(*map(float, sys.argv[1:4]));"
     "del sys.argv[1:4]; time.time = line.now_s; time.time_ns = lambda: int(line.now_s() * 1e9);"
-    "from tsd.__main__ import main; main()"
+    "from {} import main; main()"
 )
 DEADLINE_S = 60.0
 LOG_CHARS = 5000  # of the daemon's log that are shown
@@ -103,11 +103,20 @@ class Daemon:
     def run(self, *words: str, tries: int = 1, fails: bool = False) -> str:
         """Run a command; several times, as `tsd delete` asks for if points remain. Return what it prints.
         It `fails` with status 1 if it finds something."""
-        given = [word for key, value in self._settings.items() for word in ("--set", f"{key}={value}")]
-        line = [sys.executable, "-c", COMMAND, *map(repr, self.timeline), *words, *given]
         for _ in range(tries):
-            done = subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+            done = self._run("tsd.__main__", *words)
             if done.returncode == 0:
                 break
         assert done.returncode in (0, int(fails)), (words, done.stdout, done.stderr)
         return done.stdout
+
+    def interrupt(self, change: int, when: str, *words: str) -> bool:
+        """Run a command that is killed `before` or `after` one of its changes. Return whether it had so many."""
+        done = self._run("tests.fuzz.interrupted", str(change), when, *words)
+        assert done.returncode in (0, 1, 3, -signal.SIGKILL), (words, done.stdout, done.stderr)
+        return done.returncode == -signal.SIGKILL
+
+    def _run(self, module: str, *words: str) -> subprocess.CompletedProcess[str]:
+        given = [word for key, value in self._settings.items() for word in ("--set", f"{key}={value}")]
+        line = [sys.executable, "-c", COMMAND.format(module), *map(repr, self.timeline), *words, *given]
+        return subprocess.run(line, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
