@@ -9,6 +9,7 @@
 `--seed` sets the first seed. A failure prints the command that repeats it.
 """
 
+import itertools
 import json
 import logging
 import os
@@ -174,16 +175,20 @@ def run_changes(seed: int, steps: int = CHANGE_STEPS, hbase: str | None = None) 
     """Run the changes and queries of a seed, on the embedded store or through a gateway of HBase."""
     with TemporaryDirectory(prefix="fuzz-") as folder:
         try:
-            return play_changes(Path(folder), seed, steps, _tables(Path(folder), seed, hbase) if hbase else None)
+            numbers = itertools.count(1)
+            tables = (
+                (lambda: _tables(Path(folder), f"fuzz{os.getpid()}-{seed}-{next(numbers)}", hbase)) if hbase else None
+            )
+            return play_changes(Path(folder), seed, steps, tables)
         except BaseException as exc:
             more = f" --hbase {hbase}" if hbase else ""
             exc.add_note(f"python -m tests.fuzz changes 1 --seed {seed}{more}")
             raise
 
 
-def _tables(folder: Path, seed: int, hbase: str) -> dict[str, str]:
-    """Return the settings of tables of a seed, with those of rollups."""
-    prefix, file = f"fuzz{os.getpid()}-{seed}", folder / "rollups.json"
+def _tables(folder: Path, prefix: str, hbase: str) -> dict[str, str]:
+    """Return the settings of tables, with those of rollups."""
+    file = folder / f"{prefix}.json"
     intervals = [
         {"interval": name, "table": table, "preAggregationTable": f"{prefix}-agg-{name}", "rowSpan": span}
         | {"defaultInterval": name == "1m"}

@@ -50,7 +50,10 @@ CALM = {  # rollups are used where no late points came
     "kill": 2, "compact": 1, "rename": 2, "expire": 2, "note": 4, "entities": 3, "move": 2,
     "fsck": 2, "histogram": 4, "passing": 3, "interrupt": 5,
 }  # fmt: skip
+OUTSIDE = {"import", "delete_span", "expire", "interrupt"}  # commands that change a shared table themselves
+OUTSIDE_S = 90  # by when the newest points of the daemon agree
 KINDS = {"metric": "metrics", "tagk": "tagk", "tagv": "tagv"}  # of names, as the API and commands call them
+NewTables = Callable[[], Mapping[str, str]]
 
 
 class Found(NamedTuple):
@@ -73,6 +76,7 @@ class Judge:
         self.histograms = Histograms(dice, world)
         self.passing = Passing(dice, now_s)
         self.done: Counter[str] = Counter()
+        self.outside_s = 0  # when a command last changed points without the daemon
 
     def question(self) -> Question:
         """Return a new one."""
@@ -201,6 +205,8 @@ class Judge:
         """Ask for the newest points of series, or of one series and more hours. A series without points in these hours
         may be left out, or have an older point that was sent last."""
         now_s, one, back_h = self._now_s(), self._world.any(), self.dice.choice([0, 0, 6, 90])
+        if now_s < self.outside_s + OUTSIDE_S:
+            return
         tags = dict(self.dice.sample(one.tags, len(one.tags) if back_h else self.dice.randrange(len(one.tags) + 1)))
         named = "{" + ",".join(f"{key}={value}" for key, value in tags.items()) + "}" if tags else ""
         path = f"/api/query/last?resolve&timeseries={one.metric}{quote(named)}" + f"&back_scan={back_h}" * bool(back_h)
@@ -229,17 +235,30 @@ class Changes:
     """What happens between the questions."""
 
     def __init__(
-        self, folder: Path, world: World, daemon: Daemon, judge: Judge, *, is_embedded: bool, has_rollups: bool
+        self,
+        folder: Path,
+        world: World,
+        daemon: Daemon,
+        judge: Judge,
+        shared: NewTables | None = None,
+        *,
+        has_rollups: bool,
     ) -> None:
         self._folder, self._world, self._daemon, self._judge = folder, world, daemon, judge
-        self._is_embedded, self._has_rollups = is_embedded, has_rollups
+        self._shared, self._has_rollups = shared, has_rollups
 
     def step(self, weights: Mapping[str, int]) -> None:
         """Do one thing."""
-        dice, world, daemon, log = self._judge.dice, self._world, self._daemon, self._judge.log
+        dice, daemon, log = self._judge.dice, self._daemon, self._judge.log
         [name] = dice.choices(list(weights), list(weights.values()))
         log.append(f"{name} {int(daemon.timeline.now_s())}")
         self._judge.done[name] += 1
+        self._step(name)
+        if name in OUTSIDE and self._shared is not None:
+            self._judge.outside_s = int(daemon.timeline.now_s())
+
+    def _step(self, name: str) -> None:
+        dice, world, daemon, log = self._judge.dice, self._world, self._daemon, self._judge.log
         match name:
             case "due" | "late":
                 daemon.send(world.due() if name == "due" else world.late())
@@ -273,8 +292,10 @@ class Changes:
                 self._delete_rows()
             case "delete_span":
                 self._delete_span()
-            case "move" if self._is_embedded:
+            case "move" if self._shared is None:
                 daemon.move()
+            case "move" if self._shared is not None:
+                daemon.copy(self._folder / "target", self._shared(), dice.choice([0, 2, 9]))
             case "fsck":
                 self._find_damage()
             case "interrupt":
@@ -428,9 +449,9 @@ def _running(folder: Path, timeline: Timeline, settings: Mapping[str, str]) -> I
         daemon.end(signal.SIGKILL)
 
 
-def play_changes(folder: Path, seed: int, steps: int, shared: Mapping[str, str] | None = None) -> Counter[str]:
-    """Change and ask `steps` times. Return what was done. Raise AssertionError with what differs. `shared`: settings of
-    tables of HBase, which has no fast clock: the daemon runs in real time then."""
+def play_changes(folder: Path, seed: int, steps: int, shared: NewTables | None = None) -> Counter[str]:
+    """Change and ask `steps` times. Return what was done. Raise AssertionError with what differs. `shared` returns the
+    settings of new tables of HBase, which has no fast clock: the daemon runs in real time then."""
     dice = random.Random(seed)
     hours = int(time.time()) // HOUR_S + 2  # noqa: TID251 (a test's own)
     start_s = (hours + dice.choice([0, 6, 11])) * HOUR_S + dice.choice([0, 1800, 3300])
@@ -455,10 +476,10 @@ def play_changes(folder: Path, seed: int, steps: int, shared: Mapping[str, str] 
         settings["tsd.retention.rules"] = f"*={world.keep_s // HOUR_S}h"
     if shared is not None:
         settings |= {"tsd.storage.blocks": "false", "tsd.storage.flush_interval": dice.choice(["100", "2000", "10000"])}
-        settings |= {"tsd.storage.compaction.span_age": dice.choice(["3", "10", "240"]), **shared}
+        settings |= {"tsd.storage.compaction.span_age": dice.choice(["3", "10", "240"]), **shared()}
         settings["tsd.query.series_index"] = dice.choice(["true", "false"])
     with _running(folder, timeline, settings) as daemon:
-        changes = Changes(folder, world, daemon, judge, is_embedded=shared is None, has_rollups=has_rollups)
+        changes = Changes(folder, world, daemon, judge, shared, has_rollups=has_rollups)
         daemon.send(world.past(dice.choice([0.3, 2, 4])))
         for _ in range(steps):
             changes.step(CALM if is_calm else BUSY)

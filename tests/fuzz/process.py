@@ -76,6 +76,18 @@ class Daemon:
         self.run("restore", str(self._folder / "backups"))
         self.start()
 
+    def copy(self, file: Path, tables: Mapping[str, str], killed_at: int) -> None:
+        """Copy all tables to others, with settings that go to a file, and start it on these. The copy is killed once at
+        a change, unless that is 0."""
+        self.end(signal.SIGTERM)
+        settings = {**self._settings, **tables}
+        file.write_text("".join(f"{key} = {value}\n" for key, value in settings.items()), "utf-8")
+        if killed_at:
+            self.interrupt(killed_at, "after", "copy", "--to", str(file))
+        self.run("copy", "--to", str(file))
+        self._settings = settings
+        self.start()
+
     def request(self, path: str, body: object = None, method: str = "") -> tuple[int, bytes]:
         """Return status and body of the answer to a request, by default a GET or POST."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=DEADLINE_S)
