@@ -88,6 +88,7 @@ def build_opentsdb_tables(config: Config, store: Store, now_ms: Clock, callbacks
         join=config.join_points,
         on_cells=compactor.record if compactor else lambda _: None,
         on_points=on_points,
+        index=parts.index,
     )
     resolver = UidResolver(parts.uids, layout(config), auto_create(config))
     return opentsdb.build(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.running import Running, running
-from tests.unit.api.http_requests import http_post
+from tests.unit.api.http_requests import http_post, http_request
 from tests.unit.query.engines import DATA, FEW, QueryEnvironment
 from tsd.codec.opentsdb.rollup import Rollups, parse_config
 from tsd.codec.opentsdb.rowkey import Layout
@@ -155,6 +155,18 @@ async def test_histogram_query_deletes_the_rows_that_it_read(tmp_path: Path) -> 
         "a": {str(START_S + 7200): 1.0},
         "b": {str(START_S): 1.0, str(START_S + 7200): 1.0},
     }
+
+
+async def test_series_of_histograms_alone_are_found_through_the_index(tmp_path: Path) -> None:
+    lines = [f"put h {START_S} 1 host=p{number}\n" for number in range(40)] + [f"histogram h {START_S} 0,2=1 host=a\n"]
+    async with running(tmp_path, {**SETTINGS, "tsd.http.query.allow_delete": "true"}) as daemon:
+        await daemon.send_lines("".join(lines).encode())
+        assert await daemon.daemon.flush()
+        found = (await http_request(daemon, "/api/search/lookup?m=h%7Bhost=a%7D")).json
+        assert [one["tags"] for one in found["results"]] == [{"host": "a"}]
+        path = f"/api/query?start={START_S}&end={START_S + 60}&m=none:h%7Bhost=a%7D"
+        assert (await http_request(daemon, path, method="DELETE")).json == []
+        assert await fetch(daemon, "none:percentiles%5B50%5D:h") == []
 
 
 async def test_histogram_query_without_codec_is_refused(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ WANTED, DONE = b"t:wanted", b"t:done"  # equal values: the index is complete
 FIRST = b"0"
 BATCH = 2000  # series added with one call
 SORT_IN_THREAD = 20_000  # series
-KNOWN_SERIES = 1_000_000  # kept in memory during a rebuild
+KNOWN_SERIES = 1_000_000  # kept in memory, so that they are added once
 ENTRY_BYTES = 20  # least size of an entry
 RETRY_S = 30.0  # at most, between a rebuild and the next check for completeness
 CHECK_S = 600.0  # between two checks of a complete index, unless a query finds it incomplete
@@ -413,26 +413,30 @@ class SeriesIndex:
         wanted, _ = await self._state()
         count = 0
         known: set[bytes] = set()
-        start, base_at, pairs_at = self._layout.salt_width, self._layout.metric_end, self._layout.pairs_start
-        width = self._layout.widths.pair
         async with aclosing(cell_pages(self._store, data_table, b"", None)) as pages:
             began = trio.current_time()
             async for page in pages:
-                tsuids = {key[start:base_at] + key[pairs_at:] for key in page.keys} - known
-                if len(known) > KNOWN_SERIES:
-                    known.clear()
-                known |= tsuids
-                cut = base_at - start
-                new = [one for one in tsuids if len(one) > cut and not (len(one) - cut) % width]
-                for at in range(0, len(new), BATCH):
-                    await self.add(_by_metric(new[at : at + BATCH], cut), again=True)
-                count += len(new)
+                count += await self.add_rows(page.keys, known, again=True)
                 await trio.sleep(trio.current_time() - began)
                 began = trio.current_time()
         await self._store.put(self._table, [Put(STATE_ROW, DONE, wanted)])
         if count:
             log.info("series_index.rebuilt", series=count)
         return count
+
+    async def add_rows(self, keys: Iterable[bytes], known: set[bytes], *, again: bool = False) -> int:
+        """Add the series of rows by their keys, except for `known` TSUIDs, which get them. Return how many. `again`:
+        see `add`. Raise StoreError; the call may then be repeated."""
+        start, base_at, pairs_at = self._layout.salt_width, self._layout.metric_end, self._layout.pairs_start
+        tsuids = {key[start:base_at] + key[pairs_at:] for key in keys} - known
+        cut = base_at - start
+        new = [one for one in tsuids if len(one) > cut and not (len(one) - cut) % self._layout.widths.pair]
+        for at in range(0, len(new), BATCH):
+            await self.add(_by_metric(new[at : at + BATCH], cut), again=again)
+        if len(known) > KNOWN_SERIES:
+            known.clear()
+        known |= tsuids
+        return len(new)
 
 
 def _by_metric(tsuids: Iterable[bytes], width: int) -> dict[bytes, list[bytes]]:

@@ -9,6 +9,7 @@ from tsd.codec.points import Columns, Int32, newest_points, series_slices, sorte
 from tsd.store import Put, Store
 from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.encode import encode_of
+from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.opentsdb.summaries import SummaryCells, SummaryRules, parse_summary
 from tsd.tables.writing import SeriesLookup, Summary, SummaryBatch
 
@@ -28,10 +29,12 @@ class CellWriter:
         join: bool,
         on_cells: Callable[[Sequence[Put]], None] = lambda _: None,
         on_points: Callable[[Columns, SeriesLookup], Awaitable[None]] | None = None,
+        index: SeriesIndex | None = None,
     ) -> None:
         """`join`: one cell for all points of a row in a window, or one for each point. `on_cells` gets the cells that
         were put; `on_points` their points, sorted by series and time, and of recorded ones the newest of each series.
-        If it raises StoreError, the caller repeats the window, and points are passed again."""
+        If it raises StoreError, the caller repeats the window, and points are passed again. `index` gets the series of
+        histograms."""
         self._store = store
         self._rules = rules
         self._join = join
@@ -39,7 +42,7 @@ class CellWriter:
         self._on_points = on_points
         self._notifying = trio.Lock()  # `on_points` has awaits, but must not run concurrently
         self._points = 0  # cells of points put since the start
-        self.summaries = SummaryCellWriter(store, rules)
+        self.summaries = SummaryCellWriter(store, rules, index)
 
     @property
     def cells(self) -> int:
@@ -85,9 +88,11 @@ class CellWriter:
 class SummaryCellWriter:
     """Writes rollups and histograms into their tables: OpenTSDB's `SummaryWriter`."""
 
-    def __init__(self, store: Store, rules: SummaryRules) -> None:
+    def __init__(self, store: Store, rules: SummaryRules, index: SeriesIndex | None) -> None:
         self._store = store
         self._rules = rules
+        self._index = index
+        self._indexed: set[bytes] = set()  # TSUIDs
         self.cells = 0  # put since the start
 
     def parse(self, line: bytes) -> Summary:
@@ -104,3 +109,5 @@ class SummaryCellWriter:
         for table, puts in batch.slices():
             await self._store.put(table, puts)
             self.cells += len(puts)
+            if self._index is not None and table == self._rules.table:
+                await self._index.add_rows([put.row for put in puts], self._indexed)
