@@ -11,7 +11,7 @@ from tsd.codec.opentsdb.rowkey import LAST_BASE, Layout, after, base_bytes
 from tsd.errors import StoreDown
 from tsd.store import CellPage, Cursor, Family, Put, Table, cells_of_rows, scan
 from tsd.store.memory import MemoryStore
-from tsd.tables.opentsdb.scan import KeyRange, read_ranges
+from tsd.tables.opentsdb.scan import KeyRange, read_ranges, scan_parts
 from tsd.tables.reading import HOUR_S
 
 BASE_S, METRIC, LARGE = 1_356_998_400, b"\0\0\1", 100_000
@@ -115,3 +115,10 @@ async def test_error_in_a_part_is_raised() -> None:
     store.failing = METRIC + base_bytes(BASE_S + 9 * HOUR_S)
     with pytest.raises(StoreDown):
         await taken(store, [KeyRange(METRIC, after(METRIC))], Layout(), FEW)
+
+
+@pytest.mark.parametrize("hours", [720, 500_000])
+def test_a_salted_table_is_read_with_as_many_filtered_scans_as_another(hours: int) -> None:
+    assert SALTED.salt_buckets * scan_parts(SALTED, hours, FEW, "pattern") == scan_parts(
+        Layout(), hours, FEW, "pattern"
+    )

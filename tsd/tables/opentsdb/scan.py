@@ -94,9 +94,10 @@ def key_ranges(layout: Layout, resolved: ResolvedRequest, span: ScanRange, parts
 
 
 def scan_parts(layout: Layout, hours: int, scans: int, pattern: str) -> int:
-    """Return the number of parts to split a range into for parallel `scans`. Salted ranges are already parallel."""
+    """Return the number of parts to split the range of each salt into for parallel `scans`. Salted ranges are already
+    parallel, and each has its share of the rows of an hour."""
     parts = 1 if layout.salt_width else scans
-    return max(parts, min(hours // FILTERED_SCAN_H, MAX_PARTS)) if pattern else parts
+    return max(parts, min(hours // FILTERED_SCAN_H, MAX_PARTS) // len(salts(layout))) if pattern else parts
 
 
 def key_pattern(conditions: Sequence[Condition]) -> str:
