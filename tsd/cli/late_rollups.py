@@ -16,7 +16,7 @@ async def mark_late(config: Config, opened: Access, days: Iterable[LateDay], *, 
         progress = await RollupProgress.existing(file)
         if progress is None:
             return
-        late = [day for day in days if day.day_s < progress.limit_s]
+        late = progress.concerned(days, deleted=deleted)
         if opened.daemon is not None:
             await opened.daemon.call("mark_rollups_late", days=[list(day) for day in late], deleted=deleted)
         elif progress.mark(late, deleted=deleted):

@@ -1,6 +1,6 @@
 """A daemon's rollups: built when hours and days are over, again after late points, and used by queries."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,14 +46,14 @@ LATER_S = START_S + 50 * DAY_S
 class Rolled:
     """Points in memory, a task that builds their rollups, and a clock."""
 
-    def __init__(self, env: QueryEnvironment, state: Path, now_s: int) -> None:
+    def __init__(self, env: QueryEnvironment, state: Path, now_s: int, tables: Mapping[str, str] = TABLES) -> None:
         self.env = env
         self.now_s = now_s
         self.keep_s: int | None = None
         self.task = RollupTask(
             lambda names: builder(env, *names, now_s=self.now_s, keep_s=self.keep_s),
             INTERVALS,
-            RollupProgress(state / "rollup-progress.json", TABLES),
+            RollupProgress(state / "rollup-progress.json", tables),
             env.layout.salt_width,
             lambda: self.now_s,
         )
@@ -214,8 +214,11 @@ async def test_day_with_late_points_is_answered_from_points_until_it_is_built_ag
         await rolled.task.round()
 
 
-@pytest.mark.parametrize("crash", [False, True])
-async def test_deleted_points_are_in_no_rollup(tmp_path: Path, crash: bool) -> None:
+COPIES = {name: f"{table}-copy" for name, table in TABLES.items()}
+
+
+@pytest.mark.parametrize("tables", [None, TABLES, COPIES], ids=["same", "crash", "copied"])
+async def test_deleted_points_are_in_no_rollup(tmp_path: Path, tables: Mapping[str, str] | None) -> None:
     env = await environment([])
     rolled = Rolled(env, tmp_path, LATER_S)
     await rolled.put(LINES)
@@ -223,12 +226,25 @@ async def test_deleted_points_are_in_no_rollup(tmp_path: Path, crash: bool) -> N
     await rolled.delete("sum:m{host=a}", START_S + HOUR_S, START_S + HOUR_S + 60)
     await rolled.delete("sum:other", START_S + DAY_S, START_S + DAY_S + 60)
     assert shown(await rolled.answer("none:1h-count:m")) == shown(await rolled.answer("none:1h-count:m", usage=RAW))
-    restarted = Rolled(env, tmp_path, LATER_S) if crash else rolled
+    restarted = rolled if tables is None else Rolled(env, tmp_path, LATER_S, tables)
     await restarted.task.round()
     gone = {("10m", "a", HOUR_S), ("1h", "a", HOUR_S), *((name, "c", DAY_S) for name in TABLES)}
     left = {place: found for place, found in BUILT.items() if place not in gone}
     assert await rollups(env) == left | {("1d", "a", 0): aggregates(1, 2.5)}
     assert restarted.task.progress.late_days == 0
+
+
+async def test_points_that_are_deleted_before_the_first_round_are_in_no_rollup(tmp_path: Path) -> None:
+    """The tables have rollups, but the state folder is new."""
+    env = await environment(LINES)
+    await Rolled(env, tmp_path, LATER_S).task.round()
+    (tmp_path / "rollup-progress.json").unlink()
+    rolled = Rolled(env, tmp_path, LATER_S)
+    await rolled.delete("sum:other", START_S + DAY_S, START_S + DAY_S + 60)
+    await rolled.task.round()
+    gone = {(name, "c", DAY_S) for name in TABLES}
+    assert await rollups(env) == {place: found for place, found in BUILT.items() if place not in gone}
+    assert rolled.task.progress.late_days == 0
 
 
 @pytest.mark.parametrize(("keep_d", "table"), [(None, "raw"), (60, "raw"), (50, "raw"), (49, "1d"), (10, "1d")])

@@ -64,7 +64,7 @@ class RollupProgress:
     """The state of the rollups that a daemon builds."""
 
     def __init__(self, file: Path, tables: Mapping[str, str]) -> None:
-        """`tables` are the rollup tables by the names of their intervals. A file about other tables is ignored."""
+        """`tables` are the rollup tables by the names of their intervals."""
         self._file = file
         self._tables = dict(tables)
         self._saving = trio.Lock()
@@ -88,11 +88,14 @@ class RollupProgress:
         return found
 
     async def load(self) -> None:
-        """Read the file. Without one, or if it is unreadable, nothing is complete. Raise OSError."""
+        """Read the file. Without one, or if it is unreadable, nothing is complete. In a file about other tables only
+        the days count whose points were deleted: these tables may be copies, with the rollups. Raise OSError."""
         try:
             saved = json.loads(await trio.to_thread.run_sync(self._file.read_bytes))
-            if saved["tables"] == self._tables:
-                self._take(saved)
+            if saved["tables"] != self._tables:
+                emptied = saved.get("emptied", [])
+                saved |= {"complete_s": dict.fromkeys(self._tables, 0), "pass": None, "late": emptied}
+            self._take(saved)
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return
 
@@ -140,6 +143,11 @@ class RollupProgress:
     def limit_s(self) -> int:
         """The time from which on no point is late."""
         return max(*self.complete_s.values(), self.current.range.end_s if self.current else 0)
+
+    def concerned(self, days: Iterable[LateDay], *, deleted: bool) -> list[LateDay]:
+        """Return the days whose rollups a change of points concerns. Those of deleted points may exist though nothing
+        is complete, in copied tables for example, and a build writes no others over them."""
+        return [day for day in days if deleted or day.day_s < self.limit_s]
 
     def complete_until_s(self, metric: bytes, interval: str) -> int:
         """Return the time before which the rollups of a metric are those of its stored points."""

@@ -87,7 +87,7 @@ class RollupTask:
     async def mark(self, days: Iterable[LateDay], *, deleted: bool = False) -> None:
         """Record on disk that points of some days came late, or were `deleted`. Raise StoreError."""
         await self._load()
-        late = await self._kept([day for day in days if day.day_s < self.progress.limit_s])
+        late = await self._kept(self.progress.concerned(days, deleted=deleted))
         try:
             if self.progress.mark(late, deleted=deleted):
                 await self.progress.save()
