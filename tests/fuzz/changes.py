@@ -42,13 +42,13 @@ POOL = 14  # questions that are asked for again and again
 BUSY = {
     "due": 40, "late": 31, "die": 1, "drop": 2, "wait": 4, "none": 12, "import": 3, "delete": 6, "delete_span": 3,
     "restart": 1, "kill": 2, "compact": 1, "rename": 3, "expire": 2, "note": 5,
-    "histogram": 6, "passing": 4, "interrupt": 8,
+    "histogram": 6, "passing": 3, "interrupt": 2,
     "entities": 3, "move": 2, "fsck": 2,
 }  # fmt: skip
 CALM = {  # rollups are used where no late points came
     "due": 6, "late": 6, "drop": 1, "wait": 8, "none": 60, "import": 2, "delete": 2, "delete_span": 2, "restart": 1,
     "kill": 2, "compact": 1, "rename": 2, "expire": 2, "note": 4, "entities": 3, "move": 2,
-    "fsck": 2, "histogram": 4, "passing": 3, "interrupt": 5,
+    "fsck": 2, "histogram": 4, "passing": 2, "interrupt": 2,
 }  # fmt: skip
 OUTSIDE = {"import", "delete_span", "expire", "interrupt"}  # commands that change a shared table themselves
 OUTSIDE_S = 90  # by when the newest points of the daemon agree

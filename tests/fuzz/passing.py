@@ -64,7 +64,7 @@ class Passing:
     def ask(self, daemon: Daemon) -> None:
         """Compare all points and names. Raise AssertionError if they differ."""
         for metric in self._all("m"):
-            path = f"/api/query?start=1&end={self._now_s() + 10}&m=none:{quote(metric)}"
+            path = f"/api/query?start=3d-ago&end={self._now_s() + 10}&m=none:{quote(metric)}"
             status, text = daemon.request(path)
             if metric not in self._metrics:
                 assert status == 400, (status, text[:300], metric)
