@@ -21,7 +21,7 @@ from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
 
 WINDOW_POINTS = 200_000  # written together
 SHOWN = 100  # refused series that are reported one by one
-ALL_HOURS = ScanRange(0, LAST_BASE_MS // 1000 // HOUR_S * HOUR_S)
+ALL_HOURS = ScanRange(0, (LAST_BASE_MS + 1) // 1000)
 
 
 class Rename(NamedTuple):
