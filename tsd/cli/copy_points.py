@@ -2,10 +2,12 @@
 Heroic's tables."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+import click
 import numpy as np
 import trio
 
@@ -55,9 +57,10 @@ class Target(NamedTuple):
 
 
 class PointCopyStats:
-    """What was copied."""
+    """What was copied, also before an interruption."""
 
-    def __init__(self) -> None:
+    def __init__(self, saved: Mapping[str, Any] = MappingProxyType({})) -> None:
+        """`saved` has the attributes of the interrupted copy."""
         self.metrics = 0
         self.points = 0
         self.refused_points = 0
@@ -65,6 +68,7 @@ class PointCopyStats:
         self.texts = 0  # not copied
         self.refused: list[str] = []  # the first reasons
         self.warnings: list[str] = []
+        vars(self).update(saved)
 
     def refuse(self, series: str, reason: str) -> None:
         """Record a series that the target refuses."""
@@ -103,21 +107,25 @@ def _is_valid(name: str, rules: NameRules) -> bool:
 async def copy_points(
     source: Tables, target: Target, checkpoint: Checkpoint, progress: Callable[[int], None]
 ) -> PointCopyStats:
-    """Copy all points. An interrupted copy continues after the last metric that it completed, unless the target lacks
-    that metric: the checkpoint is for another target then. Raise StoreError."""
-    stats = PointCopyStats()
+    """Copy all points. An interrupted copy continues after the last metric that it completed, with the counts until
+    then. It starts over if the target lacks the last metric with copied points: the checkpoint is for another target.
+    Raise TsdError."""
+    stats, done = PointCopyStats(), ""
     with checkpoint.lock():
-        done = str((checkpoint.load() or {}).get("metric", ""))
-        if done and not await _has_metric(target, done):
-            done = ""
+        saved = checkpoint.load() or {}
+        if (copied := str(saved.get("copied", ""))) and await _has_metric(target, copied):
+            stats, done = PointCopyStats(saved["stats"]), str(saved["metric"])
+            click.echo(f"continuing after metric {done}", err=True)
         for metric in await source.catalog.metrics():
             if metric.encode() <= done.encode():
                 continue
+            before = stats.points
             await _MetricCopy(metric, target, stats, progress).run(source)
             await target.tables.writer.sync()
             stats.metrics += 1
-            checkpoint.save({"metric": metric})
-        checkpoint.path.unlink(missing_ok=True)
+            copied = metric if stats.points > before else copied
+            checkpoint.save({"metric": metric, "copied": copied, "stats": vars(stats)})
+        checkpoint.clear()
     return stats
 
 

@@ -46,6 +46,17 @@ class Copy:
             await self.run()
 
 
+async def test_interrupted_copy_continues_after_a_metric_without_copied_points(tmp_path: Path) -> None:
+    async with opened_worlds(LAYOUTS, tmp_path, lambda: T * 1000) as worlds:
+        await worlds["source"].put([f"a {T} 1 host=x", f"b {T} 1 dc=x", f"c {T} 1 host=x"])
+        copy = Copy(worlds, tmp_path)
+        await copy.run_until("m.c")
+        total = await copy.run()
+        assert copy.copied == [1, 1]
+        assert (total.metrics, total.points, total.refused_points) == (3, 2, 1)
+        assert [text.partition(":")[0] for text in total.refused] == ["m.b dc=x"]
+
+
 async def test_points_of_the_last_hour_are_copied(tmp_path: Path) -> None:
     async with opened_worlds(LAYOUTS, tmp_path, lambda: T * 1000) as worlds:
         await worlds["source"].put([f"a {time} 1 host=x" for time in (1, LAST_BASE_MS)])
