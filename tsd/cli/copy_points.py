@@ -18,7 +18,7 @@ from tsd.codec.text import FLOAT, illegal_character
 from tsd.errors import BadLine
 from tsd.tables import Tables
 from tsd.tables.opentsdb.checkpoint import Checkpoint
-from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, Selection, SeriesRequest, TextPage
+from tsd.tables.reading import EncodedPage, PointPage, ScanRange, Selection, SeriesRequest, TextPage
 from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
 
 WINDOW_POINTS = 200_000  # written together

@@ -4,6 +4,7 @@ Commands use `row_compactor`, `rollup_builder` and `build_configured_tables`; th
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tsd.codec.opentsdb.merge import MergeRules
@@ -39,10 +40,11 @@ from tsd.tables.opentsdb.retention_task import ExpiringTables, RetentionTask
 from tsd.tables.opentsdb.rollup_builder import BuildRules, RollupBuilder
 from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, RollupProgress
 from tsd.tables.opentsdb.rollup_sums import intervals_to_build
-from tsd.tables.opentsdb.rollup_task import DAEMON_PAUSE_RATIO, OnPoints, RollupTask, log_unread_rollups
+from tsd.tables.opentsdb.rollup_task import DAEMON_PAUSE_RATIO, RollupTask, log_unread_rollups
 from tsd.tables.opentsdb.series_recorder import make_recorder
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.opentsdb.writer import CellWriter
+from tsd.tables.writing import OnPoints
 
 if TYPE_CHECKING:
     from tsd.tables.entity import layout as entity
@@ -76,18 +78,20 @@ def build_opentsdb_tables(config: Config, store: Store, now_ms: Clock, callbacks
     compactor = paced_compactor(config, store, now_ms, callbacks.writer_is_busy)
     recorder = make_recorder(parts, config, store, now_ms)
     on_points: OnPoints = recorder.record
+    on_held: OnPoints = partial(recorder.record, held=True)
     retention = daemon_retention(config, store, parts, formats.rollups, now_ms, callbacks.writer_is_busy)
     if retention is not None:
-        on_points = retention.observing(on_points)
+        on_points, on_held = retention.observing(on_points), retention.observing(on_held)
     rollup_task = daemon_rollups(config, store, parts.uids, now_ms)
     if rollup_task is not None:
-        on_points = rollup_task.observing(on_points)
+        on_points, on_held = rollup_task.observing(on_points), rollup_task.observing(on_held)
     writer = CellWriter(
         store,
         formats,
         join=config.join_points,
         on_cells=compactor.record if compactor else lambda _: None,
         on_points=on_points,
+        on_held=on_held,
         index=parts.index,
     )
     resolver = UidResolver(parts.uids, layout(config), auto_create(config))

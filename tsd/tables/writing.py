@@ -6,7 +6,7 @@ them opaque in `SeriesKey`, and gets them back, joined, when it writes.
 `RollupBodies` and `HistogramBodies` check rollups and histograms whose members are separate, as in JSON bodies.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -129,6 +129,9 @@ class SeriesLookup(Protocol):
 
     def generations(self, numbers: Int32) -> Int64:
         """Return a positive generation of each number: it changes when the number is reused for another series."""
+
+
+OnPoints = Callable[[Columns, SeriesLookup], Awaitable[None]]
 
 
 class Admission(Protocol):

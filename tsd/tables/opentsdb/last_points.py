@@ -54,6 +54,7 @@ class LastPointCache:
         self._times = np.zeros(_GROWTH, np.int64)
         self._bits = np.zeros(_GROWTH, np.int64)
         self._floats = np.zeros(_GROWTH, np.bool_)
+        self._held = np.zeros(_GROWTH, np.bool_)  # whether the point is not in its row yet
         self._checks: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None  # allocated when first used
         self._slot_of = np.zeros(_GROWTH, np.int32)  # by series number
         self._generations = np.zeros(
@@ -86,9 +87,10 @@ class LastPointCache:
             self._checks = np.zeros(size, np.int64), np.full(size, NOT_READ, np.int32)
         return self._checks
 
-    async def record(self, columns: Columns, series: SeriesLookup, before_ms: int) -> None:
-        """Record the newest points of a written window, which is sorted by series and time. Points at or after
-        `before_ms` are skipped: a point with a wrong time in the future would hide all later ones."""
+    async def record(self, columns: Columns, series: SeriesLookup, before_ms: int, *, held: bool = False) -> None:
+        """Record the newest points of a window, which is sorted by series and time. It is written, or `held` and
+        written later. Points at or after `before_ms` are skipped: a point with a wrong time in the future would hide
+        all later ones."""
         ends = series_ends(columns)
         if (columns.instants[ends] >= before_ms << 1).any():
             columns = columns.at(columns.instants < before_ms << 1)
@@ -104,6 +106,7 @@ class LastPointCache:
             slots, times, ends = slots[newer], times[newer], ends[newer]
         flags = columns.flags[ends]
         self._times[slots] = times
+        self._held[slots] = held
         self._floats[slots] = flags & FLOAT > 0
         self._bits[slots] = _as_doubles(flags, columns.bits[ends])
 
@@ -160,7 +163,7 @@ class LastPointCache:
 
     def _grow(self, size: int) -> None:
         self._times, self._bits = _grown(self._times, size), _grown(self._bits, size)
-        self._floats = _grown(self._floats, size)
+        self._floats, self._held = _grown(self._floats, size), _grown(self._held, size)
         if self._checks is not None:
             more = np.full(size - len(self.depth_h), NOT_READ, np.int32)
             self._checks = _grown(self.checked_ms, size), np.concatenate((self.depth_h, more))
@@ -198,12 +201,14 @@ class LastPointCache:
 
     def set_read(self, slot: int, found: LastPoint | None, *, checked_ms: int, depth_h: int) -> None:
         """Record what a read of `depth_h` hours of rows found."""
-        if self.depth_h[slot] == FORGOTTEN and self._times[slot] < LookBack(checked_ms, depth_h).start_ms:
+        start_ms = LookBack(checked_ms, depth_h).start_ms
+        if self.depth_h[slot] == FORGOTTEN and not self._held[slot] and self._times[slot] < start_ms:
             self._times[slot] = NO_TIME  # of a late point: an older row may have a newer one
         self.checked_ms[slot] = checked_ms
         self.depth_h[slot] = max(depth_h, int(self.depth_h[slot]))
         if found is not None and found.time_ms > self._times[slot]:
             self._times[slot] = found.time_ms
+            self._held[slot] = False
             is_float = isinstance(found.number, float)
             self._floats[slot] = is_float
             self._bits[slot] = np.float64(found.number).view(np.int64) if is_float else found.number
@@ -215,13 +220,14 @@ class LastPointCache:
 
     def forget(self, layout: Layout, rows: Iterable[bytes]) -> None:
         """Forget the newest points of series that lie in rows, by their row keys, or before: a command has changed the
-        rows."""
+        rows. Points that are not in their rows yet remain."""
         end, start, salt = layout.metric_end, layout.pairs_start, layout.salt_width
         for row in rows:
             series = self._slots.get(row[salt:end])
             slot = series.number(row[start:]) if series is not None else -1
             if slot >= 0 and self._times[slot] // 1000 // HOUR_S * HOUR_S <= int.from_bytes(row[end:start], "big"):
-                self._times[slot] = NO_TIME
+                if not self._held[slot]:
+                    self._times[slot] = NO_TIME
                 self.depth_h[slot] = FORGOTTEN
 
     async def forget_before(self, metric: bytes, before_s: int) -> None:
@@ -257,7 +263,7 @@ class LastPointCache:
         moved = np.full(self._count, -1, np.int64)
         moved[kept] = np.arange(len(kept))
         self.evicted += self._count - len(kept)
-        for array in (self._times, self._bits, self._floats, *(self._checks or ())):
+        for array in (self._times, self._bits, self._floats, self._held, *(self._checks or ())):
             array[: len(kept)] = array[kept]
         self._times[len(kept) :] = NO_TIME
         if self._checks is not None:

@@ -16,7 +16,7 @@ from tsd.lazy import LazyLogger
 from tsd.tables.catalog import Stat
 from tsd.tables.clock_guard import ClockGuard, Doubt
 from tsd.tables.opentsdb.retention import Amount, Retention
-from tsd.tables.writing import SeriesLookup
+from tsd.tables.writing import OnPoints, SeriesLookup
 
 log = LazyLogger(__name__)
 
@@ -36,7 +36,6 @@ class RoundResult(TypedDict):
     rules: dict[str, dict[str, int]]
 
 
-OnPoints = Callable[[Columns, SeriesLookup], Awaitable[None]]
 OnExpired = Callable[[bytes, int], Awaitable[None]]  # prefix of row keys and the first base time that is kept
 
 

@@ -5,7 +5,7 @@ after a crash, with those of other writers and imports, and counts a time once t
 there is one way for new, late and past points. Of the CPU of a build, reading and decoding are about half.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 
 import numpy as np
@@ -20,7 +20,7 @@ from tsd.tables.opentsdb.encode import series_by_metric
 from tsd.tables.opentsdb.rollup_builder import BuildRange, RollupBuilder
 from tsd.tables.opentsdb.rollup_progress import LateDay, RollupPass, RollupProgress
 from tsd.tables.opentsdb.rollup_sums import DAY_S, HOUR_S
-from tsd.tables.writing import SeriesLookup
+from tsd.tables.writing import OnPoints, SeriesLookup
 
 log = LazyLogger(__name__)
 
@@ -29,7 +29,6 @@ FIRST_ROUND_S = 2.0  # after a start: a crash may have left rollups that are due
 ROUND_S = 60.0  # between two rounds; also after an error
 SAVE_S = 10.0  # shortest interval between saves of the position of a pass
 DAEMON_PAUSE_RATIO = 1.0  # a pause after each part of a build, as long as it took
-OnPoints = Callable[[Columns, SeriesLookup], Awaitable[None]]
 
 
 def log_unread_rollups(warning: str) -> None:

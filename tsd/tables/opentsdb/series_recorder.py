@@ -147,10 +147,10 @@ class SeriesRecorder:
         self._index_writer = index_writer
         self._meta_writer = meta_writer
 
-    async def record(self, columns: Columns, series: SeriesLookup) -> None:
-        """Record written points, sorted by series and time. Raise StoreError."""
+    async def record(self, columns: Columns, series: SeriesLookup, *, held: bool = False) -> None:
+        """Record points that are written, or `held` and written later, sorted by series and time. Raise StoreError."""
         next_hour_ms = (self._now_ms() // 1000 // HOUR_S + 1) * HOUR_S * 1000
-        await self._cache.record(columns, series, next_hour_ms)
+        await self._cache.record(columns, series, next_hour_ms, held=held)
         numbers = columns.series[series_ends(columns)]
         if self._index_writer is not None:
             await self._index_writer.record(numbers, series)

@@ -1,6 +1,6 @@
 """Writes windows of points as cells: slices are sorted and encoded in threads while other slices are put."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import trio
@@ -11,7 +11,7 @@ from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.encode import encode_of
 from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.opentsdb.summaries import SummaryCells, SummaryRules, parse_summary
-from tsd.tables.writing import SeriesLookup, Summary, SummaryBatch
+from tsd.tables.writing import OnPoints, SeriesLookup, Summary, SummaryBatch
 
 NOTIFY_CELLS = 2000  # passed to `on_cells` between two trio checkpoints
 CONCURRENT_SLICES = 3
@@ -28,19 +28,21 @@ class CellWriter:
         *,
         join: bool,
         on_cells: Callable[[Sequence[Put]], None] = lambda _: None,
-        on_points: Callable[[Columns, SeriesLookup], Awaitable[None]] | None = None,
+        on_points: OnPoints | None = None,
+        on_held: OnPoints | None = None,
         index: SeriesIndex | None = None,
     ) -> None:
         """`join`: one cell for all points of a row in a window, or one for each point. `on_cells` gets the cells that
-        were put; `on_points` their points, sorted by series and time, and of recorded ones the newest of each series.
-        If it raises StoreError, the caller repeats the window, and points are passed again. `index` gets the series of
-        histograms."""
+        were put; `on_points` their points, sorted by series and time; `on_held` the newest of each series of those
+        that are recorded and written later. If they raise StoreError, the caller repeats the window, and points are
+        passed again. `index` gets the series of histograms."""
         self._store = store
         self._rules = rules
         self._join = join
         self._on_cells = on_cells
         self._on_points = on_points
-        self._notifying = trio.Lock()  # `on_points` has awaits, but must not run concurrently
+        self._on_held = on_held
+        self._notifying = trio.Lock()  # `on_points` and `on_held` have awaits, but must not run concurrently
         self._points = 0  # cells of points put since the start
         self.summaries = SummaryCellWriter(store, rules, index)
 
@@ -72,13 +74,13 @@ class CellWriter:
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:
         """Record points that are written later, see `PointWriter`."""
-        if self._on_points is None:
+        if self._on_held is None:
             return
         is_small = len(points.series) <= SMALL_POINTS
         newest = newest_points(points) if is_small else await trio.to_thread.run_sync(newest_points, points)
         for at in range(0, len(newest.series), SMALL_POINTS):
             async with self._notifying:
-                await self._on_points(newest.at(slice(at, at + SMALL_POINTS)), series)
+                await self._on_held(newest.at(slice(at, at + SMALL_POINTS)), series)
 
     async def sync(self) -> None:
         """Return when all that was put survives a crash."""

@@ -1,0 +1,53 @@
+"""The newest points of series while points of open hours are in memory only, and commands change the rows."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.property.layout_worlds import FORMS, LayoutWorld, opened_worlds
+from tsd.codec.putline import HOUR_S
+from tsd.store import Put
+
+T = 1356998400
+
+
+async def put_by_command(world: LayoutWorld, *values: bytes) -> None:
+    """Put points into the only row of an hour, as `tsd import` does through a daemon: one second after the other."""
+    table = world.config.data_table
+    rows = [row.key for row in (await world.store.page(table, b"", None, limit=10)).rows]
+    for row in rows:
+        puts = [Put(row, b"t:" + (at << 4).to_bytes(2, "big"), value) for at, value in enumerate(values)]
+        await world.store.put(table, puts)
+    world.tables.on_change(table, rows)
+
+
+@pytest.mark.parametrize("hours_later", [0, 2])
+async def test_command_that_writes_an_open_row_leaves_the_newest_point_in_memory(
+    hours_later: int, tmp_path: Path
+) -> None:
+    now_ms = (T + 10) * 1000
+    async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: now_ms) as worlds:
+        world = worlds["held"]
+        await world.put([f"a {T + 1} 1 host=x"])
+        await world.flush()
+        await world.put([f"a {T + 5} 5 host=x"])  # in memory
+        await world.flush_metric(b"m.a")
+        now_ms += hours_later * HOUR_S * 1000
+        await put_by_command(world, b"\7", b"\7", b"\7")
+        for back_h in (None, 1):
+            newest = {} if back_h and hours_later else {(("host", "x"),): ((T + 5) * 1000, 5.0)}
+            assert await world.newest("a", back_h) == newest
+
+
+async def test_stored_point_is_forgotten_once_a_command_deletes_it(tmp_path: Path) -> None:
+    """It was in memory before."""
+    async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: (T + 10) * 1000) as worlds:
+        world = worlds["held"]
+        await world.put([f"a {T + 5} 5 host=x"])
+        assert await world.newest("a", None) == {(("host", "x"),): ((T + 5) * 1000, 5.0)}
+        await world.flush()
+        table = world.config.data_table
+        [row] = (await world.store.page(table, b"", None, limit=10)).rows
+        await world.store.delete(table, {row.key: [cell.column for cell in row.cells]}, up_to_ms=None)
+        world.tables.on_change(table, [row.key])
+        assert await world.newest("a", None) == {}
