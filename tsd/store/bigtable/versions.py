@@ -127,12 +127,13 @@ class BigtableVersions(CellwiseColumns):
 
     async def _limits(self, table: str) -> dict[bytes, int]:
         """Return how many versions each family of a table keeps."""
-        if table not in self._families:
-            found = await self._calls.family_limits(table)
-            self._families[table] = {family: versions or UNBOUNDED for family, versions in found.items()}
-        else:
+        limits = self._families.get(table)
+        if limits is not None:
             await trio.lowlevel.checkpoint()
-        return self._families[table]
+            return limits
+        found = await self._calls.family_limits(table)
+        limits = self._families[table] = {family: versions or UNBOUNDED for family, versions in found.items()}
+        return limits
 
 
 def _family(column: bytes) -> bytes:

@@ -169,11 +169,12 @@ class HBaseVersions:
 
     async def _limits(self, table: str) -> dict[bytes, int]:
         """Return how many versions each family of a table keeps."""
-        if table not in self._families:
-            self._families[table] = await self._calls.call(VersionsConnection.family_versions, table)
-        else:
+        limits = self._families.get(table)
+        if limits is not None:
             await trio.lowlevel.checkpoint()
-        return self._families[table]
+            return limits
+        limits = self._families[table] = await self._calls.call(VersionsConnection.family_versions, table)
+        return limits
 
     async def _spread(self, table: str, call: Callable[[T], Awaitable[None]], parts: Iterable[T]) -> None:
         """Make calls for parts. Forget the families of a table that is gone."""
