@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -170,6 +171,27 @@ def test_killed_copy_to_another_layout_starts_over_for_a_new_target(tmp_path: Pa
         assert (done.status, json.loads(done.out)["metrics"]) == (0, len(names)), done.err[-500:]
         assert ("continuing after metric m." in done.err) != is_new
         assert other.lines(names[0], names[-1]) == [f"{name} {T}000 1 host=a" for name in (names[0], names[-1])]
+
+
+def test_copy_to_another_layout_counts_what_it_leaves_out(tmp_path: Path) -> None:
+    codecs = {"tsd.core.histograms.config": '{"net.opentsdb.core.SimpleHistogramDecoder": 42}'}
+    home, other = Tsd(tmp_path / "home", codecs), Tsd(tmp_path / "other", {"tsd.storage.layout": "heroic"})
+    place = {"metric": "m", "tags": {"host": "a"}, "timestamp": T}
+    sent = [
+        ("put", {**place, "value": 1}),
+        ("histogram", {**place, "overflow": 0, "underflow": 0, "buckets": {"0,1.75": 12}}),
+        ("annotation", {"startTime": T, "description": "of a series", "tsuid": "000001000001000001"}),
+        ("annotation", {"startTime": T, "description": "global"}),
+    ]
+    with home.serve() as daemon:
+        for endpoint, body in sent:
+            url = f"http://127.0.0.1:{daemon.port}/api/{endpoint}"
+            with urlopen(url, json.dumps(body).encode(), timeout=60) as answer:
+                assert answer.status in (200, 204)
+    done = home.run("copy", *to(other), "--json")
+    counts = json.loads(done.out)
+    assert (done.status, counts["points"], counts["annotations"], counts["histograms"]) == (1, 1, 2, 1), done
+    assert "tsd: 2 annotations, 1 histogram of the source not copied: only numbers are" in done.err
 
 
 def test_unreachable_copy_target_keeps_progress(hbase: RunningHbase, tmp_path: Path) -> None:

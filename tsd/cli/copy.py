@@ -117,6 +117,8 @@ def _copy_points(
         "refused_points": total.refused_points,
         "expiring_points": total.expiring_points,
         "texts": total.texts,
+        "annotations": total.annotations,
+        "histograms": total.histograms,
     }
     if as_json:
         click.echo(json.dumps(counts))
@@ -125,9 +127,9 @@ def _copy_points(
     if total.expiring_points:
         points = counted(total.expiring_points, "point")
         click.echo(f"tsd: copied {points} without the time to live: in the target they do not expire", err=True)
-    if total.texts:
-        click.echo(f"tsd: {counted(total.texts, 'text')} of the source not copied: only numbers are", err=True)
-    sys.exit(1 if total.refused_points or total.warnings or total.texts else 0)
+    if left := total.not_copied():
+        click.echo(f"tsd: {', '.join(left)} of the source not copied: only numbers are", err=True)
+    sys.exit(1 if total.refused_points or total.warnings or left else 0)
 
 
 async def _run_points(source: Config, target: Config, rules: Sequence[Rename], file: Checkpoint) -> PointCopyStats:

@@ -14,11 +14,11 @@ import trio
 from tsd.codec.names import Kind
 from tsd.codec.points import Columns, Int32, Int64
 from tsd.codec.putline import FIRST_MS, LAST_BASE_MS, NameRules, check_series
-from tsd.codec.text import FLOAT, illegal_character
+from tsd.codec.text import FLOAT, counted, illegal_character
 from tsd.errors import BadLine
 from tsd.tables import Tables
 from tsd.tables.opentsdb.checkpoint import Checkpoint
-from tsd.tables.reading import EncodedPage, PointPage, ScanRange, Selection, SeriesRequest, TextPage
+from tsd.tables.reading import EncodedPage, HistogramPage, PointPage, ScanRange, Selection, SeriesRequest, TextPage
 from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
 
 WINDOW_POINTS = 200_000  # written together
@@ -66,9 +66,16 @@ class PointCopyStats:
         self.refused_points = 0
         self.expiring_points = 0  # copied without their time to live
         self.texts = 0  # not copied
+        self.annotations = 0  # likewise
+        self.histograms = 0  # likewise
         self.refused: list[str] = []  # the first reasons
         self.warnings: list[str] = []
         vars(self).update(saved)
+
+    def not_copied(self) -> list[str]:
+        """Return how many texts, annotations and histograms the source has, as far as there are any."""
+        kinds = ((self.texts, "text"), (self.annotations, "annotation"), (self.histograms, "histogram"))
+        return [counted(count, kind) for count, kind in kinds if count]
 
     def refuse(self, series: str, reason: str) -> None:
         """Record a series that the target refuses."""
@@ -125,6 +132,8 @@ async def copy_points(
             stats.metrics += 1
             copied = metric if stats.points > before else copied
             checkpoint.save({"metric": metric, "copied": copied, "stats": vars(stats)})
+        if source.annotations is not None:
+            stats.annotations += len(await source.annotations.global_between(0, LAST_BASE_MS))
         checkpoint.clear()
     return stats
 
@@ -172,19 +181,26 @@ class _MetricCopy:
 
     async def run(self, source: Tables) -> None:
         selection = await source.reader.select(SeriesRequest(self._metric, counts_expiring=True))
-        await selection.read(ALL_HOURS, partial(self._take, selection), annotations=False)
+        await selection.read(ALL_HOURS, partial(self._take, selection), annotations=True)
         await self._write()
         if selection.texts is not None:
-            await selection.texts.read(ALL_HOURS, partial(self._count, selection))
+            await selection.texts.read(ALL_HOURS, partial(self._count_texts, selection))
+        if selection.histograms is not None:
+            await selection.histograms.read(ALL_HOURS, partial(self._count_histograms, selection))
 
-    async def _count(self, selection: Selection, page: EncodedPage[TextPage]) -> None:
+    async def _count_texts(self, selection: Selection, page: EncodedPage[TextPage]) -> None:
         await selection.series.match(page.series())
         self._stats.texts += len((await trio.to_thread.run_sync(page.decode)).texts)
+
+    async def _count_histograms(self, selection: Selection, page: EncodedPage[HistogramPage]) -> None:
+        await selection.series.match(page.series())
+        self._stats.histograms += len((await trio.to_thread.run_sync(page.decode)).histograms)
 
     async def _take(self, selection: Selection, page: EncodedPage[PointPage]) -> None:
         await selection.series.match(page.series())
         decoded = await trio.to_thread.run_sync(page.decode)
         self._stats.expiring_points += decoded.expiring
+        self._stats.annotations += len(decoded.annotations)
         self._stats.warnings += decoded.warnings[: SHOWN - len(self._stats.warnings)]
         await self._resolve(selection)
         batch = decoded.batch

@@ -51,8 +51,8 @@ def copy(loaded: Loaded, **given: Any) -> None:
     is refused. Exit status 1 if something cannot be read back.
 
     From or to the tables of another layout (tsd.storage.layout) points are copied metric by metric. Exit status 1 if
-    series have names that the target cannot spell, or points are texts. Times to live are not copied: the number of
-    points with one is printed.
+    series have names that the target cannot spell, or there are texts, annotations or histograms, which are not copied.
+    Times to live are not copied: the number of points with one is printed.
     """
     perform("tsd.cli.copy:copy", loaded, **given)
 
