@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,28 @@ async def test_copy_failing_at_any_step_completes_on_rerun(tmp_path: Path, fault
             await copy_store(job, progress(tmp_path / "note"), lambda *_: None)
         assert await contents(target) == await contents(source)
     assert 5 < failures < STEPS
+
+
+async def test_copy_with_new_timestamps_keeps_the_newer_value_after_any_failure(tmp_path: Path) -> None:
+    """Regression: the older value, copied before an interruption, counted as newer than the one that was left."""
+    source, key = await empty(), b"\0\0\1" + (1356998400).to_bytes(4, "big")
+    await source.put("tsdb", [Put(key, b"t:\0\0\0\x10", b"\1\2\0")], time_ms=100)
+    await source.put("tsdb", [Put(key, b"t:\0\x10\0\x20", b"\7\3\0")], time_ms=200)
+    failures = 0
+    for step in range(STEPS):
+        target = MemoryStore(lambda: 1000)
+        target.capabilities = replace(target.capabilities, hides_for_days=True)
+        await target.create_tables(TABLES)
+        weak = FlakyStore(target)
+        weak.plan = [Fault.NONE] * step + [Fault.REFUSED]
+        try:
+            await copy_store(CopyJob(source, weak, UID, DATA), progress(tmp_path / "note"), lambda *_: None)
+        except StoreDown:
+            failures += 1
+            await copy_store(CopyJob(source, target, UID, DATA), progress(tmp_path / "note"), lambda *_: None)
+        [row] = (await target.page("tsdb", b"", None, limit=10)).rows
+        assert [one.number for one in points(key, data_cells(row.cells), NEWEST)] == [1, 7, 3]
+    assert 2 < failures < STEPS
 
 
 async def test_rerun_resumes_and_copies_earlier_rows_last(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ cells deleted in the source since an earlier copy remain in the target.
 
 On Cassandra a compaction deletes all cells of a row that are older than the merged one, also those that come later. So
 cells get new timestamps there, in the order of their own. Of a row that the target has, only those points are put that
-it lacks, or has older values of.
+it lacks, or has older values of. Of two values of one time only the newer one is put.
 """
 
 import math
@@ -119,14 +119,16 @@ def _missing_in(row: Row, existing: Sequence[Cell]) -> list[Cell]:
 
 def _newer_cells(row: Row, existing: Sequence[Cell]) -> list[Cell]:
     """Return the cells to put into a row with `existing` cells, so that it has the newer of two values. Their points
-    may be in other cells."""
+    may be in other cells. No two have points of one time: after an interruption the older one would count as new."""
     missing = _missing_cells(row.cells, existing)
-    if not existing or not missing or not all(cell.column.startswith(COLUMN) for cell in missing):
+    if not missing or not all(cell.column.startswith(COLUMN) for cell in missing):
         return missing
     joined = {cell.column: cell for cell in [*existing, *missing]}
     try:
-        has = set(points(row.key, data_cells(existing), NEWEST))
         wanted = points(row.key, data_cells(joined.values()), NEWEST)
+        if not existing and sum(len(points(row.key, data_cells([cell]), NEWEST)) for cell in missing) == len(wanted):
+            return missing
+        has = set(points(row.key, data_cells(existing), NEWEST))
         others = [cell for cell in missing if not _has_points(row.key, cell)]
     except CorruptRow:
         return missing
