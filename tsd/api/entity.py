@@ -28,7 +28,7 @@ from tsd.api.entity_answers import (
 )
 from tsd.api.entity_inventory import Inventory, starts_of_rows
 from tsd.api.entity_json import HAS_LOOP, inventory_chunks, many_chunks, series_chunks
-from tsd.api.messages import DONE, check_meant_method, object_of, unparsable, words_of_all
+from tsd.api.messages import DONE, check_meant_method, object_of, parts_after, unparsable, words_of_all
 from tsd.codec.metaline import LONGEST_NAME, MOST_KEYS, check_entity
 from tsd.codec.text import encode_name
 from tsd.errors import BadLine, Refused, TooManyVersions
@@ -247,10 +247,7 @@ def _select_of_many(columns: VersionColumns, wanted: RangeRequest) -> tuple[Vers
 
 def _name(request: Request) -> bytes | None:
     """Return the name after `entity` in the path, in the case in which it was sent. Raise Refused."""
-    assert request.split is not None
-    parts = request.split.path.rstrip("/").split("/")
-    at = next(at for at, part in enumerate(parts) if unquote(part).lower() == "entity")
-    names = parts[at + 1 :]
+    names = parts_after(request, "entity")
     if not names:
         return None
     if len(names) > 1:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -93,6 +94,17 @@ def _one_of(method: str, methods: Sequence[str]) -> str:
     if method not in methods:
         raise not_allowed(method)
     return method
+
+
+def parts_after(request: Request, word: str) -> list[str]:
+    """Return the parts of a request's path after the first part `word`, as they were sent. Raise Refused if a slash
+    before them is encoded."""
+    assert request.split is not None
+    parts = request.split.path.rstrip("/").split("/")
+    words = [unquote(part).lower() for part in parts]
+    if word not in words:
+        raise Refused(404, "Endpoint not found", f"got {request.split.path}, wanted slashes in place of %2F")
+    return parts[words.index(word) + 1 :]
 
 
 def members_in_url(request: Request, names: Mapping[str, str]) -> dict[str, Any]:

@@ -291,6 +291,7 @@ async def test_bad_parameter(daemon: Running) -> None:
 
 async def test_more_words_in_the_path_are_not_found(daemon: Running) -> None:
     assert (await http_request(daemon, "/api/entity/web01/x")).status == 404
+    assert (await http_request(daemon, "/api%2Fentity/web01")).status == 404
 
 
 async def test_without_entities(tmp_path: Path) -> None:

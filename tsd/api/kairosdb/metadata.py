@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from urllib.parse import unquote
 
-from tsd.api.messages import answer, check_method
+from tsd.api.messages import answer, check_method, parts_after
 from tsd.errors import Refused
 from tsd.server.http.messages import TEXT, Endpoint, Request, Response
 from tsd.tables.catalog import ServiceMetadata
@@ -55,13 +55,11 @@ def metadata_routes(services: ServiceMetadata | None, *, read_only: bool) -> dic
 
 def _names(request: Request) -> Sequence[str]:
     """Return the parts of the path after `metadata`, in the case in which they were sent. Raise Refused."""
-    assert request.split is not None
-    parts = request.split.path.rstrip("/").split("/")
-    start = next(at for at, part in enumerate(parts) if unquote(part).lower() == METADATA) + 1
-    if (count := len(parts) - start) > MOST_NAMES:
-        raise Refused(404, "Endpoint not found", f"got {count} names, wanted /SERVICE/SERVICE_KEY/KEY")
+    parts = parts_after(request, METADATA)
+    if len(parts) > MOST_NAMES:
+        raise Refused(404, "Endpoint not found", f"got {len(parts)} names, wanted /SERVICE/SERVICE_KEY/KEY")
     try:
-        names = [unquote(part, errors="strict") for part in parts[start:]]
+        names = [unquote(part, errors="strict") for part in parts]
     except UnicodeDecodeError:
         raise Refused(400, "Bad path", f"got {request.path!r}, wanted names in UTF-8") from None
     if "" in names:
