@@ -18,7 +18,7 @@ from tsd.ingest import series
 from tsd.query.model import AGGREGATORS
 from tsd.server.http import pages
 from tsd.server.http.messages import HTML, TEXT, Endpoint, Request, Response
-from tsd.server.http.security import STATIC_CONTENT_POLICY
+from tsd.server.http.security import STATIC_CONTENT_POLICY, log_action
 from tsd.tables.filters import NOT_KEY
 
 HIDDEN = "********"
@@ -215,6 +215,7 @@ async def _logs(request: Request) -> Response:
     if level is not None:
         if level.lower() not in LEVELS:
             raise Refused(400, f"Invalid level: {level}")
+        log_action(request, "started")  # before a level that would leave it out
         set_level(level)
         return Response(200, f"Set the log level to {level.upper()} on 1 logger.\n".encode(), TEXT)
     lines = recent_lines()

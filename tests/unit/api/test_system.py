@@ -134,12 +134,16 @@ async def test_log_is_newest_first_and_its_level_can_change() -> None:
             logger.debug("unheard")
             assert (await served.request(get("/logs?level=DEBUG"))).body == b"Set the log level to DEBUG on 1 logger.\n"
             logger.debug("second", trace="a\nb")
-            second, first, *_ = (await served.request(get("/logs?json"))).json
+            second, action, first, *_ = (await served.request(get("/logs?json"))).json
             assert re.fullmatch(r"\d+\tINFO\tmain\ttsd\tfirst port=1", first)
             assert second.endswith("\tDEBUG\tmain\ttsd\tsecond trace='a\\nb'")
-            assert (await served.request(get("/logs"))).body.decode().splitlines()[:2] == [second, first]
+            assert (await served.request(get("/logs"))).body.decode().splitlines()[:3] == [second, action, first]
             response = await served.request(get("/logs?level=loud&json"))
             assert (response.status, response.json) == (400, {"err": "Invalid level: loud"})
+            await served.request(get("/logs?level=error"))
+            newest, *_ = (await served.request(get("/logs?json"))).json
+            assert "\tadmin.action " in newest
+            assert "action='GET /logs?level=error'" in newest
     finally:
         structlog.reset_defaults()
         logging.getLogger().handlers = handlers

@@ -246,7 +246,7 @@ class Authorizer:
             # Clients choose other segments freely: only this one may be part of a key of log limits.
             action = word if word == "assign" else method
             limit_key = None if needed == Role.ADMIN else f"{key} {action} {request.peer.account}"
-            _log_action(request, outcome, limit_key)
+            log_action(request, outcome, limit_key)
 
 
 def _may_use_jsonp(headers: Headers, *, is_public: bool) -> bool:
@@ -284,10 +284,10 @@ def check_deletion(request: Request) -> None:
         raise Refused(403, "Forbidden", "Deleting data needs the role admin")
     if _is_cross_origin(request.headers):
         raise _refused_origin(request.headers)
-    _log_action(request, "started")
+    log_action(request, "started")
 
 
-def _log_action(request: Request, outcome: str, limit_key: str | None = None) -> None:
+def log_action(request: Request, outcome: str, limit_key: str | None = None) -> None:
     """Log one administrative request.
 
     Requests with the same `limit_key` share a rate limit in the log. None: only administrators may send the request,
