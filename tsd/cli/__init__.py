@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import click
@@ -91,20 +93,32 @@ class LazyGroup(click.Group):
                     [(name.ljust(max(map(len, COMMANDS))), entry.summary) for name, entry in commands.items()]
                 )
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Parse the command line. `--help` and `--version` print."""
+        with _printing():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command. If the reader of its output is gone, for example `head`, exit with status 0. Raise TsdError
-        if it cannot be written, for example to a full disk."""
+        """Run a command."""
+        with _printing():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _printing() -> Iterator[None]:
+    """Write output in the block. If its reader is gone, for example `head`, exit with status 0. Raise TsdError if it
+    cannot be written, for example to a full disk."""
+    try:
         try:
-            try:
-                return super().invoke(ctx)
-            finally:
-                sys.stdout.flush()
-        except BrokenPipeError:
-            _drop_output()
-            sys.exit(0)
-        except OSError as exc:
-            _drop_output()
-            raise TsdError(f"the command ended early: {exc}") from exc
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        sys.exit(0)
+    except OSError as exc:
+        _drop_output()
+        raise TsdError(f"the command ended early: {exc}") from exc
 
 
 def _drop_output() -> None:

@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -168,10 +168,10 @@ def test_closed_pipe_has_status_0() -> None:
         assert process.wait() == 0
 
 
-def test_full_disk_has_status_1() -> None:
+@pytest.mark.parametrize("words", [["check-config", "--show"], ["--help"], ["--version"], ["query", "--help"]])
+def test_full_disk_has_status_1(words: Sequence[str]) -> None:
     """Regression: a traceback was printed."""
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([sys.executable, "-c", PROGRAM + "main()", "check-config", "--show"], stdout=full,
-                              stderr=subprocess.PIPE)  # fmt: skip
+        done = subprocess.run([sys.executable, "-c", PROGRAM + "main()", *words], stdout=full, stderr=subprocess.PIPE)
     wanted = b"tsd: the command ended early: [Errno 28] No space left on device\n"
     assert (done.returncode, done.stderr) == (1, wanted)
