@@ -1,6 +1,7 @@
 """Output and exit status of the commands."""
 
 import errno
+import json
 import os
 import re
 import signal
@@ -266,6 +267,22 @@ def test_unsupported_opentsdb_features_are_reported(tmp_path: Path) -> None:
         daemon.send_lines(b"version\n")
         event = daemon.await_event("setting.unsupported")
         assert (event["level"], event["key"], event["consequence"]) == ("warning", key, consequence)
+
+
+def test_settings_repeated_in_a_file_are_reported(tmp_path: Path) -> None:
+    """The second of two lines took effect, and nothing said so."""
+    file = tmp_path / "tsd.conf"
+    file.write_text("tsd.mode = ro\ntsd.network.backlog = 5\n\ntsd.mode = rw\n")
+    tsd = Tsd(tmp_path / "state")
+    repeated = {"key": "tsd.mode", "where": f"{file}, line 1", "instead": f"{file}, line 4"}
+    done = tsd.run("check-config", "--config", file, "--set", "tsd.network.backlog=6")
+    assert done == Done(
+        0, "", f"{file}, line 1: tsd.mode: has no effect, as {file}, line 4 sets it again\n{file}: no problem found\n"
+    )
+    assert json.loads(tsd.run("check-config", "--config", file, "--json").out)["repeated"] == [repeated]
+    with tsd.serve("--config", str(file)) as daemon:
+        daemon.send_lines(b"version\n")
+        assert daemon.await_event("setting.repeated").items() >= {"level": "warning", **repeated}.items()
 
 
 def test_later_settings_override_earlier(tmp_path: Path) -> None:

@@ -61,7 +61,12 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
         key: _spelt(getattr(loaded.config, field.name), loaded.config, field.name) for key, field in keys().items()
     }
     if as_json:
-        report = {"settings": settings, "ignored": loaded.ignored.keys, "unsupported": loaded.ignored.unsupported}
+        report = {
+            "settings": settings,
+            "ignored": loaded.ignored.keys,
+            "unsupported": loaded.ignored.unsupported,
+            "repeated": [one._asdict() for one in loaded.repeated],
+        }
         click.echo(json.dumps(report))
         return
     if show:
@@ -71,6 +76,8 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
         click.echo(f"ignored: {' '.join(loaded.ignored.keys)}", err=True)
     for key, consequence in loaded.ignored.unsupported.items():
         click.echo(f"{key} is not supported: {consequence}", err=True)
+    for key, where, instead in loaded.repeated:
+        click.echo(f"{where}: {key}: has no effect, as {instead} sets it again", err=True)
     if _needs_server(loaded.config):
         builders.check_files(loaded.config)
     if loaded.config.has_checked_store:

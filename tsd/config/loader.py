@@ -202,20 +202,29 @@ class Ignored(NamedTuple):
     unsupported: dict[str, str]  # switches that are on and not supported, with the consequence
 
 
-class Loaded(NamedTuple):
-    """A configuration and its source."""
-
-    config: Config
-    source: Path | None
-    ignored: Ignored
-
-
 class Given(NamedTuple):
     """One setting of a file or a command line."""
 
     where: str  # e.g. "tsd.conf, line 3"
     key: str
     value: str
+
+
+class Repeated(NamedTuple):
+    """A setting of a file that has no effect, because the file has its key again."""
+
+    key: str
+    where: str
+    instead: str  # the place of the setting with effect
+
+
+class Loaded(NamedTuple):
+    """A configuration and its source."""
+
+    config: Config
+    source: Path | None
+    ignored: Ignored
+    repeated: Sequence[Repeated] = ()
 
 
 def keys() -> dict[str, Field[Any]]:
@@ -244,7 +253,14 @@ def load(path: Path | None, overrides: Sequence[Given], checks: Sequence[Check])
         raise BadConfig(unreadable + exc.problems) from exc
     if unreadable:
         raise BadConfig(unreadable)
-    return Loaded(config, source, ignored)
+    return Loaded(config, source, ignored, _repeated(given))
+
+
+def _repeated(given: Sequence[Given]) -> list[Repeated]:
+    """Return the settings of a file that later ones override."""
+    places = [(ALIASES.get(setting.key, setting.key), setting.where) for setting in given]
+    last = dict(places)
+    return [Repeated(key, where, last[key]) for key, where in places if where != last[key]]
 
 
 def read_settings(given: Iterable[Given], checks: Sequence[Check]) -> tuple[Config, Ignored]:

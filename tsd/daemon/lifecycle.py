@@ -168,6 +168,8 @@ async def serve(
         log.info("settings.ignored", keys=" ".join(loaded.ignored.keys))
     for key, consequence in loaded.ignored.unsupported.items():
         log.warning("setting.unsupported", key=key, consequence=consequence)
+    for key, place, instead in loaded.repeated:
+        log.warning("setting.repeated", key=key, where=place, instead=instead)
     tune_malloc()
     raise_descriptor_limit()
     where = sockets.ListenAddress(config.bind, config.port, config.backlog, config.reuse_port)
