@@ -236,9 +236,13 @@ def test_check_config_reads_the_files_that_are_named(tmp_path: Path) -> None:
 def test_existing_opentsdb_conf_is_accepted(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     file = tmp_path / "opentsdb.conf"
-    file.write_text(OPENTSDB_CONF)
+    static = tmp_path / "static"  # the folder is absent where OpenTSDB was never installed
+    file.write_text(OPENTSDB_CONF.replace("/usr/share/opentsdb/static", str(static)))
     done = tsd.run("check-config", "--config", file, "--show")
-    assert done.err == f"ignored: {' '.join(IGNORED.split())}\n{file}: no problem found\n"
+    assert done.err == (
+        f"ignored: {' '.join(IGNORED.split())}\ntsd.http.staticroot: there is no folder {static}/\n"
+        f"{file}: no problem found\n"
+    )
     shown = dict(line.split(" = ", 1) for line in done.out.splitlines())
     assert set(shown) == set(keys())
     assert (done.status, shown["tsd.core.tag.allow_specialchars"], shown["tsd.storage.path"]) == (
@@ -250,6 +254,7 @@ def test_existing_opentsdb_conf_is_accepted(tmp_path: Path) -> None:
         assert daemon.send_lines(b"put a:b 1356998400 1 user=me@home\n") == b"synced 1\n"
         ignored = daemon.await_event("settings.ignored")
         assert ignored["keys"] == " ".join(IGNORED.split())
+        assert daemon.await_event("static_files.missing")["folder"] == f"{static}/"
 
 
 def test_unsupported_opentsdb_features_are_reported(tmp_path: Path) -> None:

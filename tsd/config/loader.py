@@ -579,6 +579,11 @@ def state_folder(config: Config) -> Path:
     return Path(os.path.abspath(config.path))
 
 
+def lacks_static_files(config: Config) -> bool:
+    """Return whether `tsd.http.staticroot` names no folder: then nothing below /s/ is found."""
+    return bool(config.staticroot) and not os.path.isdir(config.staticroot)
+
+
 def journal_folder(config: Config) -> Path:
     """Return the folder of the journal."""
     return Path(os.path.abspath(config.journal_path)) if config.journal_path else state_folder(config) / "journal"

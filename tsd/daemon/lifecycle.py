@@ -17,7 +17,7 @@ import trio
 
 from tsd.codec.text import counted
 from tsd.config import loader
-from tsd.config.loader import Config, Loaded, journal_folder, keys, state_folder
+from tsd.config.loader import Config, Loaded, journal_folder, keys, lacks_static_files, state_folder
 from tsd.config.state_dir import lock_state
 from tsd.daemon.assembly import build_daemon
 from tsd.daemon.daemon import Daemon, apply_settings
@@ -170,6 +170,8 @@ async def serve(
         log.warning("setting.unsupported", key=key, consequence=consequence)
     for key, place, instead in loaded.repeated:
         log.warning("setting.repeated", key=key, where=place, instead=instead)
+    if lacks_static_files(config):
+        log.warning("static_files.missing", folder=config.staticroot)
     tune_malloc()
     raise_descriptor_limit()
     where = sockets.ListenAddress(config.bind, config.port, config.backlog, config.reuse_port)
