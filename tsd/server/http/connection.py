@@ -50,6 +50,7 @@ _BODY_HEADERS = frozenset(("content-length", "transfer-encoding", "expect"))
 GZIP_TYPE = "application/gzip"  # a content type that stands for a coding
 _REQUEST_LINE = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.[01]\r?")
 _NOT_HTTP = ("illegal request line", "no request line", "unsupported HTTP version")  # beginnings of h11's errors
+_NOT_IN_TARGETS = re.compile(rb"[^ -~\r]")
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 TOO_SLOW = Refused(TIMED_OUT, "Request Timeout", "The request was not complete in time")
@@ -284,8 +285,18 @@ class HttpConnection:
         return event
 
     def _check_head(self) -> None:
-        """Raise Refused for a head with too many headers, before h11 parses each of them."""
-        if self._http.their_state is h11.IDLE and len(unread := self._http.trailing_data[0]) > SHORT_HEAD_BYTES:
+        """Raise Refused for a target that is not percent-encoded, which is no request line to h11, and for too many
+        headers, before h11 parses each of them."""
+        if self._http.their_state is not h11.IDLE:
+            return
+        unread = self._http.trailing_data[0]
+        line = unread[: max(unread.find(b"\n"), 0)]
+        if _NOT_IN_TARGETS.search(line) and _REQUEST_LINE.fullmatch(line):
+            details = (
+                "The target has characters beyond ASCII, or control characters: wanted %XX for each of their bytes"
+            )
+            raise Refused(BAD_REQUEST, "Bad request", details)
+        if len(unread) > SHORT_HEAD_BYTES:
             end = unread.find(b"\r\n\r\n")
             if (lines := unread.count(b"\n", 0, end if end >= 0 else len(unread))) > MAX_HEADERS:
                 details = f"got {lines} headers, wanted at most {MAX_HEADERS}"

@@ -242,6 +242,19 @@ async def test_invalid_target_is_refused_and_connection_stays(served: Served, ta
         assert (await read_response(client)).status == 200
 
 
+async def test_target_beyond_ascii_is_refused(served: Served) -> None:
+    """curl sends such a target as it is typed, and got an empty reply."""
+    for before in (b"", get("/echo")):
+        async with served.client() as client:
+            await client.send(before + get("/api/suggest?q=ü"))
+            if before:
+                assert (await read_response(client)).status == 200
+            response = await read_response(client)
+            assert (response.status, response.headers["connection"]) == (400, "close")
+            assert "%XX" in response.json["error"]["details"]
+            assert await client.read_to_end() == b""
+
+
 async def test_reset_within_a_request_is_counted(daemon: Running) -> None:
     client = Client(await trio.open_tcp_stream("127.0.0.1", daemon.port))
     await client.send_whole(GET[:-1])
