@@ -11,7 +11,7 @@ const VIEWS = ["graph", "daemon", "inventory", "entity"];
 export function emptyQuery() {
   return {
     metric: "", aggregator: "sum", interval: "auto", function: "avg", fill: "", rate: false, counter: false,
-    axis: "left", tags: [],
+    counterOptions: "{counter}", others: [], axis: "left", tags: [],
   };
 }
 
@@ -26,7 +26,8 @@ export function emptyState() {
 export function expression(query, interval = query.interval) {
   const parts = [query.aggregator];
   if (interval) parts.push(`${interval}-${query.function}${query.fill ? `-${query.fill}` : ""}`);
-  if (query.rate) parts.push(query.counter ? "rate{counter}" : "rate");
+  if (query.rate) parts.push(query.counter ? `rate${query.counterOptions}` : "rate");
+  parts.push(...query.others);
   const grouped = query.tags.filter((tag) => tag.name && tag.group);
   const other = query.tags.filter((tag) => tag.name && !tag.group);
   const text = (tags) => `{${tags.map((tag) => `${tag.name}=${tag.value || "*"}`).join(",")}}`;
@@ -68,9 +69,10 @@ export function parseExpression(text, options = "") {
     if (part.startsWith("rate")) {
       query.rate = true;
       query.counter = part.includes("counter");
+      if (query.counter) query.counterOptions = part.slice("rate".length); // such as {counter,65535,1000}
     } else if (/^(auto|\d+[a-z]+)-/.test(part)) {
       [query.interval, query.function, query.fill = ""] = part.split("-");
-    }
+    } else query.others.push(part); // without a field in the form, such as explicit_tags
   }
   const open = last.indexOf("{");
   query.metric = open < 0 ? last : last.slice(0, open);

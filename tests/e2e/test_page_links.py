@@ -1,0 +1,34 @@
+"""Links to the page, and what its buttons do to them, in a real Chromium on a real daemon."""
+
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.e2e.command import Served, Tsd
+from tests.e2e.test_page import address, graph, shown
+
+pytestmark = [pytest.mark.clients, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A daemon with a counter that starts again after half an hour."""
+    with Tsd(
+        tmp_path_factory.mktemp("links") / "state", {"tsd.access.anonymous": "read,write,admin"}
+    ).serve() as served:
+        points = [b"put packets %d %d host=web01\n" % (1_700_000_000 + 60 * at, 600 * (at % 30)) for at in range(60)]
+        served.send_lines(b"".join(points))
+        yield served
+
+
+def test_link_keeps_what_the_form_has_no_field_for(daemon: Served, page: Page) -> None:
+    """The limit of a counter was dropped, so that a restart was a peak."""
+    expression = "sum:rate{counter,65535,100}:explicit_tags:packets{host=*}"
+    page.goto(address(daemon, graph(expression)))
+    [cells] = shown(page).values()
+    assert float(cells[3].replace(",", "")) == 10
+    page.locator("#scale").select_option("[0:]")
+    page.wait_for_url(lambda url: "yrange" in url)
+    assert f"m={expression}&" in unquote(page.url)
