@@ -32,3 +32,15 @@ def test_link_keeps_what_the_form_has_no_field_for(daemon: Served, page: Page) -
     page.locator("#scale").select_option("[0:]")
     page.wait_for_url(lambda url: "yrange" in url)
     assert f"m={expression}&" in unquote(page.url)
+
+
+def test_interval_of_refreshes_is_shown_and_within_bounds(daemon: Served, page: Page) -> None:
+    """Without a pause, or with one that no timer takes, the page asked again at once and without end."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/api/query?" in request.url else None)
+    for given, wanted in (("0", ""), ("9999999999", ""), ("7200", "7200")):
+        page.goto(address(daemon, f"{graph('sum:packets')}&autoreload={given}"))
+        page.reload()
+        shown(page)
+        assert page.locator("#refresh").input_value() == wanted
+    assert len(asked) == 6

@@ -76,7 +76,7 @@ function showRange() {
   $("end").value = shownTime(state.end);
   $("zone").textContent = zoneName(parseTime(state.start) ?? Date.now());
   choose($("scale"), state.scale);
-  $("refresh").value = [...$("refresh").options].some((option) => option.value === state.refresh) ? state.refresh : "";
+  choose($("refresh"), state.refresh);
 }
 
 /** Show the state that the URL has. */

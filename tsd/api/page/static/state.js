@@ -6,6 +6,7 @@
 export const DEFAULT_START = "1h-ago";
 export const DEFAULT_SILENT = "10m";
 export const DEFAULT_ENTITY_START = "3h-ago";
+const MOST_REFRESH_S = 86_400;
 const VIEWS = ["graph", "daemon", "inventory", "entity"];
 
 export function emptyQuery() {
@@ -127,7 +128,8 @@ export function fromFragment(fragment) {
   for (const field of ["entity", "prefix", "metrics", "order", "from"]) state[field] = given.get(field) || "";
   state.silent = given.get("silent") || DEFAULT_SILENT;
   state.end = given.get("end") || "";
-  state.refresh = /^\d+$/.test(given.get("autoreload") || "") ? given.get("autoreload") : "";
+  const refresh = given.get("autoreload") || "";
+  state.refresh = /^[1-9]\d*$/.test(refresh) && Number(refresh) <= MOST_REFRESH_S ? refresh : "";
   state.table = given.has("table");
   state.scale = given.has("ylog") ? "log" : rangeOf(given.get("yrange") || "") ? given.get("yrange") : "";
   const options = given.getAll("o");
