@@ -1,12 +1,13 @@
 """Links to the page, and what its buttons do to them, in a real Chromium on a real daemon."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from urllib.parse import unquote
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Error, Page, Route, expect
 
-from tests.e2e.command import Served, Tsd
+from tests.e2e.command import Served, Tsd, until
 from tests.e2e.test_page import address, graph, shown
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
@@ -44,3 +45,25 @@ def test_interval_of_refreshes_is_shown_and_within_bounds(daemon: Served, page: 
         shown(page)
         assert page.locator("#refresh").input_value() == wanted
     assert len(asked) == 6
+
+
+def test_answer_of_the_graph_does_not_reach_another_view(daemon: Served, page: Page) -> None:
+    """The title, and the error of the query, were shown in the view that was chosen meanwhile."""
+    held: list[Route] = []
+    page.route("**/api/query?*", lambda route: held.append(route))
+    page.goto(address(daemon, graph("sum:packets")))
+    until(lambda: bool(page.title() and held), "the query")
+    page.locator("#view-daemon").click()
+    page.locator("#daemon-view h2").first.wait_for()
+    with suppress(Error):  # the page may have ended the request
+        held[0].fulfill(status=400, body='{"error":{"message":"too late"}}')
+    page.locator("#view-graph").click()
+    until(lambda: bool(page.title()) and len(held) == 2, "the query again")
+    page.locator("#view-daemon").click()
+    page.locator("#daemon-view:not([hidden]) h2").first.wait_for()
+    with suppress(Error):
+        held[1].fulfill(status=200, body="[]", content_type="application/json")
+    with page.expect_response("**/api/stats/query"):
+        pass  # the view is refreshed once more
+    expect(page).to_have_title("Daemon – tsd")
+    expect(page.locator("#message")).to_be_hidden()

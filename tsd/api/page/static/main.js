@@ -106,6 +106,8 @@ function showGraph() {
 
 /** Show a view that refreshes itself. */
 function showRefreshed() {
+  running?.abort(); // its answer, or its error, is not of this view
+  running = null;
   clearTimeout(refreshing);
   const box = $(`${state.view}-content`);
   box.before($("message"));
