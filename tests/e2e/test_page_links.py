@@ -67,3 +67,26 @@ def test_answer_of_the_graph_does_not_reach_another_view(daemon: Served, page: P
         pass  # the view is refreshed once more
     expect(page).to_have_title("Daemon – tsd")
     expect(page.locator("#message")).to_be_hidden()
+
+
+def test_failed_end_of_a_query_is_told(daemon: Served, page: Page) -> None:
+    """The error was only in the browser's console."""
+    running = '{"running":[{"id":1,"query":{"queries":[{"aggregator":"sum","metric":"packets"}]}}]}'
+    page.route("**/api/stats/query", lambda route: route.fulfill(body=running, content_type="application/json"))
+    page.goto(address(daemon, "#view=daemon"))
+    page.get_by_role("button", name="End").click()
+    expect(page.locator("#message.error")).to_contain_text("query")
+
+
+def test_answer_that_ends_early_is_told_in_each_view(daemon: Served, page: Page) -> None:
+    """A view that refreshes itself stayed dimmed, without a message."""
+    page.add_init_script(
+        """const send = window.fetch;
+        window.fetch = async (path, options) => {
+          if (!String(path).startsWith("/api/stats")) return send(path, options);
+          const body = new ReadableStream({ start: (control) => control.error(new TypeError("network error")) });
+          return new Response(body);
+        };"""
+    )
+    page.goto(address(daemon, "#view=daemon"))
+    expect(page.locator("#message.error")).to_contain_text("ended early")

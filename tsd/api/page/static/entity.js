@@ -3,7 +3,7 @@
 import { getJson } from "./http.js";
 import { age, durationMs, emptyQuery, emptyState, formatTime, parseTime, toFragment } from "./state.js";
 import { number, tableOf } from "./table.js";
-import { button, count, element, link, refreshedView, section } from "./views.js";
+import { act, button, count, element, link, refreshedView, section } from "./views.js";
 
 const REFRESH_MS = 30_000;
 const MOST_SERIES = 500;
@@ -99,16 +99,13 @@ function headSection(state, last) {
   return found;
 }
 
-function metadataSection(metadata, state, mayWrite, edit, again) {
+function metadataSection(metadata, { state, access, edit, failed }, again) {
+  const mayWrite = access.roles.includes("write");
   const entity = encodeURIComponent(state.entity);
   const rows = Object.entries(metadata).sort().map(([key, value]) => {
-    const remove = button("✕", `delete ${key}`, async () => {
+    const remove = button("✕", `delete ${key}`, () => {
       remove.disabled = true;
-      try {
-        await getJson(`/api/entity/${entity}?keys=${encodeURIComponent(key)}`, { method: "DELETE" });
-      } finally {
-        again();
-      }
+      return act(getJson(`/api/entity/${entity}?keys=${encodeURIComponent(key)}`, { method: "DELETE" }), again, failed);
     });
     remove.setAttribute("aria-label", `Delete ${key}`);
     const change = button("Edit", `edit ${key}`, () => edit(key, value));
@@ -123,7 +120,8 @@ function metadataSection(metadata, state, mayWrite, edit, again) {
   return section("Metadata", ...(rows.length ? [tableOf(mayWrite ? ["Key", "Value", ""] : ["Key", "Value"], rows, [0, 1])] : []), bar);
 }
 
-async function content({ state, access, edit }, again) {
+async function content(given, again) {
+  const { state, access } = given;
   const now = Date.now();
   const from = parseTime(state.start, now);
   const chosen = state.metrics ? { metrics: state.metrics } : {};
@@ -139,7 +137,7 @@ async function content({ state, access, edit }, again) {
   const table = rows.length ? tableOf(["Series", "Points", "Newest", "When", "Min", "Max"], rows, [0, 1]) : element("p", "There are no series with such metrics.");
   const shown = section(`Series: ${count(series.length)}`, table);
   if (entity.omitted || series.length > MOST_SERIES) shown.append(element("p", `Only ${MOST_SERIES} are shown. Name some metrics above.`, "small"));
-  return [headSection(state, last), metadataSection(entity.metadata, state, access.roles.includes("write"), edit, again), shown];
+  return [headSection(state, last), metadataSection(entity.metadata, given, again), shown];
 }
 
 export const { start, stop } = refreshedView(content, REFRESH_MS);

@@ -43,7 +43,10 @@ async function bytesOf(response) {
   const parts = [];
   let size = 0;
   for (;;) {
-    const { done, value } = await reader.read();
+    const { done, value } = await reader.read().catch((error) => {
+      if (error.name === "AbortError") throw error;
+      throw new RequestError(0, `The answer of ${location.host} ended early.`);
+    });
     if (done) break;
     parts.push(value);
     size += value.length;

@@ -117,7 +117,7 @@ function showRefreshed() {
   box.classList.add("busy");
   keepLink();
   document.title = `${state.entity || { daemon: "Daemon", inventory: "Inventory" }[state.view]} – tsd`;
-  refreshed[state.view].start(box, { state, access, go, edit: editMetadata }, failed);
+  refreshed[state.view].start(box, { state, access, go, edit: editMetadata, failed }, failed);
 }
 
 /** Change fields of the state, and show it. */

@@ -3,7 +3,7 @@
 import { getJson, send } from "./http.js";
 import { formatTime } from "./state.js";
 import { tableOf } from "./table.js";
-import { count, element, facts, refreshedView, section } from "./views.js";
+import { act, count, element, facts, refreshedView, section } from "./views.js";
 
 const REFRESH_MS = 5000;
 
@@ -87,7 +87,8 @@ function refusedTable(groups) {
   return found;
 }
 
-function queryTable(queries, mayCancel, again) {
+function queryTable(queries, { access, failed }, again) {
+  const mayCancel = access.roles.includes("admin");
   if (!queries.length) return element("p", "No query runs.");
   return tableOf(
     ["Query", "Client", "Running since", "End"],
@@ -99,13 +100,9 @@ function queryTable(queries, mayCancel, again) {
       button.setAttribute("aria-label", `End ${texts.join(" ")}`);
       button.dataset.key = `end ${one.id}`;
       if (!mayCancel) button.title = "This needs the role admin.";
-      button.addEventListener("click", async () => {
+      button.addEventListener("click", () => {
         button.disabled = true;
-        try {
-          await getJson(`/api/stats/query?id=${one.id}`, { method: "DELETE" });
-        } finally {
-          again();
-        }
+        return act(getJson(`/api/stats/query?id=${one.id}`, { method: "DELETE" }), again, failed);
       });
       return [texts.join(" "), one.endpoint ?? "", one.queryStart ? formatTime(one.queryStart) : "", button];
     }),
@@ -123,7 +120,7 @@ function speedOf(received) {
   return speed;
 }
 
-async function content({ access }, again) {
+async function content(given, again) {
   const parts = [health(), getJson("/api/stats"), getJson("/api/stats/clients"), getJson("/api/stats/rejected"), getJson("/api/stats/query")];
   const [state, points, clients, refused, queries] = await Promise.all(parts);
   const value = lookup(points);
@@ -132,7 +129,7 @@ async function content({ access }, again) {
     section("Lines", facts(ledgerFacts(value, speedOf(value("ledger.received"))))),
     section("Who sends", clientTable(clients)),
     section("Refused lines", refusedTable(refused)),
-    section("Running queries", queryTable(queries.running ?? [], access.roles.includes("admin"), again)),
+    section("Running queries", queryTable(queries.running ?? [], given, again)),
     section("Journal", facts(journalFacts(points))),
   ];
 }

@@ -40,6 +40,18 @@ export function button(text, key, pressed, className = "") {
   return found;
 }
 
+/** Wait for what a button does, and refresh the view. Tell why it failed. */
+export async function act(doing, again, failed) {
+  let problem = null;
+  try {
+    await doing;
+  } catch (error) {
+    problem = error;
+  }
+  await again();
+  if (problem) failed(problem);
+}
+
 /** Return a link within the page. */
 export function link(text, fragment, className = "") {
   const found = element("a", text, className);
