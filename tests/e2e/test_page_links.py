@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Error, Page, Route, expect
 
 from tests.e2e.command import Served, Tsd, until
-from tests.e2e.test_page import address, graph, shown
+from tests.e2e.test_page import address, graph, shown, span_of
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
@@ -90,3 +90,30 @@ def test_answer_that_ends_early_is_told_in_each_view(daemon: Served, page: Page)
     )
     page.goto(address(daemon, "#view=daemon"))
     expect(page.locator("#message.error")).to_contain_text("ended early")
+
+
+def test_moved_range_keeps_its_length(daemon: Served, page: Page) -> None:
+    """Each step to later times halved a range that ended now."""
+    page.goto(address(daemon, graph("sum:packets", span="start=1h-ago")))
+    page.locator("#graph:not(.busy)").wait_for()
+    for button in ("Later", "Earlier", "Later", "Later"):
+        before = page.url
+        page.get_by_role("button", name=button).click()
+        page.wait_for_url(lambda url, before=before: url != before)
+        start, end = map(int, span_of(page))
+        assert 3600 <= end - start <= 3610  # ends are rounded to seconds
+
+
+def test_double_click_stays_on_the_page(daemon: Served, page: Page) -> None:
+    """Without an earlier range it went back to the site before."""
+    page.goto("about:blank")
+    page.goto(address(daemon, graph("sum:packets")))
+    shown(page)
+    with page.expect_event("console", lambda message: message.text == "double"):
+        page.evaluate(
+            """document.getElementById("graph").on("plotly_doubleclick", () => {
+                setTimeout(() => console.log("double"), 100);
+            })"""
+        )
+        page.locator("#graph .nsewdrag").first.dblclick()
+    assert page.url.startswith(address(daemon))

@@ -34,7 +34,8 @@ const refreshed = { daemon: status, inventory, entity }; // views that refresh t
 function remember(replace = false) {
   const fragment = toFragment(state);
   if (fragment === (location.hash || "#")) return;
-  history[replace ? "replaceState" : "pushState"](null, "", fragment);
+  if (replace) history.replaceState(history.state, "", fragment);
+  else history.pushState({ hasBefore: true }, "", fragment);
   keepLink();
 }
 
@@ -280,15 +281,17 @@ function setRange(start, end) {
 
 /** Show a range that was dragged; null: the range before. */
 function zoomed(span) {
-  if (span === null) history.back();
-  else setRange(formatTime(Math.floor(span[0] / 1000) * 1000), formatTime(Math.ceil(span[1] / 1000) * 1000));
+  if (span === null) {
+    if (history.state?.hasBefore) history.back(); // else it would leave the page
+  } else setRange(formatTime(Math.floor(span[0] / 1000) * 1000), formatTime(Math.ceil(span[1] / 1000) * 1000));
 }
 
 function move(by, scale = 1) {
   try {
     const [from, to] = range();
     const [middle, half] = [(from + to) / 2 + by * (to - from), ((to - from) / 2) * scale];
-    zoomed([middle - half, Math.min(middle + half, Date.now())]);
+    const end = Math.min(middle + half, Date.now());
+    zoomed([end - 2 * half, end]);
   } catch (error) {
     failed(error);
   }
