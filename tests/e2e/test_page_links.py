@@ -117,3 +117,17 @@ def test_double_click_stays_on_the_page(daemon: Served, page: Page) -> None:
         )
         page.locator("#graph .nsewdrag").first.dblclick()
     assert page.url.startswith(address(daemon))
+
+
+def test_text_of_an_annotation_is_shown_as_it_was_written(daemon: Served, page: Page) -> None:
+    """The plotting library took it for HTML: links and styles were shown, and line breaks were not."""
+    text = "a &lt; <b>b</b> <a href='http://example.org'>c</a>"
+    body = {"startTime": 1_700_001_000, "description": text, "notes": "second line"}
+    assert page.request.post(f"{address(daemon)}api/annotation", data=body).ok
+    page.goto(address(daemon, graph("sum:packets")))
+    shown(page)
+    page.locator("#graph .annotation").first.hover()
+    label = page.locator("#graph .hovertext text").first
+    expect(label).to_contain_text(text)
+    assert label.locator("a, [style*=bold]").count() == 0
+    expect(label.locator("tspan.line")).to_have_text([text, "second line"])

@@ -61,7 +61,7 @@ function traces(curves) {
   return curves.slice(0, MOST_CURVES).map((curve, at) => ({
     x: curve.points.map((point) => new Date(point[0])),
     y: curve.points.map((point) => (typeof point[1] === "number" ? point[1] : null)),
-    name: curve.name,
+    name: verbatim(curve.name),
     visible: !hidden.has(curve.name),
     yaxis: curve.axis === "right" ? "y2" : "y",
     mode: isMarked(curve) ? "lines+markers" : "lines",
@@ -92,11 +92,20 @@ export function keyEntry(box, curve, at) {
   return button;
 }
 
+/** Return text as the plotting library shows it as it is: it would read tags and entities of HTML. */
+function verbatim(text) {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll("\n", "<br>");
+}
+
 /** Return the title of an axis: its metrics. */
 function axisTitle(curves, axis) {
   const names = [...new Set(curves.filter((curve) => (curve.axis ?? "left") === axis).map((curve) => curve.metric))];
   const text = names.slice(0, 3).join(", ") + (names.length > 3 ? ", …" : "");
-  return { text: text.length > 60 ? `${text.slice(0, 59)}…` : text, standoff: 8 };
+  return text.length > 60 ? `${text.slice(0, 59)}…` : text;
+}
+
+function shownTitle(curves, axis) {
+  return { text: verbatim(axisTitle(curves, axis)), standoff: 8 };
 }
 
 /** Return the scale of the left axis: "log", or a range such as [0:], whose missing end fits the curves. */
@@ -124,7 +133,7 @@ function layout(curves, annotations, range, scale) {
     plot_bgcolor: color("--back"),
     font: { color: color("--text"), size: 12 },
     xaxis: { ...axis, type: "date", range: [new Date(range[0]), new Date(range[1])], tickangle: 0, nticks: Math.max(2, Math.floor(window.innerWidth / 120)) },
-    yaxis: { ...axis, ...scaled(scale, curves), title: axisTitle(curves, "left"), showticklabels: curves.length > 0 },
+    yaxis: { ...axis, ...scaled(scale, curves), title: shownTitle(curves, "left"), showticklabels: curves.length > 0 },
     hovermode: curves.length <= 20 ? "x unified" : "closest",
     hoverlabel: { namelength: 60, bgcolor: color("--panel"), font: { color: color("--text") } },
     dragmode: "zoom",
@@ -134,12 +143,12 @@ function layout(curves, annotations, range, scale) {
       line: { color: color("--bad"), width: 1, dash: "dot" },
     })),
     annotations: annotations.map((one) => ({
-      x: new Date(one.time), yref: "paper", y: 1, text: "▼", showarrow: false, hovertext: one.text,
+      x: new Date(one.time), yref: "paper", y: 1, text: "▼", showarrow: false, hovertext: verbatim(one.text),
       font: { color: color("--bad") },
     })),
   };
   if (curves.some((curve) => curve.axis === "right")) {
-    const title = axisTitle(curves, "right");
+    const title = shownTitle(curves, "right");
     found.yaxis2 = { ...axis, title, overlaying: "y", side: "right", showgrid: false, tickmode: "auto" };
   }
   return found;
@@ -153,8 +162,8 @@ export function drawFirst(box, curves, annotations, range, scale) {
     range,
     marks: annotations.map((one) => one.time),
     axes: {
-      left: { ...scaled(scale, curves), title: axisTitle(curves, "left").text },
-      right: { type: "linear", title: axisTitle(curves, "right").text },
+      left: { ...scaled(scale, curves), title: axisTitle(curves, "left") },
+      right: { type: "linear", title: axisTitle(curves, "right") },
     },
     colors: { text: color("--text"), line: color("--line"), mark: color("--bad"), back: color("--back") },
     height: graphHeight(),
