@@ -131,3 +131,10 @@ def test_text_of_an_annotation_is_shown_as_it_was_written(daemon: Served, page: 
     expect(label).to_contain_text(text)
     assert label.locator("a, [style*=bold]").count() == 0
     expect(label.locator("tspan.line")).to_have_text([text, "second line"])
+
+
+def test_impossible_date_is_refused(daemon: Served, page: Page) -> None:
+    """The day after the last one of a month was shown as one of the next month."""
+    for wrong in ("2023/11/31", "2023/13/01", "2023/11/14-24:30", "2023/11/14-10:75"):
+        page.goto(address(daemon, graph("sum:packets", span=f"start={wrong}&end=1700003600")))
+        expect(page.locator("#message.error")).to_contain_text(f"{wrong} is no time")

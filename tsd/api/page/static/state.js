@@ -157,7 +157,9 @@ export function parseTime(text, now = Date.now()) {
   const date = /^(\d{4})[/-](\d{1,2})[/-](\d{1,2})(?:[-T ](\d{1,2}):(\d{2})(?::(\d{2}))?)?$/.exec(value);
   if (!date) return null;
   const [year, month, day, hour = 0, minute = 0, second = 0] = date.slice(1).map((part) => (part ? Number(part) : 0));
-  return new Date(year, month - 1, day, hour, minute, second).getTime();
+  const found = new Date(year, month - 1, day, hour, minute, second);
+  const isDate = found.getMonth() === month - 1 && found.getDate() === day; // 2026/02/30 would be in March
+  return isDate && hour < 24 && minute < 60 && second < 60 ? found.getTime() : null;
 }
 
 /** Return a time in the user's time zone, as the page's fields show and take it. */
