@@ -138,3 +138,15 @@ def test_impossible_date_is_refused(daemon: Served, page: Page) -> None:
     for wrong in ("2023/11/31", "2023/13/01", "2023/11/14-24:30", "2023/11/14-10:75"):
         page.goto(address(daemon, graph("sum:packets", span=f"start={wrong}&end=1700003600")))
         expect(page.locator("#message.error")).to_contain_text(f"{wrong} is no time")
+
+
+def test_saved_file_is_named_after_what_it_has(daemon: Served, page: Page) -> None:
+    """After a failed query the points of the one before were saved under the name of the new metric."""
+    page.goto(address(daemon, graph("sum:packets")))
+    shown(page)
+    page.locator(".metric").fill("no.such.metric")
+    page.locator(".metric").press("Tab")
+    page.locator("#message.error").wait_for()
+    with page.expect_download() as download:
+        page.locator("#csv").click()
+    assert download.value.suggested_filename == "packets.csv"

@@ -15,7 +15,7 @@ const $ = (id) => document.getElementById(id);
 
 let state = fromFragment(location.hash);
 let access = { name: "", roles: [], sign_in: false, entities: null, aggregators: ["sum", "avg", "min", "max", "count"] };
-let shown = null; // { curves, queries, range, intervals, at } of the last answer that was drawn
+let shown = null; // { curves, queries, range, intervals, scale, at } of the last answer that was drawn
 let running = null; // AbortController
 let refreshing = 0;
 
@@ -229,7 +229,7 @@ async function show() {
     else if (!isFirst) await draw(box, curves, annotations, span, state.scale, zoomed);
     if (running !== mine) return; // a later call began while this one drew
     isDrawn = true;
-    shown = { curves, queries, range: span, intervals, at: formatTime(Date.now()) };
+    shown = { curves, queries: structuredClone(queries), range: span, intervals, scale: state.scale, at: formatTime(Date.now()) };
     box.classList.remove("stale");
     document.title = [...new Set(queries.map((query) => query.metric))].join(", ");
     summarise(curves, performance.now() - begun);
@@ -308,8 +308,7 @@ function save(blob, name) {
 }
 
 function fileName(ending) {
-  const metric = state.queries.find((query) => query.metric)?.metric ?? "graph";
-  return `${metric.replace(/[^\w.-]/g, "_")}.${ending}`;
+  return `${shown.queries[0].metric.replace(/[^\w.-]/g, "_")}.${ending}`;
 }
 
 async function copyLink() {
@@ -444,7 +443,7 @@ function bind() {
   $("csv").addEventListener("click", () => save(new Blob([csv(shown.curves)], { type: "text/csv" }), fileName("csv")));
   $("png").addEventListener("click", async () => {
     try {
-      save(await png($("graph"), { queries: shown.queries, scale: state.scale }, shown.range, shown.intervals), fileName("png"));
+      save(await png($("graph"), { queries: shown.queries, scale: shown.scale }, shown.range, shown.intervals), fileName("png"));
     } catch (error) {
       failed(error);
     }
