@@ -34,6 +34,7 @@ from tsd.codec.metadata import TsMeta, UidMeta
 from tsd.codec.names import Kind, parse_uid, show_uid
 from tsd.codec.text import encode_name, illegal_character, java_map_order, show_signed
 from tsd.errors import BadLine, NoSuchName, Refused, StoreError, TsdError
+from tsd.ingest.limits import NewNameLimit, OriginAdmission
 from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.tables.catalog import (
     Metadata,
@@ -44,6 +45,7 @@ from tsd.tables.catalog import (
     SeriesMetadata,
     SeriesSelector,
 )
+from tsd.tables.writing import Admission
 
 KINDS = {"metric": Kind.METRIC, "metrics": Kind.METRIC, "tagk": Kind.TAGK, "tagv": Kind.TAGV}
 IN_URL = ("metric", "tagk", "tagv")
@@ -59,9 +61,11 @@ def routes(
     *,
     extra: bytes,
     meta: Mapping[str, Endpoint],
+    new_names: NewNameLimit,
 ) -> dict[str, Endpoint]:
     """`/api/uid`. `flush` writes all points accepted so far, and returns whether they are stored. `extra` has the
-    additional legal characters of names; `meta` has the endpoints `uidmeta` and `tsmeta`."""
+    additional legal characters of names; `meta` has the endpoints `uidmeta` and `tsmeta`. `new_names` limits the new
+    names of all clients together."""
     if names is None:
         return {"api/uid": missing_part("UIDs")}
     uids = names
@@ -74,9 +78,12 @@ def routes(
             raise Refused(400, "Missing values to assign UIDs")
         if sum(map(len, wanted.values())) > MAX_NAMES:
             raise Refused(413, f"More than {MAX_NAMES} names to assign UIDs")
+        if request.peer.client.pace_debt_s:
+            await request.peer.throttle()
         found: dict[str, dict[str, str]] = {}
+        admission = OriginAdmission(new_names, request.peer)
         for word, listed in wanted.items():
-            assigned, errors = await assign_names(uids, word, listed, extra)
+            assigned, errors = await _assign_names(uids, word, listed, extra, admission)
             found[word] = assigned
             if errors:
                 found[f"{word}_errors"] = errors
@@ -121,8 +128,8 @@ def _lists_in_body(request: Request) -> dict[str, list[str]]:
     return members
 
 
-async def assign_names(
-    uids: Names, word: str, names: Sequence[str], extra: bytes
+async def _assign_names(
+    uids: Names, word: str, names: Sequence[str], extra: bytes, admission: Admission
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Assign UIDs to names of the kind `word`. Return the new UIDs in hex, and the errors of the other names."""
     kind = KINDS.get(word.lower())
@@ -140,7 +147,7 @@ async def assign_names(
             legal[name] = encode_name(name)
     existing = await uids.find(kind, legal.values())
     fresh = {name: raw for name, raw in legal.items() if isinstance(existing[raw], NoSuchName)}
-    given = await uids.find_or_assign(kind, fresh.values())
+    given = await uids.find_or_assign(kind, fresh.values(), admission)
     for place, (name, raw) in enumerate(legal.items(), 1):
         if place % YIELD_NAMES == 0:
             await trio.lowlevel.checkpoint()

@@ -207,6 +207,7 @@ def _catalog_routes(parts: ApiParts) -> dict[str, Endpoint]:
             parts.control.drop_caches,
             extra=extra,
             meta=uid.meta_endpoints(tables.metadata, tables.names, catalog),
+            new_names=parts.ingest.new_names,
         ),
     }
 

@@ -13,6 +13,7 @@ from tsd.codec.metadata import Annotation, Branch, Leaf, Rule, Tree, TsMeta, Uid
 from tsd.codec.names import Kind
 from tsd.errors import TsdError
 from tsd.tables.tree_rules import NamedSeries
+from tsd.tables.writing import Admission
 
 
 class SeriesSelector(NamedTuple):
@@ -115,8 +116,11 @@ class Names(Protocol):
         """Return the UID of each name, or NoSuchName. Raise StoreError."""
         ...
 
-    async def find_or_assign(self, kind: Kind, names: Iterable[bytes]) -> Mapping[bytes, bytes | TsdError]:
-        """Return the UID of each name, assigned where it has none, or UidsExhausted. Raise StoreError."""
+    async def find_or_assign(
+        self, kind: Kind, names: Iterable[bytes], admission: Admission
+    ) -> Mapping[bytes, bytes | TsdError]:
+        """Return the UID of each name, assigned where it has none; or UidsExhausted, or the error of `admission`. Raise
+        StoreError."""
         ...
 
     async def rename(self, kind: Kind, old: bytes, new: bytes) -> None:

@@ -168,6 +168,23 @@ async def test_new_names_of_all_clients_are_limited(tmp_path: Path, per_minute: 
         assert (b"tsd.uid.new_per_minute" in answer) == (wanted < 6)
 
 
+async def test_assigned_names_count_as_new_names(tmp_path: Path) -> None:
+    """A client could assign UIDs without end at /api/uid/assign."""
+    settings = {"tsd.quota.new_names_per_minute": "3", "tsd.uid.new_per_minute": "1000"}
+    async with running(tmp_path, settings) as daemon:
+        response = await http_request(daemon, "/api/uid/assign?metric=a,b&tagk=c,d")
+        assert (response.status, list(response.json["metric"]), list(response.json["tagk"])) == (400, ["a", "b"], ["c"])
+        assert "tsd.quota.new_names_per_minute allows 3" in response.json["tagk_errors"]["d"]
+        assert (await about_us(daemon))["new_names"] == 3
+        known = await http_request(daemon, "/api/uid/assign?metric=a")
+        assert known.json["metric_errors"] == {"a": "Name already exists with UID: 000001"}
+    anonymous = {"tsd.access.anonymous": "read,write"}
+    async with running(tmp_path / "paced", {"tsd.quota.new_names_pace": "1"}, access=anonymous) as daemon:
+        many = [f"n{number}" for number in range(5000)]
+        assert (await http_post(daemon, "/api/uid/assign", json.dumps({"tagv": many}).encode())).status == 200
+        assert (await about_us(daemon))["names_over_pace"] > 0
+
+
 async def test_new_name_is_assigned_if_one_client_may_add_it(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         poor, rich = Clients(Quotas(names_per_minute=1)).of("10.0.0.1"), Clients().of("10.0.0.2")

@@ -12,6 +12,8 @@ import pytest
 from tests.unit.tables.endpoints import NOW_MS, World, at_once, flushed, loosened, make_world
 from tsd.api import annotation, search, tree, uid
 from tsd.codec.names import Kind
+from tsd.ingest.limits import NewNameLimit
+from tsd.ingest.series import SeriesTable
 from tsd.tables.opentsdb.annotations import AnnotationRows
 from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader
 
@@ -101,5 +103,7 @@ def endpoints(world: World) -> dict[str, Any]:
         **search.lookup_routes(catalog, at_once),
         **tree.routes(world.trees, catalog),
         **uid.suggest_routes(catalog),
-        **uid.routes(world.names, flushed, world.drop_caches, extra=b"", meta=pages),
+        **uid.routes(
+            world.names, flushed, world.drop_caches, extra=b"", meta=pages, new_names=NewNameLimit(SeriesTable())
+        ),
     }

@@ -8,6 +8,8 @@ from tests.unit.tables.endpoints import NOW_MS, TABLES, World, flushed, make_wor
 from tsd.api import uid
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.uid import meta_column
+from tsd.ingest.limits import NewNameLimit
+from tsd.ingest.series import SeriesTable
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.uids import Uids
 
@@ -15,7 +17,8 @@ from tsd.tables.opentsdb.uids import Uids
 async def with_names() -> World:
     world = await make_world()
     meta = uid.meta_endpoints(world.metadata, world.names, world.catalog())
-    names = uid.routes(world.names, flushed, world.drop_caches, extra=b"", meta=meta)
+    limit = NewNameLimit(SeriesTable())
+    names = uid.routes(world.names, flushed, world.drop_caches, extra=b"", meta=meta, new_names=limit)
     world.endpoints = {**uid.suggest_routes(world.catalog(), max_limit=40), **names}
     return world
 

@@ -14,6 +14,7 @@ from tsd.tables.opentsdb.last_points import LastPointReader
 from tsd.tables.opentsdb.lookup import ResolvedSelector, SeriesFinder, resolve
 from tsd.tables.opentsdb.uid_table import rename
 from tsd.tables.opentsdb.uids import Uids
+from tsd.tables.writing import Admission
 
 FIRST, LAST = b"!", b"~"  # OpenTSDB suggests names in this range if no prefix is given
 FIRST_NAME = b"\1"  # the row of the counters of UIDs is before it
@@ -142,9 +143,11 @@ class UidNames:
         """Return the UID of each name, or NoSuchName. Raise StoreError."""
         return await self._uids.find(kind, names)
 
-    async def find_or_assign(self, kind: Kind, names: Iterable[bytes]) -> Mapping[bytes, bytes | TsdError]:
-        """Return the UID of each name, assigned where it has none, or UidsExhausted. Raise StoreError."""
-        return await self._uids.find_or_assign(kind, names)
+    async def find_or_assign(
+        self, kind: Kind, names: Iterable[bytes], admission: Admission
+    ) -> Mapping[bytes, bytes | TsdError]:
+        """See Names."""
+        return await self._uids.find_or_assign(kind, names, admission)
 
     async def rename(self, kind: Kind, old: bytes, new: bytes) -> None:
         """Give the UID of `old` the name `new`. Raises NoSuchName, NameTaken in OpenTSDB's words, StoreError, and
