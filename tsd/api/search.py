@@ -114,8 +114,10 @@ def read_lookup(request: Request) -> LookupRequest:
     if request.body:
         try:
             members = object_of(request)
-        except Refused as error:  # like OpenTSDB
-            raise Refused(500, error.details or error.message) from error
+        except Refused as error:
+            if error.status != 400:
+                raise
+            raise Refused(500, error.details or error.message) from error  # like OpenTSDB
         listed = members.get("tags") or []
         if not isinstance(listed, list):
             raise unparsable(f"tags: got {type(listed).__name__}, wanted an array")

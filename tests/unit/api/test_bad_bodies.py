@@ -75,6 +75,12 @@ async def test_json_of_many_small_values_is_refused(part: bytes, what: str, daem
     assert (response.status, what in response.json["error"]["details"]) == (413, True)
 
 
+async def test_lookup_with_a_large_body_is_refused_as_elsewhere(daemon: Running) -> None:
+    """The status was 500."""
+    response = await post_body(daemon, "/api/search/lookup", b"[" * 20_000)
+    assert (response.status, response.json["error"]["message"]) == (413, "Request Entity Too Large")
+
+
 async def test_bound_beyond_a_double_is_refused(daemon: Running) -> None:
     response = await post_body(daemon, "/api/uid/tsmeta", {"tsuid": "000001000001000001", "max": 10**400})
     assert (response.status, response.json["error"]["message"]) == (400, "Unable to parse 'max' value")
