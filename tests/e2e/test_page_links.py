@@ -150,3 +150,10 @@ def test_saved_file_is_named_after_what_it_has(daemon: Served, page: Page) -> No
     with page.expect_download() as download:
         page.locator("#csv").click()
     assert download.value.suggested_filename == "packets.csv"
+
+
+def test_long_word_in_a_message_is_wrapped(daemon: Served, page: Page) -> None:
+    """The message made the whole page wider than the window."""
+    page.goto(address(daemon, graph(f"sum:{'x' * 2000}")))
+    page.locator("#message.error").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
