@@ -1,5 +1,6 @@
 """The same points in tables of several layouts, read in small pages."""
 
+import math
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -162,7 +163,7 @@ class LayoutWorld:
         self.form, self.config, self.store = form, config, store
         self.tables = build_configured_tables(config, store, now_ms, TableCallbacks(lambda: False, lambda: None))
         self.ingest = build_ingest(
-            config, SeriesTable(), self.tables, IngestLoad(), now_ms, hold_hours=form.holds_hours
+            config, SeriesTable(), self.tables, IngestLoad(), now_ms, hold_s=math.inf if form.holds_hours else 0
         )
         self.engine = QueryEngine(
             self.tables.reader,

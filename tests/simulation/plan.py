@@ -1,5 +1,6 @@
 """The random plan of one seed: size of the run, configuration and faults."""
 
+import math
 import random
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -13,6 +14,9 @@ class Engine(Enum):
 
     EMBEDDED = auto()  # ends with the process; a power loss may lose unsynced puts
     HBASE = auto()  # outlives the process; batches may be applied partially; other daemons share it
+
+
+HOLD_S = {Engine.EMBEDDED: (0, math.inf, math.inf), Engine.HBASE: (0, 0, 1, 4)}
 
 
 class FaultKind(Enum):
@@ -66,7 +70,7 @@ class Plan:
     readers: int  # tasks that query acknowledged points
     second_daemon: bool  # another daemon assigns UIDs in the same table
     hurried: bool  # clients hardly pause
-    holds: bool  # the writer holds open hours
+    hold_s: float  # how long the writer holds points of open hours; 0: not
     writer_lag_s: int  # the writer's clock is that much behind, so that hours of points may be open, or end meanwhile
     events: tuple[Event, ...]
 
@@ -98,7 +102,7 @@ def random_plan(rng: random.Random) -> Plan:
         readers=rng.choice((0, 0, 1, 2)),
         second_daemon=engine is Engine.HBASE and rng.random() < 0.4,
         hurried=hurried,
-        holds=engine is Engine.EMBEDDED and rng.random() < 0.7,
+        hold_s=rng.choice(HOLD_S[engine]),
         writer_lag_s=rng.choice((3480, 3476, 3000, 7076, 7000)),
         gather_s=rng.choice((0.0, 0.01, 1.0)),
         events=tuple(sorted(events, key=lambda event: event.at_s)),

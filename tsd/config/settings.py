@@ -323,10 +323,11 @@ class Config(
         "each point, as OpenTSDB writes them.")
     hold_open_hours: bool = setting(
         "tsd.storage.hold_open_hours", True,
-        "On the embedded store with OpenTSDB's rows and join_points: points of the current hour stay in memory and in "
-        "the journal until two minutes after its end, so that each row is written once. Queries see them. They leave "
-        "early when a quarter of tsd.ingest.memory_limit or half of tsd.journal.max_bytes is used. false: each window "
-        "is written.")
+        "With OpenTSDB's rows and join_points: points of the current hour stay in memory and in the journal, so that "
+        "each row is written once: on the embedded store until two minutes after the end of the hour, on others for "
+        "tsd.storage.flush_interval, if that exceeds ten seconds and tsd.entity.enabled is false. Queries see them. "
+        "They leave early when a quarter of tsd.ingest.memory_limit or half of tsd.journal.max_bytes is used. false: "
+        "each window is written.")
     fix_duplicates: bool = setting(
         "tsd.storage.fix_duplicates", True,
         "If a row has different values for one time, compaction keeps the newest. false (OpenTSDB's default): such "

@@ -10,7 +10,7 @@ import trio
 
 from tsd.api.hot import HotKeys
 from tsd.config.loader import Config
-from tsd.daemon.builders import build_access, build_canary, build_ingest, build_server
+from tsd.daemon.builders import build_access, build_canary, build_ingest, build_server, held_s
 from tsd.daemon.daemon import Daemon
 from tsd.daemon.engine import build_engine
 from tsd.daemon.layouts import BuildTables, TableCallbacks, build_configured_tables
@@ -61,8 +61,8 @@ def build_daemon(
     known = SeriesTable()
     callbacks = TableCallbacks(lambda: ingest.writer.is_behind, drop_caches)
     tables = build_tables(config, store, now_ms, callbacks)
-    hold_hours = config.hold_open_hours and tables.holds_hours and not store.capabilities.shared
-    ingest = build_ingest(config, known, tables, load, now_ms, hold_hours=hold_hours)
+    hold_s = held_s(config, tables, shared=store.capabilities.shared)
+    ingest = build_ingest(config, known, tables, load, now_ms, hold_s=hold_s)
     engine = build_engine(config, tables.reader, ingest.writer.write_metric, load, now_ms, open_points=ingest.writer)
     query = QueryParts(engine, QueryRegistry(now_ms, duplicates=config.query_duplicates))
     if tables.entities is not None:

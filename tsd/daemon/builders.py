@@ -70,6 +70,7 @@ class ServerParts:
     listener: Listener
 
 
+HELD_INTERVAL_S = 10.0  # of windows whose points are held for a longer flush interval
 UNREAD_SHARE = 0.9  # of the time for which lines may be in memory only: quiet connections are unread so long
 MAX_UNREAD_S = 4.0  # at most: a socket's buffer has room for the lines of this time
 UNRESOLVED_BYTES = 1024  # largest size of a series without UIDs
@@ -79,10 +80,22 @@ REPLY_BUFFER = 1 << 20  # bytes of replies to one client that does not read them
 REPLY_MEMORY = 64 << 20  # bytes of unread replies of all telnet connections
 
 
+def held_s(config: Config, tables: Tables, *, shared: bool) -> float:
+    """Return how long points of open hours are held: until their end in a store of this daemon alone, for a long flush
+    interval in `shared` tables, which others read, and 0 where their rows gain nothing."""
+    if not config.hold_open_hours or not tables.holds_hours:
+        return 0
+    if not shared:
+        return math.inf
+    interval_s = config.flush_interval_ms / 1000
+    return interval_s if interval_s > HELD_INTERVAL_S and tables.entities is None else 0
+
+
 def build_ingest(
-    config: Config, known: SeriesTable, tables: Tables, load: IngestLoad, now_ms: Clock, *, hold_hours: bool
+    config: Config, known: SeriesTable, tables: Tables, load: IngestLoad, now_ms: Clock, *, hold_s: float
 ) -> IngestParts:
-    """Build ingest. `known` holds the active series. `hold_hours`: hold the points of open hours."""
+    """Build ingest. `known` holds the active series. `hold_s`: hold the points of open hours so long, or until their
+    end if that is infinite; 0: not."""
     folder = state_folder(config)
     ledger, backpressure = Ledger(), Backpressure()
     journal = Journal(
@@ -94,6 +107,9 @@ def build_ingest(
         adopted=adopted(journal_folder(config)),
     )
     rows = OpenWindow(known, name_rules(config))
+    interval_s = config.flush_interval_ms / 1000
+    if 0 < hold_s < math.inf:
+        interval_s = min(interval_s, HELD_INTERVAL_S)
     summaries = Summaries(tables.resolver, tables.writer.summaries, now_ms, has_texts=tables.has_texts)
     writer = Writer(
         rows,
@@ -103,13 +119,14 @@ def build_ingest(
         ledger,
         backpressure,
         summaries=summaries,
-        interval_s=config.flush_interval_ms / 1000,
+        interval_s=interval_s,
         memory_limit=config.memory_limit,
         series_ttl_s=config.series_ttl_s,
         refused_folder=folder / "refused",
         now_s=lambda: now_ms() // 1000,
-        hold_hours=hold_hours,
-        small_intervals=1 if tables.entities else SMALL_INTERVALS,  # newest values are those of sealed windows
+        hold_s=max(hold_s - interval_s, 0),
+        # Newest values of entities are those of sealed windows.
+        small_intervals=SMALL_INTERVALS if math.isinf(hold_s) and not tables.entities else 1,
         due_metrics=(CANARY_METRIC,),
     )
     rejected = RejectedLog(

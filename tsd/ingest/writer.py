@@ -82,13 +82,13 @@ class Writer:
         now_s: Callable[[], int],
         uptime_s: Callable[[], int] = lambda: int(trio.current_time()),
         retry_s: tuple[float, float] = RETRY_S,
-        hold_hours: bool = False,
+        hold_s: float = 0,
         small_intervals: int = SMALL_INTERVALS,
         due_metrics: Sequence[bytes] = (),
     ) -> None:
-        """`hold_hours`: hold the points of open hours, except those of `due_metrics`; small windows then stay open for
-        `small_intervals`. `now_s` is the wall clock. `uptime_s` never goes back: it separates series that may be
-        evicted from those that waiting windows hold."""
+        """`hold_s`: hold the points of open hours so long, or 0: not, nor those of `due_metrics`. Small windows stay
+        open for `small_intervals` then. `now_s` is the wall clock. `uptime_s` never goes back: it separates series that
+        may be evicted from those that waiting windows hold."""
         self._rows = rows
         self._journal = journal
         self._points = points
@@ -105,7 +105,7 @@ class Writer:
         self._first_retry_s, self._last_retry_s = retry_s
         self._windows: deque[Window] = deque()
         self._memory = WindowMemory()
-        self._hold_hours = hold_hours
+        self._hold_s = hold_s
         self._due_metrics = due_metrics
         self._hours = OpenHours()
         self._found = FoundPoints()
@@ -248,7 +248,7 @@ class Writer:
 
     def _may_hold(self, columns: Columns, *, complete: bool) -> bool:
         """Return whether points of a window may be held now."""
-        if not self._hold_hours:
+        if not self._hold_s:
             return False
         table = self._rows.table
         without_key = table.unresolved.keys() | table.refused
@@ -333,7 +333,7 @@ class Writer:
         if self._hours.points and journal.is_full:  # it may have been made smaller
             self.seal(hold=False)
             return
-        if leaves and not self._hold_hours and self._rows.size > OPEN_BYTES:
+        if leaves and not self._hold_s and self._rows.size > OPEN_BYTES:
             self._rows.table.mark_seen(self._rows.drop().series, self._uptime_s())
         most = 0 if leaves else self._memory_limit // 2 - self._rows.size - self.held_memory
         self._memory.shrink(most, but=self.next_window)
@@ -364,13 +364,15 @@ class Writer:
         """Seal a window at every interval, a small one of open hours seldom. Runs until cancelled."""
         while True:
             await sleep_until_next(self._interval_s)
+            if (since_s := self._hours.oldest_s) is not None and self._uptime_s() - since_s >= self._hold_s:
+                self._release(self._hours.take())
             if not self._is_small_window():
                 self.seal()
 
     def _is_small_window(self) -> bool:
         """Return whether the open window may stay open: it is young, and small. Each takes a segment of the journal."""
         now_s = self._now_s()
-        if not self._hold_hours or self._hours.is_over(now_s) or self._rows.points > self._max_points // SMALL_SHARE:
+        if not self._hold_s or self._hours.is_over(now_s) or self._rows.points > self._max_points // SMALL_SHARE:
             return False
         return self._open_since_s is not None and 0 <= now_s - self._open_since_s < self._small_s
 
@@ -426,9 +428,9 @@ class Writer:
         return await self._wait_written(self._sealed, patient=patient)
 
     async def flush_due(self) -> bool:
-        """Write all points accepted so far that no open hour holds, and return whether they are stored. Give up when
-        the store or the journal's disk fails."""
-        self.seal()
+        """Write all points accepted so far but those held until the end of their hour, and return whether they are
+        stored. Give up when the store or the journal's disk fails."""
+        self.seal(hold=math.isinf(self._hold_s))
         return await self._wait_written(self._sealed, patient=False)
 
     async def _wait_written(self, wanted: int, *, patient: bool) -> bool:

@@ -49,7 +49,7 @@ class Parts:
             "max_unresolved": 1000,
             "rules": SummaryRules(NameRules(), "tsdb"),
             "load": None,
-            "hold_hours": False,
+            "hold_s": 0,
             "interval_s": 3600,
             **settings,
         }
@@ -93,7 +93,7 @@ class Parts:
             now_s=lambda: self.now_s,
             uptime_s=lambda: self.uptime_s,
             retry_s=(0.001, 0.002),
-            hold_hours=bool(chosen["hold_hours"]),
+            hold_s=float(str(chosen["hold_s"])),
             due_metrics=[b"due"],
         )
         self.intake = Intake(

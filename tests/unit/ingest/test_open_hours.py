@@ -1,5 +1,6 @@
 """Points of the open hour stay in memory and in the journal until the hour is over, and are then written once."""
 
+import math
 import random
 from pathlib import Path
 
@@ -21,7 +22,7 @@ OVER_S = held_until_s(BASE, BASE)
 
 
 async def holding(folder: Path, **settings: object) -> Parts:
-    parts = Parts(folder, await make_store(), **{"hold_hours": True, **settings})
+    parts = Parts(folder, await make_store(), **{"hold_s": math.inf, **settings})
     parts.now_s = BASE + 600
     return parts
 
@@ -43,13 +44,13 @@ class Windows:
         return self.parts.writer.windows - before
 
 
-@pytest.mark.parametrize("hold_hours", [False, True])
-async def test_small_windows_of_open_hours_wait(tmp_path: Path, autojump_clock: MockClock, hold_hours: bool) -> None:
-    windows = Windows(await holding(tmp_path, interval_s=10, hold_hours=hold_hours))
+@pytest.mark.parametrize("hold_s", [0, math.inf])
+async def test_small_windows_of_open_hours_wait(tmp_path: Path, autojump_clock: MockClock, hold_s: float) -> None:
+    windows = Windows(await holding(tmp_path, interval_s=10, hold_s=hold_s))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(windows.parts.writer.seal_windows)
         count = await windows.after(20)
-        assert 1 <= count <= 5 if hold_hours else count >= 19
+        assert 1 <= count <= 5 if hold_s else count >= 19
         nursery.cancel_scope.cancel()
 
 
@@ -63,6 +64,23 @@ async def test_hour_that_is_over_is_released_with_the_next_interval(tmp_path: Pa
         parts.now_s = OVER_S
         await trio.sleep(20)
         assert parts.writer.held_points < held
+        nursery.cancel_scope.cancel()
+
+
+async def test_points_are_held_no_longer_than_wanted(tmp_path: Path, autojump_clock: MockClock) -> None:
+    parts = await holding(tmp_path, interval_s=10, hold_s=60)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(parts.writer.seal_windows)
+        for at in range(2):
+            await parts.take(line(at, at))
+            parts.writer.seal()
+            parts.uptime_s += 59 * (1 - at)
+            await trio.sleep(20)
+            assert parts.writer.held_points == at + 1
+        parts.uptime_s += 1
+        await trio.sleep(20)
+        assert parts.writer.held_points == 0
+        assert parts.writer.waiting_points == 2
         nursery.cancel_scope.cancel()
 
 
@@ -86,6 +104,18 @@ async def settled(parts: Parts) -> None:
     assert await parts.writer.flush_due()
     await parts.journal.wait_synced(parts.journal.position)
     parts.check_ledger()
+
+
+@layouts.opentsdb_only
+async def test_points_held_for_an_interval_are_written_when_asked(tmp_path: Path) -> None:
+    async with going(await holding(tmp_path, hold_s=60)) as parts:
+        for at in range(5):
+            await parts.take(line(10 * at, at))
+            parts.writer.seal()
+        assert parts.writer.held_points == 5
+        await settled(parts)
+        assert (parts.writer.cells, parts.writer.held_points, parts.ledger.stored) == (1, 0, 5)
+        assert len(await parts.stored()) == 5
 
 
 @layouts.opentsdb_only
@@ -228,7 +258,7 @@ async def test_crash_replays_what_was_held(tmp_path: Path) -> None:
                 await settled(parts)
             crash.cancel()
     assert list((await parts.stored()).values()) == [3]
-    async with going(Parts(tmp_path, parts.store, hold_hours=True)) as again:
+    async with going(Parts(tmp_path, parts.store, hold_s=math.inf)) as again:
         assert await again.writer.flush()
         assert list((await again.stored()).values()) == [3, 3]
         assert segments(tmp_path) == 0
