@@ -124,6 +124,7 @@ def running_victoria(home: Path) -> Iterator[Victoria]:
         f"-opentsdbHTTPListenAddr=127.0.0.1:{http_port}",
         "-retentionPeriod=100y",
         "-search.maxUniqueTimeseries=3000000",
+        f"-search.maxQueryDuration={PATIENCE_S}s",  # the counts of all points take long next to other programs
     ]
     home.mkdir(parents=True, exist_ok=True)
     with (home.parent / f"{home.name}.log").open("wb") as log, subprocess.Popen(words, stderr=log) as process:
