@@ -1,11 +1,14 @@
 """The newest points of series while points of open hours are in memory only, and commands change the rows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.property.layout_worlds import FORMS, LayoutWorld, opened_worlds
+from tests.property.layout_worlds import COMMON, FORMS, LayoutWorld, PagedMemory, made_world, opened_worlds
 from tsd.codec.putline import HOUR_S
+from tsd.config.loader import Given
+from tsd.daemon.settings import read_config
 from tsd.store import Put
 
 T = 1356998400
@@ -51,3 +54,20 @@ async def test_stored_point_is_forgotten_once_a_command_deletes_it(tmp_path: Pat
         await world.store.delete(table, {row.key: [cell.column for cell in row.cells]}, up_to_ms=None)
         world.tables.on_change(table, [row.key])
         assert await world.newest("a", None) == {}
+
+
+async def test_point_that_is_not_stored_yet_is_known_on_shared_tables(tmp_path: Path) -> None:
+    """Regression: its row is read again after a while, lacks it, and it counted as deleted by another process."""
+    now_ms = (T + 10) * 1000
+    config, _ = read_config(
+        Given("test", key, value) for key, value in {**COMMON, "tsd.storage.path": str(tmp_path)}.items()
+    )
+    store = PagedMemory(lambda: now_ms)
+    store.capabilities = replace(store.capabilities, shared=True)
+    async with made_world(FORMS["held"], config, store, lambda: now_ms) as world:
+        await world.put([f"a {T + 1} 1 host=x"])
+        await world.flush()
+        await world.put([f"a {T + 5} 5 host=x"])  # in memory
+        for _ in range(3):
+            assert await world.newest("a", None) == {(("host", "x"),): ((T + 5) * 1000, 5.0)}
+            now_ms += HOUR_S // 10 * 1000

@@ -214,8 +214,8 @@ class LastPointCache:
             self._bits[slot] = np.float64(found.number).view(np.int64) if is_float else found.number
 
     def forget_point(self, slot: int, time_ms: int) -> None:
-        """Forget a newest point, unless another one is known by now."""
-        if self._times[slot] == time_ms:
+        """Forget a newest point that its row lacks, unless it is not in its row yet or another one is known by now."""
+        if self._times[slot] == time_ms and not self._held[slot]:
             self._times[slot] = NO_TIME
 
     def forget(self, layout: Layout, rows: Iterable[bytes]) -> None:
