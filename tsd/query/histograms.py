@@ -97,6 +97,7 @@ class HistogramQuery:
         self._series = plan.selection.series
         self._found: HistogramsBySeries = {}
         self._held = 0  # bytes
+        self._listed = ReadCounts()  # of the rows to delete
         self.read = ReadCounts()
 
     async def groups(self) -> list[Group]:
@@ -118,9 +119,15 @@ class HistogramQuery:
         return groups
 
     async def _list(self, page: EncodedPage[PointPage]) -> None:
-        """Decode a page of whole rows, so that the selection can delete them: also their points."""
+        """Decode a page of whole rows, so that the selection can delete them: also their points. Raise BadQuery beyond
+        the limits of a query that reads them."""
         await self._series.match(page.series())
-        await self._budget.workers.run(page.decode)
+        decoded = await self._budget.workers.run(page.decode)
+        listed = self._listed
+        listed.size += decoded.size
+        listed.points += len(decoded.batch.times)
+        check_fetched(self._budget.bounds, size=listed.size, points=listed.points)
+        self._budget.set_memory(listed.size + len(self._series.pairs) * SERIES_BYTES)
 
     async def _take(self, page: EncodedPage[HistogramPage]) -> None:
         await self._series.match(page.series())

@@ -147,14 +147,29 @@ async def test_histogram_query_deletes_the_rows_that_it_read(tmp_path: Path) -> 
     async with running(tmp_path, {**SETTINGS, "tsd.http.query.allow_delete": "true"}) as daemon:
         await daemon.send_lines("".join(lines).encode())
         request = {"start": START_S, "end": START_S + 60, "queries": [body], "delete": True}
-        await http_post(daemon, "/api/query", json.dumps(request).encode())
+        deleted = await http_post(daemon, "/api/query", json.dumps(request).encode())
         answers = await fetch(daemon, "none:percentiles%5B50%5D:h")
         [points] = await fetch(daemon, "none:h")
+    assert [one["dps"] for one in deleted.json] == [{str(START_S): 1.0}]
     assert points["dps"] == {str(START_S + 7260): 1}
     assert {one["tags"]["host"]: one["dps"] for one in answers} == {
         "a": {str(START_S + 7200): 1.0},
         "b": {str(START_S): 1.0, str(START_S + 7200): 1.0},
     }
+
+
+async def test_histogram_query_deletes_no_more_points_than_a_query_may_read(tmp_path: Path) -> None:
+    lines = [f"histogram h {START_S} 0,2=1 host=a\n"] + [f"put h {START_S + at} 1 host=a\n" for at in range(200)]
+    settings = {"tsd.http.query.allow_delete": "true", "tsd.query.limits.data_points.default": "100"}
+    async with running(tmp_path, {**SETTINGS, **settings}) as daemon:
+        await daemon.send_lines("".join(lines).encode())
+        body = {"metric": "h", "aggregator": "none", "percentiles": [50]}
+        request = {"start": START_S, "end": START_S + 300, "queries": [body]}
+        statuses = [
+            (await http_post(daemon, "/api/query", json.dumps({**request, "delete": delete}).encode())).status
+            for delete in (False, True, False)
+        ]
+    assert statuses == [200, 413, 200]
 
 
 async def test_series_of_histograms_alone_are_found_through_the_index(tmp_path: Path) -> None:
