@@ -70,7 +70,7 @@ class ServerParts:
     listener: Listener
 
 
-HELD_INTERVAL_S = 10.0  # of windows whose points are held for a longer flush interval
+HELD_INTERVAL_S = 10.0  # longest of windows whose points are held for a longer flush interval
 UNREAD_SHARE = 0.9  # of the time for which lines may be in memory only: quiet connections are unread so long
 MAX_UNREAD_S = 4.0  # at most: a socket's buffer has room for the lines of this time
 UNRESOLVED_BYTES = 1024  # largest size of a series without UIDs
@@ -109,7 +109,7 @@ def build_ingest(
     rows = OpenWindow(known, name_rules(config))
     interval_s = config.flush_interval_ms / 1000
     if 0 < hold_s < math.inf:
-        interval_s = min(interval_s, HELD_INTERVAL_S)
+        interval_s /= math.ceil(interval_s / HELD_INTERVAL_S)
     summaries = Summaries(tables.resolver, tables.writer.summaries, now_ms, has_texts=tables.has_texts)
     writer = Writer(
         rows,

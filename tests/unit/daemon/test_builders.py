@@ -1,0 +1,31 @@
+"""How long points of open hours are held."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tsd.config.loader import Config
+from tsd.daemon.builders import held_s
+
+MINUTE = Config(flush_interval_ms=60_000)
+
+
+def tables(*, holds_hours: bool = True, entities: object = None) -> Any:
+    return SimpleNamespace(holds_hours=holds_hours, entities=entities)
+
+
+@pytest.mark.parametrize("config", [Config(), MINUTE])
+def test_points_of_a_store_of_its_own_are_held_until_the_hour_is_over(config: Config) -> None:
+    assert held_s(config, tables(entities=object()), shared=False) == math.inf
+    assert held_s(config, tables(holds_hours=False), shared=False) == 0
+    assert held_s(replace(config, hold_open_hours=False), tables(), shared=False) == 0
+
+
+def test_points_of_shared_tables_are_held_for_a_long_interval() -> None:
+    assert held_s(Config(), tables(), shared=True) == 0
+    assert held_s(MINUTE, tables(), shared=True) == 60
+    assert held_s(MINUTE, tables(entities=object()), shared=True) == 0
+    assert held_s(MINUTE, tables(holds_hours=False), shared=True) == 0
