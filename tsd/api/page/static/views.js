@@ -40,7 +40,7 @@ export function button(text, key, pressed, className = "") {
   return found;
 }
 
-/** Wait for what a button does, and refresh the view. Tell why it failed. */
+/** Wait for what a button does, and refresh the view. Tell why it failed, unless another view is shown by now. */
 export async function act(doing, again, failed) {
   let problem = null;
   try {
@@ -48,8 +48,7 @@ export async function act(doing, again, failed) {
   } catch (error) {
     problem = error;
   }
-  await again();
-  if (problem) failed(problem);
+  if ((await again()) && problem) failed(problem);
 }
 
 /** Return a link within the page. */
@@ -62,11 +61,12 @@ export function link(text, fragment, className = "") {
 
 const REST = 9; // a view rests this many times as long as its refresh took, so that an open page loads the daemon little
 
-/** Return a view. `content(state, again, early)` resolves to its elements; `again` refreshes it. It may pass elements to
- * `early` that are shown until then, if nothing of these choices is shown yet. */
+/** Return a view. `content(state, again, early)` resolves to its elements; `again` refreshes it, and resolves to whether
+ * it is still shown. It may pass elements to `early` that are shown until then, if nothing of these choices is shown yet. */
 export function refreshedView(content, everyMs) {
   let timer = 0;
   let current = 0; // number of the newest refresh
+  let shows = 0; // how often the view was shown or left
 
   /** Call `again` after a while; not while the page is hidden. */
   function later(again, ms) {
@@ -77,10 +77,19 @@ export function refreshedView(content, everyMs) {
   }
 
   /** Show the view and refresh it until `stop`. `failed` is called with an error, or null. */
-  async function start(box, state, failed) {
+  function start(box, state, failed) {
+    shows += 1;
+    return refresh(box, state, failed);
+  }
+
+  async function refresh(box, state, failed) {
     clearTimeout(timer);
     const mine = (current += 1);
-    const again = () => start(box, state, failed);
+    const atShow = shows;
+    const again = async () => {
+      if (atShow === shows) await refresh(box, state, failed);
+      return atShow === shows;
+    };
     const begun = performance.now();
     const early = (elements) => {
       if (mine !== current || !box.classList.contains("busy")) return;
@@ -107,6 +116,7 @@ export function refreshedView(content, everyMs) {
 
   function stop() {
     current += 1;
+    shows += 1;
     clearTimeout(timer);
   }
 
