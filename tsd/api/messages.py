@@ -103,7 +103,7 @@ def parts_after(request: Request, word: str) -> list[str]:
     parts = request.split.path.rstrip("/").split("/")
     words = [unquote(part).lower() for part in parts]
     if word not in words:
-        raise Refused(404, "Endpoint not found", f"got {request.split.path}, wanted slashes in place of %2F")
+        raise Refused(404, "Endpoint not found", f"got {request.split.path}, wanted no encoded slash before the name")
     return parts[words.index(word) + 1 :]
 
 

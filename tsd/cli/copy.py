@@ -128,7 +128,7 @@ def _copy_points(
         points = counted(total.expiring_points, "point")
         click.echo(f"tsd: copied {points} without the time to live: in the target they do not expire", err=True)
     if left := total.not_copied():
-        click.echo(f"tsd: {', '.join(left)} of the source not copied: only numbers are", err=True)
+        click.echo(f"tsd: {', '.join(left)} of the source were not copied: only numbers are", err=True)
     sys.exit(1 if total.refused_points or total.warnings or left else 0)
 
 

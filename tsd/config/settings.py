@@ -313,9 +313,9 @@ class Config(
         "Number of salts. Never change it once there is data.", low=1)
     flush_interval_ms: int = setting(
         "tsd.storage.flush_interval", 10000,
-        "The write window: points of a row that arrive within it are written as one cell. They are in the journal "
-        "meanwhile, and this daemon's queries see them; other daemons on the same tables see them this much later. "
-        "While open hours are held, a small window stays open for six intervals, with tsd.entity.enabled for one.",
+        "Points of a row that arrive within it are written as one cell. They are in the journal meanwhile, and this "
+        "daemon's queries see them; other daemons on the same tables see them this much later. On the embedded store, "
+        "while open hours are held, a small window stays open for six intervals, with tsd.entity.enabled for one.",
         "ms", low=10)
     join_points: bool = setting(
         "tsd.storage.join_points", True,

@@ -292,9 +292,7 @@ class HttpConnection:
         unread = self._http.trailing_data[0]
         line = unread[: max(unread.find(b"\n"), 0)]
         if _NOT_IN_TARGETS.search(line) and _REQUEST_LINE.fullmatch(line):
-            details = (
-                "The target has characters beyond ASCII, or control characters: wanted %XX for each of their bytes"
-            )
+            details = "The target has characters beyond ASCII, or control characters: wanted %XX for each byte of them"
             raise Refused(BAD_REQUEST, "Bad request", details)
         if len(unread) > SHORT_HEAD_BYTES:
             end = unread.find(b"\r\n\r\n")
