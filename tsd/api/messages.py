@@ -101,10 +101,10 @@ def parts_after(request: Request, word: str) -> list[str]:
     before them is encoded."""
     assert request.split is not None
     parts = request.split.path.rstrip("/").split("/")
-    words = [unquote(part).lower() for part in parts]
-    if word not in words:
+    at = next((at for at, part in enumerate(parts) if unquote(part).lower() == word), None)  # of many, few are decoded
+    if at is None:
         raise Refused(404, "Endpoint not found", f"got {request.split.path}, wanted no encoded slash before the name")
-    return parts[words.index(word) + 1 :]
+    return parts[at + 1 :]
 
 
 def members_in_url(request: Request, names: Mapping[str, str]) -> dict[str, Any]:
