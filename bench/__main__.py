@@ -290,9 +290,10 @@ def put(series: int, points: int, batches: tuple[int, ...], rounds: int) -> None
 @click.option("--series", default=130_000, help="Series.")
 @click.option("--round", "round_s", default=10, help="Seconds from point to point.")
 @click.option("--rounds", default=6, help="Rounds of points, after two with the first points of all series.")
-def calls(series: int, round_s: int, rounds: int) -> None:
+@click.option("--set", "words", multiple=True, metavar="KEY=VALUE", help="A setting of the daemon; may be repeated.")
+def calls(series: int, round_s: int, rounds: int, words: tuple[str, ...]) -> None:
     """Requests to HBase's gateway while agents send at their pace in real time."""
-    calls_module.calls(series, round_s, rounds)
+    calls_module.calls(series, round_s, rounds, dict(word.split("=", 1) for word in words))
 
 
 @bench.command()

@@ -1,10 +1,11 @@
-"""Requests to HBase's gateway while agents send at their pace in real time, with the default settings.
+"""Requests to HBase's gateway while agents send at their pace in real time, with the default settings or others.
 
 Rows are not compacted meanwhile, as their hour is not over. `scripts/bench pace` counts these requests, too.
 """
 
 import tempfile
 import time
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from bench.verify import stored
 NEW_ROUNDS = 2  # with the first points of all series: names and series are new
 
 
-def calls(series: int, round_s: int, rounds: int) -> None:
+def calls(series: int, round_s: int, rounds: int, settings: Mapping[str, str]) -> None:
     """Send rounds of points, and publish what they took until stored."""
     start_s = int(time.time()) // round_s * round_s  # noqa: TID251 (the benchmark's own clock)
     fleet = Fleet(series, round_s, (NEW_ROUNDS + rounds) * round_s / 3600, start_s, late=0)
@@ -29,17 +30,19 @@ def calls(series: int, round_s: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with running_hbase(folder / "hbase") as hbase:
-            with serving(folder / "state", hbase.settings("calls")) as daemon:
+            with serving(folder / "state", hbase.settings("calls", **settings)) as daemon:
 
                 def send(some: int, timeline: Timeline) -> Sums:
                     count = some * min(GROUPS, fleet.hosts)
                     return trio.run(play, islice(lines, count), timeline, daemon.port, b"sync\n", lambda: None)
 
                 first = send(NEW_ROUNDS, Timeline(1, time.monotonic() - fleet.hours * 3600, start_s))
+                daemon.forget()  # it writes what is held for a long interval
                 daemon.await_stored(first.points)
                 before, cpu_s, store_s = daemon.stats(), daemon.usage().cpu_s, hbase.cpu_s()
                 began = time.monotonic()
                 rest = send(rounds, Timeline(1, began, start_s + NEW_ROUNDS * round_s))
+                daemon.forget()
                 daemon.await_stored(first.points + rest.points)
                 took_s = time.monotonic() - began
                 after = daemon.stats()
@@ -53,11 +56,13 @@ def calls(series: int, round_s: int, rounds: int) -> None:
         "points/s": points / took_s,
         "requests/s": made["store.requests"] / took_s,
         "cells/request": made["store.cells_put"] / made["store.requests"],
+        "cells/point": made["store.cells_put"] / points,
         "CPU µs/point": cpu_s / points * 1e6,
         "HBase CPU µs/point": store_s / points * 1e6,
     }
     text = (
-        f"{points:,} points of {fleet.hosts * METRICS:,} series, one per {round_s} s, in real time; {machine()}. All "
-        "points were read back.\n\n" + table(list(figures), [[f"{figure:,.1f}" for figure in figures.values()]])
+        f"{points:,} points of {fleet.hosts * METRICS:,} series, one per {round_s} s, in real time; {machine()}; "
+        f"settings: {' '.join(f'{key}={value}' for key, value in settings.items()) or 'the defaults'}. All points were "
+        "read back.\n\n" + table(list(figures), [[f"{figure:,.1f}" for figure in figures.values()]])
     )
     publish("calls", text, {"figures": figures, "store": made})
