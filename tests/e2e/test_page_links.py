@@ -78,6 +78,31 @@ def test_failed_end_of_a_query_is_told(daemon: Served, page: Page) -> None:
     expect(page.locator("#message.error")).to_contain_text("query")
 
 
+def test_button_of_a_view_that_was_left_does_nothing_more(daemon: Served, page: Page) -> None:
+    """It refreshed the view that was left, without end, and told its error in the other."""
+    running = '{"running":[{"id":1,"query":{"queries":[{"aggregator":"sum","metric":"packets"}]}}]}'
+    asked: list[str] = []
+    held: list[Route] = []
+
+    def answer(route: Route) -> None:
+        asked.append(route.request.url)
+        route.fulfill(body=running, content_type="application/json")
+
+    page.route("**/api/stats/query", answer)
+    page.route("**/api/stats/query?id=1", lambda route: held.append(route))
+    page.goto(address(daemon, "#view=daemon"))
+    page.get_by_role("button", name="End").click()
+    until(lambda: bool(page.title() and held), "the request to end the query")
+    page.locator("#view-graph").click()
+    page.locator("#graph").wait_for()
+    before = len(asked)
+    held[0].fulfill(status=404, body='{"error":{"message":"too late"}}', content_type="application/json")
+    for _ in range(2):  # what the answer causes comes before
+        page.evaluate("fetch('/api/version').then((answer) => answer.text())")
+    assert len(asked) == before
+    expect(page.locator("#message")).not_to_contain_text("too late")
+
+
 def test_answer_that_ends_early_is_told_in_each_view(daemon: Served, page: Page) -> None:
     """A view that refreshes itself stayed dimmed, without a message."""
     page.add_init_script(
