@@ -111,6 +111,13 @@ class StoreDown(StoreError):
     """No answer. Whether the call was applied is unknown; it may be repeated."""
 
 
+class PointsWait(StoreDown):
+    """The store takes no points now, so that what is read from it lacks some."""
+
+    def __init__(self) -> None:
+        super().__init__("accepted points wait in the journal and cannot be written to the store now")
+
+
 class DaemonRuns(TsdError):
     """Another process has locked the state folder."""
 

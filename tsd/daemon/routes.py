@@ -18,7 +18,7 @@ from tsd.config.loader import Config, Mode, name_rules, state_folder
 from tsd.daemon.deferred import DeferredEndpoints
 from tsd.daemon.parts import AccessParts, DaemonControl, IngestParts, QueryParts
 from tsd.daemon.settings import Clock
-from tsd.errors import StoreDown
+from tsd.errors import PointsWait
 from tsd.ingest.writer import Writer
 from tsd.lazy import LazyModule
 from tsd.server.http.bodies import MemoryBudget
@@ -184,9 +184,9 @@ def _entity_routes(parts: ApiParts) -> dict[str, Endpoint]:
 
 
 async def _write_metric(writer: Writer, metric: bytes) -> None:
-    """Wait until all points of a metric accepted so far are stored. Raise StoreDown: an answer would lack them."""
+    """Wait until all points of a metric accepted so far are stored. Raise PointsWait."""
     if not await writer.write_metric(metric):
-        raise StoreDown("accepted points wait in the journal and cannot be written to the store now")
+        raise PointsWait
 
 
 def _catalog_routes(parts: ApiParts) -> dict[str, Endpoint]:

@@ -15,7 +15,7 @@ import trio
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind
-from tsd.errors import BadQuery, StoreDown, TsdError, bare
+from tsd.errors import BadQuery, PointsWait, StoreDown, TsdError, bare
 from tsd.lazy import LazyLogger
 from tsd.query.assemble import GROUP_BYTES, Assembly, answer_bytes, counts_of, global_annotations, sub_answer_of
 from tsd.query.cached_reader import CachedReader
@@ -364,7 +364,7 @@ class QueryEngine:
         """Return a plan that also reads the points that are not stored yet, so that a client reads its own writes.
 
         Those that cannot be read from memory are written first, and all if the query deletes points: once, or once for
-        each metric, which `flushed` remembers. Raise StoreDown if they cannot be written: an answer would lack them.
+        each metric, which `flushed` remembers. Raise PointsWait if they cannot be written: an answer would lack them.
         """
         selection = plan.selection
         if not selection.metric or max(selection.metric) > LAST_LETTER:  # no line has such a name
@@ -386,7 +386,7 @@ class QueryEngine:
         if written not in flushed:
             flushed.add(written)
             if not await (self._flush(metric) if source is None else source.flush(patient=False)):
-                raise StoreDown("accepted points wait in the journal and cannot be written to the store now")
+                raise PointsWait
         return plan
 
     async def _sub_answer(
