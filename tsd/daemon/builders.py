@@ -81,8 +81,8 @@ REPLY_MEMORY = 64 << 20  # bytes of unread replies of all telnet connections
 
 
 def held_s(config: Config, tables: Tables, *, shared: bool) -> float:
-    """Return how long points of open hours are held: until their end in a store of this daemon alone, for a long flush
-    interval in `shared` tables, which others read, and 0 where their rows gain nothing."""
+    """Return how long points of open hours are held. In a store that only this daemon uses that is until their hour is
+    over, which is infinite; in `shared` tables, which others read, for a long flush interval. 0: they are not held."""
     if not config.hold_open_hours or not tables.holds_hours:
         return 0
     if not shared:
@@ -94,8 +94,7 @@ def held_s(config: Config, tables: Tables, *, shared: bool) -> float:
 def build_ingest(
     config: Config, known: SeriesTable, tables: Tables, load: IngestLoad, now_ms: Clock, *, hold_s: float
 ) -> IngestParts:
-    """Build ingest. `known` holds the active series. `hold_s`: hold the points of open hours so long, or until their
-    end if that is infinite; 0: not."""
+    """Build ingest. `known` holds the active series. `hold_s`: how long points of open hours are held, see `held_s`."""
     folder = state_folder(config)
     ledger, backpressure = Ledger(), Backpressure()
     journal = Journal(
@@ -124,7 +123,8 @@ def build_ingest(
         series_ttl_s=config.series_ttl_s,
         refused_folder=folder / "refused",
         now_s=lambda: now_ms() // 1000,
-        hold_s=max(hold_s - interval_s, 0),
+        # The first window has taken one interval. Points are released with the window that ends nearest to their time.
+        hold_s=max(hold_s - 1.5 * interval_s, 0),
         # Newest values of entities are those of sealed windows.
         small_intervals=SMALL_INTERVALS if math.isinf(hold_s) and not tables.entities else 1,
         due_metrics=(CANARY_METRIC,),

@@ -86,9 +86,9 @@ class Writer:
         small_intervals: int = SMALL_INTERVALS,
         due_metrics: Sequence[bytes] = (),
     ) -> None:
-        """`hold_s`: hold the points of open hours so long, or 0: not, nor those of `due_metrics`. Small windows stay
-        open for `small_intervals` then. `now_s` is the wall clock. `uptime_s` never goes back: it separates series that
-        may be evicted from those that waiting windows hold."""
+        """`hold_s`: how long points of open hours are held, except those of `due_metrics`; 0: not at all. Small windows
+        stay open for `small_intervals` then. `now_s` is the wall clock. `uptime_s` never goes back: it separates series
+        that may be evicted from those that waiting windows hold."""
         self._rows = rows
         self._journal = journal
         self._points = points
