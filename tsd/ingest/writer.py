@@ -364,10 +364,10 @@ class Writer:
         """Seal a window at every interval, a small one of open hours seldom. Runs until cancelled."""
         while True:
             await sleep_until_next(self._interval_s)
-            if (since_s := self._hours.oldest_s) is not None and self._uptime_s() - since_s >= self._hold_s:
-                self._release(self._hours.take())
             if not self._is_small_window():
                 self.seal()
+            if (since_s := self._hours.oldest_s) is not None and self._uptime_s() - since_s >= self._hold_s:
+                self._release(self._hours.take())  # with the window that has ended
 
     def _is_small_window(self) -> bool:
         """Return whether the open window may stay open: it is young, and small. Each takes a segment of the journal."""

@@ -24,7 +24,7 @@ from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.windows import Window
-from tsd.ingest.writer import Writer
+from tsd.ingest.writer import SMALL_INTERVALS, Writer
 from tsd.store import Family, Table, scan
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
@@ -51,6 +51,7 @@ class Parts:
             "load": None,
             "hold_s": 0,
             "interval_s": 3600,
+            "small_intervals": SMALL_INTERVALS,
             **settings,
         }
         self.store = store
@@ -94,6 +95,7 @@ class Parts:
             uptime_s=lambda: self.uptime_s,
             retry_s=(0.001, 0.002),
             hold_s=float(str(chosen["hold_s"])),
+            small_intervals=int(str(chosen["small_intervals"])),
             due_metrics=[b"due"],
         )
         self.intake = Intake(

@@ -67,6 +67,21 @@ async def test_hour_that_is_over_is_released_with_the_next_interval(tmp_path: Pa
         nursery.cancel_scope.cancel()
 
 
+async def test_all_points_of_a_long_interval_are_released_together(tmp_path: Path, autojump_clock: MockClock) -> None:
+    parts = await holding(tmp_path, interval_s=10, hold_s=15, small_intervals=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(parts.writer.seal_windows)
+        await trio.sleep(5)  # between two seals
+        held = []
+        for at in range(6):
+            await parts.take(line(at, at))
+            parts.uptime_s += 10
+            await trio.sleep(10)
+            held.append(parts.writer.held_points)
+        assert held == [1, 2, 0, 1, 2, 0]
+        nursery.cancel_scope.cancel()
+
+
 async def test_points_are_held_no_longer_than_wanted(tmp_path: Path, autojump_clock: MockClock) -> None:
     parts = await holding(tmp_path, interval_s=10, hold_s=60)
     async with trio.open_nursery() as nursery:
