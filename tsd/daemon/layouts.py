@@ -57,7 +57,8 @@ else:  # a command uses one layout, and seldom entities
     kairosdb = LazyModule("tsd.tables.kairosdb.layout")
     tall = LazyModule("tsd.tables.tall.layout")
 
-COMPACTION_QUEUE_ROWS = 500_000  # waiting for compaction; `tsd compact` finds other rows
+COMPACTION_QUEUE_ROWS = 3_000_000  # of the open hour and waiting for compaction; `tsd compact` finds other rows
+FOLDED_HOURS = 500_000  # of metrics, waiting to be folded into blocks; `tsd compact` finds others
 COMPACTION_ROUND_ROWS = 10_000  # most rows of one round
 
 
@@ -196,7 +197,7 @@ def block_packer(config: Config, store: Store) -> BlockPacker | None:
     """Return what folds past hours into blocks, None if nothing does."""
     if not config.blocks or store.column_blocks is None:
         return None
-    rules = FoldRules(COMPACTION_QUEUE_ROWS, config.blocks_delay_s, config.blocks_least_rows)
+    rules = FoldRules(FOLDED_HOURS, config.blocks_delay_s, config.blocks_least_rows)
     return BlockPacker(store.column_blocks, config.data_table, layout(config), rules)
 
 

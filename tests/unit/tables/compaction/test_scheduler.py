@@ -98,6 +98,25 @@ async def test_steps_of_a_round_are_spread_over_its_interval(
     assert seen[-1] == len(ROWS)
 
 
+async def test_other_tasks_run_while_an_hour_is_closed(autojump_clock: MockClock) -> None:
+    found = Scheduled(await made({}), CompactionRate(10, 10, 1000, 2), ())
+    found.scheduler.record([Put(key(0, metric=metric), b"t:", b"") for metric in range(1, 51)])
+    found.now_s = OVER_S
+    passes = 0
+
+    async def count() -> None:
+        nonlocal passes
+        while True:
+            await trio.lowlevel.checkpoint()
+            passes += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        await found.scheduler.round()
+        nursery.cancel_scope.cancel()
+    assert passes > 25
+
+
 async def test_steps_are_larger_where_few_cells_are_replaced_at_once(autojump_clock: MockClock) -> None:
     few = await compacted_meanwhile(2, rewrites=True)
     many = await compacted_meanwhile(100, rewrites=True)

@@ -7,7 +7,7 @@ are counted, and left to `tsd compact`.
 
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from sortedcontainers import SortedDict
 
@@ -120,7 +120,8 @@ class RowQueue:
         """Remove and return up to `count` rows of hours that ended by `ended_s`, oldest hours first, from random
         buckets of each hour: up to `run` rows of each, in the order of their records, which are often neighbours. Rows
         of these hours with a single cell are removed."""
-        self._close(ended_s)
+        for _ in self.close(ended_s):
+            pass
         taken: list[bytes] = []
         while self._buckets and len(taken) < count:
             base_s = self._base(0)
@@ -129,16 +130,20 @@ class RowQueue:
             taken += self._take_hour(base_bytes(base_s), count - len(taken), run)
         return taken
 
-    def _close(self, ended_s: int) -> None:
-        """Close the hours that ended by `ended_s`: any later cell makes their rows need compaction."""
+    def close(self, ended_s: int) -> Iterator[None]:
+        """Close the hours that ended by `ended_s`, with a pause after each bucket that had rows to remove: any later
+        cell makes their rows need compaction."""
         last_s = ended_s - HOUR_S
+        self._closed_s = max(self._closed_s, last_s)
         for place in list(self._buckets.irange(maximum=base_bytes(last_s + 1), inclusive=(True, False))):
-            bucket = self._buckets[place]
+            bucket = self._buckets.get(place)
+            if bucket is None or not bucket.single:
+                continue
             self._size -= bucket.single
             bucket.close()
             if not bucket.waiting:
                 del self._buckets[place]
-        self._closed_s = max(self._closed_s, last_s)
+            yield
 
     def put_back(self, rows: Iterable[bytes]) -> None:
         """Queue rows that were taken."""

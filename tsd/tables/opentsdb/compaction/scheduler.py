@@ -118,7 +118,10 @@ class CompactionScheduler:
         while self._recent and self._recent[0][0] <= trio.current_time():
             self._queue.put_back(self._recent.popleft()[1])
         run = RUN_ROWS if self._compactor.joins_requests else 1  # others spread the load over their regions
-        due = self._queue.take(self._rate.rows(self._queue.waiting), self._now_s() - self._delay_s, run)
+        ended_s = self._now_s() - self._delay_s
+        for _ in self._queue.close(ended_s):  # a million rows take 60 ms
+            await trio.lowlevel.checkpoint()
+        due = self._queue.take(self._rate.rows(self._queue.waiting), ended_s, run)
         due.sort()  # neighbours are read and written faster
         start = ready = trio.current_time()
         at = 0
