@@ -311,12 +311,13 @@ class Config(
     salt_buckets: int = setting(
         "tsd.storage.salt.buckets", 20,
         "Number of salts. Never change it once there is data.", low=1)
-    flush_interval_ms: int = setting(
-        "tsd.storage.flush_interval", 10000,
+    flush_interval_ms: int | None = setting(
+        "tsd.storage.flush_interval", None,
         "Points of a row that arrive within it are written as one cell. They are in the journal meanwhile, and this "
-        "daemon's queries see them; other daemons on the same tables see them this much later. On the embedded store, "
-        "while open hours are held, a small window stays open for six intervals, with tsd.entity.enabled for one.",
-        "ms", low=10)
+        "daemon's queries see them. Other daemons on the same tables see them this much later, and the loss of this "
+        "machine's disk costs them. On the embedded store, while open hours are held, a small window stays open for "
+        "six intervals, with tsd.entity.enabled for one. Unset: 30 s where points are held for a long interval (see "
+        "tsd.storage.hold_open_hours), 10 s elsewhere.", "ms", low=10, example="10000")
     join_points: bool = setting(
         "tsd.storage.join_points", True,
         "true: one cell for each row and window, the form that OpenTSDB's compaction writes. false: one cell for "
@@ -578,6 +579,17 @@ class Config(
         if self.series_index is None:
             return self.backend in (Backend.EMBEDDED, Backend.CASSANDRA)
         return self.series_index
+
+    @property
+    def holds_intervals(self) -> bool:
+        """Return whether points are held in memory for a long `tsd.storage.flush_interval`."""
+        held = self.hold_open_hours and self.join_points and self.has_opentsdb_tables
+        return held and self.backend is not Backend.EMBEDDED and not self.entity
+
+    @property
+    def write_interval_ms(self) -> int:
+        """Return `tsd.storage.flush_interval`, with the default resolved."""
+        return self.flush_interval_ms or (30_000 if self.holds_intervals else 10_000)
 
     @property
     def has_checked_store(self) -> bool:

@@ -87,7 +87,7 @@ def held_s(config: Config, tables: Tables, *, shared: bool) -> float:
         return 0
     if not shared:
         return math.inf
-    interval_s = config.flush_interval_ms / 1000
+    interval_s = config.write_interval_ms / 1000
     return interval_s if interval_s > HELD_INTERVAL_S and tables.entities is None else 0
 
 
@@ -106,7 +106,7 @@ def build_ingest(
         adopted=adopted(journal_folder(config)),
     )
     rows = OpenWindow(known, name_rules(config))
-    interval_s = config.flush_interval_ms / 1000
+    interval_s = config.write_interval_ms / 1000
     if 0 < hold_s < math.inf:
         interval_s /= math.ceil(interval_s / HELD_INTERVAL_S)
     summaries = Summaries(tables.resolver, tables.writer.summaries, now_ms, has_texts=tables.has_texts)

@@ -145,8 +145,8 @@ def daemon_settings(config: Config, prefix: str, folder: Path, gateways: str, *,
 
 
 def has_own_window(config: Config) -> bool:
-    """Return whether the user has set another write window than the default: all daemons then have it."""
-    return config.flush_interval_ms != Config().flush_interval_ms
+    """Return whether the user has set the write window: all daemons then have it."""
+    return config.flush_interval_ms is not None
 
 
 def config_of(settings: Mapping[str, str]) -> Config:
