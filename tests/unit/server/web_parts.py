@@ -67,9 +67,10 @@ async def serving(
     budget: MemoryBudget | None = None,
     authenticator: Authenticator | None = None,
     partial_input: PartialInputBudget | None = None,
+    cors_domains: str = "",
 ) -> AsyncIterator[Served]:
     """Serve `routes` until the block ends; with an authenticator only to permitted senders, except /health."""
-    stats, memory, cors = RequestStats(), budget or MemoryBudget(8 << 20), Cors("", "")
+    stats, memory, cors = RequestStats(), budget or MemoryBudget(8 << 20), Cors(cors_domains, "X-A")
     permissions = endpoint_permissions("all", "read", may_delete=False)
     router = Router(routes, Authorizer(cors, authenticator, permissions, switches or EndpointSwitches()))
 

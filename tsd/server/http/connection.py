@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from http import HTTPStatus
 from time import perf_counter
@@ -174,17 +175,18 @@ class HttpConnection:
 
     async def _answer(self, method: str, text: str, headers: Mapping[str, str]) -> None:
         """Answer a request for the target `text`."""
-        target: Target | None = None
         began = perf_counter()
         self._stats.requests += 1
         try:
             target = parse_target(text)
-            decision = await self._router.decide(method, target, headers, self._peer)
-            self._has_roles = decision.sender.principal.roles._value_ != 0  # operators of flags are slow
-            if decision.refused is not None:
-                raise decision.refused
         except Refused as error:
-            await self._send(self._router.refuse(error, target), headers, last=not self._is_complete())
+            await self._send(self._router.refuse(error), headers, last=not self._is_complete())
+            return
+        decision = await self._router.decide(method, target, headers, self._peer)
+        self._has_roles = decision.sender.principal.roles._value_ != 0  # operators of flags are slow
+        if decision.refused is not None:
+            refused = self._router.refuse(decision.refused, target, decision.headers)
+            await self._send(refused, headers, last=not self._is_complete())
             return
         if self._plain is not None and headers.keys().isdisjoint(_BODY_HEADERS):  # no body, and no memory for it
             response, is_script = await self._respond(method, target, headers, b"", decision)
@@ -193,7 +195,10 @@ class HttpConnection:
                 try:
                     body = await self._read_body(headers, reservation)
                 except (Refused, _ChunkedDisabled) as error:
-                    refused = NOT_CHUNKED if isinstance(error, _ChunkedDisabled) else self._router.refuse(error, target)
+                    if isinstance(error, Refused):
+                        refused = self._router.refuse(error, target, decision.headers)
+                    else:
+                        refused = replace(NOT_CHUNKED, headers=decision.headers)
                     await self._send(refused, headers, last=not self._is_complete())
                     return
                 response, is_script = await self._respond(method, target, headers, body, decision)

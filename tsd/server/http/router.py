@@ -95,10 +95,10 @@ class Router:
         """Return whether a target's endpoint only reads: its work ends if the client disconnects."""
         return target.key in READS or self._endpoint_key(target) in READS
 
-    def refuse(self, error: Refused, target: Target | None = None) -> Response:
-        """Return the response to a request that was not read completely or has no valid target."""
+    def refuse(self, error: Refused, target: Target | None = None, headers: Sequence[tuple[str, str]] = ()) -> Response:
+        """Return the response to a request that was not read completely or has no valid target. Add `headers` to it."""
         response = _api_error(error) if target is None else _error(error, target)
-        return replace(response, headers=(*response.headers, *error.headers)) if error.headers else response
+        return replace(response, headers=(*error.headers, *headers))
 
     def _shows_trace(self, request: Request) -> bool:
         """Return whether a response may carry a stack trace: it names files, so only administrators get it."""

@@ -39,22 +39,23 @@ class Cors:
         self._headers = headers
 
     def decides(self, origin: str | None) -> bool:
-        """Return whether `response_headers` decides for pages of this origin, or for requests without one."""
+        """Return whether `check` decides for pages of this origin, or for requests without one."""
         return "*" in self._domains if not origin else bool(self._domains)
 
-    def response_headers(self, method: str, headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
-        """Return the CORS headers of the response to a request.
-
-        Raises Refused: with status 405 for OPTIONS without an origin, and with status 200, as OpenTSDB does, for an
-        origin that is not allowed.
-        """
+    def check(self, method: str, headers: Mapping[str, str]) -> None:
+        """Raise Refused for a request without `response_headers`: with status 405 for OPTIONS, and with status 200, as
+        OpenTSDB does, if it has an origin."""
         origin = headers.get("origin")
-        if not origin or not self._domains:
-            if method == "OPTIONS":
-                raise Refused(405, "Method not allowed", "The HTTP method [OPTIONS] is not permitted")
-            return ()
-        if "*" not in self._domains and origin.upper() not in self._domains:
+        if origin and self._domains:
             raise Refused(200, "CORS domain not allowed", f"The domain [{origin}] is not permitted access")
+        if method == "OPTIONS":
+            raise Refused(405, "Method not allowed", "The HTTP method [OPTIONS] is not permitted")
+
+    def response_headers(self, headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+        """Return the headers by which a page of an allowed origin may read the response to its request."""
+        origin = headers.get("origin")
+        if not origin or not self._domains or ("*" not in self._domains and origin.upper() not in self._domains):
+            return ()
         return (
             ("Access-Control-Allow-Origin", origin),
             ("Access-Control-Allow-Methods", METHODS),
@@ -147,7 +148,7 @@ class Authorizer:
     async def decide(self, key: str | None, method: str, target: Target, headers: Headers, peer: Peer) -> Decision:
         """Decide whether a request to the endpoint `key`, on the connection of `peer`, is allowed. None: there is no
         such endpoint. The body of the request need not be read."""
-        sender = peer
+        sender, allowed = peer, self._cors.response_headers(headers)
         try:
             self._check_host(headers, peer)
             if (authenticator := self._authenticator) is not None:
@@ -158,9 +159,11 @@ class Authorizer:
                         sender = await self._authenticated(authenticator, headers, sender)
                     if key is not None:
                         self._check_permission(authenticator, key, method, target, headers, sender)
-            return Decision(sender, self._cors.response_headers(method, headers))
+            if not allowed:
+                self._cors.check(method, headers)
         except Refused as error:
-            return Decision(sender, refused=error)
+            return Decision(sender, allowed, error)
+        return Decision(sender, allowed)
 
     def _check_host(self, headers: Headers, peer: Peer) -> None:
         """Raise Refused for a foreign Host header."""

@@ -64,7 +64,7 @@ async def respond(router: Router, path: str, method: str, headers: Mapping[str, 
     request, target = make_request(path, method, headers)
     decision = await router.decide(method, target, headers, local_peer())
     if decision.refused is not None:
-        return router.refuse(decision.refused, target)
+        return router.refuse(decision.refused, target, decision.headers)
     return await router.answer(request, target, decision.headers)
 
 

@@ -1,8 +1,15 @@
 """Headers of responses."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.unit.server.web_parts import echo, get, post, serving
+from tests.unit.server.web_parts import LIMITS, echo, get, post, serving
+from tsd.auth.accounts import Account, write_lines
+from tsd.auth.authenticator import Authenticator
+from tsd.auth.credentials import hash_token, new_token
+from tsd.auth.roles import Role
+from tsd.config.settings import AccessSettings
 from tsd.server.http.messages import JSON, Request, Response
 
 
@@ -75,3 +82,28 @@ async def test_response_has_its_reason(path: str) -> None:
         await client.send(get(path))
         first = await client.read_until(b"\r\n")
         assert first.endswith(b" " + reasons.get(path, b"Not Found") + b"\r\n")
+
+
+async def test_page_of_an_allowed_origin_may_read_refusals(tmp_path: Path) -> None:
+    """Without the headers of CORS a browser hides even the status from the page's script."""
+    token, origin = new_token(), "Origin: http://a"
+    write_lines(tmp_path / "accounts", [str(Account("a", Role.WRITE, hash_token(token)))])
+    authenticator = Authenticator(AccessSettings(authentication=True, auth_file=str(tmp_path / "accounts")), lambda: 0)
+    shown = (origin, f"Authorization: Bearer {token}")
+    requests = {
+        get("/api/suggest", origin): 401,
+        get("/api/suggest", origin, "Authorization: Bearer wrong"): 401,
+        get("/api/suggest", *shown): 403,
+        post("/api/put", b"x" * (LIMITS.body + 1), *shown): 413,
+        post("/api/put", b"x", "Content-Encoding: gzip", *shown): 400,
+        post("/api/put", b"x", *shown): 200,
+        get("/api/nowhere", *shown): 404,
+    }
+    routes = {"api/put": echo, "api/suggest": echo}
+    async with serving(routes, authenticator=authenticator, cors_domains="http://a") as served:
+        for request, status in requests.items():
+            response = await served.request(request)
+            assert (response.status, response.headers.get("access-control-allow-origin")) == (status, "http://a")
+        response = await served.request(get("/api/suggest", "Origin: http://b"))
+        assert response.status == 401
+        assert "access-control-allow-origin" not in response.headers
