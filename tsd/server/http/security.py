@@ -44,9 +44,9 @@ class Cors:
 
     def check(self, method: str, headers: Mapping[str, str]) -> None:
         """Raise Refused for a request without `response_headers`: with status 405 for OPTIONS, and with status 200, as
-        OpenTSDB does, if it has an origin."""
+        OpenTSDB does, if a page of a foreign origin sent it."""
         origin = headers.get("origin")
-        if origin and self._domains:
+        if origin and self._domains and _is_cross_origin(headers):
             raise Refused(200, "CORS domain not allowed", f"The domain [{origin}] is not permitted access")
         if method == "OPTIONS":
             raise Refused(405, "Method not allowed", "The HTTP method [OPTIONS] is not permitted")

@@ -270,6 +270,20 @@ async def test_cors_allows_listed_origins(domains: str, origin: str, fine: bool)
         assert (b"CORS domain not allowed" in response.body) == (not fine)
 
 
+async def test_own_page_needs_no_cors() -> None:
+    router = Router(ROUTES, Authorizer(Cors("http://a", "X-A")))
+    own: tuple[dict[str, str], ...] = (
+        {"origin": "http://tsd:4242", "host": "tsd:4242"},
+        {"origin": "https://proxy", "host": "tsd:4242", "sec-fetch-site": "same-origin"},
+    )
+    for headers in own:  # as a browser sends them with every POST and DELETE
+        response = await respond(router, "/api/put", "POST", headers)
+        assert (response.status, response.body) == (200, b"/api/put")
+    response = await respond(router, "/api/put", "POST", own[1] | {"sec-fetch-site": "same-site"})
+    assert isinstance(response.body, bytes)
+    assert b"CORS domain not allowed" in response.body
+
+
 async def test_options_without_origin_is_refused() -> None:
     for cors in (Cors("", ""), Cors("*", "")):
         status, _, body = await answer("/nowhere", method="OPTIONS", authorizer=Authorizer(cors))
