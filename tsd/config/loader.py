@@ -178,6 +178,7 @@ SEARCHED = (Path("tsd.conf"), Path("/etc/tsd/tsd.conf"))
 _TRUE = ("true", "1", "yes")
 _FALSE = ("false", "0", "no")
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+MAX_INTEGER = 2**63 - 1  # what compiled loops and RocksDB take
 _CHOICES = {
     "tsd.storage.hbase.thrift.transport": ("buffered", "framed"),
     "tsd.storage.hbase.thrift.protocol": ("binary", "compact"),
@@ -324,8 +325,9 @@ def _parse_int(key: Key, word: str) -> int:
     number = int(digits) * factor
     if key.low is not None and number < key.low:
         raise ValueError(f"got {word}, wanted {key.low} or more")
-    if key.high is not None and number > key.high:
-        raise ValueError(f"got {word}, wanted {key.high} or less")
+    high = MAX_INTEGER if key.high is None else key.high
+    if number > high:
+        raise ValueError(f"got {word}, wanted {high} or less")
     return number
 
 

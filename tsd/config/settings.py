@@ -200,7 +200,7 @@ class Config(
     backlog: int = setting(
         "tsd.network.backlog", 1024,
         "Connections that the kernel queues before they are accepted. A fleet that reconnects at once needs room "
-        "here.", low=1)
+        "here.", low=1, high=2**31 - 1)
     reuse_port: bool = setting(
         "tsd.network.reuse_port", False,
         "Let several daemons listen on the port (SO_REUSEPORT); the kernel distributes connections. For daemons of "

@@ -204,8 +204,9 @@ def _is_checked(path: str | Path) -> bool:
 def _check_address(config: Config) -> None:
     try:
         socket.getaddrinfo(config.bind, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except OSError as exc:
-        raise BadConfig([f"tsd.network.bind: got {config.bind!r}, wanted an address: {exc.strerror}"]) from exc
+    except (OSError, UnicodeError) as exc:
+        reason = getattr(exc, "strerror", None) or exc
+        raise BadConfig([f"tsd.network.bind: got {config.bind!r}, wanted an address: {reason}"]) from exc
 
 
 @contextmanager

@@ -39,8 +39,9 @@ async def listeners(
         return [trio.SocketListener(trio.socket.from_stdlib_socket(one)) for one in sockets]
     try:
         return [trio.SocketListener(one) for one in await _open(address)]
-    except OSError as exc:
-        raise TsdError(f"cannot listen on {address.bind}:{address.port}: {exc.strerror or exc}") from exc
+    except (OSError, UnicodeError) as exc:  # UnicodeError: a label of a name is empty or too long
+        reason = getattr(exc, "strerror", None) or exc
+        raise TsdError(f"cannot listen on {address.bind}:{address.port}: {reason}") from exc
 
 
 def inherited(environ: MutableMapping[str, str], first: int = FIRST_FD) -> list[socket.socket]:

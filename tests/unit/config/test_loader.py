@@ -88,6 +88,13 @@ def test_special_characters_must_be_latin1() -> None:
     assert read_config([Given("test", "tsd.core.tag.allow_specialchars", ":é")])[0].allow_specialchars == ":é"
 
 
+@pytest.mark.parametrize("key", ["tsd.ingest.max_series", "tsd.storage.cache", "tsd.network.backlog"])
+def test_integers_fit_into_machine_words(key: str) -> None:
+    """The daemon failed at the start, or closed every connection that sent lines."""
+    [problem] = refusal(**{key.replace(".", "__"): str(2**63)})
+    assert problem.startswith(f"test: {key}: got {2**63}, wanted ")
+
+
 def test_all_origins_are_allowed_alone() -> None:
     [problem] = refusal(tsd__http__request__cors_domains="*,http://a")
     assert problem.startswith("tsd.http.request.cors_domains: got *,http://a, wanted * alone")

@@ -1,4 +1,4 @@
-"""How long points of open hours are held."""
+"""How long points of open hours are held, and what `tsd check-config` checks."""
 
 import math
 from dataclasses import replace
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tsd.config.loader import Config
+from tsd.config.loader import BadConfig, Config
 from tsd.config.settings import Backend
-from tsd.daemon.builders import held_s
+from tsd.daemon.builders import check_files, held_s
 
 MINUTE = Config(flush_interval_ms=60_000)
 
@@ -51,3 +51,11 @@ def test_points_are_held_by_default_where_their_rows_are_shared(backend: Backend
 )
 def test_windows_that_are_written_whole_are_shorter_by_default(config: Config) -> None:
     assert config.write_interval_ms < Config(backend=Backend.HBASE).write_interval_ms
+
+
+@pytest.mark.parametrize("bind", ["tsd..example.com", "a" * 64, "999.1.1.1"])
+def test_text_that_is_no_address_is_a_problem_of_the_setting(bind: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        check_files(Config(bind=bind))
+    [problem] = caught.value.problems
+    assert problem.startswith(f"tsd.network.bind: got {bind!r}, wanted an address: ")
