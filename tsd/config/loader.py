@@ -447,6 +447,9 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
     tables = [config.data_table, config.uid_table, config.tree_table, config.meta_table]
     if len(set(tables)) != len(tables) or "" in tables:
         yield set(), f"tsd.storage.hbase.*_table: got {', '.join(tables)}, wanted four different names"
+    if config.indexes_series and config.series_table in (*tables, ""):
+        wanted = "wanted another name than tsd.storage.hbase.*_table have"
+        yield {"tsd.query.series_table"}, f"tsd.query.series_table: got {config.series_table!r}, {wanted}"
     widths = {f"tsd.storage.uid.width.{kind}" for kind in ("metric", "tagk", "tagv")}
     if config.width_metric > 7 and config.random_metrics:
         yield widths, "tsd.core.uid.random_metrics: requires tsd.storage.uid.width.metric of 7 or less"

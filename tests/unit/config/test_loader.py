@@ -88,6 +88,15 @@ def test_special_characters_must_be_latin1() -> None:
     assert read_config([Given("test", "tsd.core.tag.allow_specialchars", ":é")])[0].allow_specialchars == ":é"
 
 
+@pytest.mark.parametrize("name", ["tsdb", "tsdb-uid", ""])
+def test_series_index_has_a_table_of_its_own(name: str) -> None:
+    """On HBase it shared a table with points; on the embedded store the start failed without the key's name."""
+    [problem] = refusal(tsd__query__series_table=name)
+    assert problem.startswith(f"tsd.query.series_table: got {name!r}, wanted ")
+    given = {"tsd.query.series_table": name, "tsd.query.series_index": "false"}
+    assert read_config(Given("test", key, value) for key, value in given.items())[0].series_table == name
+
+
 @pytest.mark.parametrize("key", ["tsd.ingest.max_series", "tsd.storage.cache", "tsd.network.backlog"])
 def test_integers_fit_into_machine_words(key: str) -> None:
     """The daemon failed at the start, or closed every connection that sent lines."""
