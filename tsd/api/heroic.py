@@ -15,7 +15,7 @@ from tsd.api.messages import check_method
 from tsd.api.points import PutFlags, PutHandler, parse_flags
 from tsd.codec.kairosline import put_line
 from tsd.codec.putline import illegal
-from tsd.errors import BadLine, Refused
+from tsd.errors import BadLine, Refused, json_mistake
 from tsd.ingest.intake import Intake
 from tsd.server.http.messages import Endpoint, Request, Response
 
@@ -85,16 +85,16 @@ def _decoded(body: bytes) -> Body[Point] | Body[msgspec.Raw]:
             return _decoder.decode(body)
         except msgspec.ValidationError:
             return _undecided.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise illegal(f"body: {exc}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise illegal(f"body: {json_mistake(exc)}") from None
 
 
 def _checked(text: msgspec.Raw) -> Point:
     """Return a point. Raise BadLine."""
     try:
         point: Point = _point.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise illegal(str(exc)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise illegal(json_mistake(exc)) from None
     return point
 
 

@@ -16,7 +16,7 @@ from tsd.codec.kairosline import is_text_line
 from tsd.codec.putline import NameRules, parse_put
 from tsd.codec.text import decode_number
 from tsd.codec.textline import parse_text_line
-from tsd.errors import Refused
+from tsd.errors import BadLine, Refused
 
 # What differs from KairosDB, and why (docs/kairosdb.md).
 DIFFERENT = {
@@ -116,6 +116,16 @@ def test_a_body_whose_points_take_much_memory_is_refused(name: str, tagv: str, p
         with pytest.raises(Refused) as error:
             refused()
         assert error.value.status == 413
+
+
+def test_deep_nesting_is_a_mistake_of_the_client() -> None:
+    """It was an internal error, with status 500."""
+    deep = b"[" * 5000 + b"]" * 5000
+    [part] = parse_body(b'[{"name":"m","timestamp":1,"value":1,"tags":{"a":"b"},"x":%b}]' % deep).slices
+    assert "nested" in str(part.refused[0])
+    series, data = b'{"key":"m","tags":{"a":"b"}}', b'{"type":"points","data":[]}'
+    with pytest.raises(BadLine, match="nested"):
+        parse_write(b'{"series":%b,"data":%b,"x":%b}' % (series, data, deep), resource_tags=None)
 
 
 def test_a_name_that_no_table_holds_costs_its_points_only() -> None:

@@ -163,7 +163,7 @@ def _metrics(body: bytes) -> Iterator[Mapping[str, Any]]:
     """Yield the objects of a body, one or an array: first strictly, and leniently where that fails. Raise BadJson."""
     try:
         yield from _body.decode(b"[" + body + b"]" if body.lstrip()[:1] == b"{" else body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         yield from _lenient(body.decode("utf-8", "replace"))
 
 
