@@ -37,8 +37,9 @@ def send_lines(served: Served, lines: bytes) -> bytes:
         return read(connection)
 
 
-def post(served: Served, body: bytes) -> bytes:
-    head = b"POST /api/put HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+def post(served: Served, body: bytes, path: str = "/api/put") -> bytes:
+    names = f"POST {path} HTTP/1.1", "Host: localhost", "Connection: close", f"Content-Length: {len(body)}"
+    head = "".join(f"{line}\r\n" for line in (*names, "")).encode()
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
         connection.sendall(head + body)
         return read(connection)
@@ -139,6 +140,22 @@ def test_long_rejected_line_truncated_and_not_resent(tmp_path: Path) -> None:
     assert other["line"] == ""
     assert "yyy … and more\n" in tsd.run("rejected").out
     assert f"\n{beginning}" not in "\n" + tsd.run("rejected", "--export").out
+
+
+def test_points_of_other_apis_do_not_stop_a_replay(tmp_path: Path) -> None:
+    """They have no JSON. The replay failed with all lines after them, and would have replaced their errors."""
+    tsd = Tsd(tmp_path / "state", {"tsd.kairosdb.enabled": "true", "tsd.heroic.enabled": "true"})
+    point = b'{"name":"m","timestamp":%d,"value":%s,"tags":{"host":"x"}}'
+    heroic = b'{"series":{"key":"m","tags":{"host":"x"}},"data":{"type":"points","data":[["now",1]]}}'
+    with tsd.serve() as served:
+        assert b" 400 " in post(served, point % (T, b'"text"'), "/api/v1/datapoints")
+        assert b" 400 " in post(served, heroic, "/write")
+        assert b" 400 " in post(served, b'[{"metric":"m","timestamp":0,"value":1,"tags":{"host":"x"}}]')
+        before = [one["message"] for one in listed(tsd)][:2]
+        done = tsd.run("rejected", "--replay")
+        assert (done.status, done.out.splitlines()[0]) == (1, "0 lines accepted, 3 refused again")
+        assert [one["message"] for one in listed(tsd)][:2] == before
+        assert "string" in str(before[0])
 
 
 def test_lines_refused_by_writer_are_listed(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tsd.server.peer import local_peer
 
 TIMEOUT_S = 30.0  # wait at most this long for a full journal or a slow disk
 CHECKPOINT_LINES = 50  # between two trio checkpoints
-ENDPOINTS = "api/"
+ENDPOINTS = ("api/put", "api/rollup", "api/histogram")  # whose refused points are kept as JSON
 NO_LINE = Outcome(False, ILLEGAL_ARGUMENT, "the record has no whole line")
 
 
@@ -51,27 +51,27 @@ class Replay:
             await self._intake.wait_synced(position, hurry=True)
         if scope.cancelled_caught:
             raise StoreDown("the journal is not written: the lines may be lost, replay them again")
-        await self._rejected.mark([(name, outcome) for (name, _), outcome in zip(items, outcomes, strict=True)])
+        named = [(name, outcome) for (name, _), outcome in zip(items, outcomes, strict=True)]
+        await self._rejected.mark([one for one in named if one[1] is not NO_LINE])  # others keep their first reason
         return outcomes
 
     async def _send(self, line: bytes) -> tuple[Outcome, int]:
         """Send one line; return its outcome and its position in the journal."""
         if not line or b"\n" in line:
             return NO_LINE, 0
-        if line.startswith(ENDPOINTS.encode()):
-            return await self._post(line), 0
+        path, _, body = line.partition(b" ")
+        if body and (name := path.decode("latin-1")) in ENDPOINTS:
+            return await self._post(name, body), 0
         if is_put(line):
             return _outcome(await self._intake.take(line + b"\n", self._peer))
         if line.startswith((b"rollup", b"histogram", b"meta ")) or is_text_line(line):
             return _outcome(await self._intake.take_summaries(line + b"\n", self._peer))
         return NO_LINE, 0
 
-    async def _post(self, line: bytes) -> Outcome:
+    async def _post(self, name: str, body: bytes) -> Outcome:
         """Send a data point to its HTTP endpoint, which returns when it is on disk."""
-        path, _, body = line.partition(b" ")
-        name = path.decode("latin-1")
         endpoint = self._endpoint(name)
-        if endpoint is None or not body:
+        if endpoint is None:
             return NO_LINE
         request = Request("POST", f"/{name}", tuple(name.split("/")[1:]), {"details": [""]}, body=body, peer=self._peer)
         try:
