@@ -34,6 +34,9 @@ SETTINGS = {
     "tsd.http.query.allow_delete": "false",
     "tsd.core.histograms.config": '{"net.opentsdb.core.SimpleHistogramDecoder": 42}',
     "tsd.query.memory_limit": str(64 << 20),
+    "tsd.kairosdb.enabled": "true",
+    "tsd.heroic.enabled": "true",
+    "tsd.entity.enabled": "true",
 }
 BASE = 1_356_998_400
 POINT = {"metric": "m", "timestamp": BASE, "value": 1, "tags": {"host": "a"}}
@@ -58,6 +61,29 @@ NOTE = {"tsuid": "000001000001000001", "startTime": BASE, "endTime": 0, "descrip
 META = {"uid": "000001", "type": "metric", "displayName": "x", "custom": {"a": "b"}, "tsuid": "000001000001000001"}
 TREE = {"treeId": 1, "name": "t", "enabled": True, "strictMatch": False, "tsuids": ["000001000001000001"]}
 RULE = {"treeId": 1, "level": 0, "order": 0, "type": "TAGK", "field": "host", "regex": "(.*)", "regexGroupIdx": 1}
+MINUTE = {"value": 1, "unit": "minutes"}
+KAIROS_POINTS = {"name": "m", "datapoints": [[BASE * 1000, 1], [BASE * 1000 + 1, 2.5]], "tags": {"host": "a"}, "ttl": 0}
+KAIROS_QUERY = {
+    "start_absolute": BASE * 1000,
+    "end_absolute": (BASE + 600) * 1000,
+    "time_zone": "UTC",
+    "metrics": [
+        {
+            "name": "m",
+            "tags": {"host": ["a"]},
+            "limit": 10,
+            "group_by": [{"name": "tag", "tags": ["host"]}, {"name": "time", "range_size": MINUTE, "group_count": 2}],
+            "aggregators": [
+                {"name": "sum", "sampling": MINUTE, "align_sampling": True},
+                {"name": "rate", "unit": "seconds"},
+            ],
+        }
+    ],
+}
+HEROIC = {
+    "series": {"key": "m", "tags": {"host": "a"}, "resource": {"r": "b"}},
+    "data": {"type": "points", "data": [[BASE * 1000, 1.0]]},
+}
 # Paths, each with a valid body.
 BODIES: Sequence[tuple[str, Any]] = (
     ("/api/put", [POINT, POINT]),
@@ -81,6 +107,12 @@ BODIES: Sequence[tuple[str, Any]] = (
     ("/api/tree/rules", [RULE, RULE]),
     ("/api/tree/test", TREE),
     ("/api/tree/collisions", TREE),
+    ("/api/v1/datapoints", [KAIROS_POINTS, KAIROS_POINTS]),
+    ("/api/v1/datapoints/query", KAIROS_QUERY),
+    ("/api/v1/datapoints/query/tags", KAIROS_QUERY),
+    ("/api/v1/datapoints/delete", KAIROS_QUERY),
+    ("/write", HEROIC),
+    ("/api/entity/a", {"rack": "r1"}),
 )
 TIMES = f"start={BASE}&end={BASE + 600}"
 URLS = (
@@ -114,6 +146,15 @@ URLS = (
     "/api/serializers",
     "/api/version?serializer=json",
     "/api/v1/version",
+    "/api/v1/metricnames?prefix=m",
+    "/api/v1/metadata/s/k",
+    f"/api/entity/a?start={BASE}&end={BASE + 600}&metrics=m,k*&versions=3&limit=5",
+    "/api/entity?prefix=a&metrics=m&max_age=10m&stale=true&order=m:asc&limit=5&from=a",
+    "/api/entity/a?keys=rack,x&method_override=delete",
+    "/api/stats/hot?since=10m&sort=writes&limit=20",
+    "/api/stats/clients?sort=lines&limit=1",
+    "/api/stats/rejected?limit=5",
+    "/ui/main.js",
     "/api/dropcaches",
     "/version?json",
     "/logs?json",
