@@ -197,6 +197,15 @@ async def test_read_only_daemon_refuses_points(tmp_path: Path) -> None:
         assert (await query(daemon, {"name": "a.b"}))[0]["sample_size"] == 0
 
 
+async def test_other_paths_take_and_delete_nothing(tmp_path: Path) -> None:
+    """In write-only mode a query was read as points, and refused and kept as such."""
+    wanted = json.dumps(metric_of("a.b", [START_MS, 7])).encode()
+    async with running(tmp_path, SETTINGS | {"tsd.mode": "wo"}, access=ADMIN) as daemon:
+        for path in (QUERY, f"{QUERY}/tags", f"{PUT}/querry", f"{PUT}/delete/all"):
+            assert (await http_post(daemon, path, wanted)).status == 404
+        assert daemon.daemon.ingest.ledger.received == 0
+
+
 HOLDABLE = ("q.cpu", "q.req", "q.day", "q.sparse", "q.rnd", "q.ms", "q.one", "q.edge", "q.gauge", "q.bigd")
 UNLIKE = {"tags: rows, not points, decide": "rows have an hour", "tags: an earlier row": "rows have an hour"}
 

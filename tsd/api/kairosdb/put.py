@@ -29,6 +29,8 @@ class DatapointsEndpoint:
     async def answer(self, request: Request) -> Response:
         """Ingest the points of a request. With the parameter `sync` they are in the store when it is answered. Raises
         Refused."""
+        if len(request.segments) > 1:  # such as a query in a mode without queries: it is no point
+            raise Refused(404, "Endpoint not found")
         check_method(request, "POST")
         flags = parse_flags(request)
         await self._handler.throttle(request.peer)

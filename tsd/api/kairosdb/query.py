@@ -47,6 +47,8 @@ def routes(queries: KairosQueries) -> dict[str, Endpoint]:
         return await _answer(request, queries, partial(_points, queries))
 
     async def delete(request: Request) -> Response:
+        if len(request.segments) > 2:
+            raise Refused(404, "Endpoint not found")
         check_method(request, "POST")
         wanted = await _read(request, queries)
         return await _delete(request, queries, wanted.metrics)
