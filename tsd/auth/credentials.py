@@ -18,6 +18,7 @@ TOKEN_PREFIX = "tsd_"  # noqa: S105 - lets secret scanners recognize tokens
 TOKEN_BYTES = 32
 COST, BLOCK, LANES = 15, 8, 3  # of scrypt: blocks of 1 KiB × 2**15, 3 times (the OWASP minimum)
 MAX_COST, MAX_BLOCK, MAX_LANES = 17, 16, 8  # limits of the parameters in a file of accounts
+CERTIFICATE_KINDS = ("CN", "DNS", "URI", "email")  # of names in a client certificate
 MAX_PASSWORD_CHARS = 1024  # longer passwords are refused without hashing
 _TOKEN = re.compile(r"tsd_[A-Za-z0-9_-]{43}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -103,8 +104,8 @@ def parse_secret(text: str) -> Secret:
     kind, _, rest = text.partition(":")
     if kind == "sha256" and _DIGEST.fullmatch(rest):
         return Token(rest)
-    if kind == "certificate" and "=" in rest:
-        return CertificateName(unquote(rest))
+    if kind == "certificate":
+        return parse_certificate_name(unquote(rest))
     words = rest.split(":")
     if kind == "scrypt" and len(words) == 5:
         cost, block, lanes = map(int, words[:3])
@@ -112,6 +113,14 @@ def parse_secret(text: str) -> Secret:
         if 10 <= cost <= MAX_COST and 1 <= block <= MAX_BLOCK and 1 <= lanes <= MAX_LANES and len(found.key) == 32:
             return found
     raise ValueError("wanted sha256:…, scrypt:… or certificate:…, as `tsd token add` writes them")
+
+
+def parse_certificate_name(text: str) -> CertificateName:
+    """Return a name that `certificate_names` can yield. Raises ValueError for others: no certificate has them."""
+    kind, _, value = text.partition("=")
+    if kind not in CERTIFICATE_KINDS or not value:
+        raise ValueError("wanted CN=…, DNS=…, URI=… or email=… as the name in a certificate")
+    return CertificateName(text)
 
 
 def _base64(data: bytes) -> str:
@@ -132,5 +141,5 @@ def certificate_names(certificate: Mapping[str, Any] | None) -> Iterator[str]:
             if kind == "commonName":
                 yield f"CN={value}"
     for kind, value in certificate.get("subjectAltName", ()):
-        if kind in ("DNS", "URI", "email"):
+        if kind in CERTIFICATE_KINDS[1:]:
             yield f"{kind}={value}"

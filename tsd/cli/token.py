@@ -23,7 +23,15 @@ from tsd.auth.accounts import (
     read_accounts,
     write_lines,
 )
-from tsd.auth.credentials import CertificateName, Password, Secret, Token, hash_password, hash_token, new_token
+from tsd.auth.credentials import (
+    Password,
+    Secret,
+    Token,
+    hash_password,
+    hash_token,
+    new_token,
+    parse_certificate_name,
+)
 from tsd.auth.networks import parse_networks
 from tsd.cli.options import config_options
 from tsd.cli.settings import with_config
@@ -83,18 +91,18 @@ def add(
     """Add account NAME. The new token is printed only once: the file has its hash."""
     if not NAME.fullmatch(name):
         raise TsdError(f"got the name {name!r}, wanted letters, digits and . _ @ - only, at most 64")
-    if password and certificate:
+    if password and certificate is not None:
         raise TsdError("wanted --password or --certificate, not both")
     token_text = ""
     secret: Secret
-    if certificate:
-        secret = CertificateName(certificate)
-    elif password:
-        secret = hash_password(_read_password())
-    else:
-        token_text = new_token()
-        secret = hash_token(token_text)
     try:
+        if certificate is not None:
+            secret = parse_certificate_name(certificate)
+        elif password:
+            secret = hash_password(_read_password())
+        else:
+            token_text = new_token()
+            secret = hash_token(token_text)
         account = Account(
             name,
             parse_roles(",".join(roles)),

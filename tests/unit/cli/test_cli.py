@@ -34,6 +34,15 @@ def test_help_lists_whole_summaries_without_importing_commands() -> None:
     assert done.stdout.endswith("False\n")
 
 
+@pytest.mark.parametrize("name", ["agent", "cn=agent", "DNS=", ""])
+def test_name_that_no_certificate_has_makes_no_account(name: str, tmp_path: Path) -> None:
+    """It ended with a traceback, or made an account without any use."""
+    file = tmp_path / "accounts"
+    done = run("token", "add", "a", "--role", "write", "--certificate", name, "--file", str(file))
+    assert (done.returncode, file.exists()) == (1, False)
+    assert done.stderr.startswith("tsd: wanted CN=")
+
+
 HEAVY = {"trio", "numpy", "cryptography", "tsd.store", "tsd.daemon.wiring", "tsd.ingest.intake"}
 FAST = ["version", "check-config", "health", "top --once", "rejected", "send x --port 1", "token list"]
 
