@@ -125,7 +125,8 @@ class HttpConnection:
     async def _serve_all(self) -> None:
         while await self._serve_one():
             if self._plain is None and self._http.their_state is h11.DONE:
-                self._http.start_next_cycle()
+                self._input, self._at = self._http.trailing_data[0] + self._input[self._at :], 0
+                self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
             self._deadline = math.inf
 
     async def _first_line(self, first: bytes) -> bytes:
@@ -195,10 +196,8 @@ class HttpConnection:
                 try:
                     body = await self._read_body(headers, reservation)
                 except (Refused, _ChunkedDisabled) as error:
-                    if isinstance(error, Refused):
-                        refused = self._router.refuse(error, target, decision.headers)
-                    else:
-                        refused = replace(NOT_CHUNKED, headers=decision.headers)
+                    refused = NOT_CHUNKED if isinstance(error, _ChunkedDisabled) else self._router.refuse(error, target)
+                    refused = replace(refused, headers=(*refused.headers, *decision.headers))
                     await self._send(refused, headers, last=not self._is_complete())
                     return
                 response, is_script = await self._respond(method, target, headers, body, decision)
@@ -236,9 +235,11 @@ class HttpConnection:
 
     async def _next_plain_request(self) -> PlainRequest | None:
         """Return the next request if it is plain. Otherwise h11 gets the input, and None is returned."""
-        if self._plain is None and (self._http.their_state is not h11.IDLE or self._http.trailing_data[0]):
-            return None
-        if self._at == len(self._input):
+        while True:
+            if self._input.startswith(b"\r\n", self._at):  # some clients end a body with a line end
+                self._at += 2
+            if self._at < len(self._input):
+                break
             self._peer.report_partial_input(0)
             self._input, self._at = b"", 0
             self._input = await self._receive_next_request()

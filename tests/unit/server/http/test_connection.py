@@ -73,6 +73,19 @@ async def test_request_may_be_split_anywhere(served: Served) -> None:
     assert served.stats.requests == len(request) - 1
 
 
+@pytest.mark.parametrize("size", [3, 100_000])
+async def test_line_end_after_a_body_is_skipped(served: Served, size: int) -> None:
+    """Some clients send it, and OpenTSDB skips it. The connection was closed."""
+    body = b"a" * size
+    async with served.client() as client:
+        for end in (b"\r\n", b""):
+            await client.send(post("/echo", body) + end + post("/echo", b"next") + end)
+            assert [(await read_response(client)).body for _ in range(2)] == [body, b"next"]
+        await client.send(b"\r\n")
+        await client.send(post("/echo", b"last"))
+        assert (await read_response(client)).body == b"last"
+
+
 async def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
     async with served.client() as client:
         await client.send(b"".join(post("/echo", b"%d" % number) for number in range(50)) + get("/nowhere"))
