@@ -354,6 +354,15 @@ def test_send_prints_the_daemons_replies(tmp_path: Path) -> None:
     assert gone.err.startswith(f"tsd: no daemon answers at {HOST}:{port[1]}: ")
 
 
+def test_send_counts_every_line_that_sync_counts(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.entity.enabled": "true", "tsd.rollups.enable": "true"})
+    with tsd.serve() as daemon:
+        lines = ("put a.b 1356998400 1 host=web01", "rollup 1h-sum a.b 1356998400 5 host=web01", "meta web01 rack=r1")
+        assert tsd.run("send", *lines, "--port", str(daemon.port)) == Done(0, "synced 3\n", "")
+        refused = tsd.run("send", *lines, "meta web01 rack", "--port", str(daemon.port))
+        assert (refused.status, refused.out.splitlines()[-1]) == (1, "synced 3")
+
+
 def test_unreachable_address_is_reported(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     nowhere = f"tsd: no embedded store in {tsd.folder}: give the state folder of your daemon with --data or --config\n"

@@ -16,7 +16,8 @@ from tsd.config.loader import Loaded
 from tsd.errors import TsdError
 
 RECEIVE_BYTES = SEND_BYTES = 64 << 10
-START_BYTES = 4  # of a line, which tell a put
+WRITES = {b"put", b"putm", b"puts", b"rollup", b"histogram", b"meta"}  # the commands whose lines `synced N` counts
+START_BYTES = max(map(len, WRITES)) + 1  # of a line, which tell one of them
 
 
 @click.command()
@@ -28,8 +29,8 @@ START_BYTES = 4  # of a line, which tell a put
 def send(loaded: Loaded, lines: Sequence[str], host: str | None, port: int | None, as_json: bool) -> None:
     """Send LINES, or standard input, e.g. `tsd send "put my.metric $(date +%s) 42 host=web01"`.
 
-    The daemon's replies are printed. The last one, `synced N`, means that N put lines are on disk. The exit status is 1
-    if it is missing or a line was refused.
+    The daemon's replies are printed. The last one, `synced N`, means that N lines of points or metadata are on disk.
+    The exit status is 1 if it is missing or such a line was refused.
     """
     given = [b"".join(line.encode() + b"\n" for line in lines)] if lines else iter(_read_input, b"")
     target = (host or loaded.config.bind, port or loaded.config.port)
@@ -37,13 +38,12 @@ def send(loaded: Loaded, lines: Sequence[str], host: str | None, port: int | Non
     answer = _converse(target, sender)
     before, synced, last = answer.rpartition(b"synced ")
     stored = int(last) if synced and last.strip().isdigit() else None
-    puts = sender.puts
     if as_json:
         replies = (before if stored is not None else answer).decode(errors="replace").splitlines()
-        click.echo(json.dumps({"sent": puts, "synced": stored, "replies": replies}))
+        click.echo(json.dumps({"sent": sender.writes, "synced": stored, "replies": replies}))
     else:
         click.echo(answer, nl=False)
-    sys.exit(0 if stored == puts else 1)
+    sys.exit(0 if stored == sender.writes else 1)
 
 
 def _read_input() -> bytes:
@@ -52,12 +52,12 @@ def _read_input() -> bytes:
 
 
 class _Sender:
-    """Sends lines as they come, so that input of any size needs little memory, and counts the puts among them."""
+    """Sends lines as they come, so that input of any size needs little memory, and counts points and metadata."""
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
         self._blocks = blocks
         self._start = b""  # of a line that has not ended
-        self.puts = 0
+        self.writes = 0
 
     def run(self, connection: socket.socket) -> None:
         """Send all blocks, `sync` and `exit`."""
@@ -73,7 +73,7 @@ class _Sender:
         first, *others = block.split(b"\n")
         starts = [self._start + first[:START_BYTES], *(line[:START_BYTES] for line in others)]
         *ended, last = (start[:START_BYTES] for start in starts)
-        self.puts += sum(start == b"put" or start.startswith(b"put ") for start in ended)
+        self.writes += sum(start.split(b" ", 1)[0] in WRITES for start in ended)
         self._start = last
 
 
