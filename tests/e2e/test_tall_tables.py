@@ -133,6 +133,16 @@ def test_scan_index_and_copy(tmp_path: Path) -> None:
     assert plain.lines("c.d") == [f"c.d {T} 0.5 host=a"]
 
 
+def test_copy_from_an_absent_store_is_an_error(tmp_path: Path) -> None:
+    """Regression: with a mistyped state folder nothing was copied, with exit status 0."""
+    absent = embedded(tmp_path)
+    to = f"embedded:{tmp_path / 'plain'}"
+    done = absent.run("copy", "--to", to, "--to-set", "tsd.storage.layout=opentsdb")
+    assert (done.status, done.out) == (1, "")
+    assert f"no embedded store in {absent.folder}" in done.err
+    assert not absent.folder.exists()
+
+
 def test_acknowledged_points_survive_kills(tmp_path: Path) -> None:
     tsd = embedded(tmp_path)
     for number in range(3):

@@ -133,7 +133,7 @@ def _copy_points(
 
 
 async def _run_points(source: Config, target: Config, rules: Sequence[Rename], file: Checkpoint) -> PointCopyStats:
-    async with _opened(source) as own, _opened(target) as other:
+    async with _opened(source, must_exist=True) as own, _opened(target) as other:
         await make_tables(target, other, default_compression(target).upper())
         callbacks = TableCallbacks(lambda: False, lambda: None)
         read = build_configured_tables(source, own, now_ms, callbacks)
@@ -148,9 +148,9 @@ async def _run_points(source: Config, target: Config, rules: Sequence[Rename], f
 
 
 @asynccontextmanager
-async def _opened(config: Config) -> AsyncIterator[Store]:
+async def _opened(config: Config, *, must_exist: bool = False) -> AsyncIterator[Store]:
     """Open a store of any layout. Have its daemon write its pending points."""
-    async with access(config, any_layout=True) as opened:
+    async with access(config, must_exist=must_exist, any_layout=True) as opened:
         if reason := await opened.flush_daemon():
             raise StoreError(f"{reason}. They would not be copied: copy later")
         yield opened.store
