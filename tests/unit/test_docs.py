@@ -12,6 +12,8 @@ from tests.running import running
 from tests.unit.api.http_requests import http_post, http_request
 from tsd.api.metrics import METRICS
 from tsd.config.loader import MUST_BE_OFF, OPENTSDB_ONLY, UNSUPPORTED, keys
+from tsd.daemon.settings import load_config
+from tsd.errors import BadConfig
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -128,6 +130,24 @@ def test_named_settings_exist(page: Path) -> None:
         key for key in re.findall(r"`(tsd\.\w+\.[\w.-]*\w)(?=[` ])", page.read_text()) if key.split(".")[1] in groups
     }
     assert sorted(named - known) == []
+
+
+SETTINGS = re.compile(r"(?:^[ ]*tsd\.[\w.]+ = .*\n)+", re.MULTILINE)
+
+
+def test_settings_that_pages_show_are_accepted(tmp_path: Path) -> None:
+    """Each group of lines can be a configuration file."""
+    wrong: dict[str, list[str]] = {}
+    shown = [(page, group) for page in PAGES for group in SETTINGS.findall(page.read_text())]
+    for number, (page, group) in enumerate(shown):
+        file = tmp_path / f"{number}.conf"
+        file.write_text(group)
+        try:
+            load_config(file)
+        except BadConfig as exc:
+            wrong[f"{name_of(page)}: {group}"] = exc.problems
+    assert shown
+    assert wrong == {}
 
 
 def examples(page: Path) -> Iterator[tuple[str, str, str]]:
