@@ -280,3 +280,4 @@ def test_run_passes_exactly_its_options_to_the_daemon(tmp_path: Path, words: lis
     ).stdout.splitlines()
     assert got.split() == ["--data", str(tmp_path / "var"), "serve", *words]
     assert f" {port} " in hint
+    assert f" query --url http://127.0.0.1:{port} " in hint  # the daemon, whatever its store and state folder
