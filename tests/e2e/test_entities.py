@@ -122,7 +122,9 @@ def test_tables_are_filled_and_checked_by_commands(tsd: Tsd) -> None:
     missing = tsd.run("check-config")
     assert missing.status != 0
     assert ENTITIES.name in missing.err
-    assert tsd.run("create-tables").status == 0
+    made = tsd.run("create-tables")
+    assert (made.status, made.err) == (0, "")
+    assert all(line.endswith((": exists", ": created")) for line in made.out.splitlines()), made.out
     assert tsd.run("check-config").status == 0
     salted = tsd.but({"tsd.entity.salt": "3"}).run("check-config")
     assert salted.status != 0

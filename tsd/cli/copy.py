@@ -223,15 +223,18 @@ def create_tables(loaded: Loaded, compression: str | None, as_json: bool) -> Non
             return
         for name, is_new in made.items():
             click.echo(f"{name}: {'created' if is_new else 'exists'}")
-        if any(made.values()) and uses_hbase(config):
+        if not uses_hbase(config):
+            return
+        commands = [
+            f"  alter '{table.name}', {{NAME => '{family.name.decode()}', DATA_BLOCK_ENCODING => 'DIFF'}}"
+            for table in tables(config)
+            for family in table.families
+            if made[table.name]
+        ]
+        if commands:
             click.echo(
                 "The Thrift gateway cannot set DATA_BLOCK_ENCODING. For OpenTSDB's setting, run in HBase's shell:\n"
-                + "\n".join(
-                    f"  alter '{table.name}', {{NAME => '{family.name.decode()}', DATA_BLOCK_ENCODING => 'DIFF'}}"
-                    for table in tables(config)
-                    for family in table.families
-                    if made[table.name]
-                )
+                + "\n".join(commands)
             )
 
     trio.run(run)
