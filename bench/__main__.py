@@ -135,7 +135,14 @@ def kairosdb_pace(series: int, rounds: int) -> None:
 
 
 @bench.command()
-@click.option("--count", "counts", multiple=True, default=[100_000, 1_000_000], help="Series; may be repeated.")
+@click.option(
+    "--count",
+    "counts",
+    type=click.IntRange(min=2000),  # more than the warm-up has
+    multiple=True,
+    default=[100_000, 1_000_000],
+    help="Series; may be repeated.",
+)
 @click.option("--hbase/--no-hbase", "on_hbase", default=False, help="Also on a real HBase.")
 def series(counts: tuple[int, ...], on_hbase: bool) -> None:
     """New series: memory per series, and rate."""

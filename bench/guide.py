@@ -114,6 +114,7 @@ def loads(size: Size) -> list[Load]:
         for at in range(DAY_S // QUARTER_S)
         for one in range(size.meters)
     ]
+    one = size.meters // 2
     ticks, counts = _ticks(size, chance)
     hot = max(counts, key=lambda ticker: counts[ticker])
     sums = "".join(f"&m=none:{metric}{{host={host}}}" for metric in metrics)
@@ -121,7 +122,7 @@ def loads(size: Size) -> list[Load]:
     end_s = START_S + size.times * STEP_S
     return [
         Load("machines", server, f"start={START_S}&end={end_s}{sums}", METRICS, METRICS * size.times),
-        Load("meters", meters, f"start={START_S}&end={START_S + DAY_S - 1}&m=none:meter.kwh{{meter=7}}", 1, 96),
+        Load("meters", meters, f"start={START_S}&end={START_S + DAY_S - 1}&m=none:meter.kwh{{meter={one}}}", 1, 96),
         Load("ticks", ticks, f"start={START_S}&end={START_S + DAY_S}&ms=true{quotes}", len(QUOTE), 4 * counts[hot]),
     ]
 
