@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import trustme
 
 from tests.e2e.command import HOST, Done, Served, Tsd
 
@@ -47,6 +48,24 @@ def test_token_and_password_of_url_are_sent(tsd: Tsd, served: Served, tmp_path: 
     assert refused.status == 1
     assert "wrong" not in refused.err
     assert "401" in refused.err
+
+
+def test_certificate_of_an_own_authority_is_trusted_if_named(tmp_path: Path) -> None:
+    authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
+    leaf = authority.issue_cert(HOST, key_type=trustme.KeyType.ECDSA)
+    leaf.private_key_pem.write_to_path(tmp_path / "key.pem")
+    leaf.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    files = {"tsd.tls.certificate": str(tmp_path / "cert.pem"), "tsd.tls.key": str(tmp_path / "key.pem")}
+    tsd = Tsd(tmp_path / "state", files)
+    with tsd.serve() as daemon:
+        daemon.send_lines(LINES)
+        words = ("query", "--url", f"https://{HOST}:{daemon.port}", "--format", "csv", *WORDS)
+        assert tsd.run(*words, env={"SSL_CERT_FILE": str(tmp_path / "authority.pem")}) == Done(0, CSV, "")
+        refused = tsd.run(*words)
+        assert (refused.status, refused.out) == (1, "")
+        assert f"the certificate of https://{HOST}:{daemon.port} is refused" in refused.err
+        assert "SSL_CERT_FILE" in refused.err
 
 
 def test_table_fits_80_columns(tsd: Tsd, served: Served, tmp_path: Path) -> None:

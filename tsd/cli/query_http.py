@@ -5,6 +5,7 @@ import os
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from ssl import SSLCertVerificationError
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlencode, urlsplit
 
@@ -28,6 +29,11 @@ def ask(url: str, params: Sequence[tuple[str, str]], timeout_s: float) -> bytes:
             body = response.read()
         finally:
             connection.close()
+    except SSLCertVerificationError as exc:
+        raise TsdError(
+            f"the certificate of {shown(parts)} is refused: {exc.verify_message}. If an authority of your own signed "
+            "it, name the authority's file in the variable SSL_CERT_FILE"
+        ) from exc
     except (OSError, HTTPException) as exc:
         reason = (exc.strerror if isinstance(exc, OSError) else "") or str(exc) or type(exc).__name__
         raise TsdError(f"no daemon answers at {shown(parts)}: {reason}") from exc
