@@ -307,6 +307,21 @@ async def test_point_that_another_process_deletes_is_forgotten(hours: int, left:
         assert await endpoint.values(f"tsuids={one.hex()}") == ({one.hex().upper(): "1"} if left else {})
 
 
+@pytest.mark.parametrize("hours", [0, 1, 30])
+async def test_point_that_another_process_replaces_is_read_again(hours: int) -> None:
+    """Regression: the replaced value was answered until a newer point came."""
+    world = await make_world()
+    one, at_s = await world.series("m", host="a"), HOUR - hours * HOUR_S
+    endpoint = LastEndpoint(world, 60_000)
+    await store(world, one, at_s, 1)
+    await record(endpoint.latest, one, at_s, 1)
+    assert await endpoint.values("timeseries=m{host=a}") == {one.hex().upper(): "1"}
+    await store(world, one, at_s, 2)
+    endpoint.clock_ms += 61_000
+    for _ in range(2):
+        assert await endpoint.values(f"tsuids={one.hex()}") == {one.hex().upper(): "2"}
+
+
 @pytest.mark.parametrize("cache_ms", [None, 60_000])
 async def test_late_point_after_a_delete_is_not_taken_for_the_newest(cache_ms: int | None) -> None:
     """An older row than the searched ones may have a newer point."""
@@ -327,18 +342,20 @@ async def test_late_point_after_a_delete_is_not_taken_for_the_newest(cache_ms: i
         assert await endpoint.values(f"tsuids={one.hex()}") == {}
 
 
+@pytest.mark.parametrize("later_s", [0, 3])
 @pytest.mark.parametrize("hours", [0, 30])
-async def test_point_that_is_written_during_a_read_is_not_forgotten(hours: int) -> None:
+async def test_point_that_is_written_during_a_read_is_not_forgotten(hours: int, later_s: int) -> None:
     world = await make_world()
     one, at_s = await world.series("m", host="a"), HOUR - hours * HOUR_S
     endpoint = LastEndpoint(world, 60_000)
+    await store(world, one, at_s, 1)
     await record(endpoint.latest, one, at_s, 1)
     get = world.store.get
 
     async def get_while_written(table: str, *args: Any, **kwargs: Any) -> dict[bytes, list[Cell]]:
         found = await get(table, *args, **kwargs)
         if table == "tsdb":
-            await record(endpoint.latest, one, HOUR + 3, 3)
+            await record(endpoint.latest, one, at_s + later_s, 3)
         return found
 
     endpoint.clock_ms += 61_000

@@ -213,9 +213,9 @@ class LastPointCache:
             self._floats[slot] = is_float
             self._bits[slot] = np.float64(found.number).view(np.int64) if is_float else found.number
 
-    def forget_point(self, slot: int, time_ms: int) -> None:
+    def forget_point(self, slot: int, point: LastPoint) -> None:
         """Forget a newest point that its row lacks, unless it is not in its row yet or another one is known by now."""
-        if self._times[slot] == time_ms and not self._held[slot]:
+        if not self._held[slot] and self.points([slot]) == [point]:
             self._times[slot] = NO_TIME
 
     def forget(self, layout: Layout, rows: Iterable[bytes]) -> None:
@@ -411,28 +411,33 @@ class LastPointReader:
             places = self._cache.slots(part)
             newest_ms = self._cache.times_ms(places)
             is_late = (self._cache.depth_h[places] == FORGOTTEN) & (newest_ms < span.start_ms)  # see `set_read`
-            known_ms = dict(zip(part, np.where(is_late, NO_TIME, newest_ms).tolist(), strict=True))
+            is_known = ((newest_ms != NO_TIME) & ~is_late).tolist()
+            points = self._cache.points(places.tolist())
+            known = dict(compress(zip(part, points, strict=True), is_known))
             found = await self._newest(part, span)
-            gone = set() if self._cache_ms is None else await self._deleted(known_ms, found, span)
+            gone = set() if self._cache_ms is None else await self._changed(known, found, span)
             for one in part:  # by name: slots may have been reassigned
                 slot = self._cache.slot(*one)
                 if one in gone:
-                    self._cache.forget_point(slot, known_ms[one])
+                    self._cache.forget_point(slot, known[one])
                 self._cache.set_read(slot, found.get(one), checked_ms=span.now_ms, depth_h=span.hours)
 
-    async def _deleted(
-        self, known_ms: Mapping[Series, int], found: dict[Series, LastPoint], span: LookBack
+    async def _changed(
+        self, known: Mapping[Series, LastPoint], found: dict[Series, LastPoint], span: LookBack
     ) -> set[Series]:
-        """Return the series whose known points another process has deleted. `found` has what was read of the span, and
-        gets the newest points of older rows that had known ones."""
+        """Return the series whose known points another process has deleted or replaced. `found` has what was read of
+        the span, and gets the newest points of older rows that had known ones."""
         stop_ms = (span.this_hour_s + HOUR_S) * 1000
         lost = {
-            one: at for one, at in known_ms.items() if at < stop_ms and (one not in found or found[one].time_ms < at)
+            one: point.time_ms
+            for one, point in known.items()
+            if point.time_ms < stop_ms
+            and ((read := found.get(one)) is None or (read.time_ms <= point.time_ms and read != point))
         }
         older = {
             tsuid_row(self._layout, b"".join(one), at // 1000 // HOUR_S * HOUR_S): one
             for one, at in lost.items()
-            if NO_TIME < at < span.start_ms and one not in found
+            if at < span.start_ms and one not in found
         }
         unreadable: dict[bytes, UnreadableRow] = {}
         rows = await self._store.get(self._table, list(older)) if older else {}
