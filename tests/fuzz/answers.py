@@ -359,6 +359,7 @@ def on_hbase(gateway: str, prefix: str, *, creates: bool = True) -> dict[str, st
         hbase.create(series, ["t"])
     return {
         "tsd.storage.backend": "hbase",
+        "tsd.storage.blocks": "false",
         "tsd.storage.hbase.thrift": gateway,
         "tsd.storage.hbase.thrift.timeout": str(int(FASTEST * 15_000)),  # in ms of the daemon's clock
         **{f"tsd.storage.hbase.{kind}_table": name for kind, name in names.items()},

@@ -475,10 +475,7 @@ def play_changes(folder: Path, seed: int, steps: int, shared: NewTables | None =
     if world.keep_s:
         settings["tsd.retention.rules"] = f"*={world.keep_s // HOUR_S}h"
     if shared is not None:
-        settings |= {
-            "tsd.storage.blocks": "false",
-            "tsd.storage.flush_interval": dice.choice(["100", "2000", "10000", "30000"]),
-        }
+        settings["tsd.storage.flush_interval"] = dice.choice(["100", "2000", "10000", "30000"])
         settings |= {"tsd.storage.compaction.span_age": dice.choice(["3", "10", "240"]), **shared()}
         settings["tsd.query.series_index"] = dice.choice(["true", "false"])
     with _running(folder, timeline, settings) as daemon:
