@@ -70,3 +70,7 @@ def main() -> None:
     from tsd.__main__ import main as run
 
     run()
+
+
+if __name__ == "__main__":
+    main()
