@@ -36,7 +36,7 @@ CALM = Plan(
     readers=0,
     second_daemon=False,
     hurried=False,
-    hold_s=0,
+    hold_intervals=0,
     writer_lag_s=0,
     events=(),
 )

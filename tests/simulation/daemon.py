@@ -121,8 +121,8 @@ class SimulatedDaemon:
             memory_limit=plan.memory_limit,
             series_ttl_s=7200,
             refused_folder=folder / "refused",
-            now_s=lambda: now_ms() // 1000 - (plan.writer_lag_s if plan.hold_s else 0),
-            hold_s=plan.hold_s,
+            now_s=lambda: now_ms() // 1000 - (plan.writer_lag_s if plan.hold_intervals else 0),
+            hold_intervals=plan.hold_intervals,
             small_intervals=1,  # the plan chooses how long windows are
         )
         self.intake = Intake(

@@ -16,7 +16,7 @@ class Engine(Enum):
     HBASE = auto()  # outlives the process; batches may be applied partially; other daemons share it
 
 
-HOLD_S = {Engine.EMBEDDED: (0, math.inf, math.inf), Engine.HBASE: (0, 0, 1, 4)}
+HOLD_INTERVALS = {Engine.EMBEDDED: (0, math.inf, math.inf), Engine.HBASE: (0, 0, 2, 4)}
 
 
 class FaultKind(Enum):
@@ -70,7 +70,7 @@ class Plan:
     readers: int  # tasks that query acknowledged points
     second_daemon: bool  # another daemon assigns UIDs in the same table
     hurried: bool  # clients hardly pause
-    hold_s: float  # how long the writer holds points of open hours; 0: not
+    hold_intervals: float  # for which the writer holds points of open hours; 0: not
     writer_lag_s: int  # the writer's clock is that much behind, so that hours of points may be open, or end meanwhile
     events: tuple[Event, ...]
 
@@ -102,7 +102,7 @@ def random_plan(rng: random.Random) -> Plan:
         readers=rng.choice((0, 0, 1, 2)),
         second_daemon=engine is Engine.HBASE and rng.random() < 0.4,
         hurried=hurried,
-        hold_s=rng.choice(HOLD_S[engine]),
+        hold_intervals=rng.choice(HOLD_INTERVALS[engine]),
         writer_lag_s=rng.choice((3480, 3476, 3000, 7076, 7000)),
         gather_s=rng.choice((0.0, 0.01, 1.0)),
         events=tuple(sorted(events, key=lambda event: event.at_s)),

@@ -249,8 +249,8 @@ class Simulation:
             safe, daemon = self.sent_points.safe(metric), self.daemon
             if daemon is None or not daemon.serves or not await daemon.writer.write_metric(metric.encode()):
                 continue
-            waiting = await daemon.writer.open_points(metric.encode()) if self.plan.hold_s else None
-            if daemon.over or (self.plan.hold_s and waiting is None):
+            waiting = await daemon.writer.open_points(metric.encode()) if self.plan.hold_intervals else None
+            if daemon.over or (self.plan.hold_intervals and waiting is None):
                 continue
             names = await read_names(sound, OLD)
             stored = await read_points(sound, names, {NEW: OLD})

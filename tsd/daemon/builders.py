@@ -107,8 +107,10 @@ def build_ingest(
     )
     rows = OpenWindow(known, name_rules(config))
     interval_s = config.write_interval_ms / 1000
+    hold_intervals = hold_s  # 0 or infinite
     if 0 < hold_s < math.inf:
-        interval_s /= math.ceil(interval_s / HELD_INTERVAL_S)
+        hold_intervals = math.ceil(hold_s / HELD_INTERVAL_S)
+        interval_s = hold_s / hold_intervals
     summaries = Summaries(tables.resolver, tables.writer.summaries, now_ms, has_texts=tables.has_texts)
     writer = Writer(
         rows,
@@ -123,8 +125,7 @@ def build_ingest(
         series_ttl_s=config.series_ttl_s,
         refused_folder=folder / "refused",
         now_s=lambda: now_ms() // 1000,
-        # The first window has taken one interval. Points are released with the window that ends nearest to their time.
-        hold_s=max(hold_s - 1.5 * interval_s, 0),
+        hold_intervals=hold_intervals,
         # Newest values of entities are those of sealed windows.
         small_intervals=SMALL_INTERVALS if math.isinf(hold_s) and not tables.entities else 1,
         due_metrics=(CANARY_METRIC,),

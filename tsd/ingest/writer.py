@@ -82,13 +82,13 @@ class Writer:
         now_s: Callable[[], int],
         uptime_s: Callable[[], int] = lambda: int(trio.current_time()),
         retry_s: tuple[float, float] = RETRY_S,
-        hold_s: float = 0,
+        hold_intervals: float = 0,
         small_intervals: int = SMALL_INTERVALS,
         due_metrics: Sequence[bytes] = (),
     ) -> None:
-        """`hold_s`: how long points of open hours are held, except those of `due_metrics`; 0: not at all. Small windows
-        stay open for `small_intervals` then. `now_s` is the wall clock. `uptime_s` never goes back: it separates series
-        that may be evicted from those that waiting windows hold."""
+        """`hold_intervals`: how long points of open hours are held, except those of `due_metrics`; 0: not at all. Small
+        windows stay open for `small_intervals` then. `now_s` is the wall clock. `uptime_s` never goes back: it
+        separates series that may be evicted from those that waiting windows hold."""
         self._rows = rows
         self._journal = journal
         self._points = points
@@ -105,7 +105,7 @@ class Writer:
         self._first_retry_s, self._last_retry_s = retry_s
         self._windows: deque[Window] = deque()
         self._memory = WindowMemory()
-        self._hold_s = hold_s
+        self._hold_intervals = hold_intervals
         self._due_metrics = due_metrics
         self._hours = OpenHours()
         self._found = FoundPoints()
@@ -220,8 +220,7 @@ class Writer:
         if segment is None:
             return
         points, complete = self._rows.points, self._rows.complete
-        columns, summaries = self._rows.take(), self._rows.take_summaries()
-        now = self._uptime_s()
+        columns, summaries, now = self._rows.take(), self._rows.take_summaries(), self._uptime_s()
         self._rows.table.mark_seen(columns.series, now)
         since_s = now_s if self._open_since_s is None else self._open_since_s
         pending = self._pending(segment)
@@ -231,9 +230,8 @@ class Writer:
             self._release(self._hours.take())  # first: what is held is older
             due, held = columns, []
         points -= sum(len(part.series) for part in held)
-        parts = [due] if complete else None
+        parts, summaries = ([due], summaries) if complete else (None, None)
         memory = points * POINT_BYTES if held else 0
-        summaries = summaries if complete else None
         self._enqueue(Window([pending], parts, points, now, summaries, since_s, held=held, held_memory=memory))
         self._open_since_s = None
         self._evict(now)
@@ -248,7 +246,7 @@ class Writer:
 
     def _may_hold(self, columns: Columns, *, complete: bool) -> bool:
         """Return whether points of a window may be held now."""
-        if not self._hold_s:
+        if not self._hold_intervals:
             return False
         table = self._rows.table
         without_key = table.unresolved.keys() | table.refused
@@ -333,7 +331,7 @@ class Writer:
         if self._hours.points and journal.is_full:  # it may have been made smaller
             self.seal(hold=False)
             return
-        if leaves and not self._hold_s and self._rows.size > OPEN_BYTES:
+        if leaves and not self._hold_intervals and self._rows.size > OPEN_BYTES:
             self._rows.table.mark_seen(self._rows.drop().series, self._uptime_s())
         most = 0 if leaves else self._memory_limit // 2 - self._rows.size - self.held_memory
         self._memory.shrink(most, but=self.next_window)
@@ -362,17 +360,19 @@ class Writer:
 
     async def seal_windows(self) -> None:
         """Seal a window at every interval, a small one of open hours seldom. Runs until cancelled."""
+        held = 0.0  # intervals since the first point was held; other windows end in between, when a metric is read
         while True:
             await sleep_until_next(self._interval_s)
             if not self._is_small_window():
                 self.seal()
-            if (since_s := self._hours.oldest_s) is not None and self._uptime_s() - since_s >= self._hold_s:
+            held = (held + 1) % self._hold_intervals if self._hours.points else 0
+            if not held:
                 self._release(self._hours.take())  # with the window that has ended
 
     def _is_small_window(self) -> bool:
         """Return whether the open window may stay open: it is young, and small. Each takes a segment of the journal."""
-        now_s = self._now_s()
-        if not self._hold_s or self._hours.is_over(now_s) or self._rows.points > self._max_points // SMALL_SHARE:
+        now_s, most = self._now_s(), self._max_points // SMALL_SHARE
+        if not self._hold_intervals or self._hours.is_over(now_s) or self._rows.points > most:
             return False
         return self._open_since_s is not None and 0 <= now_s - self._open_since_s < self._small_s
 
@@ -430,7 +430,7 @@ class Writer:
     async def flush_due(self) -> bool:
         """Write all points accepted so far but those held until the end of their hour, and return whether they are
         stored. Give up when the store or the journal's disk fails."""
-        self.seal(hold=math.isinf(self._hold_s))
+        self.seal(hold=math.isinf(self._hold_intervals))
         return await self._wait_written(self._sealed, patient=False)
 
     async def _wait_written(self, wanted: int, *, patient: bool) -> bool:

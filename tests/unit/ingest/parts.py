@@ -49,7 +49,7 @@ class Parts:
             "max_unresolved": 1000,
             "rules": SummaryRules(NameRules(), "tsdb"),
             "load": None,
-            "hold_s": 0,
+            "hold_intervals": 0,
             "interval_s": 3600,
             "small_intervals": SMALL_INTERVALS,
             **settings,
@@ -94,7 +94,7 @@ class Parts:
             now_s=lambda: self.now_s,
             uptime_s=lambda: self.uptime_s,
             retry_s=(0.001, 0.002),
-            hold_s=float(str(chosen["hold_s"])),
+            hold_intervals=float(str(chosen["hold_intervals"])),
             small_intervals=int(str(chosen["small_intervals"])),
             due_metrics=[b"due"],
         )

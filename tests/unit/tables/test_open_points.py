@@ -143,7 +143,7 @@ async def test_answer_without_points_that_only_the_journal_has_is_an_error(tmp_p
 @pytest.mark.parametrize("seed", seeds(4, fast=1))
 async def test_answers_with_open_hours_are_those_after_a_flush(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    held = Parts(tmp_path, await make_store(), hold_s=math.inf)
+    held = Parts(tmp_path, await make_store(), hold_intervals=math.inf)
     held.now_s = BASE + 3500
     async with going(held) as parts:
         readers = Readers(parts)
@@ -197,7 +197,7 @@ async def texts(engine: QueryEngine, queries: Sequence[Query]) -> list[tuple[byt
 async def test_short_queries_read_stored_and_open_hours_as_after_a_flush(tmp_path: Path, seed: int) -> None:
     """With an index, rows of few series are read by their keys, those of all hours at once."""
     rng = random.Random(seed)
-    held = Parts(tmp_path, await make_store(), hold_s=math.inf)
+    held = Parts(tmp_path, await make_store(), hold_intervals=math.inf)
     held.now_s = BASE + rng.choice((3500, 7000))
     await held.store.create_tables([Table("tsdb-series", (Family(FAMILY),))])
     async with going(held) as parts:
@@ -240,7 +240,7 @@ FEW = (
 @pytest.mark.parametrize("seed", seeds(4, fast=1))
 async def test_few_of_many_open_series_are_answered_as_after_a_flush(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    held = Parts(tmp_path, await make_store(), hold_s=math.inf, memory_limit=8 << 20)
+    held = Parts(tmp_path, await make_store(), hold_intervals=math.inf, memory_limit=8 << 20)
     held.now_s = BASE + 3500
     async with going(held) as parts:
         readers = Readers(parts)
@@ -258,7 +258,7 @@ async def test_few_of_many_open_series_are_answered_as_after_a_flush(tmp_path: P
 
 
 async def test_deleting_query_deletes_points_of_open_hours(tmp_path: Path) -> None:
-    held = Parts(tmp_path, await make_store(), hold_s=math.inf)
+    held = Parts(tmp_path, await make_store(), hold_intervals=math.inf)
     held.now_s = BASE + 600
     async with going(held) as parts:
         await parts.take(put(BASE, 1, "a"), put(BASE + 1, 1, "a", "other"))
@@ -284,11 +284,11 @@ async def test_no_query_makes_the_writer_write(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("hold_s", [0, math.inf])
+@pytest.mark.parametrize("hold_intervals", [0, math.inf])
 @pytest.mark.parametrize("seed", seeds(3, fast=1))
-async def test_points_of_a_span_are_all_those_of_its_hours(tmp_path: Path, seed: int, hold_s: float) -> None:
+async def test_points_of_a_span_are_all_those_of_its_hours(tmp_path: Path, seed: int, hold_intervals: float) -> None:
     rng = random.Random(seed)
-    held = Parts(tmp_path, await make_store(), hold_s=hold_s)
+    held = Parts(tmp_path, await make_store(), hold_intervals=hold_intervals)
     held.now_s = BASE + 3500
     async with going(held) as parts:
         for _ in range(8):
