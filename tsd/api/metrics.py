@@ -312,7 +312,7 @@ def _health_metrics(health: Mapping[str, str]) -> Iterator[Metric]:
 def _measurements(sources: MetricSources) -> Iterator[Metric]:
     journal, writer = sources.journal, sources.writer
     yield GaugeMetricFamily(
-        "tsd_oldest_unstored_seconds", "Age of the oldest point that is not stored.", writer.waiting_s
+        "tsd_oldest_unstored_seconds", "Age of the oldest point that is due and not stored.", writer.waiting_s
     )
     yield GaugeMetricFamily(
         "tsd_journal_limit_bytes",
