@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -143,6 +144,16 @@ def summary_rules(config: Config) -> SummaryRules:
     )
 
 
+LIBRARIES = {Backend.CASSANDRA: "cassandra", Backend.BIGTABLE: "grpc"}  # a module of what an engine's extra installs
+
+
+def _check_library(backend: Backend) -> None:
+    """Raise BadConfig if the engine's library is not installed: to repeat a call would not help."""
+    module, extra = LIBRARIES.get(backend), backend.value
+    if module is not None and find_spec(module) is None:
+        raise BadConfig([f"tsd.storage.backend: {extra} lacks the module {module}: pip install 'tsd-daemon[{extra}]'"])
+
+
 @asynccontextmanager
 async def opened_store(
     config: Config, on_loss: Callable[[str], None] = lambda _: None, load: IngestLoad | None = None
@@ -151,8 +162,9 @@ async def opened_store(
     unavailable.
 
     `on_loss` is called when accepted writes that were not synced are lost; later writes are refused. Scans are
-    throttled by the ingest `load`.
+    throttled by the ingest `load`. Raises BadConfig if the engine's library is not installed.
     """
+    _check_library(config.backend)
     store: Store
     may_lack_writes = False
     if config.backend is Backend.EMBEDDED:
