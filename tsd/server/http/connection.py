@@ -235,16 +235,16 @@ class HttpConnection:
 
     async def _next_plain_request(self) -> PlainRequest | None:
         """Return the next request if it is plain. Otherwise h11 gets the input, and None is returned."""
-        while True:
-            if self._input.startswith(b"\r\n", self._at):  # some clients end a body with a line end
+        # Some clients end a body with a line end. Its halves may come in two packets.
+        while (begun := self._input[self._at : self._at + 2]) in (b"", b"\r", b"\r\n"):
+            if begun == b"\r\n":
                 self._at += 2
-            if self._at < len(self._input):
-                break
+                continue
             self._peer.report_partial_input(0)
-            self._input, self._at = b"", 0
-            self._input = await self._receive_next_request()
-            if not self._input:
+            self._input, self._at = begun, 0
+            if not (received := await self._receive_next_request()):
                 raise _ConnectionEnded
+            self._input = begun + received
         plain = self._read_plain()
         if plain is None:
             self._http.receive_data(self._input[self._at :])

@@ -86,6 +86,17 @@ async def test_line_end_after_a_body_is_skipped(served: Served, size: int) -> No
         assert (await read_response(client)).body == b"last"
 
 
+@pytest.mark.parametrize("parts", [(b"\r", b"\n"), (b"\r\n\r", b"\n\r\n")])
+async def test_line_ends_after_a_body_may_be_split(served: Served, parts: tuple[bytes, bytes]) -> None:
+    """Regression: the connection was closed after the first half."""
+    async with served.client() as client:
+        for body in (b"plain", b"a" * 100_000):
+            await client.send_whole(post("/echo", body) + parts[0])
+            assert (await read_response(client)).body == body
+            await client.send(parts[1] + post("/echo", b"next"))
+            assert (await read_response(client)).body == b"next"
+
+
 async def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
     async with served.client() as client:
         await client.send(b"".join(post("/echo", b"%d" % number) for number in range(50)) + get("/nowhere"))
