@@ -166,7 +166,7 @@ async def test_late_point_after_caches_were_dropped_is_not_taken_for_the_newest(
     assert await endpoint.values("timeseries=m{host=a}") == {one.hex().upper(): "2"}
 
 
-async def record(latest: LastPointCache, tsuid: bytes, time_s: int, value: int) -> None:
+async def record(latest: LastPointCache, tsuid: bytes, time_s: int, value: int, *, held: bool = False) -> None:
     """Record an integer that the daemon has got."""
     table = SeriesTable()
     number = table.insert(SeriesText(b"m", b"host=a"), SeriesKey(tsuid[:3], tsuid[3:]))
@@ -174,7 +174,7 @@ async def record(latest: LastPointCache, tsuid: bytes, time_s: int, value: int) 
         np.array([number], np.int32), np.array([instant(time_s)], np.int64), np.array([7], np.uint8),
         np.array([value], np.int64),
     )  # fmt: skip
-    await latest.record(columns, table, 1 << 42)
+    await latest.record(columns, table, 1 << 42, held=held)
 
 
 BROKEN = COLUMN + b"\0\0\0\x10"  # with a value of one byte: fits nothing
@@ -360,6 +360,28 @@ async def test_point_that_is_written_during_a_read_is_not_forgotten(hours: int, 
 
     endpoint.clock_ms += 61_000
     with patch.object(world.store, "get", get_while_written):
+        assert await endpoint.values(f"tsuids={one.hex()}") == {one.hex().upper(): "3"}
+
+
+@pytest.mark.parametrize("before", [0, 5])
+async def test_held_point_that_is_stored_during_a_read_is_not_forgotten(before: int) -> None:
+    """Regression: the row as it was before lacked the point, or had another value."""
+    world = await make_world()
+    one = await world.series("m", host="a")
+    endpoint = LastEndpoint(world, 60_000)
+    await store(world, one, HOUR + 10 - before, 1)
+    await record(endpoint.latest, one, HOUR + 10, 3, held=True)
+    get = world.store.get
+
+    async def get_before_write(table: str, *args: Any, **kwargs: Any) -> dict[bytes, list[Cell]]:
+        found = await get(table, *args, **kwargs)
+        if table == "tsdb":
+            await store(world, one, HOUR + 10, 3)
+            await record(endpoint.latest, one, HOUR + 10, 3)
+        return found
+
+    endpoint.clock_ms += 71_000
+    with patch.object(world.store, "get", get_before_write):
         assert await endpoint.values(f"tsuids={one.hex()}") == {one.hex().upper(): "3"}
 
 

@@ -188,6 +188,10 @@ class LastPointCache:
         """Return the times of the newest points; NO_TIME if there is none."""
         return self._times[slots]
 
+    def are_held(self, slots: Slots) -> NDArray[np.bool_]:
+        """Return whether the newest points are not in their rows yet."""
+        return self._held[slots]
+
     def points(self, slots: Sequence[int]) -> list[LastPoint]:
         """Return the newest points."""
         times, bits, floats = self._times[slots], self._bits[slots], self._floats[slots]
@@ -411,7 +415,8 @@ class LastPointReader:
             places = self._cache.slots(part)
             newest_ms = self._cache.times_ms(places)
             is_late = (self._cache.depth_h[places] == FORGOTTEN) & (newest_ms < span.start_ms)  # see `set_read`
-            is_known = ((newest_ms != NO_TIME) & ~is_late).tolist()
+            # Rows may lack a held point, also one that is written during the read.
+            is_known = ((newest_ms != NO_TIME) & ~is_late & ~self._cache.are_held(places)).tolist()
             points = self._cache.points(places.tolist())
             known = dict(compress(zip(part, points, strict=True), is_known))
             found = await self._newest(part, span)
