@@ -56,6 +56,7 @@ async def test_settings_are_texts_in_order_and_secrets_are_hidden(
     assert body["tsd.mode"] == Mode.READ_WRITE.value
     assert body["tsd.network.port"] == "0"
     assert body["tsd.core.auto_create_metrics"] == "true"
+    assert body["tsd.storage.flush_interval"].isdigit()
     field = keys()["tsd.http.staticroot"]
     monkeypatch.setattr("tsd.api.system.keys", lambda: {"tsd.my.passphrase": field})
     assert in_force(Config(staticroot="x"))["tsd.my.passphrase"] == "********"
