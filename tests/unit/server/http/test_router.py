@@ -270,6 +270,12 @@ async def test_cors_allows_listed_origins(domains: str, origin: str, fine: bool)
         assert (b"CORS domain not allowed" in response.body) == (not fine)
 
 
+@pytest.mark.difference(
+    "cors-own-origin",
+    topic="security",
+    theirs="With `tsd.http.request.cors_domains` set to other origins, a page of the server's own origin cannot write",
+    ours="Pages of the daemon's own origin are always allowed",
+)
 async def test_own_page_needs_no_cors() -> None:
     router = Router(ROUTES, Authorizer(Cors("http://a", "X-A")))
     own: tuple[dict[str, str], ...] = (
