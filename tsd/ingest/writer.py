@@ -170,18 +170,17 @@ class Writer:
         """Whether the store is slow or fails, so that windows wait for it."""
         return self.trouble is not None or len(self._windows) > 1 or not self._backpressure.is_open
 
-    @property
-    def _reads_backlog(self) -> bool:
-        """Whether the store is getting points from the journal, those of an outage or with other windows waiting."""
+    def _leaves(self) -> bool:
+        """Return whether new points are left to the journal: the store is away, or still gets older ones of it."""
         reads = bool(self._windows) and self._windows[0].parts is None
-        return reads and (len(self._windows) > 1 or self._written < self._backlog)
+        return self._is_away() or (reads and (len(self._windows) > 1 or self._written < self._backlog))
 
-    def _store_hangs(self) -> bool:
-        """Return whether the store has taken nothing of the window that is being written for AWAY_S."""
+    def _is_away(self) -> bool:
+        """Return whether the store fails, or has taken nothing of the window that is being written for AWAY_S."""
         now, cells = trio.current_time(), self._points.cells
         if self._seen_cells != cells:
             self._seen_cells, self._seen_s = cells, now
-        return now - max(self._writing_since_s, self._seen_s) > AWAY_S
+        return self.trouble is not None or now - max(self._writing_since_s, self._seen_s) > AWAY_S
 
     def adopt(self, segments: list[Segment]) -> None:
         """Queue the segments of an earlier run, before anything else, and count their damaged lines."""
@@ -259,6 +258,8 @@ class Writer:
             reason = "memory"
         elif self._journal.size > self._journal.max_bytes // 2:
             reason = "journal"
+        elif self._leaves() and not math.isinf(self._hold_intervals):
+            reason = "store"  # what is held cannot be dropped
         if reason and self._hours.points:
             self.early_releases += 1
             log.info("open_hours.released_early", reason=reason, points=self._hours.points)
@@ -320,10 +321,9 @@ class Writer:
         is_calm = is_calm and self._rows.points < self._max_points and not journal.is_full
         if is_calm and max(self._rows.size, journal.pending) <= part:  # as after most blocks of lines
             return
-        is_away = self.trouble is not None or self._store_hangs()
-        if is_away:
+        if self._is_away():
             self._backlog = self._sealed
-        leaves = is_away or self._reads_backlog  # new points to the journal
+        leaves = self._leaves()
         most_points = self._max_points // LEFT_SHARE if leaves else self._max_points
         if self._rows.points >= most_points or self._rows.size > part:  # of long lines
             self.seal()

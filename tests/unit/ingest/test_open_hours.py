@@ -215,6 +215,23 @@ async def test_bounds_write_open_hours_early(tmp_path: Path, bound: dict[str, ob
         assert len(await parts.stored()) == 80
 
 
+async def test_points_of_an_outage_are_not_held_for_an_interval(tmp_path: Path) -> None:
+    """Regression: what is held cannot be left to the journal alone, so memory rose during the whole outage."""
+    async with going(await holding(tmp_path, hold_intervals=3)) as parts:
+        await parts.take(line(0, 0))
+        parts.writer.seal()
+        parts.store.always = Fault.REFUSED
+        assert not await parts.writer.flush(patient=False)
+        held = parts.writer.held_memory
+        for at in range(1, 20):
+            await parts.take(line(at, at))
+            parts.writer.seal()
+            assert parts.writer.held_memory == held
+        parts.store.always = Fault.NONE
+        assert await parts.writer.flush()
+        assert list((await parts.stored()).values()) == list(range(20))
+
+
 @pytest.mark.slow
 async def test_packed_points_are_read_and_written(tmp_path: Path) -> None:
     """Hours with many points are packed: they take little memory, and lose nothing."""
