@@ -155,7 +155,8 @@ METRICS: dict[str, MetricType | None] = {
     "writer.windows": _gauge("windows_waiting", "Sealed windows that are not in the store yet."),
     "writer.held-points": _gauge("held_points", "Points of open hours in memory and in the journal."),
     "writer.early-releases": MetricType(
-        "early_releases", "How often open hours were written early because memory or the journal reached a bound."
+        "early_releases",
+        "How often open hours were written early: memory or the journal reached a bound, or the store was away.",
     ),
     "writer.cells": MetricType("cells_written", "Cells written for points."),
     "writer.retries": MetricType("store_write_failures", "Failed writes of windows to the store."),

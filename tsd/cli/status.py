@@ -18,7 +18,7 @@ from tsd import build_data, version_reply
 from tsd.cli.control import DaemonConnection
 from tsd.cli.settings import shown, with_config
 from tsd.config.health import CHECKS, OK
-from tsd.config.loader import Config, Loaded, keys, lacks_static_files
+from tsd.config.loader import Config, Loaded, has_checked_store, keys, lacks_static_files
 from tsd.daemon.settings import control_path
 from tsd.errors import TsdError
 from tsd.lazy import LazyModule
@@ -82,7 +82,7 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
         click.echo(f"tsd.http.staticroot: there is no folder {loaded.config.staticroot}", err=True)
     if _needs_server(loaded.config):
         builders.check_files(loaded.config)
-    if loaded.config.has_checked_store:
+    if has_checked_store(loaded.config):
         trio.run(wiring.check_store, loaded.config)
     if loaded.config.entity:
         trio.run(wiring.check_entities, loaded.config)

@@ -584,6 +584,11 @@ def state_folder(config: Config) -> Path:
     return Path(os.path.abspath(config.path))
 
 
+def has_checked_store(config: Config) -> bool:
+    """Return whether `tsd check-config` asks the store too: settings alone do not show whether it may be used."""
+    return config.backend in (Backend.BIGTABLE, Backend.CASSANDRA)
+
+
 def lacks_static_files(config: Config) -> bool:
     """Return whether `tsd.http.staticroot` names no folder: then nothing below /s/ is found."""
     return bool(config.staticroot) and not os.path.isdir(config.staticroot)

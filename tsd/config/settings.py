@@ -314,10 +314,10 @@ class Config(
     flush_interval_ms: int | None = setting(
         "tsd.storage.flush_interval", None,
         "Points of a row that arrive within it are written as one cell. They are in the journal meanwhile, and this "
-        "daemon's queries see them. Other daemons on the same tables see them this much later, and the loss of this "
-        "machine's disk costs them. On the embedded store, while open hours are held, a small window stays open for "
-        "six intervals, with tsd.entity.enabled for one. Unset: 30 s where points are held for a long interval (see "
-        "tsd.storage.hold_open_hours), 10 s elsewhere.", "ms", low=10, example="10000")
+        "daemon's queries see them. Other daemons see them this much later, and the loss of this machine's disk costs "
+        "them. On the embedded store, while open hours are held, a small window stays open for six intervals, with "
+        "tsd.entity.enabled for one. Unset: 30 s where tsd.storage.hold_open_hours holds points for a long interval, "
+        "10 s elsewhere.", "ms", low=10, example="10000")
     join_points: bool = setting(
         "tsd.storage.join_points", True,
         "true: one cell for each row and window, the form that OpenTSDB's compaction writes. false: one cell for "
@@ -576,25 +576,15 @@ class Config(
     @property
     def indexes_series(self) -> bool:
         """Return whether series are indexed, with the default resolved."""
-        if self.series_index is None:
-            return self.backend in (Backend.EMBEDDED, Backend.CASSANDRA)
-        return self.series_index
-
-    @property
-    def holds_intervals(self) -> bool:
-        """Return whether points are held in memory for a long `tsd.storage.flush_interval`."""
-        held = self.hold_open_hours and self.join_points and self.has_opentsdb_tables
-        return held and self.backend is not Backend.EMBEDDED and not self.entity
+        by_default = self.backend in (Backend.EMBEDDED, Backend.CASSANDRA)
+        return by_default if self.series_index is None else self.series_index
 
     @property
     def write_interval_ms(self) -> int:
-        """Return `tsd.storage.flush_interval`, with the default resolved."""
-        return self.flush_interval_ms or (30_000 if self.holds_intervals else 10_000)
-
-    @property
-    def has_checked_store(self) -> bool:
-        """Return whether `tsd check-config` asks the store too: settings alone do not show whether it may be used."""
-        return self.backend in (Backend.BIGTABLE, Backend.CASSANDRA)
+        """Return `tsd.storage.flush_interval`, with the default resolved: longer where points are held for it."""
+        shared = self.backend is not Backend.EMBEDDED and self.has_opentsdb_tables and not self.entity
+        held = shared and self.hold_open_hours and self.join_points
+        return self.flush_interval_ms or (30_000 if held else 10_000)
 
     @property
     def entity_period_s(self) -> int:
