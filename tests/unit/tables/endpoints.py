@@ -14,7 +14,8 @@ from tsd.server.http.messages import Endpoint, Request
 from tsd.store import Family, Store, Table
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.catalog import OpentsdbCatalog, UidNames
-from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader
+from tsd.tables.opentsdb.last_point_cache import LastPointCache
+from tsd.tables.opentsdb.last_points import LastPointReader
 from tsd.tables.opentsdb.lookup import SeriesFinder
 from tsd.tables.opentsdb.metadata import MetadataTables, MetaTable, UidMetas
 from tsd.tables.opentsdb.trees import TreeTable

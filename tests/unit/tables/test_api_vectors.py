@@ -15,7 +15,8 @@ from tsd.codec.names import Kind
 from tsd.ingest.limits import NewNameLimit
 from tsd.ingest.series import SeriesTable
 from tsd.tables.opentsdb.annotations import AnnotationRows
-from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader
+from tsd.tables.opentsdb.last_point_cache import LastPointCache
+from tsd.tables.opentsdb.last_points import LastPointReader
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "http_vectors.json").read_text())
 OURS = re.compile(r"/(api/)?(suggest|uid|annotation|search|tree|query/last)")

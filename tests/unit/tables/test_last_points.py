@@ -24,7 +24,8 @@ from tsd.ingest.series import SeriesTable
 from tsd.store import Cell, Put
 from tsd.store.memory import MemoryStore
 from tsd.tables.catalog import LastPoint
-from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader, last_of
+from tsd.tables.opentsdb.last_point_cache import LastPointCache
+from tsd.tables.opentsdb.last_points import LastPointReader, last_of
 from tsd.tables.writing import SeriesKey, SeriesText
 
 HOUR = NOW_MS // 1000 // HOUR_S * HOUR_S

@@ -18,7 +18,7 @@ from tsd.errors import StoreDown
 from tsd.ingest.series import SeriesTable
 from tsd.server.http.messages import Endpoint
 from tsd.store import Put, Store, scan
-from tsd.tables.opentsdb.last_points import LastPointCache
+from tsd.tables.opentsdb.last_point_cache import LastPointCache
 from tsd.tables.opentsdb.series_recorder import MetaWriter
 from tsd.tables.writing import SeriesKey, SeriesText
 

@@ -19,7 +19,8 @@ from tsd.tables.opentsdb.catalog import OpentsdbCatalog, UidNames, uid_stats
 from tsd.tables.opentsdb.compaction.block_packer import FoldStats
 from tsd.tables.opentsdb.compaction.scheduler import CompactionScheduler
 from tsd.tables.opentsdb.key_ranges import OpentsdbKeyRanges
-from tsd.tables.opentsdb.last_points import LastPointCache, LastPointReader
+from tsd.tables.opentsdb.last_point_cache import LastPointCache
+from tsd.tables.opentsdb.last_points import LastPointReader
 from tsd.tables.opentsdb.lookup import SeriesFinder
 from tsd.tables.opentsdb.metadata import MetadataTables, MetaTable, UidMetas
 from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules

@@ -19,7 +19,7 @@ from tsd.codec.putline import HOUR_S
 from tsd.config.loader import Config
 from tsd.store import Put, Store
 from tsd.tables.opentsdb.encode import series_by_metric
-from tsd.tables.opentsdb.last_points import LastPointCache
+from tsd.tables.opentsdb.last_point_cache import LastPointCache
 from tsd.tables.opentsdb.layout import OpentsdbParts
 from tsd.tables.opentsdb.series_index import BATCH, SeriesIndex
 from tsd.tables.opentsdb.trees import TreeBuilder

@@ -12,7 +12,7 @@ from tsd.codec.putline import instant
 from tsd.codec.text import FLOAT
 from tsd.ingest.series import SeriesTable
 from tsd.tables.catalog import LastPoint
-from tsd.tables.opentsdb.last_points import NO_TIME, LastPointCache
+from tsd.tables.opentsdb.last_point_cache import NO_TIME, LastPointCache
 from tsd.tables.writing import SeriesKey, SeriesText
 
 BEFORE_MS = 1 << 42

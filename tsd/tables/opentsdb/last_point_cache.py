@@ -1,0 +1,316 @@
+"""The newest points of series in memory, from the points that this daemon writes (docs/compat/query.md §17).
+
+The cache is updated once per written window, not per point. It lacks points stored before the daemon started, and
+points that other processes write. `checked_ms` and `depth_h` have the time and the range of the last read of a series'
+rows.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import compress
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from tsd.codec.bytemap import ByteMap
+from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.points import Columns, series_ends
+from tsd.codec.putline import HOUR_S
+from tsd.codec.text import FLOAT, LENGTH
+from tsd.tables.catalog import LastPoint
+from tsd.tables.opentsdb.encode import series_by_metric
+from tsd.tables.writing import SeriesLookup
+
+NEW_SERIES = 2000  # added between two trio checkpoints: about a millisecond
+NO_TIME = 0  # time in ms of a series without a known point
+NOT_READ, FORGOTTEN = -1, -2  # in place of a number of hours
+_GROWTH = 1024
+
+Series = tuple[bytes, bytes]  # metric UID, tag pairs
+Slots = NDArray[np.intp]
+_T = TypeVar("_T", bound=np.generic)
+
+
+class LookBack(NamedTuple):
+    """The hours in which newest points are searched."""
+
+    now_ms: int
+    hours: int  # before the current hour
+
+    @property
+    def this_hour_s(self) -> int:
+        """The base time of the current hour."""
+        return self.now_ms // 1000 // HOUR_S * HOUR_S
+
+    def bases(self, hour: int, stop: int) -> list[int]:
+        """Return the base times from so many hours ago to before `stop` hours ago."""
+        return [base for ago in range(hour, stop) if (base := self.this_hour_s - ago * HOUR_S) >= 0]
+
+    @property
+    def start_ms(self) -> int:
+        """The first millisecond searched."""
+        return (self.this_hour_s - self.hours * HOUR_S) * 1000
+
+
+class LastPointCache:
+    """The newest points of series, by metric UID and joined tag pairs."""
+
+    def __init__(self, salt_width: int, *, max_series: int = 2_000_000) -> None:
+        """A full cache drops the half with the oldest points."""
+        self._salt_width = salt_width
+        self._max_series = max_series
+        self._slots: dict[bytes, ByteMap] = {}  # slots by tag pairs, by metric UID
+        self._count = 0
+        self._times = np.zeros(_GROWTH, np.int64)
+        self._bits = np.zeros(_GROWTH, np.int64)
+        self._floats = np.zeros(_GROWTH, np.bool_)
+        self._held = np.zeros(_GROWTH, np.bool_)  # whether the point is not in its row yet
+        self._checks: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None  # allocated when first used
+        self._slot_of = np.zeros(_GROWTH, np.int32)  # by series number
+        self._generations = np.zeros(
+            _GROWTH, np.int64
+        )  # by series number, which is reused: the generation that has the slot
+        self.evicted = 0  # series
+        self._drops = 0  # how often slots were dropped or reassigned
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def drops(self) -> int:
+        """How often points of many series were dropped. Stored points of these may be newer than what is recorded."""
+        return self._drops
+
+    @property
+    def checked_ms(self) -> NDArray[np.int64]:
+        """By slot: time of the last read of the series' rows."""
+        return self._check_arrays()[0]
+
+    @property
+    def depth_h(self) -> NDArray[np.int32]:
+        """By slot: hours that were read; NOT_READ: none; FORGOTTEN: none, and stored points may be newer."""
+        return self._check_arrays()[1]
+
+    def _check_arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        if self._checks is None:
+            size = len(self._times)
+            self._checks = np.zeros(size, np.int64), np.full(size, NOT_READ, np.int32)
+        return self._checks
+
+    async def record(self, columns: Columns, series: SeriesLookup, before_ms: int, *, held: bool = False) -> None:
+        """Record the newest points of a window, which is sorted by series and time. It is written, or `held` and
+        written later. Points at or after `before_ms` are skipped: a point with a wrong time in the future would hide
+        all later ones."""
+        ends = series_ends(columns)
+        if (columns.instants[ends] >= before_ms << 1).any():
+            columns = columns.at(columns.instants < before_ms << 1)
+            ends = series_ends(columns)
+        if not len(ends):
+            return
+        numbers = columns.series[ends]
+        await self._add_new(numbers, series)
+        slots = self._slot_of[numbers]
+        times = columns.instants[ends] >> 1
+        newer = times >= self._times[slots]
+        if not newer.all():
+            slots, times, ends = slots[newer], times[newer], ends[newer]
+        flags = columns.flags[ends]
+        self._times[slots] = times
+        self._held[slots] = held
+        self._floats[slots] = flags & FLOAT > 0
+        self._bits[slots] = _as_doubles(flags, columns.bits[ends])
+
+    async def _add_new(self, numbers: NDArray[np.int32], series: SeriesLookup) -> None:
+        """Give slots to the series without one."""
+        if len(self._generations) <= numbers[-1]:
+            size = max(int(numbers[-1]) + 1, 2 * len(self._generations))
+            self._generations = _grown(self._generations, size)
+            self._slot_of = _grown(self._slot_of, size)
+        if self._count + len(numbers) > self._max_series:
+            self._drop_half()
+        drops = -1
+        while drops != self._drops:  # repeat if slots were dropped meanwhile
+            drops = self._drops
+            await self._add(numbers, series)
+
+    async def _add(self, numbers: NDArray[np.int32], series: SeriesLookup) -> None:
+        generations, drops = series.generations(numbers), self._drops
+        new = numbers[generations != self._generations[numbers]]
+        for at in range(0, len(new), NEW_SERIES):
+            found = series_by_metric(new[at : at + NEW_SERIES], series, self._salt_width)
+            for metric, some in found.items():
+                self._slot_of[some.numbers] = self._slots_for(metric, some.pairs)
+            await trio.lowlevel.checkpoint()
+            if drops != self._drops:
+                return
+        self._generations[numbers] = generations
+
+    def _slots_for(self, metric: bytes, pairs: list[bytes]) -> list[int]:
+        """Return the slots of a metric's series, new ones for new series."""
+        if not pairs:
+            return []
+        series = self._slots.get(metric)
+        if series is None:
+            series = self._slots[metric] = ByteMap()
+        slots, self._count = series.enter(pairs, self._count)
+        if self._count > len(self._times):
+            self._grow(max(self._count, 2 * len(self._times)))
+        return slots
+
+    def slot(self, metric: bytes, pairs: bytes) -> int:
+        """Return the slot of a series, a new one for a new series."""
+        return self._slots_for(metric, [pairs])[0]
+
+    def slots(self, series: Sequence[Series]) -> Slots:
+        """Return the slots of series that a request names, new ones for new series."""
+        if self._count + len(series) > self._max_series and self._count + self._new_of(series) > self._max_series:
+            self._drop_half()
+        return np.array([self.slot(metric, pairs) for metric, pairs in series], np.intp)
+
+    def _new_of(self, series: Sequence[Series]) -> int:
+        """Return how many of some series have no slot."""
+        return sum(metric not in self._slots or self._slots[metric].number(pairs) < 0 for metric, pairs in series)
+
+    def _grow(self, size: int) -> None:
+        self._times, self._bits = _grown(self._times, size), _grown(self._bits, size)
+        self._floats, self._held = _grown(self._floats, size), _grown(self._held, size)
+        if self._checks is not None:
+            more = np.full(size - len(self.depth_h), NOT_READ, np.int32)
+            self._checks = _grown(self.checked_ms, size), np.concatenate((self.depth_h, more))
+
+    def metrics(self) -> Collection[bytes]:
+        """Return the metrics with series."""
+        return self._slots.keys()
+
+    def pairs_of(self, metric: bytes) -> Collection[bytes]:
+        """Return the tag pairs of a metric's series with points. A request may have named others."""
+        series = self._slots.get(metric)
+        if series is None:
+            return ()
+        pairs = series.keys()
+        if self._checks is None:  # all slots are of written series
+            return pairs
+        slots, _ = series.enter(pairs, self._count)
+        known = (self._times[slots] != NO_TIME) | (self.depth_h[slots] == FORGOTTEN)
+        return pairs if known.all() else list(compress(pairs, known.tolist()))
+
+    def times_ms(self, slots: Slots) -> NDArray[np.int64]:
+        """Return the times of the newest points; NO_TIME if there is none."""
+        return self._times[slots]
+
+    def are_held(self, slots: Slots) -> NDArray[np.bool_]:
+        """Return whether the newest points are not in their rows yet."""
+        return self._held[slots]
+
+    def points(self, slots: Sequence[int]) -> list[LastPoint]:
+        """Return the newest points."""
+        times, bits, floats = self._times[slots], self._bits[slots], self._floats[slots]
+        numbers: list[int | float] = [
+            double if is_float else integer
+            for integer, double, is_float in zip(
+                bits.tolist(), bits.view(np.float64).tolist(), floats.tolist(), strict=True
+            )
+        ]
+        return [LastPoint(*one) for one in zip(times.tolist(), numbers, strict=True)]
+
+    def set_read(self, slot: int, found: LastPoint | None, *, checked_ms: int, depth_h: int) -> None:
+        """Record what a read of `depth_h` hours of rows found."""
+        start_ms = LookBack(checked_ms, depth_h).start_ms
+        if self.depth_h[slot] == FORGOTTEN and not self._held[slot] and self._times[slot] < start_ms:
+            self._times[slot] = NO_TIME  # of a late point: an older row may have a newer one
+        self.checked_ms[slot] = checked_ms
+        self.depth_h[slot] = max(depth_h, int(self.depth_h[slot]))
+        if found is not None and found.time_ms > self._times[slot]:
+            self._times[slot] = found.time_ms
+            self._held[slot] = False
+            is_float = isinstance(found.number, float)
+            self._floats[slot] = is_float
+            self._bits[slot] = np.float64(found.number).view(np.int64) if is_float else found.number
+
+    def forget_point(self, slot: int, point: LastPoint) -> None:
+        """Forget a newest point that its row lacks, unless it is not in its row yet or another one is known by now."""
+        if not self._held[slot] and self.points([slot]) == [point]:
+            self._times[slot] = NO_TIME
+
+    def forget(self, layout: Layout, rows: Iterable[bytes]) -> None:
+        """Forget the newest points of series that lie in rows, by their row keys, or before: a command has changed the
+        rows. Points that are not in their rows yet remain."""
+        end, start, salt = layout.metric_end, layout.pairs_start, layout.salt_width
+        for row in rows:
+            series = self._slots.get(row[salt:end])
+            slot = series.number(row[start:]) if series is not None else -1
+            if slot >= 0 and self._times[slot] // 1000 // HOUR_S * HOUR_S <= int.from_bytes(row[end:start], "big"):
+                if not self._held[slot]:
+                    self._times[slot] = NO_TIME
+                self.depth_h[slot] = FORGOTTEN
+
+    async def forget_before(self, metric: bytes, before_s: int) -> None:
+        """Forget the newest points of a metric that are older than `before_s`: they have expired."""
+        before_ms, drops = before_s * 1000, self._drops
+        if metric not in self._slots or not (self._times[: self._count] < before_ms).any():
+            return
+        series, pairs = self._slots[metric], self._slots[metric].keys()
+        for at in range(0, len(pairs), NEW_SERIES):
+            slots = np.array([series.number(one) for one in pairs[at : at + NEW_SERIES]], np.intp)
+            old = slots[self._times[slots] < before_ms]
+            self._times[old] = NO_TIME
+            if self._checks is not None:
+                self.depth_h[old] = NOT_READ
+            await trio.lowlevel.checkpoint()
+            if drops != self._drops:  # slots were reassigned: what is left is read from rows, or goes next time
+                return
+
+    def clear(self) -> None:
+        """Drop everything: names may have other UIDs, or points may be deleted."""
+        self._drops += 1
+        self._slots.clear()
+        self._count = 0
+        self._generations[:] = 0
+        self._times[:] = NO_TIME
+        self._checks = None
+
+    def _drop_half(self) -> None:
+        """Drop the series with the oldest points."""
+        self._drops += 1
+        order = np.argsort(self._times[: self._count], kind="stable")
+        kept = np.sort(order[self._count // 2 :])
+        moved = np.full(self._count, -1, np.int64)
+        moved[kept] = np.arange(len(kept))
+        self.evicted += self._count - len(kept)
+        for array in (self._times, self._bits, self._floats, self._held, *(self._checks or ())):
+            array[: len(kept)] = array[kept]
+        self._times[len(kept) :] = NO_TIME
+        if self._checks is not None:
+            self.depth_h[len(kept) :] = NOT_READ
+        slots = {metric: _moved(series, moved) for metric, series in self._slots.items()}
+        self._slots = {metric: series for metric, series in slots.items() if len(series)}
+        self._count = len(kept)
+        self._generations[:] = 0  # each series gets a new slot with its next point
+
+
+def _moved(series: ByteMap, moved: NDArray[np.int64]) -> ByteMap:
+    """Return the series of a metric that are kept, with their new slots."""
+    left = ByteMap()
+    for pairs in series.keys():  # noqa: SIM118 - it is no dict
+        slot = int(moved[series.number(pairs)])
+        if slot >= 0:
+            left.put_number(pairs, slot)
+    return left
+
+
+def _as_doubles(flags: NDArray[np.uint8], bits: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bits with 4-byte floats converted to doubles. Integers stay."""
+    short = (flags & (FLOAT | LENGTH)) == FLOAT | 3
+    if not short.any():
+        return bits
+    doubles = bits.copy()
+    doubles[short] = bits[short].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
+    return doubles
+
+
+def _grown(array: NDArray[_T], size: int) -> NDArray[_T]:
+    """Return the array extended by zeros, which use no memory until they are written."""
+    grown = np.zeros(size, array.dtype)
+    grown[: len(array)] = array
+    return grown
