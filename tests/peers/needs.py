@@ -29,13 +29,14 @@ from tsd.store.rocksdb import keys, version_reads
 from tsd.tables import entity_decode
 from tsd.tables.kairosdb import encode as kairosdb_encode
 from tsd.tables.kairosdb import points as kairosdb_points
-from tsd.tables.opentsdb import decode, encode, resolver, series_index
+from tsd.tables.opentsdb import decode, encode, last_point_cache, resolver, series_index
 from tsd.tables.opentsdb.compaction import queue
 from tsd.tables.tall import encode as tall_encode
 
 LOOPS = {  # modules of setup.py: whether each is built and in use
     "tsd.codec._bytemap": bytemap.HAS_BYTEMAP_LOOP,
     "tsd.tables.opentsdb._entries": series_index.HAS_LOOP,
+    "tsd.tables.opentsdb._last_points": last_point_cache.HAS_LOOP,
     "tsd.api._put_json": put.HAS_LOOP,
     "tsd.codec.opentsdb._merge": merge.HAS_MERGE_LOOP,
     "tsd.codec.packing._packing": packed.HAS_PACKING_LOOP,

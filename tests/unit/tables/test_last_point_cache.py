@@ -1,5 +1,7 @@
 """The newest points kept from windows: by series, whatever number it has, within a bound."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import trio
@@ -12,9 +14,10 @@ from tsd.codec.putline import instant
 from tsd.codec.text import FLOAT
 from tsd.ingest.series import SeriesTable
 from tsd.tables.catalog import LastPoint
-from tsd.tables.opentsdb.last_point_cache import NO_TIME, LastPointCache
+from tsd.tables.opentsdb.last_point_cache import HAS_LOOP, NO_TIME, LastPointCache
 from tsd.tables.writing import SeriesKey, SeriesText
 
+NEEDS_LOOP = pytest.mark.skipif(not HAS_LOOP, reason="needs the compiled loop")
 BEFORE_MS = 1 << 42
 METRIC = b"\0\0\1"
 
@@ -26,16 +29,20 @@ def entered(table: SeriesTable, name: int) -> int:
     return table.insert(SeriesText(b"m", b"host=" + value), parts)
 
 
-def window(points: list[tuple[int, int, int]]) -> Columns:
-    """Integers (series number, seconds, value) in order of arrival, sorted as a writer does."""
+def arrived(points: list[tuple[int, int, int]]) -> Columns:
+    """Integers (series number, seconds, value) in order of arrival."""
     series, times, values = zip(*points, strict=True)
-    columns = Columns(
+    return Columns(
         np.array(series, np.int32),
         np.array([instant(time) for time in times], np.int64),
         np.full(len(points), 7, np.uint8),
         np.array(values, np.int64),
     )
-    return sort_columns(columns, join=True)
+
+
+def window(points: list[tuple[int, int, int]]) -> Columns:
+    """The same, sorted as a writer does."""
+    return sort_columns(arrived(points), join=True)
 
 
 def newest(latest: LastPointCache, name: int) -> LastPoint | None:
@@ -44,15 +51,20 @@ def newest(latest: LastPointCache, name: int) -> LastPoint | None:
     return point if point.time_ms != NO_TIME else None
 
 
-@given(st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 30), st.integers(0, 999)), min_size=1)))
+WINDOWS = st.lists(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 30), st.integers(0, 999)), min_size=1))
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=NEEDS_LOOP)])
+@pytest.mark.parametrize("columns", [arrived, window])
+@given(WINDOWS)
 async def test_newest_point_of_all_windows_is_kept(
-    windows: list[list[tuple[int, int, int]]],
+    columns: Callable[[list[tuple[int, int, int]]], Columns], compiled: bool, windows: list[list[tuple[int, int, int]]]
 ) -> None:
-    table, latest = SeriesTable(), LastPointCache(0)
+    table, latest = SeriesTable(), LastPointCache(0, compiled=compiled)
     wanted: dict[int, LastPoint] = {}
     for points in windows:
         await latest.record(
-            window([(entered(table, name), time, value) for name, time, value in points]), table, BEFORE_MS
+            columns([(entered(table, name), time, value) for name, time, value in points]), table, BEFORE_MS
         )
         for name, time, value in points:
             if name not in wanted or time * 1000 >= wanted[name].time_ms:
@@ -98,8 +110,9 @@ async def test_floats_of_both_widths_are_doubles() -> None:
     assert (newest(latest, 1), newest(latest, 2)) == (LastPoint(10_000, 4.5), LastPoint(10_000, 0.1))
 
 
-async def test_integer_next_to_a_float_stays_an_integer() -> None:
-    table, latest = SeriesTable(), LastPointCache(0)
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=NEEDS_LOOP)])
+async def test_integer_next_to_a_float_stays_an_integer(compiled: bool) -> None:
+    table, latest = SeriesTable(), LastPointCache(0, compiled=compiled)
     numbers = np.array([entered(table, 1), entered(table, 2)], np.int32)
     bits = np.array([int(np.float32(4.5).view(np.uint32)), 0x7F800001], np.int64)  # as a float, a signaling NaN
     columns = Columns(numbers, np.array([instant(10)] * 2, np.int64), np.array([FLOAT | 3, 3], np.uint8), bits)
@@ -118,6 +131,14 @@ async def test_full_cache_drops_the_oldest_points() -> None:
     assert newest(latest, 7) == LastPoint(17_000, 7)
     assert newest(latest, 8) == LastPoint(50_000, 8)
     assert newest(latest, 3) is None
+
+
+async def test_window_with_more_series_than_the_cache_holds_is_recorded() -> None:
+    table, latest = SeriesTable(), LastPointCache(0, max_series=10)
+    numbers = [entered(table, name) for name in range(12)]
+    await latest.record(window([(number, 10, 1) for number in numbers[:6]]), table, BEFORE_MS)
+    await latest.record(window([(number, 20, 2) for number in numbers]), table, BEFORE_MS)
+    assert [newest(latest, name) for name in range(12)] == [LastPoint(20_000, 2)] * 12
 
 
 async def test_eviction_during_insert_never_mixes_series() -> None:

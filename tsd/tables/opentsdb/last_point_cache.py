@@ -5,6 +5,7 @@ points that other processes write. `checked_ms` and `depth_h` have the time and 
 rows.
 """
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from itertools import compress
 from typing import NamedTuple, TypeVar
@@ -15,12 +16,18 @@ from numpy.typing import NDArray
 
 from tsd.codec.bytemap import ByteMap
 from tsd.codec.opentsdb.rowkey import Layout
-from tsd.codec.points import Columns, series_ends
+from tsd.codec.points import Columns, newest_points, series_ends, wide_values
 from tsd.codec.putline import HOUR_S
-from tsd.codec.text import FLOAT, LENGTH
 from tsd.tables.catalog import LastPoint
 from tsd.tables.opentsdb.encode import series_by_metric
 from tsd.tables.writing import SeriesLookup
+
+try:
+    from tsd.tables.opentsdb import _last_points
+except ImportError:  # no C compiler at installation
+    HAS_LOOP = False
+else:
+    HAS_LOOP = not os.environ.get("TSD_PURE")  # to compare both
 
 NEW_SERIES = 2000  # added between two trio checkpoints: about a millisecond
 NO_TIME = 0  # time in ms of a series without a known point
@@ -53,11 +60,20 @@ class LookBack(NamedTuple):
         return (self.this_hour_s - self.hours * HOUR_S) * 1000
 
 
+class _Runs(NamedTuple):
+    """Runs of points of one series."""
+
+    ends: NDArray[np.int64]  # index of the last point of each
+    numbers: NDArray[np.int32]  # of their series
+    generations: NDArray[np.int64]
+
+
 class LastPointCache:
     """The newest points of series, by metric UID and joined tag pairs."""
 
-    def __init__(self, salt_width: int, *, max_series: int = 2_000_000) -> None:
+    def __init__(self, salt_width: int, *, max_series: int = 2_000_000, compiled: bool = HAS_LOOP) -> None:
         """A full cache drops the half with the oldest points."""
+        self._compiled = compiled
         self._salt_width = salt_width
         self._max_series = max_series
         self._slots: dict[bytes, ByteMap] = {}  # slots by tag pairs, by metric UID
@@ -99,44 +115,53 @@ class LastPointCache:
         return self._checks
 
     async def record(self, columns: Columns, series: SeriesLookup, before_ms: int, *, held: bool = False) -> None:
-        """Record the newest points of a window, which is sorted by series and time. It is written, or `held` and
-        written later. Points at or after `before_ms` are skipped: a point with a wrong time in the future would hide
-        all later ones."""
-        ends = series_ends(columns)
-        if (columns.instants[ends] >= before_ms << 1).any():
+        """Record the newest points of a window, in any order: of equally new ones the last. They are written, or `held`
+        and written later. Points at or after `before_ms` are skipped: a point with a wrong time in the future would
+        hide all later ones."""
+        if (columns.instants >= before_ms << 1).any():
             columns = columns.at(columns.instants < before_ms << 1)
-            ends = series_ends(columns)
-        if not len(ends):
+        if not len(columns.series):
             return
+        ends = series_ends(columns)
         numbers = columns.series[ends]
-        await self._add_new(numbers, series)
-        slots = self._slot_of[numbers]
-        times = columns.instants[ends] >> 1
-        newer = times >= self._times[slots]
-        if not newer.all():
-            slots, times, ends = slots[newer], times[newer], ends[newer]
-        flags = columns.flags[ends]
-        self._times[slots] = times
-        self._held[slots] = held
-        self._floats[slots] = flags & FLOAT > 0
-        self._bits[slots] = _as_doubles(flags, columns.bits[ends])
+        self._make_room(int(numbers.max()) + 1)
+        runs = _Runs(ends, numbers, series.generations(numbers))
+        new = self._record_known(columns, runs, held)
+        if self._count + len(new) > self._max_series and self._count + len(np.unique(numbers[new])) > self._max_series:
+            self._drop_half()
+            new = self._record_known(columns, runs, held)
+        while new:  # again if slots are dropped meanwhile
+            await self._add(np.unique(numbers[new]), series)
+            new = self._record_known(columns, runs, held)
 
-    async def _add_new(self, numbers: NDArray[np.int32], series: SeriesLookup) -> None:
-        """Give slots to the series without one."""
-        if len(self._generations) <= numbers[-1]:
-            size = max(int(numbers[-1]) + 1, 2 * len(self._generations))
+    def _record_known(self, columns: Columns, runs: _Runs, held: bool) -> list[int]:
+        """Record the points of series that have slots. Return the indexes of the other runs."""
+        if self._compiled:
+            _, instants, flags, bits = map(np.ascontiguousarray, columns)
+            return _last_points.record(
+                instants, flags, bits, *runs, self._generations, self._slot_of,
+                self._times, self._bits, self._floats.view(np.uint8), self._held.view(np.uint8), held,
+            )  # fmt: skip
+        new = self._generations[runs.numbers] != runs.generations
+        points = newest_points(columns.at(np.repeat(~new, np.diff(runs.ends, prepend=-1))))
+        slots, times = self._slot_of[points.series], points.instants >> 1
+        newer = times >= self._times[slots]
+        slots, points = slots[newer], points.at(newer)
+        self._times[slots] = times[newer]
+        self._held[slots] = held
+        self._bits[slots], self._floats[slots] = wide_values(points)
+        return np.flatnonzero(new).tolist()
+
+    def _make_room(self, numbers: int) -> None:
+        """Make room for series with numbers below `numbers`."""
+        if len(self._generations) < numbers:
+            size = max(numbers, 2 * len(self._generations))
             self._generations = _grown(self._generations, size)
             self._slot_of = _grown(self._slot_of, size)
-        if self._count + len(numbers) > self._max_series:
-            self._drop_half()
-        drops = -1
-        while drops != self._drops:  # repeat if slots were dropped meanwhile
-            drops = self._drops
-            await self._add(numbers, series)
 
-    async def _add(self, numbers: NDArray[np.int32], series: SeriesLookup) -> None:
-        generations, drops = series.generations(numbers), self._drops
-        new = numbers[generations != self._generations[numbers]]
+    async def _add(self, new: NDArray[np.int32], series: SeriesLookup) -> None:
+        """Give slots to series without one, unless slots are dropped meanwhile."""
+        generations, drops = series.generations(new), self._drops
         for at in range(0, len(new), NEW_SERIES):
             found = series_by_metric(new[at : at + NEW_SERIES], series, self._salt_width)
             for metric, some in found.items():
@@ -144,7 +169,7 @@ class LastPointCache:
             await trio.lowlevel.checkpoint()
             if drops != self._drops:
                 return
-        self._generations[numbers] = generations
+        self._generations[new] = generations
 
     def _slots_for(self, metric: bytes, pairs: list[bytes]) -> list[int]:
         """Return the slots of a metric's series, new ones for new series."""
@@ -297,16 +322,6 @@ def _moved(series: ByteMap, moved: NDArray[np.int64]) -> ByteMap:
         if slot >= 0:
             left.put_number(pairs, slot)
     return left
-
-
-def _as_doubles(flags: NDArray[np.uint8], bits: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Bits with 4-byte floats converted to doubles. Integers stay."""
-    short = (flags & (FLOAT | LENGTH)) == FLOAT | 3
-    if not short.any():
-        return bits
-    doubles = bits.copy()
-    doubles[short] = bits[short].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
-    return doubles
 
 
 def _grown(array: NDArray[_T], size: int) -> NDArray[_T]:

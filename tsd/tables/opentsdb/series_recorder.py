@@ -118,13 +118,15 @@ class IndexWriter:
         self.written = 0
 
     async def record(self, numbers: Int32, series: SeriesLookup) -> None:
-        """Write the new series. `numbers` ascend without duplicates. Raise StoreError; the call may then be
-        repeated."""
+        """Write the new ones of some series. Raise StoreError; the call may then be repeated."""
         if not len(numbers):
             return
-        self._generations = grown(self._generations, int(numbers[-1]) + 1)
+        self._generations = grown(self._generations, int(numbers.max()) + 1)
         generations = series.generations(numbers)
-        new = numbers[generations != self._generations[numbers]]
+        is_new = generations != self._generations[numbers]
+        if not is_new.any():
+            return
+        new = np.unique(numbers[is_new])
         for at in range(0, len(new), BATCH):
             found = series_by_metric(new[at : at + BATCH], series, self._salt_width)
             await self._index.add({metric: some.pairs for metric, some in found.items()})
@@ -148,14 +150,14 @@ class SeriesRecorder:
         self._meta_writer = meta_writer
 
     async def record(self, columns: Columns, series: SeriesLookup, *, held: bool = False) -> None:
-        """Record points that are written, or `held` and written later, sorted by series and time. Raise StoreError."""
+        """Record points that are written, or `held` and written later, in any order. Raise StoreError."""
         next_hour_ms = (self._now_ms() // 1000 // HOUR_S + 1) * HOUR_S * 1000
         await self._cache.record(columns, series, next_hour_ms, held=held)
-        numbers = columns.series[series_ends(columns)]
+        numbers = columns.series[series_ends(columns)]  # few, also if a series has many points
         if self._index_writer is not None:
             await self._index_writer.record(numbers, series)
         if self._meta_writer is not None:
-            await self._meta_writer.record(numbers, series)
+            await self._meta_writer.record(np.unique(numbers), series)
 
 
 def make_recorder(parts: OpentsdbParts, config: Config, store: Store, now_ms: Callable[[], int]) -> SeriesRecorder:

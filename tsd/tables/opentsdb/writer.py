@@ -5,7 +5,7 @@ from functools import partial
 
 import trio
 
-from tsd.codec.points import Columns, Int32, newest_points, series_slices, sorted_parts
+from tsd.codec.points import Columns, Int32, series_slices, sorted_parts
 from tsd.store import Put, Store
 from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.encode import encode_of
@@ -15,7 +15,7 @@ from tsd.tables.writing import OnPoints, SeriesLookup, Summary, SummaryBatch
 
 NOTIFY_CELLS = 2000  # passed to `on_cells` between two trio checkpoints
 CONCURRENT_SLICES = 3
-SMALL_POINTS = 50_000  # whose newest ones are found in the event loop: about half a millisecond
+HELD_POINTS = 50_000  # recorded between two trio checkpoints: about a millisecond
 
 
 class CellWriter:
@@ -33,9 +33,9 @@ class CellWriter:
         index: SeriesIndex | None = None,
     ) -> None:
         """`join`: one cell for all points of a row in a window, or one for each point. `on_cells` gets the cells that
-        were put; `on_points` their points, sorted by series and time; `on_held` the newest of each series of those
-        that are recorded and written later. If they raise StoreError, the caller repeats the window, and points are
-        passed again. `index` gets the series of histograms."""
+        were put; `on_points` their points, sorted by series and time; `on_held` those that are recorded and written
+        later, in the order of arrival. If they raise StoreError, the caller repeats the window, and points are passed
+        again. `index` gets the series of histograms."""
         self._store = store
         self._rules = rules
         self._join = join
@@ -76,11 +76,10 @@ class CellWriter:
         """Record points that are written later, see `PointWriter`."""
         if self._on_held is None:
             return
-        is_small = len(points.series) <= SMALL_POINTS
-        newest = newest_points(points) if is_small else await trio.to_thread.run_sync(newest_points, points)
-        for at in range(0, len(newest.series), SMALL_POINTS):
+        for at in range(0, len(points.series), HELD_POINTS):
             async with self._notifying:
-                await self._on_held(newest.at(slice(at, at + SMALL_POINTS)), series)
+                await self._on_held(points.at(slice(at, at + HELD_POINTS)), series)
+            await trio.lowlevel.checkpoint()
 
     async def sync(self) -> None:
         """Return when all that was put survives a crash."""
