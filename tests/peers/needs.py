@@ -20,6 +20,7 @@ from tsd.codec.opentsdb import merge
 from tsd.codec.packing import cell as packed
 from tsd.codec.tall import values as tall_values
 from tsd.ingest import series
+from tsd.ingest.journal import line_columns
 from tsd.query import fold
 from tsd.server import multiplexer
 from tsd.store import cells
@@ -44,6 +45,7 @@ LOOPS = {  # modules of setup.py: whether each is built and in use
     "tsd.server._multiplexer": multiplexer.HAS_LOOP,
     "tsd.ingest._parser": series.HAS_LOOP,
     "tsd.codec._columns": points.HAS_LOOP,
+    "tsd.ingest.journal._line_columns": line_columns.HAS_LOOP,
     "tsd.codec.blocks._forms": numbers.HAS_LOOP,
     "tsd.tables._composer": resolver.HAS_LOOP,
     "tsd.tables.opentsdb._encode": encode.HAS_LOOP,

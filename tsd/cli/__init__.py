@@ -33,6 +33,7 @@ SECTIONS = {
         "top": CommandEntry("tsd.cli.top:top", "Show the busiest clients of the running daemon."),
         "hot": CommandEntry("tsd.cli.hot:hot", "Show the row keys that are written and read most."),
         "rejected": CommandEntry("tsd.cli.rejected:rejected", "List refused lines, and send them again."),
+        "journal": CommandEntry("tsd.cli.journal:journal", "Print the lines of the journal's files."),
         "check-config": CommandEntry("tsd.cli.status:check_config", "Report every problem of a configuration."),
         "token": CommandEntry("tsd.cli.token:token", "Manage the accounts of tsd.auth.file."),
         "version": CommandEntry("tsd.cli.status:version", "Print the version, like the telnet command."),

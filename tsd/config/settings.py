@@ -499,7 +499,7 @@ class Config(
         "ms", low=0)
     journal_max_bytes: int = setting(
         "tsd.journal.max_bytes", 8 << 30,
-        "Size of the journal, which holds points that the store has not stored: about 7 bytes each, or "
+        "Size of the journal, which holds points that the store has not stored: about 4 bytes each, or "
         "their lines when they come fast. When it is full, the daemon stops reading from clients; no line is dropped.",
         "bytes", low=1 << 20)
 

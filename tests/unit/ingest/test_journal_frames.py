@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsd.ingest.journal.frames import FrameMaker, readable, skippable, text_of, uncompressed
+from tsd.ingest.journal.line_columns import HAS_LOOP
 
 LINE = b"put m 1356998400 1 host=web01\n"
 MIB = 1 << 20
@@ -100,3 +101,22 @@ def test_start_of_a_cut_frame_is_readable() -> None:
         assert cut.lines < 10_000
         assert not cut.is_whole
     assert readable(iter([LINE])) == (0, False)
+
+
+def test_lines_of_agents_take_few_bytes() -> None:
+    lines = [
+        b"put sys.m%d 17000000%02d %d.%02d host=web%03d\n" % (at % 50, at % 7, at, at % 97, at // 50)
+        for at in range(5000)
+    ]
+    whole = b"".join(lines)
+    frame = compressed([whole])
+    assert text_of(frame) == whole
+    found: list[bytes] = []
+    assert readable(iter([frame]), found.append).is_whole
+    assert b"".join(found) == whole
+    cut: list[bytes] = []
+    assert not readable(iter([frame[: len(frame) * 9 // 10]]), cut.append).is_whole
+    assert whole.startswith(b"".join(cut))
+    if HAS_LOOP:
+        plain = zstandard.ZstdCompressor(level=1).compress(whole)
+        assert len(frame) < len(plain) * 0.75

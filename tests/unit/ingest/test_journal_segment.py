@@ -1,7 +1,5 @@
 """Every change to a segment is found, and all that is whole is kept, also behind it."""
 
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +19,7 @@ from tsd.ingest.journal.segment import (
     header,
     lines_in,
     read_pieces,
+    write_readable,
 )
 
 GROUPS = [([b"put a 1 1 b=c\n", b"put a 2 2 b=c\n"], 2), ([b"put a 3 3 b=c\n"], 1), ([b"put a 4 4 b=c\n" * 3], 3)]
@@ -248,11 +247,33 @@ def test_lines_of_damaged_blocks_are_estimated(
     assert lines_in(path, second, second + BLOCK_BYTES - 1) == 0
 
 
-def test_zstdcat_prints_the_lines_of_a_segment(tmp_path: Path, whole: Whole) -> None:
+def test_readable_lines_of_a_segment_are_written(tmp_path: Path, whole: Whole) -> None:
     path = tmp_path / "0000000000000001.journal"
-    text = whole.text + b"".join(filler(99, len(whole.text), OWN))
-    path.write_bytes(text)
-    with zstandard.ZstdDecompressor().stream_reader(text, read_across_frames=True) as reader:
-        assert reader.read() == b"".join(TEXTS)
-    if (program := shutil.which("zstdcat")) is not None:
-        assert subprocess.run([program, path], capture_output=True, check=True).stdout == b"".join(TEXTS)
+    path.write_bytes(whole.text + b"".join(filler(99, len(whole.text), OWN)))
+    found: list[bytes] = []
+    assert write_readable(path, found.append)
+    assert b"".join(found) == b"".join(TEXTS)
+
+
+def test_readable_lines_of_a_damaged_segment_are_written(tmp_path: Path) -> None:
+    """Each changed byte costs lines of its own block only, and is reported."""
+    path = tmp_path / "0000000000000001.journal"
+    groups = [([b"put a %d 1%d b=c\n" % (at, at) for at in range(number)], number) for number in (20, 30)]
+    texts = [b"".join(lines) for lines, _ in groups]
+    whole = segment(groups, frame_of=compressed)
+    first, second, end = whole.starts
+    for at in range(first, end):
+        changed = bytearray(whole.text)
+        changed[at] ^= 0x40
+        path.write_bytes(changed)
+        found: list[bytes] = []
+        is_whole = write_readable(path, found.append)
+        text, own = b"".join(found), int(at >= second)
+        assert text.endswith(texts[1]) if own == 0 else text.startswith(texts[0]), at
+        assert not is_whole or text == b"".join(texts), at
+    for size in range(second + BLOCK_BYTES, end):
+        path.write_bytes(whole.text[:size])
+        found = []
+        assert not write_readable(path, found.append)
+        assert b"".join(texts).startswith(b"".join(found)), size
+        assert b"".join(found).endswith(b"\n"), size

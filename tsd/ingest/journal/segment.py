@@ -5,8 +5,8 @@
     put sys.cpu.user 1700000000 42.5 host=web01 cpu=0
     ...
 
-The put lines of a block are compressed in one frame, and the segment's own lines are in skippable ones (frames.py): so
-`zstdcat` prints the put lines, and `strings` the others. The length is that of the frame.
+The put lines of a block are compressed in one frame, and the segment's own lines are in skippable ones (frames.py):
+`tsd journal` prints the put lines, and `strings` the others. The length is that of the frame.
 
 The header has the identity of the state folder whose daemon wrote the segment (folder.py), and the synced length of the
 segment in bytes. The length shows whether a segment was cut, even at the end of a block. It is written after the sync
@@ -23,7 +23,7 @@ skippable frame.
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -52,6 +52,14 @@ class _Stored(NamedTuple):
 
     block: Block
     end: int  # offset of the byte behind it
+
+
+class _OwnLine(NamedTuple):
+    """What a block's own line says. None if it is damaged."""
+
+    at: int  # where it begins
+    end: int | None  # of the block
+    lines: int | None
 
 
 class Header(NamedTuple):
@@ -118,28 +126,44 @@ def lines_in(path: Path, start: int, end: int, *, chunk_bytes: int = SEARCH_BYTE
     """Estimate how many put lines were in a damaged part of a segment, which starts with a block's own line: those that
     can be read, or else the number that the block's own line says. `chunk_bytes` are read at once."""
     return sum(
-        found.lines if found.is_whole or said is None else said
-        for at, said in _own_lines(path, start, end, chunk_bytes)
-        for found in [readable(chunks(path, at + BLOCK_BYTES, end, PIECE_BYTES))]
+        found.lines if found.is_whole or own.lines is None else own.lines
+        for own in _own_lines(path, start, end, chunk_bytes)
+        for found in [readable(chunks(path, own.at + BLOCK_BYTES, end, PIECE_BYTES))]
     )
 
 
-def _own_lines(path: Path, start: int, end: int, chunk_bytes: int) -> Iterator[tuple[int, int | None]]:
-    """Yield where blocks begin in a damaged part, and how many put lines they say that they have. The line of the first
-    one may be damaged."""
+def write_readable(path: Path, write: Callable[[bytes], object]) -> bool:
+    """Call `write` with the put lines of a segment, or of a part of one, as far as they can be read. Return whether all
+    its blocks were read; those of a flood may have been changed all the same. Raise OSError."""
+    with path.open("rb") as file:
+        head, size = file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size
+    start = HEADER_BYTES if _HEADER.match(head) else 0
+    is_whole = True
+    end: int | None = start
+    for own in _own_lines(path, start, size, SEARCH_BYTES) if size > start else ():
+        is_whole &= own.at == end or end is None
+        end = own.end
+        if own.lines != 0:
+            found = readable(chunks(path, own.at + BLOCK_BYTES, size, PIECE_BYTES), write)
+            is_whole &= found.is_whole and own.lines in (None, found.lines)
+    return is_whole and end in (None, size)
+
+
+def _own_lines(path: Path, start: int, end: int, chunk_bytes: int) -> Iterator[_OwnLine]:
+    """Yield the own lines of the blocks in a damaged part. That of the first one may be damaged."""
     at, text = start, b""
     is_first = True
     for chunk in chunks(path, start, end, chunk_bytes):
         text += chunk
         for match in _BLOCK.finditer(text):
             if is_first and at + match.start() > start:
-                yield start, None
+                yield _OwnLine(start, None, None)
             is_first = False
-            yield at + match.start(), int(match[2])
+            yield _OwnLine(at + match.start(), at + match.end() + int(match[1]), int(match[2]))
         at += max(len(text) - BLOCK_BYTES + 1, 0)
         text = text[-BLOCK_BYTES + 1 :]
     if is_first:
-        yield start, None
+        yield _OwnLine(start, None, None)
 
 
 def chunks(path: Path, start: int, end: int, size: int) -> Iterator[bytes]:

@@ -1,0 +1,44 @@
+"""`tsd journal`: the lines of segments, and what is wrong with files that are none."""
+
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from tsd.cli.journal import journal
+from tsd.errors import TsdError
+from tsd.ingest.journal.frames import FrameMaker
+from tsd.ingest.journal.segment import HEADER_BYTES, block_of, header
+
+OWNER = "0123456789abcdef" * 2
+LINES = [b"put a %d 1 b=c\n" % at for at in range(100)]
+
+
+def segment(path: Path, lines: list[bytes]) -> Path:
+    blocks = b"".join(block_of(FrameMaker().frame_of(lines, 0), len(lines), HEADER_BYTES, OWNER))
+    path.write_bytes(header(HEADER_BYTES + len(blocks), OWNER) + blocks)
+    return path
+
+
+def test_lines_of_segments_are_printed_in_order(tmp_path: Path) -> None:
+    files = [segment(tmp_path / "1", LINES[:60]), segment(tmp_path / "2", LINES[60:])]
+    done = CliRunner().invoke(journal, [str(path) for path in files])
+    assert (done.exit_code, done.stdout_bytes) == (0, b"".join(LINES))
+
+
+def test_damaged_files_are_named_after_all_that_can_be_read(tmp_path: Path) -> None:
+    cut, whole = segment(tmp_path / "1", LINES[:60]), segment(tmp_path / "2", LINES[60:])
+    cut.write_bytes(cut.read_bytes()[:-1])
+    other = tmp_path / "other"
+    other.write_bytes(b"something else\n")
+    done = CliRunner().invoke(journal, [str(cut), str(other), str(whole)])
+    assert done.stdout_bytes.endswith(b"".join(LINES[60:]))
+    assert isinstance(done.exception, TsdError)
+    assert str(cut) in str(done.exception)
+    assert str(other) in str(done.exception)
+    assert str(whole) not in str(done.exception)
+
+
+def test_missing_file_is_named(tmp_path: Path) -> None:
+    done = CliRunner().invoke(journal, [str(tmp_path / "none")])
+    assert isinstance(done.exception, TsdError)
+    assert str(tmp_path / "none") in str(done.exception)

@@ -1,0 +1,28 @@
+"""`tsd journal`: print the put lines of the journal's files, also of damaged ones."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from tsd.errors import TsdError
+from tsd.ingest.journal.segment import write_readable
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+def journal(files: tuple[Path, ...]) -> None:
+    """Print the put lines of segments of the journal, or of its quarantine, for `tsd import`.
+
+    Of damaged files what can be read is printed. Exit status 1 then: lines may be missing or changed.
+    """
+    damaged = []
+    for path in files:
+        try:
+            if not write_readable(path, sys.stdout.buffer.write):
+                damaged.append(path)
+        except OSError as exc:
+            raise TsdError(f"{path}: {exc.strerror or exc}") from exc
+    if damaged:
+        sys.stdout.flush()
+        raise TsdError(f"damaged, lines may be missing or changed: {', '.join(map(str, damaged))}")
