@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Columns of points as buffers for numpy, and sorting of points by series: the compiled part of `tsd.codec.points`."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
@@ -158,3 +158,30 @@ def widen(const uint8_t[::1] flags, const int64_t[::1] bits, int64_t[::1] wide, 
                 memcpy(&single, &word, 4)
                 number = single
                 memcpy(&wide[at], &number, 8)
+
+
+def shorten(int64_t[::1] bits, const uint8_t[::1] floats, uint8_t[::1] flags):
+    """Write the flags of the shortest form of each value, which is an integer or, where `floats` is set, a double. Bits
+    of doubles become those of singles where these have the same value."""
+    cdef Py_ssize_t at
+    cdef int64_t value
+    cdef double number
+    cdef float single
+    cdef uint32_t word
+    with nogil:
+        for at in range(bits.shape[0]):
+            value = bits[at]
+            if floats[at]:
+                memcpy(&number, &value, 8)
+                single = <float> number
+                if single == number:
+                    memcpy(&word, &single, 4)
+                    bits[at], flags[at] = word, FLOAT_BIT | 3
+                else:
+                    flags[at] = FLOAT_BIT | 7
+            elif value == <int8_t> value:
+                flags[at] = 0
+            elif value == <int16_t> value:
+                flags[at] = 1
+            else:
+                flags[at] = 3 if value == <int32_t> value else 7

@@ -177,6 +177,31 @@ def wide_values(columns: Columns, *, compiled: bool = HAS_LOOP) -> tuple[Int64, 
     return bits, (columns.flags & FLOAT) != 0
 
 
+def shortest(bits: Int64, floats: Bool, *, compiled: bool = HAS_LOOP) -> tuple[UInt8, Int64]:
+    """Return the flags of the shortest form of each value, and its bits in this form. `bits` may be overwritten. It has
+    integers, and doubles where `floats` is set.
+
+    >>> flags, bits = shortest(np.array([300, np.float64(0.5).view(np.int64)]), np.array([False, True]))
+    >>> flags.tolist(), hex(bits[1])
+    ([1, 11], '0x3f000000')
+    """
+    flags = np.empty(len(bits), np.uint8)
+    if compiled:
+        _columns.shorten(bits, floats.view(np.uint8), flags)
+        return flags, bits
+    flags[:] = 7
+    for length in (4, 2, 1):
+        bound = 1 << 8 * length - 1
+        flags[(bits >= -bound) & (bits < bound)] = length - 1
+    doubles = bits[floats].view(np.float64)
+    with np.errstate(over="ignore"):
+        singles = doubles.astype(np.float32)
+    is_single = singles == doubles
+    flags[floats] = np.where(is_single, SINGLE, FLOAT | 7)
+    bits[floats] = np.where(is_single, singles.view(np.uint32).astype(np.int64), bits[floats])
+    return flags, bits
+
+
 def number_columns(words: Sequence[bytes]) -> tuple[UInt8, Int64] | None:
     """Return flags and bits of plain decimal numbers. Return None if any word needs `tsd.codec.putline.parse_value`.
 

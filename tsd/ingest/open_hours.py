@@ -16,7 +16,7 @@ import trio
 
 from tsd.codec.points import Bool, Columns, Int32, columns_with, joined_columns
 from tsd.ingest.lines import POINT_BYTES
-from tsd.ingest.packed_points import PackedPoints, Place, pack
+from tsd.ingest.packed_points import PackedPoints, Place, between, pack
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.windows import PendingSegment, Window
 from tsd.tables.reading import ScanRange
@@ -209,10 +209,9 @@ def are_few(parts: Sequence[Columns | PackedPoints], *, chosen: bool) -> bool:
     return points < (SMALL_CHOSEN if chosen else SMALL)
 
 
-def pack_parts(parts: Sequence[Columns], table: SeriesTable) -> PackedPoints:
-    """Pack points in order of arrival. Safe to call in a thread while no series is evicted."""
-    columns = joined_columns(parts)
-    return pack(columns, table.metric_numbers())
+def pack_parts(parts: Sequence[Columns], table: SeriesTable, packed: Sequence[PackedPoints] = ()) -> PackedPoints:
+    """Pack points in order of arrival, next to `packed` ones. Safe to call in a thread while no series is evicted."""
+    return pack(joined_columns(parts), table.metric_numbers(), packed[-1].bounds if packed else ())
 
 
 async def find_points(
@@ -295,11 +294,6 @@ def points_between(
 ) -> Columns:
     """Return the points of the series after `after` up to `last`, those of a series in order of arrival. None: without
     a bound. Safe to call in a thread while no series is evicted."""
-    columns = joined_columns([*(one.between(after, last) for one in packed), *parts])
-    places = table.metric_numbers()[columns.series].astype(np.int64) << 32 | columns.series
-    chosen = np.ones(len(places), np.bool_)
-    if after is not None:
-        chosen &= places > (after.metric << 32 | after.series)
-    if last is not None:
-        chosen &= places <= (last.metric << 32 | last.series)
-    return columns if chosen.all() else columns.at(chosen)
+    metric_of = table.metric_numbers()
+    found = [part for one in packed for part in one.between(after, last, metric_of)]
+    return joined_columns([*found, *(between(part, after, last, metric_of) for part in parts)])

@@ -1,6 +1,8 @@
 """Points of an open hour, packed: some 2 bytes a point instead of 21, each bit kept.
 
 Points are sorted by metric, series and arrival, and cut into chunks. A reader of one metric unpacks its chunks only.
+Points that are packed later are cut at the same series. So a caller that takes the points of all series, some series at
+a time, unpacks each chunk once.
 
 A chunk has columns, as blocks have (`tsd.codec.blocks.numbers`): series, numbers of points, times, and values by form.
 The flags of a value follow from the value, because the parser gives integers and doubles the shortest form. A chunk in
@@ -14,10 +16,21 @@ from typing import NamedTuple
 import numpy as np
 
 from tsd.codec.blocks.numbers import INTEGERS, choose_forms, cuts, decode_numbers, encode_numbers, spread
-from tsd.codec.points import Bool, Columns, Int32, Int64, UInt8, counted_order, joined_columns, no_columns, picked
+from tsd.codec.points import (
+    Bool,
+    Columns,
+    Int32,
+    Int64,
+    UInt8,
+    counted_order,
+    joined_columns,
+    no_columns,
+    picked,
+    shortest,
+)
 from tsd.codec.text import FLOAT
 
-CHUNK_POINTS = 1 << 16
+CHUNK_POINTS = 1 << 15  # about; a chunk that is cut at given series has up to twice as many
 SECOND = 2000  # as a difference of instants
 SINGLE, DOUBLE = FLOAT | 3, FLOAT | 7
 _LEVEL = 1  # of zlib
@@ -29,6 +42,11 @@ class Place(NamedTuple):
 
     metric: int
     series: int
+
+    @property
+    def key(self) -> int:
+        """A number that has the same order."""
+        return self.metric << 32 | self.series
 
 
 class _Values(NamedTuple):
@@ -44,7 +62,7 @@ class _Chunk(NamedTuple):
     """Points of some series, all of these that were packed together."""
 
     first: Place
-    last: Place
+    last: Place  # or the series at which all chunks are cut
     rows: int
     points: int
     series: bytes
@@ -77,16 +95,18 @@ class _Chunk(NamedTuple):
             else:
                 chosen = kinds == kind
                 bits[spread((ends - counts)[chosen], counts[chosen])] = some
-        floats = np.full(self.points, self.is_float)
-        if self.floats:
-            floats = np.unpackbits(np.frombuffer(zlib.decompress(self.floats), np.uint8), count=self.points).view(bool)
-        flags = np.frombuffer(zlib.decompress(self.flags), np.uint8) if self.flags else _shortest(bits, floats)
-        return Columns(
-            np.repeat(numbers, counts).astype(np.int32),
-            _decoded(self.times, self.points) * self.scale,
-            flags,
-            _narrowed(bits, flags),
-        )
+        if self.flags:
+            flags = np.frombuffer(zlib.decompress(self.flags), np.uint8)
+            bits = _narrowed(bits, flags)
+        else:
+            floats = np.full(self.points, self.is_float)
+            if self.floats:
+                packed = np.frombuffer(zlib.decompress(self.floats), np.uint8)
+                floats = np.unpackbits(packed, count=self.points).view(np.bool_)
+            flags, bits = shortest(bits, floats)
+        times = _decoded(self.times, self.points)
+        times *= self.scale
+        return Columns(np.repeat(numbers.astype(np.int32), counts), times, flags, bits)
 
 
 class PackedPoints:
@@ -103,6 +123,11 @@ class PackedPoints:
     def ends(self) -> list[tuple[Place, int]]:
         """The last place of each chunk, and its number of points."""
         return [(chunk.last, chunk.points) for chunk in self._chunks]
+
+    @property
+    def bounds(self) -> list[Place]:
+        """The places at which other points of these series are cut."""
+        return [chunk.last for chunk in self._chunks[:-1]]
 
     def has_metric(self, metric: int) -> bool:
         """Return whether there may be points of a metric."""
@@ -134,21 +159,33 @@ class PackedPoints:
                 return columns.at((columns.series == place.series).nonzero()[0])
         return no_columns()
 
-    def between(self, after: Place | None, last: Place | None) -> Columns:
-        """Return all points of series after `after` up to `last`, and some of other series. None: without a bound."""
-        return joined_columns(
-            [
-                chunk.unpack()
-                for chunk in self._chunks
-                if (after is None or chunk.last > after) and (last is None or chunk.first <= last)
-            ]
-        )
+    def between(self, after: Place | None, last: Place | None, metric_of: Int32) -> list[Columns]:
+        """Return the points of series after `after` up to `last`, in parts. None: without a bound."""
+        found = []
+        for chunk in self._chunks:
+            if (after is None or chunk.last > after) and (last is None or chunk.first <= last):
+                is_inside = (after is None or chunk.first > after) and (last is None or chunk.last <= last)
+                columns = chunk.unpack()
+                found.append(columns if is_inside else between(columns, after, last, metric_of))
+        return found
 
 
-def pack(columns: Columns, metric_of: Int32) -> PackedPoints:
-    """Pack points in order of arrival. `metric_of`: the number of the metric, by the number of the series."""
+def between(columns: Columns, after: Place | None, last: Place | None, metric_of: Int32) -> Columns:
+    """Return the points of series after `after` up to `last`. None: without a bound."""
+    keys = metric_of[columns.series].astype(np.int64) << 32 | columns.series
+    chosen = np.ones(len(keys), np.bool_)
+    if after is not None:
+        chosen &= keys > after.key
+    if last is not None:
+        chosen &= keys <= last.key
+    return columns if chosen.all() else columns.at(chosen)
+
+
+def pack(columns: Columns, metric_of: Int32, bounds: Sequence[Place] = ()) -> PackedPoints:
+    """Pack points in order of arrival. `metric_of`: the number of the metric, by the number of the series. `bounds`:
+    those of points that are already packed."""
     numbers = np.flatnonzero(np.bincount(columns.series))
-    by_rank = numbers[np.lexsort((numbers, metric_of[numbers]))]
+    by_rank = numbers[np.argsort(metric_of[numbers], kind="stable")]
     ranks = np.zeros(int(numbers[-1]) + 1, np.int32)
     ranks[by_rank] = np.arange(len(by_rank), dtype=np.int32)
     rank = ranks[columns.series]
@@ -157,13 +194,28 @@ def pack(columns: Columns, metric_of: Int32) -> PackedPoints:
     columns = Columns(*map(np.ascontiguousarray, columns))
     ends = np.cumsum(counts)
     chunks = []
-    for start, end in cuts(counts, CHUNK_POINTS):
+    for start, end, bound in _cut(by_rank, metric_of, counts, bounds):
         # Memory for one chunk is reused by malloc; the kernel would zero new memory for all of them.
         part = picked(columns, order[int(ends[start] - counts[start]) : int(ends[end - 1])])
         some = by_rank[start:end]
         first, last = (Place(int(metric_of[number]), int(number)) for number in (some[0], some[-1]))
-        chunks.append(_packed(part, some, counts[start:end], first, last))
+        chunks.append(_packed(part, some, counts[start:end], first, bound or last))
     return PackedPoints(chunks)
+
+
+def _cut(
+    numbers: Int64, metric_of: Int32, counts: Int64, bounds: Sequence[Place]
+) -> Iterator[tuple[int, int, Place | None]]:
+    """Cut series, sorted by place, into runs. Yield start and end of each, and the bound at which it ends."""
+    keys = metric_of[numbers].astype(np.int64) << 32 | numbers
+    start = 0
+    for bound in (*bounds, None):
+        end = len(keys) if bound is None else int(keys.searchsorted(bound.key, "right"))
+        points = int(counts[start:end].sum())
+        inner = cuts(counts[start:end], CHUNK_POINTS) if points > 2 * CHUNK_POINTS else [(0, end - start)]
+        for first, last in inner if end > start else ():
+            yield start + first, start + last, bound if start + last == end else None
+        start = end
 
 
 def _packed(columns: Columns, numbers: Int64, counts: Int64, first: Place, last: Place) -> _Chunk:
@@ -171,7 +223,7 @@ def _packed(columns: Columns, numbers: Int64, counts: Int64, first: Place, last:
     scale = 1 if (columns.instants % SECOND).any() else SECOND
     floats = (columns.flags & FLOAT) > 0
     bits = _widened(columns)
-    is_shortest = np.array_equal(_shortest(bits, floats), columns.flags)
+    is_shortest = np.array_equal(shortest(bits.copy(), floats)[0], columns.flags)
     is_float = bool(floats[0])
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     kinds, values = _packed_values(bits, floats, starts)
@@ -196,16 +248,19 @@ def _packed_values(bits: Int64, floats: Bool, starts: Int64) -> tuple[UInt8, tup
     """Return the kind of each row, and the values of each kind."""
     forms = choose_forms(bits, floats, starts)
     counts = np.diff(starts)
-    keys = forms.form.astype(np.int64) << 16 | forms.decimals.astype(np.int64) << 8 | forms.steps
-    found, kinds = np.unique(keys, return_inverse=True)
+    keys = forms.form.astype(np.int64) << 9 | forms.decimals.astype(np.int64) << 1 | forms.steps
+    found = np.flatnonzero(np.bincount(keys))
+    kind_of = np.zeros(int(found[-1]) + 1, np.uint8)
+    kind_of[found] = np.arange(len(found))
+    kinds = kind_of[keys]
     values = []
     for kind, key in enumerate(found.tolist()):
         chosen = kinds == kind
         numbers = forms.numbers if len(found) == 1 else forms.numbers[spread(starts[:-1][chosen], counts[chosen])]
-        form = key >> 16
+        form = key >> 9
         stored = encode_numbers(numbers, form, steps=bool(key & 1))
-        values.append(_Values(form, key >> 8 & 0xFF, len(numbers), stored))
-    return kinds.astype(np.uint8), tuple(values)
+        values.append(_Values(form, key >> 1 & 0xFF, len(numbers), stored))
+    return kinds, tuple(values)
 
 
 def _decoded(stored: bytes, count: int) -> Int64:
@@ -232,21 +287,6 @@ def _narrowed(bits: Int64, flags: UInt8) -> Int64:
     found = bits.copy()
     found[single] = found[single].view(np.float64).astype(np.float32).view(np.uint32)
     return found
-
-
-def _shortest(bits: Int64, floats: Bool) -> UInt8:
-    """Return the flags of the shortest form of each value."""
-    flags = np.empty(len(bits), np.uint8)
-    flags[:] = 7
-    if not floats.all():
-        for length in (4, 2, 1):
-            bound = 1 << 8 * length - 1
-            flags[(bits >= -bound) & (bits < bound)] = length - 1
-    if floats.any():
-        doubles = bits[floats].view(np.float64)
-        with np.errstate(over="ignore"):
-            flags[floats] = np.where(doubles.astype(np.float32) == doubles, SINGLE, DOUBLE)
-    return flags
 
 
 def slices(packed: Sequence[PackedPoints], most: int) -> Iterator[tuple[Place | None, Place | None]]:

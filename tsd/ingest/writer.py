@@ -288,7 +288,7 @@ class Writer:
             self._packing_due = trio.Event()
             for hour in filter(self._is_large, list(self._hours)):
                 parts = hour.begin_packing()
-                hour.end_packing(await trio.to_thread.run_sync(pack_parts, parts, self._rows.table))
+                hour.end_packing(await trio.to_thread.run_sync(pack_parts, parts, self._rows.table, hour.packed))
 
     def _release(self, hours: Sequence[OpenHour]) -> None:
         """Queue the points of open hours."""

@@ -7,7 +7,7 @@ import pytest
 
 from tsd.codec.points import Columns, Int32, joined_columns
 from tsd.codec.text import FLOAT
-from tsd.ingest.packed_points import Place, pack, slices
+from tsd.ingest.packed_points import PackedPoints, Place, pack, slices
 
 METRICS = 7
 
@@ -54,7 +54,7 @@ def test_all_bits_come_back_in_order(kinds: tuple[int, ...], seed: int) -> None:
     columns = made(chance, points, series, kinds)
     packed = pack(columns, metric_of(series))
     assert packed.points == points
-    assert by_series(packed.between(None, None)) == by_series(columns)
+    assert by_series(joined_columns(packed.between(None, None, metric_of(series)))) == by_series(columns)
 
 
 @pytest.mark.slow
@@ -73,22 +73,39 @@ def test_metric_is_unpacked_alone() -> None:
 
 
 @pytest.mark.slow
-def test_slices_have_every_series_once() -> None:
+@pytest.mark.parametrize("aligned", [False, True])
+def test_slices_have_every_series_once(aligned: bool) -> None:
     chance = random.Random(2)
     numbers = metric_of(4000)
-    parts = [made(chance, 50_000, 4000, (0, 2)) for _ in range(3)]
-    packed = [pack(part, numbers) for part in parts]
+    parts = [made(chance, 100_000, series, (0, 2)) for series in (3000, 4000, 2000)]
+    packed: list[PackedPoints] = []
+    for part in parts:
+        packed.append(pack(part, numbers, packed[-1].bounds if packed and aligned else ()))
     seen: dict[int, list[tuple[int, int, int]]] = {}
     bounds = list(slices(packed, 30_000))
     assert len(bounds) > 2
     for after, last in bounds:
-        found = joined_columns([one.between(after, last) for one in packed])
-        places = [Place(int(numbers[series]), series) for series in found.series.tolist()]
-        chosen = [(after is None or place > after) and (last is None or place <= last) for place in places]
-        part = by_series(found.at(np.array(chosen, bool)))
+        found = joined_columns([some for one in packed for some in one.between(after, last, numbers)])
+        places = {Place(int(numbers[series]), series) for series in found.series.tolist()}
+        assert all((after is None or place > after) and (last is None or place <= last) for place in places)
+        part = by_series(found)
         assert seen.keys().isdisjoint(part)
         seen |= part
     assert seen == by_series(joined_columns(parts))
+
+
+def test_series_that_come_later_are_found() -> None:
+    """Before the first bound, between two, and behind the last one; others are gone."""
+    numbers = metric_of(6000)
+    before = pack(columns_of([(series, 2000 * at, 0, 7) for at in range(20) for series in range(1000, 5000)]), numbers)
+    others = (*range(2000), *range(4000, 6000))
+    wanted = columns_of([(series, 2000 * at, 0, at) for at in range(20) for series in others])
+    packed = pack(wanted, numbers, before.bounds)
+    assert before.bounds
+    assert by_series(joined_columns(packed.between(None, None, numbers))) == by_series(wanted)
+    for series in (0, 1500, 3000, 5999):
+        found = packed.of_place(Place(int(numbers[series]), series))
+        assert by_series(found) == by_series(wanted.at(wanted.series == series))
 
 
 def test_points_of_agents_take_a_tenth() -> None:
