@@ -41,6 +41,7 @@ WINDOWS = "tsd, embedded, hour not held"  # points are stored at the end of each
 ENTITIES = "tsd, embedded, entities"  # points are also stored in the tables of entities
 SYSTEMS = EMBEDDED, VICTORIA, WINDOWS, ENTITIES, HBASE, HBASE_10S, HBASE_MINUTES, OPENTSDB
 QUIET_ROWS = 100  # tsd.storage.compaction.min_flush_threshold: fewer rows are left to `tsd compact`
+DAEMON_IDLE_S, HBASE_IDLE_S = 3.0, 15.0  # for which CPU is measured while nothing is done
 QUIET_S = 1800  # simulated time after the last hour for the first rows to be compacted
 POLL_S = 0.5
 ASK_S = 2.0
@@ -65,11 +66,17 @@ class Figures(NamedTuple):
     cpu_us: float
     store_cpu_us: float  # HBase and its gateway
     idle_us: float  # part of `cpu_us` that a daemon without points would take in the same time
+    store_idle_us: float  # the same of `store_cpu_us`
     peak_mib: float  # of the system's process, in all
     written: float  # bytes that went to disks, of HBase too
     kept: float  # bytes on disk after all is quiet; 0: not measured
     most: float  # bytes on disk at the worst time
     calls_per_s: float  # to HBase, compaction included, per simulated second in which lines came
+
+    @property
+    def all_us(self) -> float:
+        """CPU of the daemon and its store."""
+        return self.cpu_us + self.store_cpu_us
 
 
 class Disk:
@@ -101,6 +108,7 @@ def pace(fleet: Fleet, speed: float, pairs: int, wanted: Callable[[str], bool]) 
             print("bench: warming up HBase", file=sys.stderr)
             settings = hbase.settings("warm-up", **ON_HBASE[HBASE_10S])
             _tsd(fleet._replace(hours=fleet.hours / 2), speed, Path(name) / "warm-up", settings, hbase)
+        idle_share = _share_of(hbase.cpu_s, HBASE_IDLE_S) if hbase else 0.0
         for number in range(pairs):
             for system in SYSTEMS:
                 if not wanted(system) or (system == VICTORIA and PROGRAM is None):
@@ -110,7 +118,7 @@ def pace(fleet: Fleet, speed: float, pairs: int, wanted: Callable[[str], bool]) 
                 if system == VICTORIA:
                     figures = _victoria(fleet, speed, home)
                 elif hbase and system == OPENTSDB:
-                    figures = _opentsdb(fleet, speed, home, hbase)
+                    figures = _opentsdb(fleet, speed, home, hbase, idle_share)
                 else:
                     settings = {"tsd.core.auto_create_metrics": "true"}
                     if hbase and system in ON_HBASE:
@@ -119,7 +127,7 @@ def pace(fleet: Fleet, speed: float, pairs: int, wanted: Callable[[str], bool]) 
                         settings |= {"tsd.storage.hold_open_hours": "false"}
                     elif system == ENTITIES:
                         settings |= {"tsd.entity.enabled": "true"}
-                    figures = _tsd(fleet, speed, home, settings, hbase if "HBase" in system else None)
+                    figures = _tsd(fleet, speed, home, settings, hbase if "HBase" in system else None, idle_share)
                 print(f"bench: {figures}", file=sys.stderr)
                 found.setdefault(system, []).append(figures)
     publish("pace", _report(fleet, speed, found), found)
@@ -172,8 +180,11 @@ async def play(
 class _Spent:
     """Resources of the processes of one run."""
 
-    def __init__(self, hbase: Hbase | None) -> None:
+    def __init__(self, hbase: Hbase | None, idle_share: float = 0.0) -> None:
+        """`idle_share`: CPU seconds a second of an HBase with nothing to do."""
         self._hbase = hbase
+        self._idle_share = idle_share
+        self._began_s = time.monotonic()
         self._store_s = hbase.cpu_s() if hbase else 0.0
         self._store_bytes = hbase.written_bytes() if hbase else 0
         self._ended_s = _ended_s()
@@ -187,6 +198,10 @@ class _Spent:
     def store_cpu_s(self) -> float:
         """Return the CPU of HBase since the start."""
         return self._hbase.cpu_s() - self._store_s if self._hbase else 0.0
+
+    def store_idle_s(self) -> float:
+        """Return the CPU that an idle HBase would have taken since the start."""
+        return self._idle_share * (time.monotonic() - self._began_s) if self._hbase else 0.0
 
     def store_bytes(self) -> int:
         """Return what HBase has written since the start."""
@@ -230,8 +245,10 @@ def scaled(home: Path, settings: dict[str, str], timeline: Timeline, spent: _Spe
         raise SystemExit(f"the daemon ended with status {process.returncode}:\n{log.read_text()[-4000:]}")
 
 
-def _tsd(fleet: Fleet, speed: float, home: Path, settings: dict[str, str], hbase: Hbase | None) -> Figures:
-    spent, disk, sums = _Spent(hbase), Disk(home), Sums()
+def _tsd(
+    fleet: Fleet, speed: float, home: Path, settings: dict[str, str], hbase: Hbase | None, store_idle_share: float = 0.0
+) -> Figures:
+    spent, disk, sums = _Spent(hbase, store_idle_share), Disk(home), Sums()
     timeline = Timeline(speed, time.monotonic() + 3, fleet.start_s)
     first, second = halves(fleet)
     calls = calls_s = idle_s = 0.0
@@ -245,15 +262,16 @@ def _tsd(fleet: Fleet, speed: float, home: Path, settings: dict[str, str], hbase
                 _log_calls(daemon, "until the last line")
                 trio.run(_await_quiet, daemon, timeline, fleet, disk)
                 _log_calls(daemon, "until all was quiet")
-                idle_s = _idle_share(daemon) * (timeline.now_s() - fleet.start_s) / speed
+                idle_share = _share_of(lambda: daemon.usage().cpu_s, DAEMON_IDLE_S)
+                idle_s = idle_share * (timeline.now_s() - fleet.start_s) / speed
             calls += daemon.stats().get("store.requests", 0)
         timeline = timeline.resumed()
     config = daemon.config
     kept = disk.look() if not hbase else 0
     n = sums.points
     figures = Figures(
-        spent.cpu_s() / n * 1e6, spent.store_cpu_s() / n * 1e6, idle_s / n * 1e6, spent.peak_mib,
-        (spent.written + spent.store_bytes()) / n, kept / n, disk.most / n, calls / calls_s,
+        spent.cpu_s() / n * 1e6, spent.store_cpu_s() / n * 1e6, idle_s / n * 1e6, spent.store_idle_s() / n * 1e6,
+        spent.peak_mib, (spent.written + spent.store_bytes()) / n, kept / n, disk.most / n, calls / calls_s,
     )  # fmt: skip
     _check(home.name, sums, config)  # which HBase has to read them for
     return figures
@@ -278,11 +296,11 @@ async def _await_quiet(daemon: Daemon, timeline: Timeline, fleet: Fleet, disk: D
         await trio.sleep(ASK_S)
 
 
-def _idle_share(daemon: Daemon, seconds: float = 3.0) -> float:
-    """Return the CPU seconds a real second of a daemon that has nothing to do."""
-    before = daemon.usage().cpu_s
+def _share_of(cpu_s: Callable[[], float], seconds: float) -> float:
+    """Return the CPU seconds a second of something that has nothing to do."""
+    before = cpu_s()
     trio.run(trio.sleep, seconds)
-    return (daemon.usage().cpu_s - before) / seconds
+    return (cpu_s() - before) / seconds
 
 
 def _check(name: str, sent: Sums, config: Config) -> None:
@@ -310,11 +328,11 @@ def _victoria(fleet: Fleet, speed: float, home: Path) -> Figures:
             peer.stop()
         timeline = timeline.resumed()
     kept, n = disk.look(), sums.points
-    return Figures(spent.cpu_s() / n * 1e6, 0, 0, spent.peak_mib, spent.written / n, kept / n, disk.most / n, 0)
+    return Figures(spent.cpu_s() / n * 1e6, 0, 0, 0, spent.peak_mib, spent.written / n, kept / n, disk.most / n, 0)
 
 
-def _opentsdb(fleet: Fleet, speed: float, home: Path, hbase: Hbase) -> Figures:
-    spent = _Spent(hbase)
+def _opentsdb(fleet: Fleet, speed: float, home: Path, hbase: Hbase, idle_share: float) -> Figures:
+    spent = _Spent(hbase, idle_share)
     settings = hbase.settings(home.name)
     past = fleet._replace(start_s=next_hour_s() - (math.ceil(fleet.hours) + 3) * HOUR_S)
     with running_opentsdb(home, hbase, settings, compacts=True) as peer:
@@ -325,7 +343,10 @@ def _opentsdb(fleet: Fleet, speed: float, home: Path, hbase: Hbase) -> Figures:
     config, _ = read_config(Given("benchmark", key, value) for key, value in settings.items())
     n = sums.points
     written = (ended.written + spent.store_bytes()) / n
-    figures = Figures(ended.cpu_s / n * 1e6, spent.store_cpu_s() / n * 1e6, 0, ended.peak_mib, written, 0, 0, 0)
+    figures = Figures(
+        ended.cpu_s / n * 1e6, spent.store_cpu_s() / n * 1e6, 0, spent.store_idle_s() / n * 1e6, ended.peak_mib,
+        written, 0, 0, 0,
+    )  # fmt: skip
     _check(home.name, sums, config)
     return figures
 
@@ -339,17 +360,18 @@ def _check_victoria(peer: Victoria, fleet: Fleet, sent: Sums) -> None:
 
 
 def _report(fleet: Fleet, speed: float, found: dict[str, list[Figures]]) -> str:
-    peers = found.get(VICTORIA, [])
     rows = []
     for name, figures in found.items():
-        ratios = [a.cpu_us / b.cpu_us for a, b in zip(figures, peers, strict=False)]
+        peers = found.get(OPENTSDB if name in ON_HBASE else VICTORIA, [])
+        ratios = [a.all_us / b.all_us for a, b in zip(figures, peers, strict=False)]
         rows.append(
             [
                 name,
                 spread([f.cpu_us for f in figures]),
                 spread(ratios) if ratios else "",
+                spread([f.idle_us for f in figures]) if name not in (VICTORIA, OPENTSDB) else "",
                 spread([f.store_cpu_us for f in figures]) if any(f.store_cpu_us for f in figures) else "",
-                spread([f.idle_us for f in figures]) if name != VICTORIA else "",
+                spread([f.store_idle_us for f in figures]) if any(f.store_cpu_us for f in figures) else "",
                 spread([f.peak_mib for f in figures], 0),
                 spread([f.written for f in figures], 1),
                 spread([f.kept for f in figures]) if any(f.kept for f in figures) else "",
@@ -358,13 +380,14 @@ def _report(fleet: Fleet, speed: float, found: dict[str, list[Figures]]) -> str:
             ]
         )
     head = [
-        "system", "CPU µs/point", "× VictoriaMetrics", "HBase CPU µs/point", "of it when idle", "peak MiB",
+        "system", "CPU µs/point", "× peer", "of it when idle", "HBase CPU µs/point", "of it when idle", "peak MiB",
         "bytes written/point", "bytes kept/point", "most bytes/point", "HBase calls/s",
     ]  # fmt: skip
     return (
         f"{fleet.points:,} points of {fleet.hosts * METRICS:,} series, one per {fleet.round_s} s for "
         f"{fleet.hours:g} h, {fleet.late:.0%} of them late, {fleet.churn:.0%} of the hosts replaced per hour, a "
-        f"restart halfway; {speed:g} times as fast as in reality; {machine()}. All points were read back.\n\n"
+        f"restart halfway; {speed:g} times as fast as in reality; {machine()}. All points were read back. "
+        "The peer of what is on HBase is OpenTSDB, HBase's CPU included; that of the others is VictoriaMetrics.\n\n"
         + table(head, rows)
     )
 
