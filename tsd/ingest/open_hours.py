@@ -94,6 +94,7 @@ class OpenHours:
 
     def __init__(self) -> None:
         self._hours: dict[int, OpenHour] = {}
+        self._intervals = 0  # that have ended since the first point was held
         self.points = 0
 
     def __iter__(self) -> Iterator[OpenHour]:
@@ -118,6 +119,11 @@ class OpenHours:
             hour.add(columns, segment)
             self.points += len(columns.series)
 
+    def end_interval(self) -> int:
+        """Return how many intervals have ended since the first point was held, this one included."""
+        self._intervals += bool(self._hours)
+        return self._intervals
+
     def is_over(self, now_s: int) -> bool:
         """Return whether an hour is not open any more."""
         return any(hour.is_over(now_s) for hour in self)
@@ -127,6 +133,8 @@ class OpenHours:
         over = [base_s for base_s, hour in sorted(self._hours.items()) if now_s is None or hour.is_over(now_s)]
         taken = [self._hours.pop(base_s) for base_s in over]
         self.points -= sum(hour.points for hour in taken)
+        if not self._hours:
+            self._intervals = 0
         return taken
 
 

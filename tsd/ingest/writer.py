@@ -360,13 +360,11 @@ class Writer:
 
     async def seal_windows(self) -> None:
         """Seal a window at every interval, a small one of open hours seldom. Runs until cancelled."""
-        held = 0.0  # intervals since the first point was held; other windows end in between, when a metric is read
         while True:
             await sleep_until_next(self._interval_s)
             if not self._is_small_window():
                 self.seal()
-            held = (held + 1) % self._hold_intervals if self._hours.points else 0
-            if not held:
+            if self._hours.end_interval() >= self._hold_intervals:
                 self._release(self._hours.take())  # with the window that has ended
 
     def _is_small_window(self) -> bool:

@@ -87,6 +87,23 @@ async def test_all_points_of_a_long_interval_are_released_together(tmp_path: Pat
         nursery.cancel_scope.cancel()
 
 
+async def test_interval_of_held_points_begins_again_after_a_flush(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """The points after it are not released early with the interval that it has ended."""
+    parts = await holding(tmp_path, interval_s=10, hold_intervals=3, small_intervals=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(parts.writer.seal_windows)
+        await trio.sleep(5)  # between two seals
+        held = []
+        for at in range(5):
+            if at == 2:
+                parts.writer.seal(hold=False)
+            await parts.take(line(at, at))
+            await trio.sleep(10)
+            held.append(parts.writer.held_points)
+        assert held == [1, 2, 1, 2, 0]
+        nursery.cancel_scope.cancel()
+
+
 async def test_points_are_held_no_longer_than_wanted(tmp_path: Path, autojump_clock: MockClock) -> None:
     parts = await holding(tmp_path, interval_s=10, hold_intervals=4)
     async with trio.open_nursery() as nursery:
