@@ -43,6 +43,19 @@ def test_uid_delete(engine: Tsd) -> None:
     assert engine.run("mkmetric", "sys.cpu").out == "metrics sys.cpu: [0, 0, 3]\n"
 
 
+@pytest.mark.parametrize("salt", [{}, {"tsd.storage.salt.width": "1"}])
+def test_uid_delete_tells_that_rows_are_left(tmp_path: Path, salt: dict[str, str]) -> None:
+    """Also rows of points that the daemon holds, which no one has seen in the store yet."""
+    tsd = Tsd(tmp_path / "state", salt)
+    with tsd.serve() as daemon:
+        daemon.send_lines(b"put gone %d 1 host=a\nput kept %d 1 host=a\n" % (2 * (now_ms() // 1000,)))
+        deleted = tsd.run("uid", "delete", "metrics", "gone")
+        assert (deleted.status, "--delete-orphans" in deleted.err) == (0, True)
+        assert "Orphaned UID Rows: 1" in tsd.run("fsck", "--full-scan").out
+        assert tsd.run("mkmetric", "unused").status == 0
+        assert tsd.run("uid", "delete", "metrics", "unused").err == ""
+
+
 def test_daemon_sees_uid_change_at_once(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     with tsd.serve() as daemon:

@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import closing
+from contextlib import aclosing, closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,13 +18,14 @@ from tsd.cli.context import Access, access
 from tsd.cli.output import Progress
 from tsd.codec.dates import MOST_DIGITS
 from tsd.codec.names import Kind, Widths
+from tsd.codec.opentsdb.rowkey import after, salts
 from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_uid, id_column
 from tsd.codec.opentsdb.uid_fsck import UidCheck
 from tsd.codec.text import counted, encode_name, illegal_character, show_signed
 from tsd.config.loader import Config, Loaded, layout
 from tsd.daemon.settings import now_ms
 from tsd.errors import BadLine, NoSuchName, StoreError, TsdError
-from tsd.store import scan
+from tsd.store import Store, scan
 from tsd.tables.opentsdb.uid_table import WINDOWS, UidFsck, UidRepair, UidUsage, delete, rename, usages
 
 KINDS = [kind.value for kind in Kind]
@@ -69,17 +70,30 @@ def rename_uid(loaded: Loaded, kind: str, old: str, new: str, as_json: bool) -> 
 def delete_uid(loaded: Loaded, kind: str, name: str, as_json: bool) -> None:
     """Run `tsd uid delete`."""
     config = loaded.config
-    found = b""
 
-    async def run() -> None:
-        nonlocal found
+    async def run() -> tuple[bytes, bool]:
         async with access(config, must_exist=True) as opened:
             found = await delete(opened.store, config.uid_table, Kind(kind), any_name(name))
             await _drop_daemon_caches(opened)
+            if Kind(kind) is not Kind.METRIC:
+                return found, False  # a tag may be in any row
+            await opened.flush_daemon()  # what it holds has the deleted UID; what only the journal has gets a new one
+            return found, await _has_rows(opened.store, config, found)
 
-    trio.run(run)
+    found, has_rows = trio.run(run)
     deleted = {"kind": kind, "name": name, "uid": found.hex(), "deleted": True}
     click.echo(json.dumps(deleted) if as_json else f"UID {kind} {name}: {show_signed(found)} deleted.")
+    if has_rows:
+        click.echo("tsd: it has rows, now without a name: tsd fsck --full-scan --fix --delete-orphans deletes them", err=True)
+
+
+async def _has_rows(store: Store, config: Config, metric: bytes) -> bool:
+    """Return whether rows of points have the UID of a metric."""
+    for salt in salts(layout(config)):
+        async with aclosing(scan(store, config.data_table, salt + metric, after(salt + metric), limit=1)) as pages:
+            async for _ in pages:
+                return True
+    return False
 
 
 def fsck_uids(loaded: Loaded, words: Sequence[str], fix: bool, delete_unknown: bool, as_json: bool) -> None:

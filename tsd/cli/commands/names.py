@@ -52,7 +52,7 @@ def rename_uid(loaded: Loaded, **given: Any) -> None:
 def delete_uid(loaded: Loaded, **given: Any) -> None:
     """Delete a name and its UID. Its data stays but cannot be queried: delete it first, with `tsd delete`.
 
-    `tsd fsck --delete-orphans` deletes remaining rows.
+    `tsd fsck --full-scan --fix --delete-orphans` deletes remaining rows.
     """
     perform("tsd.cli.uid:delete_uid", loaded, **given)
 
