@@ -305,7 +305,7 @@ def _report_pending(daemon: Daemon) -> None:
     journal, writer = daemon.ingest.journal, daemon.ingest.writer
     if (pending := writer.waiting_points - journal.unsynced) > 0:
         log.warning("journal.points_pending", points=pending)
-    if lost := journal.unsynced:
+    if lost := journal.lost:
         log.error("journal.lines_lost", lines=lost)
         raise TsdError(f"{counted(lost, 'line')} could not be journaled: {journal.trouble}")
 

@@ -20,6 +20,11 @@ class PendingSegment:
         self.segment = segment
         self.users = 0
 
+    def release(self) -> None:
+        """Note that the points of a window or an open hour are stored."""
+        self.users -= 1
+        self.segment.is_stored = not self.users
+
 
 class Written(NamedTuple):
     """Result for the lines of a window. Lines in neither count were damaged on disk."""

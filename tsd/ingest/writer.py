@@ -564,7 +564,7 @@ class Writer:
             window.written = await self._put(window)
             self._released_memory -= window.held_memory
             for segment in window.segments:
-                segment.users -= 1
+                segment.release()
         with as_store_error():
             while self._segments and not self._segments[0].users:
                 await self._journal.remove(self._segments[0].segment)

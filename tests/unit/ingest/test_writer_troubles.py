@@ -1,7 +1,8 @@
 """What a window may run into on its way: dropped caches, series without UIDs, segments that cannot be read."""
 
+import errno
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from tsd.codec.names import Kind
 from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_counter, id_column
 from tsd.codec.putline import NameRules
 from tsd.errors import BadLine, StoreDown
+from tsd.ingest.journal.disk import REAL, Disk
 from tsd.ingest.journal.journal import Segment
 from tsd.ingest.journal.segment import Block, Damage
 from tsd.ingest.series import Validator
@@ -292,3 +294,25 @@ async def test_caches_dropped_during_replay_split_no_series(tmp_path: Path, monk
         assert await after.writer.flush()
         assert after.writer.cells == 1
     assert list((await after.stored()).values()) == [3, 2, 3]
+
+
+async def test_stored_lines_that_the_journal_never_got_are_not_lost(tmp_path: Path) -> None:
+    """Regression: at the end the daemon said that they were."""
+
+    class Full(Disk):
+        def write(self, fd: int, parts: Sequence[bytes | memoryview], at: int) -> int:
+            raise OSError(errno.EFBIG, "File too large")
+
+    parts = Parts(tmp_path, await make_store())
+    parts.journal.disk = Full()
+    async with going(parts), trio.open_nursery() as nursery:
+        await parts.take(line(0, 1), line(1, 2))
+        nursery.start_soon(parts.writer.flush)
+        with trio.fail_after(60):
+            while parts.journal.lost:
+                await trio.lowlevel.checkpoint()
+        assert len(await parts.stored()) == 2
+        await parts.take(line(2, 3))
+        assert (parts.journal.unsynced, parts.journal.lost) == (3, 1)
+        parts.journal.disk = REAL
+    assert (parts.journal.unsynced, parts.journal.lost) == (0, 0)

@@ -70,6 +70,7 @@ class Segment:
         self.position = 0  # position of its last line in the journal
         self.good = HEADER_BYTES  # bytes known to be on disk
         self.exists = False  # it has a file
+        self.is_stored = False  # all its lines are in the store
         self.found_s: int | None = None  # last write of an earlier run, by the wall clock; None: of this run
 
     @property
@@ -190,6 +191,12 @@ class Journal:
     def unsynced(self) -> int:
         """Lines that are not on disk yet."""
         return self.position - self.synced
+
+    @property
+    def lost(self) -> int:
+        """Lines that would be lost if the daemon ended now: neither on disk nor in the store."""
+        stored = [segment for segment in self._segments.values() if segment.is_stored]
+        return self.unsynced - sum(min(one.lines, max(one.position - self.synced, 0)) for one in stored)
 
     def recover(self) -> list[Segment]:
         """Check the folder and return the segments with lines, oldest first. Call once, before anything else.
