@@ -84,7 +84,9 @@ def delete_uid(loaded: Loaded, kind: str, name: str, as_json: bool) -> None:
     deleted = {"kind": kind, "name": name, "uid": found.hex(), "deleted": True}
     click.echo(json.dumps(deleted) if as_json else f"UID {kind} {name}: {show_signed(found)} deleted.")
     if has_rows:
-        click.echo("tsd: it has rows, now without a name: tsd fsck --full-scan --fix --delete-orphans deletes them", err=True)
+        click.echo(
+            "tsd: it has rows, now without a name: tsd fsck --full-scan --fix --delete-orphans deletes them", err=True
+        )
 
 
 async def _has_rows(store: Store, config: Config, metric: bytes) -> bool:

@@ -251,13 +251,27 @@ def served_store(config: Config) -> ServedStore:
     return hbase_store(config)
 
 
-async def check_store(config: Config) -> None:
-    """Raise StoreError for a store that cannot be used as it is configured: credentials, names, permissions."""
+async def check_store(config: Config) -> str:
+    """Raise StoreError for a store that cannot be used as it is configured: credentials, names, permissions. On
+    Cassandra tables may be made later: return which are missing, or an empty text."""
     async with opened_store(config) as store:
-        if store.cql is not None:  # tables may be made later
-            await store.cql.session()
-            return
-        existing = await store.tables()
+        if store.cql is None:
+            await _check_tables(config, store)
+            return ""
+        await store.cql.session()
+        try:
+            await _check_tables(config, store)
+        except NoTable as exc:
+            return str(exc)
+    return ""
+
+
+async def _check_tables(config: Config, store: Store) -> None:
+    """Raise NoTable if tables of the configured layout are missing, StoreError."""
+    if config.has_kairosdb_tables:
+        await kairosdb.make_tables(store, config.cassandra_keyspace, now_ms).spec()
+        return
+    existing = await store.tables()
     if missing := [table.name for table in tables(config) if table.name not in existing]:
         raise NoTable(f"there is no table {', '.join(missing)}: `tsd create-tables` creates it")
 
