@@ -345,7 +345,12 @@ def reads(series: int, day_series: int, days: int, open_series: int, rounds: int
 
 
 @bench.command("mixed-load")
-@click.option("--series", default=1000, help="Series of the query, a day with a point every ten seconds.")
+@click.option(
+    "--series",
+    type=click.IntRange(min=1000),  # with fewer the query ends before its time limit
+    default=1000,
+    help="Series of the query, a day with a point every ten seconds.",
+)
 @click.option("--points", default=200, help="Points of each of 10,000 series per measurement.")
 @click.option("--pairs", default=5, help="Pairs of measurements without and with the query.")
 @click.option("--seconds", default=5.0, help="Duration of each measurement of a slow sender.")

@@ -30,7 +30,7 @@ HEAVY = f"/api/query?{RANGE}&m=avg:1m-avg:bench.day{{host=*}}"
 PROBE_S = 0.02  # interval of a slow sender's requests
 LOOK_S = 0.01  # sampling interval of the event loop's waiting time
 SOON_S = 0.5  # a query's time limit, or the time until it is cancelled
-SHORT_MS = 200  # a limit that the query exceeds on any machine
+SHORT_MS = 200  # a limit that the query of 1,000 series exceeds on any machine
 OK, CUT = 200, 0
 
 # Queries with one expensive step each.
