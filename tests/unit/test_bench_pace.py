@@ -1,14 +1,19 @@
 """Lines at the agents' pace, and clocks that run faster; a run of the systems themselves is no test's."""
 
 import math
+import os
+import select
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import trio
 
 from bench.agents import LATE_S, Batch, Fleet, batches
 from bench.pace import halves
-from bench.scaled import ScaledClock, Timeline
+from bench.scaled import ScaledClock, Timeline, words_of
 
 pytestmark = pytest.mark.slow
 
@@ -76,3 +81,29 @@ def test_timeline_goes_on_after_a_restart() -> None:
     timeline = Timeline(60.0, time.monotonic() - 1, 1000.0)
     resumed = timeline.resumed()
     assert resumed.now_s() == pytest.approx(timeline.now_s(), abs=1)
+
+
+def test_scaled_daemon_ends_with_a_killed_benchmark(tmp_path: Path) -> None:
+    """Regression: it ran on."""
+    words = words_of(
+        Timeline(1.0, time.monotonic(), 1_700_006_400.0),
+        {"tsd.network.port": "0", "tsd.storage.path": str(tmp_path), "tsd.log.format": "json"},
+    )
+    run = "import subprocess, sys; p = subprocess.Popen(sys.argv[1:]); print(p.pid, flush=True); p.wait()"
+    benchmark = subprocess.Popen([sys.executable, "-c", run, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert benchmark.stdout is not None
+    assert benchmark.stderr is not None
+    daemon = int(benchmark.stdout.readline())
+    ended = os.pidfd_open(daemon)
+    try:
+        while b"daemon.ready" not in benchmark.stderr.readline():
+            assert benchmark.poll() is None
+        benchmark.kill()
+        benchmark.wait()
+        assert select.select([ended], [], [], 60) == ([ended], [], [])
+    finally:
+        benchmark.stdout.close()
+        benchmark.stderr.close()
+        if not select.select([ended], [], [], 0)[0]:
+            os.kill(daemon, 9)
+        os.close(ended)
