@@ -1,5 +1,6 @@
 """`tsd compact` run by an operator or a timer: with and without a daemon, interrupted, on both stores."""
 
+import json
 import re
 import signal
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from tests.e2e.command import Tsd, on_hbase, until
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
 from tsd.cli.torture.fork_server import Forked
+from tsd.codec.dates import parse_date
 from tsd.daemon.settings import now_ms
 from tsd.store import Put
 
@@ -144,11 +146,14 @@ def test_interrupted_compact_resumes(tsd: Tsd, number: signal.Signals) -> None:
         process.send_signal(number)
         process.communicate()
     assert process.returncode == -number
+    until_s = json.loads(checkpoint.read_text())["state"]["range"][1]
     other = tsd.run("compact", "--dry-run")
     assert 0 < summary(other.out)["rows compacted"] < 400  # a dry run starts from the beginning
     done = tsd.run("compact")
     assert done.status == 0
-    assert re.fullmatch(r"tsd: resuming after \d+ rows\n", done.err)
+    shown = re.fullmatch(r"tsd: resuming after \d+ rows, .* up to (\S+) UTC\n", done.err)
+    assert shown is not None
+    assert parse_date(shown[1], 0) == until_s * 1000  # the end of the run that was interrupted
     counts = summary(done.out)
     assert counts["rows"] >= 400  # the few rows after the last checkpoint are processed again
     assert counts["cells after"] == counts["rows"]

@@ -11,7 +11,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access, metric_uids
-from tsd.cli.output import Progress
+from tsd.cli.output import Progress, tell_resumed
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.putline import HOUR_S
 from tsd.codec.text import counted
@@ -86,7 +86,8 @@ async def _run(
             if state is None:
                 state = SweepState(_range(since, until, await metric_uids(opened, metrics)), b"", CompactionStats())
             else:
-                click.echo(f"tsd: resuming after {counted(state.stats.rows, 'row')}", err=True)
+                span = state.range
+                tell_resumed(counted(state.stats.rows, "row"), span.since_s * 1000, span.until_s * 1000)
             progress = Progress("rows")
             try:
                 return await _sweep(config, opened, file, state, rate, progress)

@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 
 import click
@@ -13,7 +12,7 @@ import trio
 from tsd.cli.context import Access, access, flush_pending
 from tsd.cli.entity_points import delete_range
 from tsd.cli.late_rollups import mark_late
-from tsd.cli.output import named
+from tsd.cli.output import named, show_date
 from tsd.cli.scan import BadRequest, RowSelection, ScanRequest, parse_selection, selected_rows
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.opentsdb.row import Span, data_cells, removal
@@ -94,8 +93,9 @@ def delete(loaded: Loaded, words: Sequence[str], since: str, until: str, yes: bo
         click.echo(json.dumps({**found.report(), "deleted": yes, "remaining": remaining}))
     else:
         for name, counts in sorted(found.series.items()):
-            first_ms, last_ms = counts.first_ms, counts.last_ms
-            times = f", {_date(first_ms)} to {_date(last_ms)}" if first_ms is not None and last_ms is not None else ""
+            times = ""
+            if counts.first_ms is not None and counts.last_ms is not None:
+                times = f", {show_date(counts.first_ms)} to {show_date(counts.last_ms)}"
             click.echo(f"{name}: {counted(counts.points, 'point')} in {counted(counts.rows, 'row')}{times}")
         total = found.total()
         click.echo(f"deleted {total}" if yes else f"{total} would be deleted; add --yes to delete them", err=True)
@@ -203,8 +203,3 @@ async def _remove(
         if name.key not in left:
             found.count_row(" ".join([name.metric, *name.tags]), name.base * 1000, part.removal.points)
     return left
-
-
-def _date(time_ms: int) -> str:
-    shown = datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y/%m/%d-%H:%M:%S")
-    return f"{shown}.{time_ms % 1000:03d} UTC" if time_ms % 1000 else f"{shown} UTC"

@@ -15,7 +15,7 @@ from tsd.api.entity_answers import InventoryRequest, RangeRequest, prefix_stop, 
 from tsd.api.entity_inventory import Inventory
 from tsd.api.entity_json import inventory_chunks, series_chunks
 from tsd.cli.context import Access, access, flush_pending
-from tsd.cli.output import Progress
+from tsd.cli.output import Progress, tell_resumed
 from tsd.codec.dates import BadDate, duration_ms, parse_date
 from tsd.codec.entity.records import EntitySeries
 from tsd.codec.metaline import check_entity
@@ -254,7 +254,7 @@ async def _run(job: _Job) -> BuildState:
         with job.file.lock():
             state = _load(job.file) or BuildState(since_ms, until_ms)
             if state.metric:
-                click.echo(f"tsd: resuming after the metric {state.metric}", err=True)
+                tell_resumed(f"the metric {state.metric}", state.since_ms, state.until_ms)
             return await _work(job, opened, tables, state)
 
 

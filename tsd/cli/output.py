@@ -6,6 +6,7 @@ Row keys with the names of their UIDs, and sizes, as commands show them.
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,6 +37,23 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB")
 def stderr() -> "consoles.Console":
     """Standard error, if it is a terminal."""
     return consoles.Console(stderr=True)
+
+
+def show_date(time_ms: int) -> str:
+    """Return a time in UTC as commands show it.
+
+    >>> show_date(1_356_998_400_000), show_date(1_356_998_400_500)
+    ('2013/01/01-00:00:00 UTC', '2013/01/01-00:00:00.500 UTC')
+    """
+    shown = datetime.fromtimestamp(time_ms // 1000, UTC).strftime("%Y/%m/%d-%H:%M:%S")
+    return f"{shown}.{time_ms % 1000:03d} UTC" if time_ms % 1000 else f"{shown} UTC"
+
+
+def tell_resumed(done: str, since_ms: int, until_ms: int) -> None:
+    """Tell that a command goes on where an earlier run of it was interrupted, with the range of that run: words like
+    `now` had another meaning then."""
+    span = f"{show_date(since_ms)} to {show_date(until_ms)}" if since_ms else f"up to {show_date(until_ms)}"
+    click.echo(f"tsd: resuming after {done}, in the time range of the interrupted run: {span}", err=True)
 
 
 class Bar:

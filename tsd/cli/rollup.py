@@ -10,7 +10,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access, metric_uids
-from tsd.cli.output import Progress
+from tsd.cli.output import Progress, tell_resumed
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, state_folder
@@ -85,7 +85,8 @@ async def _run(config: Config, file: Checkpoint, job: _Job) -> BuildState:
             if state is None:
                 state = BuildState(_range(job, await metric_uids(opened, job.metrics)), START)
             else:
-                click.echo(f"tsd: resuming after {counted(state.points, 'point')}", err=True)
+                span = state.range
+                tell_resumed(counted(state.points, "point"), span.first_s * 1000, span.end_s * 1000)
             return await _build(config, opened, file, state, job)
 
 
