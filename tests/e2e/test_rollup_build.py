@@ -2,7 +2,9 @@
 
 import http.client
 import json
+import shlex
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -93,6 +95,25 @@ def test_built_rollups_answer_like_raw_points(tsd: Tsd) -> None:
         again = tsd.run("rollup", "build", "m7", "--end", str(START_S + DAY_S), "--json")
         assert json.loads(again.out)["points"] == 3 * 96 + 1
         assert differing(served) == []
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_deleted_points_leave_rollups_that_are_cleared(tsd: Tsd, served: bool) -> None:
+    """Regression: rollups of intervals without points stayed, however often they were built again."""
+    whole = ["--since", str(START_S), "--until", str(START_S + DAYS * DAY_S), "--yes"]
+    assert "rollup" not in tsd.run("delete", "m9", *whole).err  # it has none
+    assert tsd.run("rollup", "build").status == 0
+    with tsd.serve() if served else nullcontext():
+        first_s = START_S + DAY_S + 5 * HOUR_S + 900
+        deleted = tsd.run("delete", "m7", "--since", str(first_s), "--until", str(START_S + 4 * DAY_S), "--yes")
+        assert deleted.status == 0
+        assert tsd.run("rollup", "build", "m7").status == 0
+        again = shlex.split(deleted.err.partition("run: tsd ")[2])
+        assert "--clear" in again
+        assert tsd.run(*again).status == 0
+        assert tsd.run("rollup", "build", "--clear").status == 2  # not of all metrics
+    with tsd.serve() as daemon:
+        assert differing(daemon) == []
 
 
 def test_killed_build_resumes(tsd: Tsd) -> None:

@@ -9,9 +9,9 @@ from functools import partial
 import click
 import trio
 
-from tsd.cli.context import Access, access, flush_pending
+from tsd.cli.context import Access, access, flush_pending, metric_uids
 from tsd.cli.entity_points import delete_range
-from tsd.cli.late_rollups import mark_late
+from tsd.cli.late_rollups import are_left, mark_late
 from tsd.cli.output import named, show_date
 from tsd.cli.scan import BadRequest, RowSelection, ScanRequest, parse_selection, selected_rows
 from tsd.codec.dates import BadDate, parse_date
@@ -25,9 +25,11 @@ from tsd.store import Row
 from tsd.tables.entity.stored_points import TimeRange
 from tsd.tables.opentsdb.delete import RowRemoval, busy_ms, remove_parts
 from tsd.tables.opentsdb.rollup_progress import days_of
+from tsd.tables.opentsdb.rollup_sums import DAY_S
 
 BUSY_TRIES = 5  # of rows that are being written to
 BUSY_ROWS = 500  # read again at once
+DAY_MS = DAY_S * 1000
 
 
 @dataclass
@@ -46,6 +48,7 @@ class Found:
 
     series: dict[str, _SeriesPoints] = field(default_factory=dict)
     left: int = 0  # rows with points to delete that were left unchanged
+    rollups_left: bool = False  # rollups keep deleted points
     entity_points: int | None = None  # in the tables of entities; None: these are not kept
 
     @property
@@ -105,6 +108,13 @@ def delete(loaded: Loaded, words: Sequence[str], since: str, until: str, yes: bo
             "Run the command again",
             err=True,
         )
+    if found.rollups_left:
+        start_s, end_s = request.start_ms // DAY_MS * DAY_S, -(-request.end_ms // DAY_MS) * DAY_S
+        click.echo(
+            "tsd: rollups keep the deleted points until you run: "
+            f"tsd rollup build {words[0]} --start {start_s} --end {end_s} --clear",
+            err=True,
+        )
     sys.exit(1 if found.left or remaining else 0)
 
 
@@ -136,6 +146,9 @@ async def _delete(config: Config, request: ScanRequest, *, yes: bool, may_be_unk
                 raise
         if yes:
             await opened.store.sync()
+        if yes and found.rows:
+            [metric] = await metric_uids(opened, [selection.metric.decode("latin-1")])
+            found.rollups_left = await are_left(config, opened, metric)
     return found
 
 

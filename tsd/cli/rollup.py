@@ -22,6 +22,7 @@ from tsd.errors import NoTable, StoreError
 from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.opentsdb.rollup_builder import START, BuildPosition, BuildRange
 from tsd.tables.opentsdb.rollup_task import DAEMON_PAUSE_RATIO
+from tsd.tables.reading import ScanRange
 
 CLOSED_S = 300  # after the end of an interval, for late points
 SAVE_S = 1.0  # shortest interval between saves of the position
@@ -46,6 +47,7 @@ class _Job(NamedTuple):
     end: str
     intervals: Sequence[str]
     pause: float | None
+    clear: bool
 
 
 def build(
@@ -55,14 +57,17 @@ def build(
     end: str,
     intervals: Sequence[str],
     pause: float | None,
+    clear: bool,
     checkpoint: Path | None,
     as_json: bool,
 ) -> None:
     """Run `tsd rollup build`."""
     config = loaded.config
-    job = _Job(tuple(sorted(set(metrics))), start, end, intervals, pause)
+    if clear and not metrics:
+        raise click.UsageError("got --clear without a metric, wanted those whose points were deleted")
+    job = _Job(tuple(sorted(set(metrics))), start, end, intervals, pause, clear)
     words = [config.backend.value, store_address(config), config.data_table, start, end, ",".join(intervals)]
-    words.append(config.rollups_config)
+    words += [config.rollups_config, *(["--clear"] if clear else [])]
     file = Checkpoint(checkpoint or state_folder(config) / "rollup-build.json", [*words, *job.metrics])
     tune_malloc()
     done = trio.run(_run, config, file, job)
@@ -111,6 +116,9 @@ async def _build(config: Config, opened: Access, file: Checkpoint, state: BuildS
     )  # fmt: skip
     before, due_s = state.warnings, trio.current_time()
     try:
+        if job.clear and state.position == START:  # not after a part was built
+            for metric in state.range.metrics:
+                await builder.clear(metric, ScanRange(state.range.first_s, state.range.end_s))
         async for step in builder.run(state.range, state.position):
             progress.add(step.points)
             state = BuildState(

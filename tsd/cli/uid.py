@@ -7,25 +7,24 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, closing
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
 import trio
 
-from tsd.cli.context import Access, access
+from tsd.cli.context import Access, access, has_rows
 from tsd.cli.output import Progress
 from tsd.codec.dates import MOST_DIGITS
 from tsd.codec.names import Kind, Widths
-from tsd.codec.opentsdb.rowkey import after, salts
 from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_uid, id_column
 from tsd.codec.opentsdb.uid_fsck import UidCheck
 from tsd.codec.text import counted, encode_name, illegal_character, show_signed
 from tsd.config.loader import Config, Loaded, layout
 from tsd.daemon.settings import now_ms
 from tsd.errors import BadLine, NoSuchName, StoreError, TsdError
-from tsd.store import Store, scan
+from tsd.store import scan
 from tsd.tables.opentsdb.uid_table import WINDOWS, UidFsck, UidRepair, UidUsage, delete, rename, usages
 
 KINDS = [kind.value for kind in Kind]
@@ -78,24 +77,15 @@ def delete_uid(loaded: Loaded, kind: str, name: str, as_json: bool) -> None:
             if Kind(kind) is not Kind.METRIC:
                 return found, False  # a tag may be in any row
             await opened.flush_daemon()  # what it holds has the deleted UID; what only the journal has gets a new one
-            return found, await _has_rows(opened.store, config, found)
+            return found, await has_rows(opened, config.data_table, found)
 
-    found, has_rows = trio.run(run)
+    found, rows_left = trio.run(run)
     deleted = {"kind": kind, "name": name, "uid": found.hex(), "deleted": True}
     click.echo(json.dumps(deleted) if as_json else f"UID {kind} {name}: {show_signed(found)} deleted.")
-    if has_rows:
+    if rows_left:
         click.echo(
             "tsd: it has rows, now without a name: tsd fsck --full-scan --fix --delete-orphans deletes them", err=True
         )
-
-
-async def _has_rows(store: Store, config: Config, metric: bytes) -> bool:
-    """Return whether rows of points have the UID of a metric."""
-    for salt in salts(layout(config)):
-        async with aclosing(scan(store, config.data_table, salt + metric, after(salt + metric), limit=1)) as pages:
-            async for _ in pages:
-                return True
-    return False
 
 
 def fsck_uids(loaded: Loaded, words: Sequence[str], fix: bool, delete_unknown: bool, as_json: bool) -> None:

@@ -35,6 +35,7 @@ from tsd.tables.opentsdb.rollup_sums import intervals_to_build
 from tsd.tables.opentsdb.rollup_task import RollupTask
 from tsd.tables.opentsdb.summaries import SummaryRules
 from tsd.tables.opentsdb.writer import CellWriter
+from tsd.tables.reading import ScanRange
 from tsd.tables.writing import SeriesLookup
 
 INTERVALS = intervals_to_build(ROLLUPS.config)
@@ -262,7 +263,7 @@ async def test_rollups_of_expired_points_are_not_deleted(tmp_path: Path) -> None
     rolled = Rolled(env, tmp_path, LATER_S)
     await rolled.task.round()
     [metric] = [uid for uid in (await env.uids.find(Kind.METRIC, [b"m"])).values() if isinstance(uid, bytes)]
-    await builder(env, keep_s=30 * DAY_S, now_s=LATER_S).clear(metric, START_S)
+    await builder(env, keep_s=30 * DAY_S, now_s=LATER_S).clear(metric, ScanRange(START_S, START_S + DAY_S))
     assert await rollups(env) == BUILT
 
 

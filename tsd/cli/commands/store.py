@@ -101,6 +101,7 @@ def rollup(**_: object) -> None:
 @click.option("--end", default="now", show_default=True, help="And those that end later, or in the last five minutes.")
 @click.option("--interval", "intervals", multiple=True, help="As configured, such as 1h; repeatable. Default: all.")
 @click.option("--pause", type=click.FloatRange(0), help="Pause after each part, as a share of the time that it took.")
+@click.option("--clear", is_flag=True, help="First delete the rollups of METRICs, also those of deleted points.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Default: rollup-build.json in the state folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config
@@ -109,9 +110,9 @@ def build_rollups(loaded: Loaded, **given: Any) -> None:
     tsd.rollups.config.
 
     It can be interrupted at any time, and resumes with the same arguments. To build again is safe: cells are replaced.
-    Intervals that tsd.retention.rules may have shortened are left as they are. The default pause is 0, or 1 while a
-    daemon has the embedded store open. Exit status 1 if a row could not be read (it is printed), 3 if the store fails
-    for longer than a minute.
+    Those of intervals whose points were all deleted stay without --clear. Intervals that tsd.retention.rules may have
+    shortened are left as they are. The default pause is 0, or 1 while a daemon has the embedded store open. Exit status
+    1 if a row could not be read (it is printed), 3 if the store fails for longer than a minute.
     """
     perform("tsd.cli.rollup:build", loaded, **given)
 

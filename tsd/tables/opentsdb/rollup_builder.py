@@ -128,16 +128,16 @@ class RollupBuilder:
                     async for step in steps:
                         yield step
 
-    async def clear(self, metric: bytes, day_s: int) -> None:
-        """Delete the rollups of a day of a metric, except for intervals whose points may have expired: before they are
-        built again, because points were deleted. Raise StoreError."""
+    async def clear(self, metric: bytes, span: ScanRange) -> None:
+        """Delete the rollups of a metric's intervals in a span, except for those whose points may have expired: before
+        they are built again, because points were deleted. Raise StoreError."""
         now_ms = self._now_ms()
-        first_s = max(day_s, await self._retried(partial(self.kept_from_s, metric)))
+        first_s = max(span.start_s, await self._retried(partial(self.kept_from_s, metric)))
         for interval in self._rules.intervals:
-            clear = partial(
-                delete_cells, self._store, self._layout, interval, metric, ScanRange(first_s, day_s + DAY_S)
-            )
-            await self._retried(partial(clear, read_ms=now_ms))
+            whole = ScanRange(first_s, span.stop_s // interval.seconds * interval.seconds)
+            if whole.start_s < whole.stop_s:
+                clear = partial(delete_cells, self._store, self._layout, interval, metric, whole)
+                await self._retried(partial(clear, read_ms=now_ms))
 
     async def kept_from_s(self, metric: bytes) -> int:
         """Return the time before which points of a metric have expired. Raise StoreError."""

@@ -20,6 +20,7 @@ from tsd.tables.opentsdb.encode import series_by_metric
 from tsd.tables.opentsdb.rollup_builder import BuildRange, RollupBuilder
 from tsd.tables.opentsdb.rollup_progress import LateDay, RollupPass, RollupProgress
 from tsd.tables.opentsdb.rollup_sums import DAY_S, HOUR_S
+from tsd.tables.reading import ScanRange
 from tsd.tables.writing import OnPoints, SeriesLookup
 
 log = LazyLogger(__name__)
@@ -185,7 +186,7 @@ class RollupTask:
             span = BuildRange(day.day_s, min(day.day_s + DAY_S, limit_s), (day.metric,))
             builder = self._builder(tuple(self._intervals))
             if self.progress.is_emptied(day):
-                await builder.clear(day.metric, day.day_s)
+                await builder.clear(day.metric, ScanRange(day.day_s, day.day_s + DAY_S))
             async with aclosing(builder.run(span)) as steps:
                 async for step in steps:
                     self._count(step.points, step.cells)
