@@ -25,10 +25,8 @@ from tsd.codec.opentsdb.rowkey import Layout, most_tags
 from tsd.codec.putline import NameRules
 from tsd.codec.text import illegal_character
 from tsd.config.bigtable import ALIASES, key_file_problem
-from tsd.config.entity import NO_PERIOD
-from tsd.config.heroic import NAME_CHARACTERS
-from tsd.config.kairosdb import LAYOUTS
 from tsd.config.keys import Key
+from tsd.config.layouts import LAYOUTS, NAME_CHARACTERS, NO_PERIOD
 from tsd.config.limits import MIN_REJECTED_BYTES, exemptions
 from tsd.config.retention import parse_age, parse_rules
 from tsd.config.settings import AUDIENCES, Backend, Config, Mode

@@ -9,13 +9,10 @@ from enum import Enum
 
 from tsd.config.bigtable import BigtableSettings
 from tsd.config.cassandra import CassandraSettings
-from tsd.config.entity import NO_PERIOD, EntitySettings
-from tsd.config.heroic import HeroicSettings
-from tsd.config.kairosdb import KairosSettings
 from tsd.config.keys import setting
+from tsd.config.layouts import NO_PERIOD, EntitySettings, HeroicSettings, KairosSettings, TallSettings
 from tsd.config.limits import LimitSettings
 from tsd.config.retention import parse_age
-from tsd.config.tall import TallSettings
 
 # Sections of conf/tsd.conf: title -> the keys that begin it, in the order of the fields of Config, and an introduction.
 SECTIONS = {
