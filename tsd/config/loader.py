@@ -1,8 +1,5 @@
 """Configuration files and command-line settings → a Config, or all errors in them at once.
 
-Files have Java's properties format, as OpenTSDB's configuration files do. Unlike in Java, blanks after a value are
-removed: OpenTSDB fails on them (`tsd.mode = ro ` is read-write there).
-
 OpenTSDB's keys without a field in Config are accepted and ignored, or refused if ignoring them would change what is
 stored.
 
@@ -28,64 +25,10 @@ from tsd.config.bigtable import ALIASES, key_file_problem
 from tsd.config.keys import Key
 from tsd.config.layouts import LAYOUTS, NAME_CHARACTERS, NO_PERIOD
 from tsd.config.limits import MIN_REJECTED_BYTES, exemptions
+from tsd.config.properties import parse_properties
 from tsd.config.retention import parse_age, parse_rules
 from tsd.config.settings import AUDIENCES, Backend, Config, Mode
 from tsd.errors import BadConfig
-
-
-class Property(NamedTuple):
-    """One setting of a file."""
-
-    line: int  # its first line, counted from 1
-    key: str
-    value: str
-
-
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_KEY = re.compile(r"((?:[^\\:=\s]|\\.)*)[ \t\f]*[:=]?[ \t\f]*", re.DOTALL)
-_NAMED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def parse_properties(text: str) -> list[Property]:
-    """Return the settings of a file, in its order; a key may occur twice.
-
-    >>> parse_properties("# a comment\\ntsd.network.port = 4242\\ntsd.mode: r\\\\\\n    w\\nflag")
-    [Property(line=2, key='tsd.network.port', value='4242'), Property(line=3, key='tsd.mode', value='rw'), \
-Property(line=5, key='flag', value='')]
-    """
-    found = []
-    for number, line in _logical_lines(text):
-        match = _KEY.match(line)
-        assert match is not None  # it matches the empty string
-        found.append(Property(number, _unescape(match[1]), _unescape(line[match.end() :]).rstrip()))
-    return found
-
-
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines with settings, continued ones joined, with the number of their first line."""
-    joined, start = "", 0
-    for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), 1):
-        line = raw.lstrip(" \t\f")
-        if not joined and (not line or line[0] in "#!"):
-            continue
-        start = start if joined else number
-        backslashes = len(line) - len(line.rstrip("\\"))
-        if backslashes % 2:
-            joined += line[:-1]
-            continue
-        yield start, joined + line
-        joined = ""
-    if joined:
-        yield start, joined
-
-
-def _unescape(text: str) -> str:
-    def replace(match: re.Match[str]) -> str:
-        code = match[1]
-        return chr(int(code[1:], 16)) if code[0] == "u" and len(code) == 5 else _NAMED.get(code, code)
-
-    return _ESCAPE.sub(replace, text)
-
 
 # OpenTSDB's keys without effect here. A key that ends with a dot is a prefix.
 OPENTSDB_ONLY = tuple(
@@ -351,8 +294,12 @@ def _check_ignored(key: str, known: Mapping[str, object]) -> None:
 
 def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[set[str], str]]:
     """Yield contradictions between settings: the keys concerned, and a sentence."""
-    for check in checks:
+    for check in (*checks, *_CHECKS):
         yield from check(config)
+
+
+def _server_problems(config: Config) -> Iterator[tuple[set[str], str]]:
+    """Yield what is wrong with the servers of HBase and Cassandra: the keys concerned, and a sentence."""
     try:
         gateways(config)
     except ValueError as exc:
@@ -370,117 +317,6 @@ def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[s
         least = f"{4 * limit_s:g} or more, four times tsd.storage.cassandra.clock_limit"
         concerned = {"tsd.storage.backend", "tsd.storage.cassandra.clock_limit"}
         yield concerned, f"tsd.storage.compaction.span_age: got {span_s}, wanted {least}"
-    yield from _bigtable_problems(config)
-    if config.kairosdb_dialect and not (config.kairosdb or config.has_kairosdb_tables):
-        yield {"tsd.kairosdb.enabled"}, "tsd.kairosdb.dialect: got true, which requires tsd.kairosdb.enabled = true"
-    if not KEYSPACE.fullmatch(config.cassandra_keyspace):
-        wanted = f"got {config.cassandra_keyspace!r}, wanted a letter and up to 47 letters, digits and underscores"
-        yield set(), f"tsd.storage.cassandra.keyspace: {wanted}"
-    if config.has_kairosdb_tables and config.backend is not Backend.CASSANDRA:
-        wanted = "got kairosdb, which requires tsd.storage.backend = cassandra"
-        yield {"tsd.storage.backend"}, f"tsd.storage.layout: {wanted}"
-    if not config.has_opentsdb_tables:
-        name = f"{LAYOUT_NAMES[config.layout]} tables"
-        for key, given in (
-            ("tsd.rollups.enable", config.rollups_enable),
-            ("tsd.rollups.build", config.rollups_build),
-            ("tsd.core.histograms.config", config.histograms_config.strip()),
-        ):
-            if given:
-                yield {"tsd.storage.layout"}, f"{key}: {name} (tsd.storage.layout) have no place for them"
-        instead = "wanted a ttl in each point" if config.has_kairosdb_tables else "wanted tsd.retention.rules"
-        for key, given in (
-            ("tsd.retention.rules", config.has_kairosdb_tables and config.retention_rules.strip()),
-            ("tsd.retention.rollups", config.retention_rollups.strip()),
-            ("tsd.retention.annotations", config.retention_annotations.strip()),
-            ("tsd.retention.series", config.retention_series.strip()),
-        ):
-            if given:
-                yield {"tsd.storage.layout", key}, f"{key}: has no effect on {name}, {instead}"
-    origins = [origin.strip() for origin in config.cors_domains.split(",")]
-    if "*" in origins and len(origins) > 1:
-        wanted = f"got {config.cors_domains}, wanted * alone, which allows all origins, or no *"
-        yield {"tsd.http.request.cors_domains"}, f"tsd.http.request.cors_domains: {wanted}"
-    if config.blocks and not (config.backend is Backend.EMBEDDED and config.has_opentsdb_tables):
-        wanted = "wanted tsd.storage.backend = embedded and tsd.storage.layout = opentsdb"
-        yield {"tsd.storage.backend", "tsd.storage.layout"}, f"tsd.storage.blocks: got true, {wanted}"
-    if config.track_series and (config.has_heroic_tables or config.has_tall_tables):
-        key = "tsd.core.meta.enable_tsuid_tracking"
-        wanted = f"requires tsd.storage.layout = opentsdb, and it is {config.layout}"
-        yield {"tsd.storage.layout", key}, f"{key}: {wanted}"
-    if config.has_heroic_tables:
-        yield from _heroic_problems(config)
-    if config.has_tall_tables:
-        yield from _tall_problems(config)
-    try:
-        if (period := config.entity_period.strip()) not in ("", NO_PERIOD) and parse_age(period) is None:
-            yield set(), f"tsd.entity.period: got {period!r}, wanted {NO_PERIOD} for no period"
-    except ValueError as exc:
-        yield set(), f"tsd.entity.period: {exc}; or {NO_PERIOD}"
-    tag = config.entity_tag.encode("latin-1", "replace")
-    if not tag or illegal_character(tag):
-        yield set(), f"tsd.entity.tag: got {config.entity_tag!r}, wanted the name of a tag"
-    try:
-        config.allow_specialchars.encode("latin-1")
-    except UnicodeEncodeError:
-        got = config.allow_specialchars
-        yield set(), f"tsd.core.tag.allow_specialchars: got {got!r}, wanted characters of ISO-8859-1 only"
-    try:
-        exemptions(config.quota_exempt)
-    except ValueError as exc:
-        yield set(), f"tsd.quota.exempt: {exc}; wanted networks as 10.0.0.0/8, and accounts as @NAME"
-    for key, read in (
-        ("rules", lambda: parse_rules(config.retention_rules)),
-        ("rollups", lambda: parse_rules(config.retention_rollups, intervals=True)),
-        ("annotations", lambda: config.retention_annotations and parse_age(config.retention_annotations)),
-        ("series", lambda: config.retention_series and parse_age(config.retention_series)),
-    ):
-        try:
-            read()
-        except ValueError as exc:
-            yield set(), f"tsd.retention.{key}: {exc}"
-    if 0 < config.rejected_bytes < MIN_REJECTED_BYTES:
-        wanted = f"got {config.rejected_bytes}, wanted {MIN_REJECTED_BYTES} or more, or 0"
-        yield {"tsd.rejected.max_bytes"}, f"tsd.rejected.max_bytes: {wanted}"
-    tables = [config.data_table, config.uid_table, config.tree_table, config.meta_table]
-    if len(set(tables)) != len(tables) or "" in tables:
-        yield set(), f"tsd.storage.hbase.*_table: got {', '.join(tables)}, wanted four different names"
-    if config.indexes_series and config.series_table in (*tables, ""):
-        wanted = "wanted another name than tsd.storage.hbase.*_table have"
-        yield {"tsd.query.series_table"}, f"tsd.query.series_table: got {config.series_table!r}, {wanted}"
-    widths = {f"tsd.storage.uid.width.{kind}" for kind in ("metric", "tagk", "tagv")}
-    if config.width_metric > 7 and config.random_metrics:
-        yield widths, "tsd.core.uid.random_metrics: requires tsd.storage.uid.width.metric of 7 or less"
-    most = most_tags(layout(config))
-    if config.max_tags > most:
-        yield (
-            {"tsd.storage.max_tags", "tsd.storage.salt.width", *widths},
-            f"tsd.storage.max_tags: got {config.max_tags}, wanted {most} or less: a row key has no room for more tags",
-        )
-
-
-def _heroic_problems(config: Config) -> Iterator[tuple[set[str], str]]:
-    """Yield settings that Heroic's table has no place for: the keys concerned, and a sentence."""
-    if config.heroic_table == config.heroic_series or not config.heroic_table or not config.heroic_series:
-        got = f"got {config.heroic_table!r} and {config.heroic_series!r}, wanted two different names"
-        yield {"tsd.heroic.table", "tsd.heroic.series_table"}, f"tsd.heroic.series_table: {got}"
-
-
-def _tall_problems(config: Config) -> Iterator[tuple[set[str], str]]:
-    """Yield what is wrong with the tables of rows of events or days: the keys concerned, and a sentence."""
-    try:
-        rules = config.tall_tables()
-    except ValueError as exc:
-        yield {"tsd.tall.tables"}, f"tsd.tall.tables: {exc}"
-        return
-    for rule in rules:
-        if config.backend is Backend.CASSANDRA and not rule.template.prefix_bytes:
-            wanted = "wanted a width of each tag, as in {host:32}: on Cassandra the first bytes of keys make partitions"
-            got = f"tsd.tall.tables: {rule.table}: got {rule.template.shown()}, {wanted}"
-            yield {"tsd.tall.tables", "tsd.storage.backend"}, got
-    if not config.tall_series or config.tall_series in [rule.table for rule in rules]:
-        got = f"got {config.tall_series!r}, wanted another name than the tables of tsd.tall.tables have"
-        yield {"tsd.tall.tables", "tsd.tall.series_table"}, f"tsd.tall.series_table: {got}"
 
 
 def _bigtable_problems(config: Config) -> Iterator[tuple[set[str], str]]:
@@ -506,6 +342,155 @@ def _bigtable_problems(config: Config) -> Iterator[tuple[set[str], str]]:
         return
     if problem := key_file_problem(file):
         yield {"tsd.storage.backend"}, f"tsd.storage.bigtable.credentials: {problem}"
+
+
+def _layout_problems(config: Config) -> Iterator[tuple[set[str], str]]:
+    """Yield settings that do not fit the table layout: the keys concerned, and a sentence."""
+    if config.kairosdb_dialect and not (config.kairosdb or config.has_kairosdb_tables):
+        yield {"tsd.kairosdb.enabled"}, "tsd.kairosdb.dialect: got true, which requires tsd.kairosdb.enabled = true"
+    if not KEYSPACE.fullmatch(config.cassandra_keyspace):
+        wanted = f"got {config.cassandra_keyspace!r}, wanted a letter and up to 47 letters, digits and underscores"
+        yield set(), f"tsd.storage.cassandra.keyspace: {wanted}"
+    if config.has_kairosdb_tables and config.backend is not Backend.CASSANDRA:
+        wanted = "got kairosdb, which requires tsd.storage.backend = cassandra"
+        yield {"tsd.storage.backend"}, f"tsd.storage.layout: {wanted}"
+    if config.blocks and not (config.backend is Backend.EMBEDDED and config.has_opentsdb_tables):
+        wanted = "wanted tsd.storage.backend = embedded and tsd.storage.layout = opentsdb"
+        yield {"tsd.storage.backend", "tsd.storage.layout"}, f"tsd.storage.blocks: got true, {wanted}"
+    if config.track_series and (config.has_heroic_tables or config.has_tall_tables):
+        key = "tsd.core.meta.enable_tsuid_tracking"
+        wanted = f"requires tsd.storage.layout = opentsdb, and it is {config.layout}"
+        yield {"tsd.storage.layout", key}, f"{key}: {wanted}"
+    if not config.has_opentsdb_tables:
+        yield from _unsupported_problems(config)
+
+
+def _unsupported_problems(config: Config) -> Iterator[tuple[set[str], str]]:
+    """Yield settings of what only OpenTSDB's tables have: the keys concerned, and a sentence."""
+    name = f"{LAYOUT_NAMES[config.layout]} tables"
+    for key, given in (
+        ("tsd.rollups.enable", config.rollups_enable),
+        ("tsd.rollups.build", config.rollups_build),
+        ("tsd.core.histograms.config", config.histograms_config.strip()),
+    ):
+        if given:
+            yield {"tsd.storage.layout"}, f"{key}: {name} (tsd.storage.layout) have no place for them"
+    instead = "wanted a ttl in each point" if config.has_kairosdb_tables else "wanted tsd.retention.rules"
+    for key, given in (
+        ("tsd.retention.rules", config.has_kairosdb_tables and config.retention_rules.strip()),
+        ("tsd.retention.rollups", config.retention_rollups.strip()),
+        ("tsd.retention.annotations", config.retention_annotations.strip()),
+        ("tsd.retention.series", config.retention_series.strip()),
+    ):
+        if given:
+            yield {"tsd.storage.layout", key}, f"{key}: has no effect on {name}, {instead}"
+
+
+def _heroic_problems(config: Config) -> Iterator[tuple[set[str], str]]:
+    """Yield what is wrong with the names of Heroic's tables: the keys concerned, and a sentence."""
+    if not config.has_heroic_tables:
+        return
+    if config.heroic_table == config.heroic_series or not config.heroic_table or not config.heroic_series:
+        got = f"got {config.heroic_table!r} and {config.heroic_series!r}, wanted two different names"
+        yield {"tsd.heroic.table", "tsd.heroic.series_table"}, f"tsd.heroic.series_table: {got}"
+
+
+def _tall_problems(config: Config) -> Iterator[tuple[set[str], str]]:
+    """Yield what is wrong with the tables of rows of events or days: the keys concerned, and a sentence."""
+    if not config.has_tall_tables:
+        return
+    try:
+        rules = config.tall_tables()
+    except ValueError as exc:
+        yield {"tsd.tall.tables"}, f"tsd.tall.tables: {exc}"
+        return
+    for rule in rules:
+        if config.backend is Backend.CASSANDRA and not rule.template.prefix_bytes:
+            wanted = "wanted a width of each tag, as in {host:32}: on Cassandra the first bytes of keys make partitions"
+            got = f"tsd.tall.tables: {rule.table}: got {rule.template.shown()}, {wanted}"
+            yield {"tsd.tall.tables", "tsd.storage.backend"}, got
+    if not config.tall_series or config.tall_series in [rule.table for rule in rules]:
+        got = f"got {config.tall_series!r}, wanted another name than the tables of tsd.tall.tables have"
+        yield {"tsd.tall.tables", "tsd.tall.series_table"}, f"tsd.tall.series_table: {got}"
+
+
+def _entity_problems(config: Config) -> Iterator[tuple[set[str], str]]:
+    """Yield what is wrong with the tables of entities: the keys concerned, and a sentence."""
+    try:
+        if (period := config.entity_period.strip()) not in ("", NO_PERIOD) and parse_age(period) is None:
+            yield set(), f"tsd.entity.period: got {period!r}, wanted {NO_PERIOD} for no period"
+    except ValueError as exc:
+        yield set(), f"tsd.entity.period: {exc}; or {NO_PERIOD}"
+    tag = config.entity_tag.encode("latin-1", "replace")
+    if not tag or illegal_character(tag):
+        yield set(), f"tsd.entity.tag: got {config.entity_tag!r}, wanted the name of a tag"
+
+
+def _client_problems(config: Config) -> Iterator[tuple[set[str], str]]:
+    """Yield what is wrong with origins, characters of names, exemptions and the log of refused lines: the keys
+    concerned, and a sentence."""
+    origins = [origin.strip() for origin in config.cors_domains.split(",")]
+    if "*" in origins and len(origins) > 1:
+        wanted = f"got {config.cors_domains}, wanted * alone, which allows all origins, or no *"
+        yield {"tsd.http.request.cors_domains"}, f"tsd.http.request.cors_domains: {wanted}"
+    try:
+        config.allow_specialchars.encode("latin-1")
+    except UnicodeEncodeError:
+        got = config.allow_specialchars
+        yield set(), f"tsd.core.tag.allow_specialchars: got {got!r}, wanted characters of ISO-8859-1 only"
+    try:
+        exemptions(config.quota_exempt)
+    except ValueError as exc:
+        yield set(), f"tsd.quota.exempt: {exc}; wanted networks as 10.0.0.0/8, and accounts as @NAME"
+    if 0 < config.rejected_bytes < MIN_REJECTED_BYTES:
+        wanted = f"got {config.rejected_bytes}, wanted {MIN_REJECTED_BYTES} or more, or 0"
+        yield {"tsd.rejected.max_bytes"}, f"tsd.rejected.max_bytes: {wanted}"
+
+
+def _retention_problems(config: Config) -> Iterator[tuple[set[str], str]]:
+    """Yield what is wrong with the rules of retention: the keys concerned, and a sentence."""
+    for key, read in (
+        ("rules", lambda: parse_rules(config.retention_rules)),
+        ("rollups", lambda: parse_rules(config.retention_rollups, intervals=True)),
+        ("annotations", lambda: config.retention_annotations and parse_age(config.retention_annotations)),
+        ("series", lambda: config.retention_series and parse_age(config.retention_series)),
+    ):
+        try:
+            read()
+        except ValueError as exc:
+            yield set(), f"tsd.retention.{key}: {exc}"
+
+
+def _table_problems(config: Config) -> Iterator[tuple[set[str], str]]:
+    """Yield what is wrong with the names and row keys of OpenTSDB's tables: the keys concerned, and a sentence."""
+    tables = [config.data_table, config.uid_table, config.tree_table, config.meta_table]
+    if len(set(tables)) != len(tables) or "" in tables:
+        yield set(), f"tsd.storage.hbase.*_table: got {', '.join(tables)}, wanted four different names"
+    if config.indexes_series and config.series_table in (*tables, ""):
+        wanted = "wanted another name than tsd.storage.hbase.*_table have"
+        yield {"tsd.query.series_table"}, f"tsd.query.series_table: got {config.series_table!r}, {wanted}"
+    widths = {f"tsd.storage.uid.width.{kind}" for kind in ("metric", "tagk", "tagv")}
+    if config.width_metric > 7 and config.random_metrics:
+        yield widths, "tsd.core.uid.random_metrics: requires tsd.storage.uid.width.metric of 7 or less"
+    most = most_tags(layout(config))
+    if config.max_tags > most:
+        yield (
+            {"tsd.storage.max_tags", "tsd.storage.salt.width", *widths},
+            f"tsd.storage.max_tags: got {config.max_tags}, wanted {most} or less: a row key has no room for more tags",
+        )
+
+
+_CHECKS: Sequence[Check] = (
+    _server_problems,
+    _bigtable_problems,
+    _layout_problems,
+    _heroic_problems,
+    _tall_problems,
+    _entity_problems,
+    _client_problems,
+    _retention_problems,
+    _table_problems,
+)
 
 
 def bigtable_emulator(config: Config, environ: Mapping[str, str] = os.environ) -> str:

@@ -17,9 +17,9 @@ from tsd.config.loader import (
     Ignored,
     keys,
     layout,
-    parse_properties,
     resolve_credential,
 )
+from tsd.config.properties import parse_properties
 from tsd.config.template import template
 from tsd.daemon.settings import load_config, read_config
 from tsd.errors import BadConfig, StoreError
