@@ -66,7 +66,7 @@ class Graves(MemoryStore):
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         super().__init__(clock_ms)
-        self.capabilities = replace(self.capabilities, keeps_versions=True, hides_for_days=True)
+        self.capabilities = replace(self.capabilities, hides_for_days=True)
         self.stamped_cells = Stamps(self)
         self._graves: dict[tuple[bytes, bytes], int] = {}
         self._spans: list[StampedSpan] = []

@@ -205,7 +205,8 @@ class Store(Protocol):
         """Delete the named columns of each row if their timestamps are at most `up_to_ms`. None means the store's
         current time: cells with a timestamp in the future are kept.
 
-        See `Capabilities.keeps_versions` for later puts with a timestamp up to `up_to_ms`.
+        On HBase and Cassandra it also hides later puts with a timestamp up to `up_to_ms`: until a major compaction, or
+        for days if `Capabilities.hides_for_days`.
         """
         ...
 

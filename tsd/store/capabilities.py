@@ -24,13 +24,12 @@ class Capabilities:
     shared: bool  # other processes may write to the same tables
     filters_rows: bool  # a cell scan with a key pattern skips other rows before they are transferred
     parallel_scans: int  # number of concurrent scans that pays off
-    keeps_versions: bool  # a delete also hides later puts with timestamps up to its own, until a major compaction
     call_timeout_s: float = 0.0  # longest wait for an unresponsive server; 0: calls do not leave this process
     longest_key: int = LONGEST_KEY  # bytes of a row key
     endpoints: tuple[str, ...] = ()  # host:port of each server that calls go to
     splits_scans: bool = False  # one scan reads parts of its range in parallel: callers need not split the range
     deletes_exact_spans: bool = False  # `StampedCells.delete_spans` deletes no other columns of the family
-    hides_for_days: bool = False  # no operator can end that a delete hides later puts, as a major compaction does
+    hides_for_days: bool = False  # a delete hides later puts with older timestamps for days; see `Store.delete`
 
 
 class CellReader(Protocol):
@@ -276,7 +275,7 @@ class StampedCells(Protocol):
 
     async def delete(self, table: str, cells: Sequence[StampedDelete]) -> None:
         """Delete cells; those of one row follow each other and are deleted in one atomic step if they have one
-        timestamp. See `Capabilities.keeps_versions` for later puts. Raise StoreError."""
+        timestamp. See `Store.delete` for later puts. Raise StoreError."""
         ...
 
     async def delete_spans(self, table: str, spans: Sequence[StampedSpan]) -> None:

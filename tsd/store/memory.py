@@ -40,9 +40,7 @@ PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
 class MemoryStore:
     """Store on sorted dictionaries. Every call starts with a checkpoint and is atomic after it."""
 
-    capabilities = Capabilities(
-        ascending_timestamps=True, shared=False, filters_rows=False, parallel_scans=1, keeps_versions=False
-    )
+    capabilities = Capabilities(ascending_timestamps=True, shared=False, filters_rows=False, parallel_scans=1)
     cell_reader: CellReader | None = None
     cell_gets: CellGets | None = None
     cell_signatures: CellSignatures | None = None

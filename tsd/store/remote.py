@@ -107,9 +107,7 @@ class ControlClient:
 class RemoteStore:
     """The embedded store of a running daemon, which no other process can open."""
 
-    capabilities = Capabilities(
-        ascending_timestamps=True, shared=True, filters_rows=False, parallel_scans=1, keeps_versions=False
-    )
+    capabilities = Capabilities(ascending_timestamps=True, shared=True, filters_rows=False, parallel_scans=1)
     cell_reader: CellReader | None = None
     cell_gets: CellGets | None = None
     change_feed: ChangeFeed | None = None

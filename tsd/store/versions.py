@@ -261,8 +261,8 @@ class VersionedCells(Protocol):
 
     Every call may be repeated. Cells of a row are in order of columns; those of a column follow each other, the newest
     first. A family keeps the newest `Family.versions` values of a column: writing an older one then changes nothing.
-    Where `Capabilities.keeps_versions`, a deleted version may hide one of the same time or an older one that is written
-    later. `Store.sync` makes earlier puts durable. Any call may raise StoreError.
+    On HBase a deleted version may hide one of the same time or an older one that is written later. `Store.sync` makes
+    earlier puts durable. Any call may raise StoreError.
     """
 
     async def create_tables(self, tables: Sequence[Table]) -> list[str]:

@@ -97,7 +97,6 @@ class BigtableStore:
             shared=True,
             filters_rows=False,
             parallel_scans=4,
-            keeps_versions=False,
             call_timeout_s=contact.timeout_s,
             longest_key=LONGEST_KEY,
             endpoints=(contact.emulator or SERVICE,),

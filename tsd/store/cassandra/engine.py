@@ -122,7 +122,6 @@ class CassandraStore:
             shared=True,
             filters_rows=False,
             parallel_scans=4,
-            keeps_versions=True,
             call_timeout_s=contact.timeout_s,
             endpoints=contact.endpoints,
             splits_scans=True,

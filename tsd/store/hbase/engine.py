@@ -97,7 +97,6 @@ class HBaseStore:
             shared=True,
             filters_rows=True,
             parallel_scans=connections,
-            keeps_versions=True,
             call_timeout_s=timeout_s,
             endpoints=tuple("{}:{}".format(*address) for address in gateways),
         )

@@ -72,9 +72,7 @@ class EmbeddedStore:
     process should exit as after a crash.
     """
 
-    capabilities = Capabilities(
-        ascending_timestamps=True, shared=False, filters_rows=False, parallel_scans=1, keeps_versions=False
-    )
+    capabilities = Capabilities(ascending_timestamps=True, shared=False, filters_rows=False, parallel_scans=1)
     cell_signatures: CellSignatures | None = None
     stamped_cells: StampedCells | None = None
     cql: None = None
