@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import trio
 
 from tests.faults.load import PATIENCE_S
-from tests.faults.process import Served
 from tests.running import Client
 
 
@@ -37,15 +36,3 @@ async def grown(client: Client, name: str, by: int = 1) -> dict[str, int]:
         while (stats := await checked_stats(client))[name] < wanted:
             pass
     return stats
-
-
-async def watch_ledger(daemon: Served) -> None:
-    """Check the stats repeatedly until the daemon is killed or this is cancelled."""
-    async with daemon.client() as client:
-        while True:
-            try:
-                stats = await client.stats()
-            except (AssertionError, trio.BrokenResourceError):  # the connection has closed
-                assert daemon.killed
-                return
-            check_ledger(stats)

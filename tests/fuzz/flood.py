@@ -43,7 +43,6 @@ class Flood:
 
     def __init__(self, port: int, client: ssl.SSLContext, seed: int) -> None:
         self.connections = 0
-        self._seed = seed
         rngs = [random.Random(f"{seed}/{number}") for number in range(SIDE_BY_SIDE)]
         self._fuzzers = [FuzzedConnections(port, rng, RandomRequests(rng).one, client) for rng in rngs]
 

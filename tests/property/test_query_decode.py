@@ -152,9 +152,7 @@ KEY_PARTS = st.lists(st.sampled_from([b"\0\0\1", b"\0\0\2", b"\0\0\3", b"\0"]), 
 
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")
 @given(
-    st.lists(
-        st.tuples(st.sampled_from([b"", b"\0\0\7", b"\0\0\7\0\0\x0e\x10", b"\0\0\7\0\0\0\0"]), KEY_PARTS), max_size=8
-    ),
+    st.lists(st.tuples(HEADS, KEY_PARTS), max_size=8),
     st.sampled_from(["", "sum:m", "sum:m{k1=*}", "sum:m{k1=*,k2=*}", "sum:m{}{k1=v1}"]),
 )
 def test_loop_and_python_number_rows_alike(parts: list[tuple[bytes, bytes]], which: str) -> None:

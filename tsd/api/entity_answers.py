@@ -30,7 +30,6 @@ LARGE_POINTS = 20_000  # of a larger answer, parts are sent while others are enc
 POINT_BYTES = 250  # of a point while its answer is made: a cell, numbers and JSON
 PLACE_POINTS = 20  # the names of a series take as long to encode as so many points of a query, or to match a pattern
 POINTS_PER_QUERY_POINT, BYTES_PER_QUERY_POINT = 4, 50  # that are encoded as fast as a point of a query is merged
-ENTITY_POINTS = 4  # an entity without its values takes the memory of so many points
 
 
 class RangeRequest(NamedTuple):

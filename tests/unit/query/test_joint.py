@@ -41,7 +41,6 @@ class Engine:
     def __init__(self, settings: EngineSettings | None = None) -> None:
         self.store = MemoryStore(lambda: START_S * 1000)
         self.tables = build(self.store, TallTableSettings(RULES, "listed", True), lambda: START_S * 1000)
-        self.flushes = 0
         self.engine = QueryEngine(
             self.tables.reader,
             settings=settings or EngineSettings(),
@@ -50,7 +49,6 @@ class Engine:
         )
 
     async def _flush(self, _metric: bytes) -> bool:
-        self.flushes += 1
         return True
 
     async def fill(self) -> None:

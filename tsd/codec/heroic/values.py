@@ -11,7 +11,7 @@ POINTS, DISTRIBUTIONS, EVENTS = b"points", b"distributionPoints", b"events"
 PERIOD_MS = 1 << 32  # that a row covers, from a multiple of it on
 OFFSET_BYTES, VALUE_BYTES = 4, 8
 CANONICAL_NAN = 0x7FF8000000000000
-POINTS_PREFIX, DISTRIBUTIONS_PREFIX = POINTS + b":", DISTRIBUTIONS + b":"
+POINTS_PREFIX = POINTS + b":"
 
 
 def base_of(time_ms: int) -> int:

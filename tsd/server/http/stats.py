@@ -14,18 +14,16 @@ PERCENTILES = (50, 75, 90, 95)
 
 
 class RecentLatencies:
-    """Durations of recent requests for OpenTSDB's percentiles; count and sum of all requests."""
+    """Durations of recent requests for OpenTSDB's percentiles, and the number of all requests."""
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=RECENT_REQUESTS)
         self.count = 0
-        self.total_ms = 0.0
 
     def record(self, took_ms: float) -> None:
         """Add one request."""
         self._recent.append(took_ms)
         self.count += 1
-        self.total_ms += took_ms
 
     def percentiles(self) -> Mapping[int, int]:
         """Return whole milliseconds by percentage; 0 without requests."""

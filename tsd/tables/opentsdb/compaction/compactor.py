@@ -426,7 +426,7 @@ class RowCompactor:
     async def _replace_stamped(self, stamped: StampedCells, plans: Sequence[RowPlan], start: ReadStart) -> Executed:
         """Do the same with few requests. Not for plans with ties, whose puts might not be kept."""
         # A wall clock that is ahead would make rows old while they are written: it does not count alone.
-        plans = with_one_time(plans, min(self._now_ms(), *start) - self._span_age_ms)
+        plans = with_one_time(plans, min(self._now_ms(), start.wall_ms, start.store_ms) - self._span_age_ms)
         puts = [
             StampedPut(plan.key, COLUMN + put.qualifier, put.value, plan.time_ms) for plan in plans for put in plan.puts
         ]
