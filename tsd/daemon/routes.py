@@ -15,7 +15,6 @@ from tsd.api.points import PutHandler, StoreFlush
 from tsd.auth.hosts import LOCAL_HOSTS, parse_hosts
 from tsd.auth.roles import endpoint_permissions
 from tsd.config.loader import Config, Mode, name_rules, state_folder
-from tsd.daemon.deferred import DeferredEndpoints
 from tsd.daemon.parts import AccessParts, DaemonControl, IngestParts, QueryParts
 from tsd.daemon.settings import Clock
 from tsd.errors import PointsWait
@@ -23,7 +22,7 @@ from tsd.ingest.writer import Writer
 from tsd.lazy import LazyModule
 from tsd.server.http.bodies import MemoryBudget
 from tsd.server.http.connection import HttpConnection, RequestLimits
-from tsd.server.http.messages import Endpoint
+from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.server.http.router import Router
 from tsd.server.http.security import Authorizer, Cors, EndpointSwitches
 from tsd.server.http.stats import HttpStatistics, LoopLag, RequestStats
@@ -47,6 +46,26 @@ else:  # most daemons need none of them: together they are a fifth of what a sta
     kairosdb_query = LazyModule("tsd.api.kairosdb.query")
     kairosdb = LazyModule("tsd.api.kairosdb.routes")
     page = LazyModule("tsd.api.page.endpoint")
+
+
+class DeferredEndpoints:
+    """Endpoints that are built with the first request to one of them, in a thread: imports take some 10 ms."""
+
+    def __init__(self, build: Callable[[], Mapping[str, Endpoint]]) -> None:
+        """`build` uses modules of `tsd.lazy` and returns the endpoints by the first words of their paths."""
+        self._build = build
+        self._built: Mapping[str, Endpoint] = {}
+        self._building = trio.Lock()
+
+    def at(self, *paths: str) -> dict[str, Endpoint]:
+        """Return endpoints for paths. They are all that `build` returns."""
+        return {path: partial(self._answer, path) for path in paths}
+
+    async def _answer(self, path: str, request: Request) -> Response:
+        if not self._built:
+            async with self._building:
+                self._built = self._built or await trio.to_thread.run_sync(self._build)
+        return await self._built[path](request)
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ Rows of OpenTSDB's tables are read in `tsd.cli.torture.verify`, cell by cell.
 """
 
 from collections.abc import AsyncIterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from tsd.cli.torture.senders import BASE_S, SentSeries
-from tsd.cli.torture.stored import DecodedPage, StoredRow
+from tsd.cli.torture.senders import BASE_S, Numbers, SentSeries, Values
 from tsd.codec.points import Columns, Int64
 from tsd.codec.text import FLOAT
 from tsd.config.loader import Config
@@ -21,6 +21,21 @@ from tsd.tables.entity.stored_points import OnWindow, TextLookup, TimeRange, rea
 METRICS_AT_ONCE = 16
 SENT_MS = TimeRange((BASE_S - 86_400) * 1000, (BASE_S + 30 * 86_400) * 1000)  # all sent times are in it
 SHORT_FLOAT = FLOAT | 3  # flags of a number in four bytes
+
+
+class StoredRow(NamedTuple):
+    """Points of a series: of one hour, where the tables have rows by hour."""
+
+    series: SentSeries
+    times: Numbers  # as in the lines: in seconds or ms
+    values: Values
+
+
+class DecodedPage(NamedTuple):
+    """A page of rows."""
+
+    rows: list[StoredRow]
+    corrupt: list[str]  # errors of rows that cannot be read
 
 
 async def layout_rows(store: Store, config: Config, metrics: Sequence[str] | None) -> AsyncIterator[DecodedPage]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import trio
 
-from tsd.cli.torture.layout_rows import layout_rows
+from tsd.cli.torture.layout_rows import DecodedPage, StoredRow, layout_rows
 from tsd.cli.torture.process import TIMEOUT_S
 from tsd.cli.torture.senders import (
     AGAIN_S,
@@ -28,7 +28,6 @@ from tsd.cli.torture.senders import (
     UnexpectedAnswer,
     format_tags,
 )
-from tsd.cli.torture.stored import DecodedPage, StoredRow
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.check import Trouble
 from tsd.codec.opentsdb.merge import MergeRules, merge

@@ -14,12 +14,13 @@ from typing import NamedTuple, TypeVar
 import trio
 
 from tsd.codec.names import Kind
-from tsd.codec.opentsdb.rollup import Interval, Rollups
+from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.opentsdb.rollup import Interval, Rollups, rollup_time
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, join_pairs, salt_of, salts, split_pairs
 from tsd.errors import DamagedBlock, StoreError, TsdError, WrongClock
-from tsd.store import CellMatrix, Put, Store
+from tsd.store import CellMatrix, CellPage, Put, Row, Store, cell_pages
 from tsd.store.retry import backoff
-from tsd.tables.opentsdb.rollup_clear import delete_cells
+from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.rollup_columns import encode_sums
 from tsd.tables.opentsdb.rollup_derive import MOST_BYTES, derive_rows
 from tsd.tables.opentsdb.rollup_scan import next_base
@@ -46,6 +47,7 @@ MOST_DAYS = 32  # of a part
 FEW_POINTS, MANY_POINTS = 200_000, 2_000_000  # of a part: the next one has twice, or half of its days
 MOST_INTERVALS = 1 << 20  # held before their cells are written: 50 MB
 PUT_INTERVALS = 1 << 11  # whose cells are made at once: the event loop frees them
+COLUMN_BYTES = len(COLUMN) + 3  # of a rollup cell whose name has the number of the aggregator
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.5, 30.0, 8  # after a StoreError: about a minute in all
 
 
@@ -403,3 +405,29 @@ def _next_days(days: int, points: int) -> int:
     if points > MANY_POINTS:
         return max(days // 2, 1)
     return min(days * 2, MOST_DAYS) if points < FEW_POINTS else days
+
+
+async def delete_cells(
+    store: Store, layout: Layout, interval: Interval, metric: bytes, span: ScanRange, *, read_ms: int
+) -> None:
+    """Delete the cells of a metric's intervals that begin in a span. Cells with the name of an aggregator stay. Raise
+    StoreError."""
+    for salt in salts(layout):
+        head = salt + metric
+        start, stop = head + base_bytes(interval.row_start(span.start_s)), head + base_bytes(span.stop_s)
+        async with aclosing(cell_pages(store, interval.table, start, stop)) as pages:
+            async for page in pages:
+                await remove_rows(store, interval.table, _rows_in_span(page, layout, interval, span), read_ms=read_ms)
+
+
+def _rows_in_span(page: CellPage, layout: Layout, interval: Interval, span: ScanRange) -> list[Row]:
+    """Return the rows of a page with the cells of a span, without their values."""
+    rows: dict[bytes, Row] = {}
+    for at, (key, column) in enumerate(zip(page.keys, page.columns, strict=True)):
+        if len(column) != COLUMN_BYTES:
+            continue
+        base = int.from_bytes(key[layout.metric_end : layout.pairs_start], "big")
+        time_s = rollup_time(base, interval, int.from_bytes(column[-2:], "big") >> 4)
+        if span.start_s <= time_s < span.stop_s:
+            rows.setdefault(key, Row(key, [])).cells.append(page.cell(at)._replace(value=b""))
+    return list(rows.values())

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from tests.running import running
-from tsd.daemon.deferred import DeferredEndpoints
+from tsd.daemon.routes import DeferredEndpoints
 from tsd.server.http.messages import Endpoint, Request, Response
 
 REQUEST = Request("GET", "/metrics", ("metrics",), {})
