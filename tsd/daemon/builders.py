@@ -106,11 +106,7 @@ def build_ingest(
         adopted=adopted(journal_folder(config)),
     )
     rows = OpenWindow(known, name_rules(config))
-    interval_s = config.write_interval_ms / 1000
-    hold_intervals = hold_s  # 0 or infinite
-    if 0 < hold_s < math.inf:
-        hold_intervals = math.ceil(hold_s / HELD_INTERVAL_S)
-        interval_s = hold_s / hold_intervals
+    interval_s, hold_intervals = _write_intervals(config, hold_s)
     summaries = Summaries(tables.resolver, tables.writer.summaries, now_ms, has_texts=tables.has_texts)
     writer = Writer(
         rows,
@@ -153,6 +149,14 @@ def build_ingest(
         on_refused=rejected.add,
     )
     return IngestParts(ledger, backpressure, journal, rows, writer, intake, rejected, new_names)
+
+
+def _write_intervals(config: Config, hold_s: float) -> tuple[float, float]:
+    """Return the seconds of a window, and for how many windows points of open hours are held."""
+    if not 0 < hold_s < math.inf:
+        return config.write_interval_ms / 1000, hold_s
+    hold_intervals = math.ceil(hold_s / HELD_INTERVAL_S)
+    return hold_s / hold_intervals, hold_intervals
 
 
 def limit_new_names(new_names: NewNameLimit, config: Config) -> None:

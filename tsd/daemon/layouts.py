@@ -96,9 +96,8 @@ def build_opentsdb_tables(config: Config, store: Store, now_ms: Clock, callbacks
         index=parts.index,
     )
     resolver = UidResolver(parts.uids, layout(config), auto_create(config))
-    return opentsdb.build(
-        parts, config, store, now_ms, callbacks.on_change, compactor, formats, writer, resolver, retention, rollup_task
-    )
+    daemon = opentsdb.DaemonParts(resolver, writer, compactor, retention, rollup_task)
+    return opentsdb.build(parts, config, store, now_ms, callbacks.on_change, formats, daemon)
 
 
 def build_kairosdb_tables(config: Config, store: Store, now_ms: Clock, _: TableCallbacks) -> Tables:

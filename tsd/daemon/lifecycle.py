@@ -164,14 +164,7 @@ async def serve(
     shutdown = Shutdown(stop)
     reloads: list[Reload] = []
     ready = trio.Event()
-    if loaded.ignored.keys:
-        log.info("settings.ignored", keys=" ".join(loaded.ignored.keys))
-    for key, consequence in loaded.ignored.unsupported.items():
-        log.warning("setting.unsupported", key=key, consequence=consequence)
-    for key, place, instead in loaded.repeated:
-        log.warning("setting.repeated", key=key, where=place, instead=instead)
-    if lacks_static_files(config):
-        log.warning("static_files.missing", folder=config.staticroot)
+    _report_ineffective(loaded)
     tune_malloc()
     raise_descriptor_limit()
     where = sockets.ListenAddress(config.bind, config.port, config.backlog, config.reuse_port)
@@ -210,6 +203,18 @@ async def serve(
     if shutdown.losses:
         raise StoreError(f"{shutdown.losses[0]}: stopped, so that the next start replays the journal")
     log.info("daemon.stopped")
+
+
+def _report_ineffective(loaded: Loaded) -> None:
+    """Log the settings that have no effect."""
+    if loaded.ignored.keys:
+        log.info("settings.ignored", keys=" ".join(loaded.ignored.keys))
+    for key, consequence in loaded.ignored.unsupported.items():
+        log.warning("setting.unsupported", key=key, consequence=consequence)
+    for key, place, instead in loaded.repeated:
+        log.warning("setting.repeated", key=key, where=place, instead=instead)
+    if lacks_static_files(loaded.config):
+        log.warning("static_files.missing", folder=loaded.config.staticroot)
 
 
 def _check_credentials(config: Config) -> None:

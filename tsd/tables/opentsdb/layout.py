@@ -12,7 +12,7 @@ from tsd.codec.putline import NameRules
 from tsd.config.loader import Config, layout
 from tsd.config.retention import parse_age, parse_rules
 from tsd.store import Store
-from tsd.tables import Tables, Task
+from tsd.tables import Operation, Tables, Task
 from tsd.tables.catalog import Stat
 from tsd.tables.opentsdb.annotations import AnnotationRows
 from tsd.tables.opentsdb.catalog import OpentsdbCatalog, UidNames, uid_stats
@@ -60,6 +60,32 @@ class SummaryFormats(Protocol):
     def histogram_id(self) -> int | None:
         """The id of the simple histograms' codec; None: off."""
         ...
+
+
+@dataclass(frozen=True)
+class DaemonParts:
+    """Parts that only a daemon has: what writes points, and what works on stored rows."""
+
+    resolver: SeriesResolver
+    writer: PointWriter
+    compactor: CompactionScheduler | None
+    retention: RetentionTask | None
+    rollup_task: RollupTask | None
+
+    def statistics(self) -> list[Stat]:
+        """Return the statistics of the work on stored rows."""
+        return [
+            *compaction_stats(self.compactor),
+            *(self.retention.statistics() if self.retention else []),
+            *(self.rollup_task.statistics() if self.rollup_task else []),
+        ]
+
+    def operations(self) -> dict[str, Operation]:
+        """Return the operations of the control socket."""
+        return {
+            **({"retention": self.retention.run_now} if self.retention else {}),
+            **({"mark_rollups_late": self.rollup_task.mark_days} if self.rollup_task else {}),
+        }
 
 
 @dataclass(frozen=True)
@@ -123,31 +149,17 @@ def build(
     store: Store,
     now_ms: Callable[[], int],
     on_change: Callable[[], None],
-    compactor: CompactionScheduler | None,
     summaries: SummaryFormats,
-    writer: PointWriter,
-    resolver: SeriesResolver,
-    retention: RetentionTask | None,
-    rollup_task: RollupTask | None,
+    daemon: DaemonParts,
 ) -> Tables:
     """Build the tables. `on_change` is called when another process renamed or deleted names: it must drop all
     caches."""
     form, uids, codec_id = layout(config), parts.uids, summaries.histogram_id
+    rollup_tables = _rollup_tables(config, summaries)
 
     async def check() -> None:
         await store.get(config.data_table, [b"\0"])
         await uids.read_counters()
-
-    tasks: dict[str, Task] = {
-        "names": lambda: recheck_forever(uids, config.uid_cache_ttl_s, on_change),
-        "UID counters": lambda: watch_counters(uids),
-    }
-    if (index := parts.index) is not None:
-        tasks["series index"] = lambda: index.keep_complete(config.data_table)
-    if retention is not None:
-        tasks["retention"] = retention.run
-    if rollup_task is not None:
-        tasks["rollups"] = rollup_task.run
 
     def forget_newest(table: str, rows: Collection[bytes]) -> None:
         if table == config.data_table:
@@ -156,27 +168,13 @@ def build(
     meta_table = MetaTable(store, config.meta_table, form.widths, lambda: now_ms() // 1000)
     return Tables(
         OpentsdbCatalog(store, config.uid_table, uids, form.widths, parts.finder, parts.points),
-        make_reader(
-            config,
-            store,
-            uids,
-            parts.index,
-            summaries.rollups,
-            codec_id,
-            rollup_task,
-            parts.cache,
-        ),
+        make_reader(config, store, uids, parts.index, summaries.rollups, codec_id, daemon.rollup_task, parts.cache),
         SeriesRows(store, config.data_table),
-        resolver,
-        writer,
+        daemon.resolver,
+        daemon.writer,
         check,
         parts.drop_caches,
-        lambda: [
-            *uid_stats(uids),
-            *compaction_stats(compactor),
-            *(retention.statistics() if retention else []),
-            *(rollup_task.statistics() if rollup_task else []),
-        ],
+        lambda: [*uid_stats(uids), *daemon.statistics()],
         holds_hours=config.join_points,
         names=UidNames(store, config.uid_table, uids, form.widths),
         metadata=MetadataTables(uids, parts.uid_metas, meta_table, form.widths),
@@ -185,20 +183,29 @@ def build(
         histograms=None if codec_id is None else HistogramChecker(codec_id, summaries.names),
         annotations=AnnotationRows(store, config.data_table, form),
         key_ranges=OpentsdbKeyRanges(
-            form,
-            uids,
-            (config.data_table, *_rollup_tables(config, summaries)),
-            (config.meta_table, config.series_table),
+            form, uids, (config.data_table, *rollup_tables), (config.meta_table, config.series_table)
         ),
         on_change=forget_newest,
-        required=(config.data_table, config.uid_table, *_rollup_tables(config, summaries)),
-        tasks=tasks,
-        fatal_tasks=(compactor.run,) if compactor else (),
-        operations={
-            **({"retention": retention.run_now} if retention else {}),
-            **({"mark_rollups_late": rollup_task.mark_days} if rollup_task else {}),
-        },
+        required=(config.data_table, config.uid_table, *rollup_tables),
+        tasks=_tasks(parts, config, daemon, on_change),
+        fatal_tasks=(daemon.compactor.run,) if daemon.compactor else (),
+        operations=daemon.operations(),
     )
+
+
+def _tasks(parts: OpentsdbParts, config: Config, daemon: DaemonParts, on_change: Callable[[], None]) -> dict[str, Task]:
+    """Return the background tasks by name."""
+    tasks: dict[str, Task] = {
+        "names": lambda: recheck_forever(parts.uids, config.uid_cache_ttl_s, on_change),
+        "UID counters": lambda: watch_counters(parts.uids),
+    }
+    if (index := parts.index) is not None:
+        tasks["series index"] = lambda: index.keep_complete(config.data_table)
+    if daemon.retention is not None:
+        tasks["retention"] = daemon.retention.run
+    if daemon.rollup_task is not None:
+        tasks["rollups"] = daemon.rollup_task.run
+    return tasks
 
 
 def _rollup_tables(config: Config, summaries: SummaryFormats) -> list[str]:
