@@ -31,7 +31,7 @@ from tsd.config.loader import Config, Given
 from tsd.daemon.settings import read_config
 from tsd.daemon.wiring import create_tables, default_compression, has_local_store, opened_store
 from tsd.store import scan
-from tsd.tables.opentsdb.checkpoint import Checkpoint
+from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.tall.export import DayCopy, copy_day
 from tsd.tables.tall.tables import TallTables, copy_name
 

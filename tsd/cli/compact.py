@@ -20,7 +20,7 @@ from tsd.daemon.layouts import block_packer, row_compactor
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import has_local_store, store_address
 from tsd.errors import CorruptRow, StoreError, TsdError
-from tsd.tables.opentsdb.checkpoint import Checkpoint
+from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, summary
 from tsd.tables.opentsdb.compaction.sweep import Sweep, SweepRange, SweepState, load_state, save_state
 

@@ -35,7 +35,7 @@ from tsd.daemon.wiring import (
 )
 from tsd.errors import BadConfig, StoreError, TsdError
 from tsd.store import Store
-from tsd.tables.opentsdb.checkpoint import Checkpoint
+from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.copy import CopyJob, CopyProgress, CopyStats, TablePair, copy_store
 from tsd.tables.opentsdb.layout import make_index
 from tsd.tables.opentsdb.series_index import SeriesIndex

@@ -17,7 +17,7 @@ from tsd.codec.putline import FIRST_MS, LAST_BASE_MS, NameRules, check_series
 from tsd.codec.text import FLOAT, counted, illegal_character
 from tsd.errors import BadLine
 from tsd.tables import Tables
-from tsd.tables.opentsdb.checkpoint import Checkpoint
+from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.reading import EncodedPage, HistogramPage, PointPage, ScanRange, Selection, SeriesRequest, TextPage
 from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
 

@@ -15,7 +15,7 @@ from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, state_folder
 from tsd.daemon.settings import now_ms
 from tsd.errors import StoreError, TsdError
-from tsd.tables.opentsdb.checkpoint import Checkpoint
+from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.tall.export import DayCopy, copy_day, drop, expired_copies
 from tsd.tables.tall.tables import TallTables, copy_name
 

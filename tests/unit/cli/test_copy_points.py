@@ -10,7 +10,7 @@ from tests.property.layout_worlds import FORMS, PLAIN, LayoutWorld, opened_world
 from tsd.cli.copy_points import PointCopyStats, Target, copy_points
 from tsd.codec.putline import LAST_BASE_MS, NameRules
 from tsd.errors import StoreDown
-from tsd.tables.opentsdb.checkpoint import Checkpoint
+from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.reading import SeriesRequest
 
 T = 1356998400

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tsd.errors import DaemonRuns, TsdError
-from tsd.tables.opentsdb.checkpoint import Checkpoint
+from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats
 from tsd.tables.opentsdb.compaction.sweep import SweepRange, SweepState, load_state, save_state
 

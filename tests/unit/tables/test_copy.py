@@ -15,7 +15,7 @@ from tsd.codec.opentsdb.rowkey import Layout
 from tsd.errors import CorruptRow, StoreDown, StoreError
 from tsd.store import Cell, Family, Put, Row, Table
 from tsd.store.memory import MemoryStore
-from tsd.tables.opentsdb.checkpoint import Checkpoint
+from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
 from tsd.tables.opentsdb.copy import (
     NEWEST,

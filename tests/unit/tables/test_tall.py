@@ -19,8 +19,8 @@ from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables import Tables
 from tsd.tables.catalog import SeriesSelector
+from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.filters import make_filter
-from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, SeriesRequest
 from tsd.tables.tall.export import DayCopy, copy_day, drop, expired_copies
 from tsd.tables.tall.layout import TallTableSettings, build, make_retention, tall_tables

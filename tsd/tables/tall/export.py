@@ -15,8 +15,8 @@ from tsd.codec.names import Kind
 from tsd.codec.tall.rules import TableRule, rule_of
 from tsd.codec.tall.times import day_text, parse_day
 from tsd.store import Put, Store, scan
+from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.name_list import forget_oldest
-from tsd.tables.opentsdb.checkpoint import Checkpoint
 from tsd.tables.tall.index import SeriesList
 from tsd.tables.tall.tables import TallTables, copy_name, tall_tables
 

@@ -15,7 +15,7 @@ from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes, salts
 from tsd.errors import StoreError, WrongClock
 from tsd.store import Page, Row, Store
 from tsd.store.retry import backoff
-from tsd.tables.opentsdb.checkpoint import Checkpoint
+from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.block_packer import BlockPacker
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, CompactionStats, ReadStart, RowCompactor
 
