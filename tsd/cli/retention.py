@@ -16,8 +16,8 @@ from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import configured_rollups
 from tsd.errors import TsdError
 from tsd.tables.opentsdb.layout import make_retention, retention_policy
-from tsd.tables.opentsdb.retention import Amount, Retention
-from tsd.tables.opentsdb.retention_task import RetentionTask
+from tsd.tables.opentsdb.retention import Retention
+from tsd.tables.retention_task import Amount, RetentionTask
 
 
 def retention(loaded: Loaded, dry_run: bool, exact: bool, trust_clock: bool, as_json: bool) -> None:

@@ -36,7 +36,6 @@ from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.opentsdb.compaction.scheduler import RECENT_S, CompactionRate, CompactionScheduler, log_corrupt_row
 from tsd.tables.opentsdb.resolver import UidResolver
-from tsd.tables.opentsdb.retention_task import ExpiringTables, RetentionTask
 from tsd.tables.opentsdb.rollup_builder import BuildRules, RollupBuilder
 from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, RollupProgress
 from tsd.tables.opentsdb.rollup_sums import intervals_to_build
@@ -44,6 +43,7 @@ from tsd.tables.opentsdb.rollup_task import DAEMON_PAUSE_RATIO, RollupTask, log_
 from tsd.tables.opentsdb.series_recorder import make_recorder
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.opentsdb.writer import CellWriter
+from tsd.tables.retention_task import ExpiringTables, RetentionTask
 from tsd.tables.writing import OnPoints
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tsd.tables.entity.removal import STEP_COLUMNS, STEP_VERSIONS
 from tsd.tables.entity.retention import EntityRetention, Expiry
 from tsd.tables.entity.tables import EntityPoint, EntityTables
 from tsd.tables.entity.writer import EntityWriter
-from tsd.tables.opentsdb.retention import Amount
+from tsd.tables.retention_task import Amount
 from tsd.tables.writing import SeriesText
 
 NOW_S = 1_700_000_000

@@ -23,9 +23,9 @@ from tsd.store import Family, Put, Store, Table, scan
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.clock_guard import ClockGuard
-from tsd.tables.opentsdb.retention import Amount, Retention, RetentionPolicy
-from tsd.tables.opentsdb.retention_task import RetentionTask
+from tsd.tables.opentsdb.retention import Retention, RetentionPolicy
 from tsd.tables.opentsdb.uids import Uids
+from tsd.tables.retention_task import Amount, RetentionTask
 
 UID_TABLE = "tsdb-uid"
 HOUR_S, DAY_S = 3600, 86_400

@@ -19,7 +19,7 @@ from tsd.store.versions import VersionColumns, VersionPut, Wanted
 from tsd.tables.entity.newest import EntityColumn, NewestValues
 from tsd.tables.entity.stored_points import TimeRange
 from tsd.tables.entity.tables import ENTITIES, NEWEST
-from tsd.tables.opentsdb.retention import Amount
+from tsd.tables.retention_task import Amount
 
 PAGE_ROWS = 50  # entities that are searched per call of the store
 IN_FLIGHT = 4  # entities that are deleted at the same time

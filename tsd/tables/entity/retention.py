@@ -16,7 +16,7 @@ from tsd.store.versions import Wanted
 from tsd.tables.entity.removal import PAGE_ROWS, STEP_COLUMNS, RowPart, measure, remove_part
 from tsd.tables.entity.stored_points import TimeRange
 from tsd.tables.entity.tables import ENTITIES, NEWEST
-from tsd.tables.opentsdb.retention import Amount
+from tsd.tables.retention_task import Amount
 
 
 class ExpiredColumns(NamedTuple):

@@ -15,7 +15,7 @@ from tsd.tables.heroic.series import HeroicResolver
 from tsd.tables.heroic.tables import HeroicTables
 from tsd.tables.heroic.tables import heroic_tables as heroic_tables
 from tsd.tables.heroic.writer import HeroicWriter
-from tsd.tables.opentsdb.retention_task import RetentionTask
+from tsd.tables.retention_task import RetentionTask
 
 
 class HeroicTableSettings(NamedTuple):

@@ -13,7 +13,7 @@ from tsd.tables.heroic.index import SeriesList
 from tsd.tables.heroic.reader import SERIES_AT_ONCE
 from tsd.tables.heroic.slices import StoredRow, slices
 from tsd.tables.heroic.tables import HeroicTables
-from tsd.tables.opentsdb.retention import Amount
+from tsd.tables.retention_task import Amount
 
 ALL = 1 << 62
 

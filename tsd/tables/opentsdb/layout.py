@@ -25,7 +25,6 @@ from tsd.tables.opentsdb.lookup import SeriesFinder
 from tsd.tables.opentsdb.metadata import MetadataTables, MetaTable, UidMetas
 from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules
 from tsd.tables.opentsdb.retention import Retention, RetentionPolicy
-from tsd.tables.opentsdb.retention_task import RetentionTask
 from tsd.tables.opentsdb.rollup_progress import days_of
 from tsd.tables.opentsdb.rollup_task import RollupTask
 from tsd.tables.opentsdb.scan import SeriesRows
@@ -35,6 +34,7 @@ from tsd.tables.opentsdb.summaries import HistogramChecker, RollupChecker
 from tsd.tables.opentsdb.trees import TreeTable
 from tsd.tables.opentsdb.uid_table import recheck_forever, watch_counters
 from tsd.tables.opentsdb.uids import Uids
+from tsd.tables.retention_task import RetentionTask
 from tsd.tables.writing import PointWriter, SeriesResolver
 
 LOOKUP_LOOK_BACK_H = 6  # hours of rows that a lookup of series scans without index and meta table

@@ -22,6 +22,7 @@ from tsd.errors import DamagedBlock
 from tsd.store import CellPage, Put, RangeDeletes, Row, StampedCells, Store, cell_pages
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.uids import Uids
+from tsd.tables.retention_task import Amount
 
 COUNTED_HOURS = 8  # of a range; of one with more hours, and more bytes or rows, a sample is counted
 COUNTED_BYTES, COUNTED_ROWS = 2 << 20, 20_000
@@ -35,18 +36,6 @@ GLOBAL = "global annotations"  # what their rule is called
 _PAGE_BYTES = 1 << 20
 _NOTES_PAGE = 100  # rows that have annotations alone are read together
 _ANY = re.compile("")
-
-
-class Amount(NamedTuple):
-    """Numbers of rows and points, and their size."""
-
-    rows: int = 0
-    points: int = 0
-    bytes: int = 0  # of keys, columns and values, before compression
-
-    def plus(self, other: "Amount", factor: float = 1) -> "Amount":
-        """Return the sum of this and `factor` times another amount."""
-        return Amount(*(round(mine + factor * more) for mine, more in zip(self, other, strict=True)))
 
 
 class Estimate(NamedTuple):

@@ -7,7 +7,7 @@ from tsd.codec.tall.rules import TableRule
 from tsd.config.retention import RetentionRules
 from tsd.store import Store
 from tsd.tables import Tables
-from tsd.tables.opentsdb.retention_task import RetentionTask
+from tsd.tables.retention_task import RetentionTask
 from tsd.tables.tall.catalog import TallCatalog
 from tsd.tables.tall.index import SeriesList
 from tsd.tables.tall.key_ranges import TallKeyRanges

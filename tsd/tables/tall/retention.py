@@ -17,7 +17,7 @@ from tsd.codec.tall.times import DAY_MS
 from tsd.config.retention import RetentionRule, RetentionRules, expired_until_ms
 from tsd.errors import CorruptRow
 from tsd.store import Row, scan
-from tsd.tables.opentsdb.retention import Amount
+from tsd.tables.retention_task import Amount
 from tsd.tables.tall.index import SeriesList
 from tsd.tables.tall.tables import TallTables
 

@@ -4,7 +4,7 @@ import logging
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Protocol, TypedDict
+from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar
 
 import numpy as np
 import trio
@@ -15,7 +15,6 @@ from tsd.errors import StoreError
 from tsd.lazy import LazyLogger
 from tsd.tables.catalog import Stat
 from tsd.tables.clock_guard import ClockGuard, Doubt
-from tsd.tables.opentsdb.retention import Amount, Retention
 from tsd.tables.writing import OnPoints, SeriesLookup
 
 log = LazyLogger(__name__)
@@ -29,6 +28,18 @@ TRUST = "tsd retention --trust-clock"
 SAMPLED_POINTS = 1000  # of a window, for its median time
 
 
+class Amount(NamedTuple):
+    """Numbers of rows and points, and their size."""
+
+    rows: int = 0
+    points: int = 0
+    bytes: int = 0  # of keys, columns and values, before compression
+
+    def plus(self, other: "Amount", factor: float = 1) -> "Amount":
+        """Return the sum of this and `factor` times another amount."""
+        return Amount(*(round(mine + factor * more) for mine, more in zip(self, other, strict=True)))
+
+
 class RoundResult(TypedDict):
     """What a round did: rows, points and bytes deleted by rule, and why nothing was deleted."""
 
@@ -37,6 +48,49 @@ class RoundResult(TypedDict):
 
 
 OnExpired = Callable[[bytes, int], Awaitable[None]]  # prefix of row keys and the first base time that is kept
+
+
+class ExpiredRows(Protocol):
+    """Expired rows of one metric that OpenTSDB's tables delete together."""
+
+    @property
+    def rule(self) -> str:
+        """The rule, as written."""
+        ...
+
+    @property
+    def prefix(self) -> bytes:
+        """The prefix of their keys: salt and metric."""
+        ...
+
+    @property
+    def stop_s(self) -> int:
+        """The first base time that is kept."""
+        ...
+
+    @property
+    def interval(self) -> object:
+        """The interval of rollups; None for points."""
+        ...
+
+
+Rows = TypeVar("Rows", bound=ExpiredRows)
+
+
+class RowRetention(Protocol[Rows]):
+    """The retention of OpenTSDB's tables."""
+
+    def expired(self, now_s: int) -> AsyncGenerator[Rows, None]:
+        """Yield what has expired at `now_s`. Raise StoreError."""
+        ...
+
+    def remove(self, expired: Rows, clock_ms: Callable[[], int]) -> AsyncGenerator[Amount, None]:
+        """Delete expired rows. Yield what each step deleted. Raise StoreError."""
+        ...
+
+    async def reclaim(self) -> None:
+        """Free the space of what was deleted. Raise StoreError."""
+        ...
 
 
 class ExpiringTables(Protocol):
@@ -56,7 +110,7 @@ class RetentionTask:
 
     def __init__(
         self,
-        retention: Retention | None,
+        retention: RowRetention[Any] | None,
         guard: ClockGuard,
         now_ms: Callable[[], int],
         is_writer_behind: Callable[[], bool],
@@ -102,7 +156,7 @@ class RetentionTask:
                 nursery.start_soon(self._reclaim, self._retention)
             await self._rounds()
 
-    async def _reclaim(self, retention: Retention) -> None:
+    async def _reclaim(self, retention: RowRetention[Any]) -> None:
         """Free the space after each round. No caller waits for it, because it may take minutes."""
         while True:
             await self._is_done.wait()
