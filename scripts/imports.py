@@ -2,8 +2,9 @@
 
     python -m scripts.imports
 
-Points and queries depend on no table layout, and only the configuration and `tsd.daemon.wiring` name an engine. Prints
-one line for each import or name that breaks a rule, and then exits with status 1.
+Points and queries depend on no table layout, table layouts do not depend on each other, and only the configuration and
+`tsd.daemon.wiring` name an engine. Prints one line for each import or name that breaks a rule, and then exits with
+status 1.
 """
 
 import ast
@@ -42,7 +43,7 @@ IMPURE = frozenset({"trio", "asyncio", "threading", "socket", "time", "logging",
 # Names that only some parts of the package may contain, in code, compiled code and comments: (pattern, what to write in
 # the message, the parts that must not contain it). Compiled sources import too.
 SOURCES = ("*.py", "*.pyi", "*.pyx", "*.pxd", "*.pxi")
-LAYOUT = re.compile(r"\b(?:codec|tables)\.(?:opentsdb|kairosdb|heroic|tall|entity)\b")
+LAYOUT = re.compile(r"\b(?:codec|tables)\.(opentsdb|kairosdb|heroic|tall|entity)\b")
 ENGINE = re.compile(r"\bBackend\.[A-Z]")
 LAYOUT_FREE = ("ingest", "query", "server", "api")
 ENGINE_FREE = ("errors", "codec", "auth", "store", "tables", "ingest", "query", "server", "api", "daemon", "cli")
@@ -97,6 +98,9 @@ def wrongs(module: str, imported: Import) -> Iterator[str]:
     goes_down = own in (other, TOP) or LEVELS.get(own, len(LAYERS)) > LEVELS.get(other, -1)
     if not goes_down:
         yield f"{module} imports {target}: imports go down only"
+    layout, other_layout = LAYOUT.search(module), LAYOUT.search(target)
+    if layout and other_layout and layout[1] != other_layout[1]:
+        yield f"{module} imports {target}: table layouts do not import each other"
 
 
 def imports_of(source: str, modules: Iterable[str]) -> Iterator[Import]:

@@ -198,6 +198,19 @@ def test_imports_that_go_up_or_sideways_are_named(tmp_path):
     ]
 
 
+def test_import_of_another_table_layout_is_named(tmp_path):
+    texts = {
+        "codec/heroic/keys": "",
+        "tables/opentsdb/retention": "",
+        "tables/heroic/writer": "import tsd.codec.heroic.keys\nimport tsd.tables.opentsdb.retention\n",
+    }
+    write_package(tmp_path, **texts)
+    assert problems(tmp_path) == [
+        "tsd/tables/heroic/writer.py:2: tsd.tables.heroic.writer imports tsd.tables.opentsdb.retention: "
+        "table layouts do not import each other"
+    ]
+
+
 def test_only_the_main_module_imports_the_top_layer(tmp_path):
     write_package(tmp_path, cli="", __main__="from tsd.cli import main", errors="import tsd.cli")
     assert problems(tmp_path) == ["tsd/errors.py:1: tsd.errors imports tsd.cli: imports go down only"]
