@@ -34,7 +34,7 @@ def series_chunks(name: bytes, metadata: Mapping[str, str], columns: VersionColu
 
 
 def many_chunks(pages: list[VersionColumns], next_name: bytes | None) -> Iterator[bytes]:
-    """Yield the JSON of the series of many entities. Removes the pages."""
+    """Yield the JSON of the series of many entities. Remove each page from the list, to free its memory."""
     rows = _Rows()
     yield _page_head(next_name)
     while pages:
@@ -44,7 +44,8 @@ def many_chunks(pages: list[VersionColumns], next_name: bytes | None) -> Iterato
 
 
 def inventory_chunks(pages: list[VersionColumns], next_name: bytes | None) -> Iterator[bytes]:
-    """Yield the JSON of newest values: each place has one version. Removes the pages."""
+    """Yield the JSON of newest values: each place has one version. Remove each page from the list, to free its
+    memory."""
     rows = _Rows()
     yield _page_head(next_name)
     while pages:

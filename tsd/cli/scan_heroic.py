@@ -12,6 +12,7 @@ from tsd.codec.heroic.digest import parse_digest
 from tsd.codec.heroic.keys import HeroicKey, metric_prefix, parse_heroic_key
 from tsd.codec.heroic.values import DISTRIBUTIONS, OFFSET_BYTES, PERIOD_MS
 from tsd.codec.points import Points
+from tsd.codec.putline import Tags
 from tsd.config.loader import Config
 from tsd.errors import CorruptRow
 from tsd.store import Cell
@@ -19,8 +20,6 @@ from tsd.tables.heroic.index import ListedSeries, entry_of
 from tsd.tables.heroic.series import merged
 from tsd.tables.heroic.slices import base_times, decode_rows, row_key, slices
 from tsd.tables.heroic.tables import HeroicTables
-
-Tags = tuple[tuple[bytes, bytes], ...]
 
 
 async def print_rows(config: Config, start_ms: int, end_ms: int, metric: bytes, tags: Tags, *, form: str) -> int:

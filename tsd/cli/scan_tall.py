@@ -9,6 +9,7 @@ import click
 
 from tsd.cli.context import access, flush_pending
 from tsd.codec.points import Points
+from tsd.codec.putline import Tags
 from tsd.codec.tall.fields import COLUMN
 from tsd.config.loader import Config
 from tsd.errors import NoSuchName
@@ -19,8 +20,6 @@ from tsd.tables.tall.reader import TallReader
 from tsd.tables.tall.rows import Reading, SeriesCells, decode
 from tsd.tables.tall.series import Names, Placing
 from tsd.tables.tall.tables import TallTables
-
-Tags = tuple[tuple[bytes, bytes], ...]
 
 
 async def print_rows(config: Config, start_ms: int, end_ms: int, metric: bytes, tags: Tags, *, form: str) -> int:

@@ -45,9 +45,8 @@ class Peer:
         self.is_encrypted = is_encrypted
         self.keeps_refused = keeps_refused
         self.session: Session | None = None  # None: not authenticated
-        self.last_credentials: tuple[str, Peer] | None = (
-            None  # of the last HTTP request, and the peer that they authenticate
-        )
+        # Of the last HTTP request, and the peer that they authenticate.
+        self.last_credentials: tuple[str, Peer] | None = None
         self.line_since: float | None = None  # start of the incomplete line; None: there is none
         self.idle_since: float | None = None  # start of the wait for input; None: the daemon is processing
         self.report_partial_input: Callable[[int], None] = _ignore  # called with the bytes of incomplete input
@@ -103,9 +102,8 @@ class Peer:
 
     def behind_proxy(self, address: str, principal: Principal) -> "Peer":
         """Return the client whose request this proxy forwarded. The proxy's own credentials do not apply to it."""
-        client = (
-            self._address_client if self._clients is None else self._clients.at(address)
-        )  # may have been evicted meanwhile
+        # The client may have been evicted meanwhile.
+        client = self._address_client if self._clients is None else self._clients.at(address)
         last = self._last_forwarded
         if last is None or last.address != address or last.address_client is not client:
             last = Peer(address, 0, client, principal=principal, is_encrypted=self.is_encrypted, clients=self._clients)

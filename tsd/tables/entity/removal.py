@@ -178,7 +178,7 @@ def _parts(series: Iterable[tuple[EntityColumn, TimeRange]]) -> list[RowPart]:
 def _is_chosen(choice: Choice, row: bytes, column: bytes) -> bool:
     try:
         return choice.passes(row, parse_series_column(column))
-    except CorruptRow:  # `tsd entity NAME` tells of it
+    except CorruptRow:  # `tsd entity NAME` reports it
         return False
 
 

@@ -108,5 +108,5 @@ class EntityRetention:
     def _rule_of(self, column: bytes) -> RetentionRule | None:
         try:
             return self._expiry.rule_of(parse_series_column(column).metric)
-        except CorruptRow:  # `tsd entity NAME` tells of it
+        except CorruptRow:  # `tsd entity NAME` reports it
             return None

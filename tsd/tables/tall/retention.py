@@ -104,7 +104,7 @@ class TallRetention:
             key = page.rows[0].key
             try:
                 prefix, row_ms = template.parse_key(key)
-            except CorruptRow:  # `tsd index build` tells of it
+            except CorruptRow:  # `tsd index build` reports it
                 at = key + b"\0"
                 continue
             at, end = prefix + AFTER_TIMES, prefix + template.time_text(until)
