@@ -110,7 +110,7 @@ async def _sweep(
         rate=rate,
         pause_ratio=pause_ratio,
         on_retry=messages.on_retry,
-        folder=None if file is None else block_packer(config, opened.store),
+        packer=None if file is None else block_packer(config, opened.store),
     )
     due_s = trio.current_time() + SAVE_S
     async for rows, position in sweep.run(state.range, state.position):

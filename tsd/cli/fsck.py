@@ -40,9 +40,8 @@ def fsck(
     except BadRequest as exc:
         raise click.UsageError(str(exc)) from exc
     report = _Report(as_json=as_json)
-    flags["last_write_wins"] |= (
-        loaded.config.fix_duplicates
-    )  # otherwise queries would read other values after the repair
+    # Otherwise queries would read other values after the repair.
+    flags["last_write_wins"] |= loaded.config.fix_duplicates
     options = _options(fix_all=fix_all, **flags)
 
     async def run() -> None:

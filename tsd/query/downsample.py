@@ -373,6 +373,5 @@ def _transposed(pairs: list[tuple[Int64, Int64]]) -> tuple[list[Int64], list[Int
 
 def series_order(series: NDArray[np.integer[Any]], series_count: int) -> Slots:
     """Return the stable order by series."""
-    return np.argsort(
-        series.astype(np.uint16) if series_count <= _SMALL else series, kind="stable"
-    )  # numpy sorts 16 bits in linear time
+    short = series.astype(np.uint16) if series_count <= _SMALL else series  # numpy sorts 16 bits in linear time
+    return np.argsort(short, kind="stable")

@@ -19,9 +19,7 @@ class Quirks(NamedTuple):
     fuzzy_filter: bool = True  # the filter for explicit tags misses series and reads an hour more
     tsuid_filters_pass_all: bool = True  # a filter that any value passes does not require its tag of a TSUID
     # Times
-    nominal_calendar: bool = (
-        True  # the hours to read follow from nominal lengths of calendar units (a month is 30 days)
-    )
+    nominal_calendar: bool = True  # the hours to read follow from calendar units of fixed length: a month is 30 days
     omits_first_bucket: bool = True  # the bucket that contains the start is omitted, because its timestamp is earlier
     annotations_by_number: bool = True  # times of annotations are compared without regard to their units
     repeats_seconds: bool = True  # several points in one second become repeated JSON keys

@@ -32,11 +32,11 @@ class Folding:
         self.store = store
         self.now_s = 0
         self.behind = False
-        self.folder = BlockPacker(blocks or store.column_blocks, "tsdb", Layout(), FoldRules(limit, LATE_S, least_rows))
+        self.packer = BlockPacker(blocks or store.column_blocks, "tsdb", Layout(), FoldRules(limit, LATE_S, least_rows))
         queue = RowQueue(Layout(), 1000, 0)
         rate = CompactionRate(1, 0, 1000, 3600)
         self.scheduler = CompactionScheduler(
-            queue, compactor(store), rate, lambda: self.behind, lambda: self.now_s, self.folder
+            queue, compactor(store), rate, lambda: self.behind, lambda: self.now_s, self.packer
         )
 
     async def put(self, *rows: bytes) -> None:
@@ -62,13 +62,13 @@ async def test_hours_are_folded_some_minutes_after_their_end(tmp_path: Path, aut
         await found.put(key(0, 1), key(0, 2), key(3600, 1))
         found.now_s = 3600 + SAFE_S - 1
         await found.scheduler.round()
-        assert found.folder.stats.cells == 0
+        assert found.packer.stats.cells == 0
         found.now_s = OVER_S
         await found.scheduler.round()
-        assert (found.folder.stats.cells, found.folder.stats.points) == (2, 4)
+        assert (found.packer.stats.cells, found.packer.stats.points) == (2, 4)
         found.now_s = 3600 + OVER_S
         await found.scheduler.round()
-        assert found.folder.stats.cells == 3
+        assert found.packer.stats.cells == 3
         assert len(await store.get("tsdb", [key(0, 1), key(0, 2), key(3600, 1)])) == 3
 
 
@@ -80,10 +80,10 @@ async def test_late_points_are_folded_together(tmp_path: Path) -> None:
         found.now_s += LATE_S - 1
         await found.put(key(0, 2))
         await found.scheduler.round()
-        assert found.folder.stats.cells == 0
+        assert found.packer.stats.cells == 0
         found.now_s += 1
         await found.scheduler.round()
-        assert found.folder.stats.cells == 2
+        assert found.packer.stats.cells == 2
 
 
 async def test_rows_are_compacted_before_they_are_folded(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ async def test_rows_are_compacted_before_they_are_folded(tmp_path: Path) -> None
         found.now_s = OVER_S
         await found.scheduler.round()
         await found.scheduler.round()
-        assert found.folder.stats.points == 3
+        assert found.packer.stats.points == 3
 
 
 async def test_no_hour_is_folded_while_the_writer_is_behind(tmp_path: Path) -> None:
@@ -105,17 +105,17 @@ async def test_no_hour_is_folded_while_the_writer_is_behind(tmp_path: Path) -> N
         await found.put(key(0, 1))
         found.now_s, found.behind = OVER_S, True
         await found.scheduler.round()
-        assert found.folder.stats.cells == 0
+        assert found.packer.stats.cells == 0
 
 
 async def test_hours_beyond_the_limit_are_counted(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         found = Folding(store, limit=1)
         await found.put(key(0, 1), key(3600, 1))
-        assert found.folder.stats.dropped == 1
+        assert found.packer.stats.dropped == 1
         found.now_s = 3600 + OVER_S
         await found.scheduler.round()
-        assert found.folder.stats.cells == 1
+        assert found.packer.stats.cells == 1
 
 
 class FailingOnce:
@@ -156,7 +156,7 @@ async def test_damaged_block_does_not_stop_other_hours(tmp_path: Path, autojump_
         await found.put(key(0, 1), key(3600, 1))
         found.now_s = 3600 + OVER_S
         await found.scheduler.round()
-        assert (found.folder.stats.damaged, found.folder.stats.cells) == (1, 1)
+        assert (found.packer.stats.damaged, found.packer.stats.cells) == (1, 1)
 
 
 async def test_failed_fold_is_repeated(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ async def test_failed_fold_is_repeated(tmp_path: Path) -> None:
         found.now_s = OVER_S
         await found.scheduler.round()
         await found.scheduler.round()
-        assert (found.folder.stats.damaged, found.folder.stats.cells) == (0, 1)
+        assert (found.packer.stats.damaged, found.packer.stats.cells) == (0, 1)
 
 
 async def test_start_finds_hours_an_earlier_run_did_not_fold(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -176,10 +176,10 @@ async def test_start_finds_hours_an_earlier_run_did_not_fold(tmp_path: Path, aut
         await store.put("tsdb", [Put(b"short", *CELL)])  # not a row of points
         found = Folding(store)
         found.now_s = 110 * 3600
-        await found.folder.recover(found.now_s, 0)
+        await found.packer.recover(found.now_s, 0)
         found.now_s += LATE_S
         await found.scheduler.round()
-        assert found.folder.stats.cells == 3
+        assert found.packer.stats.cells == 3
         assert await store.column_blocks.next_unfolded("tsdb", key(0, 1), None) == old
         assert await store.column_blocks.next_unfolded("tsdb", other, b"s") is None
 
@@ -190,6 +190,6 @@ async def test_hours_of_few_rows_are_left(tmp_path: Path, autojump_clock: MockCl
         await found.put(key(0, 1), key(0, 2), *(key(3600, series) for series in (1, 2, 3)))
         found.now_s = 3600 + OVER_S
         await found.scheduler.round()
-        assert found.folder.stats.cells == 3
+        assert found.packer.stats.cells == 3
         assert await store.column_blocks.next_unfolded("tsdb", key(3600, 1), None) is None
         assert await store.column_blocks.next_unfolded("tsdb", b"", None) == key(0, 1)

@@ -162,9 +162,9 @@ async def test_sweep_folds_the_hours_that_it_compacted(tmp_path: Path) -> None:
     try:
         await store.create_tables([Table(TABLE, (Family(b"t"),))])
         await store.put(TABLE, [Put(row, b"t:\0\0", b"\x2a") for row in rows])
-        folder = BlockPacker(store.column_blocks, TABLE, Layout(), FoldRules(0, 0, 1))
-        await run(sweep(store, folder=folder), SweepRange(HOURS[0], HOURS[3]))
-        assert folder.stats.cells == 2 * 3 * 299
+        packer = BlockPacker(store.column_blocks, TABLE, Layout(), FoldRules(0, 0, 1))
+        await run(sweep(store, packer=packer), SweepRange(HOURS[0], HOURS[3]))
+        assert packer.stats.cells == 2 * 3 * 299
         assert await store.column_blocks.next_unfolded(TABLE, b"", None) == key(HOURS[3], 1)
         assert len(await store.get(TABLE, rows)) == len(rows)
     finally:

@@ -74,13 +74,13 @@ class CompactionScheduler:
         rate: CompactionRate,
         is_writer_behind: Callable[[], bool],
         now_s: Callable[[], int],
-        folder: BlockPacker | None = None,
+        packer: BlockPacker | None = None,
         *,
         recent_s: float = RECENT_S,
     ) -> None:
-        """No row is compacted while `is_writer_behind` returns True; `now_s` is the wall clock. `folder` folds hours
+        """No row is compacted while `is_writer_behind` returns True; `now_s` is the wall clock. `packer` folds hours
         whose rows are compacted. Rows that are being written to are tried again after `recent_s`."""
-        self._folder = folder
+        self._packer = packer
         self._queue = queue
         self._compactor = compactor
         self._rate = rate
@@ -95,14 +95,14 @@ class CompactionScheduler:
     def record(self, puts: Sequence[Put]) -> None:
         """Record cells that were written."""
         self._queue.record(puts)
-        if self._folder is not None:
-            self._folder.record(puts, self._now_s(), self._delay_s)
+        if self._packer is not None:
+            self._packer.record(puts, self._now_s(), self._delay_s)
 
     def statistics(self) -> SchedulerStats:
         """Return counters since the start."""
         oldest = self._queue.oldest if self._queue.waiting else None
         age_s = 0 if oldest is None else max(self._now_s() - oldest - HOUR_S, 0)
-        folding = self._folder.stats if self._folder else None
+        folding = self._packer.stats if self._packer else None
         return SchedulerStats(self._compactor.stats, self._queue.waiting, self._queue.dropped, age_s, folding)
 
     async def run(self) -> None:
@@ -142,23 +142,23 @@ class CompactionScheduler:
 
     async def _recover(self) -> None:
         """Find the hours that an earlier run did not fold."""
-        if self._folder is None:
+        if self._packer is None:
             return
         try:
-            await self._folder.recover(self._now_s(), self._delay_s)
+            await self._packer.recover(self._now_s(), self._delay_s)
         except StoreError as exc:
             log.warning("compaction.folding_delayed", error=str(exc))
 
     async def _fold(self, end: float) -> None:
         """Fold hours that are due, in at most half of the time: one at least, and others until the time `end`."""
-        folder, queue = self._folder, self._queue
-        while folder and folder.is_due(self._now_s(), queue.oldest if queue.waiting else None):
+        packer, queue = self._packer, self._queue
+        while packer and packer.is_due(self._now_s(), queue.oldest if queue.waiting else None):
             if self._is_writer_behind():
                 return
             begun = trio.current_time()
             error: StoreError | None = None
             try:
-                await folder.step()
+                await packer.step()
             except StoreError as exc:
                 error = exc.with_traceback(None)
             if error is not None:

@@ -55,10 +55,10 @@ class Sweep:
         rate: float | None = None,
         pause_ratio: float = 0.0,
         on_retry: Callable[[StoreError], None] = lambda _: None,
-        folder: BlockPacker | None = None,
+        packer: BlockPacker | None = None,
     ) -> None:
         """`rate` limits the rows per second. After each page the pass sleeps for `pause_ratio` times as long as the
-        page took. `on_retry` is called with each StoreError that is retried. `folder` folds each hour of a metric whose
+        page took. `on_retry` is called with each StoreError that is retried. `packer` folds each hour of a metric whose
         rows are done."""
         self._store = store
         self._table = table
@@ -67,7 +67,7 @@ class Sweep:
         self._rate = rate
         self._pause_ratio = pause_ratio
         self._on_retry = on_retry
-        self._folder = folder
+        self._packer = packer
 
     async def run(self, rows: SweepRange, position: bytes = b"") -> AsyncIterator[tuple[int, bytes]]:
         """Compact the rows from `position` on. Yield for each page its number of rows and the position of the next
@@ -130,12 +130,12 @@ class Sweep:
 
     async def _fold(self, page: Page) -> None:
         """Fold the hours of metrics that end in a page."""
-        if self._folder is None:
+        if self._packer is None:
             return
         width = self._layout.pairs_start
         left = page.next_start[:width] if page.next_start is not None else b""
         for prefix in sorted({row.key[:width] for row in page.rows} - {left}):
-            await self._retried(partial(self._folder.fold, prefix))
+            await self._retried(partial(self._packer.fold, prefix))
 
     async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `call`, retried with backoff on StoreError."""
