@@ -117,13 +117,15 @@ async def _reload_on_request(
 
 
 async def reload(reloads: Sequence[Reload]) -> None:
-    """Run all reloads. If one fails, log it and keep the current values."""
+    """Run all reloads. If one fails, log it and keep the current values. An error that is not about the file or its
+    content has its trace in the log."""
     failed = []
     for name, read in reloads:
         try:
             await read()
         except Exception as error:  # noqa: BLE001 - a broken file does not stop a serving daemon
-            log.error("reload.failed", what=name, error=str(error) or repr(error))
+            trace = {} if isinstance(error, TsdError | OSError) else {"exc_info": error}
+            log.error("reload.failed", what=name, error=str(error) or repr(error), **trace)
             failed.append(name)
     log.info(
         "reload.finished", what=" ".join(name for name, _ in reloads if name not in failed),

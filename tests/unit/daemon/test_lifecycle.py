@@ -82,6 +82,18 @@ async def test_failed_reload_does_not_stop_others() -> None:
     assert seen == ["works"]
 
 
+@pytest.mark.parametrize("error", [OSError("gone"), ZeroDivisionError("injected")])
+async def test_unexpected_error_of_a_reload_is_logged_with_its_trace(error: Exception) -> None:
+    async def fails() -> None:
+        raise error
+
+    with capture_logs() as logs:
+        await reload([("accounts", fails)])
+    [line] = [line for line in logs if line["event"] == "reload.failed"]
+    assert (line["what"], line["error"]) == ("accounts", str(error))
+    assert (line.get("exc_info") is error) == isinstance(error, ZeroDivisionError)
+
+
 async def test_signals_during_a_reload_cause_one_more() -> None:
     stop, stop_now = trio.Event(), trio.Event()
     rounds = 0
