@@ -262,9 +262,9 @@ async def _work(job: _Job, opened: Opened, tables: Tables, state: BuildState) ->
     output = _Output(state)
     span = TimeRange(state.since_ms, state.until_ms)
     tag = job.config.entity_tag.encode("latin-1")
-    told = output.add_points, output.warn, name_check(job.config)
-    builder = EntityBuilder(tables.reader, opened.cells, tag, *told)
-    checker = EntityChecker(tables.reader, opened.cells, tag, opened.access.flush_daemon, *told)
+    callbacks = output.add_points, output.warn, name_check(job.config)
+    builder = EntityBuilder(tables.reader, opened.cells, tag, *callbacks)
+    checker = EntityChecker(tables.reader, opened.cells, tag, opened.access.flush_daemon, *callbacks)
     known = sorted(set(job.metrics)) or await tables.catalog.metrics()
     try:
         if job.kind == "check":

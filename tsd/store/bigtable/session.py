@@ -140,17 +140,17 @@ class Caller:
                 self._count["errors"] += 1
                 refused = exc if exc.is_busy else refused
                 # An attempt without answer may have had too little time: a refusal before it is the reason then.
-                told = refused if refused and exc.code == DEADLINE_EXCEEDED else exc
+                reported = refused if refused and exc.code == DEADLINE_EXCEEDED else exc
                 wait_s = next(waits, None)
                 if exc.code == UNAUTHENTICATED and not renewed:  # refused, so not executed
                     session.renew()
                     renewed, wait_s = True, 0.0
                 elif once or wait_s is None or not (exc.is_passing or exc.is_busy):
-                    raise self.translated(told, what, once=once) from None
+                    raise self.translated(reported, what, once=once) from None
                 else:
                     wait_s = max(wait_s, exc.retry_after_s)
                 if trio.current_time() + wait_s >= deadline:
-                    raise self.translated(told, what, once=once) from None
+                    raise self.translated(reported, what, once=once) from None
             self._count["retries"] += 1
             await trio.sleep(wait_s)
 
