@@ -1,7 +1,7 @@
 """Calendar buckets: where they start in a time zone of the tz database.
 
-Steps are computed as in Java, because OpenTSDB's answers depend on it (docs/compat/query.md §9.2): fields are lenient,
-a wall-clock time that does not exist moves past the gap, and of one that exists twice the later is used.
+Steps are computed as in Java, because OpenTSDB's answers depend on it (docs/compat/query.md §9.2). Fields are lenient.
+A wall-clock time that does not exist moves past the gap; of one that exists twice the later is used.
 
 Also Java's arithmetic where numpy's differs: division and casts that truncate toward zero.
 """

@@ -48,8 +48,8 @@ def scan_range(start_ms: int, end_ms: int, downsample: Downsample | None, *, qui
 
 
 def range_to_end(end_ms: int, downsample: Downsample | None, scan: ScanRange) -> ScanRange:
-    """Return the hours of a scan range up to that of `end_ms`, or of the last bucket that begins until then: all hours
-    where the scan range has no later ones, or where a part of a bucket would be read.
+    """Return the hours of a scan range up to that of `end_ms`, or up to the end of the last bucket that begins until
+    then. Return the whole scan range if it has no later hours, or if a bucket would be read in part.
 
     >>> range_to_end(1356998400_000 + 3599_000, None, ScanRange(1356998400, 1357005600))
     ScanRange(start_s=1356998400, stop_s=1357002000)

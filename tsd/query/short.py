@@ -156,8 +156,8 @@ class ShortQueries:
         return None if is_long or query.delete or query.global_annotations or self._load.is_high() else scan
 
     def write(self, query: Query, *, arrays: bool) -> WrittenAnswer | None:
-        """Return the text and the figures of the answer to a query of one series whose points it leaves as they are;
-        None if it is another query, or not that short, or if the general way must answer it."""
+        """Return the text and the figures of the answer to a short query of one series whose points it leaves as they
+        are. None for any other query, and if the general way must answer it."""
         known = self._known.get((query.queries[0], query.quirks)) if len(query.queries) == 1 else None
         if known is None or known.texts is None or known.series.is_remote:
             return None

@@ -33,9 +33,9 @@ MS = 1000  # microseconds of a millisecond
 class WriteClock:
     """Write timestamps in microseconds, which never fall.
 
-    Readers compare milliseconds. So each timestamp has a later one than those of writes that have ended, also while the
-    wall clock is behind, as after it was set back: of two values of a point the later one then counts. Concurrent
-    writes share milliseconds, or more than 1,000 a second would move the timestamps ever further ahead of the clock.
+    Readers compare milliseconds, and of two values of a point the later write counts. So each timestamp has a later
+    millisecond than those of all writes that have ended, also after the wall clock was set back. Concurrent writes
+    share milliseconds, or more than 1,000 a second would move the timestamps ever further ahead of the clock.
     """
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:

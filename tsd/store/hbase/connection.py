@@ -81,8 +81,8 @@ class Connection(GatewayConnection):
         """Connect. Raise NoAnswer (not sent) if that fails or takes longer than `timeout_s`. Later, this is the longest
         wait for each part of an answer.
 
-        With `probe`, also ask the gateway for any answer, and wait for it no longer than PROBE_S: a call to a gateway
-        that is still away would otherwise wait for `timeout_s`, also if the gateway comes back meanwhile."""
+        With `probe`, also ask the gateway for any answer, and wait for it no longer than PROBE_S. A call to a gateway
+        that is still away would otherwise wait for `timeout_s`, even if the gateway returns meanwhile."""
         first_ms, timeout_ms = (max(round(wait_s * 1000), 1) for wait_s in (min(PROBE_S, timeout_s), timeout_s))
         first_ms = first_ms if probe else timeout_ms
         self._address = address

@@ -3,9 +3,9 @@
 HBase removes versions above a family's limit when it compacts, and a range of times that ends before now would show
 them until then: of such families, reads select by the end of the range themselves.
 
-A delete leaves markers, which hide what is written later until a major compaction: one without a start has a marker at
-the newest version it deletes, for versions of that time and older ones; one of a range has a marker for each version,
-for those of that time.
+A delete leaves markers, which hide what is written later until a major compaction. A delete without a start leaves one
+marker, at the newest version that it deletes: it hides versions of that time and older ones. A delete of a range leaves
+a marker for each version: it hides versions of the same time.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence

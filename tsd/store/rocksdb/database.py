@@ -40,9 +40,9 @@ class WriteClock:
     cell, and it may leave a cell ahead of the clock. So the highest such timestamp is kept too: a write at or above it
     needs no read.
 
-    A restart needs a record, which is written in the same batch as the cells: a mark that no timestamp exceeds, set a
-    second ahead so that it is written at most once a second, and the highest timestamp brought by a put. After a crash
-    timestamps continue from the mark.
+    A restart needs a record, which is written in the same batch as the cells: a mark that no timestamp exceeds, and the
+    highest timestamp brought by a put. The mark is set a second ahead, so it is written at most once a second. After a
+    crash timestamps continue from the mark.
     """
 
     def __init__(self, clock_ms: Callable[[], int], saved: bytes | None) -> None:

@@ -1,8 +1,8 @@
 """Rollup cells as columns: many cells are decoded together, and stored again as values that a query reads at once.
 
 Cells of one row of a rollup table are a value of 8 bytes each, which takes longer to read than to add up. A store with
-derived values keeps the cells of all rows of one metric and base time as columns too, in chunks of some rows: a
-directory with the rows, and for each aggregator the offsets and the values.
+derived values also keeps them as columns: those of all rows of one metric and base time, in chunks of some rows. A
+chunk has a directory with the rows, and for each aggregator the offsets and the values.
 """
 
 import struct

@@ -117,9 +117,10 @@ class RowQueue:
         return True
 
     def take(self, count: int, ended_s: int, run: int = 1) -> list[bytes]:
-        """Remove and return up to `count` rows of hours that ended by `ended_s`, oldest hours first, from random
-        buckets of each hour: up to `run` rows of each, in the order of their records, which are often neighbours. Rows
-        of these hours with a single cell are removed."""
+        """Remove and return up to `count` rows of hours that ended by `ended_s`, oldest hours first.
+
+        Rows come from random buckets of each hour, up to `run` of each in the order of their records: these are often
+        neighbours. Rows of these hours with a single cell are removed."""
         for _ in self.close(ended_s):
             pass
         taken: list[bytes] = []
