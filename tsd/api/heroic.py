@@ -126,6 +126,8 @@ class WriteEndpoint:
     async def answer(self, request: Request) -> Response:
         """Ingest the points of a request. They are on disk when it is answered, with the parameter `sync` in the store.
         Raises Refused."""
+        if len(request.segments) > 1:
+            raise Refused(404, "Endpoint not found")
         check_method(request, "POST")
         flags = parse_flags(request)
         await self._handler.throttle(request.peer)

@@ -105,3 +105,10 @@ async def test_a_name_with_a_blank_is_refused(heroic: Running) -> None:
 async def test_the_path_is_absent_unless_enabled(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         assert (await write(daemon, body(TAGS))).status == 404
+
+
+@pytest.mark.parametrize("path", ["/write/anything", "/write/a/b"])
+async def test_paths_below_are_unknown(heroic: Running, path: str) -> None:
+    found = await http_post(heroic, path, json.dumps(body(TAGS, RESOURCE)).encode())
+    assert (found.status, heroic.daemon.ingest.ledger.received) == (404, 0)
+    assert (await http_post(heroic, "/write/", json.dumps(body(TAGS, RESOURCE)).encode())).status == 200
