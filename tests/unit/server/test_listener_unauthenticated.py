@@ -14,7 +14,7 @@ from tsd.auth.authenticator import Authenticator
 from tsd.auth.credentials import hash_token, new_token
 from tsd.auth.roles import Role
 from tsd.config.settings import AccessSettings
-from tsd.server.http.connection import MAX_HEAD_BYTES
+from tsd.server.http.heads import MAX_HEAD_BYTES
 from tsd.server.listener import UNCOUNTED_BYTES, PartialInputBudget
 from tsd.server.telnet import LOGIN_TIMEOUT_S
 

@@ -6,12 +6,10 @@ bounds a request: its duration, its size, and the memory of all bodies. A client
 
 import math
 import os
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
-from http import HTTPStatus
 from time import perf_counter
 from typing import NamedTuple
 
@@ -22,6 +20,16 @@ from tsd.errors import Refused
 from tsd.server.http import bodies, pages
 from tsd.server.http.bodies import MIN_BYTES_PER_S, MemoryBudget, Reservation, as_utf8, decompressed, too_large
 from tsd.server.http.disconnects import DisconnectWatch
+from tsd.server.http.heads import (
+    BAD_REQUEST,
+    MAX_HEAD_BYTES,
+    REQUEST_LINE,
+    check_line,
+    check_unread,
+    read_head,
+    refusal_of,
+    response_head,
+)
 from tsd.server.http.messages import HTML, JSON, Request, Response, Target, closing, parse_target
 from tsd.server.http.plain import PlainRequest, read_plain_request, response_fields
 from tsd.server.http.router import LEGACY_JSON, Router
@@ -32,9 +40,6 @@ from tsd.server.replies import SlowConsumer
 from tsd.server.telnet import LOGIN_TIMEOUT_S
 from tsd.server.tls import has_disconnected, socket_of
 
-MAX_HEAD_BYTES = 64 << 10  # of a request line with its headers
-MAX_HEADERS = 256  # of a request: h11 takes about 5 us for each
-SHORT_HEAD_BYTES = 4096  # headers of a shorter head are not counted
 REPEATED_BYTES = 1024  # the longest request that is kept to recognize the same bytes
 UNCHUNKED_BYTES = 8192  # OpenTSDB's limit of a body if `tsd.http.request.enable_chunked` is off
 SEND_BYTES = 64 << 10  # a client must read so many before the timeout
@@ -44,15 +49,11 @@ HEADER_OVERHEAD = 250  # bytes of memory that a header takes in addition to its 
 RESERVE_BYTES = 64 << 10  # reserved at once for a body of unknown length
 PROBE_S = 1  # between probes of a client whose input has ended: it may have closed only its sending side
 TCP_CLOSE = 7  # Linux's state of a connection that was reset
-BAD_REQUEST, TIMED_OUT, TOO_MANY_HEADERS = 400, 408, 431
+TIMED_OUT = 408
 BODILESS = (204, 304)
 USUAL_HEADS = 100  # that are kept
 _BODY_HEADERS = frozenset(("content-length", "transfer-encoding", "expect"))
 GZIP_TYPE = "application/gzip"  # a content type that stands for a coding
-_REQUEST_LINE = re.compile(rb"[A-Z]+ [^ \r\n]+ HTTP/1\.[01]\r?")
-_NOT_HTTP = ("illegal request line", "no request line", "unsupported HTTP version")  # beginnings of h11's errors
-_NOT_IN_TARGETS = re.compile(rb"[^ -~\r]")
-_REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 TOO_SLOW = Refused(TIMED_OUT, "Request Timeout", "The request was not complete in time")
 # An HTML page even under /api, as in OpenTSDB.
@@ -117,7 +118,7 @@ class HttpConnection:
         self._receive = receive
         with suppress(_ConnectionEnded):
             first = await self._first_line(first)
-            if _REQUEST_LINE.fullmatch(first.partition(b"\n")[0]) is None:
+            if REQUEST_LINE.fullmatch(first.partition(b"\n")[0]) is None:
                 return
             self._input = first
             await self._watch.run_with(self._serve_all)
@@ -137,6 +138,10 @@ class HttpConnection:
                 if not (more := await self._receive_in_time()):
                     break
                 first += more
+            if b"\n" not in first:
+                check_line(first)
+        except Refused as error:
+            await self._send_last(error)
         except trio.TooSlowError:
             await self._send_last(TOO_SLOW)
         return first
@@ -157,13 +162,11 @@ class HttpConnection:
             if event.method == b"CONNECT":  # a response of 200 would turn the connection into a tunnel
                 await self._send_last(Refused(405, "Method not allowed", "The HTTP method [CONNECT] is not permitted"))
             self._is_head_request = event.method == b"HEAD"
-            headers = _headers_by_name(event)
-            _check_lengths(headers)
-            await self._answer(event.method.decode("ascii"), event.target.decode("ascii"), headers)
+            await self._answer(*read_head(event))
         except h11.RemoteProtocolError as error:
-            if error.error_status_hint != BAD_REQUEST or str(error).startswith(_NOT_HTTP):
+            if (refused := refusal_of(error)) is None:
                 return False
-            await self._send_last(Refused(BAD_REQUEST, "Bad request", str(error)))
+            await self._send_last(refused)
         except Refused as error:
             await self._send_last(error)
         except trio.TooSlowError:
@@ -291,20 +294,9 @@ class HttpConnection:
         return event
 
     def _check_head(self) -> None:
-        """Raise Refused for a target that is not percent-encoded, which is no request line to h11, and for too many
-        headers, before h11 parses each of them."""
-        if self._http.their_state is not h11.IDLE:
-            return
-        unread = self._http.trailing_data[0]
-        line = unread[: max(unread.find(b"\n"), 0)]
-        if _NOT_IN_TARGETS.search(line) and _REQUEST_LINE.fullmatch(line):
-            details = "The target has characters beyond ASCII, or control characters: wanted %XX for each byte of them"
-            raise Refused(BAD_REQUEST, "Bad request", details)
-        if len(unread) > SHORT_HEAD_BYTES:
-            end = unread.find(b"\r\n\r\n")
-            if (lines := unread.count(b"\n", 0, end if end >= 0 else len(unread))) > MAX_HEADERS:
-                details = f"got {lines} headers, wanted at most {MAX_HEADERS}"
-                raise Refused(TOO_MANY_HEADERS, "Request Header Fields Too Large", details)
+        """Raise Refused for a head that h11 should not read."""
+        if self._http.their_state is h11.IDLE:
+            check_unread(self._http.trailing_data[0])
 
     async def _receive_next_request(self) -> bytes:
         """Return the first bytes of the next request; b"" if the connection ends or is closed for being idle.
@@ -492,7 +484,7 @@ class HttpConnection:
         self._pass_to_h11()
         if status not in BODILESS:
             headers.append(("Content-Length", str(len(body))))
-        head = b"".join(self._http.send_with_data_passthrough(_response_head(status, headers)) or [])
+        head = b"".join(self._http.send_with_data_passthrough(response_head(status, headers)) or [])
         pieces: list[bytes] = []
         if body and not self._is_head_request and status not in BODILESS:
             pieces += self._http.send_with_data_passthrough(h11.Data(data=body)) or []
@@ -534,7 +526,7 @@ class HttpConnection:
             compressor = bodies.Compressor(coding)
             headers += [("Content-Encoding", coding), ("Vary", "Accept-Encoding")]
         async with closing(chunks):
-            await self._send_bytes(self._http.send(_response_head(status, headers)) or b"")
+            await self._send_bytes(self._http.send(response_head(status, headers)) or b"")
             try:
                 async for chunk in chunks:
                     if self._is_head_request:
@@ -579,22 +571,3 @@ def _usual_fields(status: int, content_type: str | None, hsts_s: int) -> bytes |
     if content_type is None:
         return response_fields(status, ())
     return response_fields(status, (("Content-Type", content_type), *security_headers((), script=False, hsts_s=hsts_s)))
-
-
-def _headers_by_name(head: h11.Request) -> dict[str, str]:
-    """Return headers by name in lower case; values of one name are joined with commas."""
-    found: dict[str, list[str]] = {}
-    for name, value in head.headers:
-        found.setdefault(name.decode("ascii"), []).append(value.decode("latin-1"))
-    return {name: ", ".join(values) for name, values in found.items()}
-
-
-def _check_lengths(headers: Mapping[str, str]) -> None:
-    """Raise RemoteProtocolError for two lengths: a proxy that relies on the other one would allow request smuggling."""
-    if "content-length" in headers and "transfer-encoding" in headers:
-        raise h11.RemoteProtocolError("A request has both Content-Length and Transfer-Encoding")
-
-
-def _response_head(status: int, headers: list[tuple[str, str]]) -> h11.Response:
-    encoded = [(name.encode("ascii"), value.encode("latin-1", "replace")) for name, value in headers]
-    return h11.Response(status_code=status, headers=encoded, reason=_REASONS.get(status, b""))

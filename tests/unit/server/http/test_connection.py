@@ -10,7 +10,7 @@ import trio
 
 from tests.running import Client, Running, running
 from tests.unit.server.web_parts import LIMITS, Served, echo, get, post, read_response, serving
-from tsd.server.http.connection import MAX_HEAD_BYTES
+from tsd.server.http.heads import MAX_HEAD_BYTES
 from tsd.server.http.messages import Request, Response
 
 GET = get("/api/version")
@@ -253,11 +253,74 @@ async def test_endless_head_is_not_stored(served: Served, start: bytes) -> None:
     async with served.client() as client:
         await client.send(start + more * (MAX_HEAD_BYTES // len(more) + 2000))
         answer = await client.read_to_end()
-        assert answer.startswith(b"HTTP/1.1 431 ") if start.endswith(b"\n") else not answer
+        assert not answer if start == b"X" else answer.startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.difference(
+    "long-heads",
+    topic="http",
+    theirs="A request line over 4,096 bytes, or headers over 8,192 bytes, close the connection without an answer",
+    ours="Both together may have 64 KiB; more is answered with 414 or 431",
+)
+async def test_endless_target_is_refused(served: Served) -> None:
+    """The connection was closed without an answer."""
+    for before in (b"", get("/echo")):
+        async with served.client() as client:
+            await client.send(before + b"GET /echo?m=" + b"x" * 2 * MAX_HEAD_BYTES)
+            if before:
+                assert (await read_response(client)).status == 200
+            response = await read_response(client)
+            assert response.status == (431 if before else 414)
+            assert str(MAX_HEAD_BYTES) in response.json["error"]["details"]
+            assert await client.read_to_end() == b""
+
+
+@pytest.mark.parametrize("coding", ["gzip, chunked", "gzip", "chunked, chunked", "identity"])
+async def test_unknown_transfer_coding_is_refused(served: Served, coding: str) -> None:
+    """The connection was closed without an answer."""
+    async with served.client() as client:
+        await client.send(get("/echo", f"Transfer-Encoding: {coding}", method="POST") + b"0\r\n\r\n" + get("/echo"))
+        response = await read_response(client)
+        assert (response.status, response.headers["connection"]) == (501, "close")
+        assert "Transfer-Encoding" in response.json["error"]["details"]
+        assert await client.read_to_end() == b""
+
+
+@pytest.mark.difference(
+    "absolute-targets",
+    topic="http",
+    theirs="An absolute target (`GET http://tsd/api/version`) is answered with 400",
+    ours="It is served, and its host replaces the `Host` header, as HTTP demands",
+)
+async def test_target_may_be_absolute(served: Served) -> None:
+    """RFC 9112, 3.2.2. It was refused with 400."""
+    async with served.client() as client:
+        for target, path in (
+            ("http://tsd/echo", "/echo"), ("HTTPS://tsd:4242/echo?a=b", "/echo"), ("http://[::1]:4242/echo/", "/echo/"),
+        ):  # fmt: skip
+            await client.send(get(target))
+            response = await read_response(client)
+            assert (response.status, response.headers["x-asked"]) == (200, f"GET {path}")
+        for target in ("http://tsd", "http://tsd?a=b"):
+            await client.send(get(target))
+            assert (await read_response(client)).status == 404  # the home page, which is not served here
+
+
+async def test_host_of_an_absolute_target_replaces_the_header(tmp_path: Path) -> None:
+    async with running(tmp_path, {"tsd.http.hosts": "tsd.example"}) as daemon, daemon.client() as client:
+        for target, host, wanted in (
+            ("/api/version", "tsd.example", 200), ("/api/version", "evil.example", 403),
+            ("http://tsd.example/api/version", "evil.example", 200),
+            ("http://evil.example/api/version", "tsd.example", 403),
+        ):  # fmt: skip
+            await client.send(f"GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            assert (await read_response(client)).status == wanted
 
 
 @pytest.mark.difference("undecodable-requests")
-@pytest.mark.parametrize("target", ["nowhere", "http://tsd/api/version", "/api/version?a=%zz", "/%"])
+@pytest.mark.parametrize(
+    "target", ["nowhere", "http://", "http://a@tsd/echo", "ftp://tsd/echo", "*", "/api/version?a=%zz", "/%"]
+)
 async def test_invalid_target_is_refused_and_connection_stays(served: Served, target: str) -> None:
     async with served.client() as client:
         await client.send(get(target) + get("/echo"))
