@@ -373,7 +373,7 @@ class Listener:
             else:
                 data = bytes(await stream.receive_some(READ_BYTES))
             peer.idle_since = None
-            peer.client.bytes += len(data)
+            peer.unassigned_bytes += len(data)
             was_emptied = len(data) < READ_BYTES
             return data
 
@@ -386,7 +386,18 @@ class Listener:
         elif self._authenticator is None or self._authenticator.is_allowed(
             peer.address
         ):  # an HTTP proxy may not be allowed itself
-            await self._telnet(stream, first, receive, peer)
+            await self._serve_telnet(stream, first, receive, peer)
+
+    async def _serve_telnet(self, stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
+        """Serve telnet. What was received counts at once."""
+
+        async def receive_counted() -> bytes:
+            data = await receive()
+            peer.assign_bytes(peer)
+            return data
+
+        peer.assign_bytes(peer)
+        await self._telnet(stream, first, receive_counted, peer)
 
     async def _serve_http(self, stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
         """Serve HTTP. A client may ask for lines that it has sent on another connection."""

@@ -22,7 +22,7 @@ class Peer:
     __slots__ = (
         "_address_client", "_clients", "_connection_client", "_is_open", "_last_forwarded", "address", "idle_since",
         "is_encrypted", "keeps_refused", "last_credentials", "line_since", "port", "principal", "report_partial_input",
-        "session", "socket_address", "used_proxy_protocol",
+        "session", "socket_address", "unassigned_bytes", "used_proxy_protocol",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,7 @@ class Peer:
         self.line_since: float | None = None  # start of the incomplete line; None: there is none
         self.idle_since: float | None = None  # start of the wait for input; None: the daemon is processing
         self.report_partial_input: Callable[[int], None] = _ignore  # called with the bytes of incomplete input
+        self.unassigned_bytes = 0  # received for an HTTP request whose sender is not known yet
         self._address_client = client
         self._connection_client = client  # counts the connection in addition to the address's client
         self._is_open = False
@@ -65,9 +66,15 @@ class Peer:
 
     def unregister(self) -> None:
         """Stop counting the connection."""
+        self.assign_bytes(self)
         self._count_with(self._address_client)
         self._is_open = False
         self._address_client.connections -= 1
+
+    def assign_bytes(self, sender: "Peer") -> None:
+        """Count what was received with the client of `sender`: the requests of a connection may have different ones."""
+        sender.client.bytes += self.unassigned_bytes
+        self.unassigned_bytes = 0
 
     def set_session(self, session: Session) -> None:
         """Authenticate all further input of the connection."""

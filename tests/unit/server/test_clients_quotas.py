@@ -12,6 +12,9 @@ from trio.testing import MockClock
 
 from tests.running import Running, running
 from tests.unit.api.http_requests import http_post, http_request
+from tsd.auth.accounts import Account, write_lines
+from tsd.auth.credentials import hash_token, new_token
+from tsd.auth.roles import Role
 from tsd.codec.names import Kind
 from tsd.config.limits import LimitSettings
 from tsd.daemon.wiring import make_uids
@@ -279,6 +282,23 @@ async def test_client_counts_what_it_sends(tmp_path: Path) -> None:
     assert us["first_seen"] <= example["time"] == us["last_seen"]
     assert (us["connections"], us["connections_total"]) == (1, 2)  # the connection that asks
     assert us["bytes"] > 80
+
+
+async def test_bytes_count_with_the_account_that_sends_them(tmp_path: Path) -> None:
+    """They counted with the address: accounts over HTTP had 0 bytes."""
+    token = new_token()
+    write_lines(tmp_path / "accounts", [str(Account("a", Role.WRITE, hash_token(token)))])
+    settings = {
+        "tsd.core.authentication.enable": "true", "tsd.auth.file": str(tmp_path / "accounts"),
+        "tsd.access.anonymous": "",
+    }  # fmt: skip
+    async with running(tmp_path / "state", settings) as daemon:
+        assert (await http_post(daemon, "/api/put", points(1))).status == 401
+        found = await http_post(daemon, "/api/put", points(1).ljust(5000), f"Authorization: Bearer {token}")
+        assert found.status == 204
+        counted = {client.name: client.bytes for client in daemon.daemon.access.clients}
+        assert 0 < counted[LOCAL] < 1000
+        assert 5000 < counted[f"a@{LOCAL}"] < 6000
 
 
 async def test_client_list_is_sorted_and_limited(tmp_path: Path) -> None:

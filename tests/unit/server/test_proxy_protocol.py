@@ -184,6 +184,19 @@ async def test_forwarded_header_names_the_client(tmp_path: Path) -> None:
             assert await closed(telnet)
 
 
+async def test_bytes_count_with_the_client_behind_a_proxy(tmp_path: Path) -> None:
+    """They counted with the proxy: its clients had 0 bytes in /api/stats/clients."""
+    point = json.dumps({"metric": "m", "timestamp": T, "value": 1, "tags": {"a": "b"}}).encode()
+    async with running(tmp_path, PROXIED) as daemon:
+        async with daemon.client() as proxy:
+            for address, body in (("192.0.2.7", point), ("192.0.2.8", point.ljust(200_000))):
+                assert await request(proxy, "/api/put", body, f"X-Forwarded-For: {address}") == 204
+        counted = {client.name: client.bytes for client in daemon.daemon.access.clients}
+        assert len(point) < counted["192.0.2.7"] < 1000
+        assert 200_000 < counted["192.0.2.8"] < 201_000
+        assert counted["127.0.0.1"] == 0
+
+
 async def test_forwarded_header_of_untrusted_peer_is_ignored(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.access.write_networks": "192.0.2.7"}) as daemon, daemon.client() as client:
         assert await request(client, "/api/put", b"[]", "X-Forwarded-For: 192.0.2.7") == 403

@@ -187,6 +187,7 @@ class HttpConnection:
             await self._send(self._router.refuse(error), headers, last=not self._is_complete())
             return
         decision = await self._router.decide(method, target, headers, self._peer)
+        self._peer.assign_bytes(decision.sender)
         self._has_roles = decision.sender.principal.roles._value_ != 0  # operators of flags are slow
         if decision.refused is not None:
             refused = self._router.refuse(decision.refused, target, decision.headers)
@@ -203,6 +204,8 @@ class HttpConnection:
                     refused = replace(refused, headers=(*refused.headers, *decision.headers))
                     await self._send(refused, headers, last=not self._is_complete())
                     return
+                finally:
+                    self._peer.assign_bytes(decision.sender)
                 response, is_script = await self._respond(method, target, headers, body, decision)
                 del body  # a client that reads slowly must not hold the memory of its request
         last = not (self._has_roles or self._is_complete())
