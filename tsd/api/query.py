@@ -23,7 +23,7 @@ from tsd.query.result import Answer, SubAnswer, echo
 from tsd.query.serialize import write_answer, written_answer
 from tsd.query.workers import WorkerPool
 from tsd.server.http.messages import Endpoint, Request, Response
-from tsd.server.http.security import check_deletion
+from tsd.server.http.security import NO_CORS, Cors, check_deletion
 from tsd.tables.quirks import OPENTSDB, Quirks
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class QueryRules(NamedTuple):
 
     quirks: Quirks = OPENTSDB  # the default of a request
     may_delete: bool = False
+    cors: Cors = NO_CORS  # which pages may delete
 
 
 def routes(
@@ -177,7 +178,7 @@ def read_query(request: Request, rules: QueryRules, now_ms: int) -> Query:
         wanted = read_body(request.body, now_ms, params=request.params, quirks=rules.quirks)
         if wanted.delete:
             check_enabled(rules)  # OpenTSDB deletes without this check
-            check_deletion(request)
+            check_deletion(request, rules.cors)
         return wanted
     extra = gexp.read_extra(request.params, quirks=rules.quirks) if "exp" in request.params else ()
     wanted = read_uri(request.params, now_ms, quirks=rules.quirks, extra=extra)

@@ -87,7 +87,7 @@ def routes(parts: ApiParts, request_stats: RequestStats, watch: health.Health, l
     """Return all endpoints by the first words of their paths."""
     config, control = parts.config, parts.control
     engine, registry = parts.query.engine, parts.query.registry
-    rules = query.QueryRules(quirks_for(config.corrected), config.allow_delete)
+    rules = query.QueryRules(quirks_for(config.corrected), config.allow_delete, _cors(config))
     return {
         **_catalog_routes(parts),
         **_put_routes(parts),
@@ -106,6 +106,11 @@ def routes(parts: ApiParts, request_stats: RequestStats, watch: health.Health, l
         **_entity_routes(parts),
         **_deferred_routes(parts, rules, lambda: metrics.routes(_metric_sources(parts, request_stats, lag), watch)),
     }
+
+
+def _cors(config: Config) -> Cors:
+    """Return the origins that CORS allows."""
+    return Cors(config.cors_domains, config.cors_headers)
 
 
 def _deferred_routes(
@@ -162,7 +167,12 @@ def _kairosdb_routes(parts: ApiParts, watch: health.Health) -> dict[str, Endpoin
         return {}
     query_parts = parts.query
     queries = kairosdb_query.KairosQueries(
-        query_parts.engine, query_parts.registry, parts.now_ms, parts.config.allow_delete, parts.tables.deleter
+        query_parts.engine,
+        query_parts.registry,
+        parts.now_ms,
+        parts.config.allow_delete,
+        _cors(parts.config),
+        parts.tables.deleter,
     )
     return kairosdb.routes(
         kairosdb.KairosParts(
@@ -251,7 +261,7 @@ class HttpServer:
         self.hot_keys = parts.hot_keys
         self.endpoints = routes(parts, self.request_stats, self.health, self._lag)
         self._authorizer = Authorizer(
-            Cors(config.cors_domains, config.cors_headers),
+            _cors(config),
             parts.access.authenticator,
             endpoint_permissions(config.health_for, config.metrics_for, may_delete=config.allow_delete),
             EndpointSwitches(config.mode, config.enable_api, config.enable_ui),

@@ -276,6 +276,16 @@ async def test_delete_needs_admin_and_the_setting(daemon: Running, tmp_path: Pat
         assert (await http_request(other, "/api/v1/metric/a.b", method="DELETE")).status == 403
 
 
+async def test_pages_that_cors_allows_may_delete(tmp_path: Path) -> None:
+    settings = SETTINGS | {"tsd.http.request.cors_domains": "http://a.example"}
+    async with running(tmp_path, settings, access=ADMIN) as daemon:
+        await put(daemon, metric_of("a.b", [START_MS, 1]))
+        body = json.dumps({"start_absolute": START_MS, "metrics": [{"name": "a.b"}]}).encode()
+        response = await http_post(daemon, f"{PUT}/delete", body, "Origin: http://a.example")
+        assert response.status == 204
+        assert (await query(daemon, {"name": "a.b"}))[0]["sample_size"] == 0
+
+
 async def test_queries_beyond_their_bounds_are_refused(daemon: Running) -> None:
     tags = {f"t{at}": ["v"] for at in range(501)}
     many = [{"name": "a.b"}] * 501

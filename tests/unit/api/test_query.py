@@ -177,6 +177,26 @@ async def test_enabled_deletion_deletes_rows(tmp_path: Path, delete: str) -> Non
         assert (await http_request(daemon, URI)).json == []
 
 
+async def test_pages_that_cors_allows_may_delete(tmp_path: Path) -> None:
+    """A body with `delete` was refused, with a message that CORS does not allow the origin."""
+    settings = {"tsd.http.query.allow_delete": "true", "tsd.http.request.cors_domains": "http://a.example"}
+    async with running(tmp_path, settings) as daemon:
+        await daemon.send_lines(b"put a.b %d 1 host=x\nput a.b %d 2 host=x\n" % (BASE, BASE + 1))
+        await http_post(daemon, "/api/query", post_of(delete=True), "Origin: http://b.example")
+        assert (await http_request(daemon, URI)).json == FOUND
+        response = await http_post(daemon, "/api/query", post_of(delete=True), "Origin: http://a.example")
+        assert (response.json, response.headers["access-control-allow-origin"]) == (FOUND, "http://a.example")
+        assert (await http_request(daemon, URI)).json == []
+
+
+async def test_pages_of_other_origins_may_not_delete(tmp_path: Path) -> None:
+    async with running(tmp_path, {"tsd.http.query.allow_delete": "true"}) as daemon:
+        await daemon.send_lines(b"put a.b %d 1 host=x\nput a.b %d 2 host=x\n" % (BASE, BASE + 1))
+        for header in ("Origin: http://a.example", "Sec-Fetch-Site: cross-site"):
+            assert (await http_post(daemon, "/api/query", post_of(delete=True), header)).status == 403
+        assert (await http_request(daemon, URI)).json == FOUND
+
+
 async def test_running_queries_are_listed_and_can_be_cancelled() -> None:
     held = trio.Event()
 

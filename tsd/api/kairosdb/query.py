@@ -16,7 +16,7 @@ from tsd.query.kairosdb.reading import answer_metrics, answer_tags, built_query,
 from tsd.query.kairosdb.request import read_request
 from tsd.query.registry import QueryRegistry, RunningQuery
 from tsd.server.http.messages import Endpoint, Request, Response
-from tsd.server.http.security import check_deletion
+from tsd.server.http.security import Cors, check_deletion
 from tsd.tables.reading import PointDeleter
 
 LARGE_POINTS = 5_000  # a larger answer is encoded in a thread, in chunks
@@ -31,6 +31,7 @@ class KairosQueries(NamedTuple):
     registry: QueryRegistry
     now_ms: Callable[[], int]  # the wall clock
     may_delete: bool
+    cors: Cors  # which pages may delete
     deleter: PointDeleter | None  # of any times; None: the tables delete whole rows
 
 
@@ -110,7 +111,7 @@ async def _delete(request: Request, queries: KairosQueries, metrics: Sequence[Me
     """Delete points. Raise Refused."""
     if not queries.may_delete:
         raise Refused(403, DISABLED)
-    check_deletion(request)
+    check_deletion(request, queries.cors)
 
     async def run(running: RunningQuery) -> Response:
         await queries.engine.work(partial(delete_points, metrics, queries.deleter), running=running)

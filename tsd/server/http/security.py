@@ -64,6 +64,7 @@ class Cors:
         )
 
 
+NO_CORS = Cors("", "")
 MAX_SHOWN_HOST = 300
 LOGGED_CHARS = 300  # of a target, a parameter or a body
 LOGGED_BODY_BYTES = 64 << 10  # a larger body is not parsed for the audit log, unless only administrators may send it
@@ -278,14 +279,15 @@ def _denied(needed: Role, peer: Peer, challenges: tuple[tuple[str, str], ...]) -
     return Refused(403, "Forbidden", f"{text}, which tsd.access.anonymous does not grant")
 
 
-def check_deletion(request: Request) -> None:
-    """Raise Refused unless the sender of a query with `delete` in its body may delete. Logs an allowed deletion.
+def check_deletion(request: Request, cors: Cors) -> None:
+    """Raise Refused unless the sender of a query with `delete` in its body may delete, from a page of its origin. Logs
+    an allowed deletion.
 
     `Authorizer.decide` cannot decide this, because the body was not read yet.
     """
     if not request.peer.principal.may(Role.ADMIN):
         raise Refused(403, "Forbidden", "Deleting data needs the role admin")
-    if _is_cross_origin(request.headers):
+    if _is_cross_origin(request.headers) and not cors.decides(request.headers.get("origin")):
         raise _refused_origin(request.headers)
     log_action(request, "started")
 
