@@ -104,6 +104,7 @@ class HttpConnection:
         # A short request without a body that came alone, and its bytes.
         self._repeated: tuple[bytes, PlainRequest | None] = b"", None
         self._known_fields: tuple[bytes, Mapping[str, str]] = b"", {}  # headers of the last plain request
+        self._headers: Mapping[str, str] = {}  # of the current request, once they are known
         self._deadline = math.inf  # of the current request; infinite between requests
         self._head_bytes = 0  # memory of the current request's head, while its body is received
         self._is_head_request = False  # the method is HEAD
@@ -149,6 +150,7 @@ class HttpConnection:
     async def _serve_one(self) -> bool:
         """Serve one request. Return whether another may follow."""
         self._is_head_request = False
+        self._headers = {}
         try:
             self._plain = await self._next_plain_request()
             if self._plain is not None:
@@ -181,10 +183,11 @@ class HttpConnection:
         """Answer a request for the target `text`."""
         began = perf_counter()
         self._stats.requests += 1
+        self._headers = headers
         try:
             target = parse_target(text)
         except Refused as error:
-            await self._send(self._router.refuse(error), headers, last=not self._is_complete())
+            await self._send(self._router.refuse_early(error, headers), headers, last=not self._is_complete())
             return
         decision = await self._router.decide(method, target, headers, self._peer)
         self._peer.assign_bytes(decision.sender)
@@ -448,7 +451,7 @@ class HttpConnection:
     async def _send_last(self, error: Refused) -> None:
         """Send an error for an incomplete request. Raises _ConnectionEnded."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            await self._send(self._router.refuse(error), {}, last=True)
+            await self._send(self._router.refuse_early(error, self._headers), {}, last=True)
         raise _ConnectionEnded
 
     async def _send(

@@ -95,10 +95,14 @@ class Router:
         """Return whether a target's endpoint only reads: its work ends if the client disconnects."""
         return target.key in READS or self._endpoint_key(target) in READS
 
-    def refuse(self, error: Refused, target: Target | None = None, headers: Sequence[tuple[str, str]] = ()) -> Response:
-        """Return the response to a request that was not read completely or has no valid target. Add `headers` to it."""
-        response = _api_error(error) if target is None else _error(error, target)
-        return replace(response, headers=(*error.headers, *headers))
+    def refuse(self, error: Refused, target: Target, headers: Sequence[tuple[str, str]] = ()) -> Response:
+        """Return the response to a request that is not allowed or whose body was not read. Add `headers` to it."""
+        return replace(_error(error, target), headers=(*error.headers, *headers))
+
+    def refuse_early(self, error: Refused, headers: Mapping[str, str]) -> Response:
+        """Return the response to a request that was not read completely or has no valid target. `headers` are the
+        request's, as far as they are known."""
+        return replace(_api_error(error), headers=(*error.headers, *self._authorizer.cors_headers(headers)))
 
     def _shows_trace(self, request: Request) -> bool:
         """Return whether a response may carry a stack trace: it names files, so only administrators get it."""

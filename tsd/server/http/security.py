@@ -146,6 +146,10 @@ class Authorizer:
         """Return whether a connection belongs to a trusted HTTP proxy: its requests have different senders."""
         return self._authenticator is not None and self._authenticator.is_http_proxy(peer.address)
 
+    def cors_headers(self, headers: Headers) -> Sequence[tuple[str, str]]:
+        """Return the headers by which the sending page may read the response."""
+        return self._cors.response_headers(headers)
+
     async def decide(self, key: str | None, method: str, target: Target, headers: Headers, peer: Peer) -> Decision:
         """Decide whether a request to the endpoint `key`, on the connection of `peer`, is allowed. None: there is no
         such endpoint. The body of the request need not be read."""

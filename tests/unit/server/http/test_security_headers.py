@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from trio.testing import MockClock
 
 from tests.unit.server.web_parts import LIMITS, echo, get, post, serving
 from tsd.auth.accounts import Account, write_lines
@@ -107,3 +108,22 @@ async def test_page_of_an_allowed_origin_may_read_refusals(tmp_path: Path) -> No
         response = await served.request(get("/api/suggest", "Origin: http://b"))
         assert response.status == 401
         assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (get("/echo?a=%zz", "Origin: http://a"), 400),
+        (get("/echo", "Origin: http://a", "Transfer-Encoding: chunked", method="POST") + b"no size\r\n", 400),
+        (get("/echo", "Origin: http://a", "Content-Length: 5", method="POST") + b"abc", 408),
+    ],
+)
+async def test_pages_that_cors_allows_read_refusals_of_incomplete_requests(
+    request_: bytes, status: int, autojump_clock: MockClock
+) -> None:
+    """A script saw a network error in place of the status and its text."""
+    async with serving({"echo": echo}, cors_domains="http://a") as served:
+        found = await served.request(request_)
+        assert (found.status, found.headers["access-control-allow-origin"]) == (status, "http://a")
+        found = await served.request(request_.replace(b"http://a", b"http://localhost"))
+        assert (found.status, "access-control-allow-origin" in found.headers) == (status, False)
