@@ -42,6 +42,14 @@ class LastPoint(NamedTuple):
     time_ms: int
     number: int | float
 
+    def is_same(self, other: "LastPoint") -> bool:
+        """Return whether both are shown alike: 1 and 1.0 are not, nor are 0.0 and -0.0.
+
+        >>> LastPoint(0, 1).is_same(LastPoint(0, 1.0)), LastPoint(0, 1.5).is_same(LastPoint(0, 1.5))
+        (False, True)
+        """
+        return self.time_ms == other.time_ms and repr(self.number) == repr(other.number)
+
 
 class LastPoints(NamedTuple):
     """The newest points of several series, in their order."""

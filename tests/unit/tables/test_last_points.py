@@ -19,6 +19,7 @@ from tsd.codec.opentsdb.row import points
 from tsd.codec.opentsdb.rowkey import Layout, tsuid_row
 from tsd.codec.points import Columns
 from tsd.codec.putline import HOUR_S, instant
+from tsd.codec.text import FLOAT
 from tsd.errors import CorruptRow, StoreError
 from tsd.ingest.series import SeriesTable
 from tsd.store import Cell, Put
@@ -306,6 +307,20 @@ async def test_point_that_another_process_deletes_is_forgotten(hours: int, left:
     endpoint.clock_ms += 61_000
     for _ in range(2):
         assert await endpoint.values(f"tsuids={one.hex()}") == ({one.hex().upper(): "1"} if left else {})
+
+
+async def test_integer_that_another_process_replaces_with_an_equal_float_is_read_again() -> None:
+    """OpenTSDB answers 1.0; here it was 1 until a newer point came."""
+    world = await make_world()
+    one = await world.series("m", host="a")
+    endpoint = LastEndpoint(world, 60_000)
+    await store(world, one, HOUR, 1)
+    await record(endpoint.latest, one, HOUR, 1)
+    row = tsuid_row(world.layout, one, HOUR)
+    await world.store.delete("tsdb", {row: [COLUMN + seconds_qualifier(0, 0)]}, up_to_ms=None)
+    await world.store.put("tsdb", [Put(row, COLUMN + seconds_qualifier(0, FLOAT | 3), b"\x3f\x80\0\0")])
+    endpoint.clock_ms += 61_000
+    assert await endpoint.values(f"tsuids={one.hex()}") == {one.hex().upper(): "1.0"}
 
 
 @pytest.mark.parametrize("hours", [0, 1, 30])

@@ -255,7 +255,7 @@ class LastPointCache:
 
     def forget_point(self, slot: int, point: LastPoint) -> None:
         """Forget a newest point that its row lacks, unless it is not in its row yet or another one is known by now."""
-        if not self._held[slot] and self.points([slot]) == [point]:
+        if not self._held[slot] and self.points([slot])[0].is_same(point):
             self._times[slot] = NO_TIME
 
     def forget(self, layout: Layout, rows: Iterable[bytes]) -> None:

@@ -133,7 +133,7 @@ class LastPointReader:
             one: point.time_ms
             for one, point in known.items()
             if point.time_ms < stop_ms
-            and ((read := found.get(one)) is None or (read.time_ms <= point.time_ms and read != point))
+            and ((read := found.get(one)) is None or (read.time_ms <= point.time_ms and not read.is_same(point)))
         }
         older = {
             tsuid_row(self._layout, b"".join(one), at // 1000 // HOUR_S * HOUR_S): one
