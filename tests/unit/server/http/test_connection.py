@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from tests.running import Client, Running, running
-from tests.unit.server.web_parts import LIMITS, Served, echo, get, post, read_response, serving
+from tests.unit.server.web_parts import LIMITS, Served, chunked, echo, get, post, read_response, serving
 from tsd.server.http.heads import MAX_HEAD_BYTES
 from tsd.server.http.messages import Request, Response
 
@@ -327,6 +327,19 @@ async def test_invalid_target_is_refused_and_connection_stays(served: Served, ta
         response = await read_response(client)
         assert (response.status, response.json["error"]["message"]) == (400, "Bad request")
         assert (await read_response(client)).status == 200
+
+
+@pytest.mark.parametrize(("chunks", "kept"), [(2, True), (10_000, False)])
+async def test_many_chunks_of_a_refused_request_are_not_read(served: Served, chunks: int, kept: bool) -> None:
+    """They were read in one step, which held up all other connections for 150 ms."""
+    async with served.client() as client:
+        await client.send(chunked("/echo?a=%zz", *[b"a"] * chunks) + get("/echo"))
+        response = await read_response(client)
+        assert (response.status, "connection" not in response.headers) == (400, kept)
+        if kept:
+            assert (await read_response(client)).status == 200
+        else:
+            assert await client.read_to_end() == b""
 
 
 async def test_target_beyond_ascii_is_refused(served: Served) -> None:
