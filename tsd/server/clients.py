@@ -263,6 +263,11 @@ class Client:
         for usage in self._usages:
             usage.spend(lines)
 
+    def count_bytes(self, size: int) -> None:
+        """Count received bytes of any kind."""
+        self.bytes += size
+        self.last_ms = self.now_ms()
+
     def count_lines(self, accepted: int, refusals: Sequence[RefusedLine], peer: str = "") -> None:
         """Count processed lines with data points; `peer` sent them."""
         self.sent(accepted + len(refusals))
@@ -354,6 +359,7 @@ class Client:
         self.connections_refused += other.connections_refused
         self.lines += other.lines
         self.bytes += other.bytes
+        self.last_ms = max(self.last_ms, other.last_ms)
         self.accepted += other.accepted
         self.refused.update(other.refused)
         self.new_names += other.new_names

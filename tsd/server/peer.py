@@ -73,8 +73,9 @@ class Peer:
 
     def assign_bytes(self, sender: "Peer") -> None:
         """Count what was received with the client of `sender`: the requests of a connection may have different ones."""
-        sender.client.bytes += self.unassigned_bytes
-        self.unassigned_bytes = 0
+        if self.unassigned_bytes:
+            sender.client.count_bytes(self.unassigned_bytes)
+            self.unassigned_bytes = 0
 
     def set_session(self, session: Session) -> None:
         """Authenticate all further input of the connection."""

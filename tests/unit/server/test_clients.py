@@ -43,6 +43,24 @@ async def test_authenticated_client_counts_by_account() -> None:
     assert clients.of(LOCAL, "other").debt_s == 0
 
 
+async def test_client_without_points_is_seen() -> None:
+    """`last_seen` of a client that only queries was the time of its first request."""
+    now_ms = 1000
+    clients = Clients(now_ms=lambda: now_ms, max_idle=0, eviction_batch=1)
+    peer = agent(clients, "10.0.0.1")
+    now_ms = 2000
+    peer.unassigned_bytes = 70
+    peer.assign_bytes(peer)
+    assert (peer.client.bytes, peer.client.first_ms, peer.client.last_ms) == (70, 1000, 2000)
+    now_ms = 3000
+    peer.unregister()
+    assert (peer.client.bytes, peer.client.last_ms) == (70, 2000)
+    for number in range(2, 9):
+        clients.at(f"10.0.0.{number}")
+    others = [one for one in clients if one.name == "others"]
+    assert [(one.bytes, one.last_ms) for one in others] == [(70, 3000)]
+
+
 async def test_hosts_that_share_a_token_are_separate_clients() -> None:
     """As one client, one host could exhaust the quota of the others."""
     clients = Clients(Quotas(lines_per_s=100, names_per_minute=1))
