@@ -120,6 +120,22 @@ async def test_integer_next_to_a_float_stays_an_integer(compiled: bool) -> None:
     assert (newest(latest, 1), newest(latest, 2)) == (LastPoint(10_000, 4.5), LastPoint(10_000, 0x7F800001))
 
 
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=NEEDS_LOOP)])
+@pytest.mark.parametrize("times", [(20, 10), (10, 20), (20, 20)])
+async def test_newest_point_of_a_series_with_two_numbers_is_kept(times: tuple[int, int], compiled: bool) -> None:
+    """Regression: without the compiled loop the point of the higher number was kept, also an older one."""
+    table, latest = SeriesTable(), LastPointCache(0, compiled=compiled)
+    first = entered(table, 1)
+    table.invalidate()
+    numbers = [first, entered(table, 1)]
+    points = [(number, time, number) for number, time in zip(numbers, times, strict=True)]
+    for order in (points, points[::-1]):
+        await latest.record(arrived(order), table, BEFORE_MS)
+        number, time, _ = max(reversed(order), key=lambda point: point[1])
+        assert newest(latest, 1) == LastPoint(time * 1000, number)
+        latest.clear()
+
+
 async def test_full_cache_drops_the_oldest_points() -> None:
     table, latest = SeriesTable(), LastPointCache(0, max_series=10)
     numbers = [entered(table, name) for name in range(12)]

@@ -143,8 +143,9 @@ class LastPointCache:
                 self._times, self._bits, self._floats.view(np.uint8), self._held.view(np.uint8), held,
             )  # fmt: skip
         new = self._generations[runs.numbers] != runs.generations
-        points = newest_points(columns.at(np.repeat(~new, np.diff(runs.ends, prepend=-1))))
-        slots, times = self._slot_of[points.series], points.instants >> 1
+        known = columns.at(np.repeat(~new, np.diff(runs.ends, prepend=-1)))
+        points = newest_points(known._replace(series=self._slot_of[known.series]))  # two numbers may share a slot
+        slots, times = points.series, points.instants >> 1
         newer = times >= self._times[slots]
         slots, points = slots[newer], points.at(newer)
         self._times[slots] = times[newer]
