@@ -9,6 +9,14 @@ from tsd.errors import TsdError
 from tsd.ingest.journal.segment import write_readable
 
 
+class _PrintError(Exception):
+    """Standard output cannot be written, or has no reader."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__()
+        self.cause = cause
+
+
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 def journal(files: tuple[Path, ...]) -> None:
@@ -19,10 +27,20 @@ def journal(files: tuple[Path, ...]) -> None:
     damaged = []
     for path in files:
         try:
-            if not write_readable(path, sys.stdout.buffer.write):
+            if not write_readable(path, _print):
                 damaged.append(path)
         except OSError as exc:
             raise TsdError(f"{path}: {exc.strerror or exc}") from exc
+        except _PrintError as exc:
+            raise exc.cause from exc
     if damaged:
         sys.stdout.flush()
         raise TsdError(f"damaged, lines may be missing or changed: {', '.join(map(str, damaged))}")
+
+
+def _print(text: bytes) -> None:
+    """Write text to standard output. Raise _PrintError."""
+    try:
+        sys.stdout.buffer.write(text)
+    except OSError as exc:
+        raise _PrintError(exc) from exc

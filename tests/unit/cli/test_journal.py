@@ -1,5 +1,7 @@
 """`tsd journal`: the lines of segments, and what is wrong with files that are none."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -42,3 +44,25 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(journal, [str(tmp_path / "none")])
     assert isinstance(done.exception, TsdError)
     assert str(tmp_path / "none") in str(done.exception)
+
+
+def test_closed_pipe_ends_the_command_without_an_error(tmp_path: Path) -> None:
+    """Regression: the reader that was gone was reported as an error of the segment."""
+    large = segment(tmp_path / "1", LINES * 1000)
+    with subprocess.Popen(
+        [sys.executable, "-m", "tsd", "journal", *[large] * 6], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == LINES[0]
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+def test_full_disk_is_no_error_of_the_segment(tmp_path: Path) -> None:
+    large = segment(tmp_path / "1", LINES * 1000)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([sys.executable, "-m", "tsd", "journal", large], stdout=full, stderr=subprocess.PIPE)
+    wanted = b"tsd: the command ended early: [Errno 28] No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, wanted)
