@@ -27,6 +27,8 @@ def journal(files: tuple[Path, ...]) -> None:
     damaged = []
     for path in files:
         try:
+            if path.exists() and not path.is_file():
+                raise TsdError(f"{path}: not a regular file")
             if not write_readable(path, _print):
                 damaged.append(path)
         except OSError as exc:

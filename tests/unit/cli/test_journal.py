@@ -1,5 +1,6 @@
 """`tsd journal`: the lines of segments, and what is wrong with files that are none."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,15 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(journal, [str(tmp_path / "none")])
     assert isinstance(done.exception, TsdError)
     assert str(tmp_path / "none") in str(done.exception)
+
+
+def test_pipe_is_no_segment(tmp_path: Path) -> None:
+    """Regression: it was read to its end for the header, and called damaged; without a writer the command waited."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    done = CliRunner().invoke(journal, [str(pipe)])
+    assert isinstance(done.exception, TsdError)
+    assert str(done.exception) == f"{pipe}: not a regular file"
 
 
 def test_closed_pipe_ends_the_command_without_an_error(tmp_path: Path) -> None:
