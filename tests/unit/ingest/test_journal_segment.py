@@ -277,3 +277,15 @@ def test_readable_lines_of_a_damaged_segment_are_written(tmp_path: Path) -> None
         assert not write_readable(path, found.append)
         assert b"".join(texts).startswith(b"".join(found)), size
         assert b"".join(found).endswith(b"\n"), size
+
+
+def test_missing_end_of_a_segment_is_reported(tmp_path: Path, whole: Whole) -> None:
+    """Regression: only an end inside a block was. The header has the length that was on disk."""
+    path = tmp_path / "0000000000000001.journal"
+    for count, start in enumerate(whole.starts[:-1]):
+        path.write_bytes(whole.text[:start])
+        found: list[bytes] = []
+        assert not write_readable(path, found.append)
+        assert b"".join(found) == b"".join(TEXTS[:count])
+    path.write_bytes(b"")
+    assert not write_readable(path, found.append)

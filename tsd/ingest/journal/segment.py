@@ -134,11 +134,11 @@ def lines_in(path: Path, start: int, end: int, *, chunk_bytes: int = SEARCH_BYTE
 
 def write_readable(path: Path, write: Callable[[bytes], object]) -> bool:
     """Call `write` with the put lines of a segment, or of a part of one, as far as they can be read. Return whether all
-    its blocks were read; those of a flood may have been changed all the same. Raise OSError."""
+    blocks that were on disk were read; those of a flood may have been changed all the same. Raise OSError."""
     with path.open("rb") as file:
-        head, size = file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size
-    start = HEADER_BYTES if _HEADER.match(head) else 0
-    is_whole = True
+        head, size = _HEADER.match(file.read(HEADER_BYTES)), os.fstat(file.fileno()).st_size
+    start = HEADER_BYTES if head else 0
+    is_whole = size >= (int(head[2]) if head else 1)  # else the end is gone
     end: int | None = start
     for own in _own_lines(path, start, size, SEARCH_BYTES) if size > start else ():
         is_whole &= own.at == end or end is None
