@@ -103,6 +103,21 @@ def test_start_of_a_cut_frame_is_readable() -> None:
     assert readable(iter([LINE])) == (0, False)
 
 
+def test_zeros_in_a_frame_that_is_not_compressed_cost_their_own_lines_only() -> None:
+    """Regression: a page of zeros, as a disk may leave, was taken for the start of columns."""
+    lines = [b"put m %d 1 host=web01\n" % at for at in range(10_000)]
+    frame = bytearray(b"".join(uncompressed(lines)))
+    middle = len(frame) // 2
+    frame[middle : middle + 8192] = bytes(8192)
+    for size in (1000, 4096, len(frame)):
+        found: list[bytes] = []
+        readable((bytes(frame[at : at + size]) for at in range(0, len(frame), size)), found.append)
+        text = b"".join(found)
+        assert len(text) == sum(map(len, lines))
+        assert text.startswith(b"".join(lines[:4000]))
+        assert text.endswith(b"".join(lines[6000:]))
+
+
 def test_lines_of_agents_take_few_bytes() -> None:
     lines = [
         b"put sys.m%d 17000000%02d %d.%02d host=web%03d\n" % (at % 50, at % 7, at, at % 97, at // 50)

@@ -91,18 +91,27 @@ def text_of(frame: bytes) -> bytes:
         text: bytes = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as exc:
         raise ValueError(str(exc)) from exc
-    return lines_of(text) if text.startswith(MARK) and frame[len(_MAGIC)] & _CHECKSUM else text
+    return lines_of(text) if _are_columns(text, frame) else text
+
+
+def _are_columns(text: bytes, frame: bytes) -> bool:
+    """Return whether a frame's text is columns. Both may be cut; there is text."""
+    return text.startswith(MARK) and bool(frame[len(_MAGIC)] & _CHECKSUM)
 
 
 def readable(data: Iterator[bytes], write: Callable[[bytes], object] = len) -> Readable:
     """Call `write` with the lines of a damaged frame at the start of `data`, as far as they can be read, and return how
     many there are. Data comes in pieces of a few KiB: so none of them decompresses to more than some 100 MiB."""
-    lines, columns, is_whole = 0, b"", False
+    lines, head, columns, is_whole = 0, b"", b"", False
+    are_columns: bool | None = None  # not known before the first text
     reader = zstandard.ZstdDecompressor(max_window_size=2 * MAX_BYTES).decompressobj()
     with suppress(zstandard.ZstdError):
         for piece in data:
+            head = head or piece
             text = reader.decompress(piece)
-            if columns or text.startswith(MARK):
+            if text and are_columns is None:
+                are_columns = _are_columns(text, head)
+            if are_columns:
                 columns += text if len(columns) <= 2 * MAX_BYTES else b""
             else:
                 lines += text.count(b"\n")
