@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsd.ingest.journal.frames import FrameMaker, readable, skippable, text_of, uncompressed
-from tsd.ingest.journal.line_columns import HAS_LOOP
+from tsd.ingest.journal.line_columns import HAS_LOOP, MARK
 
 LINE = b"put m 1356998400 1 host=web01\n"
 MIB = 1 << 20
@@ -101,6 +101,15 @@ def test_start_of_a_cut_frame_is_readable() -> None:
         assert cut.lines < 10_000
         assert not cut.is_whole
     assert readable(iter([LINE])) == (0, False)
+
+
+def test_columns_longer_than_any_that_are_made_are_cut() -> None:
+    """Regression: one damaged piece could bring 100 MiB of columns, whose lines took 500 MiB."""
+    names, time = b"put m host=web01\n", b"1356998400 "
+    columns = MARK + b"%08x%08x" % (len(names), len(time)) + names + time + b"1" * 64 * MIB + b" "
+    found: list[bytes] = []
+    assert readable(iter([zstandard.ZstdCompressor(write_checksum=True).compress(columns)]), found.append).lines == 0
+    assert b"".join(found) == b""
 
 
 def test_zeros_in_a_frame_that_is_not_compressed_cost_their_own_lines_only() -> None:

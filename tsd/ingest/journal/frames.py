@@ -112,7 +112,7 @@ def readable(data: Iterator[bytes], write: Callable[[bytes], object] = len) -> R
             if text and are_columns is None:
                 are_columns = _are_columns(text, head)
             if are_columns:
-                columns += text if len(columns) <= 2 * MAX_BYTES else b""
+                columns += text[: 2 * MAX_BYTES - len(columns)]
             else:
                 lines += text.count(b"\n")
                 write(text)
