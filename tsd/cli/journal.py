@@ -1,4 +1,4 @@
-"""`tsd journal`: print the put lines of the journal's files, also of damaged ones."""
+"""`tsd journal`: print the lines of the journal's files, also of damaged ones."""
 
 import sys
 from pathlib import Path
@@ -20,9 +20,13 @@ class _PrintError(Exception):
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 def journal(files: tuple[Path, ...]) -> None:
-    """Print the put lines of segments of the journal, or of its quarantine, for `tsd import`.
+    """Print the lines of segments of the journal, or of files in its quarantine.
 
-    Of damaged files what can be read is printed. Exit status 1 then: lines may be missing or changed.
+    `tsd send` stores them through the running daemon. `tsd import` is faster, but takes put lines only, not those of
+    rollups and histograms.
+
+    Of damaged files what can be read is printed. Exit status 1 then: lines may be missing or changed. Lines that came
+    faster than 16 MiB a second have no checksum of their own: a changed one may be printed with status 0.
     """
     damaged = []
     for path in files:
