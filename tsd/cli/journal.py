@@ -25,8 +25,7 @@ def journal(files: tuple[Path, ...]) -> None:
     `tsd send` stores them through the running daemon. `tsd import` is faster, but takes put lines only, not those of
     rollups and histograms.
 
-    Of damaged files what can be read is printed. Exit status 1 then: lines may be missing or changed. Lines that came
-    faster than 16 MiB a second have no checksum of their own: a changed one may be printed with status 0.
+    Of damaged files what can be read is printed. Exit status 1 then: lines may be missing or changed.
     """
     damaged = []
     for path in files:

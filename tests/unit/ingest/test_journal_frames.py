@@ -100,7 +100,7 @@ def test_start_of_a_cut_frame_is_readable() -> None:
         cut = readable(iter([frame[:-9]]))
         assert cut.lines < 10_000
         assert not cut.is_whole
-    assert readable(iter([LINE])) == (0, False)
+    assert readable(iter([LINE])) == (0, False, False)
 
 
 def test_columns_longer_than_any_that_are_made_are_cut() -> None:

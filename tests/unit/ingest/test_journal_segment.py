@@ -289,3 +289,18 @@ def test_missing_end_of_a_segment_is_reported(tmp_path: Path, whole: Whole) -> N
         assert b"".join(found) == b"".join(TEXTS[:count])
     path.write_bytes(b"")
     assert not write_readable(path, found.append)
+
+
+def test_changed_line_of_a_flood_is_reported(tmp_path: Path) -> None:
+    """Regression: frames that are not compressed have no checksum, and that of the block was not used."""
+    path = tmp_path / "0000000000000001.journal"
+    whole = segment()
+    for at in range(whole.starts[0] + BLOCK_BYTES, len(whole.text)):
+        changed = bytearray(whole.text)
+        changed[at] ^= 1
+        path.write_bytes(changed)
+        assert not write_readable(path, len), at
+        path.write_bytes(changed[whole.starts[0] :])  # as in the quarantine
+        assert not write_readable(path, len), at
+    path.write_bytes(whole.text)
+    assert write_readable(path, len)

@@ -30,6 +30,7 @@ class Readable(NamedTuple):
 
     lines: int  # lines that end in it
     is_whole: bool
+    is_checked: bool = False  # whole, with a checksum
 
 
 def skippable(text: bytes, behind: int = 0) -> bytes:
@@ -91,12 +92,12 @@ def text_of(frame: bytes) -> bytes:
         text: bytes = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as exc:
         raise ValueError(str(exc)) from exc
-    return lines_of(text) if _are_columns(text, frame) else text
+    return lines_of(text) if text.startswith(MARK) and _has_checksum(frame) else text
 
 
-def _are_columns(text: bytes, frame: bytes) -> bool:
-    """Return whether a frame's text is columns. Both may be cut; there is text."""
-    return text.startswith(MARK) and bool(frame[len(_MAGIC)] & _CHECKSUM)
+def _has_checksum(frame: bytes) -> bool:
+    """Return whether a frame, of which there is at least some text, has a checksum: an uncompressed one has none."""
+    return bool(frame[len(_MAGIC)] & _CHECKSUM)
 
 
 def readable(data: Iterator[bytes], write: Callable[[bytes], object] = len) -> Readable:
@@ -110,7 +111,7 @@ def readable(data: Iterator[bytes], write: Callable[[bytes], object] = len) -> R
             head = head or piece
             text = reader.decompress(piece)
             if text and are_columns is None:
-                are_columns = _are_columns(text, head)
+                are_columns = text.startswith(MARK) and _has_checksum(head)
             if are_columns:
                 columns += text[: 2 * MAX_BYTES - len(columns)]
             else:
@@ -120,4 +121,4 @@ def readable(data: Iterator[bytes], write: Callable[[bytes], object] = len) -> R
                 break
     text = first_lines(columns)
     write(text)
-    return Readable(lines + text.count(b"\n"), is_whole)
+    return Readable(lines + text.count(b"\n"), is_whole, is_whole and _has_checksum(head))

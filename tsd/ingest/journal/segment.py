@@ -133,19 +133,23 @@ def lines_in(path: Path, start: int, end: int, *, chunk_bytes: int = SEARCH_BYTE
 
 
 def write_readable(path: Path, write: Callable[[bytes], object]) -> bool:
-    """Call `write` with the put lines of a segment, or of a part of one, as far as they can be read. Return whether all
-    blocks that were on disk were read; those of a flood may have been changed all the same. Raise OSError."""
+    """Call `write` with the put lines of a segment, or of a part of one, as far as they can be read. Return whether
+    these are all lines that were on disk, each checked. Raise OSError."""
     with path.open("rb") as file:
         head, size = _HEADER.match(file.read(HEADER_BYTES)), os.fstat(file.fileno()).st_size
-    start = HEADER_BYTES if head else 0
-    is_whole = size >= (int(head[2]) if head else 1)  # else the end is gone
-    end: int | None = start
-    for own in _own_lines(path, start, size, SEARCH_BYTES) if size > start else ():
-        is_whole &= own.at == end or end is None
-        end = own.end
-        if own.lines != 0:
-            found = readable(chunks(path, own.at + BLOCK_BYTES, size, PIECE_BYTES), write)
-            is_whole &= found.is_whole and own.lines in (None, found.lines)
+        owner = head[1].decode("ascii") if head else None  # CRCs of a part cannot be checked: its place is not known
+        start = HEADER_BYTES if head else 0
+        is_whole = size >= (int(head[2]) if head else 1)  # else the end is gone
+        end: int | None = start
+        for own in _own_lines(path, start, size, SEARCH_BYTES) if size > start else ():
+            is_whole &= own.at == end or end is None
+            end = own.end
+            stored = None if owner is None else _read_block(file, own.at, size, owner)
+            if isinstance(stored, _Stored):
+                write(stored.block.text)
+            else:
+                found = readable(chunks(path, own.at + BLOCK_BYTES, size, PIECE_BYTES), write)
+                is_whole &= owner is None and found.is_checked and own.lines in (None, found.lines)
     return is_whole and end in (None, size)
 
 
