@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Columns of points in one block of memory."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy
 
@@ -56,3 +56,18 @@ cdef class Memory:
     cdef char* start
     cdef Py_ssize_t size
     cdef Py_ssize_t stride
+
+
+cdef inline int64_t wide_value(uint8_t flags, int64_t bits) noexcept nogil:
+    """Return the bits of a value, of a double in place of a single. `flags` are those of a point: 8 for a float, and the
+    bytes of the value, minus one."""
+    cdef uint32_t word
+    cdef float single
+    cdef double number
+    cdef int64_t wide = bits
+    if flags == (8 | 3):
+        word = <uint32_t> bits
+        memcpy(&single, &word, 4)
+        number = single
+        memcpy(&wide, &number, 8)
+    return wide

@@ -146,18 +146,10 @@ def choose(
 def widen(const uint8_t[::1] flags, const int64_t[::1] bits, int64_t[::1] wide, uint8_t[::1] floats):
     """Write the value of each point as an integer, or as the bits of a double, and whether it is a double."""
     cdef Py_ssize_t at
-    cdef uint32_t word
-    cdef float single
-    cdef double number
     with nogil:
         for at in range(flags.shape[0]):
             floats[at] = (flags[at] & FLOAT_BIT) != 0
-            wide[at] = bits[at]
-            if flags[at] == (FLOAT_BIT | 3):
-                word = <uint32_t> bits[at]
-                memcpy(&single, &word, 4)
-                number = single
-                memcpy(&wide[at], &number, 8)
+            wide[at] = wide_value(flags[at], bits[at])
 
 
 def shorten(int64_t[::1] bits, const uint8_t[::1] floats, uint8_t[::1] flags):

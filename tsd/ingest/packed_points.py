@@ -27,6 +27,7 @@ from tsd.codec.points import (
     no_columns,
     picked,
     shortest,
+    wide_values,
 )
 from tsd.codec.text import FLOAT
 
@@ -221,8 +222,7 @@ def _cut(
 def _packed(columns: Columns, numbers: Int64, counts: Int64, first: Place, last: Place) -> _Chunk:
     """Pack points that are sorted by series."""
     scale = 1 if (columns.instants % SECOND).any() else SECOND
-    floats = (columns.flags & FLOAT) > 0
-    bits = _widened(columns)
+    bits, floats = wide_values(columns)
     is_shortest = np.array_equal(shortest(bits.copy(), floats)[0], columns.flags)
     is_float = bool(floats[0])
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
@@ -267,16 +267,6 @@ def _decoded(stored: bytes, count: int) -> Int64:
     numbers = np.empty(count, np.int64)
     decode_numbers(stored, INTEGERS, 0, numbers)
     return numbers
-
-
-def _widened(columns: Columns) -> Int64:
-    """Return the bits of points with each 4-byte float as a double."""
-    single = columns.flags == SINGLE
-    if not single.any():
-        return columns.bits
-    bits = columns.bits.copy()
-    bits[single] = bits[single].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
-    return bits
 
 
 def _narrowed(bits: Int64, flags: UInt8) -> Int64:

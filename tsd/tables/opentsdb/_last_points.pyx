@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
 """Compiled loop that records the newest points of a window (see `tsd.tables.opentsdb.last_point_cache`)."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from tsd.codec._arrays cimport PREFETCH
+from tsd.codec._columns cimport wide_value
 
 cdef enum:
     FLOAT_BIT = 8  # of a value's flags; the others are its bytes, minus one
@@ -25,9 +25,6 @@ def record(
     cdef Py_ssize_t run, at = 0
     cdef int32_t number, slot
     cdef int64_t time_ms
-    cdef uint32_t word
-    cdef float single
-    cdef double number64
     for run in range(ends.shape[0]):
         if run + 2 * AHEAD < ends.shape[0]:
             number = numbers[run + 2 * AHEAD]
@@ -50,11 +47,6 @@ def record(
             if time_ms >= times_ms[slot]:
                 times_ms[slot], held[slot] = time_ms, is_held
                 floats[slot] = (flags[at] & FLOAT_BIT) != 0
-                values[slot] = bits[at]
-                if flags[at] == (FLOAT_BIT | 3):
-                    word = <uint32_t> bits[at]
-                    memcpy(&single, &word, 4)
-                    number64 = single
-                    memcpy(&values[slot], &number64, 8)
+                values[slot] = wide_value(flags[at], bits[at])
             at += 1
     return others
