@@ -13,7 +13,8 @@ from typing import NamedTuple
 from tsd.errors import DaemonRuns, NewerState, TsdError
 
 RESTORATION = "restoration"  # file in a state folder whose restoration from a backup has not ended
-FORMAT = 1  # written to the folder's file `format`; folders of other formats are refused
+FIRST_FORMAT = 1
+FORMAT = 2  # written to the folder's file `format`; since 2 the journal may have lines as columns
 STATE_FOLDERS = ("store", "journal", "refused")  # of files that may be older than their folder's permissions
 OTHERS = 0o027  # permissions that no file of a state folder has
 _NUMBER = re.compile(r"[0-9]{1,9}")
@@ -174,23 +175,25 @@ def _check_restored(folder: Path) -> None:
 
 
 def _check_format(folder: Path) -> None:
-    """Check the folder's format, and write it into a folder without one: a new folder. Raises TsdError."""
+    """Check the folder's format, and write this version's into a folder of an earlier one, or without one: a new
+    folder. Raises TsdError."""
     path = folder / "format"
     found = path.read_text("latin-1").strip() if path.exists() else ""
-    if not found:  # a new folder, or the process that made it was killed
-        write_atomically(path, f"{FORMAT}\n".encode())
-    elif not _NUMBER.fullmatch(found):
+    if found and not _NUMBER.fullmatch(found):
         raise TsdError(
             f"state folder {folder}: its format is {found[:_SHOWN_CHARS]!r}, wanted a number: {path} is damaged. If "
             f"no newer version has used the folder, write {FORMAT} into it"
         )
-    elif int(found) > FORMAT:
+    number = int(found or FIRST_FORMAT)
+    if number > FORMAT:
         raise NewerState(
             f"state folder {folder}: a newer version has used it, its format is {found}, this version knows {FORMAT}: "
             "run the newer one, or give another folder with --data"
         )
-    elif int(found) < FORMAT:
+    if number < FIRST_FORMAT:
         raise TsdError(f"state folder {folder}: its format is {found}, wanted {FORMAT}: {path} is damaged")
+    if not found or number < FORMAT:  # without one it is new, or the process that made it was killed
+        write_atomically(path, f"{FORMAT}\n".encode())
 
 
 def write_atomically(path: Path, text: bytes) -> None:

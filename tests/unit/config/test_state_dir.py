@@ -93,6 +93,14 @@ def test_newer_format_is_refused_and_kept(tmp_path: Path) -> None:
     assert (tmp_path / "format").read_text() == f"{FORMAT + 1}\n"
 
 
+def test_folder_before_columns_of_lines_is_marked_when_it_is_used(tmp_path: Path) -> None:
+    """Regression: a version that does not know columns used the folder, and ended with a traceback."""
+    (tmp_path / "format").write_text("1\n")
+    with lock_state(tmp_path):
+        marked = (tmp_path / "format").read_text()
+    assert marked == f"{FORMAT}\n" != "1\n"
+
+
 def test_format_below_the_first_is_refused(tmp_path: Path) -> None:
     (tmp_path / "format").write_text("0\n")
     with pytest.raises(TsdError), lock_state(tmp_path):
