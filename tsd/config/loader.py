@@ -10,6 +10,7 @@ Without systemd the name stays unresolved: commands in a shell read the same con
 import difflib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import Field, fields
 from enum import Enum
@@ -180,7 +181,7 @@ def load(path: Path | None, overrides: Sequence[Given], checks: Sequence[Check])
 
     With `path` None, read the first existing file of SEARCHED, if any. `checks` find contradictions between settings.
     """
-    source = path or next((candidate for candidate in SEARCHED if candidate.is_file()), None)
+    source = path or _searched()
     given: list[Given] = []
     unreadable: list[str] = []
     if source is not None:
@@ -196,6 +197,21 @@ def load(path: Path | None, overrides: Sequence[Given], checks: Sequence[Check])
     if unreadable:
         raise BadConfig(unreadable)
     return Loaded(config, source, ignored, _repeated(given))
+
+
+def _searched() -> Path | None:
+    """Return the first existing file of SEARCHED. One of the working folder counts only if that folder is accessible;
+    after `sudo -u tsd` it may be another user's."""
+    for candidate in SEARCHED:
+        try:
+            if stat.S_ISREG(candidate.stat().st_mode):
+                return candidate
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            if candidate.is_absolute():
+                return candidate  # whose error is reported when it is read
+    return None
 
 
 def _repeated(given: Sequence[Given]) -> list[Repeated]:

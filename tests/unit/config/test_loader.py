@@ -1,6 +1,9 @@
 """Reading settings: conf/tsd.conf, errors, OpenTSDB's keys, and credentials of systemd."""
 
+import errno
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,6 +56,40 @@ def test_every_setting_has_a_text() -> None:
 def test_unchanged_conf_file_gives_the_defaults() -> None:
     assert parse_properties(CONF.read_text()) == []
     assert load_config(CONF).config == Config()
+
+
+@pytest.fixture
+def unprivileged() -> Iterator[None]:
+    """A user who may not open other users' files."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(user)
+
+
+def test_file_in_a_working_folder_without_access_is_not_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Regression: `sudo -u tsd tsd top` failed in root's folder."""
+    monkeypatch.setattr("tsd.config.loader.SEARCHED", (Path("tsd.conf"), Path("/nothing/tsd.conf")))
+    folder = tmp_path / "hidden"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.chmod(0)
+    request.getfixturevalue("unprivileged")
+    assert load_config(None).source is None
+
+
+def test_hidden_file_for_all_users_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    (tmp_path / "hidden").mkdir(mode=0)
+    file = tmp_path / "hidden" / "tsd.conf"
+    monkeypatch.setattr("tsd.config.loader.SEARCHED", (file,))
+    request.getfixturevalue("unprivileged")
+    with pytest.raises(BadConfig, match=f"{file}: .*{os.strerror(errno.EACCES)}"):
+        load_config(None)
 
 
 def refusal(**settings: str) -> list[str]:
