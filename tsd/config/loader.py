@@ -7,6 +7,7 @@ Settings may name a file that systemd hands to the service (LoadCredential=) as 
 Without systemd the name stays unresolved: commands in a shell read the same configuration and do not need the file.
 """
 
+import codecs
 import difflib
 import os
 import re
@@ -186,7 +187,7 @@ def load(path: Path | None, overrides: Sequence[Given], checks: Sequence[Check])
     unreadable: list[str] = []
     if source is not None:
         try:
-            text = source.read_text("latin-1")
+            text = source.read_bytes().removeprefix(codecs.BOM_UTF8).decode("latin-1")
             given = [Given(f"{source}, line {p.line}", p.key, p.value) for p in parse_properties(text)]
         except OSError as exc:
             unreadable = [f"{source}: cannot be read: {exc.strerror}"]

@@ -18,6 +18,7 @@ from tsd.config.loader import (
     Config,
     Given,
     Ignored,
+    Mode,
     keys,
     layout,
     resolve_credential,
@@ -56,6 +57,13 @@ def test_every_setting_has_a_text() -> None:
 def test_unchanged_conf_file_gives_the_defaults() -> None:
     assert parse_properties(CONF.read_text()) == []
     assert load_config(CONF).config == Config()
+
+
+def test_mark_of_byte_order_at_the_start_is_left_out(tmp_path: Path) -> None:
+    """Regression: editors of Windows write one, and it was taken as a part of the first key."""
+    file = tmp_path / "tsd.conf"
+    file.write_bytes(b"\xef\xbb\xbftsd.mode =\tro\r\n")
+    assert load_config(file).config.mode is Mode.READ_ONLY
 
 
 @pytest.fixture
