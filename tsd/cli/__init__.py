@@ -160,8 +160,18 @@ def tsd(**_: object) -> None:
     """
 
 
+def _open_closed_streams() -> None:
+    """Open standard streams that are closed, so that no other file gets their numbers: a library that prints would
+    write into it. Reading and printing fail then, and errors go nowhere."""
+    for number, (name, access) in enumerate({"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_RDWR}.items()):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, access)
+            setattr(sys, name, open(opened, "w" if number else "r", closefd=False))  # noqa: SIM115
+
+
 def main() -> None:
     """Run a command. Print errors to standard error and exit with their status."""
+    _open_closed_streams()
     try:
         status = tsd.main(prog_name="tsd", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)

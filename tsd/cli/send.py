@@ -47,8 +47,11 @@ def send(loaded: Loaded, lines: Sequence[str], host: str | None, port: int | Non
 
 
 def _read_input() -> bytes:
-    """Return what standard input has, empty at its end."""
-    return cast(BufferedReader, sys.stdin.buffer).read1(SEND_BYTES)
+    """Return what standard input has, empty at its end. Raise TsdError."""
+    try:
+        return cast(BufferedReader, sys.stdin.buffer).read1(SEND_BYTES)
+    except OSError as exc:
+        raise TsdError(f"standard input cannot be read: {exc.strerror}") from exc
 
 
 class _Sender:
@@ -58,13 +61,19 @@ class _Sender:
         self._blocks = blocks
         self._start = b""  # of a line that has not ended
         self.writes = 0
+        self.failure: TsdError | None = None  # of reading the blocks
 
     def run(self, connection: socket.socket) -> None:
         """Send all blocks, `sync` and `exit`."""
         with suppress(OSError):  # the reader sees the end of the connection too
-            for block in self._blocks:
-                self._count(block)
-                connection.sendall(block)
+            try:
+                for block in self._blocks:
+                    self._count(block)
+                    connection.sendall(block)
+            except TsdError as exc:
+                self.failure = exc
+                connection.shutdown(socket.SHUT_WR)
+                return
             end = b"\n" if self._start else b""
             self._count(end)
             connection.sendall(end + b"sync\nexit\n")
@@ -90,4 +99,6 @@ def _converse(target: tuple[str, int], lines: _Sender) -> bytes:
             answer = b"".join(iter(lambda: connection.recv(RECEIVE_BYTES), b""))
         except OSError as exc:
             raise TsdError(f"the daemon at {target[0]}:{target[1]} broke the connection") from exc
+    if lines.failure is not None:
+        raise lines.failure
     return answer

@@ -184,3 +184,25 @@ def test_full_disk_has_status_1(words: Sequence[str]) -> None:
         done = subprocess.run([sys.executable, "-c", PROGRAM + "main()", *words], stdout=full, stderr=subprocess.PIPE)
     wanted = b"tsd: the command ended early: [Errno 28] No space left on device\n"
     assert (done.returncode, done.stderr) == (1, wanted)
+
+
+def test_closed_output_has_status_1() -> None:
+    """Regression: a traceback was printed."""
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", PROGRAM + "main()", "check-config", "--show"]
+    done = subprocess.run(command, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (1, b"tsd: the command ended early: [Errno 9] Bad file descriptor\n")
+
+
+def test_no_other_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    program = f"""
+import os
+try:
+    main()
+finally:
+    with open({str(said)!r}, "w") as file:
+        print(*(os.readlink(f"/proc/self/fd/{{number}}") for number in range(3)), file=file)
+"""
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", PROGRAM + program, "nothing"]
+    assert subprocess.run(command).returncode == 2
+    assert said.read_text().split() == ["/dev/null"] * 3

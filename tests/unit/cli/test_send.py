@@ -1,0 +1,27 @@
+"""`tsd send` and its input."""
+
+import socket
+import subprocess
+import sys
+import threading
+
+HOST = "127.0.0.1"
+
+
+def test_unreadable_input_ends_the_command() -> None:
+    """Regression: it waited for the daemon's last reply, which never came."""
+    with socket.create_server((HOST, 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                while connection.recv(1024):
+                    pass
+
+        daemon = threading.Thread(target=answer)
+        daemon.start()
+        command = [sys.executable, "-m", "tsd", "send", "--host", HOST, "--port", str(server.getsockname()[1])]
+        done = subprocess.run(["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True)
+        daemon.join()
+    assert done.returncode == 1
+    assert done.stderr.startswith("tsd: standard input cannot be read: ")
