@@ -36,7 +36,8 @@ def tree(tmp_path: Path) -> Path:
     (folder / "tsd").mkdir(parents=True)
     for name in ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "tsd/__init__.py"):
         shutil.copy(ROOT / name, folder / name)
-    shutil.copytree(ROOT / "packaging", folder / "packaging")
+    for name in ("conf", "packaging"):
+        shutil.copytree(ROOT / name, folder / name)
     return folder
 
 
