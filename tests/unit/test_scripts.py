@@ -1,6 +1,7 @@
 """The scripts' own promises: what they start ends, what they lack they name, and imports go down only."""
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -294,3 +295,15 @@ def test_run_passes_exactly_its_options_to_the_daemon(tmp_path: Path, words: lis
     assert got.split() == ["--data", str(tmp_path / "var"), "serve", *words]
     assert f" {port} " in hint
     assert f" query --url http://127.0.0.1:{port} " in hint  # the daemon, whatever its store and state folder
+
+
+def test_release_gives_pypi_only_python_packages(tmp_path):
+    """Regression: the archive of the container image was among them, and PyPI refuses it."""
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    command = re.search("run: (mkdir pypi .*)", workflow)[1]
+    packages = {"tsd_daemon-1-cp311-cp311-manylinux_2_28_x86_64.whl", "tsd_daemon-1.tar.gz"}
+    (tmp_path / "dist").mkdir()
+    for name in (*packages, "tsd-1-image.tar.gz", "tsd_1_amd64.deb", "SHA256SUMS"):
+        (tmp_path / "dist" / name).touch()
+    subprocess.run(["bash", "-ec", command], cwd=tmp_path, check=True)
+    assert {path.name for path in (tmp_path / "pypi").iterdir()} == packages
