@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by the other scripts: messages, and the choice of a Python. Needs $root.
+# Sourced by the other scripts: messages, versions, and the choice of a Python. Needs $root.
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 
@@ -51,3 +51,6 @@ python_of() {
 
 # Prints the requirements of a section of setup.cfg, one a line.
 required() { sed -n "/^$1/,/^[a-z]* =\$\|^\$/s/^    //p" "$root/setup.cfg"; }
+
+# Prints a version as dpkg orders it: 0.2.0.dev7 is older than 0.2.0, as dpkg compares 0.2.0~dev7.
+debian_version() { sed -E 's/\.dev([0-9])/~dev\1/; s/^([0-9.]+)(a|b|rc)([0-9])/\1~\2\3/' <<<"$1"; }

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -307,3 +308,12 @@ def test_release_gives_pypi_only_python_packages(tmp_path):
         (tmp_path / "dist" / name).touch()
     subprocess.run(["bash", "-ec", command], cwd=tmp_path, check=True)
     assert {path.name for path in (tmp_path / "pypi").iterdir()} == packages
+
+
+def test_debian_packages_are_ordered_as_their_versions(program):
+    """Regression: a checkout before a release candidate was newer than it."""
+    versions = ["0.2.0rc1.dev7+ga1b2c3d", "0.2.0rc1", "0.2.0rc2", "0.2.0", "0.2.1.dev1+gb1e9dev", "0.2.1", "0.10.0a1"]
+    script = f'root={ROOT}; . "$root/scripts/python.sh"; for one; do debian_version "$one"; done'
+    done = subprocess.run(["bash", "-ec", script, "bash", *versions], check=True, capture_output=True, text=True)
+    for older, newer in pairwise(done.stdout.split()):
+        subprocess.run([program("dpkg"), "--compare-versions", older, "lt", newer], check=True)
