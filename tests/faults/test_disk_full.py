@@ -12,7 +12,7 @@ import trio
 from tests.faults.accounting import checked_stats, grown
 from tests.faults.load import PATIENCE_S, Lines, Sender
 from tests.faults.process import Served, address_of, on_hbase, served
-from tests.faults.verification import check_contents, embedded_contents, hbase_contents
+from tests.faults.verification import check_contents, embedded_contents, hbase_contents, stored_points
 from tests.peers.hbase import RunningHbase
 from tsd.cli.torture.process import limit_file_size
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
@@ -155,6 +155,30 @@ async def test_disk_full(tmp_path: Path) -> None:
             assert (await stats_of(daemon))["journal.failures"] >= 1
             await daemon.terminate()
         await check(disk / "state", [*senders, late])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system; the writer's end is tested anyway")
+async def test_stop_stores_what_a_full_disk_keeps_out_of_the_journal(tmp_path: Path) -> None:
+    """Regression: at a stop only the first window was stored, and the lines of the others were lost."""
+    senders = make_senders(per_s=1000)
+    with small_disk(tmp_path) as disk:
+        settings = {**SHORT, "tsd.journal.path": str(disk / "journal"), "tsd.storage.hold_open_hours": "false"}
+        async with served(tmp_path / "state", settings) as daemon:
+            await daemon.ready()
+            async with trio.open_nursery() as nursery:
+                for sender in senders:
+                    nursery.start_soon(sender.run, daemon.port)
+                await more_confirmed(senders)
+                fill(disk)
+                await daemon.logged(UNWRITTEN)
+                await grown_at(daemon, "ledger.received", 1000)
+                nursery.cancel_scope.cancel()
+            received = (await stats_of(daemon))["ledger.received"]
+            await daemon.terminate()
+            assert not daemon.has_logged("journal.lines_lost")
+    contents = await embedded_contents(tmp_path / "state")
+    check_contents(contents, senders)
+    assert sum(1 for _ in stored_points(contents)) >= received
 
 
 def make_senders(*, per_s: float | None = None) -> list[Sender]:

@@ -103,8 +103,7 @@ class WindowReader:
     async def _read_segment(self, segment: Segment, rows: OpenWindow) -> list[RefusedLine]:
         """Add the points of a segment to `rows`. Return the lines that are refused now."""
         refused: list[RefusedLine] = []
-        await self._journal.wait_synced(segment.position)  # until then it is incomplete
-        pieces = segment.pieces()
+        pieces = await self._journal.read(segment)
         damages: list[Damage] = []  # found only now: the segment was intact when it was written or found
         while (piece := await _next_of(pieces, segment.path)) is not None:
             if isinstance(piece, Damage):

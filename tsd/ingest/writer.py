@@ -548,6 +548,7 @@ class Writer:
         """Seal the last window, write open hours, and let `write_windows` return once all is stored."""
         self.seal(hold=False)
         self._finishing = True
+        self._journal.end_waits()
         self._waiting.set()
 
     def _count(self, window: Window, written: Written) -> None:
@@ -567,7 +568,8 @@ class Writer:
                 segment.release()
         with as_store_error():
             while self._segments and not self._segments[0].users:
-                await self._journal.remove(self._segments[0].segment)
+                if not await self._journal.remove(self._segments[0].segment):
+                    break
                 self._segments.popleft()
         return window.written
 

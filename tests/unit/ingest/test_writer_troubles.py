@@ -88,18 +88,18 @@ async def test_series_sent_again_in_a_second_outage_is_refused_again(
     async with going(Parts(tmp_path, await make_store(), metrics=False)) as parts:
         parts.store.always = Fault.REFUSED
         await parts.take(line(0, 1, metric="typo"))
-        wait_synced = parts.journal.wait_synced
+        read = parts.journal.read
         again = [line(1, 1, metric="typo")]
 
-        async def wait_late(position: int) -> None:
+        async def read_late(segment: Segment) -> Iterator[Block | Damage]:
             """Accept another line before a segment is read again."""
             if again:
                 parts.store.always = Fault.REFUSED
                 assert (await parts.take(again.pop())).accepted == 1
                 parts.store.always = Fault.NONE
-            await wait_synced(position)
+            return await read(segment)
 
-        monkeypatch.setattr(parts.journal, "wait_synced", wait_late)
+        monkeypatch.setattr(parts.journal, "read", read_late)
         parts.store.always = Fault.NONE
         assert await parts.writer.flush()
         assert await parts.writer.flush()
@@ -296,12 +296,15 @@ async def test_caches_dropped_during_replay_split_no_series(tmp_path: Path, monk
     assert list((await after.stored()).values()) == [3, 2, 3]
 
 
+class Full(Disk):
+    """A disk that takes nothing."""
+
+    def write(self, fd: int, parts: Sequence[bytes | memoryview], at: int) -> int:
+        raise OSError(errno.EFBIG, "File too large")
+
+
 async def test_stored_lines_that_the_journal_never_got_are_not_lost(tmp_path: Path) -> None:
     """Regression: at the end the daemon said that they were."""
-
-    class Full(Disk):
-        def write(self, fd: int, parts: Sequence[bytes | memoryview], at: int) -> int:
-            raise OSError(errno.EFBIG, "File too large")
 
     parts = Parts(tmp_path, await make_store())
     parts.journal.disk = Full()
@@ -316,3 +319,26 @@ async def test_stored_lines_that_the_journal_never_got_are_not_lost(tmp_path: Pa
         assert (parts.journal.unsynced, parts.journal.lost) == (3, 1)
         parts.journal.disk = REAL
     assert (parts.journal.unsynced, parts.journal.lost) == (0, 0)
+
+
+@pytest.mark.parametrize("store", [Fault.NONE, Fault.REFUSED])
+async def test_end_stores_all_windows_though_the_journal_cannot_be_written(tmp_path: Path, store: Fault) -> None:
+    """Regression: at a stop only the first window was stored, since its segment waited for the disk. After an outage of
+    the store only the journal has the lines of the others."""
+    parts = Parts(tmp_path, await make_store())
+    with trio.fail_after(60):
+        async with going(parts):
+            position = (await parts.take(line(0, 1))).position
+            parts.writer.seal()
+            await parts.journal.wait_synced(position)
+            parts.journal.disk = Full()
+            parts.store.always = store
+            for at in range(3):
+                await parts.take(line(at, 10 + at), line(at, 20 + at, "b"))
+                parts.writer.seal()
+                await parts.journal.failed()
+            parts.writer.regulate()
+            parts.store.always = Fault.NONE
+    assert sorted((await parts.stored()).values()) == [10, 11, 12, 20, 21, 22]
+    assert (parts.ledger.stored, parts.journal.lost) == (7, 0)
+    assert Parts(tmp_path, parts.store).journal.recover() == []

@@ -9,10 +9,12 @@ folder.
 """
 
 import errno
+import threading
 import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -78,9 +80,9 @@ class Segment:
         """Bytes on disk, and those in memory before they are compressed."""
         return self.appended - self.saved
 
-    def pieces(self) -> Iterator[Block | Damage]:
-        """Read the segment: yield its blocks, and the damage between and after them."""
-        return read_pieces(self.path, self._owners)
+    def pieces(self, end: int | None = None) -> Iterator[Block | Damage]:
+        """Read the segment, its first `end` bytes if given: yield its blocks, and the damage between and after them."""
+        return read_pieces(self.path, self._owners, end=end)
 
 
 class WriteGroup(NamedTuple):
@@ -166,6 +168,8 @@ class Journal:
         self._urgent = trio.Event()
         self._progress = trio.Event()
         self._failed = trio.Event()
+        self._counting = threading.Lock()  # around the end of a write, and around reads of what is not on disk
+        self._ending = False
         self._closing = False
         self._give_up_at = inf
         self._syncs = 0
@@ -336,18 +340,43 @@ class Journal:
         """Wait until a write fails."""
         await self._failed.wait()
 
-    async def remove(self, segment: Segment) -> None:
-        """Remove a segment once it is synced: its points are stored. Raise OSError."""
-        await self.wait_synced(segment.position)
+    def end_waits(self) -> None:
+        """Let no points wait for the disk any more: the daemon ends, and the store may take what the disk does not."""
+        self._ending = True
+        self._note_progress()
+
+    async def is_settled(self, segment: Segment) -> bool:
+        """Wait until the lines of a segment are on disk, or until `end_waits`. Return whether they are on disk."""
+        while self.synced < segment.position and not self._ending:
+            await self.progressed()
+        return self.synced >= segment.position
+
+    async def read(self, segment: Segment) -> Iterator[Block | Damage]:
+        """Return the pieces of an ended segment once its lines are on disk. After `end_waits`, those that are not come
+        from memory."""
+        if await self.is_settled(segment):
+            return segment.pieces()
+        with self._counting:
+            unwritten = [(list(group.blocks), group.lines) for group in self._groups if group.segment is segment]
+            good = segment.good
+        written = segment.pieces(good) if good > HEADER_BYTES else iter(())
+        return chain(written, (Block(b"".join(blocks), lines) for blocks, lines in unwritten if blocks))
+
+    async def remove(self, segment: Segment) -> bool:
+        """Remove a segment once it is synced: its points are stored. Return whether it is removed: after `end_waits`
+        it stays if it is not synced, and `run` removes it at its end. Raise OSError."""
+        if not await self.is_settled(segment):
+            return False
         await trio.to_thread.run_sync(self.disk.remove, segment.path)
         del self._segments[segment.path]
         self._size -= segment.size
         self._full_at = None
         self._note_progress()
+        return True
 
     def close(self, *, deadline: float = inf) -> None:
-        """Have `run` write the remaining lines and return. Failing writes are retried until `deadline`, by trio's
-        clock, and once after it. Lines that are `unsynced` afterwards were never acknowledged."""
+        """Have `run` write the remaining lines that are not stored, and return. Failing writes are retried until
+        `deadline`, by trio's clock, and once after it. Lines that are `unsynced` afterwards were never acknowledged."""
         self._closing = True
         self._give_up_at = deadline
         self._work.set()
@@ -375,7 +404,7 @@ class Journal:
                 self._add_group(self._open, last=False)
             await self._write_groups()
             if self._closing and not self._blocks:
-                await trio.to_thread.run_sync(self._close_file)
+                await trio.to_thread.run_sync(self._end_stored)
                 return
 
     async def _wait_due(self, last: float) -> None:
@@ -389,6 +418,9 @@ class Journal:
         clock = trio.lowlevel.current_clock()
         while self._groups:
             group = self._groups[0]
+            if self._closing and group.segment.is_stored:
+                self._pass_over(group)
+                continue
             if self._closing or self.trouble is not None or self._blocks or len(self._groups) > 1:
                 self._thread.want()
             self.writing_since = trio.current_time()
@@ -413,6 +445,24 @@ class Journal:
             self._groups.popleft()
             self._note_progress()
 
+    def _pass_over(self, group: WriteGroup) -> None:
+        """Count a group whose lines are stored as written."""
+        self._groups.popleft()
+        self._written += group.size
+        self.synced += group.lines
+        self._note_progress()
+
+    def _end_stored(self) -> None:
+        """Close the open file, and remove the segments that are stored, in order."""
+        self._close_file()
+        with suppress(OSError):  # the next start then replays it
+            for segment in list(self._segments.values()):
+                if not segment.is_stored or segment.position > self.synced:
+                    break
+                self.disk.remove(segment.path)
+                del self._segments[segment.path]
+                self._size -= segment.size
+
     def _note_progress(self) -> None:
         self._progress.set()
         self._progress = trio.Event()
@@ -420,23 +470,26 @@ class Journal:
     def _write(self, group: WriteGroup, clock: trio.abc.Clock) -> None:
         """Write, sync and count a group, in a thread: the event loop need not notice that it is on disk. Raise OSError,
         and restore the segment then. `clock` is trio's."""
-        begun = clock.current_time()
+        begun, good = clock.current_time(), group.segment.good
         if group.lines:
-            self._append_to(group.segment, group, begun)
+            good = self._append_to(group.segment, group, begun)
         else:
             self._end(group.segment)
         now = clock.current_time()
         self._took_s = now - begun
         if group.lines:
             self.wait_times.record(now - group.since)
-        group.blocks.clear()
+        with self._counting:
+            group.segment.good = good
+            group.blocks.clear()
         self._written += group.size
         self._syncs += 1
         self.writing_since = None
         self.synced += group.lines
 
-    def _append_to(self, segment: Segment, group: WriteGroup, now_s: float) -> None:
-        """Append a group to its segment and sync it. Raise OSError, and restore the segment then."""
+    def _append_to(self, segment: Segment, group: WriteGroup, now_s: float) -> int:
+        """Append a group to its segment and sync it. Return the segment's length. Raise OSError, and restore the
+        segment then."""
         fd = self._file_of(segment)
         block = block_of(self._frames.frame_of(group.blocks, now_s), group.lines, segment.good, self.owner)
         try:
@@ -449,7 +502,6 @@ class Journal:
             saved = group.size + BLOCK_BYTES - (good - segment.good)
             segment.saved += saved
             self._saved += saved
-            segment.good = good
         except OSError:
             with suppress(OSError):
                 self.disk.truncate(fd, segment.good)
@@ -458,6 +510,7 @@ class Journal:
             raise
         if group.last:
             self._close_file()
+        return good
 
     def _end(self, segment: Segment) -> None:
         """Sync the last header of a segment whose lines are on disk.

@@ -179,13 +179,17 @@ def chunks(path: Path, start: int, end: int, size: int) -> Iterator[bytes]:
 
 
 def read_pieces(
-    path: Path, owners: Sequence[str] = (), *, search_bytes: int = SEARCH_BYTES
+    path: Path, owners: Sequence[str] = (), *, end: int | None = None, search_bytes: int = SEARCH_BYTES
 ) -> Iterator[Block | Damage]:
     """Yield the blocks of a segment, each checked, and the damage between and behind them. `owners`: possible writers,
-    for a segment with a damaged header. `search_bytes`: bytes searched at once for the block after damage."""
+    for a segment with a damaged header. `end`: what follows is being written. `search_bytes`: bytes searched at once
+    for the block after damage."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         head = _read_header(file)
+        if end is not None:
+            size = min(size, end)
+            head = head._replace(synced=end)
         at = HEADER_BYTES
         if size < at:
             yield Damage(path, size, "the segment ends before its header does", end=size, acknowledged=True)
