@@ -25,22 +25,25 @@ def journal(files: tuple[Path, ...]) -> None:
     `tsd send` stores them through the running daemon. `tsd import` is faster, but takes put lines only, not those of
     rollups and histograms.
 
-    Of damaged files what can be read is printed. Exit status 1 then: lines may be missing or changed.
+    Of all files what can be read is printed. Exit status 1 if some are damaged or missing: lines may be missing or
+    changed.
     """
-    damaged = []
+    damaged, unread = [], []
     for path in files:
         try:
             if path.exists() and not path.is_file():
-                raise TsdError(f"{path}: not a regular file")
-            if not write_readable(path, _print):
+                unread.append(f"{path}: not a regular file")
+            elif not write_readable(path, _print):
                 damaged.append(path)
         except OSError as exc:
-            raise TsdError(f"{path}: {exc.strerror or exc}") from exc
+            unread.append(f"{path}: {exc.strerror or exc}")
         except _PrintError as exc:
             raise exc.cause from exc
     if damaged:
+        unread.append(f"damaged, lines may be missing or changed: {', '.join(map(str, damaged))}")
+    if unread:
         sys.stdout.flush()
-        raise TsdError(f"damaged, lines may be missing or changed: {', '.join(map(str, damaged))}")
+        raise TsdError("; ".join(unread))
 
 
 def _print(text: bytes) -> None:

@@ -41,10 +41,18 @@ def test_damaged_files_are_named_after_all_that_can_be_read(tmp_path: Path) -> N
     assert str(whole) not in str(done.exception)
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
-    done = CliRunner().invoke(journal, [str(tmp_path / "none")])
+def test_unreadable_files_are_named_after_what_others_have(tmp_path: Path) -> None:
+    """Regression: the first missing file ended the command, which then said nothing of damage either."""
+    cut, whole = segment(tmp_path / "1", LINES[:60]), segment(tmp_path / "2", LINES[60:])
+    cut.write_bytes(cut.read_bytes() + b"more")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    named = [cut, tmp_path / "none", folder, tmp_path / "neither"]
+    done = CliRunner().invoke(journal, [*map(str, named), str(whole)])
+    assert done.stdout_bytes == b"".join(LINES)
     assert isinstance(done.exception, TsdError)
-    assert str(tmp_path / "none") in str(done.exception)
+    assert [str(path) for path in named if str(path) not in str(done.exception)] == []
+    assert str(whole) not in str(done.exception)
 
 
 def test_pipe_is_no_segment(tmp_path: Path) -> None:
