@@ -233,6 +233,18 @@ def test_check_config_reads_the_files_that_are_named(tmp_path: Path) -> None:
     assert tsd.run("check-config", *only).status == 0
 
 
+def test_check_config_asks_hbase_for_its_tables(hbase: RunningHbase, tmp_path: Path) -> None:
+    settings = on_hbase(hbase, hbase.new_tables()) | {"tsd.storage.hbase.tree_table": "never-made"}
+    tsd = Tsd(tmp_path / "state", settings)
+    missing = tsd.run("check-config")
+    assert (missing.status, missing.out, "never-made" in missing.err) == (0, "", True), missing
+    assert settings["tsd.storage.hbase.data_table"] not in missing.err
+    present = Tsd(tmp_path / "state", on_hbase(hbase, hbase.new_tables())).run("check-config")
+    assert (present.status, "no problem found" in present.err) == (0, True), present
+    away = tsd.but({"tsd.storage.hbase.thrift": f"{HOST}:1"}).run("check-config")
+    assert (away.status, away.out, away.err.count("\n")) == (3, "", 1), away
+
+
 def test_existing_opentsdb_conf_is_accepted(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     file = tmp_path / "opentsdb.conf"

@@ -586,7 +586,7 @@ def state_folder(config: Config) -> Path:
 
 def has_checked_store(config: Config) -> bool:
     """Return whether `tsd check-config` asks the store too: settings alone do not show whether it may be used."""
-    return config.backend in (Backend.BIGTABLE, Backend.CASSANDRA)
+    return config.backend is not Backend.EMBEDDED
 
 
 def lacks_static_files(config: Config) -> bool:

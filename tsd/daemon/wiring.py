@@ -252,16 +252,16 @@ def served_store(config: Config) -> ServedStore:
 
 
 async def check_store(config: Config) -> str:
-    """Raise StoreError for a store that cannot be used as it is configured: credentials, names, permissions. On
-    Cassandra tables may be made later: return which are missing, or an empty text."""
+    """Raise StoreError for a store that cannot be used as it is configured: credentials, names, permissions. On HBase
+    and Cassandra tables may be made later: return which are missing, or an empty text."""
     async with opened_store(config) as store:
-        if store.cql is None:
-            await _check_tables(config, store)
-            return ""
-        await store.cql.session()
+        if store.cql is not None:
+            await store.cql.session()
         try:
             await _check_tables(config, store)
         except NoTable as exc:
+            if config.backend is Backend.BIGTABLE:
+                raise
             return str(exc)
     return ""
 
