@@ -81,15 +81,17 @@ class Daemon:
 
 @contextmanager
 def serving(folder: Path, settings: Mapping[str, str], *, plain: bool = False) -> Iterator[Daemon]:
-    """Run a daemon with its state in `folder`, and stop it cleanly; `plain`: without compiled loops."""
+    """Run a daemon with its state in `folder`, and stop it cleanly; `plain`: without compiled loops. It is killed
+    with the benchmark."""
     given = {"tsd.network.port": "0", "tsd.storage.path": str(folder), "tsd.log.format": "json", **FLEET, **settings}
     config, _ = read_config(Given("benchmark", key, value) for key, value in given.items())
     words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log"
     with log.open("wb") as stream:
+        python = [sys.executable, "-m"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "tsd", "serve", *words], stderr=stream, env=_environment(plain)
+            [*python, "bench.tied", *python, "tsd", "serve", *words], stderr=stream, env=_environment(plain)
         )
     try:
         yield Daemon(process, config, await_port(process, log))

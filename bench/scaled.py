@@ -5,9 +5,7 @@ clock and trio's clock run at the same speed. Waits for disks and other processe
 keep their own pace, as they depend on bytes and not on time.
 """
 
-import ctypes
 import math
-import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -15,12 +13,12 @@ from typing import NamedTuple
 
 import trio
 
+from bench.tied import end_with_parent
 from tsd.cli.options import imported
 from tsd.config import log
 from tsd.config.loader import Given
 from tsd.daemon.settings import load_config
 
-PARENT_DEATH_SIGNAL = 1  # of prctl(2)
 BOOT_S = 100_000.0  # a machine's uptime, so that no time is below 0
 
 
@@ -74,7 +72,7 @@ def words_of(timeline: Timeline, settings: Mapping[str, str]) -> list[str]:
 
 def main() -> None:
     """Run the daemon until SIGTERM, or until the benchmark ends."""
-    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    end_with_parent()
     timeline = Timeline(*map(float, sys.argv[1:4]))
     tune_collector = imported("tsd.cli.serve:tune_collector")  # without Python's cycle collector, as `tsd serve` does
     serve = imported("tsd.daemon.lifecycle:serve")
