@@ -1,7 +1,7 @@
 """A command's access to the store, directly or through the daemon that has the database open; and common options."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,15 +9,14 @@ import click
 import trio
 
 from tsd.codec.names import Kind
-from tsd.codec.opentsdb.rowkey import after, salts
 from tsd.codec.text import encode_name
-from tsd.config.loader import Config, journal_folder, layout, state_folder
+from tsd.config.loader import Config, journal_folder, state_folder
 from tsd.config.state_dir import lock_state
 from tsd.daemon.settings import control_path
 from tsd.errors import BadLine, DaemonRuns, NoSuchName, StoreError, TsdError
 from tsd.ingest.journal.folder import JournalConflict, segment_paths, used_journal
 from tsd.lazy import LazyModule
-from tsd.store import Store, scan
+from tsd.store import Store
 from tsd.store.remote import ControlClient, RemoteStore
 from tsd.tables.opentsdb.uids import Uids
 
@@ -116,15 +115,6 @@ async def metric_uids(opened: Access, metrics: Sequence[str]) -> list[bytes]:
             raise uid if isinstance(uid, TsdError) else NoSuchName(name.decode("latin-1"))
         uids.append(uid)
     return uids
-
-
-async def has_rows(opened: Access, table: str, metric: bytes) -> bool:
-    """Return whether a table has rows of a metric, by its UID. Raise StoreError."""
-    for salt in salts(layout(opened.config)):
-        async with aclosing(scan(opened.store, table, salt + metric, after(salt + metric), limit=1)) as pages:
-            async for _ in pages:
-                return True
-    return False
 
 
 async def _connect(config: Config) -> ControlClient | None:

@@ -9,9 +9,9 @@ from functools import partial
 import click
 import trio
 
-from tsd.cli.context import Access, access, flush_pending, metric_uids
+from tsd.cli.context import Access, access, flush_pending
 from tsd.cli.entity_points import delete_range
-from tsd.cli.late_rollups import are_left, mark_late
+from tsd.cli.late_rollups import changing, names_left, show_left
 from tsd.cli.output import named, show_date
 from tsd.cli.scan import BadRequest, RowSelection, ScanRequest, parse_selection, selected_rows
 from tsd.codec.dates import BadDate, parse_date
@@ -25,11 +25,9 @@ from tsd.store import Row
 from tsd.tables.entity.stored_points import TimeRange
 from tsd.tables.opentsdb.delete import RowRemoval, busy_ms, remove_parts
 from tsd.tables.opentsdb.rollup_progress import days_of
-from tsd.tables.opentsdb.rollup_sums import DAY_S
 
 BUSY_TRIES = 5  # of rows that are being written to
 BUSY_ROWS = 500  # read again at once
-DAY_MS = DAY_S * 1000
 
 
 @dataclass
@@ -109,12 +107,7 @@ def delete(loaded: Loaded, words: Sequence[str], since: str, until: str, yes: bo
             err=True,
         )
     if found.rollups_left:
-        start_s, end_s = request.start_ms // DAY_MS * DAY_S, -(-request.end_ms // DAY_MS) * DAY_S
-        click.echo(
-            "tsd: rollups keep the deleted points until you run: "
-            f"tsd rollup build {words[0]} --start {start_s} --end {end_s} --clear",
-            err=True,
-        )
+        show_left(words[0], request.start_ms, request.end_ms + 1)
     sys.exit(1 if found.left or remaining else 0)
 
 
@@ -147,8 +140,7 @@ async def _delete(config: Config, request: ScanRequest, *, yes: bool, may_be_unk
         if yes:
             await opened.store.sync()
         if yes and found.rows:
-            [metric] = await metric_uids(opened, [selection.metric.decode("latin-1")])
-            found.rollups_left = await are_left(config, opened, metric)
+            found.rollups_left = bool(await names_left(config, opened, [selection.metric.decode("latin-1")]))
     return found
 
 
@@ -209,9 +201,8 @@ async def _remove(
     if read_ms is not None and removals:
         parts = [part for part, _ in removals]
         days = days_of(layout(config), [part.row.key for part in parts])
-        await mark_late(config, opened, days, deleted=True)
-        left = await remove_parts(opened.store, config.data_table, parts, read_ms=read_ms)
-        await mark_late(config, opened, days, deleted=True)
+        async with changing(config, opened, days, deleted=True):
+            left = await remove_parts(opened.store, config.data_table, parts, read_ms=read_ms)
     for name, (part, _) in zip(names, removals, strict=True):
         if name.key not in left:
             found.count_row(" ".join([name.metric, *name.tags]), name.base * 1000, part.removal.points)

@@ -18,7 +18,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access
-from tsd.cli.late_rollups import mark_late
+from tsd.cli.late_rollups import changing
 from tsd.cli.output import Bar, byte_columns, write_above_bar
 from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
 from tsd.codec.text import counted
@@ -139,13 +139,12 @@ class Importer:
         await self.flush_daemon()
         columns, join = self._rows.take(), self._config.join_points
         late = days_of_points(columns, self._rows.table, self._config.salt_width)
-        await mark_late(self._config, self._access, late)
-        for points in series_slices(columns):
-            for part in sorted_parts(columns, points, join=join):
-                await self._index(part)
-                await self._put(encode_of(part, self._rows.table, join=join))
-        await _retried(self._access.store.sync)
-        await mark_late(self._config, self._access, late)
+        async with changing(self._config, self._access, late):
+            for points in series_slices(columns):
+                for part in sorted_parts(columns, points, join=join):
+                    await self._index(part)
+                    await self._put(encode_of(part, self._rows.table, join=join))
+            await _retried(self._access.store.sync)
 
     async def _index(self, columns: Columns) -> None:
         """Add series to the index before their rows are written, so that an interrupted import leaves it complete."""

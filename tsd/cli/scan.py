@@ -15,7 +15,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access, flush_pending
-from tsd.cli.late_rollups import mark_late
+from tsd.cli.late_rollups import changing, names_left, show_left
 from tsd.cli.output import NamedKey, named
 from tsd.cli.scan_heroic import print_rows as print_heroic_rows
 from tsd.cli.scan_tall import print_rows as print_tall_rows
@@ -188,9 +188,11 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_
     if config.has_heroic_tables or config.has_tall_tables:
         _scan_layout(config, request, "json" if as_json else "lines" if as_lines else "plain", delete=delete)
     corrupt = deleted = 0
+    metrics: dict[str, None] = {}  # whose points were deleted
+    left: list[str] = []
 
     async def run() -> None:
-        nonlocal corrupt, deleted
+        nonlocal corrupt, deleted, metrics
         async with access(config, must_exist=True) as opened:
             await flush_pending(opened, delete=delete)
             for selection in request.selections:
@@ -204,15 +206,18 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_
                         sys.stdout.flush()  # if this fails, for example on a full disk, nothing is deleted
                         await entity_points.delete_hours(config, opened, done.names)
                         days = days_of(layout(config), [row.key for row in done.printed])
-                        await mark_late(config, opened, days, deleted=True)
-                        await remove_rows(opened.store, config.data_table, done.printed, read_ms=read_ms)
-                        await mark_late(config, opened, days, deleted=True)
+                        async with changing(config, opened, days, deleted=True):
+                            await remove_rows(opened.store, config.data_table, done.printed, read_ms=read_ms)
                         deleted += len(done.printed)
+                        metrics |= dict.fromkeys(name.metric for name in done.names)
                     read_ms = now_ms()
+            left.extend(await names_left(config, opened, metrics))
 
     trio.run(run)
     if delete:
         click.echo(f"deleted {counted(deleted, 'row')}", err=True)
+    for metric in left:
+        show_left(metric, request.start_ms, request.end_ms + 1)
     sys.exit(1 if corrupt else 0)
 
 

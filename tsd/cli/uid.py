@@ -14,7 +14,7 @@ from typing import Any
 import click
 import trio
 
-from tsd.cli.context import Access, access, has_rows
+from tsd.cli.context import Access, access
 from tsd.cli.output import Progress
 from tsd.codec.dates import MOST_DIGITS
 from tsd.codec.names import Kind, Widths
@@ -25,6 +25,7 @@ from tsd.config.loader import Config, Loaded, layout
 from tsd.daemon.settings import now_ms
 from tsd.errors import BadLine, NoSuchName, StoreError, TsdError
 from tsd.store import scan
+from tsd.tables.opentsdb.kept_rollups import has_rows
 from tsd.tables.opentsdb.uid_table import WINDOWS, UidFsck, UidRepair, UidUsage, delete, rename, usages
 
 KINDS = [kind.value for kind in Kind]
@@ -77,7 +78,7 @@ def delete_uid(loaded: Loaded, kind: str, name: str, as_json: bool) -> None:
             if Kind(kind) is not Kind.METRIC:
                 return found, False  # a tag may be in any row
             await opened.flush_daemon()  # what it holds has the deleted UID; what only the journal has gets a new one
-            return found, await has_rows(opened, config.data_table, found)
+            return found, await has_rows(opened.store, layout(config), config.data_table, found)
 
     found, rows_left = trio.run(run)
     deleted = {"kind": kind, "name": name, "uid": found.hex(), "deleted": True}

@@ -276,6 +276,7 @@ class Daemon:
         return {
             **control.store_operations(self.store, self.tables.on_change),
             "retention": _refuse_retention,  # where nothing expires
+            "change_days": _build_no_days,
             **self.tables.operations,
             **verbs(replay, self.ingest.rejected),
             "clients": clients,
@@ -285,6 +286,11 @@ class Daemon:
             "drop_caches": drop_caches,
             "health": health,
         }
+
+
+async def _build_no_days(days: list[Any], deleted: bool) -> bool:  # noqa: ARG001 (as requests have it)
+    """Return that this daemon builds no rollups."""
+    return False
 
 
 async def _refuse_retention(*, trust_clock: bool) -> None:  # noqa: ARG001 (as requests have it)

@@ -259,7 +259,7 @@ async def _run(
                     for task in daemon.tasks():
                         servers.start_soon(task)
                     path = await control.open_listener(control_path(config))
-                    servers.start_soon(control.serve, path, daemon.control_verbs())
+                    servers.start_soon(control.serve, path, daemon.control_verbs(), daemon.tables.connection_operations)
                     ports = await _listen(daemon, listeners, servers)
                     notify_soon(watching, daemon.stop.is_set, READY=1, STATUS=f"serving port {ports[0]}")
                     ready.set()

@@ -6,7 +6,7 @@ It is a Unix socket in the state folder that only the daemon's user may open. `t
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,18 @@ async def open_listener(path: Path) -> trio.SocketListener:
     return trio.SocketListener(listener)
 
 
-async def serve(listener: trio.SocketListener, operations: Mapping[str, Operation]) -> None:
-    """Answer requests until cancelled."""
+async def serve(
+    listener: trio.SocketListener,
+    operations: Mapping[str, Operation],
+    of_connection: Callable[[AsyncExitStack], Mapping[str, Operation]] = lambda _: {},
+) -> None:
+    """Answer requests until cancelled. `of_connection` gets what the end of a connection closes, and returns further
+    operations of that connection."""
 
     async def handle(stream: trio.SocketStream) -> None:
         try:
-            async with stream:
-                await _answer_requests(stream, operations)
+            async with stream, AsyncExitStack() as ended:
+                await _answer_requests(stream, {**operations, **of_connection(ended)})
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             log.debug("control.disconnected")
         except Exception:

@@ -1,6 +1,7 @@
 """The interface of table layouts. Each layout has a package of its own and builds a `Tables`."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from tsd.tables.catalog import Annotations, Metadata, Names, SeriesCatalog, ServiceMetadata, Stat, Trees
@@ -43,3 +44,4 @@ class Tables:
     tasks: Mapping[str, Task] = field(default_factory=dict)  # by name; run while the daemon serves, restarted on errors
     fatal_tasks: Sequence[Task] = ()  # run while the daemon serves; an unexpected error ends it
     operations: Mapping[str, Operation] = field(default_factory=dict)  # of the control socket, by name
+    connection_operations: Callable[[AsyncExitStack], Mapping[str, Operation]] = lambda _: {}  # those of a connection

@@ -1,6 +1,7 @@
 """A daemon's rollups: built when hours and days are over, again after late points, and used by queries."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,12 +60,12 @@ class Rolled:
             lambda: self.now_s,
         )
 
-        async def on_delete(rows: Sequence[bytes]) -> None:
-            await self.task.mark(days_of(env.layout, rows), deleted=True)
+        def deleting(rows: Sequence[bytes]) -> AbstractAsyncContextManager[None]:
+            return self.task.changing(days_of(env.layout, rows), deleted=True)
 
         complete = self.task.progress.complete_until_s
         self.reader = OpenTsdbReader(
-            env.store, DATA, env.uids, env.layout, rollups=ROLLUPS, complete=complete, on_delete=on_delete
+            env.store, DATA, env.uids, env.layout, rollups=ROLLUPS, complete=complete, deleting=deleting
         )
         self.engine = QueryEngine(
             self.reader, settings=EngineSettings(), flush=flushed, now_ms=lambda: self.now_s * 1000

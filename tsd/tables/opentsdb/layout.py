@@ -1,6 +1,7 @@
 """Builds OpenTSDB's tables from the configuration: UIDs, rows of one hour per series, metadata, trees, annotations."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from tsd.tables.opentsdb.annotations import AnnotationRows
 from tsd.tables.opentsdb.catalog import OpentsdbCatalog, UidNames, uid_stats
 from tsd.tables.opentsdb.compaction.block_packer import FoldStats
 from tsd.tables.opentsdb.compaction.scheduler import CompactionScheduler
+from tsd.tables.opentsdb.kept_rollups import report_kept
 from tsd.tables.opentsdb.key_ranges import OpentsdbKeyRanges
 from tsd.tables.opentsdb.last_point_cache import LastPointCache
 from tsd.tables.opentsdb.last_points import LastPointReader
@@ -84,8 +86,11 @@ class DaemonParts:
         """Return the operations of the control socket."""
         return {
             **({"retention": self.retention.run_now} if self.retention else {}),
-            **({"mark_rollups_late": self.rollup_task.mark_days} if self.rollup_task else {}),
         }
+
+    def connection_operations(self, connection: AsyncExitStack) -> Mapping[str, Operation]:
+        """Return the operations of one connection of the control socket, which may begin what its end ends."""
+        return self.rollup_task.operations(connection) if self.rollup_task else {}
 
 
 @dataclass(frozen=True)
@@ -155,7 +160,7 @@ def build(
     """Build the tables. `on_change` is called when another process renamed or deleted names: it must drop all
     caches."""
     form, uids, codec_id = layout(config), parts.uids, summaries.histogram_id
-    rollup_tables = _rollup_tables(config, summaries)
+    rollup_tables = _rollup_tables(config, summaries.rollups)
 
     async def check() -> None:
         await store.get(config.data_table, [b"\0"])
@@ -190,6 +195,7 @@ def build(
         tasks=_tasks(parts, config, daemon, on_change),
         fatal_tasks=(daemon.compactor.run,) if daemon.compactor else (),
         operations=daemon.operations(),
+        connection_operations=daemon.connection_operations,
     )
 
 
@@ -208,9 +214,9 @@ def _tasks(parts: OpentsdbParts, config: Config, daemon: DaemonParts, on_change:
     return tasks
 
 
-def _rollup_tables(config: Config, summaries: SummaryFormats) -> list[str]:
+def _rollup_tables(config: Config, rollups: Rollups | None) -> list[str]:
     """Return the tables of rollups and pre-aggregates, without the data table."""
-    return [name for name in summaries.rollups.tables() if name != config.data_table] if summaries.rollups else []
+    return [name for name in rollups.tables() if name != config.data_table] if rollups else []
 
 
 def make_reader(
@@ -224,12 +230,19 @@ def make_reader(
     newest: LastPointCache | None = None,
 ) -> OpenTsdbReader:
     """Return the reader of the data table. `task` builds the daemon's rollups, `newest` forgets deleted points."""
+    form = layout(config)
 
-    async def on_delete(rows: Sequence[bytes]) -> None:
-        if newest is not None:
-            newest.forget(layout(config), rows)
-        if task is not None:
-            await task.mark(days_of(layout(config), rows), deleted=True)
+    @asynccontextmanager
+    async def deleting(rows: Sequence[bytes]) -> AsyncIterator[None]:
+        days = days_of(form, rows)
+        async with task.changing(days, deleted=True) if task is not None else nullcontext():
+            if newest is not None:
+                newest.forget(form, rows)
+            yield
+            if newest is not None:
+                newest.forget(form, rows)
+        if task is None:
+            await report_kept(store, form, _rollup_tables(config, rollups), uids, days)
 
     filters = FilterRules(config.expansion_limit, config.skip_unresolved_tagvs, config.fuzzy_filter)
     return OpenTsdbReader(
@@ -241,7 +254,7 @@ def make_reader(
         rollups=rollups,
         complete=task.progress.complete_until_s if task else None,
         histogram_codec=histogram_codec,
-        on_delete=on_delete if task is not None or newest is not None else None,
+        deleting=deleting,
         rules=ReadRules(filters, scans=min(PARALLEL_SCANS, store.capabilities.parallel_scans)),
     )
 

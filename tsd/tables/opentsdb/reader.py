@@ -19,6 +19,7 @@ from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, StepLimit, 
 from tsd.store.capabilities import CellSignatures, ChangeFeed
 from tsd.store.cells import CellSigner
 from tsd.store.retry import run_bounded
+from tsd.tables.opentsdb.changes import Changing, unobserved
 from tsd.tables.opentsdb.column_pages import ColumnPage, NumberedPages, column_pages, columns_of_rows
 from tsd.tables.opentsdb.decode import NumberedRows, decode, number_rows
 from tsd.tables.opentsdb.delete import remove_joined, remove_rows
@@ -87,9 +88,6 @@ class ReadRules(NamedTuple):
 DEFAULT_RULES = ReadRules()
 
 
-OnDelete = Callable[[Sequence[bytes]], Awaitable[None]]  # keys of rows
-
-
 class DataTable(NamedTuple):
     """The data table, and how its rows are read."""
 
@@ -97,7 +95,7 @@ class DataTable(NamedTuple):
     data: str  # the table of raw points
     layout: Layout
     rules: ReadRules
-    on_delete: OnDelete | None = None  # called before and after rows are deleted
+    deleting: Changing = unobserved  # around deletes of rows
 
 
 class StoredSelection:
@@ -324,12 +322,9 @@ class StoredSelection:
         """Delete the raw cells that were read, also those that a compaction has joined since. Raises StoreError."""
         store, table = self._table.store, self._table.data
         keys = [row.key for row in self._rows]
-        if (on_delete := self._table.on_delete) is not None:
-            await on_delete(keys)
-        await remove_rows(store, table, self._rows, read_ms=read_ms)
-        await remove_joined(store, table, self._rows, read_ms=read_ms)
-        if on_delete is not None:
-            await on_delete(keys)
+        async with self._table.deleting(keys):
+            await remove_rows(store, table, self._rows, read_ms=read_ms)
+            await remove_joined(store, table, self._rows, read_ms=read_ms)
 
 
 RollupCompleteness = Callable[[bytes, str], int]  # metric UID and interval → time in s
@@ -533,11 +528,11 @@ class OpenTsdbReader:
         complete: RollupCompleteness | None = None,
         histogram_codec: int | None = None,
         rules: ReadRules = DEFAULT_RULES,
-        on_delete: OnDelete | None = None,
+        deleting: Changing = unobserved,
     ) -> None:
         """`table` has the raw points. `complete` tells up to when rollups are complete. `histogram_codec` is
-        the id of simple histograms, None if there are none. `on_delete` is called before and after deletes."""
-        self._table = DataTable(store, table, layout, rules, on_delete)
+        the id of simple histograms, None if there are none. `deleting` is entered around deletes."""
+        self._table = DataTable(store, table, layout, rules, deleting)
         self._uids = uids
         self._index = index
         self._rollups = rollups

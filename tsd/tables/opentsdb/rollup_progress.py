@@ -5,6 +5,7 @@ forgets the late points, so that a crash does not lose it.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,6 +74,7 @@ class RollupProgress:
         self.rewinds = 0  # how often `complete_s` went back
         self._late: dict[bytes, dict[int, int]] = {}  # metric → day → number of the last change
         self._emptied: set[LateDay] = set()  # of these days, points were deleted
+        self._held: Counter[LateDay] = Counter()  # how many changes of the points of a day are under way
         self._changes = 0
         self.late_days = 0
 
@@ -157,7 +159,20 @@ class RollupProgress:
 
     def late(self) -> dict[LateDay, int]:
         """Return the days to build again, each with the number of its last change."""
-        return {LateDay(metric, day_s): at for metric, days in self._late.items() for day_s, at in days.items()}
+        late = {LateDay(metric, day_s): at for metric, days in self._late.items() for day_s, at in days.items()}
+        return {day: at for day, at in late.items() if day not in self._held}
+
+    def hold(self, days: Iterable[LateDay]) -> None:
+        """Do not build some days again until `release`: their points are about to change. So they stay late, in the
+        file as well, and a change that ends half way leaves no wrong rollups."""
+        self._held.update(days)
+
+    def release(self, days: Iterable[LateDay]) -> None:
+        """End a `hold`, and mark those days that have become complete meanwhile."""
+        self._held.subtract(days)
+        self._held += Counter()  # without zeros
+        for day in self.concerned(days, deleted=False):
+            self._mark(day)
 
     def mark(self, days: Iterable[LateDay], *, deleted: bool = False) -> bool:
         """Record that points of some days came late, or were `deleted`. Return whether the file must be saved."""

@@ -5,8 +5,8 @@ after a crash, with those of other writers and imports, and counts a time once t
 there is one way for new, late and past points. Of the CPU of a build, reading and decoding are about half.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import numpy as np
 import trio
@@ -87,7 +87,23 @@ class RollupTask:
     async def mark(self, days: Iterable[LateDay], *, deleted: bool = False) -> None:
         """Record on disk that points of some days came late, or were `deleted`. Raise StoreError."""
         await self._load()
-        late = await self._kept(self.progress.concerned(days, deleted=deleted))
+        await self._record(await self._kept(self.progress.concerned(days, deleted=deleted)), deleted=deleted)
+
+    @asynccontextmanager
+    async def changing(self, days: Collection[LateDay], *, deleted: bool = False) -> AsyncIterator[None]:
+        """Record that points of some days change in the block, or are `deleted`, and build these days again after it.
+        A process that ends within the block leaves them recorded. Raise StoreError."""
+        await self._load()
+        kept = await self._kept(list(days))
+        self.progress.hold(kept)
+        try:
+            await self._record(self.progress.concerned(kept, deleted=deleted), deleted=deleted)
+            yield
+            await self._record(self.progress.concerned(kept, deleted=deleted), deleted=deleted)
+        finally:
+            self.progress.release(kept)
+
+    async def _record(self, late: Iterable[LateDay], *, deleted: bool) -> None:
         try:
             if self.progress.mark(late, deleted=deleted):
                 await self.progress.save()
@@ -101,10 +117,22 @@ class RollupTask:
         first_s = {metric: await builder.kept_from_s(metric) for metric in {day.metric for day in days}}
         return [day for day in days if first_s[day.metric] < day.day_s + DAY_S]
 
-    async def mark_days(self, days: Sequence[tuple[bytes, int]], deleted: bool) -> bool:
-        """Do the same for a command, which gives the metrics' UIDs and the days' first seconds."""
-        await self.mark([LateDay(metric, day_s) for metric, day_s in days], deleted=deleted)
-        return True
+    def operations(self, connection: AsyncExitStack) -> dict[str, Callable[..., Awaitable[bool]]]:
+        """Return the operations of one connection of the control socket."""
+        changes = AsyncExitStack()
+        connection.push_async_exit(changes)  # a command that is killed ends its changes, too
+
+        async def change_days(days: list[tuple[bytes, int]], deleted: bool) -> bool:
+            """Begin a change of points of days, given by the metrics' UIDs and the days' first seconds."""
+            await changes.enter_async_context(self.changing([LateDay(*day) for day in days], deleted=deleted))
+            return True
+
+        async def end_changes() -> bool:
+            """End all changes that the connection began."""
+            await changes.aclose()
+            return True
+
+        return {"change_days": change_days, "end_changes": end_changes}
 
     async def _load(self) -> None:
         async with self._loading:
