@@ -48,7 +48,9 @@ def test_delete_shows_then_deletes_exact_range(filled: Tsd) -> None:
 def test_delete_by_tags_allows_new_points(filled: Tsd) -> None:
     everything = ("--since", "1", "--until", "now", "--yes")
     done = filled.run("delete", "sys.cpu", "host=web01", *everything)
-    assert (done.status, done.err) == (0, "deleted 12 points in 2 rows of 1 series\n")
+    first, *notes = done.err.splitlines()
+    assert (done.status, first) == (0, "deleted 12 points in 2 rows of 1 series")
+    assert bool(notes) == ("tsd.storage.backend" in filled.settings)  # other daemons may have more of them
     assert filled.lines("sys.cpu") == WEB02
     assert filled.run("import", "-", stdin=WEB01[3].encode()).status == 0
     assert sorted(filled.lines("sys.cpu")) == sorted([WEB01[3], *WEB02])

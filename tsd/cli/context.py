@@ -12,7 +12,7 @@ from tsd.codec.names import Kind
 from tsd.codec.text import encode_name
 from tsd.config.loader import Config, journal_folder, state_folder
 from tsd.config.state_dir import lock_state
-from tsd.daemon.settings import control_path
+from tsd.daemon.settings import control_path, now_ms
 from tsd.errors import BadLine, DaemonRuns, NoSuchName, StoreError, TsdError
 from tsd.ingest.journal.folder import JournalConflict, segment_paths, used_journal
 from tsd.lazy import LazyModule
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tsd.daemon import wiring as wiring
 else:  # the help of a command needs no engine
     wiring = LazyModule("tsd.daemon.wiring")
+
+
+RECENT_MS = 3_600_000  # most points that wait in a daemon are newer
 
 
 class Access(NamedTuple):
@@ -99,6 +102,16 @@ async def flush_pending(opened: Access, *, delete: bool) -> None:
         raise StoreError(f"{reason}. These points would reappear after the deletion: nothing deleted")
     if reason:
         click.echo(f"tsd: {reason}. The output lacks them", err=True)
+
+
+def tell_of_others(config: Config, until_ms: int) -> None:
+    """Print after a delete of recent points that daemons of other state folders may have more of them."""
+    if not wiring.has_local_store(config) and until_ms > now_ms() - RECENT_MS:
+        click.echo(
+            "tsd: daemons of other state folders may store points later that they have accepted before (within "
+            "tsd.storage.flush_interval, or after an outage of the store). Then run the command again",
+            err=True,
+        )
 
 
 async def metric_uids(opened: Access, metrics: Sequence[str]) -> list[bytes]:

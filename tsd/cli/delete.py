@@ -9,7 +9,7 @@ from functools import partial
 import click
 import trio
 
-from tsd.cli.context import Access, access, flush_pending
+from tsd.cli.context import Access, access, flush_pending, tell_of_others
 from tsd.cli.entity_points import delete_range
 from tsd.cli.late_rollups import changing, names_left, show_left
 from tsd.cli.output import named, show_date
@@ -106,6 +106,8 @@ def delete(loaded: Loaded, words: Sequence[str], since: str, until: str, yes: bo
             "Run the command again",
             err=True,
         )
+    if yes:
+        tell_of_others(loaded.config, request.end_ms)
     if found.rollups_left:
         show_left(words[0], request.start_ms, request.end_ms + 1)
     sys.exit(1 if found.left or remaining else 0)

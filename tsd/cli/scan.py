@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import click
 import trio
 
-from tsd.cli.context import Access, access, flush_pending
+from tsd.cli.context import Access, access, flush_pending, tell_of_others
 from tsd.cli.late_rollups import changing, names_left, show_left
 from tsd.cli.output import NamedKey, named
 from tsd.cli.scan_heroic import print_rows as print_heroic_rows
@@ -216,6 +216,7 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_
     trio.run(run)
     if delete:
         click.echo(f"deleted {counted(deleted, 'row')}", err=True)
+        tell_of_others(config, request.end_ms)
     for metric in left:
         show_left(metric, request.start_ms, request.end_ms + 1)
     sys.exit(1 if corrupt else 0)
