@@ -12,6 +12,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.e2e.command import Served, Tsd, until
+from tsd.store import Put
 
 pytestmark = pytest.mark.slow
 
@@ -116,6 +117,36 @@ def test_deleted_points_leave_rollups_that_are_cleared(tsd: Tsd, served: bool) -
         assert differing(daemon) == []
 
 
+@pytest.mark.parametrize("how", ["scan", "query", "kairosdb"])
+def test_rollups_that_keep_deleted_points_are_named(tsd: Tsd, how: str) -> None:
+    assert tsd.run("rollup", "build").status == 0
+    first_s, last_s = START_S + DAY_S, START_S + 3 * DAY_S - 1
+    allowed = {"tsd.http.query.allow_delete": "true", "tsd.access.anonymous": "read,write,admin"}
+    deleting = tsd.but({**allowed, "tsd.kairosdb.enabled": "true"})
+    with deleting.serve() as served:
+        if how == "scan":
+            said = tsd.run("scan", "--delete", str(first_s), str(last_s), "sum", "m7").err
+            assert "rollup" not in tsd.run("scan", "--delete", str(first_s), str(last_s), "sum", "m7").err  # no more
+        else:
+            connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+            if how == "query":
+                path = f"/api/query?start={first_s}&end={last_s}&m=sum:m7"
+                connection.request("DELETE", path)
+            else:
+                span = {"start_absolute": first_s * 1000, "end_absolute": last_s * 1000}
+                connection.request(
+                    "POST", "/api/v1/datapoints/delete", json.dumps(span | {"metrics": [{"name": "m7"}]})
+                )
+            assert connection.getresponse().status in (200, 204)
+            connection.close()
+            event = served.await_event("rollups.deleted_points_kept")
+            said = f"run: {event['next_step']}"
+            assert event["metric"] == "m7"
+        assert differing(served) != []
+        assert tsd.run(*shlex.split(said.partition("run: tsd ")[2])).status == 0
+        assert differing(served) == []
+
+
 def test_killed_build_resumes(tsd: Tsd) -> None:
     checkpoint = tsd.folder / "rollup-build.json"
     saved = ""
@@ -218,3 +249,44 @@ def test_commands_tell_which_days_they_change(tmp_path: Path) -> None:
         assert is_marked(2, "emptied")
     with tsd.but({"tsd.rollups.build": "false"}).serve():
         assert not progress.exists()
+
+
+@pytest.mark.parametrize("serves", [False, True], ids=["alone", "daemon"])
+def test_copies_and_repairs_tell_which_days_they_change(tmp_path: Path, serves: bool) -> None:
+    """Regression: rollups lacked the copied points, and kept what a repair had deleted."""
+    source, target = (Tsd(tmp_path / name, {"tsd.rollups.build": "true"}) for name in ("source", "target"))
+    lines = f"m {START_S} 3 host=h1\nm {START_S + DAY_S} 4 host=h1\n"
+    assert source.run("import", "--auto-metric", "-", stdin=lines.encode()).status == 0
+    assert target.run("mkmetric", "m").status == 0
+    with target.serve() as served:
+        _await_rollups(served)
+
+    def day_sums(served: Served) -> list[float]:
+        _await_rollups(served)
+        found = answer(served, "sum:1d-sum:m", "rollup_nofallback")
+        return [value for group in found for value in group["dps"].values()]
+
+    with target.serve() if serves else nullcontext() as served:
+        assert source.run("copy", "--to", f"embedded:{target.folder}").status == 0
+        if served is not None:
+            assert day_sums(served) == [3, 4]
+    if served is None:
+        with target.serve() as served:
+            assert day_sums(served) == [3, 4]
+    row = next(row for row in target.read_directly("tsdb") if row.key[3:7] == START_S.to_bytes(4, "big"))
+    target.put_directly("tsdb", Put(row.key, b"t:\0\2", b"\1\2\3"))
+    assert target.run("fsck", "--full-scan", "--fix", "--delete-bad-values").status == 1
+    marked = json.loads((target.folder / "rollup-progress.json").read_text())["emptied"]
+    assert [day_s for _, day_s in marked] == [START_S]
+
+
+def test_commands_leave_the_progress_of_a_daemon_alone(tmp_path: Path) -> None:
+    """Regression: a copy between layouts, without the daemon's settings, removed the file with the days to build."""
+    tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "true"})
+    assert tsd.run("import", "-", stdin=f"m {START_S} 1 host=h1\n".encode()).status == 0
+    progress = tsd.folder / "rollup-progress.json"
+    with tsd.but({"tsd.rollups.build": "true"}).serve() as served:
+        _await_rollups(served)
+    tables = ["--to-set", "tsd.storage.layout=tall", "--to-set", "tsd.tall.tables=METRIC {host:24}#{ts} *"]
+    done = tsd.run("copy", "--to", f"embedded:{tmp_path / 'other'}", *tables)
+    assert (done.status, progress.exists()) == (0, True), done

@@ -14,8 +14,9 @@ from pathlib import Path
 import click
 import trio
 
-from tsd.cli.context import access
+from tsd.cli.context import Access, access
 from tsd.cli.copy_points import PointCopyStats, Rename, Target, copy_points, parse_rename
+from tsd.cli.late_rollups import changing, changing_rows
 from tsd.cli.output import Progress
 from tsd.cli.settings import overrides
 from tsd.codec.text import counted
@@ -34,10 +35,10 @@ from tsd.daemon.wiring import (
     uses_hbase,
 )
 from tsd.errors import BadConfig, StoreError, TsdError
-from tsd.store import Store
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.copy import CopyJob, CopyProgress, CopyStats, TablePair, copy_store
 from tsd.tables.opentsdb.layout import make_index
+from tsd.tables.opentsdb.rollup_task import days_of_points
 from tsd.tables.opentsdb.series_index import SeriesIndex
 
 
@@ -85,6 +86,7 @@ async def _copy(source: Config, target: Config, file: Checkpoint) -> CopyStats:
                 TablePair(source.tree_table, target.tree_table),
                 *map(TablePair, rollup_tables(source), rollup_tables(target)),
             ],
+            changing_rows(target, other),
         )
         marks = CopyProgress(file)
         if mark := marks.mark(source.data_table):
@@ -134,26 +136,33 @@ def _copy_points(
 
 async def _run_points(source: Config, target: Config, rules: Sequence[Rename], file: Checkpoint) -> PointCopyStats:
     async with _opened(source, must_exist=True) as own, _opened(target) as other:
-        await make_tables(target, other, default_compression(target).upper())
+        await make_tables(target, other.store, default_compression(target).upper())
         callbacks = TableCallbacks(lambda: False, lambda: None)
-        read = build_configured_tables(source, own, now_ms, callbacks)
-        written = build_configured_tables(replace(target, auto_create_metrics=True), other, now_ms, callbacks)
+        read = build_configured_tables(replace(source, rollups_build=False), own.store, now_ms, callbacks)
+        writes = replace(target, auto_create_metrics=True, rollups_build=False)  # a daemon builds them
+        where = Target(build_configured_tables(writes, other.store, now_ms, callbacks), name_rules(target), rules)
+        if target.has_opentsdb_tables:
+            where = where._replace(
+                changing=lambda columns, series: changing(
+                    target, other, days_of_points(columns, series, target.salt_width)
+                )
+            )
         progress = Progress("points")
-        index = make_index(target, other) if target.has_opentsdb_tables else None
+        index = make_index(target, other.store) if target.has_opentsdb_tables else None
         try:
             async with _outdated(index):
-                return await copy_points(read, Target(written, name_rules(target), rules), file, progress.add)
+                return await copy_points(read, where, file, progress.add)
         finally:
             progress.close()
 
 
 @asynccontextmanager
-async def _opened(config: Config, *, must_exist: bool = False) -> AsyncIterator[Store]:
+async def _opened(config: Config, *, must_exist: bool = False) -> AsyncIterator[Access]:
     """Open a store of any layout. Have its daemon write its pending points."""
     async with access(config, must_exist=must_exist, any_layout=True) as opened:
         if reason := await opened.flush_daemon():
             raise StoreError(f"{reason}. They would not be copied: copy later")
-        yield opened.store
+        yield opened
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@ Heroic's tables."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from tsd.errors import BadLine
 from tsd.tables import Tables
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.reading import EncodedPage, HistogramPage, PointPage, ScanRange, Selection, SeriesRequest, TextPage
-from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
+from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesLookup, SeriesText
 
 WINDOW_POINTS = 200_000  # written together
 SHOWN = 100  # refused series that are reported one by one
@@ -54,6 +55,7 @@ class Target(NamedTuple):
     tables: Tables
     rules: NameRules
     renames: Sequence[Rename]
+    changing: Callable[[Columns, SeriesLookup], AbstractAsyncContextManager[None]] = lambda *_: nullcontext()
 
 
 class PointCopyStats:
@@ -247,9 +249,9 @@ class _MetricCopy:
         """Write the points of the window."""
         if self._points:
             parts = [np.concatenate(each) for each in zip(*self._window, strict=True)]
-            await self._target.tables.writer.write(
-                Columns(*parts), _Lookup(self._keys, self._texts, self._stats.metrics + 1)
-            )
+            columns, lookup = Columns(*parts), _Lookup(self._keys, self._texts, self._stats.metrics + 1)
+            async with self._target.changing(columns, lookup):
+                await self._target.tables.writer.write(columns, lookup)
             self._stats.points += self._points
             self._progress(self._points)
         self._window, self._points = [], 0

@@ -12,6 +12,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access, check_layout, flush_pending
+from tsd.cli.late_rollups import changing_rows
 from tsd.cli.output import Progress
 from tsd.cli.scan import BadRequest, ScanRequest, parse_request, selected_rows
 from tsd.codec.opentsdb.fsck import ERRORS, FsckLine, FsckOptions, totals
@@ -48,7 +49,8 @@ def fsck(
         started = trio.current_time()
         async with access(loaded.config, must_exist=True) as opened:
             await flush_pending(opened, delete=False)
-            check = Fsck(opened.store, loaded.config.data_table, opened.uids, layout(loaded.config), options)
+            around = changing_rows(loaded.config, opened, deleted=True)
+            check = Fsck(opened.store, loaded.config.data_table, opened.uids, layout(loaded.config), options, around)
             if options.deletes_rows and not force and not await check.matches_configuration():
                 raise TsdError(_MISFIT)
             with closing(Progress("rows")) as progress:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import trio
 
 from tsd.api.hot import HotKeys
-from tsd.config.loader import Config
+from tsd.config.loader import Config, state_folder
+from tsd.config.settings import Mode
 from tsd.daemon.builders import build_access, build_canary, build_ingest, build_server, held_s
 from tsd.daemon.daemon import Daemon
 from tsd.daemon.engine import build_engine
@@ -25,6 +26,7 @@ from tsd.store.counted import CountedStore
 from tsd.store.key_load import KeyLoad
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.catalog import Stat
+from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE
 
 
 def build_daemon(
@@ -61,6 +63,8 @@ def build_daemon(
     known = SeriesTable()
     callbacks = TableCallbacks(lambda: ingest.writer.is_behind, drop_caches)
     tables = build_tables(config, store, now_ms, callbacks)
+    if not config.rollups_build and config.mode is not Mode.READ_ONLY:
+        (state_folder(config) / ROLLUPS_FILE).unlink(missing_ok=True)  # from now on it lacks changes
     hold_s = held_s(config, tables, shared=store.capabilities.shared)
     ingest = build_ingest(config, known, tables, load, now_ms, hold_s=hold_s)
     engine = build_engine(config, tables.reader, ingest.writer.write_metric, load, now_ms, open_points=ingest.writer)

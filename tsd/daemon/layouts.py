@@ -11,7 +11,6 @@ from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.rollup import Rollups
 from tsd.config.loader import (
     Config,
-    Mode,
     layout,
     name_rules,
     state_folder,
@@ -279,13 +278,11 @@ def rollup_builder(
 
 def daemon_rollups(config: Config, store: Store, uids: Uids, now_ms: Clock) -> RollupTask | None:
     """Return the task that writes rollups, None if it is off. Raises BadConfig."""
-    rollups, file = configured_rollups(config), state_folder(config) / ROLLUPS_FILE
+    rollups = configured_rollups(config)
     if rollups is None or not config.rollups_build:
-        if config.mode is not Mode.READ_ONLY:  # late points are not recorded from now on: later all must be built again
-            file.unlink(missing_ok=True)
         return None
     intervals = intervals_to_build(rollups.config)
-    progress = RollupProgress(file, {one.name: one.table for one in intervals})
+    progress = RollupProgress(state_folder(config) / ROLLUPS_FILE, {one.name: one.table for one in intervals})
 
     def builder(names: Sequence[str]) -> RollupBuilder:
         return rollup_builder(

@@ -30,6 +30,7 @@ from tsd.errors import CorruptRow, TsdError
 from tsd.store import Cell, Page, Put, Row, Store, scan
 from tsd.store.retry import run_bounded
 from tsd.tables.checkpoint import Checkpoint
+from tsd.tables.opentsdb.changes import Changing, unobserved
 
 PAGE_ROWS = 1000  # with one cell per point up to 360,000 cells; three pages are in memory
 CONCURRENT_PUTS = 4  # with different timestamps
@@ -65,6 +66,7 @@ class TableRef(NamedTuple):
 
     store: Store
     table: str
+    changing: Changing = unobserved  # around puts
 
 
 async def copy_rows(rows: Sequence[Row], existing: Existing, target: TableRef) -> CopyStats:
@@ -72,11 +74,11 @@ async def copy_rows(rows: Sequence[Row], existing: Existing, target: TableRef) -
     stamps_anew = target.store.capabilities.hides_for_days
     choose = _newer_cells if stamps_anew else _missing_in
     changed = [Row(row.key, cells) for row in rows if (cells := choose(row, existing.get(row.key, ())))]
-    if stamps_anew:
-        await _put_in_order(changed, target)
-    else:
-        await _put_as_stamped(changed, target)
-    shown = await target.store.get(target.table, [row.key for row in changed]) if changed else {}
+    keys = [row.key for row in changed]
+    if changed:
+        async with target.changing(keys):
+            await (_put_in_order if stamps_anew else _put_as_stamped)(changed, target)
+    shown = await target.store.get(target.table, keys) if changed else {}
     hidden = [row.key for row in changed if not _is_visible(row, shown.get(row.key, ()))]
     return CopyStats(
         rows=len(rows),
@@ -372,6 +374,7 @@ class CopyJob(NamedTuple):
     names: TablePair  # the UID table
     rows: TablePair  # the data table
     others: Sequence[TablePair] = ()  # skipped if missing in the source
+    changing: Changing = unobserved  # around puts into the target's data table
 
     def refs(self, pair: TablePair) -> tuple[TableRef, TableRef]:
         """Return a table in the source and in the target."""
@@ -384,7 +387,9 @@ async def copy_store(job: CopyJob, progress: CopyProgress, on_rows: Callable[[st
     resumes."""
     present = await job.source.tables()
     total = await copy_names(*job.refs(job.names))
-    for pair in [job.rows, *(other for other in job.others if other.source in present)]:
+    source, target = job.refs(job.rows)
+    total = total.plus(await _copy_rest(source, target._replace(changing=job.changing), progress, on_rows))
+    for pair in (other for other in job.others if other.source in present):
         total = total.plus(await _copy_rest(*job.refs(pair), progress, on_rows))
     again = await copy_names(*job.refs(job.names))  # copied rows may have new names
     await job.target.sync()

@@ -5,6 +5,7 @@ daemons keep writing: it replaces and deletes only cells that it read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from tsd.codec.names import Kind
@@ -16,6 +17,7 @@ from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, split_key
 from tsd.errors import CorruptRow
 from tsd.store import Put, Row, Store
 from tsd.store.retry import run_bounded
+from tsd.tables.opentsdb.changes import Changing, unobserved
 from tsd.tables.opentsdb.uids import Uids
 
 # A row with a newer cell than this is skipped: repairs are 1 ms newer than its cells and must be older than later
@@ -62,7 +64,10 @@ class Fsck:
         uids: Uids,
         layout: Layout,
         options: FsckOptions,
+        changing: Changing = unobserved,
     ) -> None:
+        """`changing` is entered around repairs."""
+        self._changing = changing
         self._store = store
         self._table = table
         self._uids = uids
@@ -78,7 +83,8 @@ class Fsck:
         checks = {row.key: self._check_row(row, self._options, names) for row in rows}
         due = [_Repair(row, checks[row.key], max(cell.time_ms for cell in row.cells)) for row in rows]
         due = [one for one in due if one.puts or one.deletes]
-        skipped = await self._apply(due, read_ms)
+        async with self._changing([one.row.key for one in due]) if due else nullcontext():
+            skipped = await self._apply(due, read_ms)
         return [
             RowReport(
                 row.key,
