@@ -1,5 +1,6 @@
 """Signals, the watchdog with its canary, and status messages between systemd and a daemon."""
 
+import os
 import re
 import signal
 from contextlib import suppress
@@ -39,6 +40,20 @@ def test_reload_applies_and_reports_fixed_settings(tmp_path: Path, notify_socket
         assert daemon.await_event("reload.finished")["what"].split(" ")[0] == "settings"
         assert len(daemon.events("reload.finished")) == 1  # before, only warnings were logged
         assert daemon.send_lines(LINE) == b"synced 1\n"
+
+
+def test_reload_during_the_start_happens_when_the_daemon_is_ready(tmp_path: Path) -> None:
+    """Regression: SIGHUP ended a daemon that had not read its configuration yet."""
+    path = tmp_path / "tsd.conf"
+    os.mkfifo(path)
+    with Tsd(tmp_path / "state").spawn("--config", str(path), "--port", "0") as daemon:
+        with path.open("w") as read_first:
+            daemon.signal(signal.SIGHUP)
+            read_first.write("tsd.mode = rw\n")
+        daemon.await_event("signal.received")
+        path.write_text("tsd.mode = rw\n")
+        daemon.await_ready()
+        assert daemon.await_event("reload.finished")["what"].split(" ")[0] == "settings"
 
 
 def test_second_sigterm_keeps_acknowledged_lines(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ async def _receive_signals(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_reload_on_request, receive, reloads, ready, stop)
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1) as signals:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # which the command has blocked
             task_status.started()
             async for number in signals:
                 log.info("signal.received", name=signal.Signals(number).name)
