@@ -18,7 +18,7 @@ def with_config(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @config_options
     @functools.wraps(command)
-    def wrapper(config: Path | None, data: Path | None, settings: Sequence[str], **others: Any) -> Any:
+    def wrapper(config: Path | None, data: str | None, settings: Sequence[str], **others: Any) -> Any:
         del config, data, settings  # `loaded` reads them, and those before a sub-command
         return command(loaded(), **others)
 
@@ -31,12 +31,12 @@ def loaded(extra: Sequence[Given] = ()) -> Loaded:
     `extra` overrides all other settings.
     """
     config: Path | None = None
-    data: Path | None = None
+    data: str | None = None
     settings: list[str] = []
     context: click.Context | None = click.get_current_context()
     while context is not None:
         config = config or context.params.get("config")
-        data = data or context.params.get("data")
+        data = context.params.get("data") if data is None else data
         settings = [*context.params.get("settings", ()), *settings]
         context = context.parent
     given, malformed = overrides(data, settings)
@@ -49,7 +49,7 @@ def loaded(extra: Sequence[Given] = ()) -> Loaded:
     return found
 
 
-def overrides(data: Path | None, settings: Sequence[str]) -> tuple[list[Given], list[str]]:
+def overrides(data: str | None, settings: Sequence[str]) -> tuple[list[Given], list[str]]:
     """Return the settings of a command line, those of options last, and an error for each malformed one."""
     given: list[Given] = []
     malformed: list[str] = []
@@ -60,7 +60,7 @@ def overrides(data: Path | None, settings: Sequence[str]) -> tuple[list[Given], 
         else:
             malformed.append(f"--set {setting}: wanted KEY=VALUE")
     if data is not None:
-        given.append(Given("--data", "tsd.storage.path", str(data)))
+        given.append(Given("--data", "tsd.storage.path", data))
     return given, malformed
 
 

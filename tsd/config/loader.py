@@ -7,7 +7,6 @@ Settings may name a file that systemd hands to the service (LoadCredential=) as 
 Without systemd the name stays unresolved: commands in a shell read the same configuration and do not need the file.
 """
 
-import codecs
 import difflib
 import os
 import re
@@ -27,9 +26,10 @@ from tsd.config.bigtable import ALIASES, key_file_problem
 from tsd.config.keys import Key
 from tsd.config.layouts import LAYOUTS, NAME_CHARACTERS, NO_PERIOD
 from tsd.config.limits import MIN_REJECTED_BYTES, exemptions
-from tsd.config.properties import parse_properties
+from tsd.config.properties import read_properties
 from tsd.config.retention import parse_age, parse_rules
 from tsd.config.settings import AUDIENCES, Backend, Config, Mode
+from tsd.config.state_dir import absolute
 from tsd.errors import BadConfig
 
 # OpenTSDB's keys without effect here. A key that ends with a dot is a prefix.
@@ -187,8 +187,7 @@ def load(path: Path | None, overrides: Sequence[Given], checks: Sequence[Check])
     unreadable: list[str] = []
     if source is not None:
         try:
-            text = source.read_bytes().removeprefix(codecs.BOM_UTF8).decode("latin-1")
-            given = [Given(f"{source}, line {p.line}", p.key, p.value) for p in parse_properties(text)]
+            given = [Given(f"{source}, line {p.line}", p.key, p.value) for p in read_properties(source)]
         except OSError as exc:
             unreadable = [f"{source}: cannot be read: {exc.strerror}"]
     try:
@@ -269,6 +268,8 @@ def _parse(key: Key, kind: Any, text: str) -> Any:
         return kind(word)
     if key.name in CREDENTIAL_KEYS:
         return resolve_credential(word)
+    if key.name == "tsd.storage.path" and not word:
+        raise ValueError(f"got {text!r}, wanted a folder")
     if word not in _CHOICES.get(key.name, (word,)):
         raise ValueError(f"got {text!r}, wanted {' or '.join(_CHOICES[key.name])}")
     return word
@@ -581,7 +582,7 @@ def name_rules(config: Config) -> NameRules:
 
 def state_folder(config: Config) -> Path:
     """Return the state folder as an absolute path."""
-    return Path(os.path.abspath(config.path))
+    return absolute(config.path)
 
 
 def has_checked_store(config: Config) -> bool:
@@ -596,4 +597,4 @@ def lacks_static_files(config: Config) -> bool:
 
 def journal_folder(config: Config) -> Path:
     """Return the folder of the journal."""
-    return Path(os.path.abspath(config.journal_path)) if config.journal_path else state_folder(config) / "journal"
+    return absolute(config.journal_path) if config.journal_path else state_folder(config) / "journal"

@@ -3,8 +3,10 @@
 Unlike in Java, blanks after a value are removed: OpenTSDB fails on them (`tsd.mode = ro ` is read-write there).
 """
 
+import codecs
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -19,6 +21,12 @@ class Property(NamedTuple):
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _KEY = re.compile(r"((?:[^\\:=\s]|\\.)*)[ \t\f]*[:=]?[ \t\f]*", re.DOTALL)
 _NAMED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def read_properties(path: Path) -> list[Property]:
+    """Return the settings of a file. A mark of byte order, as editors of Windows write it, is left out. Raise
+    OSError."""
+    return parse_properties(path.read_bytes().removeprefix(codecs.BOM_UTF8).decode("latin-1"))
 
 
 def parse_properties(text: str) -> list[Property]:

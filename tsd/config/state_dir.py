@@ -31,6 +31,16 @@ class FolderKind(NamedTuple):
 STATE = FolderKind("state folder", "--data")
 
 
+def absolute(path: str) -> Path:
+    """Return the path of a folder of settings. Raise TsdError if it depends on a working folder that was removed."""
+    try:
+        return Path(os.path.abspath(path))
+    except FileNotFoundError as exc:
+        raise TsdError(
+            f"folder {path}: the working folder was removed; change to another, or set a whole path"
+        ) from exc
+
+
 @contextmanager
 def lock_state(folder: Path) -> Iterator[None]:
     """Make the state folder if it is absent, lock it for the block, and check its format.

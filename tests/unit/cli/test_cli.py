@@ -152,7 +152,9 @@ def test_version_option_says_version_and_commit() -> None:
 WRONG_TIMES = [["scan", time, "sum", "m"] for time in ("0001/01/01", "1" * 5000, f"{'1' * 5000}d-ago")]
 
 
-@pytest.mark.parametrize("words", [["nothing"], ["--nothing"], ["compact", "--rate", "x"], *WRONG_TIMES])
+@pytest.mark.parametrize(
+    "words", [["nothing"], ["--nothing"], ["compact", "--rate", "x"], ["top", "--data", ""], *WRONG_TIMES]
+)
 def test_wrong_usage_has_status_2(words: list[str]) -> None:
     done = run(*words)
     assert done.returncode == 2

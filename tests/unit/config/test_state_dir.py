@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tsd.config.state_dir import FORMAT, lock_state, socket_address
+from tsd.config.state_dir import FORMAT, absolute, lock_state, socket_address
 from tsd.errors import DaemonRuns, NewerState, TsdError
 
 SOCKET_PATH_BYTES = 107  # unix(7): 108 with the zero at its end
@@ -161,6 +161,17 @@ def test_unusable_folder_is_named_with_the_reason(tmp_path: Path, spoiled: str, 
         raise AssertionError("it is used")
     assert str(tmp_path / folder) in str(caught.value)
     assert wanted in str(caught.value)
+
+
+def test_removed_working_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: a daemon ended with a traceback."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(TsdError, match="var"):
+        absolute("var")
+    assert absolute("/srv/../var") == Path("/var")
 
 
 @pytest.mark.parametrize("length", [20, SOCKET_PATH_BYTES - 1, SOCKET_PATH_BYTES, SOCKET_PATH_BYTES + 1, 250])
