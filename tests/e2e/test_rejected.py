@@ -142,8 +142,8 @@ def test_long_rejected_line_truncated_and_not_resent(tmp_path: Path) -> None:
     assert f"\n{beginning}" not in "\n" + tsd.run("rejected", "--export").out
 
 
-def test_points_of_other_apis_do_not_stop_a_replay(tmp_path: Path) -> None:
-    """They have no JSON. The replay failed with all lines after them, and would have replaced their errors."""
+def test_points_of_other_apis_are_kept_as_they_take_them(tmp_path: Path) -> None:
+    """Regression: only their errors were kept."""
     tsd = Tsd(tmp_path / "state", {"tsd.kairosdb.enabled": "true", "tsd.heroic.enabled": "true"})
     point = b'{"name":"m","timestamp":%d,"value":%s,"tags":{"host":"x"}}'
     heroic = b'{"series":{"key":"m","tags":{"host":"x"}},"data":{"type":"points","data":[["now",1]]}}'
@@ -154,8 +154,74 @@ def test_points_of_other_apis_do_not_stop_a_replay(tmp_path: Path) -> None:
         before = [one["message"] for one in listed(tsd)][:2]
         done = tsd.run("rejected", "--replay")
         assert (done.status, done.out.splitlines()[0]) == (1, "0 lines accepted, 3 refused again")
-        assert [one["message"] for one in listed(tsd)][:2] == before
+        found = listed(tsd)
+        assert [one["message"] for one in found][:2] == before
         assert "string" in str(before[0])
+        assert [one["line"] for one in found][:2] == [
+            f'api/datapoints {{"name":"m","tags":{{"host":"x"}},"timestamp":{T},"value":"text"}}',
+            'write {"series":{"key":"m","tags":{"host":"x"},"resource":{}},'
+            '"data":{"type":"points","data":[["now",1]]}}',
+        ]
+        assert len(listed(tsd, "--metric", "m")) == 3
+
+
+def test_points_of_kairosdb_are_sent_again(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.kairosdb.enabled": "true", "tsd.core.auto_create_metrics": "false"})
+    body = {"name": "m", "tags": {"host": "x"}, "datapoints": [[T * 1000, 1], [T * 1000 + 1000, 2.5]]}
+    with tsd.serve() as served:
+        assert b" 400 " in post(served, json.dumps([body]).encode(), "/api/v1/datapoints")
+        assert tsd.run("rejected", "--replay").out.startswith("0 lines accepted, 2 refused again\n")
+        assert tsd.run("mkmetric", "m").status == 0
+        assert tsd.run("rejected", "--replay").out == "2 lines accepted, 0 refused again\n"
+        assert tsd.lines("m") == [f"m {T}000 1 host=x", f"m {T + 1}000 2.5 host=x"]
+
+
+def test_points_of_heroic_are_sent_again(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.storage.layout": "heroic", "tsd.heroic.resource_tags": "host"})
+    points = [[(T + at) * 1000, at] for at in range(3000)]
+    series = {"key": "m", "tags": {"role": "y"}, "resource": {"host": "x", "zone": "z"}}
+    body = json.dumps({"series": series, "data": {"type": "points", "data": points}}).encode()
+    with tsd.serve() as served:
+        assert b" 400 " in post(served, body, "/write")
+        assert len(listed(tsd, "--metric", "m")) > 1  # a line has a limit
+    tsd = tsd.but({"tsd.heroic.resource_tags": "host,zone"})
+    with tsd.serve():
+        assert tsd.run("rejected", "--replay").status == 0
+        assert listed(tsd) == []
+        assert tsd.lines("m") == [f"m {T + at}000 {at}.0 role=y host=x zone=z" for at in range(3000)]
+
+
+def test_line_of_another_charset_is_sent_again_in_it(tmp_path: Path) -> None:
+    """Regression: a replay read UTF-8 as ISO-8859-1, and stored a metric that no client had sent."""
+    tsd = Tsd(tmp_path / "state", {"tsd.network.telnet_charset": "utf-8"})
+    with tsd.serve() as served:
+        assert b"illegal" in send_lines(served, "put m.ź {T} 1 host=x\n".replace("{T}", str(T)).encode())
+        assert b"illegal" in send_lines(served, f"put m.ü {T} 2 host=x\n".encode("latin-1"))
+        assert tsd.run("rejected", "--replay").out.startswith("0 lines accepted, 2 refused again\n")
+    tsd = tsd.but({"tsd.network.telnet_charset": "iso-8859-1"})
+    with tsd.serve():
+        exported = tsd.run("rejected", "--export", encoding="latin-1").out
+        assert all(line.startswith("# ") for line in exported.splitlines())
+        assert tsd.run("rejected", "--replay", "--match", " 2 host").out == "1 line accepted, 0 refused again\n"
+        assert tsd.lines("m.ü") == [f"m.ü {T} 2 host=x"]
+
+
+def test_lines_of_kairosdbs_dialect_are_sent_again_in_it(tmp_path: Path) -> None:
+    """Regression: a replay stored a time to live as a tag, and did not send `putm`."""
+    tsd = Tsd(tmp_path / "state", {"tsd.kairosdb.enabled": "true", "tsd.kairosdb.dialect": "true"})
+    lines = [
+        f"put m {T} 1 kairos_opt.ttl=5 host=x",
+        f"putm m {T}000 1 kairos_opt.ttl=5 host=x",
+        f"puts m {T}000 a host=x",
+    ]
+    with tsd.serve() as served:
+        assert send_lines(served, "".join(f"{line}\n" for line in lines).encode()).count(b"these tables") == 3
+        before = listed(tsd, "--metric", "m")
+        assert [one["line"] for one in before] == lines
+        assert tsd.run("rejected", "--replay").out.startswith("0 lines accepted, 3 refused again\n")
+        assert [one["message"] for one in listed(tsd)] == [one["message"] for one in before]
+        assert send_lines(served, f"put m {T} 1 host=x\n".encode()).startswith(b"synced")
+        assert tsd.lines("m") == [f"m {T}000 1 host=x"]
 
 
 def test_lines_refused_by_writer_are_listed(tmp_path: Path) -> None:

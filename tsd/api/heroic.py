@@ -9,6 +9,7 @@ from typing import Generic, TypeAlias, TypeVar
 import msgspec
 import trio
 
+from tsd.api.kairosdb.kept import encode, keep_points
 from tsd.api.kairosdb.messages import errors_response, failures_response, with_errors
 from tsd.api.kairosdb.points import Collector, ParsedBody, check_brackets
 from tsd.api.messages import check_method
@@ -52,6 +53,7 @@ class Body(msgspec.Struct, Generic[P]):
 _decoder = msgspec.json.Decoder(Body[Point])
 _undecided = msgspec.json.Decoder(Body[msgspec.Raw])  # its points may have wrong types
 _point = msgspec.json.Decoder(Point)
+_BEGIN, _END = b'"data":[', b"]}}"  # of kept points
 
 
 def parse_write(body: bytes, *, resource_tags: frozenset[str] | None) -> ParsedBody:
@@ -64,9 +66,14 @@ def parse_write(body: bytes, *, resource_tags: frozenset[str] | None) -> ParsedB
     found = _decoded(body)
     if found.data.type != POINTS:
         raise illegal(f"data.type: got {found.data.type!r}, wanted {POINTS!r}")
-    tags = _tags(found.series, resource_tags)
     lines = Collector()
     points: Sequence[Point | msgspec.Raw] = found.data.data
+    head = b'write {"series":%b,"data":{"type":"points",' % msgspec.json.encode(found.series)
+    try:
+        tags = _tags(found.series, resource_tags)
+    except BadLine as error:
+        lines.refuse(error, keep_points(head, _BEGIN, map(encode, points), _END))
+        return lines.finish()
     for at, point in enumerate(points):
         place = f"data.data[{at}]"
         try:
@@ -74,7 +81,7 @@ def parse_write(body: bytes, *, resource_tags: frozenset[str] | None) -> ParsedB
             lines.add(put_line(found.series.key, tags.items(), time_ms, number), place)
         except BadLine as error:
             text = str(error).removeprefix("illegal argument: ")
-            lines.refuse(BadLine(error.reason, f"{place}: {text}"))
+            lines.refuse(BadLine(error.reason, f"{place}: {text}"), keep_points(head, _BEGIN, [encode(point)], _END))
     return lines.finish()
 
 
@@ -137,7 +144,9 @@ class WriteEndpoint:
         except BadLine as error:
             return errors_response(400, [str(error).removeprefix("illegal argument: ")])
         wanted = PutFlags(summary=False, details=True, sync=flags.sync, timeout_ms=flags.timeout_ms)
-        outcome = await self._handler.store(parsed.slices, wanted, parsed.points, self._intake.take, request)
+        outcome = await self._handler.store(
+            parsed.slices, wanted, parsed.points, self._intake.take, request, parsed.kept
+        )
         if outcome.refused:
             return await failures_response(outcome.refused, self._handler.limits.shown_errors, parsed)
         if late := [*outcome.unstored, *outcome.late]:

@@ -20,7 +20,6 @@ from tsd.codec.putline import Tags, illegal
 from tsd.codec.text import encode_name, parse_long
 from tsd.errors import BadLine, Refused, bare, json_mistake
 from tsd.ingest.intake import Intake, Taken
-from tsd.ingest.limits import RefusedLine
 from tsd.server.http.messages import Request, Response
 from tsd.server.peer import Peer
 
@@ -370,6 +369,7 @@ def respond(outcome: PutOutcome, flags: PutFlags, shown_errors: int) -> Response
 
 Echo = Callable[[BodySlice], Sequence[EchoedPoint | None]]  # returns the points of a slice, for responses
 Ingest = Callable[[bytes, Peer], Awaitable[Taken]]
+KeptTexts = Callable[[BodySlice, int], Sequence[bytes]]  # what the log of refused lines keeps of a point without a line
 
 
 class StoreFlush(NamedTuple):
@@ -427,10 +427,16 @@ class PutHandler:
         return await trio.to_thread.run_sync(respond_and_free, limiter=_threads)
 
     async def store(
-        self, slices: Sequence[BodySlice], flags: PutFlags, echo: Echo, ingest: Ingest, request: Request
+        self,
+        slices: Sequence[BodySlice],
+        flags: PutFlags,
+        echo: Echo,
+        ingest: Ingest,
+        request: Request,
+        kept: KeptTexts | None = None,
     ) -> PutOutcome:
-        """Ingest the lines of a request, and return when they are on disk, or with `sync` in the store. Raises
-        Refused."""
+        """Ingest the lines of a request, and return when they are on disk, or with `sync` in the store. `kept`: None
+        for points that are kept as responses show them. Raises Refused."""
         if not self._intake.backpressure.is_open:
             await self._wait(self._intake.backpressure.wait_open, "Please throttle writes")
         failures: list[PutFailure] = []
@@ -439,7 +445,7 @@ class PutHandler:
         for one in slices:
             if request.peer.client.pace_debt_s:
                 await request.peer.throttle()
-            refused, reached, points = await self._ingest(one, ingest, echo, request)
+            refused, reached, points = await self._ingest(one, ingest, echo, request, kept)
             position = max(position, reached)  # 0 for a slice without lines
             is_shown = len(failures) < self.limits.shown_errors
             failures += await _failures(one, refused, points, flags, echo) if is_shown else [UNSHOWN] * len(refused)
@@ -460,7 +466,7 @@ class PutHandler:
             raise Refused(503, message, "; ".join(sorted(self._intake.backpressure.reasons)))
 
     async def _ingest(
-        self, one: BodySlice, ingest: Ingest, echo: Echo, request: Request
+        self, one: BodySlice, ingest: Ingest, echo: Echo, request: Request, kept: KeptTexts | None
     ) -> tuple[dict[int, BadLine], int, Sequence[EchoedPoint | None]]:
         """Ingest the lines of a slice. Return the refused points, the journal's position (0 without lines), and all
         points if some of them have no line."""
@@ -468,8 +474,8 @@ class PutHandler:
         points = await _points_of(one, echo) if refused else ()
         left = iter(one.refused.items())
         while some := list(islice(left, YIELD_POINTS)):
-            lines = [RefusedLine(_text(request, points[number]), error) for number, error in some]
-            self._intake.refuse_points(lines, request.peer)
+            texts = [(_text(request, points[at]),) if kept is None else kept(one, at) for at, _ in some]
+            self._intake.refuse_points([error for _, error in some], texts, request.peer)
             await trio.lowlevel.checkpoint()
         block, done, position = one.lines, 0, 0
         while block:

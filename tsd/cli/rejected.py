@@ -121,8 +121,9 @@ def _flush_daemon(config: Config) -> None:
 def _show(entry: Entry, *, export_lines: bool, as_json: bool) -> None:
     refused = entry.refused
     if export_lines:
-        # A truncated line may look like a complete one.
-        click.echo(b"# cut: " + refused.bytes if refused.cut else refused.bytes)
+        # A truncated line may look like a complete one, one of another charset or dialect like another series.
+        mark = b"# cut: " if refused.cut else b"# as sent: " if refused.as_sent else b""
+        click.echo(mark + refused.bytes)
     elif as_json:
         click.echo(msgspec.json.encode(as_members(entry)))
     else:
@@ -145,6 +146,7 @@ def as_members(entry: Entry) -> dict[str, Any]:
         "message": entry.message,
         "line": refused.shown,
         "cut": refused.cut,
+        "as_sent": refused.as_sent,
         "taken": entry.taken,
         "sent_again": entry.replayed.time if entry.replayed else None,
     }
@@ -204,7 +206,7 @@ def _replay(config: Config, entries: Iterator[Entry], *, as_json: bool) -> int:
 def _replay_some(daemon: DaemonConnection, entries: Sequence[Entry], again: Counter[str]) -> int:
     """Send lines again. Count those refused again by reason, and print the first ones. Return how many are accepted."""
     taken = 0
-    items = [(entry.name, b"" if entry.refused.cut else entry.refused.bytes) for entry in entries]
+    items = [(one.name, b"" if one.refused.cut else one.refused.bytes, one.refused.as_sent) for one in entries]
     outcomes = daemon.call("rejected_replay", items=items)
     for entry, (was_taken, reason, message) in zip(entries, outcomes, strict=True):
         taken += was_taken

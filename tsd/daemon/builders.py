@@ -68,6 +68,7 @@ class ServerParts:
     telnet_stats: TelnetStats
     multiplexer: Multiplexer
     listener: Listener
+    translation: Translation | None  # of telnet lines
 
 
 HELD_INTERVAL_S = 10.0  # longest of windows whose points are held for a longer flush interval
@@ -291,7 +292,7 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
         PartialInputBudget(config.partial_input_memory),
         quiet,
     )
-    return ServerParts(http, stats, multiplexer, listener)
+    return ServerParts(http, stats, multiplexer, listener, translation)
 
 
 def _translation(config: Config, tables: Tables) -> Translation | None:

@@ -272,7 +272,7 @@ class Daemon:
                 raise TsdError(f"{exc.message}: {exc.details}") from exc
             return await http.hot_keys.listed(wanted)
 
-        replay = Replay(self.ingest.intake, self.ingest.rejected, http.endpoints.get)
+        replay = Replay(self.ingest.intake, self.ingest.rejected, http.endpoints.get, self.server.translation)
         return {
             **control.store_operations(self.store, self.tables.on_change),
             "retention": _refuse_retention,  # where nothing expires

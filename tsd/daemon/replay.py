@@ -10,6 +10,8 @@ import trio
 
 from tsd.codec.kairosline import is_text_line
 from tsd.errors import ILLEGAL_ARGUMENT, BadLine, Refused, StoreDown
+from tsd.ingest.charset import Undecodable
+from tsd.ingest.dialect import Translation
 from tsd.ingest.intake import Intake, Taken
 from tsd.ingest.lines import is_put
 from tsd.ingest.rejected.files import Outcome
@@ -19,30 +21,40 @@ from tsd.server.peer import local_peer
 
 TIMEOUT_S = 30.0  # wait at most this long for a full journal or a slow disk
 CHECKPOINT_LINES = 50  # between two trio checkpoints
-ENDPOINTS = ("api/put", "api/rollup", "api/histogram")  # whose refused points are kept as JSON
+# Endpoints whose refused points are kept as JSON.
+ENDPOINTS = ("api/put", "api/rollup", "api/histogram", "api/datapoints", "write")
 NO_LINE = Outcome(False, ILLEGAL_ARGUMENT, "the record has no whole line")
+
+Item = tuple[str, bytes, bool]  # name of a record, its line, and whether it is as sent: see RejectedLine
 
 
 class Replay:
     """Sends rejected lines again."""
 
-    def __init__(self, intake: Intake, rejected: RejectedLog, endpoint: Callable[[str], Endpoint | None]) -> None:
-        """`endpoint` returns the endpoint of a path, e.g. api/put."""
+    def __init__(
+        self,
+        intake: Intake,
+        rejected: RejectedLog,
+        endpoint: Callable[[str], Endpoint | None],
+        translation: Translation | None,
+    ) -> None:
+        """`endpoint` returns the endpoint of a path, e.g. api/put. `translation` is that of telnet lines."""
         self._intake = intake
         self._rejected = rejected
         self._endpoint = endpoint
+        self._translation = translation
         self._peer = local_peer(keeps_refused=False)
 
-    async def __call__(self, items: Sequence[tuple[str, bytes]]) -> list[Outcome]:
-        """Send lines and return their outcomes. Each item has the name of its record and the line. Raises StoreDown."""
+    async def __call__(self, items: Sequence[Item]) -> list[Outcome]:
+        """Send lines and return their outcomes. Raises StoreDown."""
         with trio.move_on_after(TIMEOUT_S) as scope:
             await self._intake.backpressure.wait_open()
         if scope.cancelled_caught:
             raise StoreDown(f"the daemon accepts no lines now: {'; '.join(sorted(self._intake.backpressure.reasons))}")
         outcomes = []
         position = 0
-        for at, (_, line) in enumerate(items, 1):
-            outcome, line_position = await self._send(line)
+        for at, (_, line, as_sent) in enumerate(items, 1):
+            outcome, line_position = await self._send(line, as_sent=as_sent)
             outcomes.append(outcome)
             position = max(position, line_position)
             if at % CHECKPOINT_LINES == 0:
@@ -51,14 +63,20 @@ class Replay:
             await self._intake.wait_synced(position, hurry=True)
         if scope.cancelled_caught:
             raise StoreDown("the journal is not written: the lines may be lost, replay them again")
-        named = [(name, outcome) for (name, _), outcome in zip(items, outcomes, strict=True)]
+        named = [(name, outcome) for (name, _, _), outcome in zip(items, outcomes, strict=True)]
         await self._rejected.mark([one for one in named if one[1] is not NO_LINE])  # others keep their first reason
         return outcomes
 
-    async def _send(self, line: bytes) -> tuple[Outcome, int]:
+    async def _send(self, line: bytes, *, as_sent: bool) -> tuple[Outcome, int]:
         """Send one line; return its outcome and its position in the journal."""
         if not line or b"\n" in line:
             return NO_LINE, 0
+        if as_sent and self._translation is not None:
+            [piece] = self._translation.read([line + b"\n"])
+            if isinstance(piece, Undecodable):
+                return Outcome(False, piece.error.reason, str(piece.error)), 0
+            assert isinstance(piece, bytes)
+            line = piece.removesuffix(b"\n")
         path, _, body = line.partition(b" ")
         if body and (name := path.decode("latin-1")) in ENDPOINTS:
             return await self._post(name, body), 0
@@ -69,18 +87,21 @@ class Replay:
         return NO_LINE, 0
 
     async def _post(self, name: str, body: bytes) -> Outcome:
-        """Send a data point to its HTTP endpoint, which returns when it is on disk."""
+        """Send data points to their HTTP endpoint, which returns when they are on disk."""
         endpoint = self._endpoint(name)
         if endpoint is None:
             return NO_LINE
-        request = Request("POST", f"/{name}", tuple(name.split("/")[1:]), {"details": [""]}, body=body, peer=self._peer)
+        segments, is_api = tuple(name.removeprefix("api/").split("/")), name.startswith("api/")
+        request = Request("POST", f"/{name}", segments, {"details": [""]}, body=body, is_api=is_api, peer=self._peer)
         try:
             response = await endpoint(request)
         except Refused as error:
             return Outcome(False, ILLEGAL_ARGUMENT, error.details or error.message)
         assert isinstance(response.body, bytes)
-        errors = msgspec.json.decode(response.body)["errors"]
-        return Outcome(False, ILLEGAL_ARGUMENT, errors[0]["error"]) if errors else Outcome(True)
+        errors = msgspec.json.decode(response.body)["errors"] if response.body else []
+        if not errors:
+            return Outcome(True)
+        return Outcome(False, ILLEGAL_ARGUMENT, errors[0]["error"] if isinstance(errors[0], dict) else errors[0])
 
 
 def _outcome(taken: Taken) -> tuple[Outcome, int]:
@@ -99,7 +120,7 @@ def verbs(replay: Replay, rejected: RejectedLog) -> dict[str, Verb]:
     async def rejected_flush() -> None:
         await rejected.flush()
 
-    async def rejected_replay(items: Sequence[tuple[str, bytes]]) -> list[Outcome]:
+    async def rejected_replay(items: Sequence[Item]) -> list[Outcome]:
         return await replay(items)
 
     return {"rejected_flush": rejected_flush, "rejected_replay": rejected_replay}

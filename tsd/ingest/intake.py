@@ -310,7 +310,7 @@ class Intake:
             self._ledger.refuse(reject.error.reason)
         rejects, refused = absorbed.rejects, list[RefusedLine]()
         if rejects:
-            refused = [RefusedLine(line, explain(error, line)) for line, error in _refused(block, rejects)]
+            refused = [RefusedLine(line, explain(error, line)) for line, error, _ in _refused(block, rejects)]
             rejects = [Reject(at, one.error) for (at, _), one in zip(rejects, refused, strict=True)]
         if origin is not None:
             self._count(origin, absorbed.accepted, refused)
@@ -318,23 +318,33 @@ class Intake:
         return Taken(absorbed.accepted, rejects, absorbed.rest, self._journal.position)
 
     def refuse(self, error: BadLine, text: bytes = b"", origin: Origin | None = None) -> None:
-        """Count a line that was refused before parsing, such as a too long one. `text` is its known part."""
+        """Count a line that was refused before it was parsed or translated, such as a too long one. `text` is its known
+        part."""
         self._ledger.received += 1
         self._ledger.refuse(error.reason)
         if origin is not None:
-            self._count(origin, 0, [RefusedLine(text, error)])
+            self._count(origin, 0, [RefusedLine(text, error, as_sent=True)])
 
-    def refuse_points(self, refused: Sequence[RefusedLine], origin: Origin) -> None:
-        """Count points that have no line, with the texts that show them."""
-        self._ledger.received += len(refused)
-        for _, error in refused:
+    def refuse_points(self, errors: Sequence[BadLine], texts: Sequence[Sequence[bytes]], origin: Origin) -> None:
+        """Count the errors of points that have no line, with the texts that show the points of each."""
+        self._ledger.received += len(errors)
+        for error in errors:
             self._ledger.refuse(error.reason)
-        self._count(origin, 0, refused)
+        pairs = list(zip(errors, texts, strict=True))
+        refused = [RefusedLine(some[0] if some else b"", error) for error, some in pairs]
+        self._count(origin, 0, refused, [RefusedLine(text, error) for error, some in pairs for text in some])
 
-    def _count(self, origin: Origin, accepted: int, refused: Sequence[RefusedLine]) -> None:
+    def _count(
+        self,
+        origin: Origin,
+        accepted: int,
+        refused: Sequence[RefusedLine],
+        kept: Sequence[RefusedLine] | None = None,
+    ) -> None:
+        """Count lines, and keep those that were refused: None: all of `refused`."""
         origin.count_lines(accepted, refused)
         if refused and origin.keeps_refused:
-            self._on_refused(origin, refused)
+            self._on_refused(origin, refused if kept is None else kept)
 
     async def wait_drained(self) -> None:
         """Wait until most of the accepted lines are on disk.

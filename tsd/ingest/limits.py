@@ -75,6 +75,7 @@ class RefusedLine(NamedTuple):
 
     line: bytes
     error: BadLine
+    as_sent: bool = False  # in the port's charset and dialect; otherwise already translated
 
 
 class Origin(Protocol):

@@ -120,7 +120,7 @@ class WindowReader:
 
     async def keep_refused(self, window: Window, refused: list[RefusedLine]) -> None:
         """Write acknowledged lines that cannot be stored to a file, and log an error."""
-        text = b"".join(b"# %s\n%s\n" % (str(error).encode(), line) for line, error in refused)
+        text = b"".join(b"# %s\n%s\n" % (str(error).encode(), line) for line, error, _ in refused)
 
         def write() -> Path:
             self._refused_folder.mkdir(parents=True, exist_ok=True)

@@ -553,8 +553,8 @@ class Writer:
 
     def _count(self, window: Window, written: Written) -> None:
         self._ledger.stored += written.stored
-        for _, error in written.refused:
-            self._ledger.refuse(error.reason)
+        for refused in written.refused:
+            self._ledger.refuse(refused.error.reason)
         if damaged := window.points - written.stored - len(written.refused):
             self._ledger.refuse(JOURNAL_DAMAGED, damaged)
 

@@ -275,7 +275,7 @@ class Client:
         self.last_ms = self.now_ms()
         if refusals:
             self.refused.update([refusal.error.reason for refusal in refusals])
-            line, error = refusals[-1]
+            line, error, _ = refusals[-1]
             self.example = Example(line[:EXAMPLE_BYTES], error.reason, str(error)[:EXAMPLE_BYTES], self.last_ms, peer)
 
     @property

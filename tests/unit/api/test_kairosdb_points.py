@@ -102,6 +102,61 @@ def test_recorded_strings_are_taken_where_tables_store_them(case: dict[str, Any]
         assert texts == case["texts"]
 
 
+def lines_of(body: bytes, *, has_all: bool) -> tuple[set[bytes], list[bytes]]:
+    """The lines of a body on tables with or without texts and times to live, and what is kept of its other points."""
+    parsed = parse_body(body, has_ttl=has_all, has_texts=has_all)
+    lines = {line for one in parsed.slices for line in one.lines.splitlines()}
+    return lines, [text for one in parsed.slices for number in one.refused for text in parsed.kept(one, number)]
+
+
+def bodies_of_kept(texts: list[bytes]) -> list[bytes]:
+    """The bodies that a replay sends."""
+    pairs = [text.partition(b" ") for text in texts]
+    assert {path for path, _, _ in pairs} <= {b"api/datapoints"}
+    return [body for _, _, body in pairs if body]
+
+
+KEPT_BYTES = 32 << 10  # of one refused line (docs/limits.md)
+OTHER_BODIES = [
+    b'{"name":"m","tags":{"a":"b"},"ttl":60,"datapoints":[[1356998400000,1],[1356998400500,2.50]]}',
+    b'{\n "name": "m",\n "tags": {"a": "b"},\n "datapoints": [\n[1356998400000, 1],\n[1356998400500, "x\\ny"]\n]\n}',
+    b'{"name":"m","tags":{"a":"b"},"timestamp":1356998400000,"value":"text","datapoints":[[1356998401000,7]]}',
+    b"{name: 'm', tags: {a: b}, ttl: 5, datapoints: [[1356998400000, 1.0], [1356998401000, x]]}",
+    b'{"name":"m","tags":{"a":"b"},"type":"string","datapoints":[[1356998400000,1],[1356998401000,2,"long"]]}',
+    b'{"name":"m","tags":{"a":"\xc3\xbc"},"type":"string","timestamp":1356998400000,"value":1.10}',
+    b'[{"name":"m","tags":{"a":"b"},"datapoints":[[1356998400000,"x"]]},{"name":"n","ttl":5,"tags":{"a":"b"}},',
+]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [*(str(case["request"]["body"]).encode() for case in cases() if "body" in case["request"]), *OTHER_BODIES],
+)
+def test_kept_points_are_those_without_a_line(body: bytes) -> None:
+    first, kept = lines_of(body, has_all=False)
+    assert not any(b"\n" in text for text in kept)
+    again = [lines_of(one, has_all=True) for one in bodies_of_kept(kept)]
+    assert first.union(*(lines for lines, _ in again)) == lines_of(body, has_all=True)[0]
+
+
+def test_kept_points_of_a_long_metric_are_whole() -> None:
+    metric = {"name": "m", "tags": {"host": "a"}, "ttl": 60}
+    points = [[1_356_998_400_000 + at, at] for at in range(10_000)]
+    _, kept = lines_of(msgspec.json.encode({**metric, "datapoints": points}), has_all=False)
+    assert max(map(len, kept)) <= KEPT_BYTES
+    found = [msgspec.json.decode(body) for body in bodies_of_kept(kept)]
+    assert [point for one in found for point in one.pop("datapoints")] == points
+    assert all(one == metric for one in found)
+
+
+def test_kept_point_is_cut_if_its_names_are_too_long() -> None:
+    metric = {"name": "m" * 60_000, "tags": {"host": "a"}, "datapoints": [[1, 1]] * 1000}
+    _, kept = lines_of(msgspec.json.encode(metric), has_all=False)
+    assert len(kept) == 1000
+    assert len(kept[0]) > KEPT_BYTES
+    assert all(text is kept[0] for text in kept)  # their names together have 60 MB
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "tagv", "points"),

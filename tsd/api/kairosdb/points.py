@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tsd.api.kairosdb.kept import POINTS, SINGLE, UNREADABLE, Kept, keep_metric, keep_point, keep_single, metric_head
 from tsd.api.points import BodySlice
 from tsd.codec.kairosline import NO_TEXT, NO_TTL, TTL, put_line, text_line
 from tsd.codec.lenient import BadJson, Lenient, Members, Number, Reader, read_value
@@ -40,20 +41,34 @@ class KairosPoint(NamedTuple):
         return {"point": self.place}
 
 
+class SlicePoints(NamedTuple):
+    """The points of a slice."""
+
+    places: list[KairosPoint | None]  # None where the error names the place already
+    kept: dict[int, Kept]  # of refused points, by index
+
+
 class ParsedBody(NamedTuple):
-    """A body in slices, and the place of each of their points; None where the error names it already."""
+    """A body in slices, and the points of each."""
 
     slices: list[BodySlice]
-    places: list[list[KairosPoint | None]]
+    of_slices: list[SlicePoints]
+
+    def _of(self, one: BodySlice) -> SlicePoints:
+        return next(found for other, found in zip(self.slices, self.of_slices, strict=True) if other is one)
 
     def points(self, one: BodySlice) -> Sequence[KairosPoint | None]:
         """Return the points of a slice."""
-        return next(found for other, found in zip(self.slices, self.places, strict=True) if other is one)
+        return self._of(one).places
+
+    def kept(self, one: BodySlice, number: int) -> Sequence[bytes]:
+        """Return what the log of refused lines keeps of a point without a line."""
+        return [b"".join(pieces) for pieces in self._of(one).kept[number]]
 
     def clear(self) -> None:
         """Free the slices."""
         self.slices.clear()
-        self.places.clear()
+        self.of_slices.clear()
 
 
 class _Part:
@@ -63,6 +78,7 @@ class _Part:
         self.lines: list[bytes] = []
         self.numbers: list[int] = []
         self.refused: dict[int, BadLine] = {}
+        self.kept: dict[int, Kept] = {}
         self.points: list[KairosPoint | None] = []
 
     def add(self, line: bytes, place: str) -> None:
@@ -71,9 +87,10 @@ class _Part:
         self.lines.append(line)
         self.points.append(KairosPoint(place))
 
-    def refuse(self, error: BadLine) -> None:
+    def refuse(self, error: BadLine, kept: Kept) -> None:
         """Add an error."""
         self.refused[len(self.points)] = error
+        self.kept[len(self.points)] = kept
         self.points.append(None)
 
     def slice(self) -> BodySlice:
@@ -86,7 +103,7 @@ class Collector:
 
     def __init__(self) -> None:
         self._slices: list[BodySlice] = []
-        self._places: list[list[KairosPoint | None]] = []
+        self._points: list[SlicePoints] = []
         self._text_bytes = 0
         self._numbers, self._texts = _Part(), _Part()
 
@@ -111,10 +128,10 @@ class Collector:
         if len(self._texts.points) >= SLICE_POINTS:
             self._end_texts()
 
-    def refuse(self, error: BadLine) -> None:
-        """Add an error. Raise Refused."""
+    def refuse(self, error: BadLine, kept: Kept) -> None:
+        """Add an error, and what the log of refused lines keeps of its point. Raise Refused."""
         self._count_text(len(str(error)))
-        self._numbers.refuse(bare(error))
+        self._numbers.refuse(bare(error), kept)
         if len(self._numbers.points) >= SLICE_POINTS:
             self._end_numbers()
 
@@ -128,14 +145,14 @@ class Collector:
 
     def _end(self, part: _Part) -> None:
         self._slices.append(part.slice())
-        self._places.append(part.points)
+        self._points.append(SlicePoints(part.points, part.kept))
 
     def finish(self) -> ParsedBody:
         """Return what was collected."""
         for part in (self._numbers, self._texts):
             if part.points:
                 self._end(part)
-        return ParsedBody(self._slices, self._places)
+        return ParsedBody(self._slices, self._points)
 
 
 def check_brackets(body: bytes) -> None:
@@ -155,7 +172,7 @@ def parse_body(body: bytes, *, has_ttl: bool = False, has_texts: bool = False) -
         for at, metric in enumerate(_metrics(body)):
             _Metric(metric, at, found, has_ttl=has_ttl, has_texts=has_texts).read()
     except BadJson as error:
-        found.refuse(illegal(str(error)))
+        found.refuse(illegal(str(error)), UNREADABLE)
     return found.finish()
 
 
@@ -214,6 +231,7 @@ class _Metric:
         self._taken = 0  # points, which number the points in messages
         self._name = ""
         self._tags: Sequence[tuple[str, str]] = ()
+        self._head = b""  # of what is kept of its points
 
     def read(self) -> None:
         """Add the lines of all points. Raise BadJson for values of wrong types."""
@@ -226,10 +244,10 @@ class _Metric:
             elif ttl:
                 self._tags = (*self._tags, (TTL, str(ttl)))
         except BadLine as error:
-            self._found.refuse(error)
+            self._found.refuse(error, keep_metric(self._members))
             return
-        for mistake in mistakes:
-            self._found.refuse(illegal(mistake))
+        for number, mistake in enumerate(mistakes):
+            self._found.refuse(illegal(mistake), () if number else keep_metric(self._members))
         if not mistakes:
             self._read_points(type_name)
 
@@ -238,6 +256,18 @@ class _Metric:
         if value is _ABSENT:
             return default
         return _read_raw(bytes(value)) if isinstance(value, msgspec.Raw) else value
+
+    def _refuse_point(self, error: BadLine, point: Lenient) -> None:
+        """Add the error of a point in `datapoints`."""
+        self._found.refuse(error, keep_point(self._kept_head(), point))
+
+    def _refuse_single(self, error: BadLine) -> None:
+        """Add the error of the point that is not in `datapoints`."""
+        self._found.refuse(error, keep_single(self._kept_head(), self._members))
+
+    def _kept_head(self) -> bytes:
+        self._head = self._head or metric_head(self._members, POINTS, *SINGLE)
+        return self._head
 
     def _check_names(self) -> list[str]:
         """Read name and tags. Return what is wrong with them. Raise BadLine for wrong types."""
@@ -287,18 +317,18 @@ class _Metric:
 
     def _read_single(self, time: Any, value: Any, type_name: str | None) -> None:
         if time is _ABSENT or time is None:
-            self._found.refuse(illegal(f"{self._label}.timestamp may not be null."))
+            self._refuse_single(illegal(f"{self._label}.timestamp may not be null."))
         elif value is _ABSENT:
-            self._found.refuse(illegal(f"{self._label}.value may not be null."))
+            self._refuse_single(illegal(f"{self._label}.value may not be null."))
         elif value is None or value == "":
-            self._found.refuse(illegal(f"{self._label}.value may not be empty."))
+            self._refuse_single(illegal(f"{self._label}.value may not be empty."))
         else:
             try:
                 if isinstance(time, str) and "." in time and "e" not in time.lower():
                     raise illegal(f"{self._label}.timestamp: got {time}, wanted whole milliseconds")
                 self._add(_integer(time, f"{self._label}.timestamp"), value, type_name, self._label)
             except BadLine as error:
-                self._found.refuse(error)
+                self._refuse_single(error)
 
     def _read_raw_points(self, text: str, type_name: str | None) -> None:
         """Read the points of an array as text: the usual pairs of numbers in runs, the others one by one."""
@@ -332,11 +362,11 @@ class _Metric:
             self._found.add(put_line(self._name, self._tags, int(time), number), label)
             self._taken += 1
         except BadLine as error:
-            self._found.refuse(_placed(label, error))
+            self._refuse_point(_placed(label, error), [Number(time), Number(value)])
 
     def _read_listed(self, points: Lenient, type_name: str | None) -> None:
         if not isinstance(points, list):
-            self._found.refuse(illegal(f"{self._label}.datapoints must be an array"))
+            self._found.refuse(illegal(f"{self._label}.datapoints must be an array"), keep_metric(self._members))
             return
         for point in points:
             self._read_point(point, type_name)
@@ -361,7 +391,7 @@ class _Metric:
             self._add(_integer(point[0], f"{label}.timestamp"), value, own or type_name, label)
             self._taken += 1
         except BadLine as error:
-            self._found.refuse(error)
+            self._refuse_point(error, point)
 
     def _add(self, time_ms: int, value: Lenient, type_name: str | None, label: str) -> None:
         """Add the line of a point. Raise BadLine."""

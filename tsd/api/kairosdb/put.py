@@ -39,7 +39,7 @@ class DatapointsEndpoint:
         small = len(request.body) <= SMALL_BODY
         parsed = self._parse(request.body) if small else await trio.to_thread.run_sync(self._parse, request.body)
         wanted = PutFlags(summary=False, details=True, sync=flags.sync, timeout_ms=flags.timeout_ms)
-        outcome = await self._handler.store(parsed.slices, wanted, parsed.points, self._ingest, request)
+        outcome = await self._handler.store(parsed.slices, wanted, parsed.points, self._ingest, request, parsed.kept)
         if outcome.refused:
             return await failures_response(outcome.refused, self._handler.limits.shown_errors, parsed)
         if late := [*outcome.unstored, *outcome.late]:

@@ -15,7 +15,7 @@ drop marks before the lines, and lines would be sent again, with old values over
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -42,10 +42,11 @@ class RejectedLine(msgspec.Struct, tag_field="kind", tag="refused", frozen=True,
     account: str  # empty: not authenticated
     line: str
     cut: int = 0  # bytes that are missing at its end; UNCOUNTED: an unknown number
+    as_sent: bool = False  # in the charset and dialect of the telnet port; otherwise it was translated
 
     @property
     def bytes(self) -> bytes:
-        """The line as received, without its LF: a telnet line, or `api/…` and a data point's JSON."""
+        """The line without its LF: a telnet line, or an HTTP path and the JSON of data points."""
         return self.line.encode("latin-1")
 
     @property
@@ -93,11 +94,18 @@ class Outcome(NamedTuple):
 
 
 def refused(
-    time_ms: int, reason: str, message: str, peer: str, account: str, line: bytes, cut: int = 0
+    time_ms: int,
+    reason: str,
+    message: str,
+    peer: str,
+    account: str,
+    line: bytes,
+    cut: int = 0,
+    as_sent: bool = False,
 ) -> RejectedLine:
-    """Return the record of a line, which lacks `cut` bytes at its end."""
+    """Return the record of a line, which lacks `cut` bytes at its end. See RejectedLine."""
     text = message[:MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()  # JSON has no lone surrogates
-    return RejectedLine(time_ms, reason, text, peer, account, line.decode("latin-1"), cut)
+    return RejectedLine(time_ms, reason, text, peer, account, line.decode("latin-1"), cut, as_sent)
 
 
 def encode_records(records: list[Record]) -> bytes:
@@ -258,7 +266,13 @@ def _lines(name: str, file: BinaryIO) -> Iterator[tuple[str, RejectedLine]]:
             at += len(line)
 
 
-_METRIC_WORD = {"put": 1, "rollup": 2, "histogram": 1, "puts": 1}  # index of the metric among the words of a line
+_METRIC_WORD = {
+    "put": 1,
+    "rollup": 2,
+    "histogram": 1,
+    "puts": 1,
+    "putm": 1,
+}  # index of the metric among the words of a line
 
 
 class RejectedFilter(NamedTuple):
@@ -297,18 +311,26 @@ def metric_of(line: str) -> str:
 
     >>> metric_of("put sys.cpu 1 x"), metric_of("rollup 1h-sum m 1"), metric_of('api/put {"metric":"m"}')
     ('sys.cpu', 'm', 'm')
+    >>> metric_of('api/datapoints {"name":"m"}'), metric_of('write {"series":{"key":"m"}}')
+    ('m', 'm')
     """
     command, _, rest = line.partition(" ")
-    if command.startswith("api/"):
+    if command.startswith("api/") or command == "write":
         try:
             point = msgspec.json.decode(rest)
         except msgspec.DecodeError:
             return ""
-        metric = point.get("metric") if isinstance(point, dict) else None
-        return metric if isinstance(metric, str) else ""
+        return _metric_in(point) if isinstance(point, dict) else ""
     words = line.split(" ", 3)
     at = _METRIC_WORD.get(command)
     return words[at] if at is not None and at < len(words) else ""
+
+
+def _metric_in(point: Mapping[str, object]) -> str:
+    """Return the metric of a point of OpenTSDB's, KairosDB's or Heroic's API."""
+    series = point.get("series")
+    metric = point.get("metric", point.get("name", series.get("key") if isinstance(series, dict) else None))
+    return metric if isinstance(metric, str) else ""
 
 
 class RejectedGroup(NamedTuple):

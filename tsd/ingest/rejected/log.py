@@ -63,6 +63,7 @@ class _WaitingLine(NamedTuple):
     account: str
     line: bytes
     cut: int  # see RejectedLine
+    as_sent: bool
 
 
 class RejectedLog:
@@ -102,15 +103,15 @@ class RejectedLog:
         now_ms = self._now_ms()
         count = self._room_for(origin, len(refusals))
         peer, account = origin.name, origin.account
-        for line, error in refusals[:count]:
+        for line, error, as_sent in refusals[:count]:
             # Not the error itself: the frames of its traceback hold a whole block.
             kept = line[:LINE_BYTES]
             only_start = error.reason == LINE_TOO_LONG and len(line) <= START_BYTES
             cut = UNCOUNTED if only_start else len(line) - len(kept)
-            self._waiting.append(_WaitingLine(now_ms, error.reason, str(error), peer, account, kept, cut))
+            self._waiting.append(_WaitingLine(now_ms, error.reason, str(error), peer, account, kept, cut, as_sent))
             self._waiting_bytes += len(kept)
         if count < len(refusals):
-            self._count_dropped(Counter([error.reason for _, error in refusals[count:]]))
+            self._count_dropped(Counter([one.error.reason for one in refusals[count:]]))
         self._work.set()
 
     def _room_for(self, origin: Origin, wanted: int) -> int:
