@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 import trio
 
 from tsd.ingest.intake import Backpressure
+from tsd.lazy import LazyLogger
 from tsd.server.peer import Peer
 from tsd.server.polled import PolledConnections
 
@@ -29,6 +30,7 @@ except ImportError:  # installed without a C compiler
 else:
     HAS_LOOP = not os.environ.get("TSD_PURE")  # for comparisons
 
+log = LazyLogger(__name__)
 
 READ_BYTES = 8 << 10  # of one read
 SMALL_PACKET_BYTES = 4 << 10  # some 60 put lines; larger packets do not share a batch
@@ -240,7 +242,11 @@ class Multiplexer(PolledConnections[Slot]):
 
     def _ingest(self, packets: Sequence[Packet], block: bytes) -> None:
         """Ingest a batch. Each packet that needs the slow path is handed over to its connection, and the batch
-        continues with the next packet. The only packet of a batch is handed over, too."""
+        continues with the next packet. The only packet of a batch is handed over, too.
+
+        After an unexpected error all packets are handed over: each connection then has its own error, or none. Lines
+        may be ingested twice.
+        """
         bounds = list(accumulate(map(PACKET_SIZE, packets), initial=0))
         first, batched = 0, self._is_plain is None or self._is_plain(block)
         while first < len(packets):
@@ -248,7 +254,8 @@ class Multiplexer(PolledConnections[Slot]):
             if batched and len(packets) - first > 1:
                 try:
                     stop, position = self._take_packets(block, bounds, first)
-                except Exception:  # noqa: BLE001 (hand-over finds the failing connection; lines may be ingested twice)
+                except Exception:  # the boundary of a batch
+                    log.exception("multiplexer.batch_failed", packets=len(packets) - first)
                     batched = False
             if stop > first:
                 now_s = trio.current_time()

@@ -5,7 +5,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -14,12 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.peers.needs import need_compiled_loops
+from tsd.ingest.intake import Backpressure
 from tsd.ingest.lines import LineBuffer
 from tsd.server.clients import Client, Quotas
 from tsd.server.multiplexer import (
     HAS_LOOP,
     READ_BYTES,
     SMALL_PACKET_BYTES,
+    Multiplexer,
     Packet,
     PacketBatch,
     Slot,
@@ -53,7 +55,10 @@ class FakeConnection:
         self.uses_fast_path = uses_fast_path
         self.is_readable = True
 
+        self.taken: list[bytes] = []
+
     def take(self, data: bytes) -> bytes:
+        self.taken.append(data)
         return data
 
 
@@ -171,6 +176,28 @@ def test_each_packet_is_credited(read: object, pay: Callable[..., int]) -> None:
         assert connections[1].peer.client.debt_s > 0  # 90 lines, with a burst of 50
 
     trio.run(run)
+
+
+async def test_error_of_a_batch_is_logged_although_its_packets_are_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Regression: it was not seen."""
+
+    def fail(block: bytes, bounds: Sequence[int], first: int) -> tuple[int, int]:
+        raise ZeroDivisionError("as the test wants")
+
+    multiplexer = Multiplexer(fail, Backpressure(), lambda: 0, lambda lines: None)
+    connections = [FakeConnection(), FakeConnection()]
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        async with trio.open_nursery() as reading:
+            for connection in connections:
+                ours, theirs = [
+                    await stack.enter_async_context(trio.SocketStream(one)) for one in trio.socket.socketpair()
+                ]
+                reading.start_soon(multiplexer.add, ours, connection)
+                await theirs.send_all(LINE)
+            nursery.start_soon(multiplexer.run)
+        nursery.cancel_scope.cancel()
+    assert [connection.taken for connection in connections] == [[LINE], [LINE]]
+    assert "ZeroDivisionError: as the test wants" in "".join(capsys.readouterr())  # out, or err if none is configured
 
 
 def test_compiled_loop_is_built() -> None:
