@@ -42,6 +42,8 @@ from tsd.tables.entity_decode import split_metadata
 CONCURRENT_READS = 4  # rows that are read at a time: their memory counts once they are read
 PAGE_ENTITIES = 200  # with their series, of one call of the store
 PAGE_NEWEST = 1000  # with their newest values
+FIRST_NEWEST = 100  # of the first page, whose values per entity are unknown
+PAGE_VALUES = 100_000  # of such a page: entities with many values have smaller ones
 PAGE_SHARE = 8  # a page of many entities ends once it takes 1/8 of the memory of queries
 STORED_BYTES = 18  # of a point in the store, with its time
 
@@ -191,10 +193,12 @@ class EntityEndpoint:
         workers = self._engine.workers
         chosen = Inventory(wanted)
         at: bytes | None = wanted.first
-        stop = prefix_stop(wanted.prefix)
+        stop, size = prefix_stop(wanted.prefix), FIRST_NEWEST
         while at is not None:
-            pages = [await self._entities.newest_columns(at, stop, limit=PAGE_NEWEST)]
-            at = pages[0].next_start
+            pages = [await self._entities.newest_columns(at, stop, limit=size)]
+            at, values = pages[0].next_start, len(pages[0].columns.places)
+            share.resize((chosen.points + values) * POINT_BYTES)  # also of what is read and not chosen
+            size = max(1, min(PAGE_NEWEST, size * PAGE_VALUES // max(values, 1)))
             await workers.run(partial(_add_page, chosen, pages))
             share.resize(chosen.points * POINT_BYTES)
             if wanted.metric is None and chosen.entities == wanted.limit:

@@ -255,6 +255,21 @@ async def test_an_answer_beyond_the_memory_limit_is_refused(tmp_path: Path) -> N
         assert (await http_request(daemon, f"/api/entity/big?{PAST}")).status == 200
 
 
+async def test_values_that_are_read_count_although_none_is_chosen(tmp_path: Path) -> None:
+    async with running(tmp_path, SETTINGS) as daemon:
+        memory = daemon.daemon.query.engine.memory
+        hosts = [f"h{at}" for at in range(100)]
+        await daemon.send_lines(b"".join(put(f"m{at}", PAST_S, at, host) for host in hosts for at in range(40)))
+        await daemon.daemon.ingest.writer.flush()
+        with_little = memory.share()
+        with_little.add(memory.limit - 500_000)
+        assert (await http_request(daemon, "/api/entity?metrics=none")).status == 413
+        assert memory.held == with_little.held
+        with_little.release()
+        assert await names(daemon, "metrics=none") == []
+        assert memory.held == 0
+
+
 BAD_PARAMETERS = [
     "/web01?start=20&end=10",
     "/web01?start=yesterday",
