@@ -34,8 +34,12 @@ CHARSETS = frozenset(
     shift_jis euc-jp euc-kr {" ".join(f"iso-8859-{part} windows-{1249 + part}" for part in range(1, 10))}
     iso-8859-10 iso-8859-11 iso-8859-13 iso-8859-14 iso-8859-15 iso-8859-16""".split()
 )
+# Content codings by their names, and what some clients send in their place for a plain body.
+_CODINGS = {"gzip": "gzip", "x-gzip": "gzip", "deflate": "deflate", "x-deflate": "deflate"}
+_NO_CODINGS = ("", "identity", "utf-8", "utf8")
+MAX_CODINGS = 3  # of one body: each takes as long as the body is large
 _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
-TOO_LARGE, OVERLOADED = 413, 503
+TOO_LARGE, UNSUPPORTED, OVERLOADED = 413, 415, 503
 
 
 class Reservation:
@@ -221,14 +225,24 @@ class MemoryBudget:
                 reservation.set_deadline()
 
 
+def content_codings(value: str) -> list[str]:
+    """Return the codings of a `Content-Encoding` in the order in which they are undone. Raise Refused (415).
+
+    >>> content_codings("deflate, X-GZIP"), content_codings("identity")
+    (['gzip', 'deflate'], [])
+    """
+    names = [name for part in value.split(",") if (name := part.strip().lower()) not in _NO_CODINGS]
+    if len(names) > MAX_CODINGS or not all(name in _CODINGS for name in names):
+        details = f"got Content-Encoding: {value[:100]}, wanted gzip, deflate, up to {MAX_CODINGS} of them, or none"
+        raise Refused(UNSUPPORTED, "Unsupported Media Type", details, (("Accept-Encoding", "gzip, deflate"),))
+    return [_CODINGS[name] for name in reversed(names)]
+
+
 async def decompressed(body: bytes, coding: str, limit: int, reservation: Reservation) -> bytes:
-    """Return a body without its `Content-Encoding`. An unknown coding changes nothing, as in OpenTSDB.
+    """Return a body without a coding: gzip or deflate.
 
     Raises Refused: 400 for damaged data, 413 past `limit` bytes, 503 if the memory budget is exhausted.
     """
-    coding = coding.strip().lower()
-    if coding not in ("gzip", "x-gzip", "deflate") or not body:
-        return body
     inflater = _Inflater(body, coding)
     parts: list[bytes] = []
     size = 0

@@ -18,7 +18,15 @@ import trio
 
 from tsd.errors import Refused
 from tsd.server.http import bodies, pages
-from tsd.server.http.bodies import MIN_BYTES_PER_S, MemoryBudget, Reservation, as_utf8, decompressed, too_large
+from tsd.server.http.bodies import (
+    MIN_BYTES_PER_S,
+    MemoryBudget,
+    Reservation,
+    as_utf8,
+    content_codings,
+    decompressed,
+    too_large,
+)
 from tsd.server.http.disconnects import DisconnectWatch
 from tsd.server.http.heads import (
     BAD_REQUEST,
@@ -361,10 +369,11 @@ class HttpConnection:
         if not body:
             return b""
         content_type = headers.get("content-type", "")
-        coding = headers.get("content-encoding", "")
-        if not coding and content_type.partition(";")[0].strip().lower() == GZIP_TYPE:
-            coding = "gzip"  # how KairosDB's clients send it
-        body = await decompressed(body, coding, self._limits.body, reservation)
+        codings = content_codings(headers.get("content-encoding", ""))
+        if not codings and content_type.partition(";")[0].strip().lower() == GZIP_TYPE:
+            codings = ["gzip"]  # how KairosDB's clients send it
+        for coding in codings:
+            body = await decompressed(body, coding, self._limits.body, reservation)
         return await as_utf8(body, content_type, self._limits.body)
 
     async def _receive_body(self, reservation: Reservation) -> bytearray:
@@ -386,8 +395,10 @@ class HttpConnection:
         return received
 
     async def _reserve_body(self, headers: Mapping[str, str], reservation: Reservation) -> None:
-        """Reserve memory for the announced length, before the client sends the body."""
+        """Reserve memory for the announced length, before the client sends the body. Raises Refused."""
         length = int(headers.get("content-length") or 0)
+        if length or "transfer-encoding" in headers:
+            content_codings(headers.get("content-encoding", ""))  # before the body is read in vain
         if not self._limits.chunked and (
             length > UNCHUNKED_BYTES or "transfer-encoding" in headers or "expect" in headers
         ):

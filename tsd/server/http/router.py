@@ -206,7 +206,7 @@ def _api_error(error: Refused, trace: str = "") -> Response:
 def _legacy_json_error(error: Refused, trace: str) -> Response:
     if error.status >= INTERNAL:
         return Response(INTERNAL, _json({"err": trace or error.message}), LEGACY_JSON)
-    status = error.status if error.status in (NOT_FOUND, *ACCESS_ERRORS) else 400
+    status = error.status if error.status in (NOT_FOUND, 415, *ACCESS_ERRORS) else 400
     return Response(status, _json({"err": error.message}), LEGACY_JSON)
 
 
@@ -219,7 +219,7 @@ def _error_page(error: Refused, target: Target, trace: str) -> Response:
         return Response(INTERNAL, pages.server_error(error.message, trace), HTML)
     if error.status in ACCESS_ERRORS:
         return Response(error.status, pages.denied(error.message, error.details), HTML)
-    return Response(error.status if error.status == 413 else 400, pages.bad_request(error.message), HTML)
+    return Response(error.status if error.status in (413, 415) else 400, pages.bad_request(error.message), HTML)
 
 
 def _in_legacy_form(response: Response) -> Response:

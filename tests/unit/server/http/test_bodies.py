@@ -25,7 +25,7 @@ HEADLESS = RAW.compress(MUCH) + RAW.flush()
 
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
-    async with serving({"api/echo": echo}) as served:
+    async with serving({"api/echo": echo, "echo": echo}) as served:
         yield served
         await trio.testing.wait_all_tasks_blocked()
         assert served.budget.used == 0
@@ -99,11 +99,39 @@ async def test_expect_header_gets_100_continue(served: Served) -> None:
         ("gzip", gzip.compress(MUCH[:50], mtime=0) + gzip.compress(MUCH[50:], mtime=0)),
         ("deflate", zlib.compress(MUCH)),
         ("deflate", HEADLESS),
-        ("snappy", MUCH),
+        ("X-Deflate", zlib.compress(MUCH)),
+        ("deflate, gzip", gzip.compress(zlib.compress(MUCH), mtime=0)),
+        ("gzip, identity,, gzip", gzip.compress(gzip.compress(MUCH, mtime=0), mtime=0)),
+        ("identity", MUCH),
+        ("UTF-8", MUCH),
     ],
 )
 async def test_compressed_body_is_decompressed(served: Served, coding: str, packed: bytes) -> None:
     assert (await served.request(post("/api/echo", packed, f"Content-Encoding: {coding}"))).body == MUCH
+
+
+@pytest.mark.difference(
+    "unknown-content-coding",
+    topic="http",
+    theirs="A body in an unknown coding is read as if it had none: `Unable to parse the given JSON`",
+    ours="415 with the supported codings, also in the header `Accept-Encoding`",
+)
+@pytest.mark.parametrize("coding", ["br", "gzip, zstd", ",".join(["gzip"] * 50)])
+@pytest.mark.parametrize("path", ["/api/echo", "/echo", "/echo?json"])
+async def test_body_in_an_unknown_coding_is_unsupported(served: Served, coding: str, path: str) -> None:
+    header = f"Content-Encoding: {coding}"
+    for request in (post(path, MUCH, header), chunked(path, MUCH, headers=(header,))):
+        response = await served.request(request)
+        assert (response.status, response.headers["accept-encoding"]) == (415, "gzip, deflate")
+    assert (await served.request(post(path, b"", header))).status == 200
+
+
+async def test_body_in_an_unknown_coding_is_refused_before_it_is_sent(served: Served) -> None:
+    expecting = post("/api/echo", b"", "Content-Encoding: br", "Expect: 100-continue")
+    response = await served.request(expecting.replace(b"Content-Length: 0", b"Content-Length: 1000"))
+    assert response.status == 415
+    assert "br" in response.json["error"]["details"]
+    assert served.budget.used == 0
 
 
 @pytest.mark.difference(
