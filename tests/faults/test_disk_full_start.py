@@ -78,6 +78,20 @@ async def test_start_on_nearly_full_disk_waits(tmp_path: Path) -> None:
             await daemon.terminate()
 
 
+async def test_page_of_an_allowed_origin_sees_that_a_start_waits(tmp_path: Path) -> None:
+    origin = "http://page"
+    with small_disk(tmp_path) as disk:
+        fill(disk)
+        async with served(disk / "state", {"tsd.http.request.cors_domains": origin}) as daemon:
+            port = (await daemon.logged("start.disk_full"))["port"]
+            for method, status in (("GET", 503), ("OPTIONS", 200)):
+                found = await ask(port, get("/api/suggest?type=metrics", f"Origin: {origin}", method=method))
+                assert (found.status, found.headers["access-control-allow-origin"]) == (status, origin)
+            found = await ask(port, get("/api/suggest?type=metrics", "Origin: http://other"))
+            assert "access-control-allow-origin" not in found.headers
+            await daemon.terminate()
+
+
 async def test_stop_while_a_start_waits_for_space(tmp_path: Path) -> None:
     with small_disk(tmp_path) as disk:
         fill(disk)

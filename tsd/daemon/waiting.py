@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import trio
@@ -60,12 +61,17 @@ def first_text(error: BaseException) -> str:
 class _Refuser(Router):
     """Answers every request except `/health/live` with 503 and a reason."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__({}, Authorizer(Cors("", "")))
+    def __init__(self, reason: str, cors: Cors) -> None:
+        super().__init__({}, Authorizer(cors))
         self._reason = reason
 
-    async def answer(self, request: Request, target: Target, headers: object = ()) -> Response:  # noqa: ARG002 - see Router
+    async def answer(self, request: Request, target: Target, headers: Sequence[tuple[str, str]] = ()) -> Response:
         """See Router."""
+        if request.method == "OPTIONS":
+            return Response(200, b"", None, tuple(headers))
+        return replace(self._refusal(target), headers=tuple(headers))
+
+    def _refusal(self, target: Target) -> Response:
         if target.key == "health":
             if target.segments[1:2] == ("live",):
                 return answer({"status": "ok"})
@@ -117,8 +123,8 @@ async def _answer_requests(
     config: Config, reason: str, listeners: Sequence[trio.SocketListener], now_ms: Clock
 ) -> None:
     """Serve copies of the listening sockets until cancelled: a server closes its own."""
-    access = build_access(config, now_ms)
-    router, budget, stats = _Refuser(reason), MemoryBudget(REQUEST_BYTES), RequestStats()
+    access, cors = build_access(config, now_ms), Cors(config.cors_domains, config.cors_headers)
+    router, budget, stats = _Refuser(reason, cors), MemoryBudget(REQUEST_BYTES), RequestStats()
     limits = RequestLimits(config.max_chunk, config.http_timeout_s, config.enable_chunked, config.hsts_s)
 
     async def http(stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]], peer: Peer) -> None:

@@ -35,6 +35,7 @@ from tsd.server.http.heads import (
     check_line,
     check_unread,
     read_head,
+    read_origin,
     refusal_of,
     response_head,
 )
@@ -113,6 +114,7 @@ class HttpConnection:
         self._repeated: tuple[bytes, PlainRequest | None] = b"", None
         self._known_fields: tuple[bytes, Mapping[str, str]] = b"", {}  # headers of the last plain request
         self._headers: Mapping[str, str] = {}  # of the current request, once they are known
+        self._unread = b""  # the beginning of its head until then
         self._deadline = math.inf  # of the current request; infinite between requests
         self._head_bytes = 0  # memory of the current request's head, while its body is received
         self._is_head_request = False  # the method is HEAD
@@ -191,7 +193,7 @@ class HttpConnection:
         """Answer a request for the target `text`."""
         began = perf_counter()
         self._stats.requests += 1
-        self._headers = headers
+        self._headers, self._unread = headers, b""
         try:
             target = parse_target(text)
         except Refused as error:
@@ -310,7 +312,8 @@ class HttpConnection:
     def _check_head(self) -> None:
         """Raise Refused for a head that h11 should not read."""
         if self._http.their_state is h11.IDLE:
-            check_unread(self._http.trailing_data[0])
+            self._unread = self._http.trailing_data[0]
+            check_unread(self._unread)
 
     async def _receive_next_request(self) -> bytes:
         """Return the first bytes of the next request; b"" if the connection ends or is closed for being idle.
@@ -464,7 +467,8 @@ class HttpConnection:
     async def _send_last(self, error: Refused) -> None:
         """Send an error for an incomplete request. Raises _ConnectionEnded."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            await self._send(self._router.refuse_early(error, self._headers), {}, last=True)
+            headers = self._headers or read_origin(self._unread)
+            await self._send(self._router.refuse_early(error, headers), {}, last=True)
         raise _ConnectionEnded
 
     async def _send(

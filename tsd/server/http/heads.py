@@ -18,6 +18,8 @@ _NOT_HTTP = ("illegal request line", "no request line", "unsupported HTTP versio
 _NOT_IN_TARGETS = re.compile(rb"[^ -~\r]")
 _ABSOLUTE = re.compile(r"https?://([^/?#@]+)((?:[/?][^#]*)?)", re.IGNORECASE)
 _LONG_TARGET = re.compile(rb"[A-Z]+ /")
+_HEAD_END = re.compile(rb"\n\r?\n")
+_ORIGIN = re.compile(rb"^origin:[ \t]*([!-~]+)[ \t]*\r?\n", re.IGNORECASE | re.MULTILINE)
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
@@ -40,6 +42,18 @@ def check_unread(unread: bytes) -> None:
         end = unread.find(b"\r\n\r\n")
         if (lines := unread.count(b"\n", 0, end if end >= 0 else len(unread))) > MAX_HEADERS:
             raise _too_large(f"got {lines} headers, wanted at most {MAX_HEADERS}")
+
+
+def read_origin(unread: bytes) -> Mapping[str, str]:
+    """Return the header Origin of a head that is refused unread, for the answer's headers of CORS; nothing if it has
+    none, or several.
+
+    >>> read_origin(b"GET / HTTP/1.1\\r\\nOrigin: http://a\\r\\nBad Name: b\\r\\n")
+    {'origin': 'http://a'}
+    """
+    end = _HEAD_END.search(unread)
+    found = _ORIGIN.findall(unread, 0, len(unread) if end is None else end.start() + 1)
+    return {"origin": found[0].decode("ascii")} if len(found) == 1 else {}
 
 
 def check_line(line: bytes) -> None:

@@ -102,7 +102,7 @@ class Router:
     def refuse_early(self, error: Refused, headers: Mapping[str, str]) -> Response:
         """Return the response to a request that was not read completely or has no valid target. `headers` are the
         request's, as far as they are known."""
-        return replace(_api_error(error), headers=(*error.headers, *self._authorizer.cors_headers(headers)))
+        return replace(_api_error(error), headers=(*error.headers, *self._authorizer.early_cors_headers(headers)))
 
     def _shows_trace(self, request: Request) -> bool:
         """Return whether a response may carry a stack trace: it names files, so only administrators get it."""

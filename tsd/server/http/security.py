@@ -63,6 +63,12 @@ class Cors:
             ("Vary", "Origin"),
         )
 
+    def early_headers(self, headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
+        """Return the same for a request whose headers may be unknown, and empty then."""
+        if headers or "*" not in self._domains:
+            return self.response_headers(headers)
+        return (("Access-Control-Allow-Origin", "*"),)
+
 
 NO_CORS = Cors("", "")
 MAX_SHOWN_HOST = 300
@@ -146,9 +152,9 @@ class Authorizer:
         """Return whether a connection belongs to a trusted HTTP proxy: its requests have different senders."""
         return self._authenticator is not None and self._authenticator.is_http_proxy(peer.address)
 
-    def cors_headers(self, headers: Headers) -> Sequence[tuple[str, str]]:
-        """Return the headers by which the sending page may read the response."""
-        return self._cors.response_headers(headers)
+    def early_cors_headers(self, headers: Headers) -> Sequence[tuple[str, str]]:
+        """Return the headers by which the sending page may read the response. `headers` are empty if unknown."""
+        return self._cors.early_headers(headers)
 
     async def decide(self, key: str | None, method: str, target: Target, headers: Headers, peer: Peer) -> Decision:
         """Decide whether a request to the endpoint `key`, on the connection of `peer`, is allowed. None: there is no

@@ -11,6 +11,7 @@ from tsd.auth.authenticator import Authenticator
 from tsd.auth.credentials import hash_token, new_token
 from tsd.auth.roles import Role
 from tsd.config.settings import AccessSettings
+from tsd.server.http.heads import MAX_HEAD_BYTES
 from tsd.server.http.messages import JSON, Request, Response
 
 
@@ -116,6 +117,13 @@ async def test_page_of_an_allowed_origin_may_read_refusals(tmp_path: Path) -> No
         (get("/echo?a=%zz", "Origin: http://a"), 400),
         (get("/echo", "Origin: http://a", "Transfer-Encoding: chunked", method="POST") + b"no size\r\n", 400),
         (get("/echo", "Origin: http://a", "Content-Length: 5", method="POST") + b"abc", 408),
+        (get("/echo", "Origin: http://a", "A B: c"), 400),
+        (get("/é", "origin:http://a"), 400),
+        (get("/echo", "Origin: http://a", method="CONNECT"), 405),
+        (get("/echo", "Content-Length: 1", "Content-Length: 2", "Origin: http://a", method="POST"), 400),
+        (get("/echo", *["A: " + "b" * 20] * 1000, "Origin: http://a"), 431),
+        (get("/echo", "Origin: http://a", "Cookie: " + "a" * MAX_HEAD_BYTES)[:-4], 431),
+        (get("/echo", "Origin: http://a")[:-2], 408),
     ],
 )
 async def test_pages_that_cors_allows_read_refusals_of_incomplete_requests(
@@ -127,3 +135,27 @@ async def test_pages_that_cors_allows_read_refusals_of_incomplete_requests(
         assert (found.status, found.headers["access-control-allow-origin"]) == (status, "http://a")
         found = await served.request(request_.replace(b"http://a", b"http://localhost"))
         assert (found.status, "access-control-allow-origin" in found.headers) == (status, False)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("Origin: http://a", "Origin: http://a"),
+        ("X: Origin: http://a",),
+        ("Origin: http://a b",),
+        ("Origins: http://a",),
+    ],
+)
+async def test_origin_of_an_unread_head_is_unique_and_whole(more: tuple[str, ...]) -> None:
+    async with serving({"echo": echo}, cors_domains="http://a") as served:
+        for request in (get("/é", *more), get("/é") + b"Origin: http://a\r\n\r\n"):
+            found = await served.request(request)
+            assert (found.status, "access-control-allow-origin" in found.headers) == (400, False)
+
+
+async def test_any_page_may_read_the_refusal_of_a_long_target_if_all_origins_are_allowed() -> None:
+    """The header Origin has not arrived yet."""
+    for domains, allowed in (("*", "*"), ("http://a", None)):
+        async with serving({"echo": echo}, cors_domains=domains) as served:
+            found = await served.request(b"GET /" + b"a" * MAX_HEAD_BYTES)
+            assert (found.status, found.headers.get("access-control-allow-origin")) == (414, allowed)
