@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import Running, running
-from tests.unit.api.http_requests import http_request
+from tests.unit.api.http_requests import http_post, http_request
 from tests.unit.server.web_parts import HttpResponse
 from tsd.auth.accounts import Account, write_lines
 from tsd.auth.credentials import hash_token, new_token
@@ -43,6 +43,11 @@ async def test_health_checks_may_ask_with_head(daemon: Running) -> None:
     answer = await http_request(daemon, "/", method="HEAD")
     assert (answer.status, answer.headers["content-type"], answer.body) == (200, "text/html; charset=UTF-8", b"")
     assert (await http_request(daemon, "/", method="PUT")).status == 400
+
+
+async def test_points_to_the_page_are_not_acknowledged(daemon: Running) -> None:
+    assert (await http_post(daemon, "/", b'{"metric":"m","timestamp":1,"value":1,"tags":{"a":"b"}}')).status == 400
+    assert (await http_post(daemon, "/", b"")).status == 200
 
 
 async def test_files_of_the_page_are_cached_long(daemon: Running) -> None:

@@ -61,6 +61,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 MAX_API_VERSION = 1
 KEPT_TARGETS, SHORT_TARGET = 1000, 300  # parsed targets, and parameters, that are kept, and the longest of them
+DOUBLE_SLASH = "//"  # the endpoint, which does not exist, of a path that begins so: it is not that of the home page
 MAX_PARAMS = 4000  # of a target: each takes about 2 us
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _MAX_VERSION_DIGITS = 9  # such a number always fits into Java's int
@@ -117,7 +118,7 @@ def read_target(text: str) -> Target:
     while parts and not parts[-1]:
         parts.pop()
     params = parse_params(query)
-    first = parts[0].lower() if parts else ""
+    first = (parts[0].lower() or DOUBLE_SLASH) if parts else ""
     if first != "api":
         return Target(path, False, "", first, (first, *parts[1:]) if parts else (), params, split)
     version = ""

@@ -85,7 +85,6 @@ async def answer(
         ("/api/put/more/words", True),
         ("/api/query/last", True),
         ("/api/query/LAST/x", True),
-        ("//api/put", True),  # the home page
         ("/q?a=b", True),
         ("/Q/", True),
         ("/api", False),
@@ -297,3 +296,14 @@ async def test_options_without_origin_is_refused() -> None:
         status, _, body = await answer("/api/put", method="OPTIONS", authorizer=Authorizer(cors))
         assert status == 405
         assert "The HTTP method [OPTIONS] is not permitted" in body
+
+
+@pytest.mark.difference(
+    "points-to-the-home-page",
+    topic="http",
+    theirs="`POST //api/put` (its URL ends in a slash) and `POST /` are answered with the home page: points are lost",
+    ours="`//…` is 404, and `POST /` with a body 400",
+)
+@pytest.mark.parametrize(("path", "status"), [("//api/put", 404), ("///api/put", 404), ("//", 200), ("/", 200)])
+async def test_path_that_begins_with_two_slashes_is_not_the_home_page(path: str, status: int) -> None:
+    assert (await answer(path, method="POST"))[0] == status
