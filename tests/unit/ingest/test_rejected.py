@@ -133,6 +133,15 @@ async def test_log_of_size_0_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+async def test_lines_of_one_large_request_take_bounded_memory(tmp_path: Path) -> None:
+    """A refused metric of KairosDB's API may have as many points as a body holds."""
+    async with writing(tmp_path) as rejected:
+        rejected.add(peer(), refusals(3000, b"api/datapoints " + b"x" * 30_000))
+        await rejected.flush()
+        assert sum(len(one.line) for one in kept(tmp_path)) < 10_000_000
+    assert 0 < len(kept(tmp_path)) == 3000 - dropped(tmp_path)
+
+
 @pytest.mark.parametrize("cut", [1, 5, 60, 150])
 async def test_truncated_record_is_dropped_and_the_log_continues(tmp_path: Path, cut: int) -> None:
     async with writing(tmp_path) as rejected:

@@ -101,9 +101,12 @@ class RejectedLog:
         if not self._max_bytes:
             return
         now_ms = self._now_ms()
-        count = self._room_for(origin, len(refusals))
+        room, count = self._room_for(origin, len(refusals)), 0
         peer, account = origin.name, origin.account
-        for line, error, as_sent in refusals[:count]:
+        for line, error, as_sent in refusals[:room]:
+            if self._is_full():
+                break
+            count += 1
             # Not the error itself: the frames of its traceback hold a whole block.
             kept = line[:LINE_BYTES]
             only_start = error.reason == LINE_TOO_LONG and len(line) <= START_BYTES
@@ -116,7 +119,7 @@ class RejectedLog:
 
     def _room_for(self, origin: Origin, wanted: int) -> int:
         """Return how many of an origin's lines may be kept now."""
-        if self._waiting_bytes >= min(WAITING_BYTES, self._max_bytes // FILES):
+        if self._is_full():
             return 0
         now_s = trio.current_time()
         if self._all is None:
@@ -132,6 +135,10 @@ class RejectedLog:
         self._all.spend(count, now_s=now_s)
         share.spend(count, now_s=now_s)
         return count
+
+    def _is_full(self) -> bool:
+        """Return whether too many bytes wait for the thread."""
+        return self._waiting_bytes >= min(WAITING_BYTES, self._max_bytes // FILES)
 
     def _count_dropped(self, reasons: Counter[str]) -> None:
         if not self._dropped:
