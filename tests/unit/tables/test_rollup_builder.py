@@ -13,7 +13,7 @@ from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import FAMILY
 from tsd.codec.opentsdb.rollup import Rollups, decode_rollup, parse_config, rollup_time
 from tsd.codec.opentsdb.rowkey import Layout, split_key
-from tsd.codec.opentsdb.uid import NAME_FAMILY
+from tsd.codec.opentsdb.uid import NAME_FAMILY, id_column
 from tsd.errors import StoreError, WrongClock
 from tsd.store import Family, Put, Store, Table, scan
 from tsd.tables.opentsdb.reader import OpenTsdbReader
@@ -136,6 +136,14 @@ async def test_chosen_intervals_and_metrics_are_built() -> None:
     [uid] = [found for found in (await env.uids.find(Kind.METRIC, [b"other"])).values() if isinstance(found, bytes)]
     await build(builder(env, "1h"), EVERYTHING._replace(metrics=(uid,)))
     assert await rollups(env) == {("1h", "c", DAY_S): aggregates(3)}
+
+
+async def test_metric_whose_name_has_no_uid_is_built() -> None:
+    """Regression: an interrupted rename leaves such a name, and no rollups of any later metric were built."""
+    env = await environment(LINES)
+    await env.store.delete(UID, {b"m": [id_column(Kind.METRIC)]}, up_to_ms=None)
+    await build(builder(env))
+    assert await rollups(env) == BUILT
 
 
 async def test_intervals_that_are_not_whole_are_left_out() -> None:

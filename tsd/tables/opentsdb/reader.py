@@ -548,16 +548,23 @@ class OpenTsdbReader:
 
     async def select(self, request: SeriesRequest) -> Selection:
         """Resolve a request. Raises BadQuery in OpenTSDB's words, StoreError."""
-        uids, names_at = self._uids, self._uids.changes
-        resolved = await self._resolver.resolve(request)
-        table = self._table
+        names_at = self._uids.changes
+        return self._selection(await self._resolver.resolve(request), names_at, keeps_rows=request.delete)
+
+    def select_all(self, metric: bytes, name: str) -> Selection:
+        """Return the selection of all points of a metric, by its UID. An interrupted rename may have left its name
+        without one."""
+        return self._selection(ResolvedRequest(metric, name), self._uids.changes)
+
+    def _selection(self, resolved: ResolvedRequest, names_at: int, *, keeps_rows: bool = False) -> Selection:
+        uids, table = self._uids, self._table
         series = SeriesMatcher(resolved, table.layout, self._uids, self._tag_tests)
         selection = StoredSelection(
             table,
             resolved,
             series,
             index=self._index,
-            keeps_rows=request.delete,
+            keeps_rows=keeps_rows,
             has_same_names=lambda: uids.changes == names_at,
         )
         if self._rollups is not None:

@@ -21,6 +21,7 @@ from tsd.errors import DamagedBlock, StoreError, TsdError, WrongClock
 from tsd.store import CellMatrix, CellPage, Put, Row, Store, cell_pages
 from tsd.store.retry import backoff
 from tsd.tables.opentsdb.delete import remove_rows
+from tsd.tables.opentsdb.reader import OpenTsdbReader
 from tsd.tables.opentsdb.rollup_columns import encode_sums
 from tsd.tables.opentsdb.rollup_derive import MOST_BYTES, derive_rows
 from tsd.tables.opentsdb.rollup_scan import next_base
@@ -39,7 +40,7 @@ from tsd.tables.opentsdb.rollup_sums import (
     sums_of,
 )
 from tsd.tables.opentsdb.uids import Uids
-from tsd.tables.reading import EncodedPage, PointPage, PointReader, ScanRange, SeriesRequest
+from tsd.tables.reading import EncodedPage, PointPage, ScanRange
 
 T = TypeVar("T")
 
@@ -95,7 +96,7 @@ class RollupBuilder:
         table: str,
         layout: Layout,
         uids: Uids,
-        reader: PointReader,
+        reader: OpenTsdbReader,
         rules: BuildRules,
         now_ms: Callable[[], int],
         *,
@@ -180,7 +181,7 @@ class RollupBuilder:
     async def _build(self, part: "_Part", days: ScanRange, span: BuildRange) -> None:
         """Build the rollups of some days of a metric."""
         part.clear()
-        selection = await self._reader.select(SeriesRequest(part.metric))
+        selection = self._reader.select_all(part.uid, part.metric)
         series = selection.series
         hours = ScanRange(
             max(days.start_s, span.first_s // HOUR_S * HOUR_S), min(days.stop_s, -(-span.end_s // HOUR_S) * HOUR_S)
@@ -325,7 +326,7 @@ class _Part:
         self._config = rules.rollups.config
         self._short = sorted((one for one in rules.intervals if one.seconds <= HOUR_S), key=lambda one: one.seconds)
         self._intervals = rules.intervals
-        self._uid = uid
+        self.uid = uid
         self._raw_tag = raw_tag
         self.clear()
 
@@ -370,8 +371,8 @@ class _Part:
         layout = self._layout
         for each in pairs[len(tails) :]:
             tagged = self._tagged(each)
-            salt = salt_of(self._uid, tagged, layout.salt_width, layout.salt_buckets) if layout.salt_width else b""
-            heads.append(salt + self._uid)
+            salt = salt_of(self.uid, tagged, layout.salt_width, layout.salt_buckets) if layout.salt_width else b""
+            heads.append(salt + self.uid)
             tails.append(tagged)
         return row_order(sums, interval, self._keys)
 
