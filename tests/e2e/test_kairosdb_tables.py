@@ -1,6 +1,7 @@
 """The daemon on KairosDB's tables: OpenTSDB's put and query, restarts, and clear errors."""
 
 import json
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -60,3 +61,37 @@ def test_layout_is_checked_and_commands_refuse_it(cassandra: RunningCassandra, t
     done = tsd.run("compact")
     assert done.status != 0
     assert "tsd.storage.layout" in done.err
+
+
+def test_points_that_other_tables_refused_are_replayed_here(cassandra: RunningCassandra, tmp_path: Path) -> None:
+    """With a time to live and a text, by HTTP and telnet. Regression: only the errors of those by HTTP were kept."""
+    dialect = {"tsd.kairosdb.enabled": "true", "tsd.kairosdb.dialect": "true"}
+    opentsdb, tsd = Tsd(tmp_path / "state", dialect), Tsd(tmp_path / "state", on_cassandra(cassandra, LAYOUT | dialect))
+    tags, ttl_s = {"host": "a"}, 86_400
+    points = [[T * 1000 + at, at] for at in range(5000)]
+    bodies = [
+        {"name": "long", "tags": tags, "ttl": ttl_s, "datapoints": points},
+        {"name": "text", "tags": tags, "datapoints": [[T * 1000, "up"]]},
+    ]
+    with opentsdb.serve() as served:
+        url = f"http://127.0.0.1:{served.port}/api/v1/datapoints"
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            urllib.request.urlopen(url, json.dumps(bodies).encode(), timeout=60)
+        line = f"put by.telnet {T} 7 host=a kairos_opt.ttl={ttl_s}\n"
+        assert b"these tables" in served.send_lines(line.encode())
+        assert opentsdb.run("rejected", "--replay").out.startswith("0 lines accepted")
+    assert tsd.run("create-tables").status == 0
+    with tsd.serve() as served:
+        assert tsd.run("rejected", "--replay").status == 0
+        assert tsd.run("rejected").out == ""
+        assert query(served, "m=sum:by.telnet") == {"a": {str(T): 7}}
+        assert [kairos_values(served, metric) for metric in ("long", "text")] == [points, [[T * 1000, "up"]]]
+
+
+def kairos_values(served: Served, metric: str) -> list[Any]:
+    """Return the values of KairosDB's query for a metric."""
+    body = {"start_absolute": T * 1000, "end_absolute": (T + 100) * 1000, "metrics": [{"name": metric}]}
+    url = f"http://127.0.0.1:{served.port}/api/v1/datapoints/query"
+    with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as answer:
+        found: list[Any] = json.load(answer)["queries"][0]["results"][0]["values"]
+        return found
