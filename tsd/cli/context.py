@@ -75,7 +75,7 @@ async def access(config: Config, *, must_exist: bool = False, any_layout: bool =
     local = wiring.has_local_store(config)
     if local and must_exist and not await trio.Path(folder / "store").exists():
         raise TsdError(f"no embedded store in {folder}: give the state folder of your daemon with --data or --config")
-    daemon = await _connect(config)
+    daemon = await connect(config)
     try:
         if local and daemon is not None:
             store = RemoteStore(daemon)
@@ -130,7 +130,8 @@ async def metric_uids(opened: Access, metrics: Sequence[str]) -> list[bytes]:
     return uids
 
 
-async def _connect(config: Config) -> ControlClient | None:
+async def connect(config: Config) -> ControlClient | None:
+    """Return a connection to the daemon of the state folder; None if no daemon runs."""
     try:
         return await ControlClient.connect(control_path(config))
     except OSError:

@@ -1,11 +1,11 @@
 """What commands tell a daemon that builds rollups: days whose points they change, so that it builds them again."""
 
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import click
 
-from tsd.cli.context import Access, metric_uids
+from tsd.cli.context import Access, connect, metric_uids
 from tsd.config.loader import Config, layout, state_folder
 from tsd.daemon.wiring import rollup_tables
 from tsd.errors import TsdError
@@ -23,14 +23,17 @@ async def changing(
 ) -> AsyncIterator[None]:
     """Record that points of some days are written or `deleted` in the block. A running daemon builds their rollups
     after it, or after the end of this process. Raise TsdError."""
-    daemon = opened.daemon
-    if daemon is not None and await daemon.call("change_days", days=[list(day) for day in days], deleted=deleted):
-        yield
-        await daemon.call("end_changes")
-    else:
-        await _record(config, days, deleted=deleted)
-        yield
-        await _record(config, days, deleted=deleted)
+    async with AsyncExitStack() as stack:
+        daemon = opened.daemon
+        if daemon is None and (daemon := await connect(config)) is not None:  # it has started since
+            stack.push_async_callback(daemon.aclose)
+        if daemon is not None and await daemon.call("change_days", days=[list(day) for day in days], deleted=deleted):
+            yield
+            await daemon.call("end_changes")
+        else:
+            await _record(config, days, deleted=deleted)
+            yield
+            await _record(config, days, deleted=deleted)
 
 
 def changing_rows(config: Config, opened: Access, *, deleted: bool = False) -> Changing:
