@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -139,7 +139,20 @@ def folder_errors(folder: Path, kind: FolderKind) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise TsdError(f"{kind.name} {folder}: {exc.strerror}; set another with {kind.option}") from exc
+        raise TsdError(f"{kind.name} {folder}: {_reason(exc, folder)}; set another with {kind.option}") from exc
+
+
+def _reason(error: OSError, folder: Path) -> str:
+    """Return an error with the file below the folder that it is about, and where that denies access its owner."""
+    path = Path(os.fsdecode(error.filename or folder))
+    text = str(error.strerror) if path == folder else f"{path}: {error.strerror}"
+    with suppress(OSError):
+        while not path.exists():
+            path = path.parent
+        owner, own = path.stat().st_uid, os.geteuid()
+        if isinstance(error, PermissionError) and owner != own:
+            text += f" ({path} belongs to user {owner}, and this process is of user {own})"
+    return text
 
 
 def write_restoration(folder: Path, backup: Path, files: Mapping[str, int]) -> None:

@@ -2,9 +2,11 @@
 
 import errno
 import os
+import re
 import resource
 import socket
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -161,6 +163,27 @@ def test_unusable_folder_is_named_with_the_reason(tmp_path: Path, spoiled: str, 
         raise AssertionError("it is used")
     assert str(tmp_path / folder) in str(caught.value)
     assert wanted in str(caught.value)
+
+
+def test_file_of_another_user_is_named_with_both_users() -> None:
+    """Regression: after a command of root the daemon said only that it has no permission."""
+    user, other = os.geteuid(), 65534
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        with lock_state(folder):
+            pass
+        (folder / "lock").chmod(0)
+        folder.chmod(0o755)
+        if user == 0:
+            os.seteuid(other)
+        try:
+            with pytest.raises(TsdError) as caught, lock_state(folder):
+                raise AssertionError("it is used")
+        finally:
+            os.seteuid(user)
+    assert str(folder / "lock") in str(caught.value)
+    if user == 0:
+        assert {"0", str(other)} <= set(re.findall(r"user (\d+)", str(caught.value)))
 
 
 def test_removed_working_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
