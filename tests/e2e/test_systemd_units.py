@@ -51,6 +51,13 @@ def test_systemd_analyze_verify_passes(copies: Path, program: Callable[[str], Pa
 
 
 @pytest.mark.parametrize("unit", SERVICES)
+def test_unit_runs_only_programs_that_every_machine_has(unit: str) -> None:
+    """Regression: a minimal Debian has no /bin/kill, so that `systemctl reload tsd` failed."""
+    programs = {value.split()[0] for name, value in options(unit) if name.startswith("Exec")}
+    assert programs <= {"/usr/bin/tsd", "/bin/sh"}
+
+
+@pytest.mark.parametrize("unit", SERVICES)
 def test_unit_exposure_score_is_low(copies: Path, program: Callable[[str], Path], unit: str) -> None:
     """The score of systemd-analyze security is between 0 and 10."""
     command: list[str | Path] = [program("systemd-analyze"), "security", "--offline=true", "--no-pager"]
