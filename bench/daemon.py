@@ -50,7 +50,7 @@ class Daemon:
             return telnet.stats()
 
     def flush(self) -> None:
-        """Write the open rows now instead of at the end of the window, as `tsd scan` does."""
+        """Write the open window now instead of at the end of the window, as `tsd scan` does."""
 
         assert self._call("flush")
 

@@ -2,7 +2,7 @@
 stored.
 
 Each system gets the lines twice: first with new names, which need UIDs, then with the next points of the same series. A
-run ends when all points are in the store: the daemon writes its open rows on request (as for `tsd scan`), and an
+run ends when all points are in the store: the daemon writes its open window on request (as for `tsd scan`), and an
 OpenTSDB has no request to HBase left. Then the tables are compared with the lines sent.
 """
 

@@ -216,11 +216,11 @@ class Served:
         until(lambda: self.stats()[name] == value, f"{name} {value}")
 
     def flush(self) -> None:
-        """Write the open rows. Fail if the store does not accept them."""
+        """Write the open window. Fail if the store does not accept them."""
         assert self.request("flush") is True
 
     def kill_while_flushing(self) -> None:
-        """Kill the daemon while it may be writing the open rows."""
+        """Kill the daemon while it may be writing the open window."""
 
         def flush() -> None:
             with suppress(TsdError, OSError, AssertionError):

@@ -31,7 +31,7 @@ from rich.progress import track
 
 from tests.fuzz.answers import on_hbase, play
 from tests.fuzz.changes import play_changes
-from tests.fuzz.comparison import Comparison, rows_by
+from tests.fuzz.comparison import Comparison, window_by
 from tests.fuzz.flood import Outcome, flood
 from tests.fuzz.kairos_answers import play as play_kairosdb
 from tsd.ingest import series
@@ -217,7 +217,7 @@ def run_requests(part: tuple[int, int]) -> Outcome:
 
 def run_lines(part: Part) -> dict[str, int]:
     """Run the lines of a part. Return the verdicts."""
-    comparison = Comparison(rows_by(part.by_loop), random.Random(part.seed))
+    comparison = Comparison(window_by(part.by_loop), random.Random(part.seed))
     try:
         comparison.run(part.lines)
     except Exception as exc:

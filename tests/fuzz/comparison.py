@@ -19,7 +19,7 @@ RULES = NameRules()
 WINDOW_LINES = 20_000  # per window
 TABLE_LINES = 200_000  # per table of series: unknown names fill it
 
-MakeRows = Callable[[], OpenWindow]
+MakeWindow = Callable[[], OpenWindow]
 Point = tuple[bool, int, bytes]  # in ms, flags, value
 PointKey = tuple[str, tuple[tuple[str, str], ...], int]
 
@@ -35,19 +35,19 @@ class Disagreement(AssertionError):
     """The daemon and the reference disagree about a line."""
 
 
-def rows_by(by_loop: bool) -> MakeRows:
-    """Return a factory of rows with the compiled loop, or with its Python twin."""
+def window_by(by_loop: bool) -> MakeWindow:
+    """Return a factory of open windows with the compiled loop, or with its Python twin."""
     return lambda: OpenWindow(SeriesTable(compiled=by_loop), RULES)
 
 
 class Comparison:
     """Compares daemon and reference block by block."""
 
-    def __init__(self, make_rows: MakeRows, rng: random.Random) -> None:
-        self._make_rows = make_rows
+    def __init__(self, make_window: MakeWindow, rng: random.Random) -> None:
+        self._make_window = make_window
         self._rng = rng
         self._drawn = Lines(rng)
-        self.rows = make_rows()
+        self.open_window = make_window()
         self._wanted: dict[PointKey, Point] = {}
         self._of_window = self._of_table = 0
         self.verdicts: dict[str, int] = {}
@@ -118,24 +118,24 @@ class Comparison:
 
     def _absorb(self, block: bytes) -> Any:
         verdicts: dict[SeriesText, BadLine | None] = {}
-        absorbed = self.rows.absorb(block, verdicts)
+        absorbed = self.open_window.absorb(block, verdicts)
         while absorbed.unknown:
             for text in absorbed.unknown:
-                error = self.rows.validator.check(text)
+                error = self.open_window.validator.check(text)
                 if error is not None:
                     verdicts[text] = error
                     continue
                 named = b" ".join(sorted(b"=".join(pair) for pair in split_tags(text.tags)))
-                self.rows.table.insert(text, SeriesKey(text.metric, named))
-            absorbed = self.rows.absorb(block, verdicts)
+                self.open_window.table.insert(text, SeriesKey(text.metric, named))
+            absorbed = self.open_window.absorb(block, verdicts)
         return absorbed
 
     def _compare_points(self) -> None:
         """Take the window and compare its points with the reference."""
         found: dict[PointKey, Point] = {}
-        columns = sort_columns(self.rows.take(), join=True)
+        columns = sort_columns(self.open_window.take(), join=True)
         for number, moment, flags, bits in zip(*[column.tolist() for column in columns], strict=True):
-            parts = self.rows.table.key_of(number)
+            parts = self.open_window.table.key_of(number)
             assert parts is not None
             tags = tuple(sorted(tuple(pair.split("=")) for pair in parts.tail.decode("latin-1").split(" ")))
             size = (flags & 7) + 1
@@ -149,7 +149,7 @@ class Comparison:
         self._of_window = 0
         if self._of_table >= TABLE_LINES:
             self._of_table = 0
-            self.rows = self._make_rows()
+            self.open_window = self._make_window()
 
 
 def split_lines(text: bytes) -> list[bytes]:

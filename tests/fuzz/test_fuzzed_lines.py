@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fuzz import reference
-from tests.fuzz.comparison import Comparison, rows_by, split_lines
+from tests.fuzz.comparison import Comparison, split_lines, window_by
 from tsd.ingest import series
 
 # Intentional differences from OpenTSDB: docs/differences.md lists them.
@@ -47,7 +47,7 @@ def test_reference_agrees_with_recorded_vectors() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("by_loop", [False, True] if series.HAS_LOOP else [False])
 def test_random_lines_agree_with_reference(by_loop: bool) -> None:
-    comparison = Comparison(rows_by(by_loop), random.Random(f"{SEED}/{by_loop}"))
+    comparison = Comparison(window_by(by_loop), random.Random(f"{SEED}/{by_loop}"))
     comparison.run(LINES)
     assert set(comparison.verdicts) == {"stored", "refused", "command", "too long"}
     assert comparison.verdicts["stored"] > LINES // 4

@@ -184,7 +184,7 @@ class LayoutWorld:
 
     async def put(self, lines: Sequence[str], *, stored: bool = True) -> None:
         """Accept points, and unless `stored` is false write all points accepted so far as one window."""
-        absorbed = await absorb_whole(self.ingest.rows, self.tables.resolver, self._text(lines))
+        absorbed = await absorb_whole(self.ingest.open_window, self.tables.resolver, self._text(lines))
         assert not absorbed.rejects, absorbed.rejects
         if stored:
             await self.flush()
@@ -194,7 +194,7 @@ class LayoutWorld:
 
     async def flush(self) -> None:
         """Write the points that are in memory."""
-        await self.tables.writer.write(self.ingest.rows.take(), self.ingest.rows.table)
+        await self.tables.writer.write(self.ingest.open_window.take(), self.ingest.open_window.table)
 
     async def flush_metric(self, _: bytes) -> bool:
         """Write the points of a metric that a query cannot read from memory."""

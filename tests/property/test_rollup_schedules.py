@@ -73,12 +73,12 @@ class OpenRows:
 
     def __init__(self, rolled: Rolled) -> None:
         self._rolled = rolled
-        self.rows = OpenWindow(SeriesTable(), RULES)
+        self.open_window = OpenWindow(SeriesTable(), RULES)
 
     async def open_points(self, metric: bytes, *_: object) -> OpenPoints:
         """See OpenPointSource."""
-        columns, numbers = points_of(metric, self.rows.peek(), self.rows.table)
-        return OpenPoints(columns, self.rows.table.keys(numbers))
+        columns, numbers = points_of(metric, self.open_window.peek(), self.open_window.table)
+        return OpenPoints(columns, self.open_window.table.keys(numbers))
 
     def known_series(self, _: bytes) -> None:
         """See OpenPointSource."""
@@ -88,7 +88,7 @@ class OpenRows:
 
     async def flush(self, *, patient: bool = True) -> bool:
         """See OpenPointSource."""
-        await self._rolled.write(self.rows)
+        await self._rolled.write(self.open_window)
         return True
 
 
@@ -140,7 +140,7 @@ class Schedule:
 
     async def _put(self, lines: list[str]) -> None:
         """Accept points, and store them unless they stay in memory for now."""
-        await self.rolled.accept(lines, self.open.rows)
+        await self.rolled.accept(lines, self.open.open_window)
         if self.dice.random() < 0.7:
             await self.open.flush()
 
@@ -220,9 +220,9 @@ class Schedule:
         await self._restart()
 
     async def _restart(self) -> None:
-        rows = self.open.rows  # the journal has them
+        open_window = self.open.open_window  # the journal has them
         self.start()
-        await self.rolled.write(rows)
+        await self.rolled.write(open_window)
 
     async def _wait(self) -> None:
         self.now_s += self.dice.choice([300, HOUR_S, 6 * HOUR_S, DAY_S])

@@ -94,10 +94,10 @@ def reference(lines: Iterable[bytes]) -> Verdict:
     return verdict
 
 
-def absorb_all(rows: OpenWindow, block: bytes) -> tuple[bytes, list[tuple[int, str, str]], bytes]:
+def absorb_all(open_window: OpenWindow, block: bytes) -> tuple[bytes, list[tuple[int, str, str]], bytes]:
     """Absorb a block, inserting unknown series if their names are valid."""
     verdicts: dict[SeriesText, BadLine] = {}
-    absorbed = rows.absorb(block, verdicts)
+    absorbed = open_window.absorb(block, verdicts)
     while absorbed.unknown:
         for text in absorbed.unknown:
             try:
@@ -106,15 +106,15 @@ def absorb_all(rows: OpenWindow, block: bytes) -> tuple[bytes, list[tuple[int, s
                 verdicts[text] = error
             else:
                 tags = b" ".join(sorted(k + b"=" + v for k, v in read.tags))
-                rows.table.insert(text, SeriesKey(text.metric, tags))
-        absorbed = rows.absorb(block, verdicts)
+                open_window.table.insert(text, SeriesKey(text.metric, tags))
+        absorbed = open_window.absorb(block, verdicts)
     return absorbed.kept, [(at, error.reason, str(error)) for at, error in absorbed.rejects], absorbed.rest
 
 
-def cells_of(rows: OpenWindow) -> dict[tuple[bytes, bytes, int], Point]:
+def cells_of(open_window: OpenWindow) -> dict[tuple[bytes, bytes, int], Point]:
     found: dict[tuple[bytes, bytes, int], Point] = {}
-    for number, base, qualifier, value in encode_cells(sort_columns(rows.take(), join=True), join=True):
-        parts = rows.table.key_of(number)
+    for number, base, qualifier, value in encode_cells(sort_columns(open_window.take(), join=True), join=True):
+        parts = open_window.table.key_of(number)
         assert parts is not None
         assert (*parts, base) not in found
         found[(*parts, base)] = Point(qualifier, value)
@@ -131,23 +131,23 @@ def cells_of(rows: OpenWindow) -> dict[tuple[bytes, bytes, int], Point]:
 def test_packets_are_absorbed_up_to_the_first_odd_one(
     by_loop: bool, others: list[bytes], batch: list[bytes], data: st.DataObject
 ) -> None:
-    rows = OpenWindow(SeriesTable(compiled=by_loop), RULES)
+    open_window = OpenWindow(SeriesTable(compiled=by_loop), RULES)
     for packet in [*others, *batch]:
         if data.draw(st.booleans()):
-            absorb_all(rows, packet)
-    rows.take()
+            absorb_all(open_window, packet)
+    open_window.take()
     bounds = [0, *accumulate(map(len, batch))]
     first = data.draw(st.integers(0, len(batch) - 1))
-    stop, accepted = rows.absorb_packets(b"".join(batch), bounds, first)
+    stop, accepted = open_window.absorb_packets(b"".join(batch), bounds, first)
     assert first <= stop <= len(batch)
-    assert rows.points == accepted
-    points = [column.tolist() for column in rows.take()]
+    assert open_window.points == accepted
+    points = [column.tolist() for column in open_window.take()]
     block = b"".join(batch[first:stop])
-    assert rows.absorb(block, {}) == (accepted, block, [], [], b"", 0)
-    assert points == [column.tolist() for column in rows.take()]
+    assert open_window.absorb(block, {}) == (accepted, block, [], [], b"", 0)
+    assert points == [column.tolist() for column in open_window.take()]
     if stop < len(batch):
-        assert rows.absorb_packets(batch[stop], [0, len(batch[stop])], 0) == (0, 0)
-        assert rows.points == 0
+        assert open_window.absorb_packets(batch[stop], [0, len(batch[stop])], 0) == (0, 0)
+        assert open_window.points == 0
 
 
 @BOTH_WAYS
@@ -156,49 +156,49 @@ def test_packets_are_absorbed_up_to_the_first_odd_one(
 def test_block_gives_the_results_of_its_lines(
     by_loop: bool, first: list[bytes], second: list[bytes], known: bool
 ) -> None:
-    rows = OpenWindow(SeriesTable(compiled=by_loop), RULES)
+    open_window = OpenWindow(SeriesTable(compiled=by_loop), RULES)
     if known:  # most blocks have known series only: insert them first
-        absorb_all(rows, b"".join(line + b"\n" for line in reversed(first + second)))
-        rows.take()
+        absorb_all(open_window, b"".join(line + b"\n" for line in reversed(first + second)))
+        open_window.take()
     wanted = reference(first + second)
     kept: list[bytes] = []
     rejects: list[tuple[int, str, str]] = []
     for lines, before in ((first, 0), (second, len(first))):
-        text, refused, rest = absorb_all(rows, b"".join(line + b"\n" for line in lines))
+        text, refused, rest = absorb_all(open_window, b"".join(line + b"\n" for line in lines))
         assert rest == b""
         kept += text.split(b"\n")[:-1]
         rejects += [(at + before, reason, words) for at, reason, words in refused]
     assert kept == wanted.kept
     assert rejects == wanted.rejects
-    assert rows.points == len(wanted.kept)
+    assert open_window.points == len(wanted.kept)
     cells = {key: join(Point(*row[when]) for when in sorted(row)) for key, row in wanted.rows.items()}
-    assert cells_of(rows) == cells
+    assert cells_of(open_window) == cells
 
 
 @BOTH_WAYS
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(PLAIN, min_size=FEW + 1, max_size=FEW * 3), OTHER)
 def test_plain_lines_before_a_command_take_the_fast_path(by_loop: bool, lines: list[bytes], other: bytes) -> None:
-    rows = OpenWindow(SeriesTable(compiled=by_loop), RULES)
+    open_window = OpenWindow(SeriesTable(compiled=by_loop), RULES)
     block = b"".join(line + b"\n" for line in lines)
-    kept, rejects, rest = absorb_all(rows, block + other + b"\n")
+    kept, rejects, rest = absorb_all(open_window, block + other + b"\n")
     assert (kept, rejects, rest) == (block, [], other + b"\n")
-    assert rows.slow_lines == 0
+    assert open_window.slow_lines == 0
 
 
 @BOTH_WAYS
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(PLAIN, min_size=FEW + 1, max_size=FEW * 3), st.lists(PLAIN, max_size=FEW - 1))
 def test_plain_blocks_take_the_fast_path_and_agree(by_loop: bool, many: list[bytes], few: list[bytes]) -> None:
-    rows = OpenWindow(SeriesTable(compiled=by_loop), RULES)
+    open_window = OpenWindow(SeriesTable(compiled=by_loop), RULES)
     lines = many + few + many
     wanted = reference(lines)
     for part in (many, few, many):
-        kept, rejects, rest = absorb_all(rows, b"".join(line + b"\n" for line in part))
+        kept, rejects, rest = absorb_all(open_window, b"".join(line + b"\n" for line in part))
         assert (kept.split(b"\n")[:-1], rejects, rest) == (part, [], b"")
-    assert rows.slow_lines <= (0 if by_loop else 2 * len(few))
+    assert open_window.slow_lines <= (0 if by_loop else 2 * len(few))
     cells = {key: join(Point(*row[when]) for when in sorted(row)) for key, row in wanted.rows.items()}
-    assert cells_of(rows) == cells
+    assert cells_of(open_window) == cells
 
 
 @given(st.lists(NUMBERS.filter(lambda word: b" " not in word), min_size=1, max_size=40))
@@ -231,12 +231,12 @@ def test_plain_numbers_take_the_fast_path(word: bytes) -> None:
 def test_block_ends_before_the_first_other_line(
     by_loop: bool, before: list[bytes], other: bytes, after: list[bytes]
 ) -> None:
-    rows = OpenWindow(SeriesTable(compiled=by_loop), RULES)
+    open_window = OpenWindow(SeriesTable(compiled=by_loop), RULES)
     tail = b"".join(line + b"\n" for line in [other, *after])
-    _, rejects, rest = absorb_all(rows, b"".join(line + b"\n" for line in before) + tail)
+    _, rejects, rest = absorb_all(open_window, b"".join(line + b"\n" for line in before) + tail)
     assert rest == tail
     assert rejects == reference(before).rejects
-    assert rows.points == len(reference(before).kept)
+    assert open_window.points == len(reference(before).kept)
 
 
 @given(

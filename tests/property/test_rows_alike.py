@@ -55,16 +55,16 @@ def altered_lines(draw: st.DrawFn) -> bytes:
     return line
 
 
-def everything(rows: OpenWindow, lines: list[bytes]) -> tuple[object, ...]:
+def everything(open_window: OpenWindow, lines: list[bytes]) -> tuple[object, ...]:
     """What becomes of lines, every third unknown series left to the journal; and all points in order."""
     verdicts: dict[SeriesText, BadLine | None] = {}
     rejects: list[tuple[int, str, str]] = []
     rest, kept, done = b"".join(line + b"\n" for line in lines), b"", 0
     while rest:
-        absorbed = rows.absorb(rest, verdicts)
+        absorbed = open_window.absorb(rest, verdicts)
         if absorbed.unknown:
             for text in absorbed.unknown:
-                judge(rows.table, text, verdicts)
+                judge(open_window.table, text, verdicts)
             continue
         if absorbed.rest == rest:
             break
@@ -72,10 +72,10 @@ def everything(rows: OpenWindow, lines: list[bytes]) -> tuple[object, ...]:
         rejects += [(done + at, error.reason, str(error)) for at, error in absorbed.rejects]
         done += absorbed.accepted + len(absorbed.rejects)
         rest = absorbed.rest
-    state = rows.points, rows.complete, rows.has_metric(b"m"), rows.has_metric(b"sys.cpu")
+    state = open_window.points, open_window.complete, open_window.has_metric(b"m"), open_window.has_metric(b"sys.cpu")
     points = [
-        (rows.table.text(number), rows.table.key_of(number), *point)
-        for number, *point in zip(*(column.tolist() for column in rows.take()), strict=True)
+        (open_window.table.text(number), open_window.table.key_of(number), *point)
+        for number, *point in zip(*(column.tolist() for column in open_window.take()), strict=True)
     ]
     return kept, rejects, rest, state, points
 
@@ -215,11 +215,11 @@ def test_cells_are_sorted_by_row(by_loop: bool) -> None:
 
 @pytest.mark.parametrize("count", [1, 1025, 70_000])
 def test_taken_points_do_not_change_later(count: int) -> None:
-    rows = OpenWindow(SeriesTable(compiled=True), RULES)
-    number = rows.table.insert(SeriesText(b"m", b"a=b"), SeriesKey(b"m", b"ab"))
+    open_window = OpenWindow(SeriesTable(compiled=True), RULES)
+    number = open_window.table.insert(SeriesText(b"m", b"a=b"), SeriesKey(b"m", b"ab"))
     block = b"".join(b"put m %d %d a=b\n" % (1356998400 + at, at) for at in range(count))
-    assert rows.absorb(block, {}).accepted == count
-    series, instants, _, bits = rows.take()
+    assert open_window.absorb(block, {}).accepted == count
+    series, instants, _, bits = open_window.take()
     assert (series == number).all()
     assert (instants == (1356998400 + np.arange(count)) * 2000).all()
     assert (bits == np.arange(count)).all()

@@ -46,19 +46,19 @@ class Way:
         self.store = store
         self.uids = Uids(store, "tsdb-uid", layout.widths)
         self.names = UidResolver(self.uids, layout, creates, compiled=by_loop)
-        self.rows = OpenWindow(SeriesTable(compiled=by_loop), NameRules(b":"))
-        self.name_limit = NewNameLimit(self.rows.table, max_series=most)
+        self.open_window = OpenWindow(SeriesTable(compiled=by_loop), NameRules(b":"))
+        self.name_limit = NewNameLimit(self.open_window.table, max_series=most)
 
     async def take(self, block: bytes) -> tuple[object, ...]:
-        absorbed = await absorb(self.rows, self.names, block, admission=OriginAdmission(self.name_limit, None))
+        absorbed = await absorb(self.open_window, self.names, block, admission=OriginAdmission(self.name_limit, None))
         return absorbed.accepted, absorbed.kept, [(at, str(error)) for at, error in absorbed.rejects]
 
     async def outcome(self) -> tuple[object, ...]:
-        table = self.rows.table
+        table = self.open_window.table
         series = [(table.text(number), table.key_of(number)) for number in table.texts.numbers()]
         stored = [row async for rows in scan(self.store, "tsdb-uid") for row in rows]
         found = [(text in table) for text, _ in series if text is not None]
-        points = [column.tolist() for column in self.rows.take()]
+        points = [column.tolist() for column in self.open_window.take()]
         return series, stored, found, self.name_limit.new_series, points
 
 
@@ -97,10 +97,10 @@ async def test_loop_inserts_series_of_known_names_up_to_the_cap() -> None:
     await way.take(lines([("m", f"host=h{number}") for number in range(100)]))
     again = await way.take(lines([("m", f"host=h{number} a=h0") for number in range(100)]))
     assert again[0] == 50
-    assert len(way.rows.table) == way.name_limit.new_series == 150
-    way.rows.table.evict(1, held_since_s=1)
+    assert len(way.open_window.table) == way.name_limit.new_series == 150
+    way.open_window.table.evict(1, held_since_s=1)
     assert (await way.take(lines([("m", "a=h0 host=h7")])))[0] == 1
-    assert way.rows.table.generations(way.rows.take().series).tolist()[-1] == 151
+    assert way.open_window.table.generations(way.open_window.take().series).tolist()[-1] == 151
 
 
 async def test_refused_name_is_looked_up_once_per_block() -> None:

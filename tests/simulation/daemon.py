@@ -57,7 +57,7 @@ class Parts:
     compactor_store: Callable[[FaultyStore], Any] = lambda store: store
     writer: type[Writer] = Writer
     backpressure: type[Backpressure] = Backpressure
-    rows: type[OpenWindow] = OpenWindow
+    open_window: type[OpenWindow] = OpenWindow
 
 
 def row_compactor(parts: Parts, plan: Plan, store: FaultyStore, now_ms: Callable[[], int]) -> RowCompactor:
@@ -99,7 +99,7 @@ class SimulatedDaemon:
             disk=disk,
         )
         self.uids = Uids(store, "tsdb-uid", Widths())
-        self.rows = parts.rows(SeriesTable(), NAMES)
+        self.open_window = parts.open_window(SeriesTable(), NAMES)
         resolver = UidResolver(self.uids, Layout(), AutoCreate(metrics=not plan.strict, tagks=True, tagvs=True))
         self.compactor = self._paced(parts, now_ms) if plan.compacts else None
         points = CellWriter(
@@ -110,7 +110,7 @@ class SimulatedDaemon:
         )
         summaries = Summaries(resolver, points.summaries, now_ms)
         self.writer = parts.writer(
-            self.rows,
+            self.open_window,
             resolver,
             self.journal,
             points,
@@ -126,7 +126,7 @@ class SimulatedDaemon:
             small_intervals=1,  # the plan chooses how long windows are
         )
         self.intake = Intake(
-            self.rows,
+            self.open_window,
             resolver,
             self.journal,
             self.ledger,
@@ -238,4 +238,4 @@ class SimulatedDaemon:
         """Drop caches as the daemon does."""
         self.writer.seal(hold=False)
         self.uids.drop_caches()
-        self.rows.table.invalidate()
+        self.open_window.table.invalidate()

@@ -187,6 +187,6 @@ INJECTED_BUGS = {
     "failed put dropped": Parts(store=FailedPutsDropped),
     "UID used after a lost answer": Parts(store=LostAnswerTakenForSuccess),
     "backpressure never ends": Parts(backpressure=OpensOnce),
-    "oldest value wins": Parts(rows=ReversedPoints),
+    "oldest value wins": Parts(open_window=ReversedPoints),
     "compaction deletes first": Parts(compactor_store=DeletesBeforePuts),
 }

@@ -51,7 +51,10 @@ def test_compiled_loops_are_built_and_read_a_cell() -> None:
     assert (keys, columns, values) == ([b"\0k"], [b"t:\0\x10"], [b"*"])
     read = read_cells(columns, values, 2, 0, np.zeros(1, np.int64), np.array([5000]), np.zeros(1, np.bool_))
     assert (read.times.tolist(), read.bits.tolist(), read.floats.tolist()) == ([6000], [42], [False])
-    rows = OpenWindow(SeriesTable(compiled=True), NameRules())
-    rows.table.insert(SeriesText(b"m", b"a=1"), SeriesKey(b"m", b"a1"))
-    assert rows.absorb(b"put m 1 2.5 a=1\n", {}).accepted == 1
-    assert (rows.slow_lines, [column.tolist() for column in rows.take()]) == (0, [[0], [2000], [11], [0x40200000]])
+    open_window = OpenWindow(SeriesTable(compiled=True), NameRules())
+    open_window.table.insert(SeriesText(b"m", b"a=1"), SeriesKey(b"m", b"a1"))
+    assert open_window.absorb(b"put m 1 2.5 a=1\n", {}).accepted == 1
+    assert (open_window.slow_lines, [column.tolist() for column in open_window.take()]) == (
+        0,
+        [[0], [2000], [11], [0x40200000]],
+    )

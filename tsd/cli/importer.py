@@ -109,7 +109,7 @@ class Importer:
         self._config = config
         self._access = opened
         self._report = report
-        self._rows = OpenWindow(SeriesTable(), rules)
+        self._open_window = OpenWindow(SeriesTable(), rules)
         self._resolver = UidResolver(opened.uids, layout(config), auto_create(config))
         index = make_index(config, opened.store)
         self._index_writer = IndexWriter(index, config.salt_width) if index else None
@@ -119,13 +119,13 @@ class Importer:
         if isinstance(lines, Skipped):
             self._report.refuse(source, lines.number, lines.error, None)
             return
-        absorbed = await _retried(lambda: absorb_whole(self._rows, self._resolver, lines.block))
+        absorbed = await _retried(lambda: absorb_whole(self._open_window, self._resolver, lines.block))
         self._report.points += absorbed.accepted
         if absorbed.rejects:
             texts = lines.block.split(b"\n")
             for at, error in absorbed.rejects:
                 self._report.refuse(source, lines.numbers[at], error, texts[at].removeprefix(b"put "))
-        if self._rows.points >= WINDOW_POINTS:
+        if self._open_window.points >= WINDOW_POINTS:
             await self.write()
 
     async def flush_daemon(self) -> None:
@@ -137,19 +137,19 @@ class Importer:
     async def write(self) -> None:
         """Write the absorbed points."""
         await self.flush_daemon()
-        columns, join = self._rows.take(), self._config.join_points
-        late = days_of_points(columns, self._rows.table, self._config.salt_width)
+        columns, join = self._open_window.take(), self._config.join_points
+        late = days_of_points(columns, self._open_window.table, self._config.salt_width)
         async with changing(self._config, self._access, late):
             for points in series_slices(columns):
                 for part in sorted_parts(columns, points, join=join):
                     await self._index(part)
-                    await self._put(encode_of(part, self._rows.table, join=join))
+                    await self._put(encode_of(part, self._open_window.table, join=join))
             await _retried(self._access.store.sync)
 
     async def _index(self, columns: Columns) -> None:
         """Add series to the index before their rows are written, so that an interrupted import leaves it complete."""
         if (writer := self._index_writer) is not None:
-            await _retried(lambda: writer.record(columns.series[series_ends(columns)], self._rows.table))
+            await _retried(lambda: writer.record(columns.series[series_ends(columns)], self._open_window.table))
 
     async def _put(self, puts: list[Put]) -> None:
         await _retried(lambda: self._access.store.put(self._config.data_table, puts))

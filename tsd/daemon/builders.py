@@ -106,11 +106,11 @@ def build_ingest(
         owner=identity(folder),
         adopted=adopted(journal_folder(config)),
     )
-    rows = OpenWindow(known, name_rules(config))
+    open_window = OpenWindow(known, name_rules(config))
     interval_s, hold_intervals = _write_intervals(config, hold_s)
     summaries = Summaries(tables.resolver, tables.writer.summaries, now_ms, has_texts=tables.has_texts)
     writer = Writer(
-        rows,
+        open_window,
         tables.resolver,
         journal,
         tables.writer,
@@ -137,7 +137,7 @@ def build_ingest(
     new_names = NewNameLimit(known)
     limit_new_names(new_names, config)
     intake = Intake(
-        rows,
+        open_window,
         tables.resolver,
         journal,
         ledger,
@@ -149,7 +149,7 @@ def build_ingest(
         load=load,
         on_refused=rejected.add,
     )
-    return IngestParts(ledger, backpressure, journal, rows, writer, intake, rejected, new_names)
+    return IngestParts(ledger, backpressure, journal, open_window, writer, intake, rejected, new_names)
 
 
 def _write_intervals(config: Config, hold_s: float) -> tuple[float, float]:

@@ -125,7 +125,7 @@ class Daemon:
         """Drop all caches, so that names are read from the store again."""
         self.ingest.writer.expire_names()  # it seals: one window has only one number of each series
         self.tables.drop_caches()
-        self.ingest.rows.table.invalidate()
+        self.ingest.open_window.table.invalidate()
         self.query.engine.cache.clear()
         if self.store.column_blocks is not None:
             self.store.column_blocks.forget()
@@ -162,7 +162,7 @@ class Daemon:
             early_releases=ingest.writer.early_releases,
             cells=ingest.writer.cells,
             write_retries=ingest.writer.retries,
-            series=len(ingest.rows.table),
+            series=len(ingest.open_window.table),
             tables=self.tables.statistics(),
             store=self.store.statistics(),
             query_cache=engine.cache.statistics(),

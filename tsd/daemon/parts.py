@@ -25,7 +25,7 @@ class IngestParts:
     ledger: Ledger
     backpressure: Backpressure
     journal: Journal
-    rows: OpenWindow
+    open_window: OpenWindow
     writer: Writer
     intake: Intake
     rejected: RejectedLog

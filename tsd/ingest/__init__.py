@@ -1,1 +1,1 @@
-"""Ingest: blocks of put lines → a journal and open rows → windows of cells in the store."""
+"""Ingest: blocks of put lines → a journal and the open window → windows of cells in the store."""

@@ -54,8 +54,8 @@ class Canary:
         daemon: str,
         now_ms: Callable[[], int],
     ) -> None:
-        """`write_metric` writes the open rows of a metric. The series has the tags `host` and `daemon`, so each daemon
-        that shares the tables has its own canary series."""
+        """`write_metric` writes a metric's points of the open window. The series has the tags `host` and `daemon`, so
+        each daemon that shares the tables has its own canary series."""
         self._intake = intake
         self._resolver = resolver
         self._reader = reader

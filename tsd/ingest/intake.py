@@ -1,7 +1,7 @@
-"""The intake: whole lines from a socket or a file are parsed into open rows and journaled in one step.
+"""The intake: whole lines from a socket or a file are parsed into the open window and journaled in one step.
 
-Lines → parser → (unknown series: validate, resolve, insert) → open rows → journal. The replay of a journal and imports
-use the first part, `absorb_whole`.
+Lines → parser → (unknown series: validate, resolve, insert) → open window → journal. The replay of a journal and
+imports use the first part, `absorb_whole`.
 """
 
 import sys
@@ -121,19 +121,19 @@ class Backpressure:
 
 
 async def absorb(
-    rows: OpenWindow,
+    open_window: OpenWindow,
     resolver: SeriesResolver,
     block: bytes,
     *,
     max_unresolved: int | None = None,
     admission: OriginAdmission | None = None,
 ) -> Absorbed:
-    """Absorb a block into `rows`, and return without a checkpoint after that.
+    """Absorb a block into `open_window`, and return without a checkpoint after that.
 
     The parser absorbs a block in one pass if its series are known, or if all their names are cached. Otherwise it
     absorbs nothing, the unknown series are inserted or refused, and a second pass absorbs the block. One pass would
-    need a second set of points, whose series are numbered later: points must not be in open rows before they can be
-    journaled, and the look-up of a name waits. The second pass takes 0.04 us a line, a new name 17 us.
+    need a second set of points, whose series are numbered later: points must not be in the open window before they can
+    be journaled, and the look-up of a name waits. The second pass takes 0.04 us a line, a new name 17 us.
 
     Raise StoreError if the store does not answer, and CorruptRow if it has no UID table. With `max_unresolved` these
     are not raised: well-formed series are inserted without keys and resolved when their window is written. Beyond that
@@ -141,30 +141,30 @@ async def absorb(
     """
     refusals: dict[SeriesText, BadLine | None] = {}
     while True:  # a third pass only if series were evicted during the insertion
-        absorbed = _absorb_once(rows, resolver, block, refusals, admission)
+        absorbed = _absorb_once(open_window, resolver, block, refusals, admission)
         if not absorbed.unknown:
             return absorbed
-        refusals |= await _insert_unknown(rows, resolver, absorbed.unknown, max_unresolved, admission)
+        refusals |= await _insert_unknown(open_window, resolver, absorbed.unknown, max_unresolved, admission)
 
 
 def _absorb_once(
-    rows: OpenWindow,
+    open_window: OpenWindow,
     resolver: SeriesResolver,
     block: bytes,
     refusals: dict[SeriesText, BadLine | None],
     admission: OriginAdmission | None,
 ) -> Absorbed:
     """Absorb a block in one pass, with series whose names are all cached. If others are unknown, absorb nothing."""
-    before = len(rows.table)
+    before = len(open_window.table)
     room = admission.room if admission is not None else sys.maxsize
-    absorbed = rows.absorb(block, refusals, resolver.composer, room)
+    absorbed = open_window.absorb(block, refusals, resolver.composer, room)
     if admission is not None:
-        admission.count_series(len(rows.table) - before)
+        admission.count_series(len(open_window.table) - before)
     return absorbed
 
 
 async def _insert_unknown(
-    rows: OpenWindow,
+    open_window: OpenWindow,
     resolver: SeriesResolver,
     unknown: Sequence[SeriesText],
     max_unresolved: int | None,
@@ -172,12 +172,12 @@ async def _insert_unknown(
 ) -> dict[SeriesText, BadLine | None]:
     """Validate, filter, resolve and insert unknown series. Return those that were not inserted, each with the error for
     its lines, or with None if its lines are kept only in the journal."""
-    refusals: dict[SeriesText, BadLine | None] = {**await _validate(rows.validator, unknown)}
+    refusals: dict[SeriesText, BadLine | None] = {**await _validate(open_window.validator, unknown)}
     series = [text for text in unknown if text not in refusals]
     if admission is not None:
         refusals |= admission.over_limit(series)
         series = [text for text in series if text not in refusals]
-    table = rows.table
+    table = open_window.table
     try:
         resolved = await resolver.resolve(series, admission)
     except (StoreError, CorruptRow) as error:
@@ -210,7 +210,7 @@ async def _validate(validator: Validator, unknown: Sequence[SeriesText]) -> dict
 
 
 async def absorb_whole(
-    rows: OpenWindow, resolver: SeriesResolver, block: bytes, summaries: Summaries | None = None
+    open_window: OpenWindow, resolver: SeriesResolver, block: bytes, summaries: Summaries | None = None
 ) -> Absorbed:
     """Absorb a whole block: put lines and, with `summaries`, lines of rollups and histograms. Raise as `absorb` does; a
     part of the block may then be absorbed."""
@@ -218,11 +218,11 @@ async def absorb_whole(
     rest = block
     while rest:
         if summaries is None or is_put(rest):
-            absorbed = await absorb(rows, resolver, rest)
+            absorbed = await absorb(open_window, resolver, rest)
             rest = absorbed.rest
         else:
             others, puts = leading_others(rest)
-            absorbed = await summaries.absorb(rows, others)
+            absorbed = await summaries.absorb(open_window, others)
             rest = absorbed.rest + puts
         assert absorbed.accepted or absorbed.rejects, rest[:100]
         accepted += absorbed.accepted
@@ -238,7 +238,7 @@ class Intake:
 
     def __init__(
         self,
-        rows: OpenWindow,
+        open_window: OpenWindow,
         resolver: SeriesResolver,
         journal: Journal,
         ledger: Ledger,
@@ -253,7 +253,7 @@ class Intake:
     ) -> None:
         """`on_taken` is called after each block. `max_unresolved` limits the series that are inserted while the store
         does not answer. `on_refused` gets the refused lines of each origin with `keeps_refused`."""
-        self._rows = rows
+        self._open_window = open_window
         self._resolver = resolver
         self._journal = journal
         self._ledger = ledger
@@ -261,7 +261,7 @@ class Intake:
         self._on_taken = on_taken
         self._max_unresolved = max_unresolved
         self._summaries = summaries
-        self._name_limit = name_limit or NewNameLimit(rows.table)
+        self._name_limit = name_limit or NewNameLimit(open_window.table)
         self._on_refused = on_refused
         self._draining = trio.Lock()
         self._load = load or IngestLoad()
@@ -272,20 +272,20 @@ class Intake:
         errors of refused lines."""
         admission = OriginAdmission(self._name_limit, origin)
         absorbed = await absorb(
-            self._rows, self._resolver, block, max_unresolved=self._max_unresolved, admission=admission
+            self._open_window, self._resolver, block, max_unresolved=self._max_unresolved, admission=admission
         )
         return self._journal_and_count(absorbed, block, origin, explain)
 
     def try_take(self, block: bytes, origin: Origin, explain: Explain = unchanged) -> Taken | None:
         """Do what `take` does, without waiting. Return None, and take nothing, if a name of a series is not cached."""
-        absorbed = _absorb_once(self._rows, self._resolver, block, {}, OriginAdmission(self._name_limit, origin))
+        absorbed = _absorb_once(self._open_window, self._resolver, block, {}, OriginAdmission(self._name_limit, origin))
         return None if absorbed.unknown else self._journal_and_count(absorbed, block, origin, explain)
 
     def take_packets(self, block: bytes, bounds: Sequence[int], first: int) -> tuple[int, int]:
         """Do what `take` does for packets of several connections, from number `first` up to the first packet that needs
         the slow path; see `OpenWindow.absorb_packets`. Return that packet's number, and the position in the journal.
         The caller counts the lines of each connection."""
-        stop, accepted = self._rows.absorb_packets(block, bounds, first)
+        stop, accepted = self._open_window.absorb_packets(block, bounds, first)
         if accepted:
             taken = block[bounds[first] : bounds[stop]]
             self._journal_and_count(Absorbed(accepted, taken, [], [], b""), taken, None)
@@ -294,7 +294,7 @@ class Intake:
     async def take_summaries(self, block: bytes, origin: Origin | None = None, explain: Explain = unchanged) -> Taken:
         """Accept lines from the start of `block`, which has no puts: rollups, histograms, texts and metadata."""
         admission = OriginAdmission(self._name_limit, origin)
-        absorbed = await self._summaries.absorb(self._rows, block, journal_only=True, admission=admission)
+        absorbed = await self._summaries.absorb(self._open_window, block, journal_only=True, admission=admission)
         return self._journal_and_count(absorbed, block, origin, explain)
 
     def _journal_and_count(

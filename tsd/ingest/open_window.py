@@ -1,4 +1,4 @@
-"""Open rows: the points that are accepted and not yet sealed into a window. The hot path.
+"""The open window: the points that are accepted and not yet sealed into a window. The hot path.
 
 The compiled parser is `_parser.pyx`, the pure one `tsd.ingest.parser`. The compiled loop parses only lines of the usual
 form; `parse_put` parses every other line, and then the loop continues. Both give the results of `tsd.codec.putline`.
@@ -148,7 +148,7 @@ class OpenWindow:
         )
 
     def new_window(self) -> "OpenWindow":
-        """Return empty rows on the same series table, for a window that is read again."""
+        """Return an empty window on the same series table, for a window that is read again."""
         return OpenWindow(self.table, self._rules)
 
     @property

@@ -51,9 +51,9 @@ class Summaries:
         self._has_texts = has_texts
 
     async def absorb(
-        self, rows: OpenWindow, block: bytes, *, journal_only: bool = False, admission: Admission | None = None
+        self, open_window: OpenWindow, block: bytes, *, journal_only: bool = False, admission: Admission | None = None
     ) -> Absorbed:
-        """Absorb the first lines of a block without put lines into `rows`, and return without a checkpoint after that.
+        """Absorb the first lines of a block without put lines, and return without a checkpoint after that.
 
         Raise StoreError if the store does not answer, and CorruptRow if it has no UID table. With `journal_only` these
         are not raised: valid lines are accepted but kept only in the journal.
@@ -74,7 +74,7 @@ class Summaries:
             log.debug("summaries.left_to_journal", lines=len(lines), error=str(error))
         else:
             found = {text: refused.get(at) or key for at, (text, key) in enumerate(zip(texts, keys, strict=True))}
-        return self._insert(rows, lines, parsed, found, rest)
+        return self._insert(open_window, lines, parsed, found, rest)
 
     def _parse(self, line: bytes) -> Summary | BadLine:
         try:
@@ -88,13 +88,13 @@ class Summaries:
 
     def _insert(
         self,
-        rows: OpenWindow,
+        open_window: OpenWindow,
         lines: list[bytes],
         parsed: list[Summary | BadLine],
         found: dict[SeriesText, SeriesKey | BadLine] | None,
         rest: bytes,
     ) -> Absorbed:
-        """Insert parsed lines into `rows`. If `found` is None, accept them, but keep them only in the journal."""
+        """Insert parsed lines. If `found` is None, accept them, but keep them only in the journal."""
         kept: list[bytes] = []
         rejects: list[Reject] = []
         for at, (line, summary) in enumerate(zip(lines, parsed, strict=True)):
@@ -106,10 +106,10 @@ class Summaries:
                 rejects.append(Reject(at, key))
                 continue
             if key is not None and self._writer is not None:
-                rows.batch(self._writer.new_batch).add(summary, key)
+                open_window.batch(self._writer.new_batch).add(summary, key)
             kept.append(line + b"\n")
-        rows.points += len(kept)
-        rows.complete &= found is not None or not kept
+        open_window.points += len(kept)
+        open_window.complete &= found is not None or not kept
         return Absorbed(len(kept), b"".join(kept), rejects, [], rest)
 
 

@@ -40,7 +40,7 @@ class WindowReader:
 
     def __init__(
         self,
-        rows: OpenWindow,
+        open_window: OpenWindow,
         resolver: SeriesResolver,
         journal: Journal,
         summaries: Summaries,
@@ -48,7 +48,7 @@ class WindowReader:
         uptime_s: Callable[[], int],
     ) -> None:
         """`uptime_s` is the clock of the table's series, which never goes back."""
-        self._rows = rows
+        self._open_window = open_window
         self._resolver = resolver
         self._journal = journal
         self._summaries = summaries
@@ -57,7 +57,7 @@ class WindowReader:
 
     async def read(self, window: Window) -> Contents:
         """Return a window's points, whose series all have keys, and the lines that are refused now."""
-        table = self._rows.table
+        table = self._open_window.table
         invalidations = table.invalidations
         if window.parts is None:
             contents = await self._read_again(window)
@@ -74,7 +74,7 @@ class WindowReader:
 
     async def _resolve(self, columns: Columns) -> bool:
         """Resolve series that were inserted without keys. Return False if any of them is refused."""
-        table = self._rows.table
+        table = self._open_window.table
         if not (table.unresolved or table.refused):
             return True
         present = set(np.unique(columns.series).tolist())
@@ -92,16 +92,16 @@ class WindowReader:
 
     async def _read_again(self, window: Window) -> Contents:
         """Return a window's points from its segments, and the lines that are refused now."""
-        rows = self._rows.new_window()
+        open_window = self._open_window.new_window()
         refused: list[RefusedLine] = []
         for pending in window.segments:
-            refused += await self._read_segment(pending.segment, rows)
-        columns = rows.take()
-        rows.table.mark_seen(columns.series, self._uptime_s())
-        return Contents(columns, rows.take_summaries(), refused)
+            refused += await self._read_segment(pending.segment, open_window)
+        columns = open_window.take()
+        open_window.table.mark_seen(columns.series, self._uptime_s())
+        return Contents(columns, open_window.take_summaries(), refused)
 
-    async def _read_segment(self, segment: Segment, rows: OpenWindow) -> list[RefusedLine]:
-        """Add the points of a segment to `rows`. Return the lines that are refused now."""
+    async def _read_segment(self, segment: Segment, open_window: OpenWindow) -> list[RefusedLine]:
+        """Add the points of a segment to `open_window`. Return the lines that are refused now."""
         refused: list[RefusedLine] = []
         pieces = await self._journal.read(segment)
         damages: list[Damage] = []  # found only now: the segment was intact when it was written or found
@@ -109,7 +109,7 @@ class WindowReader:
             if isinstance(piece, Damage):
                 damages.append(piece)
                 continue
-            absorbed = await absorb_whole(rows, self._resolver, piece.text, self._summaries)
+            absorbed = await absorb_whole(open_window, self._resolver, piece.text, self._summaries)
             if absorbed.rejects:
                 lines = piece.text.split(b"\n")
                 refused += [RefusedLine(lines[at], error) for at, error in absorbed.rejects]

@@ -1,4 +1,4 @@
-"""Writer: seals open rows into windows, writes windows to the store, oldest first, and removes their journal segments.
+"""Writer: seals the open window, writes windows to the store, oldest first, and removes their journal segments.
 
 A window has the points of one interval. Windows are written one after the other, so that of two values of one point the
 later one is written last. A waiting window may be dropped from memory; its segment is then read again to write it. The
@@ -67,7 +67,7 @@ class Writer:
 
     def __init__(
         self,
-        rows: OpenWindow,
+        open_window: OpenWindow,
         resolver: SeriesResolver,
         journal: Journal,
         points: PointWriter,
@@ -89,7 +89,7 @@ class Writer:
         """`hold_intervals`: how long points of open hours are held, except those of `due_metrics`; 0: not at all. Small
         windows stay open for `small_intervals` then. `now_s` is the wall clock. `uptime_s` never goes back: it
         separates series that may be evicted from those that waiting windows hold."""
-        self._rows = rows
+        self._open_window = open_window
         self._journal = journal
         self._points = points
         self._ledger = ledger
@@ -101,7 +101,7 @@ class Writer:
         self._series_ttl_s = series_ttl_s
         self._now_s = now_s
         self._uptime_s = uptime_s
-        self._reader = WindowReader(rows, resolver, journal, summaries, refused_folder, uptime_s)
+        self._reader = WindowReader(open_window, resolver, journal, summaries, refused_folder, uptime_s)
         self._first_retry_s, self._last_retry_s = retry_s
         self._windows: deque[Window] = deque()
         self._memory = WindowMemory()
@@ -137,7 +137,7 @@ class Writer:
     @property
     def waiting_points(self) -> int:
         """Points that are accepted and not stored."""
-        return self._rows.points + sum(window.points for window in self._windows) + self._hours.points
+        return self._open_window.points + sum(window.points for window in self._windows) + self._hours.points
 
     @property
     def held_points(self) -> int:
@@ -188,7 +188,7 @@ class Writer:
             self._ledger.received += damaged
             self._ledger.refuse(JOURNAL_DAMAGED, damaged)
         # Series inserted by the replay must not look idle, or the next seal would free their numbers.
-        self._rows.table.mark_seen(np.empty(0, np.int32), self._uptime_s())
+        self._open_window.table.mark_seen(np.empty(0, np.int32), self._uptime_s())
         together: list[Segment] = []
         lines = 0
         for segment in segments:
@@ -218,9 +218,9 @@ class Writer:
         segment = self._journal.rotate()
         if segment is None:
             return
-        points, complete = self._rows.points, self._rows.complete
-        columns, summaries, now = self._rows.take(), self._rows.take_summaries(), self._uptime_s()
-        self._rows.table.mark_seen(columns.series, now)
+        points, complete = self._open_window.points, self._open_window.complete
+        columns, summaries, now = self._open_window.take(), self._open_window.take_summaries(), self._uptime_s()
+        self._open_window.table.mark_seen(columns.series, now)
         since_s = now_s if self._open_since_s is None else self._open_since_s
         pending = self._pending(segment)
         if hold and self._may_hold(columns, complete=complete):
@@ -237,17 +237,17 @@ class Writer:
         self.regulate()
 
     def _evict(self, now: int) -> None:
-        """Evict idle series. Open rows are empty, so only queued windows and open hours have numbers of series."""
+        """Evict idle series. The open window is empty, so only queued windows and open hours have numbers of series."""
         sealed_s = [window.sealed_s for window in self._windows]
         if self._hours.oldest_s is not None:
             sealed_s.append(self._hours.oldest_s)
-        self._evicted += self._rows.table.evict(max(now - self._series_ttl_s, 0), held_since_s=min(sealed_s))
+        self._evicted += self._open_window.table.evict(max(now - self._series_ttl_s, 0), held_since_s=min(sealed_s))
 
     def _may_hold(self, columns: Columns, *, complete: bool) -> bool:
         """Return whether points of a window may be held now."""
         if not self._hold_intervals:
             return False
-        table = self._rows.table
+        table = self._open_window.table
         without_key = table.unresolved.keys() | table.refused
         if not complete or (without_key and not without_key.isdisjoint(np.unique(columns.series).tolist())):
             return False
@@ -269,7 +269,7 @@ class Writer:
         self, columns: Columns, now_s: int, segment: PendingSegment, sealed_s: int
     ) -> tuple[Columns, list[Columns]]:
         """Hold the points of open hours. Return the points that are due, and those that are held."""
-        excluded = [self._rows.table.of_metric(metric, columns.series) for metric in self._due_metrics]
+        excluded = [self._open_window.table.of_metric(metric, columns.series) for metric in self._due_metrics]
         found = split(columns, now_s, [mask for mask in excluded if mask.any()])
         self._hours.add(found, segment, now_s, sealed_s)
         if any(map(self._is_large, self._hours)):
@@ -288,7 +288,7 @@ class Writer:
             self._packing_due = trio.Event()
             for hour in filter(self._is_large, list(self._hours)):
                 parts = hour.begin_packing()
-                hour.end_packing(await trio.to_thread.run_sync(pack_parts, parts, self._rows.table, hour.packed))
+                hour.end_packing(await trio.to_thread.run_sync(pack_parts, parts, self._open_window.table, hour.packed))
 
     def _release(self, hours: Sequence[OpenHour]) -> None:
         """Queue the points of open hours."""
@@ -314,26 +314,26 @@ class Writer:
     def regulate(self) -> None:
         """Keep memory and journal within their limits: seal a large window, drop waiting windows from memory, and stop
         accepting lines while the journal is full or too slow."""
-        if self._open_since_s is None and self._rows.points:
+        if self._open_since_s is None and self._open_window.points:
             self._open_since_s = self._now_s()
         part, journal = self._memory_limit // 4, self._journal
         is_calm = self.trouble is None and not self._windows and self._backpressure.is_open
-        is_calm = is_calm and self._rows.points < self._max_points and not journal.is_full
-        if is_calm and max(self._rows.size, journal.pending) <= part:  # as after most blocks of lines
+        is_calm = is_calm and self._open_window.points < self._max_points and not journal.is_full
+        if is_calm and max(self._open_window.size, journal.pending) <= part:  # as after most blocks of lines
             return
         if self._is_away():
             self._backlog = self._sealed
         leaves = self._leaves()
         most_points = self._max_points // LEFT_SHARE if leaves else self._max_points
-        if self._rows.points >= most_points or self._rows.size > part:  # of long lines
+        if self._open_window.points >= most_points or self._open_window.size > part:  # of long lines
             self.seal()
             return
         if self._hours.points and journal.is_full:  # it may have been made smaller
             self.seal(hold=False)
             return
-        if leaves and not self._hold_intervals and self._rows.size > OPEN_BYTES:
-            self._rows.table.mark_seen(self._rows.drop().series, self._uptime_s())
-        most = 0 if leaves else self._memory_limit // 2 - self._rows.size - self.held_memory
+        if leaves and not self._hold_intervals and self._open_window.size > OPEN_BYTES:
+            self._open_window.table.mark_seen(self._open_window.drop().series, self._uptime_s())
+        most = 0 if leaves else self._memory_limit // 2 - self._open_window.size - self.held_memory
         self._memory.shrink(most, but=self.next_window)
         self._backpressure.set(JOURNAL_FULL, journal.is_full)
         self._backpressure.set(JOURNAL_SLOW, journal.pending > part)
@@ -370,7 +370,7 @@ class Writer:
     def _is_small_window(self) -> bool:
         """Return whether the open window may stay open: it is young, and small. Each takes a segment of the journal."""
         now_s, most = self._now_s(), self._max_points // SMALL_SHARE
-        if not self._hold_intervals or self._hours.is_over(now_s) or self._rows.points > most:
+        if not self._hold_intervals or self._hours.is_over(now_s) or self._open_window.points > most:
             return False
         return self._open_since_s is not None and 0 <= now_s - self._open_since_s < self._small_s
 
@@ -440,8 +440,8 @@ class Writer:
     async def write_metric(self, metric: bytes) -> bool:
         """Write all points of a metric accepted so far and return whether they are stored. Points of open hours stay in
         memory, but their series and newest points are known to the tables after that."""
-        waiting = self._rows.has_metric(metric)
-        if not (waiting or any(window.may_have(metric, self._rows.table) for window in self._windows)):
+        waiting = self._open_window.has_metric(metric)
+        if not (waiting or any(window.may_have(metric, self._open_window.table) for window in self._windows)):
             return await self._wait_written(self._renamed, patient=False)
         wanted = self._sealed + waiting
         async with self._writing_metric:  # of many concurrent callers, one at a time may seal a window
@@ -451,7 +451,7 @@ class Writer:
 
     def known_series(self, metric: bytes) -> KnownSeries | None:
         """Return the series of a metric, see `OpenPointSource`."""
-        table = self._rows.table
+        table = self._open_window.table
         return None if table.unresolved or table.refused else table.known_series(metric)
 
     def points_now(
@@ -463,13 +463,13 @@ class Writer:
             return no_columns()
         if parts is None or known is None or number is None or self.known_series(metric) is not known:
             return None
-        return self._found.of_series(self._rows.table.metric_number(metric), number, parts)
+        return self._found.of_series(self._open_window.table.metric_number(metric), number, parts)
 
     async def open_points(
         self, metric: bytes, choose: ChooseSeries | None = None, span: ScanRange | None = None
     ) -> OpenPoints | None:
         """Return the points of a metric that are not stored, see `OpenPointSource`."""
-        table = self._rows.table
+        table = self._open_window.table
         parts = self._parts_with(metric, span)
         if parts == []:  # as for most hours that are over
             return OpenPoints(no_columns(), table.keys(np.empty(0, np.int32)))
@@ -496,7 +496,7 @@ class Writer:
 
     async def _chosen(self, metric: bytes, choose: ChooseSeries | None) -> Int32 | None:
         """Return the numbers of the series that `choose` chooses; None: all."""
-        table = self._rows.table
+        table = self._open_window.table
         if choose is None or table.unresolved or table.refused:  # a layout cannot choose series without keys
             return None
         known = table.known_series(metric)
@@ -506,7 +506,7 @@ class Writer:
     async def open_series(self, numbers: Int32, generations: Int64) -> Columns:
         """Return the points of series that are not stored, see `OpenSeriesSource`."""
         while True:
-            same = self._rows.table.generations(numbers) == generations
+            same = self._open_window.table.generations(numbers) == generations
             numbers, generations = numbers[same], generations[same]
             if not len(numbers):
                 return no_columns()
@@ -530,7 +530,8 @@ class Writer:
         that have no points of its hours. None: some are only in the journal, or may have new names, or a metric has
         rollups or histograms."""
         renamed = self._written < self._renamed and self.trouble is None  # else the old names are better than none
-        if not self._rows.complete or (metric is not None and (renamed or self._rows.has_summaries(metric))):
+        opened = self._open_window
+        if not opened.complete or (metric is not None and (renamed or opened.has_summaries(metric))):
             return None
         parts: list[Columns | PackedPoints] = []
         for window in self._windows:
@@ -542,7 +543,7 @@ class Writer:
         for hour in self._hours:
             if span is None or span.start_s <= hour.base_s < span.stop_s:
                 parts += [*hour.packed, *hour.parts]
-        return parts + self._rows.peek(span)
+        return parts + opened.peek(span)
 
     def finish(self) -> None:
         """Seal the last window, write open hours, and let `write_windows` return once all is stored."""
@@ -576,14 +577,14 @@ class Writer:
     async def _put(self, window: Window) -> Written:
         """Put a window's points into the store. May be repeated."""
         for part in window.held:
-            await self._points.record(part, self._rows.table)
+            await self._points.record(part, self._open_window.table)
         if window.packed:
             await self._put_packed(window)
             return Written(window.points, [])
         columns, summaries, refused = await self._reader.read(window)
         lines = len(columns.series) + (summaries.lines if summaries else 0)
         if lines:
-            await self._points.write(columns, self._rows.table)
+            await self._points.write(columns, self._open_window.table)
             if summaries and self._points.summaries:
                 await self._points.summaries.write(summaries)
             await self._points.sync()
@@ -595,6 +596,6 @@ class Writer:
         """Put the points of an hour, some series at a time, so that few of them are unpacked at once."""
         assert window.parts is not None
         for after, last in slices(window.packed, min(self._max_points, UNPACKED_POINTS)):
-            find = partial(points_between, window.packed, window.parts, self._rows.table, after, last)
-            await self._points.write(await trio.to_thread.run_sync(find), self._rows.table)
+            find = partial(points_between, window.packed, window.parts, self._open_window.table, after, last)
+            await self._points.write(await trio.to_thread.run_sync(find), self._open_window.table)
         await self._points.sync()

@@ -180,7 +180,9 @@ async def test_open_points_are_in_series(daemon: Running) -> None:
 
 
 async def test_open_points_of_a_reused_number_are_not_those_of_its_first_series(daemon: Running) -> None:
-    daemon.daemon.ingest.rows.table.evict(LATER_S, held_since_s=LATER_S)  # new series get the numbers of the first ones
+    daemon.daemon.ingest.open_window.table.evict(
+        LATER_S, held_since_s=LATER_S
+    )  # new series get the numbers of the first ones
     now_s = now_ms() // 1000
     for name in ("other.a", "other.b", "other.c", "other.d", "other.e"):
         await daemon.send_lines(put(name, now_s, 1, "new"))

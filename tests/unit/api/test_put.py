@@ -136,8 +136,8 @@ async def test_header_tag_is_added_to_points_without_it(tmp_path: Path) -> None:
         put = put_of(parts, "X-Tag")
         body = [point(), point(1, 2, tags={"dc": "x"})]
         assert await call_endpoint(put, make_request(body, "sync", headers={"x-tag": "dc=f"})) == (204, "")
-        assert len(parts.rows.table) == 2
-        assert {parts.rows.table.text(number).tags for number in (0, 1)} == {b"host=a dc=f", b"dc=x"}  # type: ignore[union-attr]
+        assert len(parts.open_window.table) == 2
+        assert {parts.open_window.table.text(number).tags for number in (0, 1)} == {b"host=a dc=f", b"dc=x"}  # type: ignore[union-attr]
         status, reply = await call_endpoint(put, make_request(body, headers={"x-tag": "f"}))
         assert (status, reply["error"]["message"]) == (500, "invalid tag: f")
 

@@ -226,7 +226,7 @@ async def test_running_queries_are_listed_and_can_be_cancelled() -> None:
 
 
 async def engine_that_waits(flush: Flush) -> QueryEngine:
-    """An engine on an empty store whose open rows are written by `flush`."""
+    """An engine on an empty store whose open window is written by `flush`."""
     store = MemoryStore(lambda: 1)
     await store.create_tables(tables(Config()))
     uids = make_uids(Config(), store)

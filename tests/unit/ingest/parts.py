@@ -68,7 +68,7 @@ class Parts:
             retry_s=0.001,
         )
         self.uids = Uids(store, "tsdb-uid", Widths())
-        self.rows = OpenWindow(SeriesTable(), NameRules())
+        self.open_window = OpenWindow(SeriesTable(), NameRules())
         creates = bool(chosen["metrics"])
         self.resolver: SeriesResolver = UidResolver(self.uids, Layout(), AutoCreate(creates, True, True))
         rules = chosen["rules"]
@@ -80,7 +80,7 @@ class Parts:
             self.points = ReadableWriter(store)
         self.summaries = Summaries(self.resolver, self.points.summaries, lambda: BASE * 1000)
         self.writer = Writer(
-            self.rows,
+            self.open_window,
             self.resolver,
             self.journal,
             self.points,
@@ -99,7 +99,7 @@ class Parts:
             due_metrics=[b"due"],
         )
         self.intake = Intake(
-            self.rows,
+            self.open_window,
             self.resolver,
             self.journal,
             self.ledger,

@@ -33,11 +33,11 @@ REFUSED = (
 @pytest.mark.parametrize("by_loop", [False, True] if series.HAS_LOOP else [False])
 async def test_refused_lines_reference_no_block(tmp_path: Path, by_loop: bool) -> None:
     parts = Parts(tmp_path, await make_store())
-    rows = OpenWindow(SeriesTable(compiled=by_loop), NameRules())
+    open_window = OpenWindow(SeriesTable(compiled=by_loop), NameRules())
     names = UidResolver(parts.uids, Layout(), AutoCreate(True, True, True))
-    absorbed = await absorb_whole(rows, names, b"".join(text + b"\n" for text in (line(0, 1), *REFUSED)))
+    absorbed = await absorb_whole(open_window, names, b"".join(text + b"\n" for text in (line(0, 1), *REFUSED)))
     check_bare(absorbed.rejects)
-    rollups = await absorb_whole(rows, names, b"rollup bad\n", parts.summaries)
+    rollups = await absorb_whole(open_window, names, b"rollup bad\n", parts.summaries)
     check_bare(rollups.rejects, [0])
 
 

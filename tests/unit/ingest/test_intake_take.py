@@ -29,4 +29,4 @@ async def test_block_with_a_new_name_is_left_untouched(tmp_path: Path) -> None:
         peer = Peer("10.0.0.1", 1, Client("10.0.0.1"))
         await parts.take(line(0, 1, "a"))
         assert parts.intake.try_take(line(1, 2, "a") + b"\n" + line(0, 3, "new") + b"\n", peer) is None
-        assert (parts.ledger.received, parts.rows.points, peer.client.lines) == (1, 1, 0)
+        assert (parts.ledger.received, parts.open_window.points, peer.client.lines) == (1, 1, 0)

@@ -13,7 +13,7 @@ if HAS_LOOP:
 
 @pytest.mark.skipif(not HAS_LOOP, reason="nothing is compiled")
 @pytest.mark.parametrize("count", [1, 700, 1024, 70_000, 89_000])
-def test_open_rows_use_little_more_memory_than_their_points(count: int) -> None:
+def test_open_window_uses_little_more_memory_than_their_points(count: int) -> None:
     points = _parser.ParsedPoints(SeriesTable().texts, _parser.Rules(b"m", 8))
     for number in range(count):
         points.append(number % 7, 2 * number, number % 16, -number)

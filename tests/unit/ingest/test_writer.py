@@ -83,11 +83,11 @@ async def test_unknown_series_are_accepted_during_a_store_outage(tmp_path: Path)
         assert taken.accepted == 3
         assert [reject.line for reject in taken.rejects] == [1]
         await parts.journal.wait_synced(taken.position)
-        assert len(parts.rows.table.unresolved) == 2
+        assert len(parts.open_window.table.unresolved) == 2
         parts.store.always = Fault.NONE
         assert await parts.writer.flush()
         assert len(await parts.stored()) == 3
-        assert not parts.rows.table.unresolved
+        assert not parts.open_window.table.unresolved
         await parts.take(line(9, 9, "b"))
         await parts.writer.flush()
         assert len(await parts.stored()) == 4
@@ -157,9 +157,9 @@ async def test_open_points_are_dropped_while_the_store_is_away(tmp_path: Path) -
         for host in range(hosts):
             await parts.take(*(line(offset, offset, f"h{host}") for offset in range(2000)))
             parts.writer.regulate()
-            most = max(most, parts.rows.size)
+            most = max(most, parts.open_window.size)
         assert parts.writer.waiting_points == 2000 * hosts + 1
-        assert parts.rows.size <= most < 1000 * hosts * POINT_BYTES
+        assert parts.open_window.size <= most < 1000 * hosts * POINT_BYTES
         parts.store.always = Fault.NONE
         assert await parts.writer.flush()
         assert len(await parts.stored()) == 2000 * hosts + 1
@@ -198,10 +198,10 @@ async def test_open_points_are_dropped_once_the_store_takes_nothing(tmp_path: Pa
         await parts.store.held.wait()
         for host in range(100):
             await parts.take(*(line(offset, offset, f"h{host}") for offset in range(2000)))
-        assert parts.rows.size == 100 * 2000 * POINT_BYTES
+        assert parts.open_window.size == 100 * 2000 * POINT_BYTES
         mock_clock.jump(60)
         parts.writer.regulate()
-        assert parts.rows.size == 0
+        assert parts.open_window.size == 0
         parts.store.hold.set()
         assert await parts.writer.flush()
         assert len(await parts.stored()) == 2000 * 100
@@ -228,7 +228,7 @@ async def test_points_wait_in_the_journal_while_older_ones_are_read_from_it(tmp_
             if seals and not host:
                 after.writer.seal()
             after.writer.regulate()
-            most = max(most, after.rows.size)
+            most = max(most, after.open_window.size)
         assert after.writer.window_memory == 0
         assert most < 1000 * hosts * POINT_BYTES
         nursery.start_soon(after.writer.write_windows)
@@ -318,10 +318,10 @@ async def test_idle_series_are_evicted_if_no_window_holds_them(tmp_path: Path) -
         await parts.take(line(1, 1, "b"))
         await parts.writer.flush()
         parts.uptime_s += 7000
-        assert len(parts.rows.table) == 2
+        assert len(parts.open_window.table) == 2
         await parts.take(line(2, 1, "b"))
         await parts.writer.flush()
-        assert len(parts.rows.table) == 1
+        assert len(parts.open_window.table) == 1
         await parts.take(line(3, 1, "a"), line(3, 1, "b"))
         await parts.writer.flush()
         assert len(await parts.stored()) == 6

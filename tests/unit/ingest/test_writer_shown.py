@@ -24,7 +24,7 @@ async def test_points_of_small_and_large_blocks_are_written(tmp_path: Path) -> N
     async with going(Parts(tmp_path, await make_store())) as parts:
         await parts.take(*(line(offset, 1, metric="wide") for offset in range(100)))
         await parts.take(line(0, 1, metric="lone"))
-        assert [parts.rows.has_metric(name) for name in (b"wide", b"lone", b"none")] == [True, True, False]
+        assert [parts.open_window.has_metric(name) for name in (b"wide", b"lone", b"none")] == [True, True, False]
         assert await parts.writer.write_metric(b"wide")
         assert len(await parts.stored()) == 101  # the window goes as one
 

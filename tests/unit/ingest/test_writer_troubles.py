@@ -32,7 +32,7 @@ def drop_caches(parts: Parts) -> None:
     """Seal the window and drop all caches, as the daemon does."""
     parts.writer.expire_names()
     parts.uids.drop_caches()
-    parts.rows.table.invalidate()
+    parts.open_window.table.invalidate()
 
 
 async def until(done: Callable[[], bool], looked: Callable[[], Awaitable[object]]) -> None:
@@ -50,11 +50,11 @@ async def test_last_value_wins_though_caches_are_dropped_between(tmp_path: Path)
         await parts.take(line(1, 4))
         await parts.writer.flush()
         assert await parts.stored() == {(SERIES, BASE * 1000): 2, (SERIES, (BASE + 1) * 1000): 4}
-        assert len(parts.rows.table) <= 3
+        assert len(parts.open_window.table) <= 3
         parts.uptime_s += 1
         await parts.take(line(2, 5))
         await parts.writer.flush()
-        assert len(parts.rows.table) == 1  # what was dropped is gone as soon as no window holds it
+        assert len(parts.open_window.table) == 1  # what was dropped is gone as soon as no window holds it
 
 
 async def test_waiting_points_are_read_by_any_name_once_they_are_stored(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ async def test_series_inserted_twice_in_an_outage_stores_all_points(tmp_path: Pa
         await parts.take(line(0, 1))
         drop_caches(parts)
         await parts.take(line(1, 3))
-        assert sorted(parts.rows.table.unresolved.values()) == [(b"m", b"host=a")] * 2
+        assert sorted(parts.open_window.table.unresolved.values()) == [(b"m", b"host=a")] * 2
         parts.store.always = Fault.NONE
         assert await parts.writer.flush()
         assert await parts.stored() == {(SERIES, BASE * 1000): 1, (SERIES, (BASE + 1) * 1000): 3}
@@ -115,12 +115,12 @@ async def test_unresolved_series_over_the_limit_wait_in_the_journal(tmp_path: Pa
         for at in range(50):
             taken = await parts.take(line(at, at, f"h{at}"), line(0, at, "known"), b"put bad:name 1 1 a=b")
             assert (taken.accepted, len(taken.rejects)) == (2, 1)
-        assert len(parts.rows.table.unresolved) == 10
-        assert not parts.rows.complete
-        assert parts.rows.points == 101
+        assert len(parts.open_window.table.unresolved) == 10
+        assert not parts.open_window.complete
+        assert parts.open_window.points == 101
         parts.store.always = Fault.NONE
         assert await parts.writer.flush()
-        assert parts.rows.complete
+        assert parts.open_window.complete
         stored = await parts.stored()
         assert sorted(stored.values()) == sorted([*range(50), 49])
         assert parts.ledger.stored == 101
@@ -138,7 +138,7 @@ async def test_idle_series_are_evicted_while_windows_wait(tmp_path: Path) -> Non
             await parts.take(line(turn, 1, "late"))
             parts.writer.seal()
             parts.store.always = Fault.NONE
-        assert len(parts.rows.table) < 6
+        assert len(parts.open_window.table) < 6
     assert len(await parts.stored()) == 40
 
 
@@ -196,7 +196,7 @@ async def test_reads_of_series_fail_while_only_the_journal_has_their_points(tmp_
         numbers = np.arange(1, dtype=np.int32)
         parts.store.always = Fault.REFUSED
         await parts.take(line(0, 1))
-        series = numbers, parts.rows.table.generations(numbers)
+        series = numbers, parts.open_window.table.generations(numbers)
         assert len((await parts.writer.open_series(*series)).series) == 1
         parts.writer.seal()
         parts.window().drop()
@@ -240,7 +240,7 @@ class RecordingValidator(Validator):
 async def test_unknown_series_are_validated_in_batches(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         turn = 0
-        validator = parts.rows.validator = RecordingValidator(lambda: turn)
+        validator = parts.open_window.validator = RecordingValidator(lambda: turn)
         async with trio.open_nursery() as nursery:
 
             async def others() -> None:
@@ -263,10 +263,10 @@ async def test_replayed_series_is_not_idle_after_the_first_window(tmp_path: Path
     """Its number would be given to the next series, and its points with it."""
     async with going(Parts(tmp_path, await make_store())) as parts:  # what was left is adopted
         text = SeriesText(b"m", b"host=b")
-        parts.rows.table.insert(text, SeriesKey(SERIES[:3], SERIES[3:]))
+        parts.open_window.table.insert(text, SeriesKey(SERIES[:3], SERIES[3:]))
         await parts.take(line(0, 1))
         parts.writer.seal()
-        assert parts.rows.table.find(text) is not None
+        assert parts.open_window.table.find(text) is not None
 
 
 @layouts.opentsdb_only
@@ -287,7 +287,7 @@ async def test_caches_dropped_during_replay_split_no_series(tmp_path: Path, monk
     def with_interference(segment: Segment) -> Iterator[Block | Damage]:
         for piece in read(segment):
             yield piece
-            after.rows.table.invalidate()  # as `dropcaches` does
+            after.open_window.table.invalidate()  # as `dropcaches` does
 
     monkeypatch.setattr(Segment, "pieces", with_interference)
     async with going(after):

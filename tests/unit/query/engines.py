@@ -138,17 +138,19 @@ class QueryEnvironment:
     async def put(self, lines: Sequence[str]) -> None:
         """Store points as one batch."""
         rules = NameRules(b"", 8)
-        rows = OpenWindow(SeriesTable(), rules)
+        open_window = OpenWindow(SeriesTable(), rules)
         creates = AutoCreate(metrics=True, tagks=True, tagvs=True)
         names: SeriesResolver = self.readable or UidResolver(self.uids, self.layout, creates)
-        absorbed = await absorb_whole(rows, names, "".join(f"put {line}\n" for line in lines).encode())
+        absorbed = await absorb_whole(open_window, names, "".join(f"put {line}\n" for line in lines).encode())
         assert not absorbed.rejects, absorbed.rejects
         if self.readable is not None:
-            await ReadableWriter(self.store).write(rows.take(), rows.table)
+            await ReadableWriter(self.store).write(open_window.take(), open_window.table)
             return
-        columns = sort_columns(rows.take(), join=True)
-        await IndexWriter(self.index, self.layout.salt_width).record(columns.series[series_ends(columns)], rows.table)
-        await self.store.put(DATA, encode_of(columns, rows.table, join=True))
+        columns = sort_columns(open_window.take(), join=True)
+        await IndexWriter(self.index, self.layout.salt_width).record(
+            columns.series[series_ends(columns)], open_window.table
+        )
+        await self.store.put(DATA, encode_of(columns, open_window.table, join=True))
 
     async def annotate(self, note: Annotation) -> None:
         """Store an annotation."""

@@ -144,7 +144,7 @@ async def test_incomplete_index_is_not_used() -> None:
     theirs="Points that wait to be written are not found",
     ours="Points of the query's metric are written first",
 )
-async def test_open_rows_are_flushed_before_reading() -> None:
+async def test_open_window_is_flushed_before_reading() -> None:
     env = await QueryEnvironment.build(FEW)
     await env.run("sum:sys.cpu", "max:sys.cpu{host=*}")
     assert env.flushed == [b"sys.cpu"]

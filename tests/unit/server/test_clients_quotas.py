@@ -227,7 +227,7 @@ async def test_acknowledged_points_are_stored_under_new_caps(tmp_path: Path) -> 
     async with running(tmp_path, {"tsd.storage.flush_interval": "3600000"}) as daemon:
         await daemon.send_lines(b"".join(put(n, f"h{n}") for n in range(20)))
         daemon.daemon.ingest.new_names.set_limits(max_series=1, names_per_minute=1)
-        daemon.daemon.ingest.rows.complete = False  # as after an eviction of points
+        daemon.daemon.ingest.open_window.complete = False  # as after an eviction of points
         daemon.daemon.drop_caches()
         assert await daemon.daemon.flush()
         assert daemon.daemon.ingest.ledger.stored == 20

@@ -66,7 +66,7 @@ async def test_few_descriptors_keep_open_connections_served(tmp_path: Path) -> N
 
 
 async def flushed(daemon: Served, folder: Path) -> bool:
-    """Flush the daemon's open rows. Return whether it succeeded."""
+    """Flush the daemon's open window. Return whether it succeeded."""
     caller = await ControlClient.connect(folder / "control.sock")
     try:
         return await caller.call("flush") is True

@@ -73,21 +73,21 @@ class Rolled:
 
     async def put(self, lines: Sequence[str]) -> None:
         """Store points as the daemon does."""
-        rows = OpenWindow(SeriesTable(), RULES)
-        await self.accept(lines, rows)
-        await self.write(rows)
+        open_window = OpenWindow(SeriesTable(), RULES)
+        await self.accept(lines, open_window)
+        await self.write(open_window)
 
-    async def accept(self, lines: Sequence[str], rows: OpenWindow) -> None:
-        """Add points to rows."""
+    async def accept(self, lines: Sequence[str], open_window: OpenWindow) -> None:
+        """Add points to an open window."""
         creates = AutoCreate(metrics=True, tagks=True, tagvs=True)
         text = "".join(f"put {line}\n" for line in lines).encode()
-        await absorb_whole(rows, UidResolver(self.env.uids, self.env.layout, creates), text)
+        await absorb_whole(open_window, UidResolver(self.env.uids, self.env.layout, creates), text)
 
-    async def write(self, rows: OpenWindow) -> None:
-        """Store the points of rows."""
+    async def write(self, open_window: OpenWindow) -> None:
+        """Store the points of an open window."""
         observed = self.task.observing(unobserved)
         writer = CellWriter(self.env.store, SummaryRules(RULES, DATA), join=True, on_points=observed)
-        await writer.write(rows.take(), rows.table)
+        await writer.write(open_window.take(), open_window.table)
 
     async def delete(self, m: str, start_s: int, end_s: int) -> None:
         """Delete the hours that a query reads."""
