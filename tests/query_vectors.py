@@ -112,13 +112,13 @@ def answer(
     *,
     rows: int = 7,
     quirks: Quirks = OPENTSDB,
-    by_loop: bool = HAS_LOOP,
+    compiled: bool = HAS_LOOP,
 ) -> list[dict[int, Value]]:
     """What the engine makes of series, group by group, in the answered range."""
     bounds = (query.start_ms, query.end_ms)
     scan = scan_range(*bounds, query.downsample, quirks=quirks)
     taking = (
-        Downsampler(query.downsample, *bounds, scan, quirks=quirks, by_loop=by_loop)
+        Downsampler(query.downsample, *bounds, scan, quirks=quirks, compiled=compiled)
         if query.downsample
         else PointJoiner()
     )

@@ -67,12 +67,12 @@ def build_data() -> Mapping[str, str]:
 
 
 @cache
-def version_reply(*, by_loop: bool) -> bytes:
+def version_reply(*, compiled: bool) -> bytes:
     """Return the two lines of the command `version`, in OpenTSDB's format, which scripts parse.
 
-    `by_loop`: put lines are parsed by the compiled parser.
+    `compiled`: put lines are parsed by the compiled parser.
     """
-    rows = "a compiled loop" if by_loop else "plain Python"
+    rows = "a compiled loop" if compiled else "plain Python"
     built = time.strftime("%Y/%m/%d %H:%M:%S", time.gmtime(os.stat(__file__).st_mtime))
     return (
         f"net.opentsdb.tools {version()} built at revision {revision()} (MINT)\n"

@@ -48,7 +48,7 @@ class Part(NamedTuple):
 
     seed: int
     lines: int
-    by_loop: bool
+    compiled: bool
 
 
 @click.group(help=__doc__)
@@ -74,7 +74,7 @@ def lines(count: int, seed: int, jobs: int) -> None:
         for part, verdicts in track(
             zip(parts, pool.map(run_lines, parts), strict=True), "lines", total=len(parts), console=Console(stderr=True)
         ):
-            totals[part.by_loop].update(verdicts)
+            totals[part.compiled].update(verdicts)
     for way in ways:
         verdicts = ", ".join(f"{number:,} {verdict}" for verdict, number in sorted(totals[way].items()))
         click.echo(f"{'compiled' if way else 'plain'}: {totals[way].total():,} lines agree: {verdicts}")
@@ -217,11 +217,11 @@ def run_requests(part: tuple[int, int]) -> Outcome:
 
 def run_lines(part: Part) -> dict[str, int]:
     """Run the lines of a part. Return the verdicts."""
-    comparison = Comparison(window_by(part.by_loop), random.Random(part.seed))
+    comparison = Comparison(window_by(part.compiled), random.Random(part.seed))
     try:
         comparison.run(part.lines)
     except Exception as exc:
-        exc.add_note(f"python -m tests.fuzz lines {part.lines} --seed {part.seed}, by_loop={part.by_loop}")
+        exc.add_note(f"python -m tests.fuzz lines {part.lines} --seed {part.seed}, compiled={part.compiled}")
         raise
     return comparison.verdicts
 

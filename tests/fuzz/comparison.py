@@ -35,9 +35,9 @@ class Disagreement(AssertionError):
     """The daemon and the reference disagree about a line."""
 
 
-def window_by(by_loop: bool) -> MakeWindow:
+def window_by(compiled: bool) -> MakeWindow:
     """Return a factory of open windows with the compiled loop, or with its Python twin."""
-    return lambda: OpenWindow(SeriesTable(compiled=by_loop), RULES)
+    return lambda: OpenWindow(SeriesTable(compiled=compiled), RULES)
 
 
 class Comparison:

@@ -45,9 +45,9 @@ def test_reference_agrees_with_recorded_vectors() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_loop", [False, True] if series.HAS_LOOP else [False])
-def test_random_lines_agree_with_reference(by_loop: bool) -> None:
-    comparison = Comparison(window_by(by_loop), random.Random(f"{SEED}/{by_loop}"))
+@pytest.mark.parametrize("compiled", [False, True] if series.HAS_LOOP else [False])
+def test_random_lines_agree_with_reference(compiled: bool) -> None:
+    comparison = Comparison(window_by(compiled), random.Random(f"{SEED}/{compiled}"))
     comparison.run(LINES)
     assert set(comparison.verdicts) == {"stored", "refused", "command", "too long"}
     assert comparison.verdicts["stored"] > LINES // 4

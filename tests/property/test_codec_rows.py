@@ -46,10 +46,10 @@ if HAS_MERGE_LOOP:
 law = settings(deadline=None)
 
 
-def outcome(cells: Iterable[StoredCell], rules: MergeRules, *, by_loop: bool = HAS_MERGE_LOOP) -> object:
+def outcome(cells: Iterable[StoredCell], rules: MergeRules, *, compiled: bool = HAS_MERGE_LOOP) -> object:
     """What a reader gets of a row: its points and what was dropped, or the error."""
     try:
-        row = merge(KEY, cells, rules, by_loop=by_loop)
+        row = merge(KEY, cells, rules, compiled=compiled)
     except CorruptRow as exc:
         return type(exc), str(exc)
     return row.joined, row.size, row.identical, row.variant
@@ -99,7 +99,7 @@ def test_joining_cells_equals_merging_points(cells: list[StoredCell], rules: Mer
 @law
 @given(st.one_of(tidy, in_seconds, anything, any_bytes), all_rules)
 def test_compiled_and_pure_merges_are_equal(cells: list[StoredCell], rules: MergeRules) -> None:
-    assert outcome(cells, rules, by_loop=True) == outcome(cells, rules, by_loop=False)
+    assert outcome(cells, rules, compiled=True) == outcome(cells, rules, compiled=False)
 
 
 @pytest.mark.skipif(not HAS_MERGE_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")
@@ -120,7 +120,7 @@ def test_columns_with_a_family_are_joined_as_qualifiers(cells: list[StoredCell])
     joined, wanted = join_cells(columns, b"t:"), join_cells(cells)
     assert joined == (None if wanted is None else (b"t:" + wanted[0], *wanted[1:]))
     assert join_cells([*columns, StoredCell(b"u:\0\0", b"\x2a", 0)], b"t:") is None
-    assert measure(columns, by_loop=True) == measure(columns, by_loop=False)
+    assert measure(columns, compiled=True) == measure(columns, compiled=False)
 
 
 @law

@@ -113,20 +113,20 @@ def test_compiled_loop_is_built() -> None:
 @given(cells())
 @example((bytes.fromhex("0007001000200030"), bytes(8) + b"\1\2\3\0"))
 def test_packing_is_exact_and_equal_in_both_codecs(cell: tuple[bytes, bytes]) -> None:
-    forms = [pack(*cell, by_loop=by_loop) for by_loop in TWINS]
+    forms = [pack(*cell, compiled=compiled) for compiled in TWINS]
     assert len(set(forms)) == 1
     if forms[0] is None:
         return
-    for by_loop in TWINS:
-        assert unpack(b"12345678" + forms[0], 8, b"t:", by_loop=by_loop) == (b"t:" + cell[0], b"12345678" + cell[1])
+    for compiled in TWINS:
+        assert unpack(b"12345678" + forms[0], 8, b"t:", compiled=compiled) == (b"t:" + cell[0], b"12345678" + cell[1])
 
 
 @given(st.binary(max_size=64), st.binary(max_size=80))
 def test_any_bytes_survive_or_are_not_packed(qualifier: bytes, value: bytes) -> None:
-    forms = [pack(qualifier, value, by_loop=by_loop) for by_loop in TWINS]
+    forms = [pack(qualifier, value, compiled=compiled) for compiled in TWINS]
     assert len(set(forms)) == 1
     if forms[0] is not None:
-        assert {unpack(forms[0], 0, b"", by_loop=by_loop) for by_loop in TWINS} == {(qualifier, value)}
+        assert {unpack(forms[0], 0, b"", compiled=compiled) for compiled in TWINS} == {(qualifier, value)}
 
 
 @given(st.lists(cells(), min_size=1, max_size=5))
@@ -276,9 +276,9 @@ def test_changed_bytes_decode_to_one_cell_or_raise(cell: tuple[bytes, bytes], da
     body = body[: data.draw(st.one_of(st.just(len(body)), st.integers(0, len(body))))]
     forged = bytes(body) + crc32(body).to_bytes(CHECKSUM_BYTES, "little")
     found = set()
-    for by_loop in TWINS:
+    for compiled in TWINS:
         try:
-            found.add(unpack(forged, 0, b"", by_loop=by_loop))
+            found.add(unpack(forged, 0, b"", compiled=compiled))
         except CorruptRow:
             found.add((b"", b""))
     assert len(found) == 1
@@ -296,7 +296,7 @@ def test_damaged_cell_is_refused(cell: tuple[bytes, bytes], data: st.DataObject)
         return
     at = data.draw(st.integers(0, len(packed) - 1))
     damaged = packed[:at] + bytes((packed[at] ^ data.draw(st.integers(1, 255)),)) + packed[at + 1 :]
-    for by_loop in TWINS:
+    for compiled in TWINS:
         for text in (damaged, packed[:at]):
             with pytest.raises(CorruptRow):
-                unpack(text, 0, b"", by_loop=by_loop)
+                unpack(text, 0, b"", compiled=compiled)

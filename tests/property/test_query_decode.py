@@ -104,8 +104,8 @@ def test_loop_and_numpy_decode_alike(drawn: list[list[tuple[bytes, bytes]]], ahe
     page = page_of(drawn, ahead)
 
     numbered = numbers_of(page, lambda pairs: -1 if pairs[0] in unwanted else pairs[0])
-    plain = decode(page, numbered, by_loop=False)
-    assert shown(decode(page, numbered, by_loop=True)) == shown(plain)
+    plain = decode(page, numbered, compiled=False)
+    assert shown(decode(page, numbered, compiled=True)) == shown(plain)
 
 
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only numpy's way is there")
@@ -114,16 +114,16 @@ def test_loop_and_numpy_decode_alike(drawn: list[list[tuple[bytes, bytes]]], ahe
 def test_page_of_one_cell_is_decoded_alike(cell: tuple[bytes, bytes], ahead: int, number: int) -> None:
     page = page_of([[cell]], ahead)
     numbered = numbers_of(page, lambda _: number)
-    plain = decode(page, numbered, by_loop=False)
-    assert shown(decode(page, numbered, by_loop=True)) == shown(plain)
+    plain = decode(page, numbered, compiled=False)
+    assert shown(decode(page, numbered, compiled=True)) == shown(plain)
 
 
 @settings(deadline=None)
 @given(rows, st.booleans())
-@example(drawn=[[(b"\0\0\0\x10", b"\0\0"), (b"\0\x0b\0\x10", b"\x7f\x80\0\1\0")]], by_loop=False)
-def test_page_decodes_like_its_rows_one_by_one(drawn: list[list[tuple[bytes, bytes]]], by_loop: bool) -> None:
+@example(drawn=[[(b"\0\0\0\x10", b"\0\0"), (b"\0\x0b\0\x10", b"\x7f\x80\0\1\0")]], compiled=False)
+def test_page_decodes_like_its_rows_one_by_one(drawn: list[list[tuple[bytes, bytes]]], compiled: bool) -> None:
     page = page_of(drawn, 0)
-    batch = decode(page, numbers_of(page, lambda pairs: pairs[0]), by_loop=by_loop and HAS_LOOP).batch
+    batch = decode(page, numbers_of(page, lambda pairs: pairs[0]), compiled=compiled and HAS_LOOP).batch
     assert batch.series.tolist() == list(range(len(drawn)))
     for number, row in enumerate(drawn):
         part = slice(int(batch.starts[number]), int(batch.starts[number + 1]))
@@ -158,9 +158,9 @@ KEY_PARTS = st.lists(st.sampled_from([b"\0\0\1", b"\0\0\2", b"\0\0\3", b"\0"]), 
 def test_loop_and_python_number_rows_alike(parts: list[tuple[bytes, bytes]], which: str) -> None:
     keys = [head + tail for head, tail in parts]
     found = []
-    for by_loop in (True, False):
+    for compiled in (True, False):
         series = matcher(which)
-        rows_ = number_rows(keys, 7, series, by_loop=by_loop)
+        rows_ = number_rows(keys, 7, series, compiled=compiled)
         known = (list(series.numbers.items()), series.pairs)
         found.append(
             (rows_.numbers.tolist(), rows_.bases_s.tolist(), rows_.fresh.tolist(), set(rows_.unnumbered), known)
@@ -172,9 +172,9 @@ def test_loop_and_python_number_rows_alike(parts: list[tuple[bytes, bytes]], whi
 @given(st.lists(KEY_PARTS, max_size=8), st.sampled_from(["", "sum:m", "sum:m{k1=*}", "sum:m{}{k1=v1}"]))
 def test_loop_and_python_number_series_alike(pairs: list[bytes], which: str) -> None:
     found = []
-    for by_loop in (True, False):
+    for compiled in (True, False):
         series = matcher(which)
-        numbered = number_series(pairs, series, by_loop=by_loop)
+        numbered = number_series(pairs, series, compiled=compiled)
         found.append(
             (numbered.numbers.tolist(), set(numbered.unnumbered), list(series.numbers.items()), list(series.pairs))
         )
@@ -229,7 +229,7 @@ def test_loop_and_numpy_downsample_alike(drawn: list[list[tuple[int, float]]], f
     batch = Batch(np.arange(len(drawn), dtype=np.int32), starts, np.array([t for t, _ in flat], np.int64), bits, floats)
     scan = ScanRange(BASE, BASE + 3600)
     spec = Downsample(f"{interval_ms}ms-{function}", interval_ms, function)
-    plain = Downsampler(spec, BASE * 1000, (BASE + 3600) * 1000, scan, by_loop=False)
+    plain = Downsampler(spec, BASE * 1000, (BASE + 3600) * 1000, scan, compiled=False)
     plain.feed(batch)
     folded = fold_batch(batch, interval_ms, function)
     for number, points_ in enumerate(plain.finish(len(drawn))):

@@ -28,8 +28,8 @@ def bits(points: Mapping[int, Value]) -> dict[int, str]:
 
 def compare(question: Question, rows: int) -> None:
     wanted = bits(reference(question.series, question.query))
-    for by_loop in {fold.HAS_LOOP, False}:
-        [found] = answer(question.series, [range(len(question.series))], question.query, rows=rows, by_loop=by_loop)
+    for compiled in {fold.HAS_LOOP, False}:
+        [found] = answer(question.series, [range(len(question.series))], question.query, rows=rows, compiled=compiled)
         assert bits(found) == wanted
 
 

@@ -21,7 +21,7 @@ from tsd.tables.writing import SeriesKey, SeriesText
 
 RULES = NameRules()
 BOTH_WAYS = pytest.mark.parametrize(
-    "by_loop", [False, True] if HAS_LOOP else [False], ids=["plain", "compiled"][: 1 + HAS_LOOP]
+    "compiled", [False, True] if HAS_LOOP else [False], ids=["plain", "compiled"][: 1 + HAS_LOOP]
 )
 
 METRICS = st.sampled_from([b"m", b"sys.cpu", b"bad:name", b"", b"put"])
@@ -129,9 +129,9 @@ def cells_of(open_window: OpenWindow) -> dict[tuple[bytes, bytes, int], Point]:
     st.data(),
 )
 def test_packets_are_absorbed_up_to_the_first_odd_one(
-    by_loop: bool, others: list[bytes], batch: list[bytes], data: st.DataObject
+    compiled: bool, others: list[bytes], batch: list[bytes], data: st.DataObject
 ) -> None:
-    open_window = OpenWindow(SeriesTable(compiled=by_loop), RULES)
+    open_window = OpenWindow(SeriesTable(compiled=compiled), RULES)
     for packet in [*others, *batch]:
         if data.draw(st.booleans()):
             absorb_all(open_window, packet)
@@ -154,9 +154,9 @@ def test_packets_are_absorbed_up_to_the_first_odd_one(
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(LINES, LINES, st.booleans())
 def test_block_gives_the_results_of_its_lines(
-    by_loop: bool, first: list[bytes], second: list[bytes], known: bool
+    compiled: bool, first: list[bytes], second: list[bytes], known: bool
 ) -> None:
-    open_window = OpenWindow(SeriesTable(compiled=by_loop), RULES)
+    open_window = OpenWindow(SeriesTable(compiled=compiled), RULES)
     if known:  # most blocks have known series only: insert them first
         absorb_all(open_window, b"".join(line + b"\n" for line in reversed(first + second)))
         open_window.take()
@@ -178,8 +178,8 @@ def test_block_gives_the_results_of_its_lines(
 @BOTH_WAYS
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(PLAIN, min_size=FEW + 1, max_size=FEW * 3), OTHER)
-def test_plain_lines_before_a_command_take_the_fast_path(by_loop: bool, lines: list[bytes], other: bytes) -> None:
-    open_window = OpenWindow(SeriesTable(compiled=by_loop), RULES)
+def test_plain_lines_before_a_command_take_the_fast_path(compiled: bool, lines: list[bytes], other: bytes) -> None:
+    open_window = OpenWindow(SeriesTable(compiled=compiled), RULES)
     block = b"".join(line + b"\n" for line in lines)
     kept, rejects, rest = absorb_all(open_window, block + other + b"\n")
     assert (kept, rejects, rest) == (block, [], other + b"\n")
@@ -189,14 +189,14 @@ def test_plain_lines_before_a_command_take_the_fast_path(by_loop: bool, lines: l
 @BOTH_WAYS
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(st.lists(PLAIN, min_size=FEW + 1, max_size=FEW * 3), st.lists(PLAIN, max_size=FEW - 1))
-def test_plain_blocks_take_the_fast_path_and_agree(by_loop: bool, many: list[bytes], few: list[bytes]) -> None:
-    open_window = OpenWindow(SeriesTable(compiled=by_loop), RULES)
+def test_plain_blocks_take_the_fast_path_and_agree(compiled: bool, many: list[bytes], few: list[bytes]) -> None:
+    open_window = OpenWindow(SeriesTable(compiled=compiled), RULES)
     lines = many + few + many
     wanted = reference(lines)
     for part in (many, few, many):
         kept, rejects, rest = absorb_all(open_window, b"".join(line + b"\n" for line in part))
         assert (kept.split(b"\n")[:-1], rejects, rest) == (part, [], b"")
-    assert open_window.slow_lines <= (0 if by_loop else 2 * len(few))
+    assert open_window.slow_lines <= (0 if compiled else 2 * len(few))
     cells = {key: join(Point(*row[when]) for when in sorted(row)) for key, row in wanted.rows.items()}
     assert cells_of(open_window) == cells
 
@@ -229,9 +229,9 @@ def test_plain_numbers_take_the_fast_path(word: bytes) -> None:
 @BOTH_WAYS
 @given(LINES, OTHER, LINES)
 def test_block_ends_before_the_first_other_line(
-    by_loop: bool, before: list[bytes], other: bytes, after: list[bytes]
+    compiled: bool, before: list[bytes], other: bytes, after: list[bytes]
 ) -> None:
-    open_window = OpenWindow(SeriesTable(compiled=by_loop), RULES)
+    open_window = OpenWindow(SeriesTable(compiled=compiled), RULES)
     tail = b"".join(line + b"\n" for line in [other, *after])
     _, rejects, rest = absorb_all(open_window, b"".join(line + b"\n" for line in before) + tail)
     assert rest == tail

@@ -93,7 +93,7 @@ def judge(table: SeriesTable, text: SeriesText, verdicts: dict[SeriesText, BadLi
 
 
 def check(*blocks: list[bytes]) -> None:
-    plain, looped = (OpenWindow(SeriesTable(compiled=by_loop), RULES) for by_loop in (False, True))
+    plain, looped = (OpenWindow(SeriesTable(compiled=compiled), RULES) for compiled in (False, True))
     for lines in blocks:
         assert everything(plain, lines) == everything(looped, lines)
 
@@ -158,10 +158,10 @@ def test_encoders_make_equal_cells(points: list[tuple[int, int, bool, int, int]]
     parts, others = (
         [
             part
-            for index in series_slices(columns, compiled=by_loop)
-            for part in sorted_parts(columns, index, join=join, compiled=by_loop)
+            for index in series_slices(columns, compiled=compiled)
+            for part in sorted_parts(columns, index, join=join, compiled=compiled)
         ]
-        for by_loop in (True, False)
+        for compiled in (True, False)
     )
     assert [[c.tolist() for c in part] for part in parts] == [[c.tolist() for c in part] for part in others]
     assert sum(len(part.series) for part in parts) <= len(points)
@@ -169,7 +169,7 @@ def test_encoders_make_equal_cells(points: list[tuple[int, int, bool, int, int]]
         keys = [table.keys(part.series[series_ends(part)]) for table in (plain, looped)]
         assert list(keys[0]) == list(keys[1])
         by_table = [
-            encode(part, one, join=join, compiled=by_loop) for one, by_loop in zip(keys, (False, True), strict=True)
+            encode(part, one, join=join, compiled=compiled) for one, compiled in zip(keys, (False, True), strict=True)
         ]
         assert sorted(by_table[0]) == sorted(by_table[1])
         for puts in by_table:
@@ -182,17 +182,17 @@ def test_columns_are_the_same(points: list[tuple[int, int, bool, int, int]], joi
     series, instants, _, flags, bits = np.array(points, np.int64).reshape(-1, 5).T.copy()
     columns = Columns(series.astype(np.int32), instants, flags.astype(np.uint8), bits)
     found = []
-    for by_loop in (True, False):
-        chosen = columns_with(columns, np.array(owners, np.int32), 1, compiled=by_loop)
-        values = wide_values(chosen, compiled=by_loop)
-        ordered = sort_columns(columns, join=join, compiled=by_loop)
+    for compiled in (True, False):
+        chosen = columns_with(columns, np.array(owners, np.int32), 1, compiled=compiled)
+        values = wide_values(chosen, compiled=compiled)
+        ordered = sort_columns(columns, join=join, compiled=compiled)
         found.append([column.tolist() for column in (*chosen, *values, *ordered)])
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("by_loop", [False, True])
-def test_rows_are_sorted_by_metric_and_hour(by_loop: bool) -> None:
-    table = SeriesTable(compiled=by_loop)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rows_are_sorted_by_metric_and_hour(compiled: bool) -> None:
+    table = SeriesTable(compiled=compiled)
     for number in range(4):
         parts = SeriesKey(b"\0\0" + bytes([number % 2]), bytes([number]))
         table.insert(SeriesText(b"m", b"a=%d" % number), parts)
@@ -203,9 +203,9 @@ def test_rows_are_sorted_by_metric_and_hour(by_loop: bool) -> None:
     assert rows == sorted(rows)
 
 
-@pytest.mark.parametrize("by_loop", [False, True])
-def test_cells_are_sorted_by_row(by_loop: bool) -> None:
-    table = SeriesTable(compiled=by_loop)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_cells_are_sorted_by_row(compiled: bool) -> None:
+    table = SeriesTable(compiled=compiled)
     for number in range(4):
         table.insert(SeriesText(b"m", b"a=%d" % number), SeriesKey(b"salt", b"tagk" + bytes([9 - number]) + b"tagk"))
     columns = Columns(np.arange(4, dtype=np.int32), np.full(4, 1356998400000 << 1), np.zeros(4, np.uint8), np.arange(4))
@@ -228,8 +228,8 @@ def test_taken_points_do_not_change_later(count: int) -> None:
 def test_slices_have_more_series_than_points() -> None:
     series = np.array([900_000, 3, 900_000, 70_000, 3], np.int32)
     columns = Columns(series, np.arange(5) * 2000, np.zeros(5, np.uint8), np.arange(5))
-    for by_loop in (True, False):
-        [places] = series_slices(columns, compiled=by_loop)
+    for compiled in (True, False):
+        [places] = series_slices(columns, compiled=compiled)
         assert places.tolist() == [1, 4, 3, 0, 2]
 
 
@@ -237,7 +237,7 @@ def test_encoders_split_long_rows_alike() -> None:
     instants = (1356998400000 + np.arange(CELL_POINTS * 2 + 7)) << 1 | 1
     count = len(instants)
     columns = Columns(np.zeros(count, np.int32), instants, np.zeros(count, np.uint8), np.arange(count) % 100)
-    tables = [SeriesTable(compiled=by_loop) for by_loop in (False, True)]
+    tables = [SeriesTable(compiled=compiled) for compiled in (False, True)]
     for table in tables:
         table.insert(SeriesText(b"m", b"a=1"), SeriesKey(b"m", b"a1"))
     plain, looped = (encode_of(columns, table, join=True) for table in tables)

@@ -29,7 +29,7 @@ def series(draw: st.DrawFn) -> tuple[list[bytes], Widths]:
 
 @given(series())
 def test_common_tags(some: tuple[list[bytes], Widths]) -> None:
-    assert common_tags(*some, by_loop=True) == common_tags(*some, by_loop=False)
+    assert common_tags(*some, compiled=True) == common_tags(*some, compiled=False)
 
 
 @given(series(), st.sets(st.integers(0, 4), max_size=3))
@@ -38,7 +38,7 @@ def test_values_of_groups(some: tuple[list[bytes], Widths], tags: set[int]) -> N
     group_by = [tag.to_bytes(widths.tagk, "big") for tag in tags]
     if not group_by:
         return
-    one, two = (group_values(pairs, widths, group_by, by_loop=by_loop) for by_loop in (True, False))
+    one, two = (group_values(pairs, widths, group_by, compiled=compiled) for compiled in (True, False))
     assert (one is None) == (two is None)
     if one is not None and two is not None:
         assert one.tolist() == two.tolist()

@@ -42,11 +42,11 @@ NARROW, ALL = Layout(Widths(metric=1, tagk=1, tagv=1)), AutoCreate(True, True, T
 class Way:
     """One way in, on a store of its own."""
 
-    def __init__(self, store: Any, layout: Layout, creates: AutoCreate, *, by_loop: bool, most: int) -> None:
+    def __init__(self, store: Any, layout: Layout, creates: AutoCreate, *, compiled: bool, most: int) -> None:
         self.store = store
         self.uids = Uids(store, "tsdb-uid", layout.widths)
-        self.names = UidResolver(self.uids, layout, creates, compiled=by_loop)
-        self.open_window = OpenWindow(SeriesTable(compiled=by_loop), NameRules(b":"))
+        self.names = UidResolver(self.uids, layout, creates, compiled=compiled)
+        self.open_window = OpenWindow(SeriesTable(compiled=compiled), NameRules(b":"))
         self.name_limit = NewNameLimit(self.open_window.table, max_series=most)
 
     async def take(self, block: bytes) -> tuple[object, ...]:
@@ -79,8 +79,8 @@ def test_unknown_series_are_equal_in_both_parsers(
     async def both() -> None:
         stores = [await make_store(), await make_store()]
         plain, looped = (
-            Way(store, layout, creates, by_loop=by_loop, most=most)
-            for store, by_loop in zip(stores, (False, True), strict=True)
+            Way(store, layout, creates, compiled=compiled, most=most)
+            for store, compiled in zip(stores, (False, True), strict=True)
         )
         for way in (plain, looped):
             await way.uids.find_or_assign(Kind.METRIC, [b"a"])
@@ -93,7 +93,7 @@ def test_unknown_series_are_equal_in_both_parsers(
 
 
 async def test_loop_inserts_series_of_known_names_up_to_the_cap() -> None:
-    way = Way(await make_store(), Layout(), AutoCreate(True, True, True), by_loop=True, most=150)
+    way = Way(await make_store(), Layout(), AutoCreate(True, True, True), compiled=True, most=150)
     await way.take(lines([("m", f"host=h{number}") for number in range(100)]))
     again = await way.take(lines([("m", f"host=h{number} a=h0") for number in range(100)]))
     assert again[0] == 50
@@ -104,7 +104,7 @@ async def test_loop_inserts_series_of_known_names_up_to_the_cap() -> None:
 
 
 async def test_refused_name_is_looked_up_once_per_block() -> None:
-    way = Way(await make_store(), Layout(), AutoCreate(True, True, False), by_loop=True, most=0)
+    way = Way(await make_store(), Layout(), AutoCreate(True, True, False), compiled=True, most=0)
     await way.take(lines([("m", "host=a")]))
     before = way.uids.statistics()[Kind.TAGV].misses
     accepted, _, rejects = await way.take(lines([("m", "host=b"), ("m", "host=b a=c"), ("m", "host=b")]))

@@ -47,7 +47,7 @@ def test_compiled_loops_are_built_and_read_a_cell() -> None:
     keys: list[bytes] = []
     columns: list[bytes] = []
     values: list[bytes] = []
-    split_cells([(row_prefix(b"\0k") + b"t:\0\x10", b"*")], keys, columns, values, by_loop=True)
+    split_cells([(row_prefix(b"\0k") + b"t:\0\x10", b"*")], keys, columns, values, compiled=True)
     assert (keys, columns, values) == ([b"\0k"], [b"t:\0\x10"], [b"*"])
     read = read_cells(columns, values, 2, 0, np.zeros(1, np.int64), np.array([5000]), np.zeros(1, np.bool_))
     assert (read.times.tolist(), read.bits.tolist(), read.floats.tolist()) == ([6000], [42], [False])

@@ -147,7 +147,7 @@ async def _version(request: Request) -> Response:
     as_json = request.split is not None and request.split.geturl().endswith("json")
     if request.is_api or as_json:
         return answer(build_data())
-    return Response(200, version_reply(by_loop=series.HAS_LOOP), TEXT)
+    return Response(200, version_reply(compiled=series.HAS_LOOP), TEXT)
 
 
 FOREVER_S = 31_536_000  # a year: files of one version never change

@@ -38,11 +38,11 @@ else:  # for check-config only
 @with_config
 def version(loaded: Loaded, as_json: bool) -> None:  # noqa: ARG001 - every command takes the same options
     """Print the version, like the telnet command `version`."""
-    by_loop = find_spec("tsd.ingest._parser") is not None and not os.environ.get("TSD_PURE")
+    compiled = find_spec("tsd.ingest._parser") is not None and not os.environ.get("TSD_PURE")
     if as_json:
-        click.echo(json.dumps({**build_data(), "compiled": by_loop}))
+        click.echo(json.dumps({**build_data(), "compiled": compiled}))
     else:
-        click.echo(version_reply(by_loop=by_loop), nl=False)
+        click.echo(version_reply(compiled=compiled), nl=False)
 
 
 @click.command("check-config")

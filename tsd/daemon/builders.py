@@ -303,5 +303,5 @@ def _translation(config: Config, tables: Tables) -> Translation | None:
 
 
 def _telnet_commands(control: DaemonControl, *, kairosdb: bool) -> DaemonCommands:
-    version = kairosdb_catalog.telnet_version if kairosdb else partial(version_reply, by_loop=series.HAS_LOOP)
+    version = kairosdb_catalog.telnet_version if kairosdb else partial(version_reply, compiled=series.HAS_LOOP)
     return DaemonCommands(control.stats, version, control.drop_caches, control.stop)

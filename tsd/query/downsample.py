@@ -42,7 +42,7 @@ class Downsampler:
     """One function over buckets of one kind, for all series of a sub query (docs/compat/query.md §9).
 
     Raises BadQuery for a zone that does not exist, and for a fill policy that OpenTSDB cannot apply.
-    `by_loop`: use the compiled loop for functions that it knows.
+    `compiled`: use the compiled loop for functions that it knows.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class Downsampler:
         scan: ScanRange,
         *,
         quirks: Quirks = OPENTSDB,
-        by_loop: bool = HAS_LOOP,
+        compiled: bool = HAS_LOOP,
         hours_in_parts: bool = False,
     ) -> None:
         """`hours_in_parts`: rows of one series and hour may come in several batches, so that a bucket continues."""
         self._fill, self._scan, self._quirks = spec.fill, scan, quirks
         self._buckets = buckets_of(spec, query_start_ms, query_end_ms, scan)
         self._by_rows = self._buckets.within_hours and not hours_in_parts  # each bucket is in one row
-        self._uses_loop = by_loop and self._by_rows and can_fold(spec.function)
+        self._uses_loop = compiled and self._by_rows and can_fold(spec.function)
         self._spec = spec
         self._parts: list[SeriesBuckets] = []  # by rows: results of each page
         self._parts_size = 0

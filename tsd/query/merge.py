@@ -185,11 +185,11 @@ def keeps_only(aggregator: str) -> bool | None:
     return False if aggregator in _EXTREMES or aggregator in _CHOICES else None
 
 
-def merge_only(points: Points, aggregator: str, scan: ScanRange, *, by_loop: bool = HAS_LOOP) -> Points | None:
+def merge_only(points: Points, aggregator: str, scan: ScanRange, *, compiled: bool = HAS_LOOP) -> Points | None:
     """Return the points of a group's only series as aggregated; None if that takes more than a look at the values.
-    `by_loop`: look at them with the compiled loop."""
+    `compiled`: look at them with the compiled loop."""
     is_sum = aggregator in _SUMS
-    is_own = by_loop and is_sum and _loops.are_own_sums(points.bits, points.floats.view(np.uint8))
+    is_own = compiled and is_sum and _loops.are_own_sums(points.bits, points.floats.view(np.uint8))
     doubles = 0 if is_own else np.count_nonzero(points.floats)
     if doubles and doubles < len(points.floats):  # an integer before a double becomes one
         return None
@@ -317,12 +317,12 @@ def grouped(pairs: Sequence[bytes], widths: Widths, group_by: Sequence[bytes], *
 
 
 def group_values(
-    pairs: Sequence[bytes], widths: Widths, group_by: Collection[bytes], *, by_loop: bool = HAS_LOOP
+    pairs: Sequence[bytes], widths: Widths, group_by: Collection[bytes], *, compiled: bool = HAS_LOOP
 ) -> GroupValues | None:
     """Return the joined values of some tag names of each series, in their order; None if the series have different tag
     names, or lack one of them."""
     size = len(pairs[0])
-    if by_loop and len(group_by) * widths.tagv <= _NUMBER_BYTES:
+    if compiled and len(group_by) * widths.tagv <= _NUMBER_BYTES:
         every = list(pairs)
         same = _same_tags(every, widths)
         if same is None or not same.names.all():
@@ -380,7 +380,7 @@ def _same_tags(pairs: list[bytes], widths: Widths) -> _SameTags | None:
     return _SameTags(names.view(np.bool_), values.view(np.bool_))
 
 
-def common_tags(pairs: Sequence[bytes], widths: Widths, *, by_loop: bool = HAS_LOOP) -> CommonTags:
+def common_tags(pairs: Sequence[bytes], widths: Widths, *, compiled: bool = HAS_LOOP) -> CommonTags:
     """Return the common tags: the names whose value is the same in all series with the name.
 
     >>> both = common_tags([bytes.fromhex("000001000001000002000001"), bytes.fromhex("000001000002")], Widths())
@@ -393,7 +393,7 @@ def common_tags(pairs: Sequence[bytes], widths: Widths, *, by_loop: bool = HAS_L
             return CommonTags(dict(sorted(only.items())), [])
     found: dict[bytes, bytes] = {}
     differing: set[bytes] = set()
-    same = _same_tags(list(pairs), widths) if by_loop and pairs else None
+    same = _same_tags(list(pairs), widths) if compiled and pairs else None
     if same is not None and same.names.all():
         columns = _first_tags(pairs[0], widths, same.values)
     else:

@@ -192,9 +192,9 @@ class Frame(NamedTuple):
 class PointFormat:
     """Writes points: times as keys of an object, or pairs in arrays. Texts of times that groups share are made once."""
 
-    def __init__(self, query: Query, *, arrays: bool, is_single: bool, by_loop: bool = HAS_LOOP) -> None:
-        """`is_single`: the answer has one group. `by_loop`: use the compiled loop."""
-        self._by_loop = by_loop
+    def __init__(self, query: Query, *, arrays: bool, is_single: bool, compiled: bool = HAS_LOOP) -> None:
+        """`is_single`: the answer has one group. `compiled`: use the compiled loop."""
+        self._compiled = compiled
         self._is_single = is_single and not arrays
         self._divisor = 1 if query.ms_resolution else 1000
         self._last_only = self._divisor > 1 and not arrays and not query.quirks.repeats_seconds
@@ -210,14 +210,14 @@ class PointFormat:
             yield self._empty
             return
         separator = self._separator
-        if self._by_loop and len(points.times) <= LOOP_POINTS:
-            yield self._begin + self._by_loop_written(points, nan, last_only=self._last_only)[separator:] + self._end
+        if self._compiled and len(points.times) <= LOOP_POINTS:
+            yield self._begin + self._written_compiled(points, nan, last_only=self._last_only)[separator:] + self._end
             return
         if self._last_only:
             points = _last_of_each(points, self._divisor)
-        if self._by_loop:
+        if self._compiled:
             for first in range(0, len(points.times), LOOP_POINTS):
-                text = self._by_loop_written(points.at(slice(first, first + LOOP_POINTS)), nan)
+                text = self._written_compiled(points.at(slice(first, first + LOOP_POINTS)), nan)
                 yield text if first else self._begin + text[separator:]
             yield self._end
             return
@@ -246,7 +246,7 @@ class PointFormat:
     def write_only(self, points: Points, query: Query, scan: ScanRange, frame: Frame, *, is_sum: bool) -> bytes | None:
         """Return an answer's text with the points of its only series. None without the compiled loop, for many points,
         and if values may change when they are aggregated, or cannot be written."""
-        if not self._by_loop or len(points.times) > LOOP_POINTS:
+        if not self._compiled or len(points.times) > LOOP_POINTS:
             return None
         scanned_ms = scan.start_s * 1000, scan.stop_s * 1000
         return _loops.write_only(
@@ -254,7 +254,7 @@ class PointFormat:
             self._open, self._separator, self._close, frame.tail, frame.empty, partial(_texts_at, points, NAN),
         )  # fmt: skip
 
-    def _by_loop_written(self, points: Points, nan: bytes, *, last_only: bool = False) -> bytes:
+    def _written_compiled(self, points: Points, nan: bytes, *, last_only: bool = False) -> bytes:
         """Return the text of points, each after a separator. Raise BadQuery for an infinite value."""
         times, bits, floats = points
         others_of = partial(_texts_at, points, nan)

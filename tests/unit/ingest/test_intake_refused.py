@@ -30,10 +30,10 @@ REFUSED = (
 )
 
 
-@pytest.mark.parametrize("by_loop", [False, True] if series.HAS_LOOP else [False])
-async def test_refused_lines_reference_no_block(tmp_path: Path, by_loop: bool) -> None:
+@pytest.mark.parametrize("compiled", [False, True] if series.HAS_LOOP else [False])
+async def test_refused_lines_reference_no_block(tmp_path: Path, compiled: bool) -> None:
     parts = Parts(tmp_path, await make_store())
-    open_window = OpenWindow(SeriesTable(compiled=by_loop), NameRules())
+    open_window = OpenWindow(SeriesTable(compiled=compiled), NameRules())
     names = UidResolver(parts.uids, Layout(), AutoCreate(True, True, True))
     absorbed = await absorb_whole(open_window, names, b"".join(text + b"\n" for text in (line(0, 1), *REFUSED)))
     check_bare(absorbed.rejects)

@@ -104,9 +104,9 @@ def test_evicted_series_leave_no_texts() -> None:
     assert SeriesText(b"m", b"a=1 id=3-7") not in table
 
 
-@pytest.mark.parametrize("by_loop", [False, pytest.param(True, marks=needs_loop)])
-def test_known_series_are_those_of_the_metric(by_loop: bool) -> None:
-    table = SeriesTable(compiled=by_loop)
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_loop)])
+def test_known_series_are_those_of_the_metric(compiled: bool) -> None:
+    table = SeriesTable(compiled=compiled)
     keys = [SeriesKey(b"m", b"%d" % at) for at in range(3)]
     first = [enter(table, b"m", b"a=%d" % at, key) for at, key in enumerate(keys)]
     known = table.known_series(b"m")
@@ -152,10 +152,10 @@ def test_too_many_series_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None
     assert table.known_series(b"m") is None
 
 
-@pytest.mark.parametrize("by_loop", [False, pytest.param(True, marks=needs_loop)])
-def test_longest_series_key_fits(by_loop: bool) -> None:
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_loop)])
+def test_longest_series_key_fits(compiled: bool) -> None:
     """No series has longer ones: a setting of more tags than a row key has room for is refused at the start."""
-    table = SeriesTable(compiled=by_loop)
+    table = SeriesTable(compiled=compiled)
     parts = SeriesKey(bytes(8) + b"m" * 8, b"kv" * (most_tags(Layout()) * 3))
     assert LONGEST_KEY - 16 < len(parts.head + parts.tail) <= LONGEST_KEY + 16
     text = SeriesText(b"m", b" ".join(b"k%d=v" % number for number in range(200)))
@@ -164,9 +164,9 @@ def test_longest_series_key_fits(by_loop: bool) -> None:
     assert SeriesText(b"m", b" ".join(reversed(text.tags.split()))) in table
 
 
-@pytest.mark.parametrize("by_loop", [False, pytest.param(True, marks=needs_loop)])
-def test_series_are_grouped_by_metric(by_loop: bool) -> None:
-    table = SeriesTable(compiled=by_loop)
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_loop)])
+def test_series_are_grouped_by_metric(compiled: bool) -> None:
+    table = SeriesTable(compiled=compiled)
     for number, metric in enumerate([b"m", b"n", b"m", b"m"]):
         enter(table, metric, b"a=%d" % number, SeriesKey(b"\7" + metric, b"%d" % number))
     enter(table, b"n", b"b=1")  # without UIDs yet

@@ -33,14 +33,14 @@ def points(values: list[float]) -> Points:
     st.sampled_from(AGGREGATORS),
 )
 def test_compiled_loop_gives_the_same_points(values: list[float], aggregator: str) -> None:
-    compiled, plain = (merge_only(points(values), aggregator, SCAN, by_loop=by_loop) for by_loop in (HAS_LOOP, False))
-    assert (compiled is None) == (plain is None)
-    if compiled is not None and plain is not None:
-        assert [column.tolist() for column in compiled] == [column.tolist() for column in plain]
+    looped, plain = (merge_only(points(values), aggregator, SCAN, compiled=compiled) for compiled in (HAS_LOOP, False))
+    assert (looped is None) == (plain is None)
+    if looped is not None and plain is not None:
+        assert [column.tolist() for column in looped] == [column.tolist() for column in plain]
 
 
-@pytest.mark.parametrize("by_loop", [HAS_LOOP, False])
-def test_sum_of_negative_zero_is_zero(by_loop: bool) -> None:
-    found = merge_only(points([1.0] * 30 + [-0.0, 2.0]), "sum", SCAN, by_loop=by_loop)
+@pytest.mark.parametrize("compiled", [HAS_LOOP, False])
+def test_sum_of_negative_zero_is_zero(compiled: bool) -> None:
+    found = merge_only(points([1.0] * 30 + [-0.0, 2.0]), "sum", SCAN, compiled=compiled)
     assert found is not None
     assert [str(value) for value in found.doubles().tolist()] == ["0.0", "2.0"]

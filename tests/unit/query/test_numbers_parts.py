@@ -101,7 +101,7 @@ def test_hours_that_come_in_parts_have_the_buckets_of_whole_ones(text: str) -> N
     answers = []
     for in_parts in (False, True):
         taking = Downsampler(
-            read_downsample(text), BASE_MS, BASE_MS + 7_200_000, scan, by_loop=not in_parts, hours_in_parts=in_parts
+            read_downsample(text), BASE_MS, BASE_MS + 7_200_000, scan, compiled=not in_parts, hours_in_parts=in_parts
         )
         for batch in batches(series, scan, 2):
             for part in halves(batch) if in_parts else [batch]:

@@ -293,8 +293,8 @@ def test_compiled_loop_writes_the_same_text(
 ) -> None:
     query = answer(ms_resolution=ms_resolution, quirks=CORRECTED if corrected else OPENTSDB).query
     some = points(*((at * 0.7, value) for at, value in enumerate(values)))
-    compiled, plain = (
-        b"".join(PointFormat(query, arrays=arrays, is_single=False, by_loop=by_loop).write(some, b'"NaN"'))
-        for by_loop in (HAS_LOOP, False)
+    looped, plain = (
+        b"".join(PointFormat(query, arrays=arrays, is_single=False, compiled=compiled).write(some, b'"NaN"'))
+        for compiled in (HAS_LOOP, False)
     )
-    assert compiled == plain
+    assert looped == plain

@@ -102,7 +102,7 @@ def test_batches_have_whole_rows(shape: list[tuple[int, int]], most_cells: int, 
 def test_compiled_and_pure_split_are_equal(part: list[tuple[bytes, bytes]]) -> None:
     plain: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
     compiled: tuple[list[bytes], list[bytes], list[bytes]] = ([], [], [])
-    assert split_cells(part, *plain, by_loop=False) == split_cells(part, *compiled, by_loop=True)
+    assert split_cells(part, *plain, compiled=False) == split_cells(part, *compiled, compiled=True)
     assert plain == compiled
 
 
@@ -112,7 +112,7 @@ def test_compiled_and_pure_split_are_equal(part: list[tuple[bytes, bytes]]) -> N
     st.integers(0, 3),
 )
 def test_compiled_and_pure_digests_are_equal(columns: list[bytes], since: int) -> None:
-    assert find_digests(columns, since, by_loop=True) == find_digests(columns, since, by_loop=False)
+    assert find_digests(columns, since, compiled=True) == find_digests(columns, since, compiled=False)
 
 
 class _Cells:
@@ -145,22 +145,22 @@ long_columns = st.binary(min_size=34, max_size=36).map(lambda made: b"t:" + made
 
 
 @pytest.mark.parametrize(
-    "by_loop", [False, pytest.param(True, marks=pytest.mark.skipif(not HAS_KEY_LOOP, reason="no compiled loop"))]
+    "compiled", [False, pytest.param(True, marks=pytest.mark.skipif(not HAS_KEY_LOOP, reason="no compiled loop"))]
 )
 @given(
     puts=st.lists(st.builds(Put, row_names, columns | long_columns, st.binary(max_size=40)), max_size=12),
     wanted=st.lists(row_names, max_size=6),
     most=st.integers(1, 4),
 )
-def test_rows_are_read_in_any_order(by_loop: bool, puts: list[Put], wanted: list[bytes], most: int) -> None:
+def test_rows_are_read_in_any_order(compiled: bool, puts: list[Put], wanted: list[bytes], most: int) -> None:
     stored: dict[bytes, bytes] = {}
-    encode_batch(stored.__setitem__, puts, 7, by_loop=by_loop)
+    encode_batch(stored.__setitem__, puts, 7, compiled=compiled)
     rows: dict[bytes, dict[bytes, bytes]] = defaultdict(dict)
     for row, column, value in puts:
         rows[row][column] = value
     at, is_after_row = _Cells(stored), False
     for row in wanted:
-        found = read_row(at, row, most, is_after_row=is_after_row, by_loop=by_loop)
+        found = read_row(at, row, most, is_after_row=is_after_row, compiled=compiled)
         is_after_row = found is not None
         assert is_after_row == (len(rows[row]) <= most)
         if found is not None:

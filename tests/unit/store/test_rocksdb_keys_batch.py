@@ -22,39 +22,39 @@ columns = st.one_of(
 cells = st.lists(st.builds(Put, rows, columns, st.binary(max_size=9)), max_size=9)
 
 
-def encoded(cells: list[Put], *, by_loop: bool) -> list[tuple[bytes, bytes]]:
+def encoded(cells: list[Put], *, compiled: bool) -> list[tuple[bytes, bytes]]:
     done: list[tuple[bytes, bytes]] = []
-    encode_batch(lambda key, value: done.append((key, value)), cells, 1356998400000, by_loop=by_loop)
+    encode_batch(lambda key, value: done.append((key, value)), cells, 1356998400000, compiled=compiled)
     return done
 
 
 @given(cells)
 def test_compiled_and_pure_batches_are_equal(cells: list[Put]) -> None:
-    found = encoded(cells, by_loop=True)
-    assert found == encoded(cells, by_loop=False)
+    found = encoded(cells, compiled=True)
+    assert found == encoded(cells, compiled=False)
     assert [key for key, _ in found] == [row_prefix(cell.row) + key_column(cell.column) for cell in cells]
 
 
 @given(cells)
 def test_compiled_and_pure_keys_are_equal(cells: list[Put]) -> None:
     places = [(cell.row, cell.column) for cell in cells]
-    by_loop_keys = encode_keys(places, by_loop=True)
-    assert by_loop_keys == encode_keys(places, by_loop=False)
-    assert by_loop_keys.keys == [row_prefix(row) + key_column(column) for row, column in places]
+    compiled_keys = encode_keys(places, compiled=True)
+    assert compiled_keys == encode_keys(places, compiled=False)
+    assert compiled_keys.keys == [row_prefix(row) + key_column(column) for row, column in places]
 
 
-@pytest.mark.parametrize("by_loop", [True, False])
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("size", [0, LONGEST_KEY + 1])
 @pytest.mark.parametrize("column", [b"t:", bytes(40)])
-def test_invalid_row_key_is_refused_after_earlier_cells(by_loop: bool, size: int, column: bytes) -> None:
+def test_invalid_row_key_is_refused_after_earlier_cells(compiled: bool, size: int, column: bytes) -> None:
     filled: list[bytes] = []
     cells = [Put(b"a", b"t:", b""), Put(bytes(size), column, b"")]
     with pytest.raises(InvalidCell):
-        encode_batch(lambda key, _: filled.append(key), cells, 1, by_loop=by_loop)
+        encode_batch(lambda key, _: filled.append(key), cells, 1, compiled=compiled)
     assert filled == [row_prefix(b"a") + b"t:"]
 
 
 def test_non_cell_is_refused() -> None:
     for wrong in ([b"row"], [("a", b"t:", b"")], [(b"a", b"t:")]):
         with pytest.raises((TypeError, ValueError)):
-            encode_batch(lambda *_: None, wrong, 1, by_loop=True)  # type: ignore[arg-type]
+            encode_batch(lambda *_: None, wrong, 1, compiled=True)  # type: ignore[arg-type]

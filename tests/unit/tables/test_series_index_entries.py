@@ -67,9 +67,9 @@ def test_series_has_one_entry_per_tag_and_one_for_none(seed: int, widths: Widths
 @pytest.mark.parametrize("seed", seeds(30, fast=5))
 def test_compiled_and_python_entries_agree(seed: int, widths: Widths) -> None:
     series = many(random.Random(seed), widths)
-    rows = own_rows(series, widths, by_loop=True)
-    assert rows == own_rows(series, widths, by_loop=False)
-    assert other_entries(rows, widths, by_loop=True) == other_entries(rows, widths, by_loop=False)
+    rows = own_rows(series, widths, compiled=True)
+    assert rows == own_rows(series, widths, compiled=False)
+    assert other_entries(rows, widths, compiled=True) == other_entries(rows, widths, compiled=False)
 
 
 def test_a_thousand_hosts_cost_an_entry_each_and_a_few() -> None:

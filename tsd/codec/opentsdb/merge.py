@@ -119,20 +119,20 @@ class _Run(NamedTuple):
 
 
 def merge(
-    key: bytes, cells: Iterable[StoredCell], rules: MergeRules = DEFAULT_RULES, *, by_loop: bool = HAS_MERGE_LOOP
+    key: bytes, cells: Iterable[StoredCell], rules: MergeRules = DEFAULT_RULES, *, compiled: bool = HAS_MERGE_LOOP
 ) -> MergedRow:
     """Return the points of a row's cells, given in any order; each column once.
 
     Of several points with one time, that of the newest cell is kept; of equally new cells, that of the lowest
     qualifier; within a cell the first, but of an append column the last. Raise DuplicateTimestamp if their values
     differ and `rules` do not decide, and CorruptRow if a cell violates FORMATS.md §4 or §5; both name the row.
-    `by_loop` selects the compiled loop.
+    `compiled` selects the compiled loop.
 
     >>> merge(b"", [StoredCell(b"\\0\\x10", b"\\x2b", 5), StoredCell(b"\\0\\0", b"\\x2a", 4)]).joined
     Point(qualifier=b'\\x00\\x00\\x00\\x10', value=b'*+\\x00')
     """
     holders = point_cells(key, cells)
-    if by_loop and (joined := _merge.join_cells(holders)) is not None:
+    if compiled and (joined := _merge.join_cells(holders)) is not None:
         qualifier, value, size = joined
         return MergedRow(Point(qualifier, value), size, holders)
     return _join_runs(holders) or _merge_points(key, holders, rules)
@@ -159,13 +159,13 @@ class CellTotals(NamedTuple):
     newest: int  # cells with that timestamp
 
 
-def measure(cells: Sequence[tuple[bytes, bytes, int]], *, by_loop: bool = HAS_MERGE_LOOP) -> CellTotals:
-    """Return the totals of cells (column, value, timestamp). `by_loop` selects the compiled loop.
+def measure(cells: Sequence[tuple[bytes, bytes, int]], *, compiled: bool = HAS_MERGE_LOOP) -> CellTotals:
+    """Return the totals of cells (column, value, timestamp). `compiled` selects the compiled loop.
 
     >>> measure([(b"t:ab", b"1", 5), (b"t:c", b"22", 7), (b"t:d", b"3", 7)])
     CellTotals(columns=10, values=4, time_ms=7, newest=2)
     """
-    if by_loop:
+    if compiled:
         return CellTotals(*_merge.measure(cells if isinstance(cells, list) else list(cells)))
     time_ms = max([time_ms for _, _, time_ms in cells], default=0)
     return CellTotals(

@@ -60,14 +60,14 @@ class _Points(NamedTuple):
     tail: int
 
 
-def pack(qualifier: bytes, value: bytes, *, by_loop: bool = HAS_PACKING_LOOP) -> bytes | None:
+def pack(qualifier: bytes, value: bytes, *, compiled: bool = HAS_PACKING_LOOP) -> bytes | None:
     """Return the packed form of a cell, None if it has none: too few points, or an unusual one.
 
     >>> packed = pack(bytes.fromhex("000000a0014001e0"), bytes.fromhex("0102030400"))
     >>> packed.hex(), unpack(packed, 0, b"") == (bytes.fromhex("000000a0014001e0"), bytes.fromhex("0102030400"))
     ('010200000401001400010202000ec1d6be', True)
     """
-    if by_loop:
+    if compiled:
         found: bytes | None = _packing.pack(qualifier, value)
         return found
     with np.errstate(all="ignore"):  # unpacking detects overflows and NaN
@@ -82,12 +82,12 @@ def pack(qualifier: bytes, value: bytes, *, by_loop: bool = HAS_PACKING_LOOP) ->
     return packed + crc32(packed).to_bytes(CHECKSUM_BYTES, "little")
 
 
-def unpack(stored: bytes, ahead: int, prefix: bytes, *, by_loop: bool = HAS_PACKING_LOOP) -> tuple[bytes, bytes]:
+def unpack(stored: bytes, ahead: int, prefix: bytes, *, compiled: bool = HAS_PACKING_LOOP) -> tuple[bytes, bytes]:
     """Return the qualifier after `prefix`, and the value, of the packed form in `stored` after `ahead` bytes.
 
     The value is prefixed with these bytes. Raise CorruptRow.
     """
-    if by_loop:
+    if compiled:
         found: tuple[bytes, bytes] = _packing.unpack(stored, ahead, prefix)
         return found
     packed, checksum = stored[ahead:-CHECKSUM_BYTES], stored[-CHECKSUM_BYTES:]

@@ -96,7 +96,7 @@ def split_cells(
     columns: list[bytes],
     values: list[bytes],
     *,
-    by_loop: bool = HAS_CELL_LOOP,
+    compiled: bool = HAS_CELL_LOOP,
 ) -> int:
     """Append the row and the column of each key, and its value, to three lists; return their size in bytes.
 
@@ -106,7 +106,7 @@ def split_cells(
     >>> split_cells([(row_prefix(b"a\\0b") + b"t:q", b"*")], keys, columns, values), keys, columns, values
     (10, [b'a\\x00b'], [b't:q'], [b'*'])
     """
-    if by_loop:
+    if compiled:
         return _cells.split_cells(part, keys, columns, values)
     size = 0
     for key, value in part:
@@ -184,25 +184,27 @@ def decode_long_cell(digest: bytes, stored: bytes) -> tuple[bytes, bytes]:
     return stored[start:end], stored[:TIME_BYTES] + stored[end:]
 
 
-def find_digests(columns: list[bytes], since: int, *, by_loop: bool = HAS_KEY_LOOP) -> list[int]:
+def find_digests(columns: list[bytes], since: int, *, compiled: bool = HAS_KEY_LOOP) -> list[int]:
     """Return the indexes of the digests among columns, from `since` on.
 
     >>> find_digests([b"t:\\0\\0", key_column(bytes(34))], 0)
     [1]
     """
-    if by_loop:
+    if compiled:
         return _keys.find_digests(columns, since, DIGEST_BYTES, _MARK)
     return [at for at in range(since, len(columns)) if is_digest(columns[at])]
 
 
-def slices(text: bytes, ends: NDArray[np.int32], first: int, last: int, *, by_loop: bool = HAS_KEY_LOOP) -> list[bytes]:
+def slices(
+    text: bytes, ends: NDArray[np.int32], first: int, last: int, *, compiled: bool = HAS_KEY_LOOP
+) -> list[bytes]:
     """Return some of joined texts, from index `first` to before `last`; `ends` says where each starts, and where the
     last one ends.
 
     >>> slices(b"abc", np.array([0, 2, 2, 3], np.int32), 0, 2)
     [b'ab', b'']
     """
-    if by_loop:
+    if compiled:
         return _keys.slices(text, ends, first, last)
     return [text[at:end] for at, end in pairwise(ends[first : last + 1].tolist())]
 
@@ -270,12 +272,12 @@ class RowCells(NamedTuple):
 
 
 def read_row(
-    at: CellIterator, row: bytes, most: int, *, is_after_row: bool, by_loop: bool = HAS_KEY_LOOP
+    at: CellIterator, row: bytes, most: int, *, is_after_row: bool, compiled: bool = HAS_KEY_LOOP
 ) -> RowCells | None:
     """Read the cells of a row with an iterator over a table; None if there are more than `most`. Otherwise the iterator
     is behind them afterwards: `is_after_row` says that an earlier call left it behind its row. Rows that are neighbours
     are then read without a search."""
-    if by_loop:
+    if compiled:
         found = _keys.row_cells(at, row, most, is_after_row, DIGEST_BYTES, _MARK, decode_long_cell)
         return None if found is None else RowCells(*found)
     prefix, row_cells = row_prefix(row), RowCells([], [], 0)
@@ -303,7 +305,7 @@ class Keys(NamedTuple):
 
 
 def encode_batch(
-    put: Callable[[bytes, bytes], None], cells: Sequence[Put], time_ms: int, *, by_loop: bool = HAS_KEY_LOOP
+    put: Callable[[bytes, bytes], None], cells: Sequence[Put], time_ms: int, *, compiled: bool = HAS_KEY_LOOP
 ) -> None:
     """Call `put` with the key and the stored value of each cell. Raise StoreError at the first invalid row key; `put`
     was then called for the cells before it."""
@@ -316,7 +318,7 @@ def encode_batch(
         content = value if in_key is column else encode_long_cell(column, value)
         put(row_prefix(row) + in_key, stamp + content)
 
-    if by_loop:
+    if compiled:
         _keys.put_cells(put, cells, stamp, DIGEST_BYTES, LONG_BYTES, LONGEST_KEY, _digest_of, _packed, put_other)
         return
     last = prefix = b""
@@ -331,13 +333,13 @@ def encode_batch(
         put(prefix + column, stamp + value)
 
 
-def encode_keys(places: Sequence[tuple[bytes, bytes]], *, by_loop: bool = HAS_KEY_LOOP) -> Keys:
+def encode_keys(places: Sequence[tuple[bytes, bytes]], *, compiled: bool = HAS_KEY_LOOP) -> Keys:
     """Return the keys of cells, given by row and column.
 
     >>> encode_keys([(b"a", b"t:q")])
     Keys(keys=[b'a\\x00\\x01t:q'], digests=[])
     """
-    if by_loop:
+    if compiled:
         others: list[int] = []
         keys = _keys.keys_of(places, DIGEST_BYTES, others)
     else:

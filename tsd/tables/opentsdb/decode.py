@@ -64,11 +64,11 @@ class NumberedSeries(NamedTuple):
 UNNUMBERED = -2
 
 
-def number_series(pairs: list[bytes], series: SeriesSet, *, by_loop: bool = HAS_LOOP) -> NumberedSeries:
+def number_series(pairs: list[bytes], series: SeriesSet, *, compiled: bool = HAS_LOOP) -> NumberedSeries:
     """Return the number of each series, given by its tag pairs. Where tag names tell which series match, those without
     a number get one."""
     known, numbers, required, widths = series.pairs, series.numbers, series.required_tagks, series.widths
-    if by_loop:
+    if compiled:
         found, width = np.empty(len(pairs), np.int32), widths.pair if required is not None else 0
         unnumbered = _decode.number_series(pairs, numbers, known, b"".join(required or ()), widths.tagk, width, found)
         return NumberedSeries(found, unnumbered)
@@ -82,11 +82,11 @@ def number_series(pairs: list[bytes], series: SeriesSet, *, by_loop: bool = HAS_
     return NumberedSeries(found, list(dict.fromkeys(one for one in pairs if one not in numbers)))
 
 
-def number_rows(keys: list[bytes], pairs_start: int, series: SeriesSet, *, by_loop: bool = HAS_LOOP) -> NumberedRows:
+def number_rows(keys: list[bytes], pairs_start: int, series: SeriesSet, *, compiled: bool = HAS_LOOP) -> NumberedRows:
     """Return the number of each row's series, found by the tag pairs in its key. Where tag names tell which series
     match, those without a number get one."""
     known, numbers, required, widths = series.pairs, series.numbers, series.required_tagks, series.widths
-    if by_loop:
+    if compiled:
         count, names = len(keys), b"".join(required or ())
         found, bases_s, fresh = np.empty(count, np.int32), np.empty(count, np.int64), np.empty(count, np.uint8)
         width = widths.pair if required is not None else 0
@@ -94,7 +94,7 @@ def number_rows(keys: list[bytes], pairs_start: int, series: SeriesSet, *, by_lo
             keys, pairs_start, numbers, known, names, widths.tagk, width, found, bases_s, fresh
         )
         return NumberedRows(found, bases_s, fresh.view(np.bool_), unnumbered)
-    found, unnumbered = number_series([key[pairs_start:] for key in keys], series, by_loop=False)
+    found, unnumbered = number_series([key[pairs_start:] for key in keys], series, compiled=False)
     bases = [
         int.from_bytes(key[pairs_start - BASE_BYTES : pairs_start], "big") if len(key) >= pairs_start else 0
         for key in keys
@@ -170,10 +170,10 @@ class _Rows(NamedTuple):
     ahead: int
 
 
-def decode(page: CellPage, numbered: NumberedRows, *, with_notes: bool = True, by_loop: bool = HAS_LOOP) -> Decoded:
+def decode(page: CellPage, numbered: NumberedRows, *, with_notes: bool = True, compiled: bool = HAS_LOOP) -> Decoded:
     """Decode the rows of matching series. `numbered` has the series of each cell, a negative number if it does not
-    match. `by_loop`: decode simple rows in the compiled loop."""
-    if by_loop and len(page.keys) <= FEW_CELLS and (few := _decode_few(page, numbered)) is not None:
+    match. `compiled`: decode simple rows in the compiled loop."""
+    if compiled and len(page.keys) <= FEW_CELLS and (few := _decode_few(page, numbered)) is not None:
         return few
     rows = _matching_rows(page, numbered)
     warnings: list[str] = []
@@ -193,7 +193,7 @@ def decode(page: CellPage, numbered: NumberedRows, *, with_notes: bool = True, b
     duplicates = 0
     with np.errstate(invalid="ignore"):  # a signaling NaN is a value like others
         pieces = (
-            _compiled_pieces(rows, odd, slow) if by_loop else _numpy_pieces(rows, np.flatnonzero(~odd), lengths, slow)
+            _compiled_pieces(rows, odd, slow) if compiled else _numpy_pieces(rows, np.flatnonzero(~odd), lengths, slow)
         )
         if slow.any():
             piece, duplicates = _slow_piece(page, rows, np.flatnonzero(slow), warnings, plain)

@@ -51,14 +51,14 @@ PRESENT = b"\1"
 _HASH_BYTES = 8  # hash of a shared entry's value in its column, so that a row can have several
 
 
-def own_rows(series: dict[bytes, list[bytes]], widths: Widths, *, by_loop: bool = HAS_LOOP) -> list[bytes]:
+def own_rows(series: dict[bytes, list[bytes]], widths: Widths, *, compiled: bool = HAS_LOOP) -> list[bytes]:
     """Return the row of each series' own entry. `series` has joined tag pairs by metric UID.
 
     >>> host, dc = b"\\0\\0\\1\\0\\0\\7", b"\\0\\0\\2\\0\\0\\3"
     >>> own_rows({b"met": [dc + host]}, Widths()) == [b"met" + host + dc + host]
     True
     """
-    if by_loop:
+    if compiled:
         return _entries.own_rows(series, widths.tagk, widths.pair)
     tagk, width = widths.tagk, widths.pair
     return [metric + _rarest_pair(pairs, tagk, width) + pairs for metric, some in series.items() for pairs in some]
@@ -78,9 +78,9 @@ def own_entries(rows: Iterable[bytes]) -> list[Put]:
     return [Put(row, OWN, PRESENT) for row in sorted(rows)]
 
 
-def other_entries(rows: list[bytes], widths: Widths, *, by_loop: bool = HAS_LOOP) -> list[Put]:
+def other_entries(rows: list[bytes], widths: Widths, *, compiled: bool = HAS_LOOP) -> list[Put]:
     """Return all other entries of series that are added together, given the rows of their own entries."""
-    found = (_entries.alike if by_loop else _by_prefix)(rows, widths.metric, widths.pair)
+    found = (_entries.alike if compiled else _by_prefix)(rows, widths.metric, widths.pair)
     return sorted(entry for prefix, some in found.items() for entry in entries_of(prefix, some))
 
 

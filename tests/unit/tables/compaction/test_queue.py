@@ -26,10 +26,10 @@ def queue(
     limit: int = ALL,
     layout: Layout = Layout(),  # noqa: B008
     started_s: int = HOUR,
-    by_loop: bool = HAS_LOOP,
+    compiled: bool = HAS_LOOP,
 ) -> RowQueue:
     """Return the queue of a daemon that started with the hour."""
-    return RowQueue(layout, limit, started_s, by_loop=by_loop)
+    return RowQueue(layout, limit, started_s, compiled=compiled)
 
 
 def puts(*rows: bytes) -> Sequence[Put]:
@@ -151,9 +151,9 @@ def test_many_metrics_share_buckets_in_groups() -> None:
     assert all(len({row[2] % 64 for row in taken[at : at + 64]}) == 64 for at in range(0, 1024, 64))
 
 
-@pytest.mark.parametrize("by_loop", sorted({HAS_LOOP, False}))
-def test_invalid_row_is_refused_and_counts_stay_right(by_loop: bool) -> None:
-    rows = queue(by_loop=by_loop)
+@pytest.mark.parametrize("compiled", sorted({HAS_LOOP, False}))
+def test_invalid_row_is_refused_and_counts_stay_right(compiled: bool) -> None:
+    rows = queue(compiled=compiled)
     rows.record(puts(key(HOUR)))
     for _ in range(3):
         with pytest.raises(ValueError, match=r"\b6\b.*\b7\b"):
@@ -181,9 +181,9 @@ def test_closed_bucket_frees_keys_of_single_rows() -> None:
     assert bucket.pop(WAITING) == b"b"
 
 
-@pytest.mark.parametrize("by_loop", sorted({HAS_LOOP, False}))
-def test_one_late_cell_is_enough_after_the_hour(by_loop: bool) -> None:
-    rows = queue(by_loop=by_loop)
+@pytest.mark.parametrize("compiled", sorted({HAS_LOOP, False}))
+def test_one_late_cell_is_enough_after_the_hour(compiled: bool) -> None:
+    rows = queue(compiled=compiled)
     rows.record(puts(*(key(HOUR, series) for series in range(1000)), key(HOUR, 7)))
     assert rows.take(0, HOUR + 3600) == []
     rows.record(puts(key(HOUR, 8)))
@@ -202,8 +202,8 @@ STEPS = st.lists(
 
 @settings(deadline=None, max_examples=30)
 @given(STEPS, st.sampled_from([3, 7, ALL]), st.sampled_from([HAS_LOOP, False]))
-def test_each_row_is_queued_once_for_any_sequence(steps: list[tuple[str, Any]], limit: int, by_loop: bool) -> None:
-    rows = queue(limit=limit, started_s=HOUR, by_loop=by_loop)
+def test_each_row_is_queued_once_for_any_sequence(steps: list[tuple[str, Any]], limit: int, compiled: bool) -> None:
+    rows = queue(limit=limit, started_s=HOUR, compiled=compiled)
     cells: dict[bytes, int] = {}  # of each queued row
     closed = HOUR - 1
     taken: list[bytes] = []
@@ -240,7 +240,7 @@ def test_each_row_is_queued_once_for_any_sequence(steps: list[tuple[str, Any]], 
 @settings(deadline=None, max_examples=200)
 @given(STEPS, st.sampled_from([3, 7, ALL]))
 def test_compiled_and_pure_queues_hold_the_same(steps: list[tuple[str, Any]], limit: int) -> None:
-    queues = [queue(limit=limit, started_s=HOUR, by_loop=by_loop) for by_loop in (True, False)]
+    queues = [queue(limit=limit, started_s=HOUR, compiled=compiled) for compiled in (True, False)]
     taken: list[bytes] = []
     for what, given_ in steps:
         if what == "note":

@@ -27,10 +27,10 @@ else:
 class RowQueue:
     """Rows by base time, then by salt and metric."""
 
-    def __init__(self, layout: Layout, limit: int, started_s: int, *, by_loop: bool = HAS_LOOP) -> None:
+    def __init__(self, layout: Layout, limit: int, started_s: int, *, compiled: bool = HAS_LOOP) -> None:
         """The queue holds `limit` rows. Rows of hours that began before `started_s` may have cells that were not
-        recorded, so one recorded cell is enough to queue them. `by_loop` selects the compiled loop."""
-        self._by_loop = by_loop
+        recorded, so one recorded cell is enough to queue them. `compiled` selects the compiled loop."""
+        self._compiled = compiled
         self._salt = layout.salt_width
         self._start = layout.metric_end
         self._end = layout.pairs_start
@@ -55,13 +55,13 @@ class RowQueue:
         """Record cells that were written. Raise ValueError for an invalid row key."""
         at = 0
         while at < len(puts):
-            if self._by_loop:
-                at = self._record_by_loop(puts, at)
+            if self._compiled:
+                at = self._record_compiled(puts, at)
             if at < len(puts):
                 self._record_row(puts[at].row)
                 at += 1
 
-    def _record_by_loop(self, puts: Sequence[Put], at: int) -> int:
+    def _record_compiled(self, puts: Sequence[Put], at: int) -> int:
         """Record the simple cases in the compiled loop; return the index of the first other put."""
         room = self._limit - self._size
         last_s = LAST_BASE if room else self._base(-1)
