@@ -12,12 +12,12 @@ import numpy as np
 from tsd.codec.points import Batch, Points
 from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler, PointJoiner
-from tsd.query.fold import HAS_LOOP
 from tsd.query.merge import merge
 from tsd.query.merge import rate as rate_of
 from tsd.query.model import NO_COUNTER_MAX, Downsample, RateOptions
 from tsd.query.parse.times import read_downsample, read_time
 from tsd.query.plan import output_range, scan_range
+from tsd.query.row_buckets import HAS_LOOP
 from tsd.tables.quirks import OPENTSDB, Quirks
 from tsd.tables.reading import ScanRange
 

@@ -21,7 +21,7 @@ from tsd.codec.packing import cell as packed
 from tsd.codec.tall import values as tall_values
 from tsd.ingest import series
 from tsd.ingest.journal import line_columns
-from tsd.query import fold
+from tsd.query import row_buckets
 from tsd.server import multiplexer
 from tsd.store import cells
 from tsd.store.cassandra import wire
@@ -50,7 +50,7 @@ LOOPS = {  # modules of setup.py: whether each is built and in use
     "tsd.tables._composer": resolver.HAS_LOOP,
     "tsd.tables.opentsdb._encode": encode.HAS_LOOP,
     "tsd.tables.opentsdb._uid_composer": resolver.HAS_LOOP,
-    "tsd.query._loops": fold.HAS_LOOP,
+    "tsd.query._loops": row_buckets.HAS_LOOP,
     "tsd.tables.opentsdb._decode": decode.HAS_LOOP,
     "tsd.store.rocksdb._keys": keys.HAS_KEY_LOOP,
     "tsd.store.hbase._encode": thrift_codec.HAS_ENCODE_LOOP,

@@ -13,8 +13,8 @@ from tsd.codec.opentsdb.cell import ms_qualifier, seconds_qualifier
 from tsd.codec.packing.cell import CHECKSUM_BYTES, HAS_PACKING_LOOP, LEAST_POINTS, pack, unpack
 from tsd.codec.packing.points import (
     count_points,
-    fold_joined,
-    fold_points,
+    downsample_joined,
+    downsample_points,
     join_cells,
     unpack_alike,
     unpack_joined,
@@ -24,7 +24,7 @@ from tsd.codec.packing.points import (
 from tsd.codec.points import Batch
 from tsd.codec.text import FLOAT, encode_float, encode_integer
 from tsd.errors import CorruptRow
-from tsd.query.fold import FUNCTIONS, buckets_of_cells, fold_batch
+from tsd.query.row_buckets import FUNCTIONS, buckets_of_batch, buckets_of_cells
 from tsd.tables.opentsdb.decode import read_cells
 
 TWINS = [False, True] if HAS_PACKING_LOOP else [False]
@@ -187,7 +187,7 @@ def test_buckets_are_those_of_the_points(
     if not HAS_PACKING_LOOP or not stored:
         return
     bases_s = np.arange(len(stored)) * (0 if same_hour else 3600)
-    found = fold_points(stored, 8, bases_s, interval_ms, FUNCTIONS[function])
+    found = downsample_points(stored, 8, bases_s, interval_ms, FUNCTIONS[function])
     points = unpack_points(stored, 8, bases_s, count_points(stored, 0, 8))
     assert (found is None) == (points is None)
     if found is None or points is None:
@@ -195,13 +195,13 @@ def test_buckets_are_those_of_the_points(
     assert found.points.tolist() == points.counts.tolist()
     starts = np.append(0, np.cumsum(points.counts))
     batch = Batch(np.zeros(len(stored), np.int32), starts, points.times, points.bits, points.floats)
-    buckets, wanted = buckets_of_cells(found, function), fold_batch(batch, interval_ms, function)
+    buckets, wanted = buckets_of_cells(found, function), buckets_of_batch(batch, interval_ms, function)
     assert buckets.starts.tolist() == wanted.starts.tolist()
     assert buckets.stamps.tolist() == wanted.stamps.tolist()
     assert list(map(repr, buckets.values.tolist())) == list(map(repr, wanted.values.tolist()))
     damaged = bytearray(stored[-1])
     damaged[-1] ^= 1
-    assert fold_points([*stored[:-1], bytes(damaged)], 8, bases_s, interval_ms, FUNCTIONS[function]) is None
+    assert downsample_points([*stored[:-1], bytes(damaged)], 8, bases_s, interval_ms, FUNCTIONS[function]) is None
 
 
 @given(st.lists(cells(), min_size=1, max_size=4), st.data())
@@ -250,9 +250,9 @@ def test_joined_cells_have_the_buckets_of_each(
     if joined is None:
         return
     rows = np.flatnonzero(data.draw(st.lists(st.booleans(), min_size=len(stored), max_size=len(stored))))
-    found = fold_joined(joined, rows, 3600, interval_ms, FUNCTIONS[function])
+    found = downsample_joined(joined, rows, 3600, interval_ms, FUNCTIONS[function])
     chosen = [stored[row] for row in rows.tolist()]
-    wanted = fold_points(chosen, 0, np.full(len(rows), 3600), interval_ms, FUNCTIONS[function])
+    wanted = downsample_points(chosen, 0, np.full(len(rows), 3600), interval_ms, FUNCTIONS[function])
     assert found is not None
     assert wanted is not None
     assert found.is_even == wanted.is_even
@@ -286,7 +286,7 @@ def test_changed_bytes_decode_to_one_cell_or_raise(cell: tuple[bytes, bytes], da
     if points >= 0 and unpack_points([forged], 0, base_s, points) is not None:
         assert found != {(b"", b"")}
     elif HAS_PACKING_LOOP:
-        assert fold_points([forged], 0, base_s, data.draw(st.sampled_from((1_000, 3_600_000))), 0) is None
+        assert downsample_points([forged], 0, base_s, data.draw(st.sampled_from((1_000, 3_600_000))), 0) is None
 
 
 @given(cells(), st.data())

@@ -15,9 +15,9 @@ from tsd.codec.points import Batch
 from tsd.codec.text import FLOAT
 from tsd.errors import CorruptRow
 from tsd.query.downsample import Downsampler
-from tsd.query.fold import FUNCTIONS, fold_batch
-from tsd.query.fold import HAS_LOOP as HAS_FOLD
 from tsd.query.model import Downsample
+from tsd.query.row_buckets import FUNCTIONS, buckets_of_batch
+from tsd.query.row_buckets import HAS_LOOP as HAS_QUERY_LOOP
 from tsd.store import CellPage
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.column_pages import NumberedPages
@@ -212,7 +212,7 @@ numbers = st.one_of(
 )
 
 
-@pytest.mark.skipif(not HAS_FOLD, reason="no C compiler when tsd was installed: only numpy's way is there")
+@pytest.mark.skipif(not HAS_QUERY_LOOP, reason="no C compiler when tsd was installed: only numpy's way is there")
 @settings(deadline=None)
 @given(
     st.lists(
@@ -231,10 +231,10 @@ def test_loop_and_numpy_downsample_alike(drawn: list[list[tuple[int, float]]], f
     spec = Downsample(f"{interval_ms}ms-{function}", interval_ms, function)
     plain = Downsampler(spec, BASE * 1000, (BASE + 3600) * 1000, scan, compiled=False)
     plain.feed(batch)
-    folded = fold_batch(batch, interval_ms, function)
+    buckets = buckets_of_batch(batch, interval_ms, function)
     for number, points_ in enumerate(plain.finish(len(drawn))):
-        mine = slice(int(folded.starts[number]), int(folded.starts[number + 1]))
-        assert folded.flat_stamps()[mine].tolist() == points_.times.tolist()
-        assert np.array_equal(folded.values[mine], points_.doubles(), equal_nan=True)
-        signs = np.signbit(folded.values[mine]) == np.signbit(points_.doubles())
+        mine = slice(int(buckets.starts[number]), int(buckets.starts[number + 1]))
+        assert buckets.flat_stamps()[mine].tolist() == points_.times.tolist()
+        assert np.array_equal(buckets.values[mine], points_.doubles(), equal_nan=True)
+        signs = np.signbit(buckets.values[mine]) == np.signbit(points_.doubles())
         assert (signs | np.isnan(points_.doubles())).all()

@@ -12,7 +12,7 @@ from tests.peers.needs import full_run
 from tests.query_reference import reference
 from tests.query_series import Question, questions
 from tests.query_vectors import Value, answer
-from tsd.query import fold
+from tsd.query import row_buckets
 
 EXAMPLES = settings().max_examples * (3 if full_run() else 1)
 law = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
@@ -28,7 +28,7 @@ def bits(points: Mapping[int, Value]) -> dict[int, str]:
 
 def compare(question: Question, rows: int) -> None:
     wanted = bits(reference(question.series, question.query))
-    for compiled in {fold.HAS_LOOP, False}:
+    for compiled in {row_buckets.HAS_LOOP, False}:
         [found] = answer(question.series, [range(len(question.series))], question.query, rows=rows, compiled=compiled)
         assert bits(found) == wanted
 

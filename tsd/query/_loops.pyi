@@ -3,7 +3,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-def fold_runs(
+def downsample_rows(
     starts: NDArray[np.int64],
     times: NDArray[np.int64],
     bits: NDArray[np.int64],

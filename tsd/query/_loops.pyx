@@ -25,13 +25,13 @@ cdef enum Function:
     LAST = 4
 
 
-def fold_runs(
+def downsample_rows(
     const int64_t[::1] starts, const int64_t[::1] times, const int64_t[::1] bits, const uint8_t[::1] floats,
     int64_t interval_ms, int function,
     int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
 ):
-    """Fold consecutive points of each row that share a bucket of `interval_ms`; return whether all rows have the same
-    buckets.
+    """Downsample consecutive points of each row that share a bucket of `interval_ms`. Return whether all rows have the
+    same buckets.
 
     Row `i` has the points from `starts[i]` to before `starts[i + 1]`, and the buckets from `bounds[i]` to before
     `bounds[i + 1]`. Each bucket has its first moment, the number of its values that are not NaN, and their sum, lowest

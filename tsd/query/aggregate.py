@@ -529,17 +529,17 @@ class Aggregator(NamedTuple):
     """How values of one time are aggregated."""
 
     missing: Missing
-    fold: Make
+    kernel: Make
     doubles: Make  # OpenTSDB computes estimated percentiles of doubles differently
     needs_all: bool = False  # the kernel keeps every value until the end
 
     def make(self, *, integers: bool, quirks: Quirks = OPENTSDB) -> Kernel:
         """Return a new kernel. With the quirk `plain_percentiles` doubles have no estimated percentiles."""
-        return (self.doubles if quirks.plain_percentiles and not integers else self.fold)(integers)
+        return (self.doubles if quirks.plain_percentiles and not integers else self.kernel)(integers)
 
 
-def _plain(missing: Missing, fold: Make) -> Aggregator:
-    return Aggregator(missing, fold, fold)
+def _plain(missing: Missing, kernel: Make) -> Aggregator:
+    return Aggregator(missing, kernel, kernel)
 
 
 def _ranked(rank: PercentileRule) -> Aggregator:

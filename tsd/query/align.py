@@ -49,7 +49,7 @@ class Aligned(Protocol):
     has_doubles: bool
     has_integers: bool
 
-    def add_to(self, fold: Kernel, first: int, stop: int, *, integers: bool, check: Callable[[], None]) -> int:
+    def add_to(self, kernel: Kernel, first: int, stop: int, *, integers: bool, check: Callable[[], None]) -> int:
         """Add the values at the places [first, stop) to a kernel's slots from 0 on. Return how many were interpolated.
         `check` is called every few milliseconds and may raise an exception."""
 
@@ -66,13 +66,13 @@ class AlignedRows:
         self.count = len(firsts)
         self.has_doubles, self.has_integers = columns.has_doubles, columns.has_integers
 
-    def add_to(self, fold: Kernel, first: int, stop: int, *, integers: bool, check: Callable[[], None]) -> int:
+    def add_to(self, kernel: Kernel, first: int, stop: int, *, integers: bool, check: Callable[[], None]) -> int:
         """See Aligned."""
         each = max(1, CHUNK // (stop - first))
         for at in range(0, self.count, each):
             check()
             firsts = self._firsts[at : at + each]
-            fold.rows(self._columns.numbers(firsts, first, stop, self._width, integers=integers))
+            kernel.rows(self._columns.numbers(firsts, first, stop, self._width, integers=integers))
         return 0
 
     def near_doubles(self, size: int) -> Bool:
@@ -91,13 +91,13 @@ class _AlignedOne(ABC):
     def part(self, first: int, stop: int, integers: bool) -> AlignedPart | None:
         """Return its values at the places [first, stop); None if it has none there."""
 
-    def add_to(self, fold: Kernel, first: int, stop: int, *, integers: bool, check: Callable[[], None]) -> int:
+    def add_to(self, kernel: Kernel, first: int, stop: int, *, integers: bool, check: Callable[[], None]) -> int:
         """See Aligned."""
         check()
         piece = self.part(first, stop, integers)
         if piece is None:
             return 0
-        fold.column(piece.first - first, piece.values)
+        kernel.column(piece.first - first, piece.values)
         return piece.interpolated
 
 

@@ -152,9 +152,9 @@ class PointCollector:
             await self._decoding.begin(partial(self._prepared, page, *how))
         self.check()
 
-    def _prepared(self, page: NumberingPage, interval_ms: int, fold: int) -> Prepared:
+    def _prepared(self, page: NumberingPage, interval_ms: int, function: int) -> Prepared:
         """Decode a page whose series are numbered. Raise StoreError."""
-        found = page.decode_buckets(interval_ms, fold)
+        found = page.decode_buckets(interval_ms, function)
         if found is not None:
             return Prepared(partial(self._add_buckets, found), is_short=True)
         assert isinstance(self._sink, Downsampler)

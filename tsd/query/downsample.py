@@ -27,8 +27,8 @@ from tsd.query.buckets import (
     within,
 )
 from tsd.query.columns import SeriesColumns
-from tsd.query.fold import FUNCTIONS, HAS_LOOP, buckets_of_cells, can_fold, fold_batch
 from tsd.query.model import Downsample, Fill
+from tsd.query.row_buckets import FUNCTIONS, HAS_LOOP, buckets_of_batch, buckets_of_cells, has_loop_for
 from tsd.tables.quirks import OPENTSDB, Quirks
 from tsd.tables.reading import BucketPage, HourTable, ScanRange
 
@@ -60,7 +60,7 @@ class Downsampler:
         self._fill, self._scan, self._quirks = spec.fill, scan, quirks
         self._buckets = buckets_of(spec, query_start_ms, query_end_ms, scan)
         self._by_rows = self._buckets.within_hours and not hours_in_parts  # each bucket is in one row
-        self._uses_loop = compiled and self._by_rows and can_fold(spec.function)
+        self._uses_loop = compiled and self._by_rows and has_loop_for(spec.function)
         self._spec = spec
         self._parts: list[SeriesBuckets] = []  # by rows: results of each page
         self._parts_size = 0
@@ -136,7 +136,7 @@ class Downsampler:
         """Return the buckets of each row of a batch."""
         count = len(batch.series)
         if self._uses_loop:
-            return fold_batch(batch, self._spec.interval_ms, self._spec.function)
+            return buckets_of_batch(batch, self._spec.interval_ms, self._spec.function)
         runs = runs_of(batch._replace(series=np.arange(count, dtype=np.int32)), self._buckets)
         kernel = self._new_kernel()
         kernel.grow(len(runs.series))

@@ -14,8 +14,8 @@ from tsd.codec.points import NO_POINTS, Bool, Float64, Int64, Points, doubles_as
 from tsd.query.aggregate import BY_NAME, Aggregator, Numbers, added
 from tsd.query.align import Aligned, Rates, align_columns, align_rates, doubles_of
 from tsd.query.columns import CHUNK, Chosen, SeriesColumns, rows_at
-from tsd.query.fold import HAS_LOOP
 from tsd.query.model import RateOptions
+from tsd.query.row_buckets import HAS_LOOP
 from tsd.tables.quirks import OPENTSDB, Quirks
 from tsd.tables.reading import ScanRange
 
@@ -267,10 +267,10 @@ def _aggregated(
     for integers in (False, True):
         if wanted.all() if integers else not wanted.any():
             continue
-        fold = how.make(integers=integers, quirks=quirks)
-        fold.grow(len(wanted))
-        interpolated = sum([each.add_to(fold, *part, integers=integers, check=check) for each in aligned])
-        found.append(fold.result().view(np.int64))
+        kernel = how.make(integers=integers, quirks=quirks)
+        kernel.grow(len(wanted))
+        interpolated = sum([each.add_to(kernel, *part, integers=integers, check=check) for each in aligned])
+        found.append(kernel.result().view(np.int64))
     return (found[0] if len(found) == 1 else np.where(wanted, found[0], found[1])), interpolated
 
 

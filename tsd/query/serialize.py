@@ -20,10 +20,10 @@ from tsd.codec.metadata import Annotation
 from tsd.codec.points import Float64, Int64, Points
 from tsd.errors import BadQuery
 from tsd.query.assemble import within
-from tsd.query.fold import HAS_LOOP
 from tsd.query.model import Downsample, Fill, Query
 from tsd.query.plan import output_range
 from tsd.query.result import Answer, Group, SubAnswer, echo, group_stats, summary
+from tsd.query.row_buckets import HAS_LOOP
 from tsd.tables.reading import ScanRange
 
 if HAS_LOOP:

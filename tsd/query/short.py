@@ -23,7 +23,6 @@ from tsd.query.collect import POINT_BYTES, SERIES_BYTES, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler
 from tsd.query.few_series import FewSeries, Known, KnownGroup, OnlyTexts, OpenRow, known_answer, stats_of
-from tsd.query.fold import HAS_LOOP, can_fold, fold_batch
 from tsd.query.later_hours import LaterReads, is_settled
 from tsd.query.limits import UNBOUNDED, Bounds, Limits, MemoryShare, QueryBudget, QueryMemory, check_fetched
 from tsd.query.merge import keeps_only, merge, merge_only, rate
@@ -31,6 +30,7 @@ from tsd.query.model import Fill, Query, SubQuery
 from tsd.query.plan import Plan, range_to_end, scan_range
 from tsd.query.result import Answer, SubAnswer, SubFigures, is_histogram
 from tsd.query.rollups import intervals_for, is_pre_aggregated
+from tsd.query.row_buckets import HAS_LOOP, buckets_of_batch, has_loop_for
 from tsd.query.workers import WorkerPool
 from tsd.store import StepLimit
 from tsd.store.scheduling import IngestLoad
@@ -455,12 +455,12 @@ def _downsampled(query: Query, sub: SubQuery, scan: ScanRange, pages: Sequence[P
         return _points_of(pages)
     batches = [page.batch for page in pages if len(page.batch.times)]
     buckets = buckets_of(spec, query.start_ms, query.end_ms, scan)
-    if spec.fill is Fill.NONE and buckets.within_hours and HAS_LOOP and can_fold(spec.function):
-        folded = [fold_batch(within(batch, buckets.span), spec.interval_ms, spec.function) for batch in batches]
-        if len(folded) == 1:
-            return doubles_as_points(folded[0].flat_stamps(), folded[0].values)
-        stamps = np.concatenate([one.flat_stamps() for one in folded])
-        return doubles_as_points(stamps, np.concatenate([one.values for one in folded]))
+    if spec.fill is Fill.NONE and buckets.within_hours and HAS_LOOP and has_loop_for(spec.function):
+        found = [buckets_of_batch(within(batch, buckets.span), spec.interval_ms, spec.function) for batch in batches]
+        if len(found) == 1:
+            return doubles_as_points(found[0].flat_stamps(), found[0].values)
+        stamps = np.concatenate([one.flat_stamps() for one in found])
+        return doubles_as_points(stamps, np.concatenate([one.values for one in found]))
     sink = Downsampler(spec, query.start_ms, query.end_ms, scan, quirks=query.quirks)
     for batch in batches:
         sink.feed(batch)

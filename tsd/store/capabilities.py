@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.opentsdb.rowkey import LONGEST_KEY
-from tsd.codec.packing.points import FoldedCells, RowPoints
+from tsd.codec.packing.points import CellBuckets, RowPoints
 from tsd.codec.points import AlikePoints
 from tsd.store.cells import Cell, CellMatrix, CellPage, Cursor, Put
 
@@ -322,9 +322,12 @@ class ColumnRows(Protocol):
         May be called in a thread. Raise DamagedBlock."""
         ...
 
-    def fold(self, base_s: int, chosen: NDArray[np.bool_] | None, interval_ms: int, fold: int) -> FoldedCells | None:
-        """Return the buckets of the chosen rows, by default of all, see `tsd.codec.packing.points.fold_points`; None:
-        they have to be decoded. `base_s` is their base time. May be called in a thread."""
+    def downsample(
+        self, base_s: int, chosen: NDArray[np.bool_] | None, interval_ms: int, function: int
+    ) -> CellBuckets | None:
+        """Return the buckets of the chosen rows, by default of all, see `downsample_points` of
+        `tsd.codec.packing.points`; None: they have to be decoded. `base_s` is their base time. May be called in a
+        thread."""
         ...
 
 
@@ -351,11 +354,11 @@ class PackedRows(Protocol):
         cell. None: they do not have the same times, or `decode` returns None. May be called in a thread."""
         ...
 
-    def fold(
-        self, bases_s: NDArray[np.int64], chosen: NDArray[np.bool_] | None, interval_ms: int, fold: int
-    ) -> FoldedCells | None:
-        """Return the buckets of the rows that `decode` returns, see `tsd.codec.packing.points.fold_points`; None: it
-        does not know them. May be called in a thread."""
+    def downsample(
+        self, bases_s: NDArray[np.int64], chosen: NDArray[np.bool_] | None, interval_ms: int, function: int
+    ) -> CellBuckets | None:
+        """Return the buckets of the rows that `decode` returns, see `downsample_points` of
+        `tsd.codec.packing.points`; None: it does not know them. May be called in a thread."""
         ...
 
     def unpack(self) -> CellPage:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind, Widths
-from tsd.codec.packing.points import FoldedCells
+from tsd.codec.packing.points import CellBuckets
 from tsd.codec.points import Batch, Bool, Histogram, Int64, Points
 from tsd.store import StepLimit
 from tsd.store.cells import CellSigner
@@ -199,7 +199,7 @@ class BucketPage(NamedTuple):
     """Downsampled rows of points, of matching series."""
 
     series: NDArray[np.int32]  # of each row
-    buckets: FoldedCells  # of each row
+    buckets: CellBuckets  # of each row
     rows_read: int  # also of series that do not match
     size: int  # stored bytes of the matching rows
     rows: PageRows
@@ -227,9 +227,9 @@ class NumberingPage(ABC):
         """Decode the rows of matching series, if all of one hour have the same times, and hold nothing but points. All
         series have a number. May be called in a thread."""
 
-    def decode_buckets(self, interval_ms: int, fold: int) -> list[BucketPage] | None:  # noqa: ARG002
+    def decode_buckets(self, interval_ms: int, function: int) -> list[BucketPage] | None:  # noqa: ARG002
         """Decode and downsample the rows of matching series, in parts, if they hold nothing but points, see
-        `tsd.codec.packing.points.fold_points`. All series have a number. May be called in a thread."""
+        `tsd.codec.packing.points.downsample_points`. All series have a number. May be called in a thread."""
         return None
 
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsd.codec.points import Points
-from tsd.query.fold import HAS_LOOP
 from tsd.query.merge import merge_only
 from tsd.query.model import AGGREGATORS
+from tsd.query.row_buckets import HAS_LOOP
 from tsd.tables.reading import ScanRange
 
 SCAN = ScanRange(3600, 7200)

@@ -136,10 +136,10 @@ def test_deviation_of_long_and_short_runs_is_equal() -> None:
 @pytest.mark.parametrize("highest", [True, False])
 def test_extreme_of_signed_zeros_is_the_first(highest: bool) -> None:
     for first, second in ((0.0, -0.0), (-0.0, 0.0)):
-        fold = Extreme(integers=False, highest=highest)
-        fold.grow(1)
-        fold.runs(np.array([0]), np.array([0, 2]), np.array([first, second]))
-        assert math.copysign(1, fold.result()[0]) == math.copysign(1, first)
+        kernel = Extreme(integers=False, highest=highest)
+        kernel.grow(1)
+        kernel.runs(np.array([0]), np.array([0, 2]), np.array([first, second]))
+        assert math.copysign(1, kernel.result()[0]) == math.copysign(1, first)
 
 
 @pytest.mark.parametrize("unit", [1, 1000, 60_000, 10_000_000])

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsd.codec.points import Points
-from tsd.query.fold import HAS_LOOP
 from tsd.query.merge import keeps_only, merge_only
 from tsd.query.model import AGGREGATORS, Query, SubQuery
 from tsd.query.plan import scan_range
 from tsd.query.result import Answer, Group, SubAnswer
+from tsd.query.row_buckets import HAS_LOOP
 from tsd.query.serialize import PointFormat, written_answer
 from tsd.tables.quirks import CORRECTED, OPENTSDB
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tsd.codec.metadata import Annotation
 from tsd.codec.points import Points, doubles_as_points
 from tsd.errors import BadQuery
-from tsd.query.fold import HAS_LOOP
 from tsd.query.model import Query, SubQuery
 from tsd.query.parse.times import read_downsample
 from tsd.query.parse.uri import read_sub_query
 from tsd.query.result import Answer, Group, SubAnswer
+from tsd.query.row_buckets import HAS_LOOP
 from tsd.query.serialize import PointFormat, double_texts, number_texts, write_answer, written_answer
 from tsd.tables.quirks import CORRECTED, OPENTSDB
 

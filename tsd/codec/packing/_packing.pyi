@@ -20,25 +20,25 @@ def unpack_table(
     bits: NDArray[np.int64],
     floats: NDArray[np.uint8],
 ) -> bool: ...
-def fold_cells(
+def downsample_cells(
     stored: list[bytes],
     ahead: int,
     bases_s: NDArray[np.int64],
     interval_ms: int,
-    fold: int,
+    function: int,
     points: NDArray[np.int64],
     bounds: NDArray[np.int64],
     stamps: NDArray[np.int64],
     counts: NDArray[np.int64],
     results: NDArray[np.float64],
 ) -> int: ...
-def fold_joined(
+def downsample_joined(
     text: bytes,
     ends: NDArray[np.int32],
     rows: NDArray[np.int64],
     base_s: int,
     interval_ms: int,
-    fold: int,
+    function: int,
     bounds: NDArray[np.int64],
     stamps: NDArray[np.int64],
     counts: NDArray[np.int64],

@@ -109,7 +109,7 @@ include "_cell_encode.pxi"
 include "_cell_decode.pxi"
 include "_points.pxi"
 include "_tables.pxi"
-include "_folds.pxi"
+include "_downsample.pxi"
 
 
 def pack(bytes qualifier, bytes value):

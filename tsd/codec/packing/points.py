@@ -61,7 +61,7 @@ def unpack_alike(stored: list[bytes], ahead: int) -> AlikePoints | None:
 HOUR_MS = 3_600_000
 
 
-class FoldedCells(NamedTuple):
+class CellBuckets(NamedTuple):
     """The buckets of cells, one cell after the other, ascending in each."""
 
     points: Int64  # of each cell
@@ -72,12 +72,14 @@ class FoldedCells(NamedTuple):
     is_even: bool  # whether all cells have the same buckets
 
 
-def fold_points(stored: list[bytes], ahead: int, bases_s: Int64, interval_ms: int, fold: int) -> FoldedCells | None:
+def downsample_points(
+    stored: list[bytes], ahead: int, bases_s: Int64, interval_ms: int, function: int
+) -> CellBuckets | None:
     """Return the buckets of packed cells, of `interval_ms`, which divides the hour. None without the compiled loop, and
     in the cases of `unpack_points`.
 
-    `fold`: the result of a bucket is 0: the sum, 1: the least, 2: the greatest, 3: the first, 4: the last value. NaN is
-    skipped by the first three, unless there is no other value.
+    `function`: the result of a bucket is 0: the sum, 1: the least, 2: the greatest, 3: the first, 4: the last value.
+    NaN is skipped by the first three, unless there is no other value.
     """
     total = count_points(stored, 0, ahead)
     if total < 0:
@@ -85,19 +87,21 @@ def fold_points(stored: list[bytes], ahead: int, bases_s: Int64, interval_ms: in
     points, bounds = np.empty(len(stored), np.int64), np.empty(len(stored) + 1, np.int64)
     room = min(total, len(stored) * (HOUR_MS // interval_ms))
     stamps, counts, results = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room)
-    even = _packing.fold_cells(stored, ahead, bases_s, interval_ms, fold, points, bounds, stamps, counts, results)
-    return _folded(even, points, bounds, stamps, counts, results)
+    even = _packing.downsample_cells(
+        stored, ahead, bases_s, interval_ms, function, points, bounds, stamps, counts, results
+    )
+    return _cell_buckets(even, points, bounds, stamps, counts, results)
 
 
-def _folded(
+def _cell_buckets(
     even: int, points: Int64, bounds: Int64, stamps: Int64, counts: Int64, results: Float64
-) -> FoldedCells | None:
+) -> CellBuckets | None:
     """Return the buckets that the loop has written. `even`: what it returned."""
     if even < 0:
         return None
     size = int(bounds[-1])
     is_even = even > 0
-    return FoldedCells(
+    return CellBuckets(
         points, bounds, stamps[: int(bounds[1]) if is_even else size], counts[:size], results[:size], is_even
     )
 
@@ -130,16 +134,18 @@ def unpack_joined(cells: JoinedCells, rows: Int64) -> RowPoints:
     return RowPoints(counts, times, bits, floats.view(np.bool_))
 
 
-def fold_joined(cells: JoinedCells, rows: Int64, base_s: int, interval_ms: int, fold: int) -> FoldedCells | None:
-    """Return the buckets of some of joined cells, as `fold_points` does; `base_s` is their base time."""
+def downsample_joined(
+    cells: JoinedCells, rows: Int64, base_s: int, interval_ms: int, function: int
+) -> CellBuckets | None:
+    """Return the buckets of some of joined cells, as `downsample_points` does; `base_s` is their base time."""
     points = cells.counts[rows].astype(np.int64)
     bounds = np.empty(len(rows) + 1, np.int64)
     room = min(int(points.sum()), len(rows) * (HOUR_MS // interval_ms))
     stamps, counts, results = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room)
-    even = _packing.fold_joined(
-        cells.text, cells.ends, rows, base_s, interval_ms, fold, bounds, stamps, counts, results
+    even = _packing.downsample_joined(
+        cells.text, cells.ends, rows, base_s, interval_ms, function, bounds, stamps, counts, results
     )
-    return _folded(even, points, bounds, stamps, counts, results)
+    return _cell_buckets(even, points, bounds, stamps, counts, results)
 
 
 def unpack_joined_alike(cells: JoinedCells, rows: Int64) -> AlikePoints | None:

@@ -38,7 +38,11 @@ class Arithmetic(Enum):
 
 
 def combined(
-    operands: Sequence[Sequence[Group]], fold: Arithmetic, *, quirks: Quirks, check: Callable[[], None] = lambda: None
+    operands: Sequence[Sequence[Group]],
+    operation: Arithmetic,
+    *,
+    quirks: Quirks,
+    check: Callable[[], None] = lambda: None,
 ) -> list[Group]:
     """Return one group for each set of tags of any operand, in the order of their ids; a missing operand counts as 0.
 
@@ -49,7 +53,7 @@ def combined(
     for key in sorted({key for side in sides for key in side}):
         check()
         groups = [side.get(key) for side in sides]
-        found.append(_group(groups, fold, quirks=quirks))
+        found.append(_group(groups, operation, quirks=quirks))
     return found
 
 
@@ -57,7 +61,7 @@ def _key(tag_uids: Mapping[bytes, bytes]) -> bytes:
     return b"".join(tagk + tagv for tagk, tagv in sorted(tag_uids.items()))
 
 
-def _group(groups: Sequence[Group | None], fold: Arithmetic, *, quirks: Quirks) -> Group:
+def _group(groups: Sequence[Group | None], operation: Arithmetic, *, quirks: Quirks) -> Group:
     """Combine groups under the metric with the lowest id and the tags of the first operand."""
     there = [group for group in groups if group is not None]
     of_points = [group.points for group in there]
@@ -69,7 +73,7 @@ def _group(groups: Sequence[Group | None], fold: Arithmetic, *, quirks: Quirks) 
         dict(first.tags) if first else {},
         list(dict.fromkeys(tagk for group in there for tagk in group.aggregate_tags)),
         tsuids=sorted({tsuid for group in there for tsuid in group.tsuids}),
-        points=doubles_as_points(times, reduce(lambda left, right: _folded(fold, left, right), values)),
+        points=doubles_as_points(times, reduce(lambda left, right: _calculated(operation, left, right), values)),
         annotations=[],
         tag_uids=dict(first.tag_uids) if first else {},
         aggregate_tag_uids=sorted({uid for group in there for uid in group.aggregate_tag_uids}),
@@ -96,9 +100,9 @@ def _values(group: Group | None, times: Int64, *, quirks: Quirks) -> Float64:
     return values[np.searchsorted(group.points.times, times)]
 
 
-def _folded(fold: Arithmetic, left: Float64, right: Float64) -> Float64:
+def _calculated(operation: Arithmetic, left: Float64, right: Float64) -> Float64:
     with np.errstate(all="ignore"):
-        match fold:
+        match operation:
             case Arithmetic.SUM:
                 return left + right
             case Arithmetic.DIFFERENCE:
@@ -479,11 +483,11 @@ def shift_ms(words: Sequence[str], *, quirks: Quirks) -> int:
     return read_duration(found[1] + _SHIFT_UNITS.get(unit, unit), quirks=quirks)
 
 
-def _folding(fold: Arithmetic) -> Function:
+def _combining(operation: Arithmetic) -> Function:
     def function(operands: Sequence[Groups], _: Sequence[str], context: FunctionContext) -> list[Group]:
         if not 2 <= len(operands) <= 26:
             raise BadQuery(f"Must have 2 to 26 series, got {len(operands)} instead")
-        return combined(operands, fold, quirks=context.quirks, check=context.check)
+        return combined(operands, operation, quirks=context.quirks, check=context.check)
 
     return function
 
@@ -546,9 +550,9 @@ FUNCTIONS: dict[str, Function] = {
     "highestCurrent": highest_current,
     "timeShift": time_shift,
     "shift": time_shift,
-    **{name: _folding(Arithmetic.SUM) for name in ("sum", "sumSeries")},
-    **{name: _folding(Arithmetic.DIFFERENCE) for name in ("difference", "diffSeries")},
-    **{name: _folding(Arithmetic.PRODUCT) for name in ("multiply", "multiplySeries")},
-    **{name: _folding(Arithmetic.QUOTIENT) for name in ("divide", "divideSeries")},
+    **{name: _combining(Arithmetic.SUM) for name in ("sum", "sumSeries")},
+    **{name: _combining(Arithmetic.DIFFERENCE) for name in ("difference", "diffSeries")},
+    **{name: _combining(Arithmetic.PRODUCT) for name in ("multiply", "multiplySeries")},
+    **{name: _combining(Arithmetic.QUOTIENT) for name in ("divide", "divideSeries")},
 }
 SHIFTS = frozenset({"timeShift", "shift"})

@@ -220,7 +220,7 @@ class BlockRows:
         """Return the points of the chosen rows, by default of all, if they have the same times. Raise DamagedBlock."""
         return self._block.decode_alike(self._wanted(chosen))
 
-    def fold(self, base_s: int, chosen: Bool | None, interval_ms: int, fold: int) -> None:
+    def downsample(self, base_s: int, chosen: Bool | None, interval_ms: int, function: int) -> None:
         """See ColumnRows: blocks have no cells."""
 
     def _wanted(self, chosen: Bool | None) -> Bool:

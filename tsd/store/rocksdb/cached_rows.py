@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.packing.points import (
-    FoldedCells,
+    CellBuckets,
     JoinedCells,
-    fold_joined,
+    downsample_joined,
     join_cells,
     unpack_joined,
     unpack_joined_alike,
@@ -151,7 +151,7 @@ class RowsOfRange:
         places = np.arange(self._last - self._first) if chosen is None else np.flatnonzero(chosen)
         return unpack_joined_alike(self._rows.cells, places + self._first)
 
-    def fold(self, base_s: int, chosen: Bool | None, interval_ms: int, fold: int) -> FoldedCells | None:
+    def downsample(self, base_s: int, chosen: Bool | None, interval_ms: int, function: int) -> CellBuckets | None:
         """See ColumnRows."""
         places = np.arange(self._last - self._first) if chosen is None else np.flatnonzero(chosen)
-        return fold_joined(self._rows.cells, places + self._first, base_s, interval_ms, fold)
+        return downsample_joined(self._rows.cells, places + self._first, base_s, interval_ms, function)

@@ -5,10 +5,10 @@ from itertools import compress
 import numpy as np
 
 from tsd.codec.packing.points import (
-    FoldedCells,
+    CellBuckets,
     RowPoints,
     count_points,
-    fold_points,
+    downsample_points,
     unpack_alike,
     unpack_points,
 )
@@ -54,14 +54,14 @@ class PackedCells:
             values = list(compress(values, chosen.tolist()))
         return unpack_alike(values, TIME_BYTES)
 
-    def fold(self, bases_s: Int64, chosen: Bool | None, interval_ms: int, fold: int) -> FoldedCells | None:
+    def downsample(self, bases_s: Int64, chosen: Bool | None, interval_ms: int, function: int) -> CellBuckets | None:
         """See PackedRows."""
         columns, values = self.page[1:3]
         if len(find_digests(columns, 0)) < len(columns):
             return None
         if chosen is not None:
             values, bases_s = list(compress(values, chosen.tolist())), bases_s[chosen]
-        return fold_points(values, TIME_BYTES, bases_s, interval_ms, fold)
+        return downsample_points(values, TIME_BYTES, bases_s, interval_ms, function)
 
     def unpack(self) -> CellPage:
         """See PackedRows."""

@@ -155,39 +155,43 @@ class ColumnPage(NumberingPage):
             held += found.held
         return TablePage(hours, rows_read, size, held)
 
-    def decode_buckets(self, interval_ms: int, fold: int) -> list[BucketPage] | None:
+    def decode_buckets(self, interval_ms: int, function: int) -> list[BucketPage] | None:
         """Decode and downsample the rows of matching series, see NumberingPage."""
         pages: list[BucketPage] = []
         for at, (_, rows, packed) in enumerate(self._parts):
             page = None
             if packed is not None:
-                page = self._buckets_of_packed(at, packed, interval_ms, fold)
+                page = self._buckets_of_packed(at, packed, interval_ms, function)
             elif rows is not None:
-                page = self._buckets_of(at, rows, interval_ms, fold)
+                page = self._buckets_of(at, rows, interval_ms, function)
             if page is None:
                 return None
             pages.append(page)
         return pages
 
-    def _buckets_of_packed(self, at: int, packed: PackedRows, interval_ms: int, fold: int) -> BucketPage | None:
+    def _buckets_of_packed(self, at: int, packed: PackedRows, interval_ms: int, function: int) -> BucketPage | None:
         """Do the same for packed rows, by the place of their part."""
         rows = self._numbered(at)
         assert not rows.unnumbered, rows.unnumbered[:3]
         wanted = rows.numbers >= 0
         complete = bool(wanted.all())
-        found = packed.fold(rows.bases_s, None if complete else wanted, interval_ms, fold) if rows.fresh.all() else None
+        found = (
+            packed.downsample(rows.bases_s, None if complete else wanted, interval_ms, function)
+            if rows.fresh.all()
+            else None
+        )
         if found is None:
             return None
         page = self._wanted_rows(packed, rows, wanted, complete=complete)
         return BucketPage(page.numbers, found, len(wanted), int(page.sizes.sum()), page.rows)
 
-    def _buckets_of(self, at: int, rows: ColumnRows, interval_ms: int, fold: int) -> BucketPage | None:
+    def _buckets_of(self, at: int, rows: ColumnRows, interval_ms: int, function: int) -> BucketPage | None:
         """Do the same for rows of one prefix."""
         numbers = self._numbers_of(at)
         wanted = numbers >= 0
         complete = bool(wanted.all())
         base_s = _base_of(rows)
-        found = rows.fold(base_s, None if complete else wanted, interval_ms, fold)
+        found = rows.downsample(base_s, None if complete else wanted, interval_ms, function)
         if found is None:
             return None
         pairs, sizes, count = rows.suffixes(), rows.sizes(), len(numbers)

@@ -21,7 +21,7 @@ cdef extern from *:
     void decimals_as_doubles(double* to, const int64_t* numbers, Py_ssize_t count, double power) nogil
 
 
-cdef enum Fold:
+cdef enum Function:
     SUM = 0
     LOW = 1
     HIGH = 2
@@ -113,20 +113,20 @@ cdef int numbers_as_doubles(double* to, Scratch* room, Cell* cell) noexcept nogi
     return 0
 
 
-cdef void fold_values(
-    const double* values, Grid* grid, Fold fold, bint are_numbers, int64_t base_ms, int64_t* stamps, int64_t* counts,
-    double* results,
+cdef void reduce_values(
+    const double* values, Grid* grid, Function function, bint are_numbers, int64_t base_ms, int64_t* stamps,
+    int64_t* counts, double* results,
 ) noexcept nogil:
-    """Fold the values of each bucket, see `tsd.query._loops.fold_runs`. `are_numbers`: none is NaN."""
+    """Reduce the values of each bucket, see `tsd.query._loops.downsample_rows`. `are_numbers`: none is NaN."""
     cdef Py_ssize_t i = 0, bucket
     cdef int64_t seen
     cdef double value, found
     for bucket in range(grid.buckets):
         seen = 0
-        found = 0.0 if fold == SUM else values[i]
-        if fold == LAST:
+        found = 0.0 if function == SUM else values[i]
+        if function == LAST:
             found = values[grid.stops[bucket] - 1]
-        if fold == SUM and are_numbers:
+        if function == SUM and are_numbers:
             seen = grid.stops[bucket] - i
             for i in range(i, grid.stops[bucket]):
                 found += values[i]
@@ -134,24 +134,24 @@ cdef void fold_values(
         for i in range(i, grid.stops[bucket]):
             value = values[i]
             if value == value:
-                if fold == SUM:
+                if function == SUM:
                     found += value
-                elif not seen and (fold == LOW or fold == HIGH):
+                elif not seen and (function == LOW or function == HIGH):
                     found = value
-                elif (fold == LOW and value < found) or (fold == HIGH and value > found):
+                elif (function == LOW and value < found) or (function == HIGH and value > found):
                     found = value
                 seen += 1
         i = grid.stops[bucket]
         stamps[bucket], counts[bucket], results[bucket] = base_ms + grid.offsets_ms[bucket], seen, found
 
 
-cdef int fold_sources(
+cdef int downsample_sources(
     Source* sources, const uint8_t** starts, Cell* heads, Py_ssize_t cells, const int64_t* bases_s, bint one_base,
-    int64_t interval_ms, Fold fold,
+    int64_t interval_ms, Function function,
     int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
 ) except -2:
     """Downsample cells whose heads were read. With `starts`, where they begin, their checksums are compared. Return as
-    `fold_cells` does."""
+    `downsample_cells` does."""
     cdef Py_ssize_t i, most = 0, at = 0, first
     cdef uint32_t checksum
     cdef Scratch room
@@ -186,8 +186,8 @@ cdef int fold_sources(
                     done = False
                     break
                 first = at
-                fold_values(
-                    room.doubles, &grid, fold, heads[i].kind == DECIMAL or heads[i].kind == INTEGER,
+                reduce_values(
+                    room.doubles, &grid, function, heads[i].kind == DECIMAL or heads[i].kind == INTEGER,
                     bases_s[0 if one_base else i] * 1000, &stamps[at], &counts[at], &results[at]
                 )
                 at += grid.buckets
@@ -203,11 +203,11 @@ cdef int fold_sources(
         free(grid.stops)
 
 
-def fold_cells(
-    list stored, Py_ssize_t ahead, const int64_t[::1] bases_s, int64_t interval_ms, Fold fold,
+def downsample_cells(
+    list stored, Py_ssize_t ahead, const int64_t[::1] bases_s, int64_t interval_ms, Function function,
     int64_t[::1] points, int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
 ):
-    """See tsd.codec.packing.points.fold_points. Return 1 if all cells have the same buckets, 0 if they do not, and -1
+    """See tsd.codec.packing.points.downsample_points. Return 1 if all cells have the same buckets, 0 if they do not, -1
     if a cell is not decoded, or if there is no room for all buckets."""
     cdef Py_ssize_t cells = len(stored), i, size
     cdef const uint8_t* text
@@ -226,8 +226,8 @@ def fold_cells(
             if size < ahead + 9 or read_head(&sources[i], &heads[i]):
                 return -1
             points[i] = heads[i].count
-        return fold_sources(
-            sources, starts, heads, cells, &bases_s[0] if cells else NULL, False, interval_ms, fold,
+        return downsample_sources(
+            sources, starts, heads, cells, &bases_s[0] if cells else NULL, False, interval_ms, function,
             bounds, stamps, counts, results,
         )
     finally:
@@ -236,11 +236,11 @@ def fold_cells(
         free(starts)
 
 
-def fold_joined(
-    bytes text, const int32_t[::1] ends, const int64_t[::1] rows, int64_t base_s, int64_t interval_ms, Fold fold,
+def downsample_joined(
+    bytes text, const int32_t[::1] ends, const int64_t[::1] rows, int64_t base_s, int64_t interval_ms, Function function,
     int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
 ):
-    """See tsd.codec.packing.points.fold_joined. Return as `fold_cells` does."""
+    """See tsd.codec.packing.points.downsample_joined. Return as `downsample_cells` does."""
     cdef Py_ssize_t cells = rows.shape[0], i
     cdef const uint8_t* start = <const uint8_t*> PyBytes_AS_STRING(text)
     cdef Source* sources = <Source*> malloc((cells + 1) * sizeof(Source))
@@ -252,8 +252,8 @@ def fold_joined(
             sources[i].at, sources[i].end = start + ends[rows[i]], start + ends[rows[i] + 1] - 4
             if read_head(&sources[i], &heads[i]):
                 return -1
-        return fold_sources(
-            sources, NULL, heads, cells, &base_s, True, interval_ms, fold, bounds, stamps, counts, results
+        return downsample_sources(
+            sources, NULL, heads, cells, &base_s, True, interval_ms, function, bounds, stamps, counts, results
         )
     finally:
         free(sources)

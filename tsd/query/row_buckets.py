@@ -1,4 +1,4 @@
-"""Downsamples rows with the compiled loop, if it was built.
+"""Buckets of rows and of packed cells, computed by the compiled loop, if it was built.
 
 `HAS_LOOP` is true if it was. Without it, numpy computes bit-identical buckets, more slowly.
 """
@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 
-from tsd.codec.packing.points import FoldedCells
+from tsd.codec.packing.points import CellBuckets
 from tsd.codec.points import Batch, Float64, Int64
 from tsd.query.buckets import Bucketed
 
@@ -39,12 +39,12 @@ def _scratch(room: int) -> list[Int64]:
     return [array[:room] for array in _buffers.arrays]
 
 
-def can_fold(function: str) -> bool:
+def has_loop_for(function: str) -> bool:
     """Return whether the loop knows a downsampling function."""
     return HAS_LOOP and function in FUNCTIONS
 
 
-def fold_batch(batch: Batch, interval_ms: int, function: str) -> Bucketed:
+def buckets_of_batch(batch: Batch, interval_ms: int, function: str) -> Bucketed:
     """Return the buckets of every row of a batch, for an interval that divides the hour: no bucket spans rows."""
     room, rows = len(batch.times), len(batch.starts) - 1
     if not room:
@@ -52,7 +52,7 @@ def fold_batch(batch: Batch, interval_ms: int, function: str) -> Bucketed:
     bounds = np.empty(rows + 1, np.int64)
     stamps, counts, numbers = _scratch(room)
     floats, kind, results = batch.floats.view(np.uint8), FUNCTIONS[function], numbers.view(np.float64)
-    is_even = _loops.fold_runs(
+    is_even = _loops.downsample_rows(
         batch.starts, batch.times, batch.bits, floats, interval_ms, kind, bounds, stamps, counts, results
     )
     size = int(bounds[-1])
@@ -60,9 +60,9 @@ def fold_batch(batch: Batch, interval_ms: int, function: str) -> Bucketed:
     return Bucketed(bounds, stamps, _results(function, counts[:size], results))
 
 
-def buckets_of_cells(folded: FoldedCells, function: str) -> Bucketed:
+def buckets_of_cells(cells: CellBuckets, function: str) -> Bucketed:
     """Return the buckets of packed cells that were downsampled with the number of a function."""
-    return Bucketed(folded.bounds, folded.stamps, _results(function, folded.counts, folded.results))
+    return Bucketed(cells.bounds, cells.stamps, _results(function, cells.counts, cells.results))
 
 
 def _results(function: str, counts: Int64, results: Float64) -> Float64:
