@@ -29,10 +29,11 @@ Timestamp = NewType("Timestamp", int)  # as sent: seconds below 2**32, milliseco
 Instant = NewType("Instant", int)  # milliseconds << 1 | sent in milliseconds
 
 HOUR_S = 3600
+HOUR_MS = HOUR_S * 1000
 FIRST_MS = 1 << 32  # the smallest timestamp that means milliseconds
 LAST_MS = 9999999999999  # the largest one that OpenTSDB accepts
 LAST_BASE_MS = ((1 << 32) // HOUR_S * HOUR_S + HOUR_S) * 1000 - 1  # later base times do not fit in 32 bits
-HOUR = HOUR_S * 1000 << 1  # an hour, as a difference of instants
+HOUR = HOUR_MS << 1  # an hour, as a difference of instants
 
 ROLLUPS_NOT_CONFIGURED = "No rollup or aggregations were configured"
 HISTOGRAMS_NOT_CONFIGURED = (

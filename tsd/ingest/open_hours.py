@@ -15,13 +15,13 @@ import numpy as np
 import trio
 
 from tsd.codec.points import Bool, Columns, Int32, columns_with, joined_columns
+from tsd.codec.putline import HOUR, HOUR_S
 from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.packed_points import PackedPoints, Place, between, pack
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.windows import PendingSegment, Window
 from tsd.tables.reading import ScanRange
 
-HOUR_S = 3600
 LATE_S = 120  # after the end of an hour: points that arrive until then still belong to it
 FEW = 4  # up to so many series are looked for one by one
 SMALL = 20_000  # points that are searched in the event loop
@@ -161,7 +161,7 @@ def split(columns: Columns, now_s: int, excluded: Sequence[Bool] = ()) -> Split:
     """Split the points of a window. Points that a mask of `excluded` selects are due."""
     if not len(columns.series):
         return Split(columns, {})
-    hours = columns.instants // (2000 * HOUR_S)
+    hours = columns.instants // HOUR
     low, high = int(hours.min()), int(hours.max())
     this = now_s // HOUR_S
     found = [hour for hour in range(this - 2, this + 2) if low <= hour <= high and is_held(hour * HOUR_S, now_s)]
@@ -185,7 +185,7 @@ def has_hours_of(part: Columns, span: ScanRange | None) -> bool:
     if span is None or not len(part.instants):
         return span is None
     for instant in (part.instants[0], part.instants[-1]):  # most queries are about the hours of most points
-        if span.start_s <= int(instant) // (2000 * HOUR_S) * HOUR_S < span.stop_s:
+        if span.start_s <= int(instant) // HOUR * HOUR_S < span.stop_s:
             return True
     return may_have(hours_of(part), span)
 
@@ -195,7 +195,7 @@ def hours_of(part: Columns) -> range:
     if not len(part.instants):
         return range(0)
     low, high = int(part.instants.min()), int(part.instants.max())
-    return range(low // (2000 * HOUR_S), high // (2000 * HOUR_S) + 1)
+    return range(low // HOUR, high // HOUR + 1)
 
 
 def may_have(hours: range, span: ScanRange) -> bool:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from tsd.codec.dates import UNITS_MS
 from tsd.codec.points import Batch, Bool, Float64, Int64, doubles_as_points
+from tsd.codec.putline import HOUR_MS
 from tsd.query import calendar
 from tsd.query.aggregate import spread
 from tsd.query.columns import Kind, SeriesColumns
 from tsd.query.model import Calendar, Downsample
-from tsd.tables.reading import HOUR_S, ScanRange
+from tsd.tables.reading import ScanRange
 
-_HOUR_MS = HOUR_S * 1000
 _UNKNOWN = -(1 << 62)
 _SMALL = 1 << 16  # series: numpy sorts numbers of 16 bits in linear time
 
@@ -59,7 +59,7 @@ class FixedBuckets:
 
     def __init__(self, interval_ms: int, scan: ScanRange) -> None:
         self._interval_ms, self._scan = interval_ms, scan
-        self.within_hours = _HOUR_MS % interval_ms == 0
+        self.within_hours = HOUR_MS % interval_ms == 0
         self.span = (-(-scan.start_ms // interval_ms) * interval_ms, _FOREVER)
 
     def labels(self, batch: Batch) -> Int64:
@@ -230,9 +230,6 @@ def by_series(batch: Batch) -> Batch:
         return joined
     index = spread(batch.starts[:-1][order], lengths)
     return joined._replace(times=batch.times[index], bits=batch.bits[index], floats=batch.floats[index])
-
-
-HOUR_MS = 3_600_000
 
 
 class Bucketed(NamedTuple):

@@ -9,12 +9,13 @@ from itertools import groupby, repeat
 
 import trio
 
+from tsd.codec.putline import HOUR_S
 from tsd.query.cache import Bucketing, CachedHour, CacheFiller, CacheKey, ResultCache
 from tsd.query.collect import HOUR_COST, SMALL, PointCollector
 from tsd.query.model import Query
 from tsd.query.plan import Plan
 from tsd.query.workers import WorkerPool
-from tsd.tables.reading import HOUR_S, ChangeSource, HourSource, ScanRange, SignedHour
+from tsd.tables.reading import ChangeSource, HourSource, ScanRange, SignedHour
 
 MAX_HOURS = 10_000  # of a query that uses the cache: each costs something, even if there is little in it
 SMALL_BUCKETS = 1 << 20  # bytes of buckets that are joined without a thread

@@ -15,6 +15,7 @@ import trio
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind
+from tsd.codec.putline import HOUR_S
 from tsd.errors import BadQuery, PointsWait, StoreDown, TsdError, bare
 from tsd.lazy import LazyLogger
 from tsd.query.assemble import GROUP_BYTES, Assembly, answer_bytes, counts_of, global_annotations, sub_answer_of
@@ -36,15 +37,7 @@ from tsd.query.workers import WorkerPool
 from tsd.store.retry import run_bounded
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.open_points import OpenPointSource, OpenSelection, split_span
-from tsd.tables.reading import (
-    HOUR_S,
-    PointDeleter,
-    PointReader,
-    ScanRange,
-    Selection,
-    SeriesRequest,
-    SeriesSet,
-)
+from tsd.tables.reading import PointDeleter, PointReader, ScanRange, Selection, SeriesRequest, SeriesSet
 
 log = LazyLogger(__name__)
 T = TypeVar("T")

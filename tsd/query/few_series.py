@@ -10,6 +10,7 @@ from weakref import ReferenceType
 import numpy as np
 
 from tsd.codec.points import Bool, Columns, Int32, Int64, Points
+from tsd.codec.putline import HOUR_MS
 from tsd.errors import StoreError
 from tsd.query.assemble import counts_of, merge_chosen
 from tsd.query.cached_reader import CachedReader
@@ -22,7 +23,7 @@ from tsd.query.plan import Plan, range_to_end
 from tsd.query.result import Answer, Group, SubAnswer
 from tsd.query.serialize import Frame, PointFormat
 from tsd.store import StepLimit
-from tsd.tables.open_points import HOUR_MS, rows_of
+from tsd.tables.open_points import rows_of
 from tsd.tables.reading import EncodedPage, MatchedSeries, PointPage, ScanRange, Selection, SeriesSpan
 from tsd.tables.writing import KnownSeries
 

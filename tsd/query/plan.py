@@ -2,13 +2,11 @@
 
 from typing import NamedTuple
 
+from tsd.codec.putline import FIRST_MS, HOUR_MS, HOUR_S
 from tsd.query import calendar
 from tsd.query.model import Downsample, Fill, SubQuery
 from tsd.tables.quirks import OPENTSDB, Quirks
-from tsd.tables.reading import HOUR_S, ScanRange, Selection
-
-MILLISECONDS_FROM = 1 << 32  # lower times are seconds
-HOUR_MS = HOUR_S * 1000
+from tsd.tables.reading import ScanRange, Selection
 
 
 class Plan(NamedTuple):
@@ -28,8 +26,8 @@ def scan_range(start_ms: int, end_ms: int, downsample: Downsample | None, *, qui
     >>> scan_range(1356998400000, 1356998460000, None)
     ScanRange(start_s=1356998400, stop_s=1357002000)
     """
-    start = start_ms // 1000 if start_ms >= MILLISECONDS_FROM else start_ms
-    end = (end_ms // 1000 if end_ms >= MILLISECONDS_FROM else end_ms) + 1
+    start = start_ms // 1000 if start_ms >= FIRST_MS else start_ms
+    end = (end_ms // 1000 if end_ms >= FIRST_MS else end_ms) + 1
     if downsample is None:
         return ScanRange(start - start % HOUR_S if start > 0 else 0, end + HOUR_S - end % HOUR_S)
     interval = downsample.interval_ms
@@ -61,7 +59,7 @@ def range_to_end(end_ms: int, downsample: Downsample | None, scan: ScanRange) ->
         interval_ms = downsample.interval_ms or HOUR_MS
     after_ms = end_ms // interval_ms * interval_ms + interval_ms
     stop_s = -(-after_ms // HOUR_MS) * HOUR_S
-    if end_ms < MILLISECONDS_FROM or stop_s * 1000 % interval_ms or stop_s >= scan.stop_s:
+    if end_ms < FIRST_MS or stop_s * 1000 % interval_ms or stop_s >= scan.stop_s:
         return scan
     return ScanRange(scan.start_s, stop_s)
 

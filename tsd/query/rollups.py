@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tsd.codec.points import Batch, Int64, Points
+from tsd.codec.putline import HOUR_S
 from tsd.errors import BadQuery
 from tsd.query.buckets import within
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES, SMALL, Collected, PointCollector, ReadCounts, decode_page
@@ -18,7 +19,7 @@ from tsd.query.downsample import Downsampler, PointJoiner, series_order
 from tsd.query.limits import QueryBudget, check_fetched
 from tsd.query.model import Downsample, Fill, Query
 from tsd.query.plan import Plan, scan_range
-from tsd.tables.reading import HOUR_S, EncodedPage, RollupInterval, RollupPage, RollupSource, ScanRange, SeriesSet
+from tsd.tables.reading import EncodedPage, RollupInterval, RollupPage, RollupSource, ScanRange, SeriesSet
 
 RAW, NO_FALLBACK, FALLBACK, FALLBACK_RAW = "ROLLUP_RAW", "ROLLUP_NOFALLBACK", "ROLLUP_FALLBACK", "ROLLUP_FALLBACK_RAW"
 _SAME = {"zimsum": "sum", "mimmax": "max", "mimmin": "min"}  # aggregators that use the cells of another

@@ -15,6 +15,7 @@ from weakref import ref
 import numpy as np
 
 from tsd.codec.points import NO_POINTS, Batch, Columns, Int32, Points, doubles_as_points
+from tsd.codec.putline import HOUR_MS, HOUR_S
 from tsd.errors import BadQuery, StoreError
 from tsd.query.assemble import answer_bytes
 from tsd.query.buckets import buckets_of, within
@@ -34,9 +35,9 @@ from tsd.query.row_buckets import HAS_LOOP, buckets_of_batch, has_loop_for
 from tsd.query.workers import WorkerPool
 from tsd.store import StepLimit
 from tsd.store.scheduling import IngestLoad
-from tsd.tables.open_points import HOUR_MS, OpenPointSource
+from tsd.tables.open_points import OpenPointSource
 from tsd.tables.quirks import Quirks
-from tsd.tables.reading import HOUR_S, UNWANTED, PointPage, RollupSource, ScanRange, Selection, SeriesSpan
+from tsd.tables.reading import UNWANTED, PointPage, RollupSource, ScanRange, Selection, SeriesSpan
 from tsd.tables.writing import KnownSeries
 
 FEW_HOURS = 8  # of a query of one series: each is a row

@@ -11,14 +11,14 @@ import trio
 
 from tsd.codec.names import Kind, Widths, parse_uid
 from tsd.codec.points import NO_POINTS, Batch, Int64, Points
+from tsd.codec.putline import HOUR_MS
 from tsd.errors import BadLine, BadQuery, CorruptRow
 from tsd.tables import reading
 from tsd.tables.catalog import SeriesSelector
 from tsd.tables.filters import matcher_of
-from tsd.tables.reading import HOUR_S, SeriesRequest
+from tsd.tables.reading import SeriesRequest
 
 ID_BYTES = 4
-HOUR_MS = HOUR_S * 1000
 PAGE_SERIES = 1000
 FEW = 200  # series or cells that are handled without a thread
 T = TypeVar("T")

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from tsd.codec.names import Kind, parse_uid
+from tsd.codec.putline import HOUR_MS
 from tsd.errors import CorruptRow, NoSuchName
 from tsd.tables.catalog import LastPoint, LastPoints, SeriesName, SeriesSelector
-from tsd.tables.interned import HOUR_MS, SelectedKeys, exact_tags, selector_test
+from tsd.tables.interned import SelectedKeys, exact_tags, selector_test
 
 MOST_METRICS = 10_000  # that one request looks at
 MOST_NAMES = 1 << 30

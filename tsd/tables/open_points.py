@@ -13,9 +13,9 @@ import numpy as np
 import trio
 
 from tsd.codec.points import Batch, Bool, Columns, Int32, Int64, sort_columns, wide_values
+from tsd.codec.putline import HOUR_MS, HOUR_S
 from tsd.codec.text import LENGTH
 from tsd.tables.reading import (
-    HOUR_S,
     UNWANTED,
     EncodedPage,
     HourSource,
@@ -31,7 +31,6 @@ from tsd.tables.reading import (
 from tsd.tables.writing import KnownSeries, SeriesKeys
 
 T = TypeVar("T")
-HOUR_MS = HOUR_S * 1000
 SMALL = 20_000  # points: less work is done in the event loop
 PAGE_POINTS = 200_000
 FEW_HOURS = 3  # of a span that is read with one call of the store

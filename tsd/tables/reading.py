@@ -18,13 +18,13 @@ from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind, Widths
 from tsd.codec.packing.points import CellBuckets
 from tsd.codec.points import Batch, Bool, Histogram, Int64, Points
+from tsd.codec.putline import HOUR_S
 from tsd.store import StepLimit
 from tsd.store.cells import CellSigner
 from tsd.tables.filters import Filter
 from tsd.tables.quirks import OPENTSDB, Quirks
 from tsd.tables.writing import KnownSeries, SeriesKey, SeriesKeys
 
-HOUR_S = 3600
 UNWANTED = -1  # the number of a series that does not match
 
 T_co = TypeVar("T_co", covariant=True)

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tsd.codec.putline import HOUR_MS
 from tsd.errors import CorruptRow
 from tsd.store import Family, Table, VersionedCells
 from tsd.store.rocksdb.engine import EmbeddedStore
-from tsd.store.rocksdb.version_chunks import HOUR_MS, MOST_BYTES, Versions, decode_chunk, split_chunk
+from tsd.store.rocksdb.version_chunks import MOST_BYTES, Versions, decode_chunk, split_chunk
 from tsd.store.versions import UNBOUNDED, VersionPut, Wanted
 
 TABLE = Table("chunks", (Family(b"t", UNBOUNDED),))

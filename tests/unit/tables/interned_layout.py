@@ -6,9 +6,10 @@ import numpy as np
 
 from tsd.codec.names import Kind
 from tsd.codec.points import Columns, Int32, Int64
+from tsd.codec.putline import HOUR_S
 from tsd.codec.text import FLOAT
 from tsd.tables import Tables
-from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, SeriesRequest
+from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest
 from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
 
 Number = int | float

@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.peers.cassandra import RunningCassandra
 from tsd.codec.points import Columns, Int32, Int64
-from tsd.codec.putline import NameRules
+from tsd.codec.putline import HOUR_S, NameRules
 from tsd.codec.text import FLOAT
 from tsd.codec.textline import encode_text_line
 from tsd.daemon.wiring import now_ms
@@ -17,7 +17,7 @@ from tsd.store.cassandra.session import Connector
 from tsd.tables import Tables
 from tsd.tables.filters import make_filter
 from tsd.tables.kairosdb.layout import KairosTableSettings, build, make_tables
-from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, SeriesRequest, TextPage
+from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest, TextPage
 from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
 
 LATEST_S = 4_102_444_800

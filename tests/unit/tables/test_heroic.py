@@ -13,6 +13,7 @@ from tests.peers.cassandra import RunningCassandra
 from tests.unit.codec.heroic_vectors import READS, TABLE, double_of
 from tests.unit.tables.interned_layout import Found, put, read
 from tsd.codec.names import Kind
+from tsd.codec.putline import HOUR_S
 from tsd.config.retention import parse_rules
 from tsd.errors import BadQuery, NoTable, StoreDown
 from tsd.store import StampedCells, StampedSpan, Store
@@ -23,7 +24,7 @@ from tsd.tables.catalog import SeriesSelector
 from tsd.tables.filters import make_filter
 from tsd.tables.heroic.layout import HeroicTableSettings, build, heroic_tables, make_retention
 from tsd.tables.heroic.tables import HeroicTables
-from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, SeriesRequest
+from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest
 from tsd.tables.writing import SeriesText
 
 CASSANDRA = pytest.param("cassandra", marks=[pytest.mark.cassandra, pytest.mark.slow])

@@ -8,11 +8,11 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from tsd.codec.opentsdb.rowkey import LAST_BASE, Layout, after, base_bytes
+from tsd.codec.putline import HOUR_S
 from tsd.errors import StoreDown
 from tsd.store import CellPage, Cursor, Family, Put, Table, cells_of_rows, scan
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.scan import KeyRange, read_ranges, scan_parts
-from tsd.tables.reading import HOUR_S
 
 BASE_S, METRIC, LARGE = 1_356_998_400, b"\0\0\1", 100_000
 SALTED = Layout(salt_width=1, salt_buckets=2)

@@ -11,6 +11,7 @@ from tests.interfering_store import InterferingStore
 from tests.peers.bigtable import RunningBigtable
 from tests.unit.tables.interned_layout import Found, put, read
 from tsd.codec.names import Kind
+from tsd.codec.putline import HOUR_S
 from tsd.codec.tall.rules import parse_rules
 from tsd.config.retention import parse_rules as parse_ages
 from tsd.errors import BadQuery, NoTable, StoreDown
@@ -21,7 +22,7 @@ from tsd.tables import Tables
 from tsd.tables.catalog import SeriesSelector
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.filters import make_filter
-from tsd.tables.reading import HOUR_S, EncodedPage, PointPage, ScanRange, SeriesRequest
+from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest
 from tsd.tables.tall.export import DayCopy, copy_day, drop, expired_copies
 from tsd.tables.tall.layout import TallTableSettings, build, make_retention, tall_tables
 from tsd.tables.tall.tables import TallTables

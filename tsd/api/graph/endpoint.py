@@ -14,6 +14,7 @@ from tsd.api.graph.picture import Picture, axis_options, curve, read_picture
 from tsd.api.graph.process import DrawnPicture, PictureCache, check_can_draw, draw_picture
 from tsd.api.messages import required, warned
 from tsd.api.query import QueryRules, parsed
+from tsd.codec.putline import HOUR_MS
 from tsd.errors import BadQuery, Refused
 from tsd.query.engine import QueryEngine
 from tsd.query.model import Query
@@ -27,7 +28,7 @@ from tsd.server.http.messages import HTML, Endpoint, Request, Response
 
 CACHE_BYTES = 32 << 20
 MAX_PROCESSES = 2  # concurrent drawing processes
-HOUR_MS, DAY_S = 3_600_000, 86_400
+DAY_S = 86_400
 MEDIA = {"png": "image/png", "svg": "image/svg+xml"}
 _FORMS = ("json", "png", "svg", "ascii")
 _NOT_IN_KEY = frozenset(

@@ -33,7 +33,6 @@ from tsd.codec.points import AlikePoints, Bool, Int64
 from tsd.errors import CorruptRow
 
 FORMAT = 1
-HOUR_MS = 3_600_000
 MOST_ROWS = 1 << 16
 CHUNK_POINTS = 8192  # about; a chunk has whole rows
 FEW_ROWS = 8  # looked up one by one

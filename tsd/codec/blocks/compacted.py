@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.blocks.block import HOUR_MS, BlockPoints
+from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.blocks.numbers import UInt8, spread
 from tsd.codec.opentsdb.cell import MS_MARK
 from tsd.codec.opentsdb.columns import CELL_POINTS, RowCell, encode_cells
 from tsd.codec.points import Bool, Columns, Int64
+from tsd.codec.putline import HOUR_MS
 from tsd.codec.text import FLOAT, LENGTH
 
 _SINGLE, _DOUBLE = FLOAT | 3, FLOAT | 7

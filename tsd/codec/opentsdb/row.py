@@ -31,7 +31,7 @@ from tsd.codec.opentsdb.merge import (
     point_cells,
 )
 from tsd.codec.opentsdb.rowkey import Layout
-from tsd.codec.putline import HOUR_S
+from tsd.codec.putline import HOUR_MS
 from tsd.errors import CorruptRow
 
 
@@ -140,7 +140,6 @@ def problems(key: bytes, cells: Iterable[StoredCell], layout: Layout = Layout())
 
 
 NEWEST = MergeRules(fix_duplicates=True)
-HOUR_MS = HOUR_S * 1000
 
 
 class Span(NamedTuple):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.packing.cell import HAS_PACKING_LOOP
 from tsd.codec.points import AlikePoints, Bool, Float64, Int64
+from tsd.codec.putline import HOUR_MS
 
 if HAS_PACKING_LOOP:
     from tsd.codec.packing import _packing
@@ -56,9 +57,6 @@ def unpack_alike(stored: list[bytes], ahead: int) -> AlikePoints | None:
     if not _packing.unpack_table(stored, ahead, offsets_ms, bits, floats):
         return None
     return AlikePoints(offsets_ms, bits, floats.view(np.bool_))
-
-
-HOUR_MS = 3_600_000
 
 
 class CellBuckets(NamedTuple):

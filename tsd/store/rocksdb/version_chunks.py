@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tsd.codec.points import Int64
+from tsd.codec.putline import HOUR_MS
 from tsd.errors import CorruptRow
 
-HOUR_MS = 3_600_000
 MOST_BYTES = 64 << 10  # of a chunk; a longer one is split into chunks of half of that, if it has several versions
 COUNT_BYTES = 4
 HEAD_BYTES = 8  # of a version: its time and the length of its value

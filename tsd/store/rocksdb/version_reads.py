@@ -14,9 +14,10 @@ from typing import NamedTuple, cast
 import numpy as np
 from rocksdict import Rdict, ReadOptions
 
+from tsd.codec.putline import HOUR_MS
 from tsd.errors import CorruptRow
 from tsd.store.rocksdb.keys import ESCAPED_ZERO, ROW_END, TIME_BYTES, row_prefix, split_key
-from tsd.store.rocksdb.version_chunks import HOUR_MS, decode_chunk
+from tsd.store.rocksdb.version_chunks import decode_chunk
 from tsd.store.versions import ALL, END_MS, UNBOUNDED, VERSION_BYTES, VersionColumns, VersionPage, Wanted, check_size
 
 try:

@@ -14,17 +14,9 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 import trio
 
+from tsd.codec.putline import HOUR_MS
 from tsd.store.cells import Cell, Page, Table
-from tsd.store.rocksdb.version_chunks import (
-    HOUR_MS,
-    Versions,
-    decode_chunk,
-    encode_chunk,
-    hour_of,
-    joined,
-    merged,
-    split_chunk,
-)
+from tsd.store.rocksdb.version_chunks import Versions, decode_chunk, encode_chunk, hour_of, joined, merged, split_chunk
 from tsd.store.rocksdb.version_reads import Gathered, VersionView, column_prefix, has_chunks, time_in, time_suffix
 from tsd.store.rules import check_place, check_times
 from tsd.store.versions import ALL, END_MS, UNBOUNDED, VersionColumns, VersionPage, VersionPut, Wanted, rows_of

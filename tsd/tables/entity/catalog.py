@@ -9,14 +9,13 @@ from contextlib import aclosing
 
 from tsd.codec.entity.records import EntitySeries, entity_series, series_column
 from tsd.codec.names import Kind
-from tsd.codec.putline import HOUR_S
+from tsd.codec.putline import HOUR_MS
 from tsd.codec.text import encode_name
 from tsd.errors import BadLine, NoSuchName
 from tsd.tables.catalog import LastPoint, LastPoints, SelectedSeries, SeriesCatalog, SeriesName, SeriesSelector
 from tsd.tables.entity.tables import EntityTables
 
 ANY = ("", "*")
-HOUR_MS = HOUR_S * 1000
 MOST_ENTITIES = 100  # that a selector names
 PAGE_SERIES = 1000
 

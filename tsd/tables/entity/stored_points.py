@@ -9,17 +9,9 @@ import trio
 
 from tsd.codec.names import Kind
 from tsd.codec.points import Batch, Bool, Columns, Int32, Int64, joined_columns
+from tsd.codec.putline import HOUR_S
 from tsd.codec.text import FLOAT
-from tsd.tables.reading import (
-    HOUR_S,
-    EncodedPage,
-    PointPage,
-    PointReader,
-    ScanRange,
-    Selection,
-    SeriesRequest,
-    SeriesSet,
-)
+from tsd.tables.reading import EncodedPage, PointPage, PointReader, ScanRange, Selection, SeriesRequest, SeriesSet
 from tsd.tables.writing import NO_KEY, SeriesKeys, SeriesText
 
 WINDOW_POINTS = 100_000  # handled together

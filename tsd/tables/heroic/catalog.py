@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tsd.codec.heroic.values import PERIOD_MS
+from tsd.codec.putline import HOUR_MS
 from tsd.store.retry import run_bounded
 from tsd.tables.catalog import LastPoint
 from tsd.tables.heroic.index import ListedSeries, SeriesList
 from tsd.tables.heroic.reader import HeroicReader
 from tsd.tables.heroic.series import names_of, parse_series_id, series_id
 from tsd.tables.heroic.slices import decode_rows, read_slice
-from tsd.tables.interned import HOUR_MS
 from tsd.tables.listed_catalog import CONCURRENT, ListedCatalog, Names, SeriesIds, look_back
 
 IDS = SeriesIds(series_id, parse_series_id, "utf-8")

@@ -8,10 +8,10 @@ import numpy as np
 from tsd.codec.heroic.keys import encode_base
 from tsd.codec.heroic.values import OFFSET_BYTES, PERIOD_MS, POINTS_PREFIX, VALUE_BYTES, decode_values
 from tsd.codec.points import NO_POINTS, Points, doubles_as_points
+from tsd.codec.putline import HOUR_MS
 from tsd.store import Cell
 from tsd.tables.heroic.index import ListedSeries
 from tsd.tables.heroic.tables import HeroicTables
-from tsd.tables.interned import HOUR_MS
 from tsd.tables.writing import SeriesKey
 
 SLICE_CELLS = 50_000  # read at once, roughly

@@ -9,6 +9,7 @@ from tsd.codec.kairosdb.index import METRIC_NAMES, TAG_NAMES, TAG_VALUES
 from tsd.codec.kairosdb.keys import DOUBLE, LONG, DataRow, encode_tags
 from tsd.codec.kairosdb.rows import FIRST_MS, LAST_MS
 from tsd.codec.names import Kind, parse_uid
+from tsd.codec.putline import HOUR_MS
 from tsd.errors import CorruptRow, NoSuchName
 from tsd.store.retry import run_bounded
 from tsd.tables.catalog import LastPoint, LastPoints, SeriesName, SeriesSelector
@@ -16,12 +17,10 @@ from tsd.tables.interned import SelectedKeys, exact_tags, selector_test
 from tsd.tables.kairosdb.decode import StoredRow, decode_numbers
 from tsd.tables.kairosdb.series import names_id, parse_series_id, series_id
 from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables
-from tsd.tables.reading import HOUR_S
 
 MOST_METRICS = 10_000  # that one request looks at
 MOST_NAMES = 1 << 30
 TAGGED_METRICS = 500  # whose tags are suggested
-HOUR_MS = HOUR_S * 1000
 
 
 class KairosCatalog:

@@ -13,7 +13,7 @@ from tsd.codec.opentsdb.annotation import ANNOTATION, decode_annotation
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Rollups
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, salts
-from tsd.codec.putline import base_time
+from tsd.codec.putline import HOUR_S, base_time
 from tsd.errors import CorruptRow, DamagedBlock
 from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, StepLimit, Store, cells_of_keys, scan
 from tsd.store.capabilities import CellSignatures, ChangeFeed
@@ -47,7 +47,6 @@ from tsd.tables.opentsdb.summary_cells import HistogramFormat, RollupColumns, de
 from tsd.tables.opentsdb.tag_table import TagTests
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.reading import (
-    HOUR_S,
     UNWANTED,
     ChangeSource,
     EncodedPage,

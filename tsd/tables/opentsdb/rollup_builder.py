@@ -17,6 +17,7 @@ from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Interval, Rollups, rollup_time
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, join_pairs, salt_of, salts, split_pairs
+from tsd.codec.putline import HOUR_S
 from tsd.errors import DamagedBlock, StoreError, TsdError, WrongClock
 from tsd.store import CellMatrix, CellPage, Put, Row, Store, cell_pages
 from tsd.store.retry import backoff
@@ -27,7 +28,6 @@ from tsd.tables.opentsdb.rollup_derive import MOST_BYTES, derive_rows
 from tsd.tables.opentsdb.rollup_scan import next_base
 from tsd.tables.opentsdb.rollup_sums import (
     DAY_S,
-    HOUR_S,
     LongSums,
     RowKeys,
     RowOrder,

@@ -16,11 +16,12 @@ from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Interval, RollupConfig, rollup_base, rollup_qualifier
 from tsd.codec.opentsdb.rowkey import base_bytes
 from tsd.codec.points import Batch, Bool, Float64, Int64, Points
+from tsd.codec.putline import HOUR_S
 from tsd.codec.text import FLOAT
 from tsd.errors import BadConfig
 from tsd.store import CellMatrix, Put
 
-HOUR_S, DAY_S = 3600, 86_400
+DAY_S = 86_400
 AGGREGATORS = ("sum", "count", "min", "max")  # in the order of the fields of Sums
 VALUE_BYTES = 8
 MATRIX_CELLS = 4096

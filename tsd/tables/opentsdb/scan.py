@@ -15,12 +15,13 @@ from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import data_cells, points
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, after, base_bytes, row_key, row_pattern, salts
 from tsd.codec.points import NO_POINTS, Points
+from tsd.codec.putline import HOUR_MS, HOUR_S
 from tsd.store import CELL_PAGE_BYTES, CellPage, Store, cell_pages, cells_of_keys
 from tsd.tables.ahead import take_ahead, take_pages
 from tsd.tables.opentsdb.encode import row_key as series_row_key
 from tsd.tables.opentsdb.selection import Condition, ResolvedRequest, SeriesMatcher
 from tsd.tables.opentsdb.series_index import SeriesIndex
-from tsd.tables.reading import HOUR_S, UNWANTED, ScanRange
+from tsd.tables.reading import UNWANTED, ScanRange
 from tsd.tables.writing import SeriesKey
 
 PATTERN_LITERALS = 50  # most literals of one tag name in a key pattern: the server tests each key for all of them
@@ -297,7 +298,6 @@ async def _by_literals(
 
 
 RULES = MergeRules(fix_duplicates=True)
-HOUR_MS = HOUR_S * 1000
 
 
 class SeriesRows:

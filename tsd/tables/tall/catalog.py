@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 
+from tsd.codec.putline import HOUR_MS
 from tsd.codec.tall.rules import rule_of
 from tsd.store.retry import run_bounded
 from tsd.tables.catalog import LastPoint
-from tsd.tables.interned import HOUR_MS
 from tsd.tables.listed_catalog import CONCURRENT, ListedCatalog, Names, SeriesIds, look_back
 from tsd.tables.reading import SeriesRequest
 from tsd.tables.tall.index import SeriesList
