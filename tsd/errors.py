@@ -144,6 +144,13 @@ class BadQuery(Refused):
         super().__init__(status, message, details)
 
 
+class UnknownName(BadQuery):
+    """A query of a name that no table has. `kind` is OpenTSDB's word: metrics, tagk or tagv."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"No such name for '{kind}': '{name}'")
+
+
 def bare(error: E) -> E:
     """Return an error without its traceback and cause, to keep it or to chain it.
 

@@ -15,7 +15,7 @@ from tsd.codec.names import Kind, Widths, parse_uid
 from tsd.codec.points import NO_POINTS, Batch, Columns, Points
 from tsd.codec.putline import HOUR_S, split_tags
 from tsd.codec.text import decode_number
-from tsd.errors import UNKNOWN_NAME, BadLine, BadQuery, NoSuchName
+from tsd.errors import UNKNOWN_NAME, BadLine, BadQuery, NoSuchName, UnknownName
 from tsd.store import Family, Put, Row, Store, Table, scan
 from tsd.tables import catalog, reading
 from tsd.tables.filters import matcher_of
@@ -225,12 +225,12 @@ class ReadableReader(reading.PointReader):
         try:
             keys = {parse_uid(text) for text in request.tsuids}
             metric = split_key(min(keys))[0] if keys else request.metric
-            self.known.id_of(Kind.METRIC, metric)
-            tagks = {tagk: self.known.id_of(Kind.TAGK, tagk) for tagk, _ in tests}
-            for name in [name for _, test in tests for name in test.literals]:
-                self.known.id_of(Kind.TAGV, name)
-        except (NoSuchName, BadLine) as error:
+        except BadLine as error:
             raise BadQuery(str(error)) from error
+        self._id_of(Kind.METRIC, metric)
+        tagks = {tagk: self._id_of(Kind.TAGK, tagk) for tagk, _ in tests}
+        for name in [name for _, test in tests for name in test.literals]:
+            self._id_of(Kind.TAGV, name)
 
         def passes(key: bytes) -> bool:
             tags = split_key(key)[1]
@@ -241,6 +241,12 @@ class ReadableReader(reading.PointReader):
         group_by = tuple(sorted({tagks[one.tagk] for one in request.filters if one.group_by}))
         filter_tagks = tuple(sorted(tagks.values())) or None
         return ReadableSelection(self.store, self.known, metric, passes, group_by, filter_tagks)
+
+    def _id_of(self, kind: Kind, name: str) -> bytes:
+        try:
+            return self.known.id_of(kind, name)
+        except NoSuchName:
+            raise UnknownName(kind.value, name) from None
 
     async def read_series(self, key: SeriesKey, start_ms: int, end_ms: int) -> Points:
         points = joined(await rows_of(self.store, POINTS, key.head + b"\0", key.head + b"\1"))

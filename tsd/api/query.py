@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tsd.api.messages import answer, check_method, meant_method, warned
-from tsd.errors import BadQuery, Refused
+from tsd.errors import BadQuery, Refused, UnknownName
 from tsd.lazy import LazyModule
 from tsd.query.assemble import ANSWER_BYTES
 from tsd.query.engine import QueryEngine
@@ -109,7 +109,9 @@ async def register(
     except Refused as error:
         running.status, running.error = error.status, error.message
         registry.end(running, error)
-        raise with_details(error) from error
+        if isinstance(error, UnknownName):  # OpenTSDB repeats the message
+            raise BadQuery(error.message, details=error.message) from error
+        raise
     except BaseException as error:
         registry.end(running, error)
         raise
@@ -271,13 +273,6 @@ class AnswerBody(AsyncIterator[bytes]):
         registry, self._registry = self._registry, None
         if registry is not None and self._running is not None:
             registry.end(self._running, error)
-
-
-def with_details(error: Refused) -> Refused:
-    """Return the error for an unknown name, which OpenTSDB repeats in the details."""
-    if error.message.startswith("No such name for ") and not error.details:
-        return BadQuery(error.message, status=error.status, details=error.message)
-    return error
 
 
 def cancel(registry: QueryRegistry, request: Request) -> Response:

@@ -15,7 +15,7 @@ from tsd.api.graph.process import DrawnPicture, PictureCache, check_can_draw, dr
 from tsd.api.messages import required, warned
 from tsd.api.query import QueryRules, parsed
 from tsd.codec.putline import HOUR_MS
-from tsd.errors import BadQuery, Refused
+from tsd.errors import BadQuery, Refused, UnknownName
 from tsd.query.engine import QueryEngine
 from tsd.query.model import Query
 from tsd.query.parse.times import find_zone, read_time
@@ -114,7 +114,7 @@ class GraphEndpoint:
                 found = await self._engine.run(query, running=running)
             except Refused as error:
                 running.status, running.error = error.status, error.message
-                if error.message.startswith("No such name for "):
+                if isinstance(error, UnknownName):
                     raise Refused(500, error.message) from error
                 raise
             running.status, running.sent = 200, True

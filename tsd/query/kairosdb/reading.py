@@ -6,6 +6,7 @@ for these queries too.
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ import numpy as np
 import trio
 
 from tsd.codec.putline import FIRST_MS, LAST_MS
-from tsd.errors import BadQuery
+from tsd.errors import UnknownName
 from tsd.query.collect import SeriesPoints
 from tsd.query.engine import QueryJob
 from tsd.query.kairosdb.answer import MetricAnswer, Result, evaluate
@@ -33,7 +34,6 @@ STEP_SIZE = 10  # a point takes up to as long, in the grouping or in one aggrega
 GROUP_POINTS = 20  # a group takes up to as long in a step as so many points, even if it has none
 SMALL = 100  # metrics and values of tags: each takes some 10 us
 _SPECIAL = re.compile(r"([^\w\s-])", re.ASCII)
-_UNKNOWN = "No such name for "  # begins the error for a name that does not exist
 
 
 def engine_query(wanted: Sequence[MetricQuery], *, delete: bool = False) -> Query:
@@ -124,10 +124,8 @@ async def _read(metric: MetricQuery, job: QueryJob) -> tuple[Sequence[SeriesPoin
         return (), ()
     try:
         return await job.series_and_texts(await built_query([metric]))
-    except BadQuery as error:
-        if error.message.startswith(_UNKNOWN):
-            return (), ()
-        raise
+    except UnknownName:
+        return (), ()
 
 
 def _cut(found: Sequence[SeriesPoints], texts: Sequence[SeriesTexts], metric: MetricQuery) -> list[TaggedColumn]:
@@ -155,9 +153,7 @@ async def answer_tags(wanted: KairosQuery, job: QueryJob) -> list[MetricAnswer]:
             continue
         try:
             each = [] if metric.end_ms < 0 else await job.tags(await built_query([metric]))
-        except BadQuery as error:
-            if not error.message.startswith(_UNKNOWN):
-                raise
+        except UnknownName:
             each = []
         answers.append(_tags_of(metric, each))
     return answers
@@ -179,11 +175,8 @@ async def delete_points(wanted: Sequence[MetricQuery], deleter: PointDeleter | N
             continue
         if metric.end_ms < 0:
             continue
-        try:
+        with suppress(UnknownName):
             await job.series(await built_query([metric], delete=True), partial(_approve, metric))
-        except BadQuery as error:
-            if not error.message.startswith(_UNKNOWN):
-                raise
 
 
 def _approve(metric: MetricQuery, found: Sequence[SeriesPoints]) -> None:

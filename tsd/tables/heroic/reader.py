@@ -11,7 +11,7 @@ from functools import partial
 from tsd.codec.heroic.values import PERIOD_MS
 from tsd.codec.names import Kind
 from tsd.codec.points import Points
-from tsd.errors import BadQuery, CorruptRow
+from tsd.errors import CorruptRow, UnknownName
 from tsd.tables import reading
 from tsd.tables.heroic.index import ListedSeries, SeriesList
 from tsd.tables.heroic.series import names_of, parse_series_id, series_id
@@ -117,7 +117,7 @@ class HeroicReader(reading.PointReader):
         """Resolve a request. Raises BadQuery, StoreError."""
         resolved = resolve(request, series_id, parse_series_id)
         if not self._is_known(resolved.metric) and not await self._index.has_metric(resolved.metric):
-            raise BadQuery(f"No such name for '{Kind.METRIC.value}': '{resolved.metric}'")
+            raise UnknownName(Kind.METRIC.value, resolved.metric)
         group_by = {one.tagk for one in request.filters if one.group_by}
         return HeroicSelection(self, resolved, InternedSeries(group_by, lambda series: series), deletes=request.delete)
 

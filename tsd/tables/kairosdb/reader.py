@@ -13,7 +13,7 @@ from tsd.codec.kairosdb.keys import DOUBLE, LONG, STRING, DataRow, parse_tags
 from tsd.codec.kairosdb.rows import COLUMNS, FIRST_MS, LAST_MS, RowSpec
 from tsd.codec.names import Kind
 from tsd.codec.points import NO_POINTS, Points
-from tsd.errors import BadQuery, CorruptRow
+from tsd.errors import CorruptRow, UnknownName
 from tsd.store.retry import run_bounded
 from tsd.tables import reading
 from tsd.tables.ahead import take_sequences
@@ -397,7 +397,7 @@ class KairosReader(reading.PointReader):
         resolved = resolve(request, names_id, parse_series_id)
         await self._tables.spec()
         if not await self._exists(resolved.metric):
-            raise BadQuery(f"No such name for '{Kind.METRIC.value}': '{resolved.metric}'")
+            raise UnknownName(Kind.METRIC.value, resolved.metric)
         group_by = {one.tagk for one in request.filters if one.group_by}
         series = InternedSeries(group_by, partial(series_id, resolved.metric))
         return KairosSelection(self._tables, resolved, series, counts_expiring=request.counts_expiring)

@@ -19,7 +19,7 @@ from tsd.codec.names import Kind, Widths, show_uid
 from tsd.codec.opentsdb.rowkey import Layout, Series, salt_of, split_tsuid
 from tsd.codec.points import Bool
 from tsd.codec.text import encode_name
-from tsd.errors import BadLine, BadQuery, NoSuchName, TsdError
+from tsd.errors import BadLine, BadQuery, NoSuchName, TsdError, UnknownName
 from tsd.tables.filters import LITERAL_OR, Filter, Matcher, matcher_of
 from tsd.tables.opentsdb.tag_table import (
     FAILED,
@@ -152,7 +152,7 @@ class FilterResolver:
         uid = found[name]
         if isinstance(uid, bytes):
             return uid
-        raise BadQuery(f"No such name for '{kind.value}': '{name}'")
+        raise UnknownName(kind.value, name)
 
     async def _find(self, kind: Kind, names: Iterable[str]) -> dict[str, bytes | None]:
         """Return the UIDs of names, None for a name without one. Raises BadQuery for a damaged UID, StoreError."""
@@ -180,7 +180,7 @@ class FilterResolver:
         if not self._rules.skip_unresolved_tagvs:
             for name, uid in uids.items():
                 if uid is None:
-                    raise BadQuery(f"No such name for '{Kind.TAGV.value}': '{name}'")
+                    raise UnknownName(Kind.TAGV.value, name)
         return frozenset(uid for uid in uids.values() if uid is not None)
 
     async def _by_tsuids(self, request: SeriesRequest) -> ResolvedRequest:

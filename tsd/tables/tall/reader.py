@@ -15,7 +15,7 @@ import numpy as np
 from tsd.codec.names import Kind
 from tsd.codec.points import NO_POINTS, Points
 from tsd.codec.tall.rules import Place, TableRule, rule_of
-from tsd.errors import BadQuery, CorruptRow
+from tsd.errors import CorruptRow, UnknownName
 from tsd.store.retry import run_bounded
 from tsd.tables import reading
 from tsd.tables.filters import matcher_of
@@ -200,7 +200,7 @@ class TallReader(reading.PointReader):
         """Resolve a request. Raises BadQuery, StoreError."""
         resolved, rule = self.resolve(request), self.rule(request)
         if rule is None or not (self._is_known(resolved.metric) or await self._index.has_metric(resolved.metric)):
-            raise BadQuery(f"No such name for '{Kind.METRIC.value}': '{resolved.metric}'")
+            raise UnknownName(Kind.METRIC.value, resolved.metric)
         return TallSelection(self, request, resolved, rule)
 
     def resolve(self, request: SeriesRequest) -> Resolved:
