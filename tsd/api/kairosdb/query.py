@@ -6,7 +6,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from tsd.api.messages import check_method
-from tsd.api.query import AnswerBody, parsed, register
+from tsd.api.query import DISABLED, LARGE_POINTS, AnswerBody, parsed, register
 from tsd.errors import Refused
 from tsd.query.assemble import ANSWER_BYTES
 from tsd.query.engine import QueryEngine, QueryJob
@@ -19,8 +19,6 @@ from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.server.http.security import Cors, check_deletion
 from tsd.tables.reading import PointDeleter
 
-LARGE_POINTS = 5_000  # a larger answer is encoded in a thread, in chunks
-DISABLED = "Deleting data is not enabled (tsd.http.query.allow_delete=false)"
 METRIC = "/metric/"
 
 
