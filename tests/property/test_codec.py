@@ -45,7 +45,6 @@ from tsd.codec.opentsdb.rowkey import (
     Layout,
     Series,
     join_pairs,
-    join_tsuid,
     row_key,
     split_key,
     split_tsuid,
@@ -202,10 +201,11 @@ def test_row_key(layout: Layout, base: int, data: st.DataObject) -> None:
     key = row_key(layout, series.metric, base, join_pairs(series.pairs))
     salt, found, found_base = split_key(layout, key)
     assert (len(salt), found, found_base) == (layout.salt_width, series, base)
-    assert tsuid(layout, key) == join_tsuid(series)
-    assert split_tsuid(layout.widths, join_tsuid(series)) == series
-    assert tsuid_row(layout, join_tsuid(series), base) == key
-    assert annotation_row(layout, max(1, base), join_tsuid(series)) == row_key(
+    text = series.metric + join_pairs(series.pairs)
+    assert tsuid(layout, key) == text
+    assert split_tsuid(layout.widths, text) == series
+    assert tsuid_row(layout, text, base) == key
+    assert annotation_row(layout, max(1, base), text) == row_key(
         layout, series.metric, base_time(max(1, base)), join_pairs(series.pairs)
     )
 

@@ -17,7 +17,6 @@ from tsd.codec.opentsdb.histogram import (
     parse_bounds,
     parse_histogram,
     parse_payload,
-    show_histogram,
     single,
 )
 from tsd.codec.opentsdb.meta import decode_ts_meta, decode_uid_meta, encode_ts_meta
@@ -36,7 +35,6 @@ from tsd.codec.opentsdb.tree import (
     decode_rule,
     encode_branch,
     not_matched_row,
-    split_rule_column,
     tree_row,
 )
 from tsd.codec.points import Bucket, Histogram
@@ -123,12 +121,6 @@ def test_path_of_over_ten_branches_stays_in_order() -> None:
     assert decode_branch(encode_branch(long)) == long
 
 
-@pytest.mark.parametrize("name", ["tree_rule:", "tree_rule:1", "tree_rule:1:x", "leaf:1:1", "tree_rule:-1:1"])
-def test_invalid_rule_column_is_refused(name: str) -> None:
-    with pytest.raises(CorruptRow):
-        split_rule_column(b"t:" + name.encode())
-
-
 def test_annotation_of_a_salted_series() -> None:
     tsuid = bytes.fromhex("000003000001000004")
     assert annotation_row(Layout(salt_width=1), 1356998400, tsuid).hex() == "0300000350e22700000001000004"
@@ -169,7 +161,6 @@ def test_invalid_histogram_bytes_are_refused(text: str) -> None:
 def test_buckets_are_sorted_and_the_last_equal_one_counts() -> None:
     found = parse_histogram(b"20,30=1:0,10=2:0,5=3:0,10=4:O=5:U=6")
     assert found == Histogram((Bucket(0, 5, 3), Bucket(0, 10, 4), Bucket(20, 30, 1)), underflow=6, overflow=5)
-    assert show_histogram(found) == "0,5=3:0,10=4:20,30=1:u=6:o=5"
 
 
 def test_zero_has_two_signs() -> None:

@@ -25,7 +25,6 @@ from tsd.codec.opentsdb.histogram import (
     join_value,
     parse_histogram,
     parse_payload,
-    show_histogram,
     split_value,
 )
 from tsd.codec.opentsdb.meta import (
@@ -35,7 +34,6 @@ from tsd.codec.opentsdb.meta import (
     decode_count,
     decode_ts_meta,
     decode_uid_meta,
-    encode_count,
     encode_ts_meta,
     encode_uid_meta,
 )
@@ -62,7 +60,6 @@ from tsd.codec.opentsdb.tree import (
     encode_tree,
     leaf_column,
     rule_column,
-    split_rule_column,
     tree_row,
 )
 from tsd.codec.opentsdb.uid import meta_column
@@ -116,7 +113,7 @@ def test_histogram_is_stored_as_by_opentsdb(vector: Vector) -> None:
     assert row_key(Layout(), bytes((0, 0, 2)), base_time(int(time)), bytes((0, 0, 1)) * 2).hex() == vector["row_hex"]
     codec_id, stored = split_value(unhex(vector["value_hex"]))
     read = decode_histogram(stored)
-    assert (codec_id, encode_histogram(read), parse_histogram(show_histogram(read).encode())) == (42, stored, read)
+    assert (codec_id, encode_histogram(read)) == (42, stored)
     time_ms = int(time) if int(time) >= 1 << 32 else int(time) * 1000
     assert histogram_offset_ms(qualifier) == time_ms - base_time(int(time)) * 1000
 
@@ -194,7 +191,6 @@ def test_ts_meta() -> None:
 
 def test_ts_counter() -> None:
     (vector,) = of_kind("ts_ctr")
-    assert encode_count(2).hex() == vector["value_hex"]
     assert decode_count(unhex(vector["value_hex"])) == 2
     assert decode_count(NO_COUNT) == 1
     assert f"{vector['family']}:{vector['qualifier']}".encode() == TS_COUNTER
@@ -230,7 +226,3 @@ def test_tree_cell(vector: Vector, ours: tuple) -> None:  # type: ignore[type-ar
     assert (row.hex(), column) == (vector["row_hex"], b"t:" + name)
     assert encode(value).decode() == vector["value_utf8"]
     assert decode(vector["value_utf8"].encode()) == value
-
-
-def test_rule_column_reads_back() -> None:
-    assert split_rule_column(rule_column(12, 3)) == (12, 3)

@@ -206,29 +206,6 @@ def single(number: float) -> float:
         return float("inf") if number > 0 else float("-inf")
 
 
-def show_histogram(histogram: Histogram) -> str:
-    """Return a histogram in the form of a telnet line, with the fewest digits that distinguish its bounds.
-
-    >>> show_histogram(Histogram((Bucket(0.0, 1.75, 12),), overflow=2))
-    '0,1.75=12:u=0:o=2'
-    """
-    ranges = [f"{show_single(b.lower)},{show_single(b.upper)}={b.values}" for b in histogram.buckets]
-    return ":".join((*ranges, f"u={histogram.underflow}", f"o={histogram.overflow}"))
-
-
-def show_single(number: float) -> str:
-    """Return the shortest decimal that a single is read back from; an infinite one as a decimal beyond every single.
-
-    >>> show_single(single(0.1)), show_single(5.0), show_single(float("-inf"))
-    ('0.1', '5', '-1e39')
-    """
-    if number in (float("inf"), float("-inf")):
-        return "1e39" if number > 0 else "-1e39"
-    near = (float(f"{number:.{digits}g}") for digits in range(1, 9))
-    shortest = next((other for other in near if single(other) == number), float(f"{number:.9g}"))
-    return repr(shortest).removesuffix(".0")
-
-
 SIMPLE = "net.opentsdb.core.SimpleHistogramDecoder"
 
 

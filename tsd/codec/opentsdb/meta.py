@@ -94,15 +94,6 @@ def decode_ts_meta(value: bytes) -> TsMeta:
     )
 
 
-def encode_count(number: int) -> bytes:
-    """Return the value of TS_COUNTER: a signed 8-byte number.
-
-    >>> encode_count(2).hex()
-    '0000000000000002'
-    """
-    return number.to_bytes(8, "big", signed=True)
-
-
 def decode_count(value: bytes) -> int:
     """Return the number in TS_COUNTER. Raise CorruptRow unless it has 8 bytes."""
     if len(value) != 8:

@@ -197,15 +197,6 @@ def split_tsuid(widths: Widths, tsuid: bytes) -> Series:
     return Series(Uid(tsuid[: widths.metric]), split_pairs(widths, tsuid[widths.metric :]))
 
 
-def join_tsuid(series: Series) -> bytes:
-    """Return the TSUID of a series; its pairs are sorted.
-
-    >>> join_tsuid(Series(Uid(b"\\0\\0\\1"), ((Uid(b"\\0\\0\\2"), Uid(b"\\0\\0\\3")),))).hex()
-    '000001000002000003'
-    """
-    return series.metric + b"".join(tagk + tagv for tagk, tagv in series.pairs)
-
-
 def tsuid_row(layout: Layout, tsuid: bytes, base: int) -> RowKey:
     """Return the row key of an hour of a series.
 

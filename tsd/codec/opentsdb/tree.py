@@ -73,14 +73,6 @@ def rule_column(level: int, order: int) -> bytes:
     return RULE_PREFIX + b"%d:%d" % (level, order)
 
 
-def split_rule_column(column: bytes) -> tuple[int, int]:
-    """Return level and order in a rule's column. Raise CorruptRow."""
-    level, _, order = column.removeprefix(RULE_PREFIX).partition(b":")
-    if not column.startswith(RULE_PREFIX) or not level.isdigit() or not order.isdigit() or len(level + order) > 18:
-        raise CorruptRow(f"column {column.hex()}: wanted tree_rule:<level>:<order>")
-    return int(level), int(order)
-
-
 def encode_tree(tree: Tree) -> bytes:
     """Return the value of TREE.
 
