@@ -20,7 +20,7 @@ from tsd.api.messages import (
     objects_of,
     required,
     text_in,
-    texts_in,
+    tsuids_in,
     words_of_all,
 )
 from tsd.api.uid import custom_in
@@ -132,7 +132,7 @@ class AnnotationPages:
     async def _delete_many(self, request: Request) -> Response:
         if request.body:
             members = object_of(request)
-            tsuids, global_ = texts_in(members, "tsuids"), is_true(members.get("global"))
+            tsuids, global_ = tsuids_in(members), is_true(members.get("global"))
             start, end = text_in(members, "startTime"), text_in(members, "endTime")
         else:
             required(request, "start_time")

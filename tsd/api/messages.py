@@ -175,13 +175,13 @@ def number_in(members: Mapping[str, Any], name: str, default: int = 0) -> int:
     return number
 
 
-def texts_in(members: Mapping[str, Any], name: str) -> list[str]:
-    """Return a member that is a list of strings; empty if absent. Raise Refused."""
-    value = members.get(name)
+def tsuids_in(members: Mapping[str, Any]) -> list[str]:
+    """Return the member `tsuids`, a list of strings; empty if absent. Raise Refused."""
+    value = members.get("tsuids")
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise unparsable(f"{name}: got {type(value).__name__}, wanted an array of strings")
+        raise unparsable(f"tsuids: got {type(value).__name__}, wanted an array of strings")
     return list(value)
 
 

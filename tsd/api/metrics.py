@@ -42,8 +42,8 @@ class MetricType(NamedTuple):
     label: str = ""  # name of the label, if it differs from the tag's
 
 
-def _gauge(name: str, text: str, *, unit: float = 1, label: str = "") -> MetricType:
-    return MetricType(name, text, is_counter=False, unit=unit, label=label)
+def _gauge(name: str, text: str, *, unit: float = 1) -> MetricType:
+    return MetricType(name, text, is_counter=False, unit=unit)
 
 
 # By the name in `stats`, or by name and tag. None: not exposed, because another metric is more precise.

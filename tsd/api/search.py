@@ -19,7 +19,7 @@ from tsd.api.messages import (
     object_of,
     required,
     text_in,
-    texts_in,
+    tsuids_in,
     unparsable,
     warned,
     words_of_all,
@@ -266,7 +266,7 @@ def read_last_body(request: Request, *, quirks: Quirks = OPENTSDB) -> LastReques
 
 def _last_sub_query(members: Mapping[str, Any]) -> LastSubQuery:
     _check_members(members, SUB_MEMBERS)
-    if tsuids := texts_in(members, "tsuids"):
+    if tsuids := tsuids_in(members):
         return LastSubQuery(tsuids=tuple(tsuids))
     tags = as_object(members.get("tags") or {})
     metric = text_in(members, "metric")

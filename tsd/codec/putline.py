@@ -159,13 +159,10 @@ def parse_put(line: bytes, rules: NameRules) -> PutLine:
     return PutLine(metric, tags, time, *check_point(metric, tags, time, value_word, rules))
 
 
-def check_point(
-    metric: bytes, tags: Tags, time: int, word: bytes, rules: NameRules, *, only_s: bool = False
-) -> tuple[int, bytes]:
-    """Return flags and bytes of a point's value `word`. Raise BadLine for an invalid value, time, metric or tag. With
-    `only_s` a time in milliseconds is invalid."""
+def check_point(metric: bytes, tags: Tags, time: int, word: bytes, rules: NameRules) -> tuple[int, bytes]:
+    """Return flags and bytes of a point's value `word`. Raise BadLine for an invalid value, time, metric or tag."""
     flags, value = parse_value(word, metric, time)
-    if time >= FIRST_MS and (only_s or time > LAST_MS or not storable(time)):
+    if time >= FIRST_MS and (time > LAST_MS or not storable(time)):
         raise illegal(
             f"bad timestamp={time} when trying to add value={show_signed(value)}/{flags} "
             f"to metric={metric.decode('latin-1')}, tags={show_tags(tags)}"

@@ -28,10 +28,9 @@ IDLE_RATIO = 3  # handshakes take a quarter of the event loop's time at most
 
 
 class HandshakeLimiter:
-    """Admits one handshake's computation at a time. `clock` measures its cost: the thread's CPU time."""
+    """Admits one handshake's computation at a time. Its cost is the thread's CPU time."""
 
-    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._lock = trio.StrictFIFOLock()
         self._free_at = -float("inf")  # in trio's clock
 
@@ -40,13 +39,13 @@ class HandshakeLimiter:
         start = trio.current_time()
         async with self._lock:
             await trio.sleep_until(self._free_at)
-        self._began = self._clock()
+        self._began = time.thread_time()
         self._free_at = trio.current_time()
         return self._free_at - start
 
     def finished(self) -> None:
         """End the computation."""
-        self._free_at = trio.current_time() + IDLE_RATIO * (self._clock() - self._began)
+        self._free_at = trio.current_time() + IDLE_RATIO * (time.thread_time() - self._began)
 
 
 class LimitedHandshake(trio.abc.Stream):
@@ -126,11 +125,9 @@ class _Keys(NamedTuple):
 class Tls:
     """TLS of the port's connections."""
 
-    def __init__(
-        self, settings: AccessSettings, now_ms: Callable[[], int], *, handshake_s: float = HANDSHAKE_S
-    ) -> None:
-        """Raises TsdError if certificate or key are invalid. `handshake_s` bounds one handshake."""
-        self.handshake_s = handshake_s
+    def __init__(self, settings: AccessSettings, now_ms: Callable[[], int]) -> None:
+        """Raises TsdError if certificate or key are invalid."""
+        self.handshake_s = HANDSHAKE_S  # the longest that one handshake may take
         self._settings = settings
         self._now_ms = now_ms
         self._files = tls_files(settings)

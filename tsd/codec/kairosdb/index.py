@@ -1,6 +1,6 @@
 """Rows of KairosDB's indexes (FORMATS.md in this folder)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from tsd.codec.names import java_order
 
@@ -19,14 +19,13 @@ def tag_pair(name: str, value: str) -> str:
     return f"{name}={value}"
 
 
-def tag_hash(tags: Mapping[str, str], indexed: Iterable[str] | None = None) -> int:
-    """Return the hash of the indexed tags (None: all) in tag_indexed_row_keys.
+def tag_hash(tags: Mapping[str, str]) -> int:
+    """Return the hash of the tags in tag_indexed_row_keys.
 
     >>> tag_hash({"host": "a"})
     -1147264974
     """
-    names = sorted(tags if indexed is None else tags.keys() & set(indexed), key=java_order)
-    text = "".join(name + tags[name] for name in names).encode("utf-8", "surrogatepass")
+    text = "".join(name + tags[name] for name in sorted(tags, key=java_order)).encode("utf-8", "surrogatepass")
     hashed = murmur3(text)
     return hashed - (1 << 32) if hashed >> 31 else hashed
 

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import tzinfo
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -155,23 +154,23 @@ def _request(top: Mapping[str, Any], *, quirks: Quirks) -> ExpRequest:
     )
 
 
-def to_query(request: ExpRequest, now_ms: int, *, local: tzinfo | None = None) -> tuple[Query, list[int]]:
+def to_query(request: ExpRequest, now_ms: int) -> tuple[Query, list[int]]:
     """Convert the metrics to distinct sub queries; return also the number of each metric's. Raises BadQuery."""
     try:
-        return _to_query(request, now_ms, local)
+        return _to_query(request, now_ms)
     except BadQuery as exc:
         raise as_client_error(exc, quirks=request.quirks) from exc
 
 
-def _to_query(request: ExpRequest, now_ms: int, local: tzinfo | None) -> tuple[Query, list[int]]:
+def _to_query(request: ExpRequest, now_ms: int) -> tuple[Query, list[int]]:
     time = request.time
     sets = {each.id: each for each in request.filters or ()}
     drafts = [_draft(request, metric, sets) for metric in request.metrics]
     kept = deduplicated(drafts, quirks=request.quirks)
     places = {identity_of(one, quirks=request.quirks): at for at, one in enumerate(kept)}
     frame = Query(0, 0, (), time.start, time.end or "", no_annotations=True, quirks=request.quirks)
-    _check_range(request, now_ms, local)
-    query = check(frame, kept, now_ms, time.zone or "", local=local)
+    _check_range(request, now_ms)
+    query = check(frame, kept, now_ms, time.zone or "")
     return _with_scalar(query, request), [places[identity_of(each, quirks=request.quirks)] for each in drafts]
 
 
@@ -209,11 +208,11 @@ def _draft(request: ExpRequest, metric: ExpMetric, sets: Mapping[str, FilterSet]
     return Draft(sub, "-".join(words))
 
 
-def _check_range(request: ExpRequest, now_ms: int, local: tzinfo | None) -> None:
+def _check_range(request: ExpRequest, now_ms: int) -> None:
     """Check the range. Raises BadQuery with status 500."""
     time = request.time
     try:
-        read = partial(read_time, now_ms=now_ms, zone=time.zone or "", local=local, quirks=request.quirks)
+        read = partial(read_time, now_ms=now_ms, zone=time.zone or "", quirks=request.quirks)
         start, end = read(time.start), read(time.end) if time.end else now_ms
     except BadQuery as exc:
         raise _wrong("Invalid time") from exc

@@ -302,7 +302,7 @@ _END = re.compile(r".*[:/-].*|\d+(ms)?|now")
 NOT_ENOUGH = "Not enough arguments."
 
 
-def read_words(words: Sequence[str], now_ms: int, *, quirks: Quirks = OPENTSDB, local: tzinfo | None = None) -> Query:
+def read_words(words: Sequence[str], now_ms: int, *, quirks: Quirks = OPENTSDB) -> Query:
     """Parse the words of a command line. Raises BadQuery.
 
     >>> words = "1356998400 sum rate downsample 60000 avg sys.cpu host=*".split()
@@ -317,7 +317,7 @@ def read_words(words: Sequence[str], now_ms: int, *, quirks: Quirks = OPENTSDB, 
     while rest:
         drafts.append(_draft(rest, quirks=quirks))
     frame = Query(0, 0, (), start, end, no_annotations=True, quirks=quirks)
-    return check(frame, drafts, now_ms, local=local)
+    return check(frame, drafts, now_ms)
 
 
 def _draft(words: list[str], *, quirks: Quirks) -> Draft:
