@@ -488,40 +488,36 @@ class QueryJob:
         self._answers: list[MemoryShare] = []
         self._made = engine.memory.share()
 
+    def _share(self) -> MemoryShare:
+        """Return a new share of the engine's memory, held until the job ends."""
+        share = self._engine.memory.share()
+        self._answers.append(share)
+        return share
+
     async def tags(self, query: Query) -> list[Mapping[str, str]]:
         """Return the tags of the series with rows in the hours of a query of one metric. Raises BadQuery,
         StoreError."""
-        share = self._engine.memory.share()
-        self._answers.append(share)
-        return await self._engine.tags(query, share)
+        return await self._engine.tags(query, self._share())
 
     async def series_together(self, query: Query) -> dict[int, list[SeriesPoints]]:
         """Return the series of sub queries whose rows are read together, held until the job ends, see `QueryEngine`.
         Raises BadQuery, StoreError."""
-        share = self._engine.memory.share()
-        self._answers.append(share)
-        return await self._engine.series_together(query, share)
+        return await self._engine.series_together(query, self._share())
 
     async def tags_together(self, query: Query) -> dict[int, list[Mapping[str, str]]]:
         """Return the tags of series of sub queries whose rows are read together, see `QueryEngine`. Raises BadQuery,
         StoreError."""
-        share = self._engine.memory.share()
-        self._answers.append(share)
-        return await self._engine.tags_together(query, share)
+        return await self._engine.tags_together(query, self._share())
 
     async def series(self, query: Query, approve: Approve = lambda _: None) -> list[SeriesPoints]:
         """Return the series with points in the hours of a query of one metric, held until the job ends. If the query
         deletes, `approve` raises an exception if they must not be deleted. Raises BadQuery, StoreError."""
-        share = self._engine.memory.share()
-        self._answers.append(share)
-        return await self._engine.series(query, share, approve)
+        return await self._engine.series(query, self._share(), approve)
 
     async def series_and_texts(self, query: Query) -> tuple[list[SeriesPoints], list[SeriesTexts]]:
         """Return the series with numbers in the hours of a query of one metric, and those with texts, both held until
         the job ends. Raises BadQuery, StoreError."""
-        share = self._engine.memory.share()
-        self._answers.append(share)
-        return await self._engine.series_and_texts(query, share)
+        return await self._engine.series_and_texts(query, self._share())
 
     async def delete(self, query: Query, deleter: PointDeleter, span_ms: tuple[int, int]) -> None:
         """Delete points, see `QueryEngine.delete`. Raises BadQuery, StoreError."""
@@ -530,9 +526,7 @@ class QueryJob:
     async def answer(self, query: Query, *, is_cut: bool = False) -> Answer:
         """Return the answer to one query, held until the job ends. `is_cut`: see `QueryEngine.run`. Raises BadQuery,
         StoreError."""
-        share = self._engine.memory.share()
-        self._answers.append(share)
-        answer = await self._engine.answer(query, share, is_cut=is_cut)
+        answer = await self._engine.answer(query, self._share(), is_cut=is_cut)
         self._engine.report_warnings(answer)
         if self._running is not None:
             self._running.figures = figures_of(answer)
