@@ -21,8 +21,8 @@ from tsd.ingest.intake import Backpressure, Intake, Ledger
 from tsd.ingest.journal.disk import Disk
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.open_window import OpenWindow
-from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import SeriesTable
+from tsd.ingest.summaries import Summaries
 from tsd.ingest.writer import Writer
 from tsd.server.peer import local_peer
 from tsd.server.replies import ReplyBudget, SlowConsumer

@@ -37,8 +37,8 @@ from tsd.ingest.limits import NewNameLimit
 from tsd.ingest.lines import MAX_LINE_BYTES
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.rejected.log import RejectedLog
-from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import SeriesTable
+from tsd.ingest.summaries import Summaries
 from tsd.ingest.writer import SMALL_INTERVALS, Writer
 from tsd.lazy import LazyLogger, LazyModule
 from tsd.server.clients import Clients, configured_quotas

@@ -16,8 +16,8 @@ from tsd.ingest.journal.journal import Journal
 from tsd.ingest.limits import NewNameLimit, Origin, OriginAdmission, RefusedLine
 from tsd.ingest.lines import SLOW_LINES, Absorbed, Reject, is_put, leading_others
 from tsd.ingest.open_window import OpenWindow
-from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import Validator
+from tsd.ingest.summaries import Summaries
 from tsd.lazy import LazyLogger
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.writing import SeriesResolver, SeriesText

@@ -19,7 +19,7 @@ from tsd.ingest.journal.journal import Journal, Segment
 from tsd.ingest.journal.segment import Block, Damage
 from tsd.ingest.limits import RefusedLine
 from tsd.ingest.open_window import OpenWindow
-from tsd.ingest.rollups import Summaries
+from tsd.ingest.summaries import Summaries
 from tsd.ingest.windows import Window
 from tsd.lazy import LazyLogger
 from tsd.tables.writing import SeriesResolver, SeriesText, SummaryBatch

@@ -37,7 +37,7 @@ from tsd.ingest.open_hours import (
 )
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.packed_points import PackedPoints, slices
-from tsd.ingest.rollups import Summaries
+from tsd.ingest.summaries import Summaries
 from tsd.ingest.window_reader import WindowReader, as_store_error
 from tsd.ingest.windows import PendingSegment, Window, WindowMemory, Written
 from tsd.lazy import LazyLogger

@@ -21,8 +21,8 @@ from tsd.codec.putline import NameRules
 from tsd.ingest.intake import Backpressure, Intake, Ledger, Taken
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.open_window import OpenWindow
-from tsd.ingest.rollups import Summaries
 from tsd.ingest.series import SeriesTable
+from tsd.ingest.summaries import Summaries
 from tsd.ingest.windows import Window
 from tsd.ingest.writer import SMALL_INTERVALS, Writer
 from tsd.store import Family, Table, scan
