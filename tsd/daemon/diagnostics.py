@@ -23,7 +23,7 @@ from typing import Any
 import trio
 
 from tsd.lazy import LazyLogger
-from tsd.store.periods import sleep_until_next
+from tsd.store.scheduling import sleep_until_next
 from tsd.store.threads import run_in_thread
 
 log = LazyLogger(__name__)

@@ -28,7 +28,7 @@ from tsd.ingest.intake import Backpressure
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.writer import Writer
 from tsd.lazy import LazyLogger
-from tsd.store.periods import sleep_until_next
+from tsd.store.scheduling import sleep_until_next
 
 log = LazyLogger(__name__)
 

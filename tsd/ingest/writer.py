@@ -41,7 +41,7 @@ from tsd.ingest.summaries import Summaries
 from tsd.ingest.window_reader import WindowReader, as_store_error
 from tsd.ingest.windows import PendingSegment, Window, WindowMemory, Written
 from tsd.lazy import LazyLogger
-from tsd.store.periods import sleep_until_next
+from tsd.store.scheduling import sleep_until_next
 from tsd.tables.open_points import ChooseSeries, OpenPoints
 from tsd.tables.reading import ScanRange
 from tsd.tables.writing import KnownSeries, PointWriter, SeriesResolver

@@ -9,7 +9,7 @@ import trio
 
 from tsd.errors import TsdError
 from tsd.query.workers import WorkerPool
-from tsd.tables.ahead import PlainNursery, open_plain_nursery
+from tsd.tables.read_ahead import PlainNursery, open_plain_nursery
 
 
 class Background:

@@ -1,8 +1,10 @@
-"""Division of the event loop's time between ingest and scans.
+"""Division of the event loop's time between ingest and scans, and common times for periodic work.
 
 A scan works in steps of a few milliseconds. Without a limit, scans would get half of the event loop's time, or nearly
 all of it with many readers. A query's threads would also use cores that ingest needs. While the ingest load is high,
 all scans together get a small part of the time; otherwise there is no limit.
+
+Periodic work of all kinds is done at multiples of its periods: an idle daemon wakes up once for all that is due.
 """
 
 import math
@@ -98,3 +100,18 @@ async def with_breaks(steps: Generator[None, None, T]) -> T:
             result: T = done.value
             return result
         await trio.lowlevel.checkpoint()
+
+
+def next_time(now: float, period_s: float) -> float:
+    """Return the next multiple of a period, by trio's clock.
+
+    >>> next_time(19.5, 10.0), next_time(20.0, 10.0)
+    (20.0, 30.0)
+    """
+    found = (now // period_s + 1) * period_s
+    return found if found > now else found + period_s  # rounded down to `now`
+
+
+async def sleep_until_next(period_s: float) -> None:
+    """Sleep until the next multiple of a period: at most one period, and less the first time."""
+    await trio.sleep_until(next_time(trio.current_time(), period_s))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import trio
 
-from tsd.store.periods import next_time
+from tsd.store.scheduling import next_time
 from tsd.store.timing import Latency
 
 RECENT_REQUESTS = 1000  # over which percentiles are computed

@@ -16,7 +16,6 @@ from tsd.codec.points import NO_POINTS, Points
 from tsd.errors import CorruptRow, UnknownName
 from tsd.store.retry import run_bounded
 from tsd.tables import reading
-from tsd.tables.ahead import take_sequences
 from tsd.tables.interned import InternedSeries, Resolved, hourly_batch, resolve
 from tsd.tables.kairosdb.decode import (
     NUMBERS,
@@ -33,6 +32,7 @@ from tsd.tables.kairosdb.index import IndexRows
 from tsd.tables.kairosdb.points import RowsAnswer
 from tsd.tables.kairosdb.series import TTL_BYTES, names_id, parse_series_id, series_id
 from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables
+from tsd.tables.read_ahead import take_sequences
 from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest, TextPage, TextPoint
 from tsd.tables.writing import SeriesKey, SeriesKeys
 

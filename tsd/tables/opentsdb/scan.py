@@ -17,10 +17,10 @@ from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, after, base
 from tsd.codec.points import NO_POINTS, Points
 from tsd.codec.putline import HOUR_MS, HOUR_S
 from tsd.store import CELL_PAGE_BYTES, CellPage, Store, cell_pages, cells_of_keys
-from tsd.tables.ahead import take_ahead, take_pages
 from tsd.tables.opentsdb.encode import row_key as series_row_key
 from tsd.tables.opentsdb.selection import Condition, ResolvedRequest, SeriesMatcher
 from tsd.tables.opentsdb.series_index import SeriesIndex
+from tsd.tables.read_ahead import take_ahead, take_pages
 from tsd.tables.reading import UNWANTED, ScanRange
 from tsd.tables.writing import SeriesKey
 

@@ -31,7 +31,7 @@ from tsd.codec.opentsdb.rowkey import Layout, after
 from tsd.errors import StoreError
 from tsd.lazy import LazyLogger
 from tsd.store import CELL_PAGE_BYTES, CellPage, Put, Store, cell_pages
-from tsd.store.periods import next_time, sleep_until_next
+from tsd.store.scheduling import next_time, sleep_until_next
 from tsd.tables.opentsdb.tag_table import TagTable
 
 try:

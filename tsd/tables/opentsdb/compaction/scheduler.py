@@ -16,8 +16,8 @@ from tsd.codec.putline import HOUR_S
 from tsd.errors import CorruptRow, StoreError
 from tsd.lazy import LazyLogger
 from tsd.store import Put
-from tsd.store.periods import next_time
 from tsd.store.retry import backoff
+from tsd.store.scheduling import next_time
 from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldStats
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, RowCompactor
 from tsd.tables.opentsdb.compaction.queue import RowQueue

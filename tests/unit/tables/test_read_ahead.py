@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from tsd.errors import StoreError
-from tsd.tables.ahead import take_sequences
+from tsd.tables.read_ahead import take_sequences
 
 Pages = AsyncGenerator[tuple[int, int], None]
 

@@ -1,4 +1,4 @@
-"""Passes pages to who processes them, while a task of each sequence of pages reads the next one."""
+"""Reads pages ahead: while one page is processed, a task for each sequence of pages reads its next one."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
