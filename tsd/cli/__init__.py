@@ -57,7 +57,7 @@ SECTIONS = {
         "create-tables": CommandEntry("tsd.cli.commands.store:create_tables", "Create the tables that are absent."),
         "compact": CommandEntry("tsd.cli.commands.store:compact", "Make one cell of each row of past hours."),
         "rollup": CommandEntry("tsd.cli.commands.store:rollup", "Write rollups of past points."),
-        "index": CommandEntry("tsd.cli.commands.store:index", "Rebuild the list of series of Heroic's table."),
+        "index": CommandEntry("tsd.cli.commands.store:index", "Rebuild the list of series of Heroic's and tall rows."),
         "export": CommandEntry("tsd.cli.commands.store:export", "Copy a day's rows to a table of that day."),
         "copy": CommandEntry("tsd.cli.commands.store:copy", "Copy all tables to another store."),
         "backup": CommandEntry(

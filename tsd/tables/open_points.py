@@ -13,7 +13,7 @@ import numpy as np
 import trio
 
 from tsd.codec.points import Batch, Bool, Columns, Int32, Int64, sort_columns, wide_values
-from tsd.codec.putline import HOUR_MS, HOUR_S
+from tsd.codec.putline import HOUR, HOUR_MS, HOUR_S
 from tsd.codec.text import LENGTH
 from tsd.tables.reading import (
     UNWANTED,
@@ -54,7 +54,7 @@ class OpenPoints:
     def _bases(self) -> list[int]:
         if not len(self.columns.instants):
             return []
-        hours = self.columns.instants // (2 * HOUR_MS)
+        hours = self.columns.instants // HOUR
         if len(hours) <= FEW_POINTS:
             return [hour * HOUR_S for hour in sorted(set(hours.tolist()))]
         low, high = int(hours.min()), int(hours.max())
@@ -220,7 +220,7 @@ class OpenSelection(Selection):
             await take(part)
 
     async def _rows(self, span: ScanRange) -> "OpenRowsOfHour":
-        """Return the open rows of matching series in an hour."""
+        """Return rows of the open points of matching series in an hour."""
         columns = await _in_thread(len(self._points.columns.series), partial(self._points.of_hour, span))
         pairs = self._stored.pairs_of(self._points.keys)
         present = np.bincount(columns.series, minlength=len(pairs)).astype(np.bool_).tolist()

@@ -203,7 +203,7 @@ async def test_batch_that_cassandra_calls_too_large_is_put_in_parts(cassandra: R
         tables = KairosTables(keyspace.cql, keyspace.name, now_ms)
         together = [bound for put in puts for bound in put.encode()]
         with pytest.raises(BatchTooLarge):
-            await keyspace.cql.batch_encoded(tables.texts.put_point, together, None)
+            await keyspace.cql.batch_encoded(tables.statements.put_point, together, None)
         await tables.put_points([PutBatch(together, None)])
         for at, row in enumerate(rows):
             [point] = await tables.points(row.encode(), 0, COLUMNS - 1, 10)
@@ -468,7 +468,7 @@ async def test_rows_are_read_together_or_one_by_one(cassandra: RunningCassandra)
         await keyspace.put((one, T + second, at) for at, one in enumerate(series) for second in range(at + 1))
         store = cassandra.store(keyspace.name)
         tables, old = (make_tables(store, keyspace.name, now_ms) for _ in range(2))
-        old.texts = old.texts._replace(joined_points="SELECT WHERE", joined_timed_points="SELECT WHERE")
+        old.statements = old.statements._replace(joined_points="SELECT WHERE", joined_timed_points="SELECT WHERE")
         spec = await tables.spec()
         row_ms = spec.row_time(T)
         rows = {

@@ -90,7 +90,7 @@ class KairosTables:
         self._cql = cql
         self.keyspace = keyspace
         self._clock_ms = clock_ms
-        self.texts = schema.statements(keyspace)
+        self.statements = schema.statements(keyspace)
         self._spec: RowSpec | None = None
         self._lock = trio.Lock()
         self._last_ms = 0
@@ -132,7 +132,7 @@ class KairosTables:
             rows = [(schema.UNIT_NAME, Unit.MILLISECONDS.value), (schema.WIDTH_NAME, str(DEFAULT_WIDTH_MS))]
             stamp = self.stamps()
             put: list[Parameters] = [(schema.CLUSTER_CONFIG, *row, NEVER, stamp) for row in rows]
-            await self._cql.batch(self.texts.put_spec, put)
+            await self._cql.batch(self.statements.put_spec, put)
         return made
 
     async def drop(self) -> None:
@@ -166,13 +166,15 @@ class KairosTables:
 
     async def _read_spec(self) -> RowSpec | None:
         """Return what `spec` says. Without a row it is LEGACY if there are metrics; None if there are none."""
-        named = {str(name): str(value) for name, value in await self.ask(self.texts.spec, (schema.CLUSTER_CONFIG,))}
+        named = {
+            str(name): str(value) for name, value in await self.ask(self.statements.spec, (schema.CLUSTER_CONFIG,))
+        }
         if named:
             try:
                 return parse_spec(named.get(schema.UNIT_NAME, ""), named.get(schema.WIDTH_NAME, ""))
             except UnknownRows as exc:
                 raise StoreError(f"keyspace {self.keyspace}: {exc}") from bare(exc)
-        if await self.ask(self.texts.strings, (METRIC_NAMES, "", 1)):
+        if await self.ask(self.statements.strings, (METRIC_NAMES, "", 1)):
             return RowSpec(Unit.LEGACY)
         return None
 
@@ -188,7 +190,7 @@ class KairosTables:
 
     async def _put_points(self, batch: PutBatch) -> None:
         try:
-            await self._cql.batch_encoded(self.texts.put_point, batch.points, batch.key)
+            await self._cql.batch_encoded(self.statements.put_point, batch.points, batch.key)
         except BatchTooLarge:
             if len(batch.points) == 1:
                 raise
@@ -200,7 +202,7 @@ class KairosTables:
 
     async def points(self, key: bytes, first: int, last: int, limit: int, *, timed: bool = False) -> StoredPoints:
         """Return the points of a row from one column to another, both included. Raise StoreError."""
-        text = self.texts.timed_points if timed else self.texts.points
+        text = self.statements.timed_points if timed else self.statements.points
         return parse_points(await self._read_row(text, key, first, last, limit), timed=timed)
 
     async def _read_row(self, text: str, key: bytes, first: int, last: int, limit: int) -> RawRows:
@@ -262,7 +264,7 @@ class KairosTables:
         """Return the points of some rows. Raise StoreError."""
         if len(group.rows) > 1 and self._joins:
             keys = list(group.rows)
-            text = self.texts.joined_timed_points if group.timed else self.texts.joined_points
+            text = self.statements.joined_timed_points if group.timed else self.statements.joined_points
             try:
                 raw = await self._cql.ask_raw(text, (keys, *_bounds(group.first, group.last), limit), keys[0])
             except BadStatement:
@@ -271,7 +273,7 @@ class KairosTables:
                 pass  # of one of the rows
             else:
                 return [RowsAnswer(group.rows, raw, keyed=True, timed=group.timed)]
-        text = self.texts.timed_points if group.timed else self.texts.points
+        text = self.statements.timed_points if group.timed else self.statements.points
         answers = []
         for key, row in group.rows.items():
             raw = await self._read_row(text, key, group.first, group.last, limit)
@@ -285,7 +287,7 @@ class KairosTables:
     async def _newest(self, key: bytes, first: int, last: int) -> StoredPoints:
         """Return the last point from one column to another. Reads are divided as by `_read_row`."""
         try:
-            raw = await self._cql.ask_raw(self.texts.newest_point, (key, *_bounds(first, last)))
+            raw = await self._cql.ask_raw(self.statements.newest_point, (key, *_bounds(first, last)))
             return parse_points(raw, timed=True)
         except ReadFailed:
             if last - first < LEAST_COLUMNS:
@@ -295,17 +297,17 @@ class KairosTables:
 
     async def delete_points(self, key: bytes, first: int, last: int, stamp_ms: int) -> None:
         """Delete the points of a row from one column to another that were not written after `stamp_ms`."""
-        await self.ask(self.texts.delete_points, (stamp_ms, key, *_bounds(first, last)))
+        await self.ask(self.statements.delete_points, (stamp_ms, key, *_bounds(first, last)))
 
     async def delete_row(self, row: DataRow, stamp_ms: int) -> None:
         """Delete a row of points."""
-        await self.ask(self.texts.delete_row, (stamp_ms, row.encode()))
+        await self.ask(self.statements.delete_row, (stamp_ms, row.encode()))
 
     # ---- Indexes
 
     async def metric_exists(self, metric: str) -> bool:
         """Return whether a metric is listed. Raise StoreError."""
-        return bool(await self.ask(self.texts.has_string, (METRIC_NAMES, metric)))
+        return bool(await self.ask(self.statements.has_string, (METRIC_NAMES, metric)))
 
     async def strings(self, kind: bytes, prefix: str, limit: int) -> list[str]:
         """Return listed names of a kind with a prefix, in order of their bytes, at most `limit`. Raise StoreError."""
@@ -313,7 +315,7 @@ class KairosTables:
         start = prefix
         while len(found) < limit:
             count = min(LIST_STRINGS, limit - len(found))
-            names = [str(name) for (name,) in await self.ask(self.texts.strings, (kind, start, count))]
+            names = [str(name) for (name,) in await self.ask(self.statements.strings, (kind, start, count))]
             matching = [name for name in names if name.startswith(prefix)]
             found += matching
             if len(matching) < count:
@@ -324,11 +326,11 @@ class KairosTables:
     async def put_strings(self, kind: bytes, names: Iterable[str], stamp_ms: int) -> None:
         """List names of a kind."""
         rows: list[Parameters] = [(kind, name, PRESENT, NEVER, stamp_ms) for name in names]
-        await self._batches(self.texts.put_string, rows)
+        await self._batches(self.statements.put_string, rows)
 
     async def put_row_time(self, metric: str, row_ms: int, ttl_s: int, stamp_ms: int) -> None:
         """List a row time of a metric."""
-        await self.ask(self.texts.put_row_time, (metric, TABLE_NAME, row_ms, ttl_s, stamp_ms))
+        await self.ask(self.statements.put_row_time, (metric, TABLE_NAME, row_ms, ttl_s, stamp_ms))
 
     async def put_row_keys(
         self, metric: str, row_ms: int, rows: Iterable[tuple[SeriesRow, int]], stamp_ms: int, *, by_tag: bool
@@ -342,14 +344,14 @@ class KairosTables:
                 pair = tag_pair(*tag)
                 place: Parameters = (metric, TABLE_NAME, row_ms, pair, tag_hash(tags), kind, tags, ttl_s, stamp_ms)
                 tagged.setdefault(pair, []).append(place)
-        await self._batches(self.texts.put_row_key, put)
+        await self._batches(self.statements.put_row_key, put)
         for rows_of_pair in tagged.values():
-            await self._batches(self.texts.put_tag_row_key, rows_of_pair)
+            await self._batches(self.statements.put_tag_row_key, rows_of_pair)
 
     async def put_old_keys(self, metric: str, rows: Iterable[tuple[bytes, int]], stamp_ms: int) -> None:
         """List row keys in the index of KairosDB 1.2 and older, each with a time to live."""
         put: list[Parameters] = [(_name(metric), key, PRESENT, ttl_s, stamp_ms) for key, ttl_s in rows]
-        await self._batches(self.texts.put_old_key, put)
+        await self._batches(self.statements.put_old_key, put)
 
     async def _batches(self, text: str, rows: Sequence[Parameters]) -> None:
         for at in range(0, len(rows), MIXED_ROWS):
@@ -357,12 +359,12 @@ class KairosTables:
 
     async def row_times(self, metric: str, first_ms: int, last_ms: int) -> list[int]:
         """Return the listed row times of a metric, both ends included, in order. Raise StoreError."""
-        rows = await self.ask(self.texts.row_times, (metric, TABLE_NAME, first_ms, last_ms))
+        rows = await self.ask(self.statements.row_times, (metric, TABLE_NAME, first_ms, last_ms))
         return [row_ms for (row_ms,) in rows if isinstance(row_ms, int)]
 
     async def row_keys(self, metric: str, row_ms: int) -> Sequence[ListedSeries]:
         """Return the series that are listed for a row time. Raise StoreError."""
-        raw = await self._cql.ask_raw(self.texts.row_keys, (metric, TABLE_NAME, row_ms))
+        raw = await self._cql.ask_raw(self.statements.row_keys, (metric, TABLE_NAME, row_ms))
         place = metric, row_ms
         known = self._parsed.get(place)
         if known is not None and known.raw == raw:
@@ -387,7 +389,7 @@ class KairosTables:
             if first > last:
                 continue
             low, high = (name + b"\0" + max(time, FIRST_MS).to_bytes(8, "big", signed=True) for time in (first, last))
-            for (key,) in await self.ask(self.texts.old_keys, (name, low, high + b"\xff")):
+            for (key,) in await self.ask(self.statements.old_keys, (name, low, high + b"\xff")):
                 assert isinstance(key, bytes)
                 try:
                     rows.append(parse_row_key(key))
@@ -399,19 +401,21 @@ class KairosTables:
         """Remove a row from every index but that of row times."""
         if row.type != LEGACY:
             place: Parameters = (stamp_ms, row.metric, TABLE_NAME, row.row_ms)
-            await self.ask(self.texts.delete_row_key, (*place, row.type, tags))
+            await self.ask(self.statements.delete_row_key, (*place, row.type, tags))
             for tag in tags.items():
-                await self.ask(self.texts.delete_tag_row_key, (*place, tag_pair(*tag), row.type, tag_hash(tags), tags))
-        await self.ask(self.texts.delete_old_key, (stamp_ms, _name(row.metric), row.encode()))
+                await self.ask(
+                    self.statements.delete_tag_row_key, (*place, tag_pair(*tag), row.type, tag_hash(tags), tags)
+                )
+        await self.ask(self.statements.delete_old_key, (stamp_ms, _name(row.metric), row.encode()))
 
     async def delete_row_time(self, metric: str, row_ms: int, stamp_ms: int) -> None:
         """Remove a row time of a metric from the index."""
-        await self.ask(self.texts.delete_row_time, (stamp_ms, metric, TABLE_NAME, row_ms))
+        await self.ask(self.statements.delete_row_time, (stamp_ms, metric, TABLE_NAME, row_ms))
 
     async def delete_metric(self, metric: str, stamp_ms: int) -> None:
         """Remove a metric's name, and its rows in the old index."""
-        await self.ask(self.texts.delete_old_keys, (stamp_ms, _name(metric)))
-        await self.ask(self.texts.delete_string, (stamp_ms, METRIC_NAMES, metric))
+        await self.ask(self.statements.delete_old_keys, (stamp_ms, _name(metric)))
+        await self.ask(self.statements.delete_string, (stamp_ms, METRIC_NAMES, metric))
 
 
 def _bounds(first: int, last: int) -> tuple[bytes, bytes]:
