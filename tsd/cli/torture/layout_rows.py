@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tsd.cli.torture.senders import BASE_S, Numbers, SentSeries, Values
-from tsd.codec.points import Columns, Int64
-from tsd.codec.text import FLOAT
+from tsd.codec.points import Columns, Points, wide_values
 from tsd.config.loader import Config
 from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import now_ms
@@ -20,7 +19,6 @@ from tsd.tables.entity.stored_points import OnWindow, TextLookup, TimeRange, rea
 
 METRICS_AT_ONCE = 16
 SENT_MS = TimeRange((BASE_S - 86_400) * 1000, (BASE_S + 30 * 86_400) * 1000)  # all sent times are in it
-SHORT_FLOAT = FLOAT | 3  # flags of a number in four bytes
 
 
 class StoredRow(NamedTuple):
@@ -60,7 +58,7 @@ def _rows(points: Columns, lookup: TextLookup) -> list[StoredRow]:
     """Return the points of each series, with times as in the lines: whole seconds in seconds, others in ms."""
     times = points.instants >> 1
     times = np.where(times % 1000, times, times // 1000)
-    values = _values(points)
+    values = Points(times, *wide_values(points)).doubles()
     rows = []
     for number in np.unique(points.series).tolist():
         own = points.series == number
@@ -70,10 +68,3 @@ def _rows(points: Columns, lookup: TextLookup) -> list[StoredRow]:
         series = SentSeries(text.metric.decode("latin-1"), tuple((name, value) for name, value in tags))
         rows.append(StoredRow(series, times[own], values[own]))
     return rows
-
-
-def _values(points: Columns) -> np.typing.NDArray[np.float64]:
-    bits: Int64 = points.bits
-    short = bits.astype(np.uint32).view(np.float32).astype(np.float64)
-    floats = np.where(points.flags == SHORT_FLOAT, short, bits.view(np.float64))
-    return np.where(points.flags & FLOAT, floats, bits.astype(np.float64))

@@ -12,15 +12,13 @@ import trio
 
 from tsd.codec.heroic.keys import encode_base
 from tsd.codec.heroic.values import PERIOD_MS, encode_values, point_columns
-from tsd.codec.points import Columns, Float64, Int64
-from tsd.codec.text import FLOAT, LENGTH
+from tsd.codec.points import Columns, Float64, Int64, Points, wide_values
 from tsd.store import Put
 from tsd.tables.heroic.index import Entry, SeriesList
 from tsd.tables.heroic.tables import HeroicTables
 from tsd.tables.writing import SeriesKey, SeriesLookup, SummaryWriter
 
 SLICE_POINTS = 20_000  # encoded and put at once
-SINGLE = 3  # length bits of a value of four bytes
 
 
 class SortedPoints(NamedTuple):
@@ -48,20 +46,8 @@ def sort_points(points: Columns, series: SeriesLookup) -> SortedPoints:
     last = np.ones(len(order), np.bool_)
     last[:-1] = (places[order][1:] != places[order][:-1]) | (times[order][1:] != times[order][:-1])
     order = order[last]
-    return SortedPoints(keys, places[order], times[order], doubles_of(points.at(order)))
-
-
-def doubles_of(points: Columns) -> Float64:
-    """Return the values of points as doubles.
-
-    >>> doubles_of(Columns(*map(np.array, ([0, 0], [0, 0], [0, FLOAT | SINGLE], [7, 0x42280000])))).tolist()
-    [7.0, 42.0]
-    """
-    bits = points.bits.astype(np.int64)
-    floats = (points.flags & FLOAT) != 0
-    singles = floats & ((points.flags & LENGTH) == SINGLE)
-    doubles = np.where(floats, bits.view(np.float64), bits.astype(np.float64))
-    return np.where(singles, np.where(singles, bits, 0).astype(np.uint32).view(np.float32).astype(np.float64), doubles)
+    ordered = Points(times[order], *wide_values(points.at(order)))
+    return SortedPoints(keys, places[order], ordered.times, ordered.doubles())
 
 
 def encode_points(points: SortedPoints) -> list[Put]:

@@ -14,8 +14,7 @@ import numpy as np
 from tsd.codec.kairosdb.keys import DOUBLE, LONG, DataRow
 from tsd.codec.kairosdb.rows import RowSpec
 from tsd.codec.kairosdb.values import encode_doubles, encode_longs
-from tsd.codec.points import Bool, Columns, Int64
-from tsd.codec.text import FLOAT, LENGTH
+from tsd.codec.points import Bool, Columns, Int64, wide_values
 from tsd.tables.kairosdb.index import Expiries, Wanted, longest, split_key
 from tsd.tables.kairosdb.points import LIMITS, PutBatch, RowPut, bound_batches
 from tsd.tables.kairosdb.series import TTL_BYTES, ttl_of
@@ -28,7 +27,6 @@ except ImportError:  # installed without a C compiler
 else:
     HAS_ENCODE_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
 
-SINGLE = 3  # length bits of a value of four bytes
 STAMPS = 2  # of a window: for points that others at the same time replace, and for all others
 LOOP_POINTS = 4_000  # encoded between two releases of the GIL: half a millisecond
 
@@ -70,18 +68,14 @@ def sort_points(points: Columns, series: SeriesLookup, spec: RowSpec) -> SortedP
     present, numbers = np.unique(points.series, return_inverse=True)
     keys = series.keys(present)
     times = points.instants >> 1
-    floats = (points.flags & FLOAT) != 0
+    bits, floats = wide_values(points)
     shared = _shared_rows(keys)
     if shared is None and len(present) == len(numbers):  # a point of each series: none replaces another
         order, replaced = np.argsort(numbers), np.zeros(len(numbers), np.bool_)
     else:
         rows = numbers if shared is None else shared[numbers]
         order, replaced = _order(rows, floats, spec.read_times(times))
-    bits, floats = points.bits[order], floats[order]
-    singles = floats & ((points.flags[order] & LENGTH) == SINGLE)
-    if singles.any():
-        bits[singles] = bits[singles].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
-    return SortedPoints(keys, numbers[order], times[order], floats, bits, replaced)
+    return SortedPoints(keys, numbers[order], times[order], floats[order], bits[order], replaced)
 
 
 def _shared_rows(keys: SeriesKeys) -> Int64 | None:

@@ -10,9 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import trio
 
-from tsd.codec.points import Bool, Columns, Int64
+from tsd.codec.points import Columns, Int64, wide_values
 from tsd.codec.tall.times import DAY_MS
-from tsd.codec.text import FLOAT, LENGTH
 from tsd.store import Put
 from tsd.tables.tall.encode import ColumnPlace, RowPoints, encode
 from tsd.tables.tall.index import SeriesList
@@ -21,7 +20,6 @@ from tsd.tables.tall.tables import TallTables
 from tsd.tables.writing import SeriesKey, SeriesLookup, SummaryWriter
 
 SLICE_POINTS = 20_000  # encoded and put at once
-SINGLE = 3  # length bits of a value of four bytes
 
 
 class SortedPoints(NamedTuple):
@@ -58,23 +56,9 @@ def sort_points(points: Columns, series: SeriesLookup, placing: Placing) -> Sort
     last = np.ones(len(ordered), np.bool_)
     last[:-1] = (own[ordered][1:] != own[ordered][:-1]) | (times[ordered][1:] != times[ordered][:-1])
     ordered = ordered[last]
-    values = numbers_of(points.at(ordered))
+    values = wide_values(points.at(ordered))
     in_order = RowPoints(own[ordered], rows[ordered], times[ordered], *values)
     return SortedPoints(keys, column_places, list(names), table_of, in_order)
-
-
-def numbers_of(points: Columns) -> tuple[Int64, Bool]:
-    """Return the bits of values, and which are doubles, see `Points`.
-
-    >>> bits, floats = numbers_of(Columns(*map(np.array, ([0, 0], [0, 0], [0, FLOAT | SINGLE], [7, 0x42280000]))))
-    >>> bits[:1].tolist(), bits.view(np.float64)[1:].tolist(), floats.tolist()
-    ([7], [42.0], [False, True])
-    """
-    bits = points.bits.astype(np.int64)
-    floats = (points.flags & FLOAT) != 0
-    singles = floats & ((points.flags & LENGTH) == SINGLE)
-    bits[singles] = bits[singles].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
-    return bits, floats
 
 
 def encode_points(sorted_points: SortedPoints, part: slice) -> list[tuple[str, list[Put]]]:
