@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tsd.codec.blocks.numbers import spread
 from tsd.codec.points import Bool, Float64, Int64
 from tsd.query.calendar import quotient, truncated
 from tsd.query.model import RANKS
@@ -503,16 +504,6 @@ def _matrices(starts: Int64, values: Float64) -> Iterator[tuple[Slots, Float64]]
         places = starts[rows][:, None] + along
         inside = along < lengths[rows][:, None]
         yield rows, np.where(inside, values[np.minimum(places, len(values) - 1)], np.nan)
-
-
-def spread(begins: Int64, lengths: Int64) -> Slots:
-    """Return `begins[0], begins[0] + 1, …` for the first length, then the same from `begins[1]`, and so on.
-
-    >>> spread(np.array([10, 3]), np.array([2, 3])).tolist()
-    [10, 11, 3, 4, 5]
-    """
-    ends = np.cumsum(lengths)
-    return np.repeat(begins - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
 
 
 class Missing(Enum):

@@ -11,11 +11,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tsd.codec.blocks.numbers import spread
 from tsd.codec.dates import UNITS_MS
 from tsd.codec.points import Batch, Bool, Float64, Int64, doubles_as_points
 from tsd.codec.putline import HOUR_MS
 from tsd.query import calendar
-from tsd.query.aggregate import spread
 from tsd.query.columns import Kind, SeriesColumns
 from tsd.query.model import Calendar, Downsample
 from tsd.tables.reading import ScanRange

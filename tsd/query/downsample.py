@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tsd.codec.blocks.numbers import spread
 from tsd.codec.packing.cell import HAS_PACKING_LOOP
 from tsd.codec.points import NO_POINTS, Batch, Bool, Float64, Int64, Points, doubles_as_points
 from tsd.errors import BadQuery
-from tsd.query.aggregate import BY_NAME, Kernel, Percentile, Slots, spread
+from tsd.query.aggregate import BY_NAME, Kernel, Percentile, Slots
 from tsd.query.buckets import (
     Bucketed,
     Runs,
