@@ -19,11 +19,11 @@ from tsd.codec.opentsdb.uid import (
 from tsd.errors import NoSuchName, StoreDown
 from tsd.store import Family, Put, Table, scan
 from tsd.store.memory import MemoryStore
+from tsd.tables.catalog import NameTaken
 from tsd.tables.opentsdb.uid_table import (
     SETTLED_MS,
     ChangedMeanwhile,
     InconsistentName,
-    NameTaken,
     UidFsck,
     delete,
     rename,

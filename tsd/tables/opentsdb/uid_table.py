@@ -14,6 +14,7 @@ from tsd.codec.opentsdb.uid_fsck import UidCell, UidCheck, UidFinding, check_uid
 from tsd.errors import CorruptRow, NoSuchName, StoreError, TsdError
 from tsd.lazy import LazyLogger
 from tsd.store import Cell, Put, Store, scan
+from tsd.tables.catalog import NameTaken
 from tsd.tables.opentsdb.uids import Uids
 
 log = LazyLogger(__name__)
@@ -24,10 +25,6 @@ log = LazyLogger(__name__)
 SETTLED_MS = 600_000
 
 Place = tuple[bytes, bytes]  # row, column
-
-
-class NameTaken(TsdError):
-    """The new name of a UID already has a UID."""
 
 
 class InconsistentName(TsdError):
