@@ -19,7 +19,6 @@ from tsd.api.entity_answers import (
     ManyRequest,
     RangeRequest,
     encoding_points,
-    prefix_stop,
     read_inventory,
     read_many,
     read_range,
@@ -35,6 +34,7 @@ from tsd.errors import BadLine, Refused, TooManyVersions
 from tsd.query.engine import QueryEngine
 from tsd.query.limits import MemoryShare
 from tsd.server.http.messages import Endpoint, Request, Response
+from tsd.store.cells import prefix_end
 from tsd.store.versions import VersionColumns, VersionPage
 from tsd.tables.entities import METADATA_METRIC, POINTS_END_MS, Entities
 from tsd.tables.entity_decode import split_metadata
@@ -156,7 +156,7 @@ class EntityEndpoint:
         ends early."""
         found: list[VersionColumns] = []
         at: bytes | None = wanted.first
-        left, stop, most = wanted.limit, prefix_stop(wanted.prefix), self._engine.memory.limit // PAGE_SHARE
+        left, stop, most = wanted.limit, prefix_end(wanted.prefix), self._engine.memory.limit // PAGE_SHARE
         while at is not None and left and share.held < most:
             try:
                 page = await self._entities.scan(
@@ -193,7 +193,7 @@ class EntityEndpoint:
         workers = self._engine.workers
         chosen = Inventory(wanted)
         at: bytes | None = wanted.first
-        stop, size = prefix_stop(wanted.prefix), FIRST_NEWEST
+        stop, size = prefix_end(wanted.prefix), FIRST_NEWEST
         while at is not None:
             pages = [await self._entities.newest_columns(at, stop, limit=size)]
             at, values = pages[0].next_start, len(pages[0].columns.places)

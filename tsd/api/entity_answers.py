@@ -165,16 +165,6 @@ def _bytes(name: str, text: str) -> bytes:
         raise Refused(400, f"Invalid {name}", f"got {text[:100]!r}, wanted characters up to U+00FF") from error
 
 
-def prefix_stop(prefix: bytes) -> bytes | None:
-    r"""Return the first name after those with a prefix, None if there is none.
-
-    >>> prefix_stop(b"web"), prefix_stop(b"a\xff"), prefix_stop(b"")
-    (b'wec', b'b', None)
-    """
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None
-
-
 def matching(places: Sequence[tuple[bytes, bytes]], patterns: Sequence[str]) -> Bool:
     """Return which places are of a metric that a pattern matches; without patterns all."""
     if not patterns:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import click
 import trio
 
-from tsd.api.entity_answers import InventoryRequest, RangeRequest, prefix_stop, select_series
+from tsd.api.entity_answers import InventoryRequest, RangeRequest, select_series
 from tsd.api.entity_inventory import Inventory
 from tsd.api.entity_json import inventory_chunks, series_chunks
 from tsd.cli.context import Access, access, flush_pending
@@ -26,6 +26,7 @@ from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import store_address, versioned_cells
 from tsd.errors import BadLine, StoreError, TsdError
 from tsd.store import VersionedCells
+from tsd.store.cells import prefix_end
 from tsd.store.versions import VersionColumns
 from tsd.tables import Tables
 from tsd.tables.checkpoint import Checkpoint
@@ -61,7 +62,7 @@ def list_entities(loaded: Loaded, prefix: str, silent_for: str | None, as_json: 
             chosen = Inventory(wanted)
             at: bytes | None = first
             while at is not None:
-                page = await opened.entities.newest_columns(at, prefix_stop(first), limit=PAGE_ENTITIES)
+                page = await opened.entities.newest_columns(at, prefix_end(first), limit=PAGE_ENTITIES)
                 chosen.add(page.columns)
                 at = page.next_start
             return chosen.pages

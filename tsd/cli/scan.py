@@ -25,7 +25,7 @@ from tsd.codec.opentsdb.annotation import decode_annotation, encode_annotation
 from tsd.codec.opentsdb.cell import CellKind, Point, kind_of, offset_ms, split, split_append
 from tsd.codec.opentsdb.merge import MergeRules, StoredCell
 from tsd.codec.opentsdb.row import data_cells, points
-from tsd.codec.opentsdb.rowkey import Layout, SplitKey, after, base_bytes, salts, split_key
+from tsd.codec.opentsdb.rowkey import Layout, SplitKey, base_bytes, salts, split_key
 from tsd.codec.putline import FIRST_MS, HOUR_S, split_tags
 from tsd.codec.text import FLOAT, counted, encode_name, show_signed
 from tsd.config.loader import Config, Loaded, layout
@@ -36,6 +36,7 @@ from tsd.lazy import LazyModule
 from tsd.query.model import AGGREGATORS
 from tsd.store import Row, Store
 from tsd.store import scan as scan_store
+from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.rollup_progress import days_of
 from tsd.tables.opentsdb.uids import Uids
@@ -139,7 +140,7 @@ async def selected_rows(
     for salt in salts(layout):
         prefix = salt + metric
         start = prefix + base_bytes(first)
-        stop = after(prefix + base_bytes(last))
+        stop = prefix_end(prefix + base_bytes(last))
         async for page in scan_store(store, table, start, stop):
             rows = [row for row in page if _has_tags(layout, row.key, wanted)] if wanted else page
             if rows:

@@ -23,6 +23,16 @@ else:
     HAS_CELL_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
 
 
+def prefix_end(prefix: bytes) -> bytes | None:
+    r"""Return the lowest key above all keys that start with a prefix, None if there is none.
+
+    >>> prefix_end(b"web"), prefix_end(b"a\xff"), prefix_end(b"\xff"), prefix_end(b"")
+    (b'wec', b'b', None, None)
+    """
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None
+
+
 class Cell(NamedTuple):
     """One stored cell of a row."""
 

@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 
 from tsd.codec.names import Kind
 from tsd.store import Row, Store, scan
+from tsd.store.cells import prefix_end
 
 LETTERS = {Kind.METRIC: b"m", Kind.TAGK: b"k", Kind.TAGV: b"v"}
 PAGE_ROWS = 1000
@@ -49,16 +50,6 @@ class NameList(NamedTuple):
             async for page in pages:
                 for row in page:
                     yield row
-
-
-def prefix_end(prefix: bytes) -> bytes | None:
-    """Return the first key after all that start with a prefix, None if there is none.
-
-    >>> prefix_end(b"a\\xff"), prefix_end(b"\\xff")
-    (b'b', None)
-    """
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None
 
 
 def forget_oldest(known: dict[T, None], most: int) -> None:

@@ -17,7 +17,6 @@ from tsd.api import query
 from tsd.api.query import DISABLED
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.codec.opentsdb.rowkey import after
 from tsd.config.loader import Config
 from tsd.daemon.engine import build_engine
 from tsd.daemon.wiring import configured_reader, make_uids, tables
@@ -27,6 +26,7 @@ from tsd.query.parse.uri import read_uri
 from tsd.query.registry import QueryRegistry
 from tsd.server.http.messages import Request, parse_target
 from tsd.store import Put, scan
+from tsd.store.cells import prefix_end
 from tsd.store.memory import MemoryStore
 from tsd.tables.quirks import CORRECTED
 
@@ -252,7 +252,7 @@ async def damaged(daemon: Running) -> Running:
     store, table = daemon.daemon.store, daemon.daemon.config.data_table
     metric = (await make_uids(daemon.daemon.config, daemon.daemon.store).find(Kind.METRIC, [b"bad.one"]))[b"bad.one"]
     assert isinstance(metric, bytes)
-    async for rows in scan(store, table, metric, after(metric)):
+    async for rows in scan(store, table, metric, prefix_end(metric)):
         await store.put(table, [Put(row.key, COLUMN + b"\0\0\0\x10", b"\1") for row in rows])
     return daemon
 

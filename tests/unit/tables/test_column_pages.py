@@ -10,7 +10,8 @@ import trio
 from tests.peers.needs import need_compiled_loops
 from tests.running import Client, Running, running
 from tests.unit.store.test_rocksdb_blocks import stored_blocks
-from tsd.codec.opentsdb.rowkey import Layout, after
+from tsd.codec.opentsdb.rowkey import Layout
+from tsd.store.cells import prefix_end
 
 START_S = 1_356_998_400
 HOURS, HOSTS = 3, 40
@@ -80,7 +81,7 @@ async def fold_all(daemon: Running) -> int:
         prefix = page.rows[0].key[:width]
         assert store.column_blocks is not None
         moved += (await store.column_blocks.fold("tsdb", prefix)).cells
-        start = after(prefix)
+        start = prefix_end(prefix)
     return moved
 
 

@@ -40,6 +40,13 @@ async def test_suggestions_are_limited_by_the_request_and_the_server() -> None:
     assert (await world.request("GET", "/api/suggest?type=tagv&q=日")).body == []
 
 
+async def test_suggestions_begin_with_a_prefix_that_ends_in_the_last_letter() -> None:
+    world = await with_names()
+    for name in ("aÿz", "b"):
+        await world.uid(Kind.METRIC, name)
+    assert (await world.request("GET", "/api/suggest?type=metrics&q=aÿ")).body == ["aÿz"]
+
+
 async def test_renamed_name_is_found_at_once() -> None:
     world = await with_names()
     number = await world.uid(Kind.METRIC, "old")

@@ -11,10 +11,10 @@ from tests.unit.query.engines import DATA, START_S
 from tests.unit.tables.test_rollup_builder import BUILT, DAY_S, LINES, environment, rollups
 from tests.unit.tables.test_rollup_task import LATER_S, TABLES, Rolled
 from tsd.codec.names import Kind
-from tsd.codec.opentsdb.rowkey import after
 from tsd.errors import StoreError
 from tsd.server import control
 from tsd.store import scan
+from tsd.store.cells import prefix_end
 from tsd.store.remote import ControlClient
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.rollup_progress import LateDay
@@ -36,7 +36,7 @@ async def others(rolled: Rolled) -> set[LateDay]:
 async def delete_others(rolled: Rolled) -> None:
     """Delete the points of the metric `other`, and record nothing."""
     uid = await uid_of(rolled, b"other")
-    async for rows in scan(rolled.env.store, DATA, uid, after(uid)):
+    async for rows in scan(rolled.env.store, DATA, uid, prefix_end(uid)):
         await remove_rows(rolled.env.store, DATA, rows, read_ms=LATER_S * 1000)
 
 

@@ -7,10 +7,11 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from tsd.codec.opentsdb.rowkey import LAST_BASE, Layout, after, base_bytes
+from tsd.codec.opentsdb.rowkey import LAST_BASE, Layout, base_bytes
 from tsd.codec.putline import HOUR_S
 from tsd.errors import StoreDown
 from tsd.store import CellPage, Cursor, Family, Put, Table, cells_of_rows, scan
+from tsd.store.cells import prefix_end
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.scan import KeyRange, read_ranges, scan_parts
 
@@ -97,7 +98,7 @@ async def test_rows_are_taken_once_and_in_order(layout: Layout, rows: int, paral
     assert await taken(store, ranges, layout, parallel) == await stored(store)
 
 
-@pytest.mark.parametrize("stop", [None, after(METRIC + base_bytes(LAST_BASE))], ids=["table's end", "last hour"])
+@pytest.mark.parametrize("stop", [None, prefix_end(METRIC + base_bytes(LAST_BASE))], ids=["table's end", "last hour"])
 async def test_ranges_up_to_the_last_hour_are_read(stop: bytes | None) -> None:
     bases_s = [LAST_BASE // HOUR_S * HOUR_S - hour * HOUR_S for hour in range(3, -1, -1)]
     store = await filled(Layout(), bases_s, 30)
@@ -106,7 +107,7 @@ async def test_ranges_up_to_the_last_hour_are_read(stop: bytes | None) -> None:
 
 async def test_parts_of_a_large_range_are_read_at_once() -> None:
     store = await filled(Layout(), hours(12), 30)
-    await taken(store, [KeyRange(METRIC, after(METRIC))], Layout(), FEW)
+    await taken(store, [KeyRange(METRIC, prefix_end(METRIC))], Layout(), FEW)
     assert store.most >= FEW
 
 
@@ -114,7 +115,7 @@ async def test_error_in_a_part_is_raised() -> None:
     store = await filled(Layout(), hours(12), 30)
     store.failing = METRIC + base_bytes(BASE_S + 9 * HOUR_S)
     with pytest.raises(StoreDown):
-        await taken(store, [KeyRange(METRIC, after(METRIC))], Layout(), FEW)
+        await taken(store, [KeyRange(METRIC, prefix_end(METRIC))], Layout(), FEW)
 
 
 @pytest.mark.parametrize("hours", [720, 500_000])

@@ -32,12 +32,13 @@ from tsd.codec.names import Kind
 from tsd.codec.opentsdb.check import Trouble
 from tsd.codec.opentsdb.merge import MergeRules, merge
 from tsd.codec.opentsdb.row import data_cells, problems
-from tsd.codec.opentsdb.rowkey import after, salts, split_key
+from tsd.codec.opentsdb.rowkey import salts, split_key
 from tsd.codec.opentsdb.uid import COUNTER_ROW, decode_counter, decode_uid, encode_counter, id_column, name_column
 from tsd.config.loader import Config, layout
 from tsd.daemon.wiring import make_uids
 from tsd.errors import CorruptRow, NoSuchName
 from tsd.store import Row, Store, scan
+from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.uids import Uids
 
 NEWEST = MergeRules(fix_duplicates=True)
@@ -65,7 +66,7 @@ async def _ranges(uids: Uids, config: Config, metrics: Sequence[str] | None) -> 
         return [(b"", None)]
     found = await uids.find(Kind.METRIC, [metric.encode() for metric in metrics])
     keys = [salt + uid for salt in salts(layout(config)) for uid in found.values() if isinstance(uid, bytes)]
-    return [(key, after(key)) for key in sorted(keys)]
+    return [(key, prefix_end(key)) for key in sorted(keys)]
 
 
 async def _read_page(uids: Uids, config: Config, page: Sequence[Row], *, thorough: bool) -> DecodedPage:

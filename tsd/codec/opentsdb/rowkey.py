@@ -115,16 +115,6 @@ def base_bytes(time_s: int) -> bytes:
     return min(max(time_s, 0), LAST_BASE).to_bytes(BASE_BYTES, "big")
 
 
-def after(prefix: bytes) -> bytes | None:
-    """Return the lowest key above all keys that start with `prefix`, None if there is none.
-
-    >>> after(bytes.fromhex("0001ff")).hex(), after(b"\\xff"), after(b"")
-    ('000200', None, None)
-    """
-    number = int.from_bytes(prefix, "big") + 1
-    return None if number >> 8 * len(prefix) else number.to_bytes(len(prefix), "big")
-
-
 def row_key(layout: Layout, metric: bytes, base: int, pairs: bytes) -> RowKey:
     """Return the row key of one hour of one series; `pairs` as `join_pairs` returns them. Of the base time only the
     low 32 bits are used.

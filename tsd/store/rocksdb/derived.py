@@ -15,9 +15,9 @@ import trio
 from rocksdict import RdictIter, ReadOptions, WriteBatch
 
 from tsd.codec.blocks.run import Matrix
-from tsd.codec.opentsdb.rowkey import after
 from tsd.errors import StoreError
 from tsd.store import CellMatrix, Put
+from tsd.store.cells import prefix_end
 from tsd.store.rocksdb.database import Batch, Database, DerivedFamily
 from tsd.store.rocksdb.keys import ESCAPED_ZERO, row_prefix
 from tsd.store.rocksdb.runs import RunChange, add_runs
@@ -153,7 +153,7 @@ def _takes_runs(table: str, prefix: bytes, database: Database) -> tuple[bool, bo
     """Return whether rows with a prefix may be stored in runs, because the table has no cells of them, and whether
     there are none in runs yet. Raise StoreError."""
     database.require(table)
-    pages = database.plain_view(table, after(prefix)).row_keys(prefix, 1)
+    pages = database.plain_view(table, prefix_end(prefix)).row_keys(prefix, 1)
     try:
         while True:
             next(pages)
@@ -180,7 +180,7 @@ def _change_of_runs(table: str, parts: Sequence[CellMatrix], stamp: int, databas
 
 def _cells_in_runs(table: str, prefix: bytes, database: Database, most_runs: int | None = None) -> int:
     """Return the number of cells in runs of rows with a prefix, or in the first ones."""
-    family, stop = database.runs(table), after(prefix)
+    family, stop = database.runs(table), prefix_end(prefix)
     if family is None:
         return 0
     end = None if stop is None else stop.replace(b"\0", ESCAPED_ZERO)

@@ -13,9 +13,9 @@ from tsd.codec.blocks.block import Rows, encode_block
 from tsd.codec.blocks.compacted import read_cells
 from tsd.codec.blocks.numbers import cuts, spread
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.codec.opentsdb.rowkey import after
 from tsd.codec.points import Int64
 from tsd.store import CellPage
+from tsd.store.cells import prefix_end
 from tsd.store.rocksdb.blocks import StoredBlock, encode_stored
 from tsd.store.rocksdb.database import Database, Place
 
@@ -48,7 +48,7 @@ def read_part(
 ) -> Generator[None, None, FoldPart]:
     """Return the next part of the rows with a prefix, from the row `start` on. Fewer than `least_rows` rows of a prefix
     without blocks are left out."""
-    end = after(prefix)
+    end = prefix_end(prefix)
     family, block, stop = database.blocks(table), None, end
     if family is not None:
         reader = database.block_reader(family)

@@ -17,9 +17,10 @@ from tsd.codec.heroic.values import OFFSET_BYTES, PERIOD_MS
 from tsd.codec.names import Kind
 from tsd.errors import CorruptRow
 from tsd.store import Put, Row, scan
+from tsd.store.cells import prefix_end
 from tsd.tables.heroic.tables import INDEX, HeroicTables
 from tsd.tables.interned import in_thread
-from tsd.tables.name_list import PAGE_ROWS, NameList, forget_oldest, prefix_end
+from tsd.tables.name_list import PAGE_ROWS, NameList, forget_oldest
 from tsd.tables.writing import SeriesKey
 
 SERIES = b"s"

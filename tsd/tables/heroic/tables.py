@@ -6,7 +6,7 @@ from itertools import islice
 from tsd.codec.heroic.values import DISTRIBUTIONS, EVENTS, OFFSET_BYTES, POINTS
 from tsd.errors import NoTable
 from tsd.store import Cell, Family, Put, StampedSpan, Store, Table
-from tsd.tables.name_list import prefix_end
+from tsd.store.cells import prefix_end
 
 INDEX = b"i"  # family of the index
 READ_ROWS = 200  # of one request

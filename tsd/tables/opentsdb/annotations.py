@@ -13,10 +13,11 @@ from tsd.codec.opentsdb.annotation import (
     encode_annotation,
 )
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, after, base_bytes
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, base_bytes
 from tsd.codec.putline import FIRST_MS, HOUR_S
 from tsd.errors import CorruptRow
 from tsd.store import CLOSE_S, PAGE_ROWS, CellPage, Cursor, Row, Store, cells_of_keys, cells_of_rows, scan
+from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.metadata import edit, read
 
 ANNOTATION_COLUMN = COLUMN + ANNOTATION
@@ -99,7 +100,7 @@ class AnnotationRows:
         """
         deleted = 0
         first, last = max(start_ms // 1000 // HOUR_S * HOUR_S, 0), min(end_ms // 1000, LAST_BASE)
-        stop, hours = after(prefix + base_bytes(last)), max(KEYS_PER_GET // len(pairs), 1)
+        stop, hours = prefix_end(prefix + base_bytes(last)), max(KEYS_PER_GET // len(pairs), 1)
         at: bytes | None = prefix + base_bytes(first)
         while first <= last:
             if last - first >= hours * HOUR_S:
@@ -158,7 +159,9 @@ class AnnotationRows:
     async def _global_rows(self, start_ms: int, end_ms: int) -> AsyncIterator[Row]:
         prefix = bytes(self._layout.metric_end)
         first, last = start_ms // 1000 // HOUR_S * HOUR_S, end_ms // 1000
-        async for rows in scan(self._store, self._table, prefix + base_bytes(first), after(prefix + base_bytes(last))):
+        async for rows in scan(
+            self._store, self._table, prefix + base_bytes(first), prefix_end(prefix + base_bytes(last))
+        ):
             for row in rows:
                 if len(row.key) == self._layout.pairs_start:
                     yield row

@@ -4,11 +4,12 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
 from tsd.codec.names import Kind, Widths, parse_uid
-from tsd.codec.opentsdb.rowkey import after, split_pairs, split_tsuid
+from tsd.codec.opentsdb.rowkey import split_pairs, split_tsuid
 from tsd.codec.opentsdb.uid import id_column
 from tsd.codec.text import encode_name, show_signed
 from tsd.errors import BadLine, NoSuchName, TsdError
 from tsd.store import Store
+from tsd.store.cells import prefix_end
 from tsd.tables.catalog import LastPoints, NameTaken, SeriesName, SeriesSelector, Stat
 from tsd.tables.opentsdb.last_points import LastPointReader
 from tsd.tables.opentsdb.lookup import ResolvedSelector, SeriesFinder, resolve
@@ -64,7 +65,7 @@ class OpentsdbCatalog:
             text = encode_name(prefix)
         except BadLine:
             return []  # no stored name has such a character
-        return await self._names_between(kind, text or FIRST, after(text) if text else LAST, limit)
+        return await self._names_between(kind, text or FIRST, prefix_end(text) if text else LAST, limit)
 
     async def metrics(self) -> list[str]:
         """Return all metrics in order of their bytes, also those beyond the suggested range. Raise StoreError."""

@@ -13,9 +13,10 @@ from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.fsck import FsckOptions, RowCheck, check_row
 from tsd.codec.opentsdb.merge import StoredCell
 from tsd.codec.opentsdb.row import data_cells
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, split_key
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, split_key
 from tsd.errors import CorruptRow
 from tsd.store import Put, Row, Store
+from tsd.store.cells import prefix_end
 from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.changes import Changing, unobserved
 from tsd.tables.opentsdb.uids import Uids
@@ -110,7 +111,7 @@ class Fsck:
             at = page.next_start
             empty = empty and not page.rows
             if page.rows and at is not None:  # continue with the next metric
-                at = after(page.rows[-1].key[: self._layout.pairs_start - BASE_BYTES])
+                at = prefix_end(page.rows[-1].key[: self._layout.pairs_start - BASE_BYTES])
         return empty
 
     def _is_named(self, key: bytes, names: Names) -> bool:

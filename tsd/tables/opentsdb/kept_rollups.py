@@ -4,10 +4,11 @@ from collections.abc import Collection, Sequence
 from contextlib import aclosing
 
 from tsd.codec.names import Kind
-from tsd.codec.opentsdb.rowkey import Layout, after, salts
+from tsd.codec.opentsdb.rowkey import Layout, salts
 from tsd.errors import NoTable, StoreError
 from tsd.lazy import LazyLogger
 from tsd.store import Store, scan
+from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.rollup_progress import LateDay
 from tsd.tables.opentsdb.rollup_sums import DAY_S
 from tsd.tables.opentsdb.uids import Uids
@@ -23,7 +24,7 @@ def build_again(metric: str, start_s: int, end_s: int) -> str:
 async def has_rows(store: Store, form: Layout, table: str, metric: bytes) -> bool:
     """Return whether a table has rows of a metric, by its UID. Raise StoreError."""
     for salt in salts(form):
-        async with aclosing(scan(store, table, salt + metric, after(salt + metric), limit=1)) as pages:
+        async with aclosing(scan(store, table, salt + metric, prefix_end(salt + metric), limit=1)) as pages:
             async for _ in pages:
                 return True
     return False

@@ -10,12 +10,13 @@ from typing import NamedTuple, Protocol
 import trio
 
 from tsd.codec.names import Kind
-from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes, join_pairs, salts, split_pairs
+from tsd.codec.opentsdb.rowkey import Layout, base_bytes, join_pairs, salts, split_pairs
 from tsd.codec.opentsdb.uid import COUNTER_ROW, id_column
 from tsd.codec.putline import HOUR_S
 from tsd.codec.text import encode_name
 from tsd.errors import BadLine, NoSuchName, TsdError
 from tsd.store import Store, scan
+from tsd.store.cells import prefix_end
 from tsd.tables.catalog import SeriesSelector
 from tsd.tables.opentsdb.uids import Uids
 
@@ -213,7 +214,7 @@ class SeriesFinder:
         """Return the series of a metric in the meta table."""
         width, pair = self._layout.widths.metric, self._layout.widths.pair
         found: set[bytes] = set()
-        async for rows in scan(self._store, table, metric, after(metric), limit=PAGE_ROWS):
+        async for rows in scan(self._store, table, metric, prefix_end(metric), limit=PAGE_ROWS):
             found.update(row.key[width:] for row in rows if not (len(row.key) - width) % pair)
         return found
 
@@ -235,7 +236,7 @@ class SeriesFinder:
                 prefix = salt + metric + base_bytes(base)
                 at: bytes | None = prefix
                 while at is not None:
-                    page = await self._store.page(self._data_table, at, after(prefix), limit=PAGE_ROWS)
+                    page = await self._store.page(self._data_table, at, prefix_end(prefix), limit=PAGE_ROWS)
                     at = page.next_start
                     new = {row.key[len(prefix) :] for row in page.rows if len(row.key) > len(prefix)} - found
                     found |= new

@@ -15,10 +15,11 @@ from tsd.codec.opentsdb.meta import (
     encode_ts_meta,
     encode_uid_meta,
 )
-from tsd.codec.opentsdb.rowkey import Series, after, split_tsuid
+from tsd.codec.opentsdb.rowkey import Series, split_tsuid
 from tsd.codec.opentsdb.uid import meta_column
 from tsd.errors import BadLine, NoSuchName, StoreBusy
 from tsd.store import Cell, Store, scan
+from tsd.store.cells import prefix_end
 from tsd.tables.catalog import NamedUid, NoSuchMetadata, SeriesMetadata, SeriesSelector
 from tsd.tables.opentsdb.lookup import resolve
 from tsd.tables.opentsdb.uids import Uids
@@ -102,7 +103,7 @@ class MetaTable:
 
     async def of_metric(self, metric: bytes) -> AsyncGenerator[tuple[bytes, Series, StoredTsMeta], None]:
         """Return the metadata of a metric's series, in order of their TSUIDs. Raise StoreError, CorruptRow."""
-        async with aclosing(scan(self._store, self._table, metric, after(metric))) as pages:
+        async with aclosing(scan(self._store, self._table, metric, prefix_end(metric))) as pages:
             async for rows in pages:
                 for key, cells in rows:
                     found = _ts_meta(cells)

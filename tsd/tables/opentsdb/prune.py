@@ -15,11 +15,12 @@ import trio
 from tsd.codec.metadata import UidMeta
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.meta import decode_uid_meta, encode_uid_meta
-from tsd.codec.opentsdb.rowkey import Layout, after
+from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.opentsdb.tree import COLLISION_PREFIX, LEAF_PREFIX, NOT_MATCHED_PREFIX, decode_leaf
 from tsd.codec.opentsdb.uid import COUNTER_ROW, id_column, meta_column, name_column
 from tsd.errors import CorruptRow
 from tsd.store import Cell, Row, Store, cell_pages, scan
+from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.stale_series import (
     StaleSeries,
     delete_from_index,
@@ -168,7 +169,7 @@ class NamePruner:
         found: set[bytes] = set()
         start = self._layout.pairs_start
         for table, prefix in places:
-            async with aclosing(cell_pages(self._store, table, prefix, after(prefix))) as pages:
+            async with aclosing(cell_pages(self._store, table, prefix, prefix_end(prefix))) as pages:
                 begun = trio.current_time()
                 async for page in pages:
                     found |= {key[start:] for key in page.keys if len(key) >= start}
@@ -268,7 +269,7 @@ async def _prefixes(store: Store, table: str, width: int, least: int) -> AsyncGe
             at = key + b"\0"
             continue
         yield key[:width]
-        at = after(key[:width])
+        at = prefix_end(key[:width])
 
 
 def _tsuids_in(rows: Sequence[Row]) -> Iterator[bytes]:

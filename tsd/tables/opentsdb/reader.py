@@ -12,12 +12,12 @@ from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import ANNOTATION, decode_annotation
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Rollups
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, salts
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, base_bytes, salts
 from tsd.codec.putline import HOUR_S, base_time
 from tsd.errors import CorruptRow, DamagedBlock
 from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, StepLimit, Store, cells_of_keys, scan
 from tsd.store.capabilities import CellSignatures, ChangeFeed
-from tsd.store.cells import CellSigner
+from tsd.store.cells import CellSigner, prefix_end
 from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.changes import Changing, unobserved
 from tsd.tables.opentsdb.column_pages import ColumnPage, NumberedPages, column_pages, columns_of_rows
@@ -576,7 +576,7 @@ class OpenTsdbReader:
         """Return the global annotations of the hours from one time to another. Raises StoreError."""
         table, layout = self._table, self._table.layout
         prefix = bytes(layout.metric_end)
-        start, stop = prefix + base_bytes(base_time(first_s)), after(prefix + base_bytes(base_time(last_s)))
+        start, stop = prefix + base_bytes(base_time(first_s)), prefix_end(prefix + base_bytes(base_time(last_s)))
         found = []
         async for rows in scan(table.store, table.data, start, stop):
             for row in rows:

@@ -15,11 +15,12 @@ from typing import NamedTuple
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN, CellKind, kind_of
 from tsd.codec.opentsdb.rollup import Interval, Rollups, rollup_base
-from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes
+from tsd.codec.opentsdb.rowkey import Layout, base_bytes
 from tsd.codec.putline import HOUR_S
 from tsd.config.retention import RetentionRule, RetentionRules
 from tsd.errors import DamagedBlock
 from tsd.store import CellPage, Put, RangeDeletes, Row, StampedCells, Store, cell_pages
+from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.retention_task import Amount
@@ -284,7 +285,7 @@ class Retention:
                 at = key + b"\0"
                 continue
             yield key[:end]
-            at = after(key[:end])
+            at = prefix_end(key[:end])
 
     async def _has_cells(self, expired: ExpiredRange) -> bool:
         """Return whether a range has cells that go."""

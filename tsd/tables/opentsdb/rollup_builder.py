@@ -16,10 +16,11 @@ import trio
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Interval, Rollups, rollup_time
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes, join_pairs, salt_of, salts, split_pairs
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, base_bytes, join_pairs, salt_of, salts, split_pairs
 from tsd.codec.putline import HOUR_S
 from tsd.errors import DamagedBlock, StoreError, TsdError, WrongClock
 from tsd.store import CellMatrix, CellPage, Put, Row, Store, cell_pages
+from tsd.store.cells import prefix_end
 from tsd.store.retry import backoff
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.reader import OpenTsdbReader
@@ -261,14 +262,14 @@ class RollupBuilder:
             return
         next_metric: bytes | None = first or bytes(self._layout.widths.metric)
         while next_metric is not None:
-            keys = [await self._first_key(salt + next_metric, after(salt)) for salt in salts(self._layout)]
+            keys = [await self._first_key(salt + next_metric, prefix_end(salt)) for salt in salts(self._layout)]
             found = [key[self._layout.salt_width : self._layout.metric_end] for key in keys if key is not None]
             if not found:
                 return
             metric = min(found)
             if any(metric):  # the others are global annotations
                 yield metric
-            next_metric = after(metric)
+            next_metric = prefix_end(metric)
 
     async def _next_day(self, metric: bytes, first_s: int, end_s: int) -> int | None:
         """Return the day of the metric's first row between two times, None if there is none."""

@@ -7,8 +7,9 @@ from functools import partial
 import trio
 
 from tsd.codec.opentsdb.rollup import Interval
-from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes, salts
+from tsd.codec.opentsdb.rowkey import Layout, base_bytes, salts
 from tsd.store import DerivedValues, Store, cell_pages
+from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.rollup_columns import encode_chunk
 from tsd.tables.opentsdb.rollup_scan import next_base
 from tsd.tables.reading import ScanRange
@@ -74,7 +75,7 @@ async def _columns(store: Store, layout: Layout, table: str, prefix: bytes) -> M
     """Return the cells of all rows with a prefix as columns; None if they are too many or of unusual forms."""
     values: dict[bytes, bytes] = {}
     size = number = 0
-    async with aclosing(cell_pages(store, table, prefix, after(prefix))) as pages:
+    async with aclosing(cell_pages(store, table, prefix, prefix_end(prefix))) as pages:
         async for page in pages:
             chunk = await trio.to_thread.run_sync(encode_chunk, page, layout, number)
             size += sum(map(len, chunk.values())) if chunk else 0

@@ -5,8 +5,9 @@ from functools import partial
 
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Interval
-from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes
+from tsd.codec.opentsdb.rowkey import Layout, base_bytes
 from tsd.store import CellPage, Store
+from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.rollup_columns import DIRECTORY, DerivedRollups
 from tsd.tables.opentsdb.scan import KeyRange, StoredPage, key_ranges, read_ranges
 from tsd.tables.opentsdb.selection import ResolvedRequest
@@ -55,7 +56,7 @@ async def read_rollups(
                 if lacking:
                     await read_ranges(store, table, [KeyRange(at, prefix)], take_cells, parallel=1)
                 await take(DerivedRollups(found[prefix], prefix, kinds, columns.interval, numbers))
-                at, lacking = after(prefix) or prefix, resolved.fuzzy
+                at, lacking = prefix_end(prefix) or prefix, resolved.fuzzy
         if lacking:
             await read_ranges(store, table, [KeyRange(at, part.stop)], take_cells, parallel=1)
 

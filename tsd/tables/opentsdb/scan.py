@@ -13,10 +13,11 @@ import numpy as np
 
 from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import data_cells, points
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, after, base_bytes, row_key, row_pattern, salts
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, base_bytes, row_key, row_pattern, salts
 from tsd.codec.points import NO_POINTS, Points
 from tsd.codec.putline import HOUR_MS, HOUR_S
 from tsd.store import CELL_PAGE_BYTES, CellPage, Store, cell_pages, cells_of_keys
+from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.encode import row_key as series_row_key
 from tsd.tables.opentsdb.selection import Condition, ResolvedRequest, SeriesMatcher
 from tsd.tables.opentsdb.series_index import SeriesIndex
@@ -89,7 +90,7 @@ def key_ranges(layout: Layout, resolved: ResolvedRequest, span: ScanRange, parts
         bounds = [prefix + base_bytes(base) for base in _part_starts(span, parts)]
         stop: bytes | None = prefix + base_bytes(span.stop_s)
         if resolved.fuzzy or span.stop_s > LAST_BASE:  # include the hour that starts at the range's end (§6.4)
-            stop = after(prefix + base_bytes(span.stop_s))
+            stop = prefix_end(prefix + base_bytes(span.stop_s))
         found += [KeyRange(start, end) for start, end in zip(bounds, [*bounds[1:], stop], strict=True)]
     return found
 

@@ -27,10 +27,11 @@ from typing import NamedTuple
 import trio
 
 from tsd.codec.names import Widths
-from tsd.codec.opentsdb.rowkey import Layout, after
+from tsd.codec.opentsdb.rowkey import Layout
 from tsd.errors import StoreError
 from tsd.lazy import LazyLogger
 from tsd.store import CELL_PAGE_BYTES, CellPage, Put, Store, cell_pages
+from tsd.store.cells import prefix_end
 from tsd.store.scheduling import next_time, sleep_until_next
 from tsd.tables.opentsdb.tag_table import TagTable
 
@@ -296,7 +297,7 @@ class SeriesIndex:
         parts: dict[int, list[bytes]] = {}
         size = 0
         prefix = metric + self._all
-        async with aclosing(cell_pages(self._store, self._table, prefix, after(prefix))) as pages:
+        async with aclosing(cell_pages(self._store, self._table, prefix, prefix_end(prefix))) as pages:
             async for page in pages:
                 size += _add_series(parts, page, len(prefix))
                 if size > TABLE_BYTES:
@@ -361,7 +362,7 @@ class SeriesIndex:
         expires = math.inf if self._follow() else trio.current_time() + CACHE_S
         adds = self._adds
         limit_bytes = min(CELL_PAGE_BYTES, (limit + 1) * ENTRY_BYTES)
-        pages_of = cell_pages(self._store, self._table, prefix, after(prefix), limit_bytes=limit_bytes)
+        pages_of = cell_pages(self._store, self._table, prefix, prefix_end(prefix), limit_bytes=limit_bytes)
         async with aclosing(pages_of) as pages:
             async for page in pages:
                 found.update(series_in(page, len(prefix)))

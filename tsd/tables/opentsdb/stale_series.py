@@ -12,9 +12,9 @@ from typing import NamedTuple
 from tsd.codec.metadata import TsMeta
 from tsd.codec.names import Widths
 from tsd.codec.opentsdb.meta import TS_COUNTER, TS_META, decode_ts_meta, encode_ts_meta
-from tsd.codec.opentsdb.rowkey import after
 from tsd.errors import CorruptRow
 from tsd.store import Cell, Put, Store, cell_pages, scan
+from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.series_index import ALONE, BATCH, OWN, SHARED, entries_of, own_rows
 
 _UNEDITED = encode_ts_meta(TsMeta(""))
@@ -34,7 +34,7 @@ async def stale_in_index(
     Raise StoreError."""
     newest: dict[bytes, int] = {}
     prefix_bytes = widths.metric + widths.pair
-    async with aclosing(cell_pages(store, table, metric, after(metric))) as pages:
+    async with aclosing(cell_pages(store, table, metric, prefix_end(metric))) as pages:
         async for page in pages:
             for at in range(len(page.keys)):
                 cell = page.cell(at)
@@ -54,7 +54,7 @@ async def delete_from_index(
     for at in range(0, len(rows), BATCH):
         await store.delete(table, {row: [OWN] for row in rows[at : at + BATCH]}, up_to_ms=before_ms)
     prefix_bytes = widths.metric + widths.pair
-    async with aclosing(cell_pages(store, table, metric, after(metric))) as pages:
+    async with aclosing(cell_pages(store, table, metric, prefix_end(metric))) as pages:
         async for page in pages:
             puts: list[Put] = []
             deletes: dict[bytes, list[bytes]] = {}
@@ -86,7 +86,7 @@ async def stale_in_meta(
     """Return the series of a metric in the meta table that are not `live`. Those that were written after `before_ms` or
     whose metadata a user has edited are kept. Raise StoreError."""
     found = StaleSeries(set(), set())
-    async with aclosing(scan(store, table, metric, after(metric))) as pages:
+    async with aclosing(scan(store, table, metric, prefix_end(metric))) as pages:
         async for rows in pages:
             for key, cells in rows:
                 pairs = key[len(metric) :]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tsd.codec.metadata import LAST_TREE, ROOT, Branch, Leaf, Rule, Tree
 from tsd.codec.names import Kind, Widths
-from tsd.codec.opentsdb.rowkey import after, split_tsuid
+from tsd.codec.opentsdb.rowkey import split_tsuid
 from tsd.codec.opentsdb.tree import (
     BRANCH,
     COLLISION_PREFIX,
@@ -30,6 +30,7 @@ from tsd.codec.opentsdb.tree import (
 from tsd.errors import CorruptRow, NoSuchName, TsdError
 from tsd.lazy import LazyLogger
 from tsd.store import Cell, Put, Store, scan
+from tsd.store.cells import prefix_end
 from tsd.tables.catalog import BranchContents, NoSuchTree, TreeDefinition
 from tsd.tables.opentsdb.metadata import UidMetas, edit, named, read
 from tsd.tables.opentsdb.uids import Uids
@@ -128,7 +129,7 @@ class TreeTable:
     async def delete(self, tree_id: int, *, definition: bool) -> None:
         """Delete the contents of a tree, and with `definition` the tree. Raises StoreError."""
         row = tree_row(tree_id)
-        async for rows in scan(self._store, self._table, row, after(row)):
+        async for rows in scan(self._store, self._table, row, prefix_end(row)):
             for key, cells in rows:
                 kept = () if definition or key != row else (TREE, RULE_PREFIX)
                 await self._delete(key, [cell for cell in cells if not cell.column.startswith(kept or b"\0")])
@@ -148,7 +149,7 @@ class TreeTable:
         branch: Branch | None = None
         leaves: list[Leaf] = []
         below: list[tuple[bytes, Branch]] = []
-        async for rows in scan(self._store, self._table, row, after(row)):
+        async for rows in scan(self._store, self._table, row, prefix_end(row)):
             for key, cells in rows:
                 if len(key) not in (len(row), len(row) + HASH_BYTES):
                     continue

@@ -16,8 +16,9 @@ from tsd.codec.names import Kind
 from tsd.codec.tall.fields import COLUMN
 from tsd.codec.tall.rules import Place
 from tsd.store import Put, Row, scan
+from tsd.store.cells import prefix_end
 from tsd.tables.interned import in_thread
-from tsd.tables.name_list import PAGE_ROWS, NameList, forget_oldest, prefix_end
+from tsd.tables.name_list import PAGE_ROWS, NameList, forget_oldest
 from tsd.tables.tall.tables import TallTables
 from tsd.tables.writing import SeriesKey
 

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import trio
 
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, after, base_bytes
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, base_bytes
 from tsd.codec.putline import HOUR_S
 from tsd.errors import DamagedBlock
 from tsd.lazy import LazyLogger
 from tsd.store import ColumnBlocks, Put
+from tsd.store.cells import prefix_end
 
 log = LazyLogger(__name__)
 
@@ -92,7 +93,7 @@ class BlockPacker:
                 following = metric + since
             else:
                 self._add(metric + base, now_s, delay_s)
-                following = after(metric + base)
+                following = prefix_end(metric + base)
 
     def is_due(self, now_s: int, compacting_s: int | None) -> bool:
         """Return whether an hour can be folded. Hours from `compacting_s` on have rows that wait for compaction: they

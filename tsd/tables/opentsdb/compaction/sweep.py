@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import trio
 
-from tsd.codec.opentsdb.rowkey import Layout, after, base_bytes, salts
+from tsd.codec.opentsdb.rowkey import Layout, base_bytes, salts
 from tsd.errors import StoreError, WrongClock
 from tsd.store import Page, Row, Store
+from tsd.store.cells import prefix_end
 from tsd.store.retry import backoff
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.block_packer import BlockPacker
@@ -113,7 +114,7 @@ class Sweep:
                 at = key + b"\0"
                 continue
             yield key[:end]
-            at = after(key[:end])
+            at = prefix_end(key[:end])
 
     async def _page(self, start: bytes, stop: bytes | None, limit: int) -> tuple[Page, ReadStart]:
         """Return a page, and the time when reading it started."""
