@@ -160,7 +160,7 @@ async def test_disk_full(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system; the writer's end is tested anyway")
 async def test_stop_stores_what_a_full_disk_keeps_out_of_the_journal(tmp_path: Path) -> None:
     """Regression: at a stop only the first window was stored, and the lines of the others were lost."""
-    senders = make_senders(per_s=1000)
+    senders = make_senders(per_s=1000, ahead=1_000_000)  # they go on without confirmations
     with small_disk(tmp_path) as disk:
         settings = {**SHORT, "tsd.journal.path": str(disk / "journal"), "tsd.storage.hold_open_hours": "false"}
         async with served(tmp_path / "state", settings) as daemon:
@@ -181,8 +181,8 @@ async def test_stop_stores_what_a_full_disk_keeps_out_of_the_journal(tmp_path: P
     assert sum(1 for _ in stored_points(contents)) >= received
 
 
-def make_senders(*, per_s: float | None = None) -> list[Sender]:
-    return [Sender(Lines(number), per_s=per_s, seed=number) for number in range(3)]
+def make_senders(*, per_s: float | None = None, ahead: int = 400) -> list[Sender]:
+    return [Sender(Lines(number), per_s=per_s, ahead=ahead, seed=number) for number in range(3)]
 
 
 async def more_confirmed(senders: Sequence[Sender]) -> None:
