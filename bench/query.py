@@ -111,6 +111,8 @@ class System:
 def query(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
     """Run all queries and publish the report."""
     chosen = [question for question in questions(size) if wanted(question.name)]
+    if not chosen:
+        raise SystemExit(f"bench: --only names no query, wanted a part of one of {[q.name for q in questions(size)]}")
     with tempfile.TemporaryDirectory(prefix="tsd-bench-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         text = folder / "lines"
