@@ -1,8 +1,7 @@
 """Writer: seals the open window, writes windows to the store, oldest first, and removes their journal segments.
 
-A window has the points of one interval. Windows are written one after the other, so that of two values of one point the
-later one is written last. A waiting window may be dropped from memory; its segment is then read again to write it. The
-daemon replays the journal of an earlier run in the same way.
+A window has the points of one interval. Windows are written one after the other, so the later of two values of a point
+is written last. A window may be dropped from memory. Its segment is read again then, like those of earlier runs.
 
 If the writer holds open hours (`tsd.ingest.open_hours`), the points of an open hour leave their windows and become a
 window of their own when the hour is over, or earlier if a bound is reached. Segments are removed strictly in order, so
