@@ -149,6 +149,22 @@ def test_kept_points_of_a_long_metric_are_whole() -> None:
     assert all(one == metric for one in found)
 
 
+def test_each_kept_point_of_a_long_metric_is_in_one_text() -> None:
+    """Regression: the point that is not in `datapoints` was in each text, and a replay of one wrote it again."""
+    points = [[1_356_998_400_000 + at, at] for at in range(5_000)]
+    metric = {"name": "m", "tags": {"host": "a"}, "ttl": 60, "timestamp": 1_356_998_300_000, "value": 7}
+    _, kept = lines_of(msgspec.json.encode({**metric, "datapoints": points}), has_all=False)
+    assert len(kept) > 2
+    assert sum(b"1356998300000" in text for text in kept) == 1
+    assert len({line for body in bodies_of_kept(kept) for line in lines_of(body, has_all=True)[0]}) == 5_001
+
+
+def test_kept_text_of_a_stored_point_lacks_it() -> None:
+    body = b'{"name":"m","tags":{"a":"b"},"timestamp":1356998400000,"value":1,"datapoints":5}'
+    lines, kept = lines_of(body, has_all=False)
+    assert (len(lines), bodies_of_kept(kept)) == (1, [b'{"name":"m","tags":{"a":"b"},"datapoints":5}'])
+
+
 def test_kept_point_is_cut_if_its_names_are_too_long() -> None:
     metric = {"name": "m" * 60_000, "tags": {"host": "a"}, "datapoints": [[1, 1]] * 1000}
     _, kept = lines_of(msgspec.json.encode(metric), has_all=False)

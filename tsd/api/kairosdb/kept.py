@@ -22,8 +22,11 @@ _items = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def keep_metric(members: Mapping[str, Any]) -> Kept:
-    """Return a metric with all of its points."""
+    """Return a metric with all of its points. Each point is in one text."""
     points = members.get(POINTS)
+    if points is not None and not members.keys().isdisjoint(SINGLE):
+        rest = {name: value for name, value in members.items() if name not in SINGLE}
+        return [*keep_single(metric_head(members, POINTS, *SINGLE), members), *keep_metric(rest)]
     try:
         items = split_items(points) if isinstance(points, msgspec.Raw | list) else None
     except msgspec.DecodeError:  # no array

@@ -366,7 +366,8 @@ class _Metric:
 
     def _read_listed(self, points: Lenient, type_name: str | None) -> None:
         if not isinstance(points, list):
-            self._found.refuse(illegal(f"{self._label}.datapoints must be an array"), keep_metric(self._members))
+            rest = {name: value for name, value in self._members.items() if name not in SINGLE}
+            self._found.refuse(illegal(f"{self._label}.datapoints must be an array"), keep_metric(rest))
             return
         for point in points:
             self._read_point(point, type_name)
