@@ -191,6 +191,28 @@ def test_points_of_heroic_are_sent_again(tmp_path: Path) -> None:
         assert tsd.lines("m") == [f"m {T + at}000 {at}.0 role=y host=x zone=z" for at in range(3000)]
 
 
+def test_points_a_replay_stored_are_not_written_again(tmp_path: Path) -> None:
+    """Regression: a text with one bad point stayed as a whole, and its next replay undid corrections of the others."""
+    tsd = Tsd(tmp_path / "state", {"tsd.storage.layout": "heroic", "tsd.heroic.resource_tags": "host"})
+    series = {"key": "m", "tags": {"role": "y"}, "resource": {"host": "x", "zone": "z"}}
+    body = {"series": series, "data": {"type": "points", "data": [[T * 1000, 1], ["now", 2], [(T + 1) * 1000, 3]]}}
+    with tsd.serve() as served:
+        assert b" 400 " in post(served, json.dumps(body).encode(), "/write")
+        [whole] = listed(tsd)
+    tsd = tsd.but({"tsd.heroic.resource_tags": "host,zone"})
+    with tsd.serve() as served:
+        assert tsd.run("rejected", "--replay").out.startswith("0 lines accepted, 1 refused again\n")
+        [left] = listed(tsd)
+        assert '"now"' in str(left["line"])
+        assert left["message"] != whole["message"]
+        assert all(left[name] == whole[name] for name in ("time", "peer", "account"))
+        corrected = {"series": series, "data": {"type": "points", "data": [[T * 1000, 5]]}}
+        assert b" 200 " in post(served, json.dumps(corrected).encode(), "/write")
+        assert tsd.run("rejected", "--replay").out.startswith("0 lines accepted, 1 refused again\n")
+        assert [one["line"] for one in listed(tsd)] == [left["line"]]
+        assert tsd.lines("m") == [f"m {T}000 5.0 role=y host=x zone=z", f"m {T + 1}000 3.0 role=y host=x zone=z"]
+
+
 def test_line_of_another_charset_is_sent_again_in_it(tmp_path: Path) -> None:
     """Regression: a replay read UTF-8 as ISO-8859-1, and stored a metric that no client had sent."""
     tsd = Tsd(tmp_path / "state", {"tsd.network.telnet_charset": "utf-8"})

@@ -252,7 +252,7 @@ class Intake:
         on_refused: Callable[[Origin, Sequence[RefusedLine]], None] = lambda *_: None,
     ) -> None:
         """`on_taken` is called after each block. `max_unresolved` limits the series that are inserted while the store
-        does not answer. `on_refused` gets the refused lines of each origin with `keeps_refused`."""
+        does not answer. `on_refused` gets the refused lines of each origin that does not collect them itself."""
         self._open_window = open_window
         self._resolver = resolver
         self._journal = journal
@@ -343,8 +343,12 @@ class Intake:
     ) -> None:
         """Count lines, and keep those that were refused: None: all of `refused`."""
         origin.count_lines(accepted, refused)
-        if refused and origin.keeps_refused:
-            self._on_refused(origin, refused if kept is None else kept)
+        if refused:
+            kept = refused if kept is None else kept
+            if origin.refused is None:
+                self._on_refused(origin, kept)
+            else:
+                origin.refused.extend(kept)
 
     async def wait_drained(self) -> None:
         """Wait until most of the accepted lines are on disk.
@@ -356,6 +360,11 @@ class Intake:
             most = 2 * self._journal.group_bytes  # the group that is being written, and the next
             while self._journal.pending > most:
                 await self._journal.progressed()
+
+    @property
+    def synced(self) -> int:
+        """Position in the journal up to which all lines are on disk."""
+        return self._journal.synced
 
     async def wait_synced(self, position: int, *, hurry: bool = False) -> None:
         """Wait until the lines up to `position` are on disk. With `hurry` they are synced before

@@ -90,8 +90,8 @@ class Origin(Protocol):
         """The authenticated account, or empty."""
 
     @property
-    def keeps_refused(self) -> bool:
-        """Whether refused lines of this origin are logged."""
+    def refused(self) -> "list[RefusedLine] | None":
+        """The list that gets the refused lines of this origin. None: the log of refused lines."""
 
     def check_name(self, kind: Kind, name: bytes) -> BadLine | None:
         """Return an error if this origin may not add a new name now, otherwise None."""

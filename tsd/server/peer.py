@@ -21,7 +21,7 @@ class Peer:
 
     __slots__ = (
         "_address_client", "_clients", "_connection_client", "_is_open", "_last_forwarded", "address", "idle_since",
-        "is_encrypted", "keeps_refused", "last_credentials", "line_since", "port", "principal", "report_partial_input",
+        "is_encrypted", "last_credentials", "line_since", "port", "principal", "refused", "report_partial_input",
         "session", "socket_address", "unassigned_bytes", "used_proxy_protocol",
     )  # fmt: skip
 
@@ -34,16 +34,16 @@ class Peer:
         principal: Principal = ANONYMOUS,
         is_encrypted: bool = False,
         clients: Clients | None = None,
-        keeps_refused: bool = True,
+        refused: list[RefusedLine] | None = None,
     ) -> None:
-        """`client` is the client of the address, from `clients`."""
+        """`client` is the client of the address, from `clients`. `refused`: see Origin."""
         self.address = address
         self.socket_address = address  # a balancer's, if a PROXY header named `address`
         self.used_proxy_protocol = False
         self.port = port
         self.principal = principal
         self.is_encrypted = is_encrypted
-        self.keeps_refused = keeps_refused
+        self.refused = refused
         self.session: Session | None = None  # None: not authenticated
         # Of the last HTTP request, and the peer that they authenticate.
         self.last_credentials: tuple[str, Peer] | None = None
@@ -102,7 +102,7 @@ class Peer:
             principal=principal,
             is_encrypted=self.is_encrypted,
             clients=self._clients,
-            keeps_refused=self.keeps_refused,
+            refused=self.refused,
         )
         other.session = session
         self._count_with(other.client)
@@ -194,9 +194,9 @@ def _ignore(_size: int) -> None:
     pass
 
 
-def local_peer(*, keeps_refused: bool = True) -> Peer:
-    """Return a peer in this process, with all roles."""
-    return Peer(LOCAL, 0, Client(""), principal=SUPERUSER, keeps_refused=keeps_refused)
+def local_peer(*, refused: list[RefusedLine] | None = None) -> Peer:
+    """Return a peer in this process, with all roles. `refused`: see Origin."""
+    return Peer(LOCAL, 0, Client(""), principal=SUPERUSER, refused=refused)
 
 
 def peer_of(stream: trio.abc.Stream, clients: Clients) -> Peer:

@@ -254,6 +254,36 @@ async def test_marks_of_unstored_lines_survive_the_log(tmp_path: Path) -> None:
     assert [entry.taken for entry in read_entries(folder, unstored)] == [False, False]
 
 
+async def test_marks_are_kept_after_the_log_was_turned_off(tmp_path: Path) -> None:
+    """Regression: they were not written, and each replay sent the lines of before again."""
+    folder = tmp_path / "rejected"
+    async with writing(folder) as rejected:
+        rejected.add(peer(), refusals(3))
+    first, second, third = [entry.name for entry in read_entries(folder, tmp_path)]
+    async with writing(folder, max_bytes=0) as rejected:
+        await rejected.mark([(first, Outcome(True)), (second, Outcome(False, "r", "again"))])
+    await rejected.mark([(third, Outcome(True))])  # the daemon stops
+    entries = list(read_entries(folder, tmp_path))
+    assert [(entry.name, entry.taken) for entry in entries] == [(first, True), (second, False), (third, True)]
+
+
+async def test_points_that_a_replay_keeps_apart_are_not_in_the_same_reading(tmp_path: Path) -> None:
+    folder = tmp_path / "rejected"
+    async with writing(folder) as rejected:
+        rejected.add(peer(name="agent"), refusals(2))
+        await rejected.flush()
+        reading = read_entries(folder, tmp_path)
+        whole = next(reading)
+        left = RefusedLine(b"put m 1 x a=b", BadLine("still", "no"))
+        await rejected.mark([(whole.name, Outcome(True))], {whole.name: [left]})
+        assert [entry.name for entry in reading] == [name for name, _ in list(read_records(folder))[1:2]]
+    entries = list(read_entries(folder, tmp_path))
+    assert [entry.taken for entry in entries] == [True, False, False]
+    [*_, last] = [entry.refused for entry in entries]
+    assert (last.bytes, last.reason, last.message) == (left.line, "still", "no")
+    assert (last.peer, last.account, last.time) == ("10.0.0.1:7", "agent", 1000)
+
+
 async def test_missing_file_of_the_writer_spares_marks_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

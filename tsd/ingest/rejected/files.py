@@ -180,6 +180,16 @@ def read_records(folder: Path) -> Iterator[NamedRecord]:
             yield NamedRecord(f"{number}-{at}", record)
 
 
+def read_line(folder: Path, name: str) -> RejectedLine | None:
+    """Return the line of a record. None if its file was deleted."""
+    number, _, at = name.rpartition("-")
+    with suppress(OSError, ValueError, InvalidRecord), file_path(folder, int(number)).open("rb") as file:
+        file.seek(int(at))
+        record = decode_record(file.readline())
+        return record if isinstance(record, RejectedLine) else None
+    return None
+
+
 def _records(path: Path) -> Iterator[tuple[int, Record]]:
     """Yield the records of a file, each with its offset."""
     at = 0
@@ -197,9 +207,11 @@ def _records(path: Path) -> Iterator[tuple[int, Record]]:
 
 def read_entries(folder: Path, unstored: Path) -> Iterator[Entry]:
     """Yield all refused lines: first those of `unstored`, where the writer keeps acknowledged lines that it could not
-    store, then those of `folder`, oldest first."""
+    store, then those of `folder`, oldest first. Lines that are added meanwhile are left out: a replay adds some."""
     replayed: dict[str, Replayed] = {}
-    for _, record in read_records(folder):
+    last = ""
+    for name, record in read_records(folder):
+        last = name
         if isinstance(record, Replayed):
             replayed[record.of] = record
     for path in sorted(unstored.glob(f"*{UNSTORED}")):
@@ -211,9 +223,11 @@ def read_entries(folder: Path, unstored: Path) -> Iterator[Entry]:
         replayed |= {record.of: record for record in marks if isinstance(record, Replayed)}
         for name, record in lines:
             yield Entry(name, record, replayed.get(name))
-    for name, record in read_records(folder):
+    for name, record in read_records(folder) if last else ():
         if isinstance(record, RejectedLine):
             yield Entry(name, record, replayed.get(name))
+        if name == last:
+            break
 
 
 def is_unstored(name: str) -> bool:

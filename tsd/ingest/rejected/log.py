@@ -7,14 +7,16 @@ seconds, and truncate the last one.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import trio
+from msgspec.structs import replace
 
-from tsd.errors import LINE_TOO_LONG
+from tsd.codec.text import counted
+from tsd.errors import LINE_TOO_LONG, StoreDown
 from tsd.ingest.limits import Origin, RefusedLine, TokenBucket
 from tsd.ingest.lines import START_BYTES
 from tsd.ingest.rejected.files import (
@@ -23,12 +25,14 @@ from tsd.ingest.rejected.files import (
     DroppedLines,
     Outcome,
     Record,
+    RejectedLine,
     Replayed,
     encode_records,
     file_path,
     files,
     is_unstored,
     mark_unstored,
+    read_line,
     refused,
 )
 from tsd.lazy import LazyLogger
@@ -41,6 +45,7 @@ BATCH_LINES = 500  # the thread encodes them in about a millisecond, during whic
 WAITING_BYTES = 4 << 20  # limit of lines that wait for the thread
 FILES = 8  # the folder has about this many files; the oldest is deleted as a whole
 MIN_FILE_BYTES = 64 << 10
+NOTHING: Mapping[str, Sequence[RefusedLine]] = {}
 PEERS = 500  # peers whose share of the rate is tracked
 
 
@@ -82,13 +87,13 @@ class RejectedLog:
         self._all: TokenBucket | None = None
         self._shares: dict[str, TokenBucket] = {}
         self._waiting: list[_WaitingLine] = []
-        self._marks: list[Record] = []
         self._waiting_bytes = 0
         self._dropped: Counter[str] = Counter()  # lines by reason, since the last record of them
         self._dropped_since_ms = 0
         self._work = trio.Event()
         self._written = trio.Event()
         self._writing = False
+        self._file = trio.Lock()
         self._failing = False
         self._number = 0
         self._size = 0  # of the open file
@@ -146,25 +151,27 @@ class RejectedLog:
         self._dropped.update(reasons)
         self._dropped_total += reasons.total()
 
-    async def mark(self, outcomes: Sequence[tuple[str, Outcome]]) -> None:
-        """Record the outcomes of lines that were sent again, by the names of their records. Return after the attempt to
-        write them: an error is logged and counted."""
+    async def mark(
+        self, outcomes: Sequence[tuple[str, Outcome]], left: Mapping[str, Sequence[RefusedLine]] = NOTHING
+    ) -> None:
+        """Record the outcomes of lines that were sent again, by the names of their records, and sync them. `left`:
+        points that were refused again, of records whose other points were accepted. They get records of their own, in
+        one write with the mark that the old record is accepted. Raise StoreDown."""
         now_ms = self._now_ms()
         marks = [Replayed(now_ms, name, *outcome) for name, outcome in outcomes]
-        if unstored := [mark for mark in marks if is_unstored(mark.of)]:
-            try:
-                await trio.to_thread.run_sync(mark_unstored, self._unstored, unstored)
-            except OSError as exc:
-                self._failures += 1
-                log.warning("rejected.mark_failed", error=str(exc))
-        if self._max_bytes:
-            self._marks += [mark for mark in marks if not is_unstored(mark.of)]
-            await self.flush()
+        try:
+            async with self._file:
+                await trio.to_thread.run_sync(self._write_marks, marks, left)
+        except OSError as exc:
+            self._failures += 1
+            log.warning("rejected.mark_failed", error=str(exc))
+            lines = counted(len(marks), "line")
+            raise StoreDown(f"{lines} sent, but not marked: {exc}: a further replay sends them again") from exc
 
     async def flush(self) -> None:
         """Wait until all added lines are in the folder, or the attempt to write them has failed."""
         self._work.set()
-        while self._waiting or self._marks or self._writing:
+        while self._waiting or self._writing:
             await self._written.wait()
 
     async def run(self) -> None:
@@ -172,7 +179,8 @@ class RejectedLog:
         if not self._max_bytes:
             await trio.sleep_forever()
         try:
-            await trio.to_thread.run_sync(self._find_files)
+            async with self._file:
+                await trio.to_thread.run_sync(self._find_files)
             while True:
                 await self._work.wait()
                 await self._write_batch()
@@ -182,23 +190,24 @@ class RejectedLog:
                 await self._write_batch()
                 while self._waiting and not self._failing:
                     await self._write_batch()
-                await trio.to_thread.run_sync(self._close)
+                async with self._file:
+                    await trio.to_thread.run_sync(self._close)
 
     async def _write_batch(self) -> None:
         lines, self._waiting = self._waiting[:BATCH_LINES], self._waiting[BATCH_LINES:]
         self._waiting_bytes -= sum(len(waiting.line) for waiting in lines)
         if not self._waiting:
             self._work = trio.Event()
-        marks, self._marks = self._marks, []
         dropped, since_ms, self._dropped = self._dropped, self._dropped_since_ms, Counter()
-        if not (lines or marks or dropped):
+        if not (lines or dropped):
             return
         count = DroppedLines(since_ms, self._now_ms(), dict(dropped)) if dropped else None
         self._writing = True
         written = False
         try:
             with trio.CancelScope(shield=True):  # otherwise a cancelled task would not start the thread
-                await trio.to_thread.run_sync(self._write, lines, marks, count)
+                async with self._file:
+                    await trio.to_thread.run_sync(self._write_lines, lines, count)
             written, self._failing = True, False
             self._kept += len(lines)
         except OSError as exc:
@@ -223,17 +232,38 @@ class RejectedLog:
             self._sizes = {number: path.stat().st_size for number, path in files(self.folder)}
             self._number = max(self._sizes, default=0)
 
-    def _write(self, lines: list[_WaitingLine], marks: list[Record], dropped: DroppedLines | None) -> None:
-        """Append all records or none, and delete the oldest files beyond `max_bytes`. Raises OSError."""
+    def _write_lines(self, lines: list[_WaitingLine], dropped: DroppedLines | None) -> None:
         records: list[Record] = [refused(*waiting) for waiting in lines]
-        records += marks
-        records += [dropped] if dropped is not None else []
+        self._write([*records, dropped] if dropped is not None else records)
+
+    def _write_marks(self, marks: Sequence[Replayed], left: Mapping[str, Sequence[RefusedLine]]) -> None:
+        """Write marks and sync them. Raise OSError."""
+        if unstored := [mark for mark in marks if is_unstored(mark.of)]:
+            mark_unstored(self._unstored, unstored)
+        records: list[Record] = []
+        for mark in marks:
+            if not is_unstored(mark.of):
+                records += [self._left(mark, one) for one in left.get(mark.of, ())]
+                records.append(mark)
+        if records and self.folder.exists():
+            self._write(records, sync=True)
+
+    def _left(self, mark: Replayed, one: RefusedLine) -> RejectedLine:
+        """Return the record of a point that was refused again, with the sender of its old record."""
+        new = refused(mark.time, one.error.reason, str(one.error), "", "", one.line)
+        old = read_line(self.folder, mark.of)
+        return new if old is None else replace(new, time=old.time, peer=old.peer, account=old.account)
+
+    def _write(self, records: list[Record], *, sync: bool = False) -> None:
+        """Append all records or none, and delete the oldest files beyond `max_bytes`. Raises OSError."""
         text = encode_records(records)
         fd = self._open()
         try:
             view = memoryview(text)
             while view:
                 view = view[os.write(fd, view) :]
+            if sync:
+                os.fsync(fd)
         except OSError:
             with suppress(OSError):
                 os.ftruncate(fd, self._size)
@@ -244,11 +274,14 @@ class RejectedLog:
         if self._size >= max(self._max_bytes // FILES, MIN_FILE_BYTES):
             self._close()
             self._number += 1
-            self._delete_oldest()
+            if self._max_bytes:
+                self._delete_oldest()
 
     def _open(self) -> int:
         if self._fd is not None:
             return self._fd
+        if not self._number:
+            self._find_files()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o750)
         self._number = max(self._number, 1)
         path = file_path(self.folder, self._number)
