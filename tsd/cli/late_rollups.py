@@ -1,17 +1,20 @@
 """What commands tell a daemon that builds rollups: days whose points they change, so that it builds them again."""
 
 from collections.abc import AsyncIterator, Collection
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 
 import click
+import trio
 
 from tsd.cli.context import Access, connect, metric_uids
 from tsd.config.loader import Config, layout, state_folder
 from tsd.daemon.wiring import rollup_tables
-from tsd.errors import TsdError
+from tsd.errors import StoreDown, TsdError
+from tsd.store.remote import ControlClient
 from tsd.tables.opentsdb.changes import Changing
 from tsd.tables.opentsdb.kept_rollups import build_again, has_rows
-from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, LateDay, RollupProgress, days_of
+from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, LateDay, days_of, record_late
 from tsd.tables.opentsdb.rollup_sums import DAY_S
 
 DAY_MS = DAY_S * 1000
@@ -27,13 +30,33 @@ async def changing(
         daemon = opened.daemon
         if daemon is None and (daemon := await connect(config)) is not None:  # it has started since
             stack.push_async_callback(daemon.aclose)
-        if daemon is not None and await daemon.call("change_days", days=[list(day) for day in days], deleted=deleted):
-            yield
-            await daemon.call("end_changes")
-        else:
+
+        change = await _begin(daemon, config, days, deleted=deleted)
+        yield
+        if daemon is None or not change:
             await _record(config, days, deleted=deleted)
-            yield
-            await _record(config, days, deleted=deleted)
+        while daemon is not None and change and not await _end(daemon, change):  # it may have built them meanwhile
+            change = await _begin(daemon, config, days, deleted=deleted)
+
+
+async def _begin(daemon: ControlClient | None, config: Config, days: Collection[LateDay], *, deleted: bool) -> str:
+    """Begin a change, and return its name. Without a daemon that builds rollups record the days, and return an empty
+    name. Raise TsdError."""
+    if daemon is not None:
+        with suppress(StoreDown):
+            arguments = {"days": [list(day) for day in days], "deleted": deleted}
+            if change := await daemon.call("change_days", **arguments):
+                return str(change)
+    await _record(config, days, deleted=deleted)
+    return ""
+
+
+async def _end(daemon: ControlClient, change: str) -> bool:
+    """End a change. Return False if the daemon does not know it: it was restarted. Raise TsdError."""
+    try:
+        return bool(await daemon.call("end_change", change=change))
+    except StoreDown:
+        return False
 
 
 def changing_rows(config: Config, opened: Access, *, deleted: bool = False) -> Changing:
@@ -45,9 +68,7 @@ async def _record(config: Config, days: Collection[LateDay], *, deleted: bool) -
     """Record changed days for the next daemon of the state folder. Raise TsdError."""
     file = state_folder(config) / ROLLUPS_FILE
     try:
-        progress = await RollupProgress.existing(file)
-        if progress is not None and progress.mark(progress.concerned(days, deleted=deleted), deleted=deleted):
-            await progress.save()
+        await trio.to_thread.run_sync(partial(record_late, file, days, deleted=deleted))
     except OSError as exc:
         raise TsdError(f"{file}: late points cannot be recorded for rollups: {exc}") from exc
 

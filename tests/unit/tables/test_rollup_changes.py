@@ -69,7 +69,7 @@ async def test_killed_delete_leaves_no_rollups_of_deleted_points(tmp_path: Path,
     async with served(tmp_path, rolled) as path:
         command = await ControlClient.connect(path)
         if "begun" in steps:
-            await command.call("change_days", days=[list(day) for day in await others(rolled)], deleted=True)
+            change = await command.call("change_days", days=[list(day) for day in await others(rolled)], deleted=True)
         if "built again" in steps:
             await rolled.task.round()
         if "deleted" in steps:
@@ -77,7 +77,7 @@ async def test_killed_delete_leaves_no_rollups_of_deleted_points(tmp_path: Path,
         if "built after the delete" in steps:
             await rolled.task.round()
         if "ended" in steps:
-            await command.call("end_changes")
+            await command.call("end_change", change=change)
         if not restarts:
             await command.aclose()
             with trio.fail_after(60):

@@ -2,11 +2,17 @@
 
 Rollups of a day may differ from its points while the day is listed as late. The list is on disk before the journal
 forgets the late points, so that a crash does not lose it.
+
+Commands record days in the file while no daemon answers, which may be starting. A lock makes each change of the file
+one step, and the daemon takes over what a command recorded since.
 """
 
+import fcntl
 import json
+import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +59,52 @@ def with_later_days(saved: bytes, later: bytes) -> bytes:
     return json.dumps(first).encode()
 
 
+def record_late(file: Path, days: Collection[LateDay], *, deleted: bool) -> None:
+    """Record in a daemon's file that points of some days came late, or were `deleted`. Without a file no daemon builds
+    rollups. Raise OSError."""
+    if not file.exists():
+        return
+    with _locked(file):
+        progress = RollupProgress.in_file(file)
+        if progress is not None and progress.mark(progress.concerned(days, deleted=deleted), deleted=deleted):
+            progress.write()
+
+
+def remove_progress(file: Path) -> None:
+    """Remove the file, as from now on it lacks changes. Raise OSError."""
+    if file.exists():
+        with _locked(file):
+            file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Let no other process change the file in the block. Raise OSError."""
+    lock = os.open(file.with_name(f"{file.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _content(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _replace(file: Path, expected: bytes | None, text: bytes) -> bytes:
+    """Write the file, unless it is neither absent nor as expected. Return its content. Raise OSError."""
+    with _locked(file):
+        found = _content(file)
+        if found is not None and found != expected:
+            return found
+        write_atomically(file, text)
+        return text
+
+
 class RollupPass(NamedTuple):
     """A build of all metrics that is under way."""
 
@@ -69,6 +121,7 @@ class RollupProgress:
         self._file = file
         self._tables = dict(tables)
         self._saving = trio.Lock()
+        self._saved: bytes | None = None  # the file as of the last save or load
         self.complete_s = dict.fromkeys(tables, 0)  # by interval: its rollups are complete before this time
         self.current: RollupPass | None = None
         self.rewinds = 0  # how often `complete_s` went back
@@ -79,10 +132,10 @@ class RollupProgress:
         self.late_days = 0
 
     @classmethod
-    async def existing(cls, file: Path) -> "RollupProgress | None":
+    def in_file(cls, file: Path) -> "RollupProgress | None":
         """Return the state in a file; None if no daemon builds rollups there. Raise OSError."""
         try:
-            saved = json.loads(await trio.to_thread.run_sync(file.read_bytes))
+            saved = json.loads(file.read_bytes())
             found = cls(file, saved["tables"])
             found._take(saved)
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
@@ -92,14 +145,20 @@ class RollupProgress:
     async def load(self) -> None:
         """Read the file. Without one, or if it is unreadable, nothing is complete. In a file about other tables only
         the days count whose points were deleted: these tables may be copies, with the rollups. Raise OSError."""
+        self._saved = await trio.to_thread.run_sync(_content, self._file)
         try:
-            saved = json.loads(await trio.to_thread.run_sync(self._file.read_bytes))
-            if saved["tables"] != self._tables:
-                emptied = saved.get("emptied", [])
-                saved |= {"complete_s": dict.fromkeys(self._tables, 0), "pass": None, "late": emptied}
-            self._take(saved)
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            if self._saved is not None:
+                self._take(self._read(self._saved))
+        except (ValueError, KeyError, TypeError):
             return
+
+    def _read(self, text: bytes) -> dict[str, Any]:
+        """Return a file's content, of which only deleted points count if it is about other tables."""
+        saved: dict[str, Any] = json.loads(text)
+        if saved["tables"] != self._tables:
+            emptied = saved.get("emptied", [])
+            saved |= {"complete_s": dict.fromkeys(self._tables, 0), "pass": None, "late": emptied}
+        return saved
 
     def _take(self, saved: Mapping[str, Any]) -> None:
         complete_s = {name: int(saved["complete_s"][name]) for name in self._tables}
@@ -121,8 +180,40 @@ class RollupProgress:
     async def save(self) -> None:
         """Write the file, and sync it. Raise OSError."""
         async with self._saving:
-            text = json.dumps(self._described()).encode()
-            await trio.to_thread.run_sync(write_atomically, self._file, text)
+            while True:
+                text = json.dumps(self._described()).encode()
+                found = await trio.to_thread.run_sync(_replace, self._file, self._saved, text)
+                if found == text:
+                    self._saved = text
+                    return
+                self._take_recorded(found)
+
+    async def take_recorded(self) -> None:
+        """Take over what commands recorded in the file. Raise OSError."""
+        async with self._saving:
+            found = await trio.to_thread.run_sync(_content, self._file)
+            if found is not None and found != self._saved:
+                self._take_recorded(found)
+
+    def _take_recorded(self, text: bytes) -> None:
+        """Take over what a command recorded in the file since the last save."""
+        before, self._saved = self._saved, text
+        try:
+            saved = self._read(text)
+            late = [LateDay(bytes.fromhex(metric), int(day_s)) for metric, day_s in saved["late"]]
+            emptied = [LateDay(bytes.fromhex(metric), int(day_s)) for metric, day_s in saved.get("emptied", ())]
+            complete_s = {name: int(saved["complete_s"][name]) for name in self._tables}
+            last_s = None if before is None else self._read(before)["complete_s"]
+        except (ValueError, KeyError, TypeError):  # damaged: the next save replaces it
+            return
+        self.mark(late)
+        self.mark(emptied, deleted=True)
+        if last_s is not None and any(at_s < int(last_s[name]) for name, at_s in complete_s.items()):
+            self.rewind(min(complete_s.values()))  # too many days for the list
+
+    def write(self) -> None:
+        """Write the file, and sync it, without a comparison with its content. Raise OSError."""
+        write_atomically(self._file, json.dumps(self._described()).encode())
 
     def _described(self) -> dict[str, object]:
         current = self.current

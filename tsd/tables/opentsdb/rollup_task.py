@@ -7,6 +7,7 @@ there is one way for new, late and past points. Of the CPU of a build, reading a
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from uuid import uuid4
 
 import numpy as np
 import trio
@@ -118,22 +119,33 @@ class RollupTask:
         first_s = {metric: await builder.kept_from_s(metric) for metric in {day.metric for day in days}}
         return [day for day in days if first_s[day.metric] < day.day_s + DAY_S]
 
-    def operations(self, connection: AsyncExitStack) -> dict[str, Callable[..., Awaitable[bool]]]:
+    def operations(self, connection: AsyncExitStack) -> dict[str, Callable[..., Awaitable[str | bool]]]:
         """Return the operations of one connection of the control socket."""
-        changes = AsyncExitStack()
-        connection.push_async_exit(changes)  # a command that is killed ends its changes, too
+        changes: dict[str, AsyncExitStack] = {}
 
-        async def change_days(days: list[tuple[bytes, int]], deleted: bool) -> bool:
-            """Begin a change of points of days, given by the metrics' UIDs and the days' first seconds."""
-            await changes.enter_async_context(self.changing([LateDay(*day) for day in days], deleted=deleted))
-            return True
+        @connection.push_async_callback
+        async def end_all() -> None:  # those of a command that is killed
+            async with AsyncExitStack() as ended:
+                for change in changes.values():
+                    ended.push_async_exit(change)
 
-        async def end_changes() -> bool:
-            """End all changes that the connection began."""
-            await changes.aclose()
-            return True
+        async def change_days(days: list[tuple[bytes, int]], deleted: bool) -> str:
+            """Begin a change of points of days, given by the metrics' UIDs and the days' first seconds. Return its
+            name."""
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(self.changing([LateDay(*day) for day in days], deleted=deleted))
+                change = uuid4().hex
+                changes[change] = stack.pop_all()
+            return change
 
-        return {"change_days": change_days, "end_changes": end_changes}
+        async def end_change(change: str) -> bool:
+            """End a change. Return whether this connection has begun it and not ended it."""
+            stack = changes.pop(change, None)
+            if stack is not None:
+                await stack.aclose()
+            return stack is not None
+
+        return {"change_days": change_days, "end_change": end_change}
 
     async def _load(self) -> None:
         async with self._loading:
@@ -154,6 +166,7 @@ class RollupTask:
     async def round(self) -> None:
         """Build what is due. Raise StoreError, OSError."""
         await self._load()
+        await self.progress.take_recorded()
         await self._heed_clock()
         await self._build_late()
         while (due := self.progress.current or self._due()) is not None:
