@@ -286,6 +286,17 @@ async def test_pages_that_cors_allows_may_delete(tmp_path: Path) -> None:
         assert (await query(daemon, {"name": "a.b"}))[0]["sample_size"] == 0
 
 
+@pytest.mark.parametrize("value", [1 << 61, (1 << 63) - 1])
+@pytest.mark.parametrize("unit", ["milliseconds", "seconds", "days", "weeks", "years"])
+async def test_bucket_of_any_length_has_an_answer(daemon: Running, unit: str, value: int) -> None:
+    """Regression: a length of more than 64 bits in ms was an internal error."""
+    await http_post(daemon, PUT, json.dumps([metric_of("a.b", [START_MS, 1])]).encode())
+    step = {"name": "sum", "sampling": {"value": value, "unit": unit}}
+    body = {"start_absolute": START_MS, "metrics": [{"name": "a.b", "aggregators": [step]}]}
+    found = await http_post(daemon, QUERY, json.dumps(body).encode())
+    assert found.status in (200, 400), found.body
+
+
 async def test_queries_beyond_their_bounds_are_refused(daemon: Running) -> None:
     tags = {f"t{at}": ["v"] for at in range(501)}
     many = [{"name": "a.b"}] * 501

@@ -12,6 +12,7 @@ Read = Callable[[Lenient, str], Any]  # of a value and its place in the request;
 FILTER_OPS = ("lte", "lt", "gte", "gt", "equal", "ne")
 RETURN_TYPES = ("value", "pos_sd", "neg_sd")
 TRIMS = ("first", "last", "both")
+LONGEST_MS = 1 << 62  # of a bucket: its end fits in 64 bits
 
 
 def _flag(value: Lenient, _place: str) -> bool:
@@ -178,4 +179,6 @@ def read_step(value: Lenient, place: str) -> Step:
     step = Step(name=name, **found)
     if name in RANGES and step.sampling.value < 1:
         raise BadRequest(f"{place}.sampling.value must be greater than or equal to 1")
+    if step.sampling.nominal_ms > LONGEST_MS:
+        raise BadRequest(f"{place}.sampling: got {step.sampling.nominal_ms} ms, wanted at most {LONGEST_MS}")
     return step
