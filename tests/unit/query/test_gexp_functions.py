@@ -294,6 +294,11 @@ def test_shift_before_1970_is_refused() -> None:
         answer(["shift(sum:a,'99y')"], UNEVEN, corrected="")
 
 
+def test_shift_of_a_range_from_1970_reads_what_there_is() -> None:
+    found = {"a": [group("a", 1, {0: 1.0, 60: 2.0})]}
+    assert answer(["shift(sum:a,'1d')"], found, corrected="", start="0") == [("a", {86400: 1.0, 86460: 2.0})]
+
+
 def test_corrected_average_includes_the_first_bucket() -> None:
     found = {"a": [group("a", 1, {0: 1.0, 120: 3.0, 240: 5.0})]}
     request = {"start": str(T + 30), "end": str(T + 600)}

@@ -66,6 +66,13 @@ def test_invalid_time_is_refused(text: str, message: str) -> None:
     assert refused.value.message == message
 
 
+@pytest.mark.parametrize("text", ["0001/01/01", "9999/12/31-23:59:59", "0000/01/01"])
+def test_date_that_no_clock_shows_is_refused(text: str) -> None:
+    """Regression: the first and the last year were internal errors in the machine's zone."""
+    with pytest.raises(BadQuery):
+        read_time(text, NOW_MS)
+
+
 @pytest.mark.parametrize("span", ["99999999999hc", "2147483648dc", "9223372036854775807msc"])
 def test_calendar_step_of_more_than_32_bits_is_refused(span: str) -> None:
     with pytest.raises(BadQuery, match=rf"Invalid duration \(number\): {span[:-1]}$"):

@@ -1,5 +1,7 @@
 """Parsing of queries in URIs, beyond the recorded vectors."""
 
+from dataclasses import replace
+
 import pytest
 
 from tsd.errors import BadQuery
@@ -50,6 +52,27 @@ def test_flag_counts_without_value() -> None:
     assert query.show_tsuids
     assert query.no_annotations
     assert (query.show_query, query.global_annotations, query.show_stats, query.show_summary) == (False,) * 4
+
+
+@pytest.mark.difference(
+    "times-out-of-range",
+    topic="queries",
+    theirs="A start before 1970, such as `100y-ago`, and times after the year 2286 are answered with 500",
+    ours="The start is 1970, before which there are no points. Later times are answered with 400",
+)
+def test_start_before_1970_is_1970() -> None:
+    for start in ("100y-ago", "1969/12/31", "9223372036854775807ms-ago"):
+        assert read("sum:m", start=start) == replace(read("sum:m", start="0"), start_text=start)
+    early = read_uri({"start": ["1h-ago"], "m": ["sum:m"]}, 60_000)  # the clock is wrong
+    assert (early.start_ms, early.end_ms) == (0, 60_000)
+
+
+@pytest.mark.difference("times-out-of-range")
+@pytest.mark.parametrize("times", [{"end": "1969/12/31", "start": "0"}, {"end": "10000000000000"}, {"end": "9" * 18}])
+def test_range_without_storable_times_is_refused(times: dict[str, str]) -> None:
+    with pytest.raises(BadQuery) as refused:
+        read("sum:m", **times)
+    assert refused.value.status == 400
 
 
 def test_last_of_repeated_parameters_counts() -> None:

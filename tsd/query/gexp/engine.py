@@ -125,9 +125,9 @@ def _queries(call: Call, shift: int, *, quirks: Quirks) -> Iterator[tuple[Metric
 
 def _shifted(query: Query, shift: int, places: Sequence[int]) -> Query:
     """Return some sub queries for earlier times, with TSUIDs, which order metrics. Raises BadQuery."""
-    start_ms, end_ms = query.start_ms - shift, query.end_ms - shift
-    if start_ms < 0:
-        raise BadQuery(f"Invalid timestamp: {start_ms}")
+    start_ms, end_ms = max(0, query.start_ms - shift), query.end_ms - shift
+    if end_ms <= start_ms:
+        raise BadQuery(f"Invalid timestamp: {end_ms}")
     queries = tuple(query.queries[place] for place in places)
     return replace(query, start_ms=start_ms, end_ms=end_ms, queries=queries, show_tsuids=True)
 

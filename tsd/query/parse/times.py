@@ -200,7 +200,7 @@ def _read_date(text: str, zone: str, local: tzinfo | None) -> int:
     try:
         wall = datetime(year, month, 1) + timedelta(days=day - 1, hours=hour, minutes=minute, seconds=second)
         return (timegm(wall.timetuple()) - _offset_s(wall, clock)) * 1000
-    except OverflowError as exc:
+    except (ValueError, OverflowError) as exc:  # ValueError: in the machine's zone, for the years 1 and 9999
         raise BadQuery(f"Invalid absolute date: {text}") from exc
 
 
