@@ -1,12 +1,14 @@
-"""Endpoints whose modules are imported with the first request."""
+"""All endpoints of a daemon, and those whose modules are imported with the first request."""
 
+import json
 import threading
 from pathlib import Path
 
 import pytest
 import trio
 
-from tests.running import running
+from tests.running import Client, running
+from tests.unit.server.web_parts import get, post, read_response
 from tsd.daemon.routes import DeferredEndpoints
 from tsd.server.http.messages import Endpoint, Request, Response
 
@@ -72,3 +74,51 @@ async def test_every_deferred_endpoint_of_a_daemon_answers(
         head, _, body = (await client.read_to_end()).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert text.lower() in body.lower()
+
+
+# What follows the path of an endpoint, so that it would be answered with 200.
+VALID = {
+    "api/config": "/filters",
+    "api/query": "?start=1h-ago&m=sum:a.b",
+    "api/query/gexp": "?start=1h-ago&exp=alias(sum:a.b,c)",
+    "api/query/last": "?timeseries=a.b",
+    "api/search": "/lookup?m=a.b",
+    "api/stats": "/jvm",
+    "api/suggest": "?type=metrics",
+    "api/uid": "/assign?metric=a.c",
+    "q": "?start=1h-ago&m=sum:a.b&ascii",
+    "s": "/file",
+    "suggest": "?type=metrics",
+}
+
+
+@pytest.mark.difference(
+    "points-to-other-endpoints",
+    topic="http",
+    theirs="Points that are posted to `/q`, `/s`, `/api/version` or another endpoint without a body are lost: 200",
+    ours="Such requests are answered with 400. An empty body, `{}`, `[]` and `null` are allowed",
+)
+async def test_no_endpoint_loses_points(tmp_path: Path) -> None:
+    """New endpoints that accept POST and read no body need an entry in `WITHOUT_BODY`."""
+    (tmp_path / "file").write_text("a file")
+    settings = {"kairosdb.enabled": "true", "heroic.enabled": "true", "entity.enabled": "true"}
+    settings |= {"no_diediedie": "false", "http.staticroot": str(tmp_path), "core.auto_create_metrics": "true"}
+    lost = []
+    async with running(tmp_path / "state", {f"tsd.{key}": value for key, value in settings.items()}) as daemon:
+        await daemon.send_lines(b"put a.b 1700000000 1 host=a\n")
+        for key in sorted(daemon.daemon.server.http.endpoints):
+            for number, form in enumerate(("[%s]", "%s", "\n[%s]\n")):
+                host = f"{key.replace('/', '.')}.{number}"
+                point = {"metric": "a.b", "timestamp": 1_700_000_000, "value": 1, "tags": {"host": host}}
+                body = (form % json.dumps(point)).encode()
+                async with daemon.client() as client:
+                    await client.send(post(f"/{key}{VALID.get(key, '')}", body))
+                    status = (await read_response(client)).status
+                    if status < 400 and not await has_points(client, host):
+                        lost.append((key, form, status))
+    assert lost == []
+
+
+async def has_points(client: Client, host: str) -> bool:
+    await client.send(get(f"/api/query?start=1699999999&end=1700000001&m=sum:a.b{{host={host}}}"))
+    return bool((await read_response(client)).json)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -302,8 +303,15 @@ async def test_options_without_origin_is_refused() -> None:
     "points-to-the-home-page",
     topic="http",
     theirs="`POST //api/put` (its URL ends in a slash) and `POST /` are answered with the home page: points are lost",
-    ours="`//…` is 404, and `POST /` with a body 400",
+    ours="`//…` is 404, and `POST /` with points 400",
 )
 @pytest.mark.parametrize(("path", "status"), [("//api/put", 404), ("///api/put", 404), ("//", 200), ("/", 200)])
 async def test_path_that_begins_with_two_slashes_is_not_the_home_page(path: str, status: int) -> None:
     assert (await answer(path, method="POST"))[0] == status
+
+
+@pytest.mark.parametrize("body", [b"", b" ", b"{}", b"[]\n", b"null"])
+async def test_empty_body_is_allowed_everywhere(body: bytes) -> None:
+    router = Router(ROUTES, Authorizer(Cors("", "")))
+    request, target = make_request("/api/version", "POST", {})
+    assert (await router.answer(replace(request, body=body), target)).status == 200
