@@ -9,9 +9,8 @@ import msgspec
 
 from tsd.errors import Refused
 from tsd.server.http.bodies import parse_json
-from tsd.server.http.messages import Endpoint, Request, Response
+from tsd.server.http.messages import WARNINGS, Endpoint, Request, Response
 
-WARNINGS = "X-Tsd-Warnings"
 MAX_WARNING = 500  # characters in a header
 _NOT_PRINTABLE = re.compile(r"[^ -~]")
 _OVERRIDES = ("GET", "POST", "PUT", "DELETE")

@@ -18,6 +18,7 @@ from tsd.server.peer import Peer, local_peer
 JSON = "application/json; charset=UTF-8"
 TEXT = "text/plain; charset=UTF-8"
 HTML = "text/html; charset=UTF-8"
+WARNINGS = "X-Tsd-Warnings"  # a header: what an answer lacks
 
 
 @dataclass(slots=True)  # not frozen: to make one would take four times as long

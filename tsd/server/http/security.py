@@ -21,7 +21,7 @@ from tsd.config.settings import Mode
 from tsd.errors import Refused
 from tsd.lazy import LazyLogger
 from tsd.server.http.bodies import parse_json
-from tsd.server.http.messages import Request, Target
+from tsd.server.http.messages import WARNINGS, Request, Target
 from tsd.server.http.pages import STYLE
 from tsd.server.peer import Peer
 
@@ -29,6 +29,7 @@ log = LazyLogger(__name__)
 
 
 METHODS = "GET, POST, PUT, DELETE"
+EXPOSED = f"Retry-After, {WARNINGS}"  # headers that browsers otherwise hide from pages of other origins
 
 
 class Cors:
@@ -60,6 +61,7 @@ class Cors:
             ("Access-Control-Allow-Origin", origin),
             ("Access-Control-Allow-Methods", METHODS),
             ("Access-Control-Allow-Headers", self._headers),
+            ("Access-Control-Expose-Headers", EXPOSED),
             ("Vary", "Origin"),
         )
 

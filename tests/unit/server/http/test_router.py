@@ -8,7 +8,7 @@ import pytest
 
 from tsd.config.settings import Mode
 from tsd.errors import BadQuery, NoSuchName, Refused, StoreDown
-from tsd.server.http.messages import JSON, Request, Response, Target, parse_target
+from tsd.server.http.messages import JSON, WARNINGS, Request, Response, Target, parse_target
 from tsd.server.http.router import Router
 from tsd.server.http.security import Authorizer, Cors, EndpointSwitches
 from tsd.server.peer import local_peer
@@ -266,6 +266,8 @@ async def test_cors_allows_listed_origins(domains: str, origin: str, fine: bool)
         assert response.status == 200
         assert headers.get("Access-Control-Allow-Origin") == (origin if fine else None)
         assert headers.get("Access-Control-Allow-Headers") == ("X-A" if fine else None)
+        exposed = headers.get("Access-Control-Expose-Headers", "").split(", ")
+        assert (WARNINGS in exposed, "Retry-After" in exposed) == (fine, fine)
         assert isinstance(response.body, bytes)
         assert (b"CORS domain not allowed" in response.body) == (not fine)
 
