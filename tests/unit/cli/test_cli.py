@@ -1,6 +1,7 @@
 """The command `tsd`: its help, its version, its exit statuses and what it imports."""
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -208,3 +209,24 @@ finally:
     command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", PROGRAM + program, "nothing"]
     assert subprocess.run(command).returncode == 2
     assert said.read_text().split() == ["/dev/null"] * 3
+
+
+@pytest.mark.parametrize("name", ["tsd.cli", "click", "tsd.config.loader", "tsd.cli.status"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_during_the_imports_ends_a_command_quietly(name: str, number: signal.Signals) -> None:
+    """Ctrl-C ended with a traceback."""
+    program = f"""
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, *rest):
+        if name == {name!r}:
+            os.kill(os.getpid(), {int(number)})
+sys.meta_path.insert(0, Interrupting())
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv = ["tsd", "check-config"]
+from tsd.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True)
+    assert done.returncode in (-number, cli.INTERRUPTED if number == signal.SIGINT else -number)
+    assert (done.stdout, done.stderr.strip()) == (b"", b"")
