@@ -1,6 +1,7 @@
 """Reads files in Java's properties format, as OpenTSDB's configuration files have it.
 
-Unlike in Java, blanks after a value are removed: OpenTSDB fails on them (`tsd.mode = ro ` is read-write there).
+Unlike in Java, files may be in UTF-8, and blanks after a value are removed: OpenTSDB fails on them (`tsd.mode = ro `
+is read-write there).
 """
 
 import codecs
@@ -24,9 +25,14 @@ _NAMED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def read_properties(path: Path) -> list[Property]:
-    """Return the settings of a file. A mark of byte order, as editors of Windows write it, is left out. Raise
-    OSError."""
-    return parse_properties(path.read_bytes().removeprefix(codecs.BOM_UTF8).decode("latin-1"))
+    """Return the settings of a file in UTF-8, or in ISO-8859-1, which Java expects, if it is not valid UTF-8. A mark of
+    byte order, as editors of Windows write it, is left out. Raise OSError."""
+    data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    return parse_properties(text)
 
 
 def parse_properties(text: str) -> list[Property]:

@@ -12,9 +12,9 @@ from tsd.config.settings import SECTIONS, Config
 WIDTH = 120
 FIRST = ("network", "access", "TLS", "names", "storage")  # sections that new users need
 HEAD = """\
-# Settings of tsd, in the format of OpenTSDB's opentsdb.conf (Java properties): an existing file works unchanged.
-# Commented lines show the defaults. Sizes in bytes may end with K, M, G or T. This file is generated from
-# tsd/config/settings.py: python -m tsd.config.template >conf/tsd.conf
+# Settings of tsd, in the format of OpenTSDB's opentsdb.conf (Java properties): an existing file works unchanged. It is
+# read as UTF-8, or as ISO-8859-1 if it is not valid UTF-8. Commented lines show the defaults. Sizes in bytes may end
+# with K, M, G or T. This file is generated from tsd/config/settings.py: python -m tsd.config.template >conf/tsd.conf
 #
 # Every command accepts any key as an option, which overrides the file: --set KEY=VALUE.
 # `tsd check-config --config FILE` lists all errors of a file; --show prints the values in use.

@@ -66,6 +66,19 @@ def test_mark_of_byte_order_at_the_start_is_left_out(tmp_path: Path) -> None:
     assert load_config(file).config.mode is Mode.READ_ONLY
 
 
+@pytest.mark.difference(
+    "configuration-charset",
+    topic="commands",
+    theirs="A configuration file is read as ISO-8859-1, so that a path in UTF-8 names another folder",
+    ours="It is read as UTF-8, or as ISO-8859-1 if it is not valid UTF-8",
+)
+@pytest.mark.parametrize("charset", ["utf-8", "iso-8859-1"])
+def test_file_may_be_in_utf8_or_latin1(charset: str, tmp_path: Path) -> None:
+    file = tmp_path / "tsd.conf"
+    file.write_bytes("# Für Zürich\ntsd.storage.path = /data/Zürich\\u0021".encode(charset))
+    assert load_config(file).config.path == "/data/Zürich!"
+
+
 @pytest.fixture
 def unprivileged() -> Iterator[None]:
     """A user who may not open other users' files."""
