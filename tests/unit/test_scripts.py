@@ -273,17 +273,19 @@ def test_coined_words_are_found_in_names_and_prose(line: str, words: list[str]) 
 
 
 @pytest.mark.parametrize(
-    ("words", "port"),
+    ("words", "port", "shown"),
     [
-        ([], 4242),
-        (["--port", "4299"], 4299),
-        (["--port=4299"], 4299),
-        (["--set", "tsd.network.port=4299"], 4299),
-        (["--set=tsd.network.port=4299"], 4299),
-        (["--set", "tsd.network.bind=::1"], 4242),
+        ([], 4242, "var"),
+        (["--port", "4299"], 4299, "var"),
+        (["--port=4299"], 4299, "var"),
+        (["--set", "tsd.network.port=4299"], 4299, "var"),
+        (["--set=tsd.network.port=4299"], 4299, "var"),
+        (["--set", "tsd.network.bind=::1"], 4242, "var"),
+        (["--data", "/srv/tsd"], 4242, "/srv/tsd"),
+        (["--data=/srv/tsd", "--port", "4299"], 4299, "/srv/tsd"),
     ],
 )
-def test_run_passes_exactly_its_options_to_the_daemon(tmp_path: Path, words: list[str], port: int) -> None:
+def test_run_passes_exactly_its_options_to_the_daemon(tmp_path: Path, words: list[str], port: int, shown: str) -> None:
     shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
     (tmp_path / "scripts" / "setup").write_text("#!/bin/sh\n")
     daemon = tmp_path / ".venv" / "bin" / "tsd"
@@ -295,6 +297,7 @@ def test_run_passes_exactly_its_options_to_the_daemon(tmp_path: Path, words: lis
     ).stdout.splitlines()
     assert got.split() == ["--data", str(tmp_path / "var"), "serve", *words]
     assert f" {port} " in hint
+    assert f" .venv/bin/tsd --data {shown} query " in hint
     assert f" query --url http://127.0.0.1:{port} " in hint  # the daemon, whatever its store and state folder
 
 
