@@ -256,7 +256,7 @@ async def check_store(config: Config) -> str:
     and Cassandra tables may be made later: return which are missing, or an empty text."""
     async with opened_store(config) as store:
         if store.cql is not None:
-            await store.cql.session()
+            await store.cql.connect()
         try:
             await _check_tables(config, store)
         except NoTable as exc:

@@ -7,12 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 import trio
 
-from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError, bare
+from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError
 from tsd.store.retry import backoff
+from tsd.store.session import LazySession
 
 T = TypeVar("T")
 
@@ -22,7 +24,6 @@ ALREADY_EXISTS, PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABOR
 OUT_OF_RANGE, UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS, UNAUTHENTICATED = 11, 12, 13, 14, 15, 16
 
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.05, 2.0, 7  # 3 to 6 s in all
-FIRST_CONNECT_S, LONGEST_CONNECT_S = 0.5, 4.0  # between attempts to log in; meanwhile calls fail at once
 _STREAM = re.compile(r"RST_STREAM|GOAWAY|[Ss]tream removed|Received unexpected EOS")
 _FAMILY = re.compile(r"famil(y|ies)", re.IGNORECASE)
 _TABLE = re.compile(r"\btable\b", re.IGNORECASE)
@@ -97,37 +98,13 @@ class Caller:
     def __init__(self, contact: Contact, connect: Callable[[Contact], Session], count: Counter[str]) -> None:
         """`connect` may block, and raises StoreError."""
         self._contact = contact
-        self._connect = connect
         self._count = count
-        self._session: Session | None = None
-        self._lock = trio.Lock()
-        self._retry_at = 0.0
-        self._backoff_s = FIRST_CONNECT_S
-        self._failure: StoreError = StoreDown("")
-
-    async def session(self) -> Session:
-        """Return the session. Raise StoreError if there is none and it cannot be opened now."""
-        if self._session is not None:
-            return self._session
-        async with self._lock:
-            if self._session is not None:
-                return self._session
-            if trio.current_time() < self._retry_at:
-                raise bare(self._failure)
-            try:
-                self._session = await trio.to_thread.run_sync(self._connect, self._contact)
-            except StoreError as exc:
-                self._failure = bare(exc)
-                self._retry_at = trio.current_time() + self._backoff_s
-                self._backoff_s = min(2 * self._backoff_s, LONGEST_CONNECT_S)
-                raise
-            self._backoff_s = FIRST_CONNECT_S
-            return self._session
+        self._session = LazySession(partial(connect, contact))
 
     async def run(self, what: str, attempt: Callable[[Session, float], Awaitable[T]], *, once: bool = False) -> T:
         """Return what `attempt` returns, which gets the seconds that are left. Repeat it while it fails with an error
         that passes, unless it may be sent `once` only. `what` names the table in errors."""
-        session = await self.session()
+        session = await self._session.get()
         deadline = trio.current_time() + self._contact.timeout_s
         renewed = False
         refused: CallError | None = None
@@ -185,8 +162,4 @@ class Caller:
 
     async def aclose(self) -> None:
         """Close the channels."""
-        session, self._session = self._session, None
-        if session is not None:
-            await trio.to_thread.run_sync(session.close)
-        else:
-            await trio.lowlevel.checkpoint()
+        await self._session.aclose()

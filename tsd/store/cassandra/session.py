@@ -12,11 +12,10 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import trio
 
-from tsd.errors import StoreDown, StoreError, bare
+from tsd.errors import StoreError, bare
 from tsd.store.cassandra.clocks import NodeTime
 from tsd.store.cassandra.wire import RawRows
-
-FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.5, 4.0  # between attempts to connect; meanwhile calls fail at once
+from tsd.store.session import LazySession
 
 Value: TypeAlias = bytes | int | str | bool | Sequence[bytes] | Sequence[tuple[bytes, bytes]] | Mapping[str, str] | None
 Parameters: TypeAlias = tuple[Value, ...]
@@ -119,38 +118,19 @@ class Connector:
 
     def __init__(self, connect: Callable[[], Session], *, in_flight: int) -> None:
         """`connect` blocks, and raises StoreError. `in_flight` is the greatest number of requests without an answer."""
-        self._connect = connect
-        self._session: Session | None = None
+        self._session = LazySession(connect)
         self._statements: dict[str, Statement] = {}
-        self._lock = trio.Lock()
+        self._preparing = trio.Lock()
         self._slots = trio.Semaphore(in_flight, max_value=in_flight)
-        self._retry_at = 0.0
-        self._backoff_s = FIRST_BACKOFF_S
-        self._failure = ""
 
-    async def session(self) -> Session:
-        """Return the session. Raise StoreError if there is none and it cannot be opened now."""
-        if self._session is not None:
-            return self._session
-        async with self._lock:
-            if self._session is not None:
-                return self._session
-            if trio.current_time() < self._retry_at:
-                raise StoreDown(self._failure)
-            try:
-                self._session = await trio.to_thread.run_sync(self._connect)
-            except StoreError as exc:
-                self._failure = str(exc)
-                self._retry_at = trio.current_time() + self._backoff_s
-                self._backoff_s = min(2 * self._backoff_s, LONGEST_BACKOFF_S)
-                raise bare(exc) from None
-            self._backoff_s = FIRST_BACKOFF_S
-            return self._session
+    async def connect(self) -> None:
+        """Connect, unless it is connected. Raises StoreError."""
+        await self._session.get()
 
     async def prepared(self, cql: str, *, conditional: bool = False) -> Statement:
         """Return a prepared statement."""
-        session = await self.session()
-        async with self._lock:
+        session = await self._session.get()
+        async with self._preparing:
             if cql not in self._statements:
                 self._statements[cql] = await trio.to_thread.run_sync(
                     lambda: session.prepare(cql, conditional=conditional)
@@ -159,48 +139,48 @@ class Connector:
 
     async def command(self, cql: str, parameters: Parameters = ()) -> Rows:
         """Execute a rare statement in a thread."""
-        session = await self.session()
+        session = await self._session.get()
         return await trio.to_thread.run_sync(lambda: session.command(cql, parameters))
 
     async def times(self, elapsed_ms: Callable[[], float]) -> list[NodeTime]:
         """Return the times of some nodes, see `Session.times`."""
-        session = await self.session()
+        session = await self._session.get()
         return await trio.to_thread.run_sync(session.times, elapsed_ms)
 
     async def ask(self, cql: str, parameters: Parameters, *, conditional: bool = False) -> Rows:
         """Execute a statement and return its rows. A cancelled one continues in the background and keeps its slot."""
         statement = self._statements.get(cql) or await self.prepared(cql, conditional=conditional)
-        session = await self.session()
+        session = await self._session.get()
         return await self._answer(partial(session.submit, statement, parameters))
 
     async def ask_raw(self, cql: str, parameters: Parameters, partition: bytes | None = None) -> RawRows:
         """Do the same as `ask`; rows are answered as sent. For `partition` see `Session.submit_raw`."""
         statement = self._statements.get(cql) or await self.prepared(cql)
-        session = await self.session()
+        session = await self._session.get()
         return await self._answer(partial(session.submit_raw, statement, parameters, partition))
 
     async def nodes(self, keyspace: str, keys: Sequence[bytes]) -> list[str] | None:
         """Return where partitions are, see `Session.nodes`."""
-        return (await self.session()).nodes(keyspace, keys)
+        return (await self._session.get()).nodes(keyspace, keys)
 
     async def batch(self, cql: str, rows: Sequence[Parameters]) -> None:
         """Execute a statement for each of `rows`, atomically in each partition."""
         statement = self._statements.get(cql) or await self.prepared(cql)
-        session = await self.session()
+        session = await self._session.get()
         await self._answer(partial(session.submit_batch, statement, rows))
 
     async def conditional_batch(self, cql: str, rows: Sequence[Parameters]) -> bool:
         """Execute a statement with IF for each of `rows`, which are of one partition, if all conditions hold. Return
         whether they held."""
         statement = self._statements.get(cql) or await self.prepared(cql, conditional=True)
-        session = await self.session()
+        session = await self._session.get()
         answer = await self._answer(partial(session.submit_conditional, statement, rows))
         return bool(answer[0][0])
 
     async def batch_encoded(self, cql: str, rows: Sequence[bytes], partition: bytes | None) -> None:
         """Do the same as `batch` for encoded values, see `Session.submit_encoded`."""
         statement = self._statements.get(cql) or await self.prepared(cql)
-        session = await self.session()
+        session = await self._session.get()
         await self._answer(partial(session.submit_encoded, statement, rows, partition))
 
     async def _answer(self, submit: Callable[[Callable[[T, StoreError | None], None]], None]) -> T:
@@ -232,8 +212,4 @@ class Connector:
 
     async def aclose(self) -> None:
         """Disconnect."""
-        session, self._session = self._session, None
-        if session is not None:
-            await trio.to_thread.run_sync(session.close)
-        else:
-            await trio.lowlevel.checkpoint()
+        await self._session.aclose()
