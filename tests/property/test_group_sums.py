@@ -147,7 +147,7 @@ def tag_of(m: str) -> str:
 async def merged(env: QueryEnvironment, m: str) -> dict[str, object]:
     """Return the points of each group by the value of its tag, merged from those of its series."""
     aggregator, _, filters = m.partition(":")
-    found = await env.engine.work(lambda job: job.series(make_query(m, **HOURS)))
+    found = await env.engine.work(lambda job: job.stored.series(make_query(m, **HOURS)))
     points = {tuple(sorted(one.tags.items())): one.points for one in found}
     series: dict[str, list[Points]] = {}
     for one in await env.groups(f"none:{filters}", **HOURS):  # in the order of additions

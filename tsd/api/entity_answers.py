@@ -218,6 +218,6 @@ async def respond(
     def encode() -> bytes:
         return b"".join(prepare()())
 
-    body = await (engine.workers.run(encode) if encoding is None else engine.in_thread(encoding, encode))
+    body = await (engine.workers.run(encode) if encoding is None else engine.workers.run_sized(encoding, encode))
     share.release()
     return Response(200, body)

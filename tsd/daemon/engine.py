@@ -4,8 +4,9 @@ from pathlib import Path
 
 from tsd.config.loader import Config
 from tsd.daemon.settings import Clock, now_ms
-from tsd.query.engine import EngineSettings, Flush, QueryEngine
+from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.limits import Bounds, Limits, read_overrides
+from tsd.query.plan_reader import Flush
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.open_points import OpenPointSource
 from tsd.tables.reading import PointReader

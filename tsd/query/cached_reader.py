@@ -11,10 +11,10 @@ import trio
 
 from tsd.codec.putline import HOUR_S
 from tsd.query.cache import Bucketing, CachedHour, CacheFiller, CacheKey, ResultCache
-from tsd.query.collect import HOUR_COST, SMALL, PointCollector
+from tsd.query.collect import HOUR_COST, PointCollector
 from tsd.query.model import Query
 from tsd.query.plan import Plan
-from tsd.query.workers import WorkerPool
+from tsd.query.workers import SMALL, WorkerPool
 from tsd.tables.reading import ChangeSource, HourSource, ScanRange, SignedHour
 
 MAX_HOURS = 10_000  # of a query that uses the cache: each costs something, even if there is little in it

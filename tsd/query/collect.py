@@ -24,6 +24,7 @@ from tsd.query.group_sums import VALUE_BYTES, GroupSums
 from tsd.query.limits import QueryBudget, check_fetched
 from tsd.query.model import Query
 from tsd.query.plan import Plan
+from tsd.query.workers import SMALL
 from tsd.tables.reading import (
     UNWANTED,
     BucketPage,
@@ -39,7 +40,6 @@ T = TypeVar("T")
 
 SHORT_PAGE = 2000  # cells that are signed for the cache without a thread
 SMALL_PAGE = 64  # cells that are decoded without a thread, which would cost as much
-SMALL = 5_000  # points that are processed without a thread
 HOUR_COST = 20  # a cached hour costs as much time to join as so many buckets
 POINT_BYTES = 40  # of a kept point: its arrays twice, because they are joined at the end
 SHORT_ORDER = 500  # series that are put in order without a thread: with salts each takes microseconds

@@ -14,7 +14,7 @@ from tsd.codec.putline import HOUR_MS
 from tsd.errors import StoreError
 from tsd.query.assemble import counts_of, merge_chosen
 from tsd.query.cached_reader import CachedReader
-from tsd.query.collect import SMALL, PointCollector, ReadCounts
+from tsd.query.collect import PointCollector, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.later_hours import LaterReads, unsettled_series
 from tsd.query.limits import QueryBudget
@@ -22,6 +22,7 @@ from tsd.query.model import Query, SubQuery
 from tsd.query.plan import Plan, range_to_end
 from tsd.query.result import Answer, Group, SubAnswer
 from tsd.query.serialize import Frame, PointFormat
+from tsd.query.workers import SMALL
 from tsd.store import StepLimit
 from tsd.tables.open_points import rows_of
 from tsd.tables.reading import EncodedPage, MatchedSeries, PointPage, ScanRange, Selection, SeriesSpan

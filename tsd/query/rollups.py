@@ -13,12 +13,13 @@ from tsd.codec.points import Batch, Int64, Points
 from tsd.codec.putline import HOUR_S
 from tsd.errors import BadQuery
 from tsd.query.buckets import within
-from tsd.query.collect import POINT_BYTES, SERIES_BYTES, SMALL, Collected, PointCollector, ReadCounts, decode_page
+from tsd.query.collect import POINT_BYTES, SERIES_BYTES, Collected, PointCollector, ReadCounts, decode_page
 from tsd.query.columns import SeriesColumns
 from tsd.query.downsample import Downsampler, PointJoiner, series_order
 from tsd.query.limits import QueryBudget, check_fetched
 from tsd.query.model import Downsample, Fill, Query
 from tsd.query.plan import Plan, scan_range
+from tsd.query.workers import SMALL
 from tsd.tables.reading import EncodedPage, RollupInterval, RollupPage, RollupSource, ScanRange, SeriesSet
 
 RAW, NO_FALLBACK, FALLBACK, FALLBACK_RAW = "ROLLUP_RAW", "ROLLUP_NOFALLBACK", "ROLLUP_FALLBACK", "ROLLUP_FALLBACK_RAW"

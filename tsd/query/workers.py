@@ -15,6 +15,7 @@ T = TypeVar("T")
 PAUSE_RATIO = 6  # a pause is this multiple of the CPU time used, while ingest load is high
 MIN_PAUSE_S = 0.002  # shorter pauses are added up first
 MAX_PAUSE_S = 2.0  # a query pauses no longer on account of earlier queries
+SMALL = 5_000  # points that are processed without a thread
 _FREE_OF_CHARGE = nullcontext()
 _FREE = trio.CapacityLimiter(math.inf)
 
@@ -56,6 +57,12 @@ class WorkerPool:
         finally:
             self._slots.release()
         return made
+
+    async def run_sized(self, points: int, work: Callable[[], T]) -> T:
+        """Return what `work` returns; in a thread if it has many points."""
+        if points <= SMALL:
+            return self.run_here(work)
+        return await self.run(work)
 
     def run_here(self, work: Callable[[], T]) -> T:
         """Return what small work returns, run in the event loop itself, as `charged` counts it."""
@@ -100,3 +107,9 @@ class WorkerPool:
                 await self._load.pause(nap_s)
                 self._due_s -= nap_s
             self._due_s = 0.0
+
+
+def check_cancelled() -> None:
+    """Raise Cancelled in a thread of a cancelled query."""
+    if not trio.lowlevel.in_trio_run():  # small work runs in the event loop without interruption
+        trio.from_thread.check_cancelled()

@@ -20,9 +20,10 @@ from tsd.codec.opentsdb.cell import COLUMN
 from tsd.config.loader import Config
 from tsd.daemon.engine import build_engine
 from tsd.daemon.wiring import configured_reader, make_uids, tables
-from tsd.query.engine import Flush, QueryEngine
+from tsd.query.engine import QueryEngine
 from tsd.query.gexp.engine import read_extra
 from tsd.query.parse.uri import read_uri
+from tsd.query.plan_reader import Flush
 from tsd.query.registry import QueryRegistry
 from tsd.server.http.messages import Request, parse_target
 from tsd.store import Put, scan

@@ -477,5 +477,5 @@ async def test_points_are_not_deleted_while_others_cannot_be_stored_first() -> N
     reader = OpenTsdbReader(env.store, DATA, env.uids, env.layout)
     engine = QueryEngine(reader, settings=EngineSettings(), flush=flush, now_ms=lambda: NOW_MS)
     with pytest.raises(StoreDown):
-        await engine.delete(make_query("sum:m"), deleter, (0, NOW_MS))
+        await engine.work(lambda job: job.stored.delete(make_query("sum:m"), deleter, (0, NOW_MS)))
     deleter.delete.assert_not_awaited()

@@ -5,8 +5,8 @@ import trio
 
 from tsd.codec.points import Points
 from tsd.query.columns import Chosen
-from tsd.query.engine import check_cancelled
 from tsd.query.merge import merge
+from tsd.query.workers import check_cancelled
 from tsd.tables.reading import ScanRange
 
 SERIES = Chosen.all_of([Points(np.arange(1000) * 1000, np.arange(1000), np.zeros(1000, np.bool_))] * 500)

@@ -81,7 +81,7 @@ def filter_of(name: str, values: Sequence[str]) -> Filter:
 async def answer_metrics(wanted: KairosQuery, job: QueryJob, now_ms: int) -> list[MetricAnswer]:
     """Return the answer to each metric. Raises BadQuery, StoreError."""
     answers = []
-    together = await _together(wanted.metrics, job.series_together)
+    together = await _together(wanted.metrics, job.stored.series_together)
     for at, metric in enumerate(wanted.metrics):
         await trio.lowlevel.checkpoint()
         found, texts = (together.pop(at), ()) if at in together else await _read(metric, job)
@@ -123,7 +123,7 @@ async def _read(metric: MetricQuery, job: QueryJob) -> tuple[Sequence[SeriesPoin
     if metric.end_ms < 0:
         return (), ()
     try:
-        return await job.series_and_texts(await built_query([metric]))
+        return await job.stored.series_and_texts(await built_query([metric]))
     except UnknownName:
         return (), ()
 
@@ -146,13 +146,13 @@ def _cut(found: Sequence[SeriesPoints], texts: Sequence[SeriesTexts], metric: Me
 async def answer_tags(wanted: KairosQuery, job: QueryJob) -> list[MetricAnswer]:
     """Return the tags of each metric's series with rows in the hours of the query. Raises BadQuery, StoreError."""
     answers = []
-    together = await _together(wanted.metrics, job.tags_together)
+    together = await _together(wanted.metrics, job.stored.tags_together)
     for at, metric in enumerate(wanted.metrics):
         if at in together:
             answers.append(_tags_of(metric, together.pop(at)))
             continue
         try:
-            each = [] if metric.end_ms < 0 else await job.tags(await built_query([metric]))
+            each = [] if metric.end_ms < 0 else await job.stored.tags(await built_query([metric]))
         except UnknownName:
             each = []
         answers.append(_tags_of(metric, each))
@@ -171,12 +171,12 @@ async def delete_points(wanted: Sequence[MetricQuery], deleter: PointDeleter | N
     """
     for metric in wanted:
         if deleter is not None:
-            await job.delete(await built_query([metric], delete=True), deleter, (metric.start_ms, metric.end_ms))
+            await job.stored.delete(await built_query([metric], delete=True), deleter, (metric.start_ms, metric.end_ms))
             continue
         if metric.end_ms < 0:
             continue
         with suppress(UnknownName):
-            await job.series(await built_query([metric], delete=True), partial(_approve, metric))
+            await job.stored.series(await built_query([metric], delete=True), partial(_approve, metric))
 
 
 def _approve(metric: MetricQuery, found: Sequence[SeriesPoints]) -> None:

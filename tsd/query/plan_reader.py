@@ -1,0 +1,195 @@
+"""From a sub query to its plan, and from the plan to its points: of the store, of memory, of the cache, of rollups."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+from tsd.errors import PointsWait, TsdError, bare
+from tsd.query.cached_reader import CachedReader
+from tsd.query.collect import Collected, PointCollector, collect
+from tsd.query.group_sums import GroupSums
+from tsd.query.joint import JointRead, joint_groups, read_together
+from tsd.query.limits import Limits, MemoryShare, QueryBudget
+from tsd.query.model import Query, SubQuery
+from tsd.query.plan import Plan, scan_range
+from tsd.query.rollups import RollupQuery
+from tsd.query.workers import WorkerPool, check_cancelled
+from tsd.store.retry import run_bounded
+from tsd.tables.open_points import OpenPointSource, OpenSelection, split_span
+from tsd.tables.reading import PointReader, Selection, SeriesRequest
+
+CONCURRENT_SELECTS = 16  # requests of one query that are resolved at once
+ALL = b""  # every metric
+LAST_LETTER = "\xff"  # of names in lines
+OPEN_HOURS = 8  # most hours whose open points a query reads from memory: each is read on its own
+Flush = Callable[[bytes], Awaitable[bool]]  # returns whether the points are stored
+
+
+class PlanReader:
+    """Plans the sub queries of a query, and reads the rows of plans."""
+
+    def __init__(
+        self,
+        reader: PointReader,
+        cached: CachedReader,
+        workers: WorkerPool,
+        limits: Limits,
+        *,
+        summed_bytes: int,
+        flush: Flush,
+        open_points: OpenPointSource | None,
+    ) -> None:
+        """For `flush` and `open_points` see `QueryEngine`, for `summed_bytes` its settings."""
+        self.workers = workers
+        self._reader = reader
+        self._cached = cached
+        self._limits = limits
+        self._summed_bytes = summed_bytes
+        self._flush = flush
+        self._open_points = open_points
+
+    @property
+    def selects_together(self) -> bool:
+        """Whether rows may hold points of several metrics, see `PointReader`."""
+        return self._reader.selects_together
+
+    async def plan_all(self, query: Query) -> list[Plan]:
+        """Plan all sub queries, with open points. Raises what the first invalid one raises, and PointsWait."""
+        flushed: set[bytes] = set()
+        return [await self.with_open_points(query, plan, flushed) for plan in await self._selected(query)]
+
+    async def _selected(self, query: Query) -> list[Plan]:
+        """Plan all sub queries. Raises what the first invalid one raises."""
+        if not self._reader.selects_together:
+            return [await self.plan(query, sub) for sub in query.queries]
+        found: dict[int, Plan | TsdError] = {}
+
+        async def plan(number: int) -> None:
+            try:
+                found[number] = await self.plan(query, query.queries[number])
+            except TsdError as exc:
+                found[number] = bare(exc)
+
+        await run_bounded(range(len(query.queries)), plan, limit=CONCURRENT_SELECTS)
+        plans = []
+        for number in range(len(query.queries)):
+            one = found[number]
+            if isinstance(one, TsdError):
+                raise one
+            plans.append(one)
+        return plans
+
+    async def plan(self, query: Query, sub: SubQuery) -> Plan:
+        """Plan a sub query. Raises BadQuery in OpenTSDB's words, StoreError."""
+        scan = scan_range(query.start_ms, query.end_ms, sub.downsample, quirks=query.quirks)
+        return Plan(sub, scan, await self._reader.select(request_of(query, sub)))
+
+    async def with_open_points(self, query: Query, plan: Plan, flushed: set[bytes]) -> Plan:
+        """Return a plan that also reads the points that are not stored yet, so that a client reads its own writes.
+
+        Those that cannot be read from memory are written first, and all if the query deletes points: once, or once for
+        each metric, which `flushed` remembers. Raise PointsWait if they cannot be written: an answer would lack them.
+        """
+        selection = plan.selection
+        metric = _name_in_lines(selection.metric)
+        if not metric:
+            return plan
+        source = self._open_points
+        is_mergeable = not (query.delete or selection.reads_beyond or selection.reads_hours_in_parts)
+        if source is not None and is_mergeable:
+            for is_last in (False, True):
+                points = await source.open_points(metric, selection.find_known, plan.scan)
+                hours = points.hours(plan.scan) if points is not None else ()
+                if points is not None and not hours:
+                    return plan
+                if points is not None and len(hours) <= OPEN_HOURS:
+                    return Plan(plan.sub, plan.scan, OpenSelection(selection, points), hours)
+                if not is_last:
+                    await self._flush(metric)
+        written = metric if source is None else ALL
+        if written not in flushed:
+            flushed.add(written)
+            if not await (self._flush(metric) if source is None else source.flush(patient=False)):
+                raise PointsWait
+        return plan
+
+    async def flush(self, metric: str) -> bool:
+        """Write the points of a metric that are not stored yet. Return whether all are stored."""
+        name = _name_in_lines(metric)
+        return not name or await self._flush(name)
+
+    def budget(self, query: Query, metric: str, set_memory: Callable[[int], None]) -> QueryBudget:
+        """Return the limits of a sub query; `set_memory` is called with the bytes that it keeps."""
+        bounds = self._limits.bounds(
+            metric, override_size=query.override_byte_limit, override_points=query.override_point_limit
+        )
+        return QueryBudget(bounds, set_memory, self.workers, check_cancelled)
+
+    async def read_together(
+        self, query: Query, plans: Mapping[int, Plan], share: MemoryShare
+    ) -> tuple[dict[int, JointRead], int]:
+        """Return what was read of plans that share rows, and its size."""
+        found: dict[int, JointRead] = {}
+        if len(plans) < 2:
+            return found, share.held
+        for group in joint_groups(plans):
+            before = share.held
+
+            def set_memory(size: int, before: int = before) -> None:
+                share.resize(before + size)
+
+            def budget_of(plan: Plan, set_one: Callable[[int], None]) -> QueryBudget:
+                return self.budget(query, plan.selection.metric, set_one)
+
+            some = {number: plans[number] for number in group.numbers}
+            found |= await read_together(query, group.source, some, budget_of, set_memory)
+        return found, share.held
+
+    async def collect(
+        self, query: Query, plan: Plan, budget: QueryBudget, *, sums: GroupSums | None = None
+    ) -> Collected:
+        """Collect the points of the plan's series: from rollups if the query allows it and there are some, else raw.
+        With `sums`, of its groups if possible."""
+        rollups = plan.selection.rollups
+        if rollups is not None:
+            read_raw = partial(self._read, query)
+            found = await RollupQuery(query, plan, rollups, budget, read_raw).collect()
+            if found is not None:
+                return found
+        return await collect(partial(self._read, query, plan), query, plan, budget, sums, self._summed_bytes)
+
+    async def _read(self, query: Query, plan: Plan, collector: PointCollector) -> None:
+        """Read all rows of the plan in the fastest way."""
+        selection: Selection = plan.selection
+        annotations = not query.no_annotations
+        if isinstance(selection, OpenSelection) and await selection.read_few_joined(
+            plan.scan, collector.take, annotations=annotations
+        ):
+            return
+        for span, is_open in split_span(plan.scan, plan.open_hours):
+            if await selection.read_few(span, collector.take, annotations=annotations):
+                continue
+            part = plan._replace(scan=span)
+            bucketing = None if is_open else self._cached.bucketing(query, part)
+            if bucketing is not None:
+                await self._cached.read(part, bucketing, collector, annotations=annotations)
+            else:
+                await selection.read(span, collector.take, annotations=annotations)
+
+
+def request_of(query: Query, sub: SubQuery) -> SeriesRequest:
+    """Return what a sub query asks of a layout: its series, and what is to be done with their rows."""
+    return SeriesRequest(
+        sub.metric or "",
+        sub.tsuids,
+        sub.filters,
+        sub.explicit_tags,
+        sub.use_fuzzy_filter,
+        query.quirks,
+        query.global_annotations,
+        query.delete,
+    )
+
+
+def _name_in_lines(metric: str) -> bytes:
+    """Return a metric's name as lines have it; nothing for a name that no line can have."""
+    return metric.encode("latin-1") if metric and max(metric) <= LAST_LETTER else b""
