@@ -12,9 +12,8 @@ from tsd.config.loader import Config, layout, state_folder
 from tsd.daemon.wiring import rollup_tables
 from tsd.errors import StoreDown, TsdError
 from tsd.store.remote import ControlClient
-from tsd.tables.opentsdb.changes import Changing
 from tsd.tables.opentsdb.kept_rollups import build_again, has_rows
-from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, LateDay, days_of, record_late
+from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, Changing, LateDay, days_of, record_late
 from tsd.tables.opentsdb.rollup_sums import DAY_S
 
 DAY_MS = DAY_S * 1000

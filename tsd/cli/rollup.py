@@ -20,7 +20,7 @@ from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import has_local_store, rollup_tables, store_address
 from tsd.errors import NoTable, StoreError
 from tsd.tables.checkpoint import Checkpoint
-from tsd.tables.opentsdb.rollup_builder import START, BuildPosition, BuildRange
+from tsd.tables.opentsdb.rollup_progress import START, BuildPosition, BuildRange
 from tsd.tables.opentsdb.rollup_task import DAEMON_PAUSE_RATIO
 from tsd.tables.reading import ScanRange
 

@@ -17,7 +17,8 @@ from tsd.codec.opentsdb.uid import NAME_FAMILY, id_column
 from tsd.errors import StoreError, WrongClock
 from tsd.store import Family, Put, Store, Table, scan
 from tsd.tables.opentsdb.reader import OpenTsdbReader
-from tsd.tables.opentsdb.rollup_builder import START, BuildPosition, BuildRange, BuildRules, BuildStep, RollupBuilder
+from tsd.tables.opentsdb.rollup_builder import BuildRules, BuildStep, RollupBuilder
+from tsd.tables.opentsdb.rollup_progress import START, BuildPosition, BuildRange
 from tsd.tables.opentsdb.rollup_sums import intervals_to_build
 from tsd.tables.opentsdb.uids import Uids
 

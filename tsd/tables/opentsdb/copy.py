@@ -30,7 +30,7 @@ from tsd.errors import CorruptRow, TsdError
 from tsd.store import Cell, Page, Put, Row, Store, scan
 from tsd.store.retry import run_bounded
 from tsd.tables.checkpoint import Checkpoint
-from tsd.tables.opentsdb.changes import Changing, unobserved
+from tsd.tables.opentsdb.rollup_progress import Changing, unobserved
 
 PAGE_ROWS = 1000  # with one cell per point up to 360,000 cells; three pages are in memory
 CONCURRENT_PUTS = 4  # with different timestamps

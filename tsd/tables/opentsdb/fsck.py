@@ -18,7 +18,7 @@ from tsd.errors import CorruptRow
 from tsd.store import Put, Row, Store
 from tsd.store.cells import prefix_end
 from tsd.store.retry import run_bounded
-from tsd.tables.opentsdb.changes import Changing, unobserved
+from tsd.tables.opentsdb.rollup_progress import Changing, unobserved
 from tsd.tables.opentsdb.uids import Uids
 
 # A row with a newer cell than this is skipped: repairs are 1 ms newer than its cells and must be older than later

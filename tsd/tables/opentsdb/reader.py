@@ -19,12 +19,12 @@ from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, StepLimit, 
 from tsd.store.capabilities import CellSignatures, ChangeFeed
 from tsd.store.cells import CellSigner, prefix_end
 from tsd.store.retry import run_bounded
-from tsd.tables.opentsdb.changes import Changing, unobserved
 from tsd.tables.opentsdb.column_pages import ColumnPage, NumberedPages, column_pages, columns_of_rows
 from tsd.tables.opentsdb.decode import NumberedRows, decode, number_rows
 from tsd.tables.opentsdb.delete import remove_joined, remove_rows
 from tsd.tables.opentsdb.known_series import known_table
 from tsd.tables.opentsdb.matched_series import MatchedKeyedSeries, MatchedStoredSeries, PairsSpan, RowReads
+from tsd.tables.opentsdb.rollup_progress import Changing, unobserved
 from tsd.tables.opentsdb.rollup_scan import read_rollups
 from tsd.tables.opentsdb.scan import (
     StoredPage,

@@ -26,6 +26,7 @@ from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.reader import OpenTsdbReader
 from tsd.tables.opentsdb.rollup_columns import encode_sums
 from tsd.tables.opentsdb.rollup_derive import MOST_BYTES, derive_rows
+from tsd.tables.opentsdb.rollup_progress import START, BuildPosition, BuildRange
 from tsd.tables.opentsdb.rollup_scan import next_base
 from tsd.tables.opentsdb.rollup_sums import (
     DAY_S,
@@ -51,24 +52,6 @@ MOST_INTERVALS = 1 << 20  # held before their cells are written: 50 MB
 PUT_INTERVALS = 1 << 11  # whose cells are made at once: the event loop frees them
 COLUMN_BYTES = len(COLUMN) + 3  # of a rollup cell whose name has the number of the aggregator
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.5, 30.0, 8  # after a StoreError: about a minute in all
-
-
-class BuildRange(NamedTuple):
-    """What is built: the intervals that lie between two times as a whole."""
-
-    first_s: int
-    end_s: int  # exclusive
-    metrics: tuple[bytes, ...] = ()  # UIDs in order; empty: all metrics
-
-
-class BuildPosition(NamedTuple):
-    """Where the next part begins."""
-
-    metric: bytes = b""
-    day_s: int = 0
-
-
-START = BuildPosition()
 
 
 class BuildStep(NamedTuple):

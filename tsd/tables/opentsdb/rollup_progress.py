@@ -11,8 +11,8 @@ import fcntl
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,11 +20,31 @@ import trio
 
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.config.state_dir import write_atomically
-from tsd.tables.opentsdb.rollup_builder import START, BuildPosition, BuildRange
 from tsd.tables.opentsdb.rollup_sums import DAY_S
 
 MOST_LATE_DAYS = 10_000  # days of metrics; beyond it all tables are built again from the first of them
 ROLLUPS_FILE = "rollup-progress.json"  # in the state folder: the progress of the daemon's rollups
+# A block in which rows of points change by other ways than the daemon's intake, by their keys: their rollups are built
+# again.
+Changing = Callable[[Sequence[bytes]], AbstractAsyncContextManager[None]]
+
+
+class BuildRange(NamedTuple):
+    """What is built: the intervals that lie between two times as a whole."""
+
+    first_s: int
+    end_s: int  # exclusive
+    metrics: tuple[bytes, ...] = ()  # UIDs in order; empty: all metrics
+
+
+class BuildPosition(NamedTuple):
+    """Where the next part begins."""
+
+    metric: bytes = b""
+    day_s: int = 0
+
+
+START = BuildPosition()
 
 
 class LateDay(NamedTuple):
@@ -32,6 +52,11 @@ class LateDay(NamedTuple):
 
     metric: bytes  # UID
     day_s: int
+
+
+def unobserved(_rows: Sequence[bytes]) -> AbstractAsyncContextManager[None]:
+    """Return a `Changing` that does nothing."""
+    return nullcontext()
 
 
 def days_of(layout: Layout, rows: Iterable[bytes]) -> set[LateDay]:

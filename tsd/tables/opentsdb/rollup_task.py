@@ -19,8 +19,8 @@ from tsd.errors import StoreError
 from tsd.lazy import LazyLogger
 from tsd.tables.catalog import Stat
 from tsd.tables.opentsdb.encode import series_by_metric
-from tsd.tables.opentsdb.rollup_builder import BuildRange, RollupBuilder
-from tsd.tables.opentsdb.rollup_progress import LateDay, RollupPass, RollupProgress
+from tsd.tables.opentsdb.rollup_builder import RollupBuilder
+from tsd.tables.opentsdb.rollup_progress import BuildRange, LateDay, RollupPass, RollupProgress
 from tsd.tables.opentsdb.rollup_sums import DAY_S
 from tsd.tables.reading import ScanRange
 from tsd.tables.writing import OnPoints, SeriesLookup
