@@ -3,7 +3,7 @@
 With UTF-8 lines are recoded before they are parsed, so that both parsers, the journal and the store see ISO-8859-1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tsd.errors import ILLEGAL_ARGUMENT, BadLine
@@ -42,12 +42,20 @@ def _recoded_block(block: bytes) -> list[bytes | TooLong | Undecodable]:
             return [block.decode().encode("latin-1")]
         except UnicodeError:
             pass  # of one line or another
+    return translated_lines(block, recode)
+
+
+def translated_lines(
+    block: bytes, translate: Callable[[bytes], bytes | Undecodable]
+) -> list[bytes | TooLong | Undecodable]:
+    """Return what `translate` makes of each line of a block: blocks of lines, and those without one between them. It
+    gets a line without its LF, and returns it with one."""
     found: list[bytes | TooLong | Undecodable] = []
     good: list[bytes] = []
     for line in block.split(b"\n")[:-1]:
-        one = recode(line)
+        one = translate(line)
         if isinstance(one, bytes):
-            good += [one, b"\n"]
+            good.append(one)
             continue
         if good:
             found.append(b"".join(good))
@@ -57,13 +65,14 @@ def _recoded_block(block: bytes) -> list[bytes | TooLong | Undecodable]:
 
 
 def recode(line: bytes) -> bytes | Undecodable:
-    """Return a line with a point in ISO-8859-1, and any other line unchanged: it may contain telnet negotiation.
+    """Return a line with a point in ISO-8859-1, and any other line unchanged: it may contain telnet negotiation. The
+    returned line has an LF.
 
     >>> recode("put m.日 1 2 a=b".encode()).error.args
     ("illegal argument: illegal character: 日: names have characters of ISO-8859-1 only, got 'put m.日 1 2 a=b'",)
     """
     if line.isascii() or not line.startswith(POINT_COMMANDS):
-        return line
+        return line + b"\n"
     try:
         text = line.decode()
     except UnicodeDecodeError as exc:
@@ -72,7 +81,7 @@ def recode(line: bytes) -> bytes | Undecodable:
         message = f"illegal argument: invalid text: {got}"
         return Undecodable(line, BadLine(ILLEGAL_ARGUMENT, message), line.partition(b" ")[0])
     try:
-        return text.encode("latin-1")
+        return text.encode("latin-1") + b"\n"
     except UnicodeEncodeError as exc:
         wanted = f"names have characters of ISO-8859-1 only, got {text[: 2 * SHOWN_BYTES]!r}"
         message = f"illegal argument: illegal character: {text[exc.start]}: {wanted}"

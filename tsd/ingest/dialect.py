@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tsd.codec.kairosline import COMMANDS, convert_line, split_words
 from tsd.errors import BadLine
-from tsd.ingest.charset import Undecodable, recoded
+from tsd.ingest.charset import Undecodable, recoded, translated_lines
 from tsd.ingest.lines import TooLong
 
 # Put lines that mean the same to KairosDB and to OpenTSDB.
@@ -34,12 +34,13 @@ def converted(
     >>> converted([b"putm m 1356998400500 +1.50\\n"])
     [b'put m 1356998400500 1.5 add=tag\\n']
     """
+    convert = partial(_convert, has_ttl=has_ttl, has_texts=has_texts)
     found: list[bytes | TooLong | Undecodable] = []
     for piece in pieces:
         if isinstance(piece, TooLong) or is_plain(piece):
             found.append(piece)
         else:
-            found += _converted_block(piece, has_ttl=has_ttl, has_texts=has_texts)
+            found += translated_lines(piece, convert)
     return found
 
 
@@ -50,21 +51,6 @@ def is_plain(block: bytes) -> bool:
     (True, False, False)
     """
     return _PLAIN.fullmatch(block) is not None
-
-
-def _converted_block(block: bytes, *, has_ttl: bool, has_texts: bool) -> list[bytes | TooLong | Undecodable]:
-    found: list[bytes | TooLong | Undecodable] = []
-    good: list[bytes] = []
-    for line in block.split(b"\n")[:-1]:
-        one = _convert(line, has_ttl=has_ttl, has_texts=has_texts)
-        if isinstance(one, bytes):
-            good.append(one)
-            continue
-        if good:
-            found.append(b"".join(good))
-            good = []
-        found.append(one)
-    return [*found, b"".join(good)] if good else found
 
 
 def _convert(line: bytes, *, has_ttl: bool, has_texts: bool) -> bytes | Undecodable:
