@@ -16,7 +16,7 @@ from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 
 pytestmark = pytest.mark.slow
 STOPPING = "STOPPING=1\nSTATUS=writing pending points"
-LONGEST_STOP_S = 5 + 60  # for connections and for the writer; stalled calls to HBase take longer
+LONGEST_STOP_S = 5 + 60 + 10  # for connections, the writer and the end; stalled calls to HBase take longer
 START_S = 1356998400
 HOSTS = 20
 LONG = {"tsd.storage.flush_interval": "3600000"}  # nothing is written early

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import trio
 
@@ -24,6 +25,7 @@ from tsd.daemon.daemon import Daemon, apply_settings
 from tsd.daemon.diagnostics import log_tasks, tune_malloc
 from tsd.daemon.layouts import BuildTables, build_configured_tables
 from tsd.daemon.settings import control_path, now_ms
+from tsd.daemon.stop_limit import StopLimit
 from tsd.daemon.systemd import Watchdog, WatchdogTimeouts, microseconds, notify, notify_soon, notify_until_sent
 from tsd.daemon.waiting import lacks_space, wait_for_space
 from tsd.daemon.wiring import OpenStore, opened_store
@@ -42,6 +44,7 @@ Reload = tuple[str, Callable[[], Awaitable[None]]]
 OnReady = Callable[[Daemon, Sequence[int]], None]
 
 REPLAY_WAIT_S = 1.0  # a start waits this long for the replay of the journal
+END_S = 5  # after the last deadline of a stop, to write lines once more and close the store
 DRAIN_S = 5  # time to process received lines and send the last replies
 STALLED_CALLS = 4  # successive timeouts of the store that may delay the end: a thread cannot be cancelled
 
@@ -140,6 +143,7 @@ class Shutdown:
     def __init__(self, stop: trio.Event) -> None:
         self.stop = stop  # stop after writing pending points
         self.stop_now = trio.Event()  # stop now; pending points stay in the journal
+        self.limit = StopLimit()
         self.losses: list[str] = []  # errors about accepted writes that the store lost; it refuses further writes
 
     def on_loss(self, loss: str) -> None:
@@ -175,19 +179,22 @@ async def serve(
 
     async def start() -> None:
         """Start a daemon and run it until it stops."""
-        with lock_state(state_folder(config)), held_journal(journal_folder(config), state_folder(config)):
-            load = IngestLoad()
-            async with open_store(config, shutdown.on_loss, load) as store:
-                if not listeners:  # before a long replay: the port may be taken
-                    listeners.extend(await sockets.listeners(where))
-                daemon = build_daemon(config, store, stop, load, build_tables=build_tables)
-                reloads[:] = [("settings", _settings_reload(daemon, again))] if again is not None else []
-                reloads.extend(daemon.reloads)
-                try:
-                    await _run(daemon, listeners, on_ready, shutdown, ready)
-                finally:
-                    with suppress(FileNotFoundError):
-                        os.unlink(control_path(config))
+        try:
+            with lock_state(state_folder(config)), held_journal(journal_folder(config), state_folder(config)):
+                load = IngestLoad()
+                async with open_store(config, shutdown.on_loss, load) as store:
+                    if not listeners:  # before a long replay: the port may be taken
+                        listeners.extend(await sockets.listeners(where))
+                    daemon = build_daemon(config, store, stop, load, build_tables=build_tables)
+                    reloads[:] = [("settings", _settings_reload(daemon, again))] if again is not None else []
+                    reloads.extend(daemon.reloads)
+                    try:
+                        await _run(daemon, listeners, on_ready, shutdown, ready)
+                    finally:
+                        with suppress(FileNotFoundError):
+                            os.unlink(control_path(config))
+        finally:
+            shutdown.limit.end()
 
     async with signals_handled(stop, shutdown.stop_now, reloads, ready):
         while True:
@@ -248,10 +255,10 @@ async def _run(
         async with trio.open_nursery() as disk:
             disk.start_soon(journal.run)
             async with trio.open_nursery() as writers:
-                watching.start_soon(_stop_now, shutdown.stop_now, writers.cancel_scope)
+                watching.start_soon(_stop_now, daemon, shutdown, writers.cancel_scope)
                 writers.start_soon(writer.write_windows)
                 async with trio.open_nursery() as servers:
-                    servers.start_soon(_stop_servers, daemon, servers.cancel_scope, watching)
+                    servers.start_soon(_stop_servers, daemon, shutdown, servers.cancel_scope, watching)
                     servers.start_soon(writer.watch_journal)
                     daemon.adopt(segments)
                     await _start_replay(daemon, servers)
@@ -267,7 +274,10 @@ async def _run(
                     watching.start_soon(_watchdog(daemon, shutdown).run, f"serving port {ports[0]}")
                     on_ready(daemon, ports)
                     await trio.to_thread.run_sync(journal.confirm_damage_counted)
-                deadline = trio.current_time() + daemon.config.drain_ms / 1000
+                drain_s = daemon.config.drain_ms / 1000
+                if not shutdown.stop_now.is_set():
+                    shutdown.limit.start(drain_s + _stall_s(daemon.store) + END_S, partial(_left, daemon))
+                deadline = trio.current_time() + drain_s
                 writers.cancel_scope.deadline = trio.current_time() if shutdown.losses else deadline
                 writer.finish()
             journal.close(deadline=trio.current_time() if shutdown.stop_now.is_set() else deadline)
@@ -318,10 +328,12 @@ def _report_pending(daemon: Daemon) -> None:
         raise TsdError(f"{counted(lost, 'line')} could not be journaled: {journal.trouble}")
 
 
-async def _stop_servers(daemon: Daemon, servers: trio.CancelScope, watching: trio.Nursery) -> None:
+async def _stop_servers(daemon: Daemon, shutdown: Shutdown, servers: trio.CancelScope, watching: trio.Nursery) -> None:
     await daemon.stop.wait()
     timeout_s = DRAIN_S + daemon.config.drain_ms / 1000 + _stall_s(daemon.store)
-    notify_soon(watching, STOPPING=1, STATUS="writing pending points", EXTEND_TIMEOUT_USEC=microseconds(timeout_s))
+    shutdown.limit.start(timeout_s + END_S, partial(_left, daemon))
+    extended = microseconds(timeout_s + 2 * END_S)
+    notify_soon(watching, STOPPING=1, STATUS="writing pending points", EXTEND_TIMEOUT_USEC=extended)
     log.info("daemon.stopping", points_pending=daemon.ingest.writer.waiting_points, timeout_s=round(timeout_s))
     if daemon.is_open:
         daemon.server.listener.drain()
@@ -330,10 +342,21 @@ async def _stop_servers(daemon: Daemon, servers: trio.CancelScope, watching: tri
     servers.cancel()
 
 
-async def _stop_now(stop_now: trio.Event, writers: trio.CancelScope) -> None:
+def _left(daemon: Daemon) -> dict[str, object]:
+    """Return what a stop has not written."""
+    journal, writer = daemon.ingest.journal, daemon.ingest.writer
+    lost = journal.lost
+    return {
+        "points_pending": writer.waiting_points - lost, "lines_unsynced": lost, "journal": str(journal.folder),
+        "journal_error": journal.trouble, "store_error": writer.trouble,
+    }  # fmt: skip
+
+
+async def _stop_now(daemon: Daemon, shutdown: Shutdown, writers: trio.CancelScope) -> None:
     """Cancel writes to the store: the journal has the points."""
-    await stop_now.wait()
+    await shutdown.stop_now.wait()
     log.warning("daemon.stopping_now")
+    shutdown.limit.start(END_S + _stall_s(daemon.store), partial(_left, daemon))
     writers.cancel()
 
 
