@@ -7,7 +7,7 @@ hour are due, nothing that is held of it is older: the writer queues that first,
 Many points of an hour are packed in the background (`tsd.ingest.packed_points`); the newest ones are not.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,9 +17,10 @@ import trio
 from tsd.codec.points import Bool, Columns, Int32, columns_with, joined_columns
 from tsd.codec.putline import HOUR, HOUR_S
 from tsd.ingest.lines import POINT_BYTES
-from tsd.ingest.packed_points import PackedPoints, Place, between, pack
+from tsd.ingest.packed_points import PackedPoints, Place, between, pack, slices
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.windows import PendingSegment, Window
+from tsd.tables.open_points import ChooseSeries
 from tsd.tables.reading import ScanRange
 
 LATE_S = 120  # after the end of an hour: points that arrive until then still belong to it
@@ -220,6 +221,24 @@ def are_few(parts: Sequence[Columns | PackedPoints], *, chosen: bool) -> bool:
 def pack_parts(parts: Sequence[Columns], table: SeriesTable, packed: Sequence[PackedPoints] = ()) -> PackedPoints:
     """Pack points in order of arrival, next to `packed` ones. Safe to call in a thread while no series is evicted."""
     return pack(joined_columns(parts), table.metric_numbers(), packed[-1].bounds if packed else ())
+
+
+def hour_slices(
+    packed: Sequence[PackedPoints], parts: Sequence[Columns], table: SeriesTable, most: int
+) -> Iterator[Callable[[], Columns]]:
+    """Yield what finds the points of an hour, some series at a time, so that about `most` of them are unpacked at
+    once."""
+    for after, last in slices(packed, most):
+        yield partial(points_between, packed, parts, table, after, last)
+
+
+async def choose_series(table: SeriesTable, metric: bytes, choose: ChooseSeries | None) -> Int32 | None:
+    """Return the numbers of the series that `choose` chooses; None: all."""
+    if choose is None or table.unresolved or table.refused:  # a layout cannot choose series without keys
+        return None
+    known = table.known_series(metric)
+    places = None if known is None else await choose(known)
+    return None if known is None or places is None else known.numbers[places]
 
 
 async def find_points(

@@ -150,10 +150,14 @@ async def _next_of(pieces: Iterator[Block | Damage], path: Path) -> Block | Dama
             return None
 
 
+class FolderFails(StoreError):
+    """A window cannot be read, or its refused lines cannot be kept: the state folder's disk is full or fails."""
+
+
 @contextmanager
 def as_store_error() -> Iterator[None]:
-    """Raise a StoreError for an OSError of the state folder, such as a full disk, so that the window is retried."""
+    """Raise a StoreError for an OSError of the state folder, so that the window is retried."""
     try:
         yield
     except OSError as exc:
-        raise StoreError(f"the state folder cannot be used: {exc}") from exc
+        raise FolderFails(f"the state folder cannot be used: {exc}") from exc

@@ -12,7 +12,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -27,17 +27,18 @@ from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.open_hours import (
     OpenHour,
     OpenHours,
+    choose_series,
     find_points,
     has_hours_of,
+    hour_slices,
     pack_parts,
-    points_between,
     points_of_series,
     split,
 )
 from tsd.ingest.open_window import OpenWindow
-from tsd.ingest.packed_points import PackedPoints, slices
+from tsd.ingest.packed_points import PackedPoints
 from tsd.ingest.summaries import Summaries
-from tsd.ingest.window_reader import WindowReader, as_store_error
+from tsd.ingest.window_reader import FolderFails, WindowReader, as_store_error
 from tsd.ingest.windows import PendingSegment, Window, WindowMemory, Written
 from tsd.lazy import LazyLogger
 from tsd.store.scheduling import sleep_until_next
@@ -103,6 +104,7 @@ class Writer:
         self._reader = WindowReader(open_window, resolver, journal, summaries, refused_folder, uptime_s)
         self._first_retry_s, self._last_retry_s = retry_s
         self._windows: deque[Window] = deque()
+        self._left: list[Window] = []  # in the journal, as they could not be read at the end
         self._memory = WindowMemory()
         self._hold_intervals = hold_intervals
         self._due_metrics = due_metrics
@@ -136,7 +138,8 @@ class Writer:
     @property
     def waiting_points(self) -> int:
         """Points that are accepted and not stored."""
-        return self._open_window.points + sum(window.points for window in self._windows) + self._hours.points
+        windows = sum(window.points for window in (*self._left, *self._windows))
+        return self._open_window.points + windows + self._hours.points
 
     @property
     def held_points(self) -> int:
@@ -386,6 +389,9 @@ class Writer:
             try:
                 written = await self._write(window)
             except (StoreError, CorruptRow) as error:
+                if self._finishing and isinstance(error, FolderFails):
+                    self._leave(error)
+                    continue
                 self._note_trouble(error)
                 self.regulate()
                 await trio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - jitter
@@ -394,12 +400,19 @@ class Writer:
             pause, self._writing_since_s = self._first_retry_s, math.inf
             if self.trouble is not None:
                 log.info("store.available", windows_waiting=len(self._windows))
-                self.trouble = None
+            self.trouble = None
             self._memory.remove(self._windows.popleft())
             self._count(window, written)  # in one step with the removal, so that the ledger always balances
             self._written += 1
             self._note_progress()
             self.regulate()
+
+    def _leave(self, error: FolderFails) -> None:
+        """Leave the first window to the next start, which replays its segments before those of later windows."""
+        self._left.append(window := self._windows.popleft())
+        self._memory.remove(window)
+        paths = [str(pending.segment.path) for pending in window.segments]
+        log.error("journal.window_left", points=window.points, paths=paths, error=str(error))
 
     def _note_trouble(self, error: StoreError | CorruptRow) -> None:
         error.with_traceback(None)  # the traceback's frames hold the error and a window
@@ -474,7 +487,7 @@ class Writer:
             return OpenPoints(no_columns(), table.keys(np.empty(0, np.int32)))
         while True:
             evicted = self._evicted
-            wanted = await self._chosen(metric, choose)
+            wanted = await choose_series(table, metric, choose)
             if parts is None:
                 return None
             if wanted is not None and len(wanted) == 1:
@@ -487,20 +500,10 @@ class Writer:
             parts = self._parts_with(metric, span)
         if len(columns.series) > MAX_FOUND:
             return None
-        if (table.unresolved or table.refused) and not (table.unresolved.keys() | table.refused).isdisjoint(
-            numbers.tolist()
-        ):
+        without_key = table.unresolved.keys() | table.refused
+        if without_key and not without_key.isdisjoint(numbers.tolist()):
             return None
         return OpenPoints(columns, table.keys(numbers))
-
-    async def _chosen(self, metric: bytes, choose: ChooseSeries | None) -> Int32 | None:
-        """Return the numbers of the series that `choose` chooses; None: all."""
-        table = self._open_window.table
-        if choose is None or table.unresolved or table.refused:  # a layout cannot choose series without keys
-            return None
-        known = table.known_series(metric)
-        places = None if known is None else await choose(known)
-        return None if known is None or places is None else known.numbers[places]
 
     async def open_series(self, numbers: Int32, generations: Int64) -> Columns:
         """Return the points of series that are not stored, see `OpenSeriesSource`."""
@@ -559,14 +562,13 @@ class Writer:
             self._ledger.refuse(JOURNAL_DAMAGED, damaged)
 
     async def _write(self, window: Window) -> Written:
-        """Write a window's points to the store and remove the segments that are not needed any more. If a step fails,
-        the caller repeats the call."""
+        """Write a window's points to the store and remove segments that are not needed any more. May be repeated."""
         if window.written is None:
             window.written = await self._put(window)
             self._released_memory -= window.held_memory
             for segment in window.segments:
                 segment.release()
-        with as_store_error():
+        with suppress(FolderFails) if self._finishing else nullcontext(), as_store_error():  # `Journal.run` tries again
             while self._segments and not self._segments[0].users:
                 if not await self._journal.remove(self._segments[0].segment):
                     break
@@ -578,7 +580,11 @@ class Writer:
         for part in window.held:
             await self._points.record(part, self._open_window.table)
         if window.packed:
-            await self._put_packed(window)
+            assert window.parts is not None
+            table, most = self._open_window.table, min(self._max_points, UNPACKED_POINTS)
+            for find in hour_slices(window.packed, window.parts, table, most):
+                await self._points.write(await trio.to_thread.run_sync(find), table)
+            await self._points.sync()
             return Written(window.points, [])
         columns, summaries, refused = await self._reader.read(window)
         lines = len(columns.series) + (summaries.lines if summaries else 0)
@@ -590,11 +596,3 @@ class Writer:
         if refused:
             await self._reader.keep_refused(window, refused)
         return Written(lines, refused)
-
-    async def _put_packed(self, window: Window) -> None:
-        """Put the points of an hour, some series at a time, so that few of them are unpacked at once."""
-        assert window.parts is not None
-        for after, last in slices(window.packed, min(self._max_points, UNPACKED_POINTS)):
-            find = partial(points_between, window.packed, window.parts, self._open_window.table, after, last)
-            await self._points.write(await trio.to_thread.run_sync(find), self._open_window.table)
-        await self._points.sync()

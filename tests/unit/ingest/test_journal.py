@@ -554,3 +554,19 @@ async def test_journal_stays_full_until_a_segment_is_removed(tmp_path: Path) -> 
         await journal.remove(first)
         assert not journal.is_full
         journal.close()
+
+
+async def test_stored_lines_are_written_if_the_next_start_replays_older_ones(tmp_path: Path) -> None:
+    """Regression: only the older ones were in the journal, and their replay overwrote newer values."""
+    journal = make(tmp_path)
+    journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.run)
+        await journal.wait_synced(journal.append(LINE, 1))
+        journal.rotate()
+        journal.append(LINE * 2, 2)
+        newer = journal.rotate()
+        assert newer is not None
+        newer.is_stored = True
+        journal.close()
+    assert [segment.lines for segment in make(tmp_path).recover()] == [1, 2]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from tests import layouts
 from tests.flaky_store import Fault
@@ -177,6 +178,54 @@ async def test_unreadable_segment_is_read_again_later(tmp_path: Path) -> None:
         (tmp_path / "elsewhere").rename(path)
         await until(lambda: parts.ledger.stored == 1, trio.lowlevel.checkpoint)
         assert await parts.stored() == {(SERIES, BASE * 1000): 1}
+
+
+async def test_end_stores_windows_after_one_that_cannot_be_read(tmp_path: Path) -> None:
+    """Regression: later windows waited for it until `tsd.core.drain_timeout`, and stayed in the journal, too."""
+    parts = Parts(tmp_path, await make_store())
+    with trio.fail_after(60), capture_logs() as events:
+        async with going(parts):
+            parts.store.always = Fault.REFUSED
+            await parts.journal.wait_synced((await parts.take(line(0, 1), line(1, 1))).position)
+            parts.writer.seal()
+            window = parts.window()
+            window.drop()
+            path = window.segments[0].segment.path
+            path.rename(tmp_path / "elsewhere")
+            path.mkdir()
+            await parts.take(line(1, 2), line(2, 2))
+            parts.store.always = Fault.NONE
+    assert sorted((await parts.stored()).values()) == [2, 2]
+    assert (parts.writer.waiting_points, parts.journal.lost) == (2, 0)
+    [left] = [event for event in events if event["event"] == "journal.window_left"]
+    assert (left["points"], left["paths"]) == (2, [str(path)])
+    path.rmdir()
+    (tmp_path / "elsewhere").rename(path)
+    async with going(Parts(tmp_path, parts.store)) as after:  # whose segments are written in order, the newer one again
+        await after.writer.flush()
+        assert sorted((await after.stored()).values()) == [1, 2, 2]
+
+
+async def test_end_goes_on_though_a_stored_segment_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: later windows were not stored."""
+
+    def fails(_disk: Disk, path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    parts = Parts(tmp_path, await make_store())
+    with trio.fail_after(60):
+        async with going(parts):
+            parts.store.always = Fault.REFUSED
+            for at in range(3):
+                position = (await parts.take(line(at, at))).position
+                parts.writer.seal()
+            await parts.journal.wait_synced(position)
+            monkeypatch.setattr(Disk, "remove", fails)
+            parts.store.always = Fault.NONE
+    assert sorted((await parts.stored()).values()) == [0, 1, 2]
+    assert (parts.writer.waiting_points, parts.journal.lost) == (0, 0)
 
 
 async def test_lines_of_a_removed_segment_are_counted_as_damaged(tmp_path: Path) -> None:

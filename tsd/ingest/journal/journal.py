@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, takewhile
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
@@ -418,7 +418,7 @@ class Journal:
         clock = trio.lowlevel.current_clock()
         while self._groups:
             group = self._groups[0]
-            if self._closing and group.segment.is_stored:
+            if self._closing and self._needs_no_replay(group.segment):
                 self._pass_over(group)
                 continue
             if self._closing or self.trouble is not None or self._blocks or len(self._groups) > 1:
@@ -444,6 +444,12 @@ class Journal:
                 self.trouble = None
             self._groups.popleft()
             self._note_progress()
+
+    def _needs_no_replay(self, segment: Segment) -> bool:
+        """Return whether a segment is stored, and all before it: the next start replays others, which may have older
+        values of the same times."""
+        earlier = takewhile(lambda one: one is not segment, self._segments.values())
+        return segment.is_stored and all(one.is_stored for one in earlier)
 
     def _pass_over(self, group: WriteGroup) -> None:
         """Count a group whose lines are stored as written."""
