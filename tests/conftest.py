@@ -9,6 +9,7 @@ With several pytest-xdist workers, each has its own peers, and each file runs in
 Cassandra run in the same worker.
 """
 
+import gc
 import os
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -44,6 +45,17 @@ MARKED_BY = {
 }
 LONG_FIRST = ("opentsdb", "hbase", "cassandra", "bigtable", "clients", "slow")
 WORKER_BYTES = 3 << 30  # memory of one worker's HBase and OpenTSDBs
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector from the tests' modules and items: nothing of them is garbage before the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
