@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tests.property.compaction_schedules import SKEWED_AGES_MS, Graves, Regions, play
+from tests.seeds import groups
 from tsd.daemon.settings import elapsed_ms, now_ms
 from tsd.store import Family, Table
 from tsd.store.cassandra.engine import CassandraStore
@@ -43,9 +44,7 @@ def something_happened(compactors: list[RowCompactor]) -> None:
     ours="The merged cell has the time of the newest cell that was read, and nothing newer is deleted or hidden",
 )
 @pytest.mark.parametrize("kind", [MemoryStore, Graves])
-@pytest.mark.parametrize(
-    "seeds", [range(80), *(pytest.param(range(at, at + 160), marks=pytest.mark.slow) for at in range(80, 400, 160))]
-)
+@pytest.mark.parametrize("seeds", groups(160, fast=40, size=120))
 async def test_concurrent_compaction_in_memory(
     kind: Callable[[Callable[[], int]], MemoryStore],
     seeds: range,
@@ -59,7 +58,7 @@ async def test_concurrent_compaction_in_memory(
 
 
 @pytest.mark.parametrize("kind", [MemoryStore, Graves])
-@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 400), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", groups(160, fast=10, size=150))
 async def test_delete_during_a_compaction_keeps_other_points(
     kind: Callable[[Callable[[], int]], MemoryStore],
     seeds: range,
@@ -71,7 +70,7 @@ async def test_delete_during_a_compaction_keeps_other_points(
     await play(seeds, store, "cells", cuts=True, clock_ms=clock_ms)
 
 
-@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 400), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", groups(160, fast=10, size=150))
 async def test_clocks_of_servers_may_differ_by_less_than_the_age_of_old_rows(
     seeds: range,
     mock_clock: MockClock,  # does not overtake that of the store

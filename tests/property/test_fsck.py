@@ -10,6 +10,7 @@ import trio
 
 from tests.peers.hbase import RunningHbase
 from tests.property.compaction_schedules import AGES_MS, AHEAD_MS, Graves
+from tests.seeds import groups
 from tests.unit.codec.codec_rows import KEY
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.cell import COLUMN, Point, join, ms_qualifier, seconds_qualifier
@@ -140,9 +141,7 @@ async def is_tidy(scene: Scene) -> bool:
     theirs="fsck writes at its own time and deletes whole columns: a point written meanwhile may be lost",
     ours="Only what was read is deleted, and a point written meanwhile is newer",
 )
-@pytest.mark.parametrize(
-    "seeds", [range(20), *(pytest.param(range(at, at + 120), marks=pytest.mark.slow) for at in range(20, 500, 120))]
-)
+@pytest.mark.parametrize("seeds", groups(260, fast=20, size=120))
 async def test_last_write_survives_concurrent_fsck(seeds: range) -> None:
     clock = count(1000)
     store = MemoryStore(lambda: next(clock))
@@ -163,7 +162,7 @@ async def test_last_write_survives_on_the_embedded_store(tmp_path: Path) -> None
 async def test_last_write_survives_if_deletes_hide_puts() -> None:
     clock = count(1000)
     store = Graves(lambda: next(clock))
-    tidy = [await is_tidy(await play(seed, store)) for seed in range(200)]
+    tidy = [await is_tidy(await play(seed, store)) for seed in range(100)]
     assert sum(tidy) > len(tidy) / 2  # what is hidden is left as it is, and read as it should be
 
 

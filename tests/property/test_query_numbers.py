@@ -12,9 +12,10 @@ from tests.peers.needs import full_run
 from tests.query_reference import reference
 from tests.query_series import Question, questions
 from tests.query_vectors import Value, answer
+from tests.seeds import FACTOR
 from tsd.query import row_buckets
 
-EXAMPLES = settings().max_examples * (3 if full_run() else 1)
+EXAMPLES = settings().max_examples * (FACTOR if full_run() else 1)
 law = settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 
 

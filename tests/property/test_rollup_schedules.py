@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.property.layout_worlds import PagedMemory, PagedStore, differs, shown_of
+from tests.seeds import FACTOR
 from tests.unit.query.engines import DATA, START_S, make_query
 from tests.unit.tables.test_retention import remove_all
 from tests.unit.tables.test_rollup_builder import DAY_S, HOUR_S, ROLLUPS, environment
@@ -29,7 +30,7 @@ from tsd.tables.opentsdb.compaction.compactor import RowCompactor
 from tsd.tables.opentsdb.retention import Retention, RetentionPolicy
 
 STEPS, QUERIES = 12, 6
-SEEDS = [range(at, at + 6) for at in range(0, 60, 6)]
+SEEDS = [range(at, at + 6) for at in range(0, 30 * FACTOR, 6)]
 KEPT_D = 4
 POLICY = RetentionPolicy(parse_rules(f"m={KEPT_D}d"), parse_rules(""), None)
 FUNCTIONS = "sum count min max avg zimsum mimmin mimmax".split()
