@@ -14,7 +14,7 @@ from tsd.ingest import series
 
 # Intentional differences from OpenTSDB: docs/differences.md lists them.
 DEPARTURES = ("put wire.a 1500000000.5 1 a=b\n", "put wire.a 1500000000.50 1 a=b\n", "put wire.a 9999999999999 1 a=b\n")
-LINES = int(os.environ.get("TSD_FUZZ_LINES") or 150_000)  # per parser
+LINES = int(os.environ.get("TSD_FUZZ_LINES") or 50_000)  # per parser
 SEED = int(os.environ.get("TSD_FUZZ_SEED") or 1)
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "wire_vectors.json").read_text("utf-8"))
 
