@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tsd.codec.opentsdb.cell import COLUMN, ms_qualifier
 from tsd.codec.opentsdb.row import data_cells, points
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.errors import CorruptRow, StoreDown, StoreError
-from tsd.store import Cell, Family, Put, Row, Table
+from tsd.store import Cell, Family, Page, Put, Row, Table
 from tsd.store.memory import MemoryStore
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
@@ -233,3 +234,32 @@ async def test_correction_in_the_target_stays_after_a_compaction_of_the_source()
 
 def raising(error: CorruptRow) -> None:
     raise error
+
+
+class Naming(FlakyStore):
+    """A source whose daemon assigns a UID, and stores a point with it, before a page of points is read."""
+
+    async def page(
+        self, table: str, start: bytes, stop: bytes | None, *, limit: int, columns: Collection[bytes] | None = None
+    ) -> Page:
+        if table == DATA.source:
+            names = [Put(b"new", b"id:metrics", b"\0\0\2"), Put(b"\0\0\2", b"name:metrics", b"new")]
+            await self.store.increment(UID.source, b"\0", b"id:metrics", 1)
+            await self.store.put(UID.source, names)
+            await self.store.put(DATA.source, [Put(b"\0\0\2" + bytes(4), b"t:\0\0", b"\1")])
+        return await self.store.page(table, start, stop, limit=limit, columns=columns)
+
+
+async def test_killed_copy_leaves_no_points_without_names(tmp_path: Path) -> None:
+    """Regression: a daemon of the target assigned the UID to another metric, which then had these points."""
+    source, target = await filled(), await empty()
+    job = CopyJob(Naming(source), target, UID, DATA)
+
+    def killed(_table: str, _rows: int) -> None:
+        raise RuntimeError
+
+    with pytest.raises(ExceptionGroup):
+        await copy_store(job, progress(tmp_path / "note"), killed)
+    assert b"\0\0\2" + bytes(4) in await target.get(DATA.target, [b"\0\0\2" + bytes(4)])
+    assert await target.get(UID.target, [b"new", b"\0\0\2"]) == await source.get(UID.source, [b"new", b"\0\0\2"])
+    assert await target.increment(UID.target, b"\0", b"id:metrics", 1) == 3

@@ -67,6 +67,7 @@ class TableRef(NamedTuple):
     store: Store
     table: str
     changing: Changing = unobserved  # around puts
+    prepare: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint  # before a page of rows is put
 
 
 async def copy_rows(rows: Sequence[Row], existing: Existing, target: TableRef) -> CopyStats:
@@ -215,6 +216,7 @@ async def _write(
         if isinstance(page, TsdError):
             return page
         try:
+            await target.prepare()
             existing = await target.store.get(target.table, [row.key for row in page.rows]) if page.rows else {}
             await on_page(await copy_rows(page.rows, existing, target), page)
         except TsdError as exc:
@@ -239,6 +241,29 @@ async def copy_names(source: TableRef, target: TableRef) -> CopyStats:
         async for rows in pages:
             total = total.plus(await _copy_page(rows, target))
     return total
+
+
+class _Names:
+    """Copies names, and again before rows that may have new ones: a copy may be killed after any row, and a daemon of
+    the target would assign their UIDs to other names."""
+
+    def __init__(self, source: TableRef, target: TableRef) -> None:
+        self._source = source
+        self._target = target
+        self._counters: Mapping[bytes, int] = {}
+        self.copied = CopyStats()
+
+    async def copy(self) -> None:
+        """Copy all names. Raise as `copy_names` does."""
+        self._counters = await _counters(self._source)
+        copied = await copy_names(self._source, self._target)
+        again = self.copied.rows > 0
+        self.copied = self.copied.plus(copied._replace(rows=0, cells=copied.put) if again else copied)
+
+    async def copy_new(self) -> None:
+        """Copy all names if the source has assigned UIDs since. Raise as `copy_names` does."""
+        if await _counters(self._source) != self._counters:
+            await self.copy()
 
 
 async def _copy_page(rows: Sequence[Row], target: TableRef) -> CopyStats:
@@ -386,15 +411,18 @@ async def copy_store(job: CopyJob, progress: CopyProgress, on_rows: Callable[[st
     called with a table and a number of copied rows. The target's tables must exist. Raise TsdError; the next run
     resumes."""
     present = await job.source.tables()
-    total = await copy_names(*job.refs(job.names))
+    names = _Names(*job.refs(job.names))
+    await names.copy()
     source, target = job.refs(job.rows)
-    total = total.plus(await _copy_rest(source, target._replace(changing=job.changing), progress, on_rows))
+    target = target._replace(changing=job.changing, prepare=names.copy_new)
+    total = await _copy_rest(source, target, progress, on_rows)
     for pair in (other for other in job.others if other.source in present):
-        total = total.plus(await _copy_rest(*job.refs(pair), progress, on_rows))
-    again = await copy_names(*job.refs(job.names))  # copied rows may have new names
+        source, target = job.refs(pair)
+        total = total.plus(await _copy_rest(source, target._replace(prepare=names.copy_new), progress, on_rows))
+    await names.copy()  # random UIDs have no counter
     await job.target.sync()
     progress.clear()
-    return total.plus(again._replace(rows=0, cells=again.put))
+    return total.plus(names.copied)
 
 
 async def _copy_rest(
