@@ -436,20 +436,26 @@ class KairosReader(reading.PointReader):
         first_ms, last_ms = max(first_ms, FIRST_MS), min(last_ms, LAST_MS)
         async with aclosing(find_rows(self._tables, resolved.metric, first_ms, last_ms, resolved.passes)) as groups:
             async for group in groups:
-                stamp = self._tables.stamps()
-                whole = [one for one in group.rows if spec.holds_row(first_ms, last_ms, one.row.row_ms)]
-                delete = partial(self._delete_row, spec=spec, span=(first_ms, last_ms), stamp_ms=stamp)
-                async with self._index.lock:
-                    try:
-                        await run_bounded(group.rows, delete, limit=CONCURRENT)
-                        if whole and not self._shared:
-                            for row_ms in {one.row.row_ms for one in whole} if not resolved.names_tags else ():
-                                # Rows may have been listed since they were found, and a later delete must find them.
-                                if not await self._tables.row_keys(resolved.metric, row_ms):
-                                    await self._tables.delete_row_time(resolved.metric, row_ms, stamp)
-                    finally:  # also if only some are deleted
-                        if whole and not self._shared:
-                            self._index.forget(resolved.metric)
+                await self._delete_rows(group.rows, resolved, spec, (first_ms, last_ms))
+
+    async def _delete_rows(
+        self, rows: Sequence[FoundRow], resolved: Resolved, spec: RowSpec, span: tuple[int, int]
+    ) -> None:
+        """Delete rows of points, or parts of them, and the row times that have no rows any more."""
+        stamp = self._tables.stamps()
+        whole = {one.row.row_ms for one in rows if spec.holds_row(*span, one.row.row_ms)}
+        unlists = bool(whole) and not self._shared
+        delete = partial(self._delete_row, spec=spec, span=span, stamp_ms=stamp)
+        async with self._index.lock:
+            try:
+                await run_bounded(rows, delete, limit=CONCURRENT)
+                for row_ms in whole if unlists and not resolved.names_tags else ():
+                    # Rows may have been listed since they were found, and a later delete must find them.
+                    if not await self._tables.row_keys(resolved.metric, row_ms):
+                        await self._tables.delete_row_time(resolved.metric, row_ms, stamp)
+            finally:  # also if only some are deleted
+                if unlists:
+                    self._index.forget(resolved.metric)
 
     async def _delete_row(self, one: FoundRow, *, spec: RowSpec, span: tuple[int, int], stamp_ms: int) -> None:
         """Delete a row of points with its index rows, or a part of it."""

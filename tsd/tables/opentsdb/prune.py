@@ -201,22 +201,19 @@ class NamePruner:
     async def _unused_cells(self, kinds: Collection[Kind]) -> dict[Kind, _Cells]:
         """Return the cells of the UID table about names that are in no use."""
         found = {kind: _Cells({}, {}, {}) for kind in kinds}
-        forward = {id_column(kind): kind for kind in kinds}
-        reverse = {name_column(kind): kind for kind in kinds}
-        metas = {meta_column(kind): kind for kind in kinds}
-        columns = [*forward, *reverse, *metas]
-        async with aclosing(scan(self._store, self._tables.uid, columns=columns)) as pages:
+        columns = {
+            column: (kind, place)
+            for kind, unused in found.items()
+            for column, place in zip((id_column(kind), name_column(kind), meta_column(kind)), unused, strict=True)
+        }
+        async with aclosing(scan(self._store, self._tables.uid, columns=[*columns])) as pages:
             async for rows in pages:
-                for key, cells in rows:
-                    for cell in cells:
-                        if (kind := forward.get(cell.column)) is not None:
-                            if key != COUNTER_ROW and cell.value not in self._used[kind]:
-                                found[kind].forward[key] = cell
-                        elif (kind := reverse.get(cell.column)) is not None:
-                            if key not in self._used[kind]:
-                                found[kind].reverse[key] = cell
-                        elif key not in self._used[kind := metas[cell.column]]:
-                            found[kind].metas[key] = cell
+                for key, cell in ((key, cell) for key, cells in rows for cell in cells):
+                    kind, place = columns[cell.column]
+                    is_forward = place is found[kind].forward
+                    uid = cell.value if is_forward else key
+                    if uid not in self._used[kind] and not (is_forward and key == COUNTER_ROW):
+                        place[key] = cell
         return found
 
     def _sort_names(self, kind: Kind, found: _Cells, names: KindNames) -> None:

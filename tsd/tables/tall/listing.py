@@ -25,17 +25,22 @@ async def list_rows(
     for rule in rules:
         async with aclosing(scan(store, rule.table)) as pages:
             async for page in pages:
-                keys: dict[SeriesKey, None] = {}
-                for row in page:
-                    try:
-                        for place in _places(rule, row):
-                            key = placing.key_at(rule, place)
-                            placing.names_of(key)
-                            keys[key] = None
-                    except CorruptRow as exc:
-                        wrong.append(f"table {rule.table}: {exc}")
-                await listing.ensure(keys, placing.listed)
+                await listing.ensure(_series_of(page, rule, placing, wrong), placing.listed)
                 yield len(page)
+
+
+def _series_of(rows: Sequence[Row], rule: TableRule, placing: Placing, wrong: list[str]) -> dict[SeriesKey, None]:
+    """Return the keys of the series of rows, in order. Add what cannot be read to `wrong`."""
+    keys: dict[SeriesKey, None] = {}
+    for row in rows:
+        try:
+            for place in _places(rule, row):
+                key = placing.key_at(rule, place)
+                placing.names_of(key)  # raises CorruptRow
+                keys[key] = None
+        except CorruptRow as exc:
+            wrong.append(f"table {rule.table}: {exc}")
+    return keys
 
 
 def _places(rule: TableRule, row: Row) -> Iterator[Place]:
