@@ -19,6 +19,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+NOW = sorted({*PAGES} - {ROOT / "CHANGELOG.md"})  # pages that describe this version
+SETTING_NAMES = {*keys(), *OPENTSDB_ONLY, *MUST_BE_OFF, *UNSUPPORTED, *(f"tsd.{key.split()[0]}" for key in METRICS)}
 CODE = re.compile(r"```.*?```|~~~.*?~~~|^ {4}.*?$", re.DOTALL | re.MULTILINE)
 MOST_LINES = 200  # of the README
 
@@ -108,23 +110,54 @@ def definitions_of_cython(source: str) -> set[str]:
 
 
 def test_named_functions_are_in_the_named_files() -> None:
-    """A sentence or a table of architecture.md names a file, and behind it, or in the next cell, what to read there."""
-    text = (DOCS / "architecture.md").read_text()
-    found = re.findall(r"`((?:tsd|tests)/[\w/]+\.pyx?)`((?:,?\s+(?:\| )?`[A-Z_a-z][\w.]*`)+)", text)
+    """A sentence or a table names a file, and behind it, or in the next cell, what to read there."""
+    found = [
+        (page.name, *named)
+        for page in NOW
+        for named in re.findall(
+            r"`((?:tsd|tests|scripts|bench)/[\w/]+\.pyx?)`((?:,?\s+(?:\| )?`[A-Z_a-z][\w.]*`)+)", page.read_text()
+        )
+    ]
     assert found
     wrong = [
-        (path, name)
-        for path, names in found
+        (page, path, name)
+        for page, path, names in found
         for name in re.findall(r"[\w.]+", names)
         if name not in definitions(ROOT / path)
     ]
     assert wrong == []
 
 
-@pytest.mark.parametrize("page", sorted({*PAGES} - {ROOT / "CHANGELOG.md"}), ids=name_of)
+def test_source_names_modules_and_functions_that_exist() -> None:
+    """Docstrings and comments point to `tsd.package.module` and `tsd.package.module.name`."""
+    packages = {folder.name for folder in (ROOT / "tsd").iterdir() if folder.is_dir()}
+    sources = [file for suffix in ("py", "pyx", "pxi", "pxd") for file in (ROOT / "tsd").rglob(f"*.{suffix}")]
+    named = {
+        (str(file.relative_to(ROOT)), name)
+        for file in sources
+        for name in re.findall(r"`(tsd(?:\.\w+){2,})`", file.read_text())
+        if name.split(".")[1] in packages
+    }
+    assert named
+    assert sorted(one for one in named if one[1] not in SETTING_NAMES and not names_source(one[1])) == []
+
+
+def names_source(name: str) -> bool:
+    """Whether a dotted name is a package, a module, or what a module defines."""
+    place = ROOT.joinpath(*name.split("."))
+    if place.is_dir() or any(place.with_suffix(suffix).exists() for suffix in (".py", ".pyx", ".pxi", ".pxd")):
+        return True
+    package = place.parent / "__init__.py"
+    if package.exists() and f'"{place.name}"' in package.read_text():  # in __all__
+        return True
+    files = (package, *(place.parent.with_suffix(suffix) for suffix in (".py", ".pyi", ".pyx")))
+    return any(file.exists() and place.name in definitions(file) for file in files)
+
+
+@pytest.mark.parametrize("page", NOW, ids=name_of)
 def test_named_settings_exist(page: Path) -> None:
     """What a page calls by a full key is a setting, a counter of `stats` or a key of OpenTSDB."""
-    known = {*keys(), *OPENTSDB_ONLY, *MUST_BE_OFF, *UNSUPPORTED, *(f"tsd.{key.split()[0]}" for key in METRICS)}
+    known = SETTING_NAMES
     groups = {key.split(".")[1] for key in known if key.count(".") > 1}
     named = {
         key for key in re.findall(r"`(tsd\.\w+\.[\w.-]*\w)(?=[` ])", page.read_text()) if key.split(".")[1] in groups
