@@ -5,10 +5,10 @@ Syntax that differs is rewritten: character classes become lists of characters, 
 pattern, so patterns that may take exponential time are refused too.
 
 A backtracking matcher tries every way to divide a text among the repetitions of a pattern. The number of ways is
-exponential if an unbounded repetition contains another one and nothing marks the end of an iteration, or if an
-iteration can match in two ways. It is a high power of the text's length if several repetitions of the same characters
-follow each other. Both are detected from the pattern's structure. A few harmless patterns are refused as well, such as
-`(?:web1|web2|w\\d)*`, whose alternatives may start with the same character.
+exponential if an iteration of an unbounded repetition can match in two ways. So it is if the repetition contains
+another one and nothing marks the end of an iteration. It is a high power of the text's length if several repetitions of
+the same characters follow each other. Both are detected from the pattern's structure. A few harmless patterns are
+refused as well, such as `(?:web1|web2|w\\d)*`, whose alternatives may start with the same character.
 
 Patterns that pass are matched by re2 in linear time if their translation needs none of what re2 lacks: references to
 groups, assertions, possessive quantifiers and atomic groups. Of the others each search is bounded (`is_costly_on`).

@@ -286,9 +286,9 @@ class BackupWriter:
 
 
 def prune(folder: Path, keep: int, owner: str) -> list[Path]:
-    """Remove all but the newest `keep` complete backups of a state folder, those that ended early before the newest of
-    them, and what is left of an interrupted removal. Return what was removed. `owner` is the state folder's identity;
-    the folder may have backups of others, and some that cannot be read now: these stay."""
+    """Remove all but the newest `keep` complete backups of a state folder. Remove also backups that ended early before
+    the newest of them, and what is left of an interrupted removal. Return what was removed. `owner` is the state
+    folder's identity. The folder may have backups of others, and some that cannot be read now: these stay."""
     found = [
         (path, about)
         for path, about in list_backups(folder)

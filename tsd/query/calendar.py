@@ -43,8 +43,8 @@ def find_zone(name: str) -> ZoneInfo:
 def base(time_ms: int, calendar: Calendar) -> int:
     """Return the start of the bucket that holds a time: step from the anchor until past it, then one step back.
 
-    As in Java, if the next bucket starts at the end of a gap in the wall clock, this one starts at the same time of
-    day, even if that is after the time itself.
+    The next bucket may start at the end of a gap in the wall clock. As in Java, this one then starts at the same time
+    of day, even if that is after the time itself.
 
     >>> base(1362800000000, Calendar(1, "d", "UTC")) == 1362787200000
     True

@@ -1,8 +1,8 @@
 """The hours of a scan range after the end of a query: which series need their points, if the answer is cut at the end.
 
 OpenTSDB reads these hours, because a series counts between its last point up to the end and its next one
-(docs/compat/query.md §7 and §11). Where every series of a group has a point at the last time of the group, it counts at
-all times up to the end without the next one.
+(docs/compat/query.md §7 and §11). They are not needed where every series of a group has a point at the group's last
+time: it then counts at all times up to the end.
 """
 
 from collections.abc import Sequence

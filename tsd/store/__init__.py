@@ -194,10 +194,10 @@ class Store(Protocol):
     async def put(self, table: str, cells: Sequence[Put], *, time_ms: int | None = None) -> None:
         """Write cells; those of one row follow each other. Without `time_ms` the store sets the timestamp.
 
-        A stored cell with a later timestamp is kept; of two writes with the same timestamp the later one wins. If a
-        call starts after another one has ended, it gets the same or a later timestamp from the store (in HBase, unless
-        the clock of the region server is set back). Readers use timestamps to choose the newest of several cells with
-        the same point.
+        A stored cell with a later timestamp is kept; of two writes with the same timestamp the later one wins. A call
+        that starts after another one has ended gets the same or a later timestamp from the store. In HBase this does
+        not hold if the clock of the region server is set back. Readers use timestamps to choose the newest of several
+        cells with the same point.
         """
         ...
 

@@ -2,11 +2,11 @@
 
 Write timestamps are of this machine's clock. A compaction deletes all cells of a row that are older than its newest
 one, also those that it has not read (see `CassandraStamped.delete_spans`). A point with a timestamp that is minutes
-late would be among them, and a compaction whose clock is minutes ahead would take a young row for an old one.
+late would be among them. A compaction whose clock is minutes ahead would take a young row for an old one.
 
-The nodes' clocks are read before the first write and every CHECK_MS from then on, which shows a clock that stood still,
-as that of a paused virtual machine. In between their time is that of the last reading and what has passed since by the
-monotonic clock, so each write sees at once that the wall clock was set.
+The nodes' clocks are read before the first write and every CHECK_MS from then on. This shows a clock that stood still,
+as that of a paused virtual machine. In between, the time that has passed by the monotonic clock is added to the last
+reading. So each write sees at once that the wall clock was set.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,7 +1,7 @@
 """Lists of a table's partitions, in order.
 
-An entry is written before the first cell of its partition and never removed, so a listed partition may be empty, but
-every cell is in a listed one. Writers cache the entries that they have written.
+An entry is written before the first cell of its partition, and never removed. So every cell is in a listed partition,
+and a listed partition may be empty. Writers cache the entries that they have written.
 """
 
 from collections.abc import AsyncGenerator, Iterable

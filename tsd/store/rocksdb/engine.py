@@ -116,9 +116,10 @@ class EmbeddedStore:
         """Open the store in the folder `path`, which is created if missing. Raise DaemonRuns if another process has it
         open, and StoreError for other failures. `clock_ms` is the wall clock in Unix milliseconds.
 
-        The memory limits are `cache_bytes` for blocks that were read, `row_cache_bytes` for ranges of `row_cache_least`
-        rows or more that are read often, an eighth of that for few rows, and four times `memtable_bytes` for writes. If
-        writes were lost, `on_loss` is called and all later writes fail. A high ingest `load` slows scans down.
+        `cache_bytes` limits the memory of blocks that were read. `row_cache_bytes` limits that of ranges which are read
+        often: those of `row_cache_least` rows or more; fewer rows get an eighth of it more. Writes take at most four
+        times `memtable_bytes`. If writes were lost, `on_loss` is called and all later writes fail. A high ingest `load`
+        slows scans down.
         """
         settings = options(cache_bytes, memtable_bytes)
         reopen = partial(Database, Path(path), clock_ms, settings, cache_bytes=cache_bytes)

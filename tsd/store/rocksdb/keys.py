@@ -1,7 +1,7 @@
 """Keys and values of the embedded store: each cell of a table is one entry of a RocksDB column family.
 
 A key is a row and a column, and keys sort as these pairs do. Each zero byte of the row is written as 00 ff, and 00 01
-ends the row, so that the key prefix of one row is never a prefix of another row's keys. The column follows unchanged.
+ends the row. So the key prefix of one row is never a prefix of another row's keys. The column follows unchanged.
 The value starts with the write timestamp in ms.
 
 A long column (FORMATS.md §12) has two bytes or more for each point of its cell. In a key it would be part of RocksDB's

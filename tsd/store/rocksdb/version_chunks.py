@@ -5,8 +5,8 @@ time: the start of the hour, in ms. The value has the versions of the hour in or
 that a late version rewrites little: each further chunk has the time of its first version in its key. A version is in
 the chunk with the latest time that is not after its own. The first chunk of an hour stays while others of it do.
 
-A chunk is the number of versions, the time of each after that of the key, the length of each value, all of these
-little-endian in four bytes, and the values.
+A chunk has the number of versions, the time of each after that of the key, and the length of each value. All of these
+are little-endian numbers of four bytes. The values follow.
 """
 
 import itertools

@@ -1,8 +1,8 @@
 """Index rows: written before their points, and renewed so that they outlive them.
 
 KairosDB writes an index row once, with the first point's time to live. Here the expiry of each written row is known,
-and the row is written again before a point that would live longer. If other programs delete rows, too, the index of the
-rows that were just written is read again from time to time, and what is missing is written again.
+and the row is written again before a point that would live longer. Other programs may delete rows, too. Then the index
+of the rows that were just written is read from time to time, and what is missing is written again.
 """
 
 import math

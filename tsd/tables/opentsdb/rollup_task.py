@@ -1,8 +1,8 @@
 """Background task of a daemon that writes rollups of hours and days that are over, and again where late points came.
 
-It reads the stored points of an hour back, and does not add them up as they are stored. Only the store has all of them
-after a crash, with those of other writers and imports, and counts a time once that was sent twice in two windows. So
-there is one way for new, late and past points. Of the CPU of a build, reading and decoding are about half.
+It reads the stored points of an hour back, and does not add them up as they are stored. After a crash only the store
+has all of them, with those of other writers and imports. A time that was sent twice, in two windows, counts once there.
+So there is one way for new, late and past points. Of the CPU of a build, reading and decoding are about half.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence

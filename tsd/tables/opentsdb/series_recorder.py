@@ -1,8 +1,8 @@
 """Records the series that a daemon writes:
 
 - Markers in the meta table, for `tsd.core.meta.enable_tsuid_tracking` (FORMATS.md §10). OpenTSDB writes a series'
-  marker with every point. This daemon writes it with the first point of a series and once in every hour in which the
-  series is written, so the marker's time leads OpenTSDB to the row that holds the newest point.
+  marker with every point. This daemon writes it with the first point of a series, and once in every hour in which the
+  series is written. So the marker's time leads OpenTSDB to the row that holds the newest point.
 - Entries in the series index, for series that are written for the first time.
 - The newest point of each series.
 """
