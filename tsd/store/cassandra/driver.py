@@ -5,7 +5,8 @@ import queue
 import random
 import re
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -127,29 +128,26 @@ class DriverSession:
         except (OSError, ValueError) as exc:
             raise StoreError(f"Cassandra cannot be reached: {exc}") from exc
         try:
-            self._session = self._cluster.connect()
-        except Exception as exc:
+            with _translating():
+                self._session = self._cluster.connect()
+        except StoreError:
             self._cluster.shutdown()
-            raise translated(exc) from None
+            raise
         self._timeout_s = contact.timeout_s
         self._session.default_fetch_size = None  # statements have limits of their own
         self._session.client_protocol_handler = Handler
 
     def prepare(self, cql: str, *, conditional: bool) -> PreparedStatement:
         """See Session."""
-        try:
+        with _translating():
             statement = self._session.prepare(cql)
-        except Exception as exc:
-            raise translated(exc) from None
         statement.is_idempotent = not conditional
         return statement
 
     def command(self, cql: str, parameters: Parameters = ()) -> Rows:
         """See Session."""
-        try:
+        with _translating():
             return list(self._session.execute(cql, parameters or None))
-        except Exception as exc:
-            raise translated(exc) from None
 
     def times(self, elapsed_ms: Callable[[], float]) -> list[NodeTime]:
         """See Session. Up to MOST_TIMES nodes are asked, chosen at random."""
@@ -268,6 +266,15 @@ def _batch(statement: PreparedStatement, rows: Sequence[Parameters]) -> BatchSta
 def connect(contact: Contact) -> DriverSession:
     """Connect to a cluster. Raises StoreError."""
     return DriverSession(contact)
+
+
+@contextmanager
+def _translating() -> Iterator[None]:
+    """Raise StoreError for whatever the driver raises: its errors have no class in common."""
+    try:
+        yield
+    except Exception as exc:
+        raise translated(exc) from None
 
 
 def translated(error: BaseException) -> StoreError:
