@@ -23,6 +23,8 @@ from tsd.ingest.journal.journal import Journal
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.summaries import Summaries
+from tsd.ingest.window_reader import WindowReader
+from tsd.ingest.windows import WindowSettings
 from tsd.ingest.writer import Writer
 from tsd.server.peer import local_peer
 from tsd.server.replies import ReplyBudget, SlowConsumer
@@ -111,19 +113,19 @@ class SimulatedDaemon:
         summaries = Summaries(resolver, points.summaries, now_ms)
         self.writer = parts.writer(
             self.open_window,
-            resolver,
+            WindowReader(self.open_window, resolver, self.journal, summaries, folder / "refused"),
             self.journal,
             points,
             self.ledger,
             self.backpressure,
-            summaries=summaries,
-            interval_s=plan.flush_interval_s,
-            memory_limit=plan.memory_limit,
-            series_ttl_s=7200,
-            refused_folder=folder / "refused",
+            WindowSettings(
+                plan.flush_interval_s,
+                plan.memory_limit,
+                series_ttl_s=7200,
+                hold_intervals=plan.hold_intervals,
+                small_intervals=1,  # the plan chooses how long windows are
+            ),
             now_s=lambda: now_ms() // 1000 - (plan.writer_lag_s if plan.hold_intervals else 0),
-            hold_intervals=plan.hold_intervals,
-            small_intervals=1,  # the plan chooses how long windows are
         )
         self.intake = Intake(
             self.open_window,

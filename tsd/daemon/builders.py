@@ -39,7 +39,9 @@ from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.rejected.log import RejectedLog
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.summaries import Summaries
-from tsd.ingest.writer import SMALL_INTERVALS, Writer
+from tsd.ingest.window_reader import WindowReader
+from tsd.ingest.windows import SMALL_INTERVALS, WindowSettings
+from tsd.ingest.writer import Writer
 from tsd.lazy import LazyLogger, LazyModule
 from tsd.server.clients import Clients, configured_quotas
 from tsd.server.listener import Listener, ListenerLimits, PartialInputBudget
@@ -109,23 +111,24 @@ def build_ingest(
     open_window = OpenWindow(known, name_rules(config))
     interval_s, hold_intervals = _write_intervals(config, hold_s)
     summaries = Summaries(tables.resolver, tables.writer.summaries, now_ms, has_texts=tables.has_texts)
+    settings = WindowSettings(
+        interval_s,
+        config.memory_limit,
+        config.series_ttl_s,
+        hold_intervals,
+        due_metrics=(CANARY_METRIC,),
+        # Newest values of entities are those of sealed windows.
+        small_intervals=SMALL_INTERVALS if math.isinf(hold_s) and not tables.entities else 1,
+    )
     writer = Writer(
         open_window,
-        tables.resolver,
+        WindowReader(open_window, tables.resolver, journal, summaries, folder / "refused"),
         journal,
         tables.writer,
         ledger,
         backpressure,
-        summaries=summaries,
-        interval_s=interval_s,
-        memory_limit=config.memory_limit,
-        series_ttl_s=config.series_ttl_s,
-        refused_folder=folder / "refused",
+        settings,
         now_s=lambda: now_ms() // 1000,
-        hold_intervals=hold_intervals,
-        # Newest values of entities are those of sealed windows.
-        small_intervals=SMALL_INTERVALS if math.isinf(hold_s) and not tables.entities else 1,
-        due_metrics=(CANARY_METRIC,),
     )
     rejected = RejectedLog(
         folder / "rejected",

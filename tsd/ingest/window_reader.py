@@ -27,6 +27,11 @@ from tsd.tables.writing import SeriesResolver, SeriesText, SummaryBatch
 log = LazyLogger(__name__)
 
 
+def monotonic_s() -> int:
+    """Return the time by trio's clock, which never goes back."""
+    return int(trio.current_time())
+
+
 class Contents(NamedTuple):
     """Points of a window to write, and its refused lines."""
 
@@ -45,7 +50,7 @@ class WindowReader:
         journal: Journal,
         summaries: Summaries,
         refused_folder: Path,
-        uptime_s: Callable[[], int],
+        uptime_s: Callable[[], int] = monotonic_s,
     ) -> None:
         """`uptime_s` is the clock of the table's series, which never goes back."""
         self._open_window = open_window

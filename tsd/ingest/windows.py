@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from tsd.codec.points import Columns
@@ -11,6 +12,32 @@ from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.packed_points import PackedPoints
 from tsd.ingest.series import SeriesTable
 from tsd.tables.writing import SummaryBatch
+
+SMALL_INTERVALS = 6  # for which a small window stays open while hours are held
+MAX_POINTS = 2_000_000  # of a window: limits the memory of sorting and encoding
+
+
+@dataclass(frozen=True)
+class WindowSettings:
+    """How long points stay in memory, and how many."""
+
+    interval_s: float  # of a window
+    memory_limit: int  # bytes, of points that are not stored
+    series_ttl_s: int  # series without points for so long are evicted
+    hold_intervals: float = 0  # how long points of open hours are held; 0: not at all
+    due_metrics: Sequence[bytes] = ()  # whose points are never held
+    small_intervals: int = SMALL_INTERVALS
+    retry_s: tuple[float, float] = (0.2, 2.0)  # the first and the longest pause after an error of the store
+
+    @property
+    def small_s(self) -> float:
+        """Age at which a small window ends with its interval."""
+        return (self.small_intervals - 1) * self.interval_s
+
+    @property
+    def max_points(self) -> int:
+        """The most points of a window."""
+        return min(MAX_POINTS, self.memory_limit // 8 // POINT_BYTES)
 
 
 class PendingSegment:

@@ -3,9 +3,9 @@
 A window has the points of one interval. Windows are written one after the other, so the later of two values of a point
 is written last. A window may be dropped from memory. Its segment is read again then, like those of earlier runs.
 
-If the writer holds open hours (`tsd.ingest.open_hours`), the points of an open hour leave their windows and become a
-window of their own when the hour is over, or earlier if a bound is reached. Segments are removed strictly in order, so
-a replay never writes an older value over a newer one.
+The writer may hold open hours (`tsd.ingest.open_hours`). Their points leave their windows, and become a window of their
+own when the hour is over, or earlier if a bound is reached. Segments are removed strictly in order, so a replay never
+writes an older value over a newer one.
 """
 
 import math
@@ -13,7 +13,6 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from pathlib import Path
 
 import numpy as np
 import trio
@@ -37,29 +36,25 @@ from tsd.ingest.open_hours import (
 )
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.packed_points import PackedPoints
-from tsd.ingest.summaries import Summaries
-from tsd.ingest.window_reader import FolderFails, WindowReader, as_store_error
-from tsd.ingest.windows import PendingSegment, Window, WindowMemory, Written
+from tsd.ingest.window_reader import FolderFails, WindowReader, as_store_error, monotonic_s
+from tsd.ingest.windows import PendingSegment, Window, WindowMemory, WindowSettings, Written
 from tsd.lazy import LazyLogger
 from tsd.store.scheduling import sleep_until_next
 from tsd.tables.open_points import ChooseSeries, OpenPoints
 from tsd.tables.reading import ScanRange
-from tsd.tables.writing import KnownSeries, PointWriter, SeriesResolver
+from tsd.tables.writing import KnownSeries, PointWriter
 
 log = LazyLogger(__name__)
 
-MAX_POINTS = 2_000_000  # of a window: limits the memory of sorting and encoding
 MAX_FOUND = 4_000_000  # points of one metric that a query reads from memory; if it has more, they are written first
 HELD_SHARE = 4  # points of open hours may use 1/4 of the memory for points
 UNPACKED_SHARE = 8  # 1/8 of that is packed at once
 UNPACKED_POINTS = 1 << 19  # at once: malloc reuses their memory, which the kernel would zero each time for more
 LEAST_PACKED = 4096  # points: fewer would not get smaller
 SMALL_SHARE = 16  # a window with 1/16 of the most points is small
-SMALL_INTERVALS = 6  # it stays open for as many intervals while hours are held
 AWAY_S = 2.0  # a store that takes nothing of a window for longer counts as failing
 LEFT_SHARE = 4  # a window that is left to the journal has 1/4 of the most points: it is read again as a whole
 OPEN_BYTES = 2 << 20  # of open points while they are left to the journal; more are dropped, and read again
-RETRY_S = 0.2, 2.0  # the first and the longest pause after an error of the store
 
 
 class Writer:
@@ -68,46 +63,31 @@ class Writer:
     def __init__(
         self,
         open_window: OpenWindow,
-        resolver: SeriesResolver,
+        reader: WindowReader,
         journal: Journal,
         points: PointWriter,
         ledger: Ledger,
         backpressure: Backpressure,
+        settings: WindowSettings,
         *,
-        summaries: Summaries,
-        interval_s: float,
-        memory_limit: int,
-        series_ttl_s: int,
-        refused_folder: Path,
         now_s: Callable[[], int],
-        uptime_s: Callable[[], int] = lambda: int(trio.current_time()),
-        retry_s: tuple[float, float] = RETRY_S,
-        hold_intervals: float = 0,
-        small_intervals: int = SMALL_INTERVALS,
-        due_metrics: Sequence[bytes] = (),
+        uptime_s: Callable[[], int] = monotonic_s,
     ) -> None:
-        """`hold_intervals`: how long points of open hours are held, except those of `due_metrics`; 0: not at all. Small
-        windows stay open for `small_intervals` then. `now_s` is the wall clock. `uptime_s` never goes back: it
-        separates series that may be evicted from those that waiting windows hold."""
+        """`reader` reads windows of the open window and the journal. `now_s` is the wall clock. `uptime_s` never goes
+        back: it separates series that may be evicted from those that waiting windows hold."""
         self._open_window = open_window
+        self._reader = reader
         self._journal = journal
         self._points = points
         self._ledger = ledger
         self._backpressure = backpressure
-        self._interval_s = interval_s
-        self._small_s = (small_intervals - 1) * interval_s  # a small window that is older ends with its interval
-        self._memory_limit = memory_limit
-        self._max_points = min(MAX_POINTS, memory_limit // 8 // POINT_BYTES)
-        self._series_ttl_s = series_ttl_s
+        self._settings = settings
+        self._max_points = settings.max_points
         self._now_s = now_s
         self._uptime_s = uptime_s
-        self._reader = WindowReader(open_window, resolver, journal, summaries, refused_folder, uptime_s)
-        self._first_retry_s, self._last_retry_s = retry_s
         self._windows: deque[Window] = deque()
         self._left: list[Window] = []  # in the journal, as they could not be read at the end
         self._memory = WindowMemory()
-        self._hold_intervals = hold_intervals
-        self._due_metrics = due_metrics
         self._hours = OpenHours()
         self._found = FoundPoints()
         self._packing_due = trio.Event()
@@ -243,11 +223,13 @@ class Writer:
         sealed_s = [window.sealed_s for window in self._windows]
         if self._hours.oldest_s is not None:
             sealed_s.append(self._hours.oldest_s)
-        self._evicted += self._open_window.table.evict(max(now - self._series_ttl_s, 0), held_since_s=min(sealed_s))
+        self._evicted += self._open_window.table.evict(
+            max(now - self._settings.series_ttl_s, 0), held_since_s=min(sealed_s)
+        )
 
     def _may_hold(self, columns: Columns, *, complete: bool) -> bool:
         """Return whether points of a window may be held now."""
-        if not self._hold_intervals:
+        if not self._settings.hold_intervals:
             return False
         table = self._open_window.table
         without_key = table.unresolved.keys() | table.refused
@@ -256,11 +238,11 @@ class Writer:
         reason = ""
         if len(columns.series) >= self._max_points:
             reason = "rate"
-        elif self.held_memory + len(columns.series) * POINT_BYTES > self._memory_limit // HELD_SHARE:
+        elif self.held_memory + len(columns.series) * POINT_BYTES > self._settings.memory_limit // HELD_SHARE:
             reason = "memory"
         elif self._journal.size > self._journal.max_bytes // 2:
             reason = "journal"
-        elif self._leaves() and not math.isinf(self._hold_intervals):
+        elif self._leaves() and not math.isinf(self._settings.hold_intervals):
             reason = "store"  # what is held cannot be dropped
         if reason and self._hours.points:
             self.early_releases += 1
@@ -271,7 +253,7 @@ class Writer:
         self, columns: Columns, now_s: int, segment: PendingSegment, sealed_s: int
     ) -> tuple[Columns, list[Columns]]:
         """Hold the points of open hours. Return the points that are due, and those that are held."""
-        excluded = [self._open_window.table.of_metric(metric, columns.series) for metric in self._due_metrics]
+        excluded = [self._open_window.table.of_metric(metric, columns.series) for metric in self._settings.due_metrics]
         found = split(columns, now_s, [mask for mask in excluded if mask.any()])
         self._hours.add(found, segment, now_s, sealed_s)
         if any(map(self._is_large, self._hours)):
@@ -280,7 +262,7 @@ class Writer:
 
     def _is_large(self, hour: OpenHour) -> bool:
         """Return whether an hour has enough points to pack."""
-        most = self._memory_limit // HELD_SHARE // UNPACKED_SHARE // POINT_BYTES
+        most = self._settings.memory_limit // HELD_SHARE // UNPACKED_SHARE // POINT_BYTES
         return hour.unpacked >= max(most, LEAST_PACKED)
 
     async def pack_hours(self) -> None:
@@ -318,7 +300,7 @@ class Writer:
         accepting lines while the journal is full or too slow."""
         if self._open_since_s is None and self._open_window.points:
             self._open_since_s = self._now_s()
-        part, journal = self._memory_limit // 4, self._journal
+        part, journal = self._settings.memory_limit // 4, self._journal
         is_calm = self.trouble is None and not self._windows and self._backpressure.is_open
         is_calm = is_calm and self._open_window.points < self._max_points and not journal.is_full
         if is_calm and max(self._open_window.size, journal.pending) <= part:  # as after most blocks of lines
@@ -333,9 +315,9 @@ class Writer:
         if self._hours.points and journal.is_full:  # it may have been made smaller
             self.seal(hold=False)
             return
-        if leaves and not self._hold_intervals and self._open_window.size > OPEN_BYTES:
+        if leaves and not self._settings.hold_intervals and self._open_window.size > OPEN_BYTES:
             self._open_window.table.mark_seen(self._open_window.drop().series, self._uptime_s())
-        most = 0 if leaves else self._memory_limit // 2 - self._open_window.size - self.held_memory
+        most = 0 if leaves else self._settings.memory_limit // 2 - self._open_window.size - self.held_memory
         self._memory.shrink(most, but=self.next_window)
         self._backpressure.set(JOURNAL_FULL, journal.is_full)
         self._backpressure.set(JOURNAL_SLOW, journal.pending > part)
@@ -363,22 +345,23 @@ class Writer:
     async def seal_windows(self) -> None:
         """Seal a window at every interval, a small one of open hours seldom. Runs until cancelled."""
         while True:
-            await sleep_until_next(self._interval_s)
+            await sleep_until_next(self._settings.interval_s)
             if not self._is_small_window():
                 self.seal()
-            if self._hours.end_interval() >= self._hold_intervals:
+            if self._hours.end_interval() >= self._settings.hold_intervals:
                 self._release(self._hours.take())  # with the window that has ended
 
     def _is_small_window(self) -> bool:
         """Return whether the open window may stay open: it is young, and small. Each takes a segment of the journal."""
         now_s, most = self._now_s(), self._max_points // SMALL_SHARE
-        if not self._hold_intervals or self._hours.is_over(now_s) or self._open_window.points > most:
+        if not self._settings.hold_intervals or self._hours.is_over(now_s) or self._open_window.points > most:
             return False
-        return self._open_since_s is not None and 0 <= now_s - self._open_since_s < self._small_s
+        return self._open_since_s is not None and 0 <= now_s - self._open_since_s < self._settings.small_s
 
     async def write_windows(self) -> None:
         """Write sealed windows until `finish` is called and no window is left."""
-        pause = self._first_retry_s
+        first_s, longest_s = self._settings.retry_s
+        pause = first_s
         while self._windows or not self._finishing:
             window = self.next_window
             if window is None:
@@ -395,9 +378,9 @@ class Writer:
                 self._note_trouble(error)
                 self.regulate()
                 await trio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - jitter
-                pause = min(2 * pause, self._last_retry_s)
+                pause = min(2 * pause, longest_s)
                 continue
-            pause, self._writing_since_s = self._first_retry_s, math.inf
+            pause, self._writing_since_s = first_s, math.inf
             if self.trouble is not None:
                 log.info("store.available", windows_waiting=len(self._windows))
             self.trouble = None
@@ -440,7 +423,7 @@ class Writer:
     async def flush_due(self) -> bool:
         """Write all points accepted so far but those held until the end of their hour, and return whether they are
         stored. Give up when the store or the journal's disk fails."""
-        self.seal(hold=math.isinf(self._hold_intervals))
+        self.seal(hold=math.isinf(self._settings.hold_intervals))
         return await self._wait_written(self._sealed, patient=False)
 
     async def _wait_written(self, wanted: int, *, patient: bool) -> bool:

@@ -23,8 +23,9 @@ from tsd.ingest.journal.journal import Journal
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.summaries import Summaries
-from tsd.ingest.windows import Window
-from tsd.ingest.writer import SMALL_INTERVALS, Writer
+from tsd.ingest.window_reader import WindowReader
+from tsd.ingest.windows import SMALL_INTERVALS, Window, WindowSettings
+from tsd.ingest.writer import Writer
 from tsd.store import Family, Table, scan
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
@@ -79,24 +80,27 @@ class Parts:
             self.resolver = self.readable = ReadableSeries(store, creates_metrics=creates)
             self.points = ReadableWriter(store)
         self.summaries = Summaries(self.resolver, self.points.summaries, lambda: BASE * 1000)
+        reader = WindowReader(
+            self.open_window, self.resolver, self.journal, self.summaries, folder / "refused", lambda: self.uptime_s
+        )
         self.writer = Writer(
             self.open_window,
-            self.resolver,
+            reader,
             self.journal,
             self.points,
             self.ledger,
             self.backpressure,
-            summaries=self.summaries,
-            interval_s=float(str(chosen["interval_s"])),
-            memory_limit=int(str(chosen["memory_limit"])),
-            series_ttl_s=7200,
-            refused_folder=folder / "refused",
+            WindowSettings(
+                interval_s=float(str(chosen["interval_s"])),
+                memory_limit=int(str(chosen["memory_limit"])),
+                series_ttl_s=7200,
+                hold_intervals=float(str(chosen["hold_intervals"])),
+                due_metrics=[b"due"],
+                small_intervals=int(str(chosen["small_intervals"])),
+                retry_s=(0.001, 0.002),
+            ),
             now_s=lambda: self.now_s,
             uptime_s=lambda: self.uptime_s,
-            retry_s=(0.001, 0.002),
-            hold_intervals=float(str(chosen["hold_intervals"])),
-            small_intervals=int(str(chosen["small_intervals"])),
-            due_metrics=[b"due"],
         )
         self.intake = Intake(
             self.open_window,
