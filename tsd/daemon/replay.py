@@ -66,6 +66,7 @@ class Replay:
             await self._intake.backpressure.wait_open()
         if scope.cancelled_caught:
             raise StoreDown(f"the daemon accepts no lines now: {'; '.join(sorted(self._intake.backpressure.reasons))}")
+        await self._rejected.check_room([line for name, line, _ in items if not is_unstored(name)])
         sent: list[Sent] = []
         try:
             for name, line, as_sent in items:

@@ -1,5 +1,7 @@
 """The replay of refused lines: what it stored is never sent again, and what is refused again stays."""
 
+import resource
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +15,7 @@ from tsd.api.kairosdb.put import DatapointsEndpoint
 from tsd.daemon.replay import Replay
 from tsd.errors import BadLine, Refused, StoreDown
 from tsd.ingest.limits import RefusedLine
-from tsd.ingest.rejected.files import Entry, read_entries
+from tsd.ingest.rejected.files import Entry, Outcome, read_entries
 from tsd.ingest.rejected.log import RejectedLog
 from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.server.peer import local_peer
@@ -121,15 +123,29 @@ async def test_lines_before_a_failure_are_marked(tmp_path: Path) -> None:
         assert [one.refused.bytes for one in kept.left()] == [b"write {}", LINE % (BASE + 1, 2)]
 
 
+async def test_nothing_is_sent_if_its_outcome_cannot_be_recorded(tmp_path: Path) -> None:
+    async with keeping(tmp_path) as kept:
+        await kept.keep(*(LINE % (BASE + at, 1) for at in range(100)))
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        [log] = (tmp_path / "rejected").iterdir()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (log.stat().st_size, before[1]))
+        try:
+            with pytest.raises(StoreDown):
+                await kept.replay()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            signal.signal(signal.SIGXFSZ, handler)
+        assert kept.parts.ledger.received == 0
+        assert await kept.replay() == [True] * 100
+
+
 async def test_error_of_the_log_reaches_the_sender(tmp_path: Path) -> None:
     async with keeping(tmp_path) as kept:
         await kept.keep(LINE % (BASE, 1))
-        items = [(one.name, one.refused.bytes, False) for one in kept.left()]
-        full = RejectedLog(tmp_path / "rejected", tmp_path, max_bytes=MANY, per_second=MANY, now_ms=lambda: 1)
+        [line] = kept.left()
         (tmp_path / "rejected").rename(tmp_path / "moved")
         (tmp_path / "rejected").write_bytes(b"")
+        full = RejectedLog(tmp_path / "rejected", tmp_path, max_bytes=MANY, per_second=MANY, now_ms=lambda: 1)
         with pytest.raises(StoreDown):
-            await Replay(kept.parts.intake, full, kept.endpoints.get, None)(items)
-        (tmp_path / "rejected").unlink()
-        (tmp_path / "moved").rename(tmp_path / "rejected")
-        assert await kept.replay() == [True]
+            await full.mark([(line.name, Outcome(True))])

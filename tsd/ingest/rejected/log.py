@@ -43,6 +43,7 @@ BURST_S = 10  # a burst may hold the lines of this many seconds
 BATCH_S = 0.25  # between two batches
 BATCH_LINES = 500  # the thread encodes them in about a millisecond, during which it may hold the GIL
 WAITING_BYTES = 4 << 20  # limit of lines that wait for the thread
+MARK_BYTES = 1024  # about the most of the outcome of a line
 FILES = 8  # the folder has about this many files; the oldest is deleted as a whole
 MIN_FILE_BYTES = 64 << 10
 NOTHING: Mapping[str, Sequence[RefusedLine]] = {}
@@ -151,6 +152,14 @@ class RejectedLog:
         self._dropped.update(reasons)
         self._dropped_total += reasons.total()
 
+    async def check_room(self, lines: Sequence[bytes]) -> None:
+        """Raise StoreDown if the outcomes of lines, and their points, cannot be recorded: the disk is full or fails."""
+        try:
+            async with self._file:
+                await trio.to_thread.run_sync(self._check_room, sum(map(len, lines)) + MARK_BYTES * len(lines))
+        except OSError as exc:
+            raise StoreDown(f"{self.folder}: what becomes of lines cannot be recorded: {exc}: nothing sent") from exc
+
     async def mark(
         self, outcomes: Sequence[tuple[str, Outcome]], left: Mapping[str, Sequence[RefusedLine]] = NOTHING
     ) -> None:
@@ -247,6 +256,15 @@ class RejectedLog:
                 records.append(mark)
         if records and self.folder.exists():
             self._write(records, sync=True)
+
+    def _check_room(self, size: int) -> None:
+        """Allocate `size` bytes and free them. Raise OSError."""
+        if self.folder.exists():
+            fd = self._open()
+            try:
+                os.posix_fallocate(fd, self._size, size)
+            finally:
+                os.ftruncate(fd, self._size)
 
     def _left(self, mark: Replayed, one: RefusedLine) -> RejectedLine:
         """Return the record of a point that was refused again, with the sender of its old record."""
