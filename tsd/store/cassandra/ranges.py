@@ -97,5 +97,7 @@ def between(low: bytes, high: bytes | None) -> bytes | None:
         middle = (least + most) // 2
         if middle > least:
             return middle.to_bytes(width, "big")
+        if least == most:
+            return None  # also if both are longer: nothing but zeros follows
         width += 1
     return None
