@@ -4,6 +4,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,7 @@ def test_named_source_files_exist(page: Path) -> None:
     assert sorted(path for path in named if not (ROOT / path).exists()) == []
 
 
+@cache
 def definitions(file: Path) -> set[str]:
     """The classes, functions and constants of a module, and the members of its classes with the class's name."""
     if file.suffix == ".pyx":

@@ -105,6 +105,7 @@ async def test_folding_changes_no_answer(tmp_path: Path, cache: str) -> None:
         assert moved[0] == HOURS * HOSTS
 
 
+@pytest.mark.slow
 async def test_hours_in_memory_change_no_answer(tmp_path: Path) -> None:
     need_compiled_loops()
     settings = {"tsd.query.cache_memory": "0", "tsd.storage.enable_compaction": "false"}
