@@ -26,12 +26,14 @@ def run(folder: Path, url: str, *words: str) -> Done:
     return Tsd(folder / "none").run("query", "--url", url, *words)
 
 
-@pytest.fixture
-def urls(opentsdb: Callable[..., Opentsdb], tmp_path: Path) -> Iterator[tuple[str, str]]:
+@pytest.fixture(scope="module")
+def urls(
+    opentsdb_shared: Callable[..., Opentsdb], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, str]]:
     """OpenTSDB's URL and that of a tsd, with the same points."""
-    peer = opentsdb(None, **{"tsd.core.auto_create_metrics": "true"})
+    peer = opentsdb_shared()
     assert peer.send(LINES) == b""
-    with Tsd(tmp_path / "state").serve() as daemon:
+    with Tsd(tmp_path_factory.mktemp("url") / "state").serve() as daemon:
         daemon.send_lines(LINES)
         yield f"http://127.0.0.1:{peer.port}", f"http://127.0.0.1:{daemon.port}"
 
