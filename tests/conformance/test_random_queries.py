@@ -11,10 +11,11 @@ from tests.conformance.random_queries import QueryCase, lines, notes, odd_query_
 from tests.e2e.command import Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb, Opentsdbs
+from tests.seeds import FACTOR
 
 PER_TEST = 100
-TESTS = 3  # per kind of table
-ODD_TESTS = 2
+TESTS = 2 * FACTOR  # per kind of table
+ODD_TESTS = 2 * FACTOR
 SALTED = {"tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "4"}
 
 

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import ANSWER_S, Opentsdb
 from tests.property.codec_rows import appends, joined, points
+from tests.seeds import FACTOR
 from tests.unit.codec.codec_rows import applied
 from tsd.codec.opentsdb.cell import COLUMN, Point, join
 from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
 from tsd.codec.opentsdb.row import compact, data_cells
 from tsd.codec.putline import HOUR_S
 
-PARTS, ROWS = 4, 500
+PARTS, ROWS = 2 * FACTOR, 500
 FIRST_HOUR_S = 1356998400
 WRITTEN_MS = 1600000000000
 hours = itertools.count(FIRST_HOUR_S, HOUR_S)  # each row has its own hour

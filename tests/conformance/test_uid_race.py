@@ -16,7 +16,7 @@ from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
 from tests.peers.tables import Tables
 
-EACH = 1000  # metrics, and as many tag values
+EACH = 500  # metrics, and as many tag values
 START_S = 1356998400  # start of an hour; each process has its own second
 CHUNK = 40  # lines per send
 DAEMONS, PEERS, COMMANDS = 3, 3, 2
