@@ -1,4 +1,4 @@
-"""Debian's collectd with conf/collectd/tsd.conf feeds daemons for half a minute: no value is lost."""
+"""Debian's collectd with conf/collectd/tsd.conf feeds daemons for some seconds: no value is lost."""
 
 import re
 import signal
@@ -22,8 +22,8 @@ from tests.peers.opentsdb import Opentsdb
 from tests.peers.tables import Tables
 
 SNIPPET = (ROOT / "conf" / "collectd" / "tsd.conf").read_text()
-SECONDS = 30  # duration of one series
-RESTART_AT = 10  # second at which a daemon is restarted
+SECONDS = 15  # duration of one series
+RESTART_AT = 5  # second at which a daemon is restarted
 MINUTE_S = 300  # limit on a busy machine
 MAIN = """\
 Hostname "web01"
