@@ -253,6 +253,18 @@ def _kill_once(tsd: Tsd, words: list[str | Path], has_begun: Callable[[], bool])
         process.wait()
 
 
+@pytest.mark.parametrize("place", [".", "backups/daily", "link"])
+def test_backup_below_the_state_folder_is_refused(tmp_path: Path, place: str) -> None:
+    """It copied itself, level by level, until the path was too long, and broke all later backups."""
+    tsd = Tsd(tmp_path / "state", SETTINGS)
+    tsd.run("mkmetric", "a.m")
+    (tmp_path / "state" / "link").symlink_to(tmp_path / "state" / "store")
+    before = sorted(tmp_path.rglob("*"))
+    refused = tsd.run("backup", tmp_path / "state" / place)
+    assert (refused.status, str(tmp_path / "state") in refused.err) == (1, True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_backup_of_hbase_is_refused(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.storage.backend": "hbase"})
     refused = tsd.run("backup", tmp_path / "backups")

@@ -65,6 +65,8 @@ def backup(loaded: Loaded, folder: Path, keep: int | None, as_list: bool, as_jso
             f"got {store_name(config)}, wanted the embedded store: back tables up with that store's own means, such as "
             "HBase's snapshots"
         )
+    if folder.resolve().is_relative_to(state := state_folder(config).resolve()):
+        raise TsdError(f"backup folder {folder}: wanted one outside of the state folder {state}, which is copied")
     started_s = time.monotonic()
     with private_files(), folder_errors(folder, TARGET), _backup_lock(state_folder(config)):
         removed = remove_interrupted(folder, identity(state_folder(config))) if keep else []
