@@ -94,6 +94,9 @@ def test_kept_refused_lines_can_be_corrected(engine: Tsd, tmp_path: Path) -> Non
     assert kept[::2] == [f"# {points}:{number}: {reason.rpartition(': ')[0]}" for number, reason in REASONS.items()]
     assert kept[1::2] == [reason.rpartition(": ")[2] for reason in REASONS.values()]
     rejects.write_text("\n".join(line.replace("1x", "12") for line in kept[:2]))
+    before = rejects.read_text()
+    refused = engine.run("import", points, rejects, "--rejects", rejects)  # would be lost before it is read
+    assert (refused.status, str(rejects) in refused.err, rejects.read_text()) == (1, True, before)
     assert engine.run("import", rejects) == Done(0, "", "imported 1 data point, refused 0 lines\n")
     assert engine.lines("sys.cpu") == [*KEPT[:2], f"sys.cpu {T + 2} 12 host=web01", *KEPT[2:]]
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from io import BufferedIOBase, BufferedReader
 from itertools import chain
+from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar, cast
 
 import click
@@ -163,6 +164,8 @@ def import_lines(
     config = loaded.config
     if auto_metric:
         config = replace(config, auto_create_metrics=True)
+    if rejects is not None:
+        _check_rejects(rejects.name, paths)
     report = ImportStats(rejects)
     unreadable: list[Unreadable] = []
 
@@ -192,6 +195,14 @@ def import_lines(
     for reason, count in sorted(report.refused.items()):
         click.echo(f"  {reason}: {count}", err=True)
     sys.exit(1 if report.refused or unreadable else 0)
+
+
+def _check_rejects(name: str, paths: Sequence[str]) -> None:
+    """Raise TsdError if refused lines would replace a file before it is read."""
+    for path in paths:
+        with suppress(OSError):  # one of them does not exist
+            if Path(path).samefile(name) and Path(path).is_file():
+                raise TsdError(f"--rejects {name}: wanted another file than {path}, which is imported")
 
 
 def _read(path: str, max_line: int) -> Iterator[Numbered | Skipped]:
