@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tsd.cli.options import imported
+from tsd.cli.options import FiniteRange, imported
 from tsd.cli.query_http import ask, split_url
 from tsd.cli.query_output import in_form, read_answer, warnings_of
 from tsd.cli.query_words import NOT_ENOUGH, read
@@ -47,9 +47,7 @@ def picture_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @click.argument("words", nargs=-1, metavar="START [END] QUERY...")
 @click.option("--url", metavar="URL", help="Ask the daemon at http://HOST:PORT, tsd or OpenTSDB, and not a store.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0.001), default=60.0, metavar="SECONDS", help="Wait for a URL (60)."
-)
+@click.option("--timeout", type=FiniteRange(0.001, 86400), default=60.0, metavar="SECONDS", help="Wait for a URL (60).")
 @click.option(
     "--format", "form", type=click.Choice(FORMS), help="Form of the points (default: lines; of a URL: table)."
 )

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
@@ -39,7 +39,6 @@ from tsd.config.loader import Loaded
 from tsd.daemon.settings import now_ms
 from tsd.errors import TsdError
 
-DAY_S = 86400
 MIN_PASSWORD = 8
 
 _file = click.option("--file", "path", type=click.Path(path_type=Path), help="Accounts file (default: tsd.auth.file).")
@@ -225,9 +224,15 @@ def _time(text: str | None) -> float:
     """Return Unix seconds for a date, a time, or a number of days from now. Raise ValueError."""
     if text is None:
         return NEVER
-    if text.endswith("d") and text[:-1].isdigit():
-        return float(now_ms() // 1000 + int(text[:-1]) * DAY_S)
-    return parse_time(text)
+    now_s = now_ms() // 1000
+    try:
+        days = timedelta(int(text[:-1]) if text.endswith("d") and text[:-1].isdecimal() else 0)
+        time_s = (datetime.fromtimestamp(now_s, UTC) + days).timestamp() if days else parse_time(text)
+    except OverflowError as exc:
+        raise ValueError(f"got --expires {text}, wanted a time before the year 10000") from exc
+    if time_s <= now_s:
+        raise ValueError(f"got --expires {text}, wanted a time that has not passed")
+    return time_s
 
 
 def _shown(time_s: float) -> str:

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from tsd.cli.control import DaemonConnection
+from tsd.cli.options import FiniteRange
 from tsd.cli.settings import with_config
 from tsd.config.loader import Config, Loaded, state_folder
 from tsd.errors import StoreDown
@@ -50,7 +51,7 @@ class Column(NamedTuple):
 @click.option("--limit", type=click.IntRange(1), default=30, show_default=True, help="Number of clients.")
 @click.option(
     "--interval",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=2.0,
     show_default=True,
     help="Seconds over which rates are measured.",

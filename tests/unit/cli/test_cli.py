@@ -230,3 +230,21 @@ main()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True)
     assert done.returncode in (-number, cli.INTERRUPTED if number == signal.SIGINT else -number)
     assert (done.stdout, done.stderr.strip()) == (b"", b"")
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "1e400", "-1"])
+@pytest.mark.parametrize(
+    "words", ["compact --rate", "rollup build --pause", "top --interval", "query 1h-ago sum:m --timeout"]
+)
+def test_number_must_be_finite_and_in_its_range(words: str, text: str, tmp_path: Path) -> None:
+    """`nan` ended with a traceback."""
+    done = run("--data", str(tmp_path), *words.split(), text)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+
+
+@pytest.mark.parametrize("expires", ["9" * 20 + "d", "0d", "2020-01-31", "3000000d", "d", "²d", ""])
+def test_expiry_must_be_ahead(expires: str, tmp_path: Path) -> None:
+    """A long one ended with a traceback, and an earlier one made an account without any use."""
+    file = tmp_path / "accounts"
+    done = run("token", "add", "a", "--role", "read", "--expires", expires, "--file", str(file))
+    assert (done.returncode, file.exists(), "Traceback" in done.stderr) == (1, False, False)

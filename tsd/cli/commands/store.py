@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tsd.cli.options import config_options, perform
+from tsd.cli.options import FiniteRange, config_options, perform
 from tsd.cli.settings import with_config
 from tsd.config.loader import Loaded
 
@@ -75,7 +75,7 @@ def create_tables(loaded: Loaded, **given: Any) -> None:
 @click.option("--since", default="0", show_default=True, help="First hour: e.g. 2d-ago, 1700000000, 2023/11/14-22:00.")
 @click.option("--until", default="now", show_default=True, help="Last hour; the last five minutes are excluded.")
 @click.option("--dry-run", is_flag=True, help="Write nothing; print what would change.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Maximum rows per second.")
+@click.option("--rate", type=FiniteRange(0, min_open=True), help="Maximum rows per second.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Default: compact.json in the state folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @with_config
@@ -100,7 +100,7 @@ def rollup(**_: object) -> None:
 @click.option("--start", default="0", show_default=True, help="Intervals that begin earlier are left as they are.")
 @click.option("--end", default="now", show_default=True, help="And those that end later, or in the last five minutes.")
 @click.option("--interval", "intervals", multiple=True, help="As configured, such as 1h; repeatable. Default: all.")
-@click.option("--pause", type=click.FloatRange(0), help="Pause after each part, as a share of the time that it took.")
+@click.option("--pause", type=FiniteRange(0), help="Pause after each part, as a share of the time that it took.")
 @click.option("--clear", is_flag=True, help="First delete the rollups of METRICs, also those of deleted points.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Default: rollup-build.json in the state folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

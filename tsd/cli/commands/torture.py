@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from tsd.cli.options import perform
+from tsd.cli.options import FiniteRange, perform
 from tsd.cli.settings import with_config
 from tsd.cli.torture.options import ANYWHERE, CRASH, DEFAULTS, ON_BIGTABLE, ON_PROCESSES, ON_SERVERS, PAUSE
 from tsd.config.loader import Loaded
@@ -41,7 +41,7 @@ class SecondsRange(click.ParamType):  # type: ignore[type-arg] # older ones take
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(1), help="Rounds of each fault.")
 @click.option("--seed", type=int, help="Seed of all random choices. Default: random.")
 @click.option("--daemons", default=2, show_default=True, type=click.IntRange(1), help="Concurrent daemons.")
-@click.option("--duration", type=click.FloatRange(0, min_open=True), help="Start no round after so many seconds.")
+@click.option("--duration", type=FiniteRange(0, min_open=True), help="Start no round after so many seconds.")
 @click.option(
     "--outage", default="1:3", show_default=True, type=SecondsRange(), help="Length of the store's outages in seconds."
 )
