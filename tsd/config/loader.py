@@ -177,8 +177,7 @@ def keys() -> dict[str, Field[Any]]:
 
 
 def load(path: Path | None, overrides: Sequence[Given], checks: Sequence[Check]) -> Loaded:
-    """Return the configuration of a file and of `overrides`, where later ones override earlier ones. Raises BadConfig
-    with all errors.
+    """Return the settings of a file and of `overrides`; the last one of a key counts. Raise BadConfig with all errors.
 
     With `path` None, read the first existing file of SEARCHED, if any. `checks` find contradictions between settings.
     """
@@ -270,6 +269,8 @@ def _parse(key: Key, kind: Any, text: str) -> Any:
         return resolve_credential(word)
     if key.name == "tsd.storage.path" and not word:
         raise ValueError(f"got {text!r}, wanted a folder")
+    if re.search("[\0-\x08\n-\x1f\x7f\ud800-\udc7f\udd00-\udfff]", word):
+        raise ValueError(f"got {text!r}, wanted text without control characters")
     if word not in _CHOICES.get(key.name, (word,)):
         raise ValueError(f"got {text!r}, wanted {' or '.join(_CHOICES[key.name])}")
     return word
@@ -445,8 +446,7 @@ def _entity_problems(config: Config) -> Iterator[tuple[set[str], str]]:
 
 
 def _client_problems(config: Config) -> Iterator[tuple[set[str], str]]:
-    """Yield what is wrong with origins, characters of names, exemptions and the log of refused lines: the keys
-    concerned, and a sentence."""
+    """Yield what is wrong with origins, names, exemptions and the log of refused lines: keys, and a sentence."""
     origins = [origin.strip() for origin in config.cors_domains.split(",")]
     if "*" in origins and len(origins) > 1:
         wanted = f"got {config.cors_domains}, wanted * alone, which allows all origins, or no *"

@@ -162,6 +162,16 @@ def test_integers_fit_into_machine_words(key: str) -> None:
     assert problem.startswith(f"test: {key}: got {2**63}, wanted ")
 
 
+@pytest.mark.parametrize("key", ["tsd.storage.path", "tsd.http.request.cors_headers", "tsd.network.bind"])
+@pytest.mark.parametrize("text", ["a\0b", "a\nb", "a\x7f", "a\ud800"])
+def test_control_characters_are_refused(key: str, text: str) -> None:
+    """Regression: the daemon failed at the start, or closed the connections of browsers without an answer."""
+    [problem] = refusal(**{key.replace(".", "__"): text})
+    assert problem.startswith(f"test: {key}: got {text!r}, wanted ")
+    undecodable = os.fsdecode(b"/data/Z\xfcrich")  # the name of a folder may have any bytes
+    assert read_config([Given("test", "tsd.storage.path", undecodable)])[0].path == undecodable
+
+
 def test_all_origins_are_allowed_alone() -> None:
     [problem] = refusal(tsd__http__request__cors_domains="*,http://a")
     assert problem.startswith("tsd.http.request.cors_domains: got *,http://a, wanted * alone")
