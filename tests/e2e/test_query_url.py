@@ -50,6 +50,13 @@ def test_token_and_password_of_url_are_sent(tsd: Tsd, served: Served, tmp_path: 
     assert "401" in refused.err
 
 
+@pytest.mark.parametrize("token", ["a\nb", "a\r\nX-B: c", "é", "€"])
+def test_token_of_other_characters_is_refused_and_not_shown(tsd: Tsd, token: str) -> None:
+    """It ended with a traceback that showed it."""
+    done = ask(tsd, f"http://{HOST}:1", *WORDS, token=token)
+    assert (done.status, done.err.startswith("tsd: "), token in done.err) == (1, True, False)
+
+
 def test_certificate_of_an_own_authority_is_trusted_if_named(tmp_path: Path) -> None:
     authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
     leaf = authority.issue_cert(HOST, key_type=trustme.KeyType.ECDSA)
@@ -107,6 +114,9 @@ def test_closed_port_and_wrong_url_are_reported(tsd: Tsd) -> None:
         done = ask(tsd, url, *WORDS)
     assert done.status == 1
     assert url in done.err
+    for unknown in ("http://web01..example:4242", f"http://{HOST}:1/é", f"http://{HOST}:1/a b", f"http://{'x' * 64}:1"):
+        done = ask(tsd, unknown, *WORDS)  # some ended with tracebacks
+        assert (done.status, done.err.startswith("tsd: "), unknown in done.err) == (1, True, True)
     for wrong in ("web01:4242", "ftp://web01", "http://", "http://web01:x", "http://web01/?a=b"):
         assert ask(tsd, wrong, *WORDS).status == 2
 

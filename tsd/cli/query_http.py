@@ -19,12 +19,13 @@ TOKEN = "TSD_TOKEN"  # noqa: S105 - the variable's name
 def ask(url: str, params: Sequence[tuple[str, str]], timeout_s: float) -> bytes:
     """Return the body of the answer of /api/query below `url`. Raise TsdError, and UsageError for a malformed URL."""
     parts = split_url(url)
+    headers = _credentials(parts)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     path = f"{parts.path.rstrip('/')}/api/query?{urlencode(params)}"
     try:
         connection = kind(parts.hostname or "", parts.port, timeout=timeout_s)
         try:
-            connection.request("GET", path, headers=_credentials(parts))
+            connection.request("GET", path, headers=headers)
             response = connection.getresponse()
             body = response.read()
         finally:
@@ -34,7 +35,7 @@ def ask(url: str, params: Sequence[tuple[str, str]], timeout_s: float) -> bytes:
             f"the certificate of {shown(parts)} is refused: {exc.verify_message}. If an authority of your own signed "
             "it, name the authority's file in the variable SSL_CERT_FILE"
         ) from exc
-    except (OSError, HTTPException) as exc:
+    except (OSError, HTTPException, UnicodeError) as exc:  # UnicodeError: for a name with two dots in a row
         reason = (exc.strerror if isinstance(exc, OSError) else "") or str(exc) or type(exc).__name__
         raise TsdError(f"no daemon answers at {shown(parts)}: {reason}") from exc
     if response.status != 200:
@@ -63,7 +64,9 @@ def _credentials(parts: SplitResult) -> Mapping[str, str]:
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         return {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
-    token = os.environ.get(TOKEN)
+    token = os.environ.get(TOKEN, "").strip()  # a file of Windows ends with CR and LF
+    if token and not (token.isascii() and token.isprintable()):
+        raise TsdError(f"{TOKEN}: got characters that no token has, wanted what tsd token add printed")
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

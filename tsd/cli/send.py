@@ -90,8 +90,9 @@ def _converse(target: tuple[str, int], lines: _Sender) -> bytes:
     """Send lines and return all replies of the daemon. Raise TsdError."""
     try:
         connection = socket.create_connection(target)
-    except OSError as exc:
-        raise TsdError(f"no daemon answers at {target[0]}:{target[1]}: {exc.strerror or exc}") from exc
+    except (OSError, UnicodeError) as exc:  # UnicodeError: for a name with two dots in a row
+        reason = (exc.strerror if isinstance(exc, OSError) else "") or str(exc)
+        raise TsdError(f"no daemon answers at {target[0]}:{target[1]}: {reason}") from exc
     with connection:
         # Replies are read meanwhile: a daemon with many of them stops reading until they are read.
         threading.Thread(target=lines.run, args=(connection,), daemon=True).start()

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 HOST = "127.0.0.1"
 
 
@@ -25,3 +27,10 @@ def test_unreadable_input_ends_the_command() -> None:
         daemon.join()
     assert done.returncode == 1
     assert done.stderr.startswith("tsd: standard input cannot be read: ")
+
+
+@pytest.mark.parametrize("host", ["web01..example", "x" * 64])
+def test_impossible_name_of_a_host_is_reported(host: str) -> None:
+    """Regression: it ended with a traceback."""
+    done = subprocess.run([sys.executable, "-m", "tsd", "send", "--host", host, "x"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.startswith("tsd: "), host in done.stderr) == (1, True, True)
