@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 import trio
 
-from tsd.api.kairosdb.messages import UNAVAILABLE
+from tsd.api.health import UNAVAILABLE
 from tsd.codec.kairosline import is_text_line
 from tsd.errors import ILLEGAL_ARGUMENT, Refused, StoreDown
 from tsd.ingest.charset import Undecodable
