@@ -6,25 +6,9 @@ from typing import TypeVar
 
 import trio
 
+from tests.plain_store import PlainStore
 from tsd.errors import StoreDown
-from tsd.store import (
-    AtomicRewrites,
-    Cell,
-    CellGets,
-    CellReader,
-    CellSignatures,
-    ChangeFeed,
-    ColumnBlocks,
-    DerivedValues,
-    Page,
-    Put,
-    RangeDeletes,
-    Snapshots,
-    StampedCells,
-    Table,
-    VersionedCells,
-    WideRows,
-)
+from tsd.store import Cell, Page, Put, Table
 from tsd.store.memory import MemoryStore
 
 T = TypeVar("T")
@@ -38,7 +22,7 @@ class Fault(Enum):
     ANSWER_LOST = auto()  # the call is applied, but the caller gets an error
 
 
-class FlakyStore:
+class FlakyStore(PlainStore):
     """A MemoryStore with faults. `plan` has the faults of the next calls; after them `always` applies. Puts wait for
     `hold`."""
 
@@ -51,18 +35,6 @@ class FlakyStore:
         self.calls: list[str] = []
         self.capabilities = store.capabilities
         self.latencies = store.latencies
-        self.cell_reader: CellReader | None = None
-        self.cell_gets: CellGets | None = None
-        self.change_feed: ChangeFeed | None = None
-        self.cell_signatures: CellSignatures | None = None
-        self.range_deletes: RangeDeletes | None = None
-        self.snapshots: Snapshots | None = None
-        self.column_blocks: ColumnBlocks | None = None
-        self.derived_values: DerivedValues | None = None
-        self.versioned_cells: VersionedCells | None = None
-        self.wide_rows: WideRows | None = None
-        self.atomic_rewrites: AtomicRewrites | None = None
-        self.stamped_cells: StampedCells | None = None
 
     async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         self.calls.append(name)

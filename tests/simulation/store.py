@@ -13,30 +13,20 @@ from typing import NamedTuple, NoReturn, TypeVar
 
 import trio
 
+from tests.plain_store import PlainStore
 from tests.simulation.disk import Crash
 from tests.simulation.plan import Engine
 from tsd.errors import StoreBusy, StoreDown
 from tsd.store import (
     Cell,
-    CellGets,
-    CellReader,
-    CellSignatures,
-    ChangeFeed,
-    ColumnBlocks,
-    DerivedValues,
     JoinCells,
     Page,
     Put,
-    RangeDeletes,
     Rewrite,
-    Snapshots,
-    StampedCells,
     StampedDelete,
     StampedPut,
     StampedSpan,
     Table,
-    VersionedCells,
-    WideRows,
 )
 from tsd.store.memory import MemoryStore
 
@@ -115,7 +105,7 @@ class CommandKilled(Exception):
     """The calling command was killed."""
 
 
-class FaultyStore:
+class FaultyStore(PlainStore):
     """A process's access to the store. Once dead, it passes no more calls."""
 
     def __init__(self, server: StoreServer, *, sound: bool = False, calls: float = math.inf) -> None:
@@ -126,17 +116,7 @@ class FaultyStore:
         self.dead = False
         self.capabilities = replace(server.cells.capabilities, ascending_timestamps=server.engine is Engine.EMBEDDED)
         self.latencies = server.cells.latencies
-        self.cell_reader: CellReader | None = None
-        self.cell_gets: CellGets | None = None
-        self.change_feed: ChangeFeed | None = None
-        self.cell_signatures: CellSignatures | None = None
-        self.range_deletes: RangeDeletes | None = None
-        self.snapshots: Snapshots | None = None
-        self.column_blocks: ColumnBlocks | None = None
-        self.derived_values: DerivedValues | None = None
-        self.versioned_cells: VersionedCells | None = None
-        self.wide_rows: WideRows | None = None
-        self.stamped_cells: StampedCells | None = _Stamped(self) if server.engine is Engine.HBASE else None
+        self.stamped_cells = _Stamped(self) if server.engine is Engine.HBASE else None
         self.atomic_rewrites = self if server.engine is Engine.EMBEDDED else None
 
     async def _call(
