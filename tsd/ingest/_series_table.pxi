@@ -7,12 +7,13 @@ cdef enum:
     KEYS_AHEAD = 8  # keys: how far ahead memory is prefetched
     MIN_DEAD = 1 << 20  # bytes; with fewer dead ones the arena is not packed
 
+cdef uint64_t NOWHERE = 0xFFFFFFFFFFFFFFFF  # no place in the arena
 cdef uint32_t LINKED = 1 << 30  # a flag: lines find the entry
 cdef uint32_t FIRST = 1 << 31  # a flag: the entry is the first text of its number
 cdef uint32_t METRIC = LINKED - 1  # the bits left for a metric's number
 
 cdef struct Entry:
-    uint64_t at  # of the tags in the arena
+    uint64_t at  # of the tags in the arena; entries next to each other may share them
     uint32_t tag_bytes
     uint32_t metric  # its number and the flags; an entry without flags is unused
     int32_t number  # of an unused entry: the next unused one
@@ -26,7 +27,8 @@ cdef struct Series:
 
 
 cdef class Texts:
-    """Series texts → numbers; numbers → their first text and their key. Each byte of a text is held once.
+    """Series texts → numbers; numbers → their first text and their key. Each byte of a text is held once, and the tags
+    of a host that sends its series one after the other are held once for all of them.
 
     A series is also found by its set of tags, in any order and with repetitions."""
 
@@ -103,6 +105,14 @@ cdef class Texts:
             entry.tag_bytes == <size_t> t
             and memcmp(self.arena + entry.at, tags, t) == 0
             and self.is_metric(entry.metric & METRIC, metric, m)
+        )
+
+    cdef inline bint has_tags(self, int32_t at, const char* tags, Py_ssize_t t) noexcept nogil:
+        """Return whether an entry is in use and has these tags."""
+        cdef Entry* entry = &self.entries[at]
+        return (
+            entry.metric & (LINKED | FIRST) != 0 and entry.tag_bytes == <size_t> t
+            and memcmp(self.arena + entry.at, tags, t) == 0
         )
 
     cdef inline const Record* metric_record(self, uint32_t id) noexcept nogil:
@@ -213,11 +223,14 @@ cdef class Texts:
         else:
             self.unused = self.entries[at].number
         entry = &self.entries[at]
-        entry.at = self.arena_used
         entry.metric, entry.tag_bytes = id | LINKED, <uint32_t> t
         entry.number, entry.follower = number, NONE
-        memcpy(self.arena + entry.at, tags, t)
-        self.arena_used += t
+        if self.last != NONE and self.last != at and self.has_tags(self.last, tags, t):
+            entry.at = self.entries[self.last].at
+        else:
+            entry.at = self.arena_used
+            memcpy(self.arena + entry.at, tags, t)
+            self.arena_used += t
         place(&self.texts, self.hash(metric, m, tags, t), at)
         return at
 
@@ -303,20 +316,35 @@ cdef class Texts:
         return DONE
 
     cdef int pack(self) noexcept nogil:
-        """Copy the live parts of the arena to a new one."""
+        """Copy the live parts of the arena to a new one. Shared tags are copied again where an entry without them lies
+        between two that have them."""
         cdef char* packed = NULL
-        cdef uint64_t used = 0, room = larger(self.arena_used - self.arena_dead, 0)
+        cdef uint64_t used = 0, room = 0, before
         cdef int32_t at
         cdef Entry* entry
         cdef Series* one
-        if grow(<void**> &packed, room, 1):
-            return NO_MEMORY
+        before = NOWHERE
         for at in range(self.entry_count):
             entry = &self.entries[at]
-            if entry.metric & (LINKED | FIRST):
-                memcpy(packed + used, self.arena + entry.at, entry.tag_bytes)
-                entry.at = used
-                used += entry.tag_bytes
+            if entry.metric & (LINKED | FIRST) and entry.tag_bytes and entry.at != before:
+                room += entry.tag_bytes
+                before = entry.at
+        for at in range(self.series_count):
+            one = &self.series[at]
+            if one.entry != NONE and one.head_bytes != NO_KEY:
+                room += one.head_bytes + one.tail_bytes
+        room = larger(room, 0)
+        if grow(<void**> &packed, room, 1):
+            return NO_MEMORY
+        before = NOWHERE
+        for at in range(self.entry_count):
+            entry = &self.entries[at]
+            if entry.metric & (LINKED | FIRST) and entry.tag_bytes:
+                if entry.at != before:
+                    before = entry.at
+                    memcpy(packed + used, self.arena + before, entry.tag_bytes)
+                    used += entry.tag_bytes
+                entry.at = used - entry.tag_bytes
         for at in range(self.series_count):
             one = &self.series[at]
             if one.entry != NONE and one.head_bytes != NO_KEY:
@@ -332,9 +360,17 @@ cdef class Texts:
         cdef Entry* entry = &self.entries[at]
         entry.metric &= ~mark
         if entry.metric & (LINKED | FIRST) == 0:
-            self.arena_dead += entry.tag_bytes
+            if not self.shares_tags(at - 1, entry) and not self.shares_tags(at + 1, entry):
+                self.arena_dead += entry.tag_bytes  # an estimate: other entries may share them
             entry.number = self.unused
             self.unused = at
+
+    cdef inline bint shares_tags(self, int32_t at, const Entry* entry) noexcept nogil:
+        """Return whether an entry, if there is one at `at`, is in use and has the tags of `entry` at the same place."""
+        return (
+            0 <= at < self.entry_count and self.entries[at].metric & (LINKED | FIRST) != 0
+            and self.entries[at].at == entry.at
+        )
 
     def unlink(self, bytes metric not None, bytes tags not None, int32_t number):
         """Unlink a text from a number, if it is linked to it."""

@@ -1,5 +1,7 @@
 """Texts, their numbers, and when both are forgotten."""
 
+import random
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,10 @@ from tsd.codec.opentsdb.rowkey import LONGEST_KEY, Layout, most_tags
 from tsd.ingest import series
 from tsd.ingest.series import SeriesTable
 from tsd.tables.opentsdb.encode import series_by_metric
-from tsd.tables.writing import SeriesKey, SeriesText
+from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesText
+
+if series.HAS_LOOP:
+    from tsd.ingest import _parser
 
 needs_loop = pytest.mark.skipif(
     not series.HAS_LOOP, reason="no C compiler when tsd was installed: only one way is there"
@@ -102,6 +107,51 @@ def test_evicted_series_leave_no_texts() -> None:
         assert table.evict(before_s=1, held_since_s=1) == 2000
     assert table.texts.count == 2000
     assert SeriesText(b"m", b"a=1 id=3-7") not in table
+
+
+def hosts_series(hosts: range, metrics: int) -> list[SeriesText]:
+    """Series host by host, with long tags."""
+    tags = [b"host=%d-%s" % (host, b"x" * 400) for host in hosts]
+    return [SeriesText(b"m%d" % metric, own) for own in tags for metric in range(metrics)]
+
+
+def enter_all(table: SeriesTable, texts: list[SeriesText]) -> None:
+    keys = SeriesKeys.of([SeriesKey(text.metric, text.tags[:20]) for text in texts])
+    table.insert_all(texts, keys)
+
+
+def are_known(table: SeriesTable, texts: list[SeriesText]) -> bool:
+    numbers = [table.find(text) for text in texts]
+    assert None not in numbers
+    found = [(table.text(number), table.key_of(number)) for number in numbers if number is not None]
+    return found == [(text, (text.metric, text.tags[:20])) for text in texts]
+
+
+@needs_loop
+def test_series_of_a_host_hold_its_tags_once() -> None:
+    table = SeriesTable()
+    enter_all(table, texts := hosts_series(range(200), 50))
+    assert are_known(table, texts)
+    assert isinstance(table.texts, _parser.Texts)
+    assert table.texts.held < sum(len(text.tags) for text in texts) // 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_loop)])
+def test_tags_that_series_share_outlive_some_of_them(compiled: bool) -> None:
+    """So many texts are evicted that the rest moves, several times."""
+    chance = random.Random(1)
+    table = SeriesTable(compiled=compiled)
+    left: list[SeriesText] = []
+    for now_s in range(1, 12):
+        enter_all(table, fresh := hosts_series(range(1000 * now_s, 1000 * now_s + chance.choice((10, 300))), 50))
+        left += fresh
+        kept = [text for text in left if chance.random() < (0.5 if chance.random() < 0.3 else 0.9)]
+        table.mark_seen(np.array([table.find(text) for text in kept], np.int32), now_s)
+        assert table.evict(before_s=now_s, held_since_s=now_s) == len(left) - len(kept)
+        left = kept
+        assert len(table) == len(left)
+        assert are_known(table, left)
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_loop)])
