@@ -210,7 +210,7 @@ class SeriesTable:
 
     def _make_room(self) -> None:
         if self.texts.count > (size := len(self._seen_s)):
-            room = max(2 * size, self.texts.count)
+            room = max(size + size // 4, self.texts.count)
             seen_s, generations, metric_of = self._seen_s, self._generations, self._metric_of
             # np.zeros uses no physical memory until it is written to.
             self._seen_s, self._generations = np.zeros(room, np.uint32), np.zeros(room, np.int64)

@@ -156,7 +156,7 @@ class LastPointCache:
     def _make_room(self, numbers: int) -> None:
         """Make room for series with numbers below `numbers`."""
         if len(self._generations) < numbers:
-            size = max(numbers, 2 * len(self._generations))
+            size = _room_for(numbers, len(self._generations))
             self._generations = _grown(self._generations, size)
             self._slot_of = _grown(self._slot_of, size)
 
@@ -181,7 +181,7 @@ class LastPointCache:
             series = self._slots[metric] = ByteMap()
         slots, self._count = series.enter(pairs, self._count)
         if self._count > len(self._times):
-            self._grow(max(self._count, 2 * len(self._times)))
+            self._grow(_room_for(self._count, len(self._times)))
         return slots
 
     def slot(self, metric: bytes, pairs: bytes) -> int:
@@ -323,6 +323,12 @@ def _moved(series: ByteMap, moved: NDArray[np.int64]) -> ByteMap:
         if slot >= 0:
             left.put_number(pairs, slot)
     return left
+
+
+def _room_for(count: int, room: int) -> int:
+    """Return to how many entries `room` grows for `count` of them: by a quarter, as a million series take 10 to 22
+    bytes each."""
+    return max(count, room + room // 4)
 
 
 def _grown(array: NDArray[_T], size: int) -> NDArray[_T]:
