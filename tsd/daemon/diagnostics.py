@@ -11,6 +11,7 @@ that was 50 MiB, an eighth of the process, and took 3 ms.
 """
 
 import ctypes
+import resource
 import sys
 import threading
 from collections import Counter
@@ -109,6 +110,7 @@ SAMPLE_S = 2.0  # between two samples of much free memory
 SELDOM = 30  # times as long between two samples of little free memory: an idle daemon wakes up seldom
 SAMPLES = 7  # longer than a write window, because the next window reuses what this one frees
 MIN_TRIM_BYTES = 16 << 20  # of all heaps
+PAGE_BYTES = resource.getpagesize()
 
 
 class _Mallinfo(ctypes.Structure):
@@ -149,7 +151,8 @@ class Allocator:
         return self._mallinfo is not None
 
     def free_bytes(self) -> int:
-        """Return the free bytes in all heaps. Walks the free lists: call it in a thread."""
+        """Return the free bytes in all heaps, also those that the kernel has. Walks the free lists: call it in a
+        thread."""
         return self._mallinfo().fordblks if self._mallinfo is not None else 0
 
     def trim(self) -> None:
@@ -157,18 +160,25 @@ class Allocator:
         self._trim(KEPT_BYTES)
 
 
+def resident_bytes() -> int:
+    """Return the physical memory of the process. Raise OSError."""
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * PAGE_BYTES
+
+
 async def trim_memory(allocator: Allocator, sample_s: float = SAMPLE_S) -> None:
     """Periodically `malloc_trim()` memory that stayed free over several samples. Runs until cancelled."""
     samples = 0  # successive ones with much free memory
-    trimmed = 0  # bytes that are free and were returned to the kernel
+    least = 0  # bytes of the process since the last trim: what it has more may be free memory that it used again
     while allocator.is_known:
         await sleep_until_next(sample_s if samples else SELDOM * sample_s)
-        free = await run_in_thread(allocator.free_bytes)
-        trimmed = min(trimmed, free)  # the rest was allocated again
-        samples = samples + 1 if free > trimmed + MIN_TRIM_BYTES else 0
+        resident = resident_bytes()
+        least = min(least, resident)
+        much = min(await run_in_thread(allocator.free_bytes), resident - least)
+        samples = samples + 1 if much > MIN_TRIM_BYTES else 0
         if samples == SAMPLES:
             await trio.to_thread.run_sync(allocator.trim)
-            trimmed, samples = free, 0
+            least, samples = resident_bytes(), 0
 
 
 Task = Callable[[], Awaitable[None]]
