@@ -17,7 +17,7 @@ import trio
 from tsd.codec.points import Bool, Columns, Int32, columns_with, joined_columns
 from tsd.codec.putline import HOUR, HOUR_S
 from tsd.ingest.lines import POINT_BYTES
-from tsd.ingest.packed_points import PackedPoints, Place, between, pack, slices
+from tsd.ingest.packed_points import PackedPoints, Place, between, merge, pack, slices
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.windows import PendingSegment, Window
 from tsd.tables.open_points import ChooseSeries
@@ -27,6 +27,8 @@ LATE_S = 120  # after the end of an hour: points that arrive until then still be
 FEW = 4  # up to so many series are looked for one by one
 SMALL = 20_000  # points that are searched in the event loop
 SMALL_CHOSEN = 500_000  # the same for the points of chosen series, if none is packed
+MERGED = 16  # packed points that are packed again at once
+FEW_A_SERIES = 1.5  # packed points of a series: fewer are packed again
 AHEAD_S = 60  # before the start of an hour: clients' clocks may be fast
 
 
@@ -52,6 +54,7 @@ class OpenHour:
         self.memory = 0  # bytes
         self.unpacked = 0  # points
         self._packing = 0  # parts that are being packed
+        self._bounds: list[Place] = []  # at which points are cut when they are packed
 
     def add(self, columns: Columns, segment: PendingSegment) -> None:
         """Add the points that a window has of the hour."""
@@ -75,19 +78,30 @@ class OpenHour:
             is_hour=True, packed=self.packed.copy(), held_memory=self.memory,
         )  # fmt: skip
 
-    def begin_packing(self) -> list[Columns]:
-        """Return the parts to pack. They stay in place until `end_packing`."""
-        assert not self._packing
-        self._packing = len(self.parts)
-        return self.parts.copy()
-
-    def end_packing(self, packed: PackedPoints) -> None:
-        """Replace the parts that `begin_packing` returned."""
-        del self.parts[: self._packing]
-        self._packing = 0
+    async def pack(self, table: SeriesTable) -> None:
+        """Pack the parts, in a thread. They stay in place until that is done; others may be added meanwhile."""
+        self.parts = [joined_columns(self.parts)]
+        self._packing = 1
+        try:
+            packed = await trio.to_thread.run_sync(pack, self.parts[0], table.metric_numbers(), self._bounds)
+        finally:
+            self._packing = 0
+        del self.parts[0]
+        self._bounds = sorted({*self._bounds, *packed.bounds})
         self.packed.append(packed)
         self.unpacked -= packed.points
         self.memory += packed.size - packed.points * POINT_BYTES
+        while newest := self._to_merge():
+            bounds = next((one.bounds for one in self.packed if one.merges > newest[0].merges), ())
+            merged = await trio.to_thread.run_sync(merge, newest, table.metric_numbers(), bounds)
+            self.packed[-MERGED:] = [merged]
+            self.memory += merged.size - sum(one.size for one in newest)
+
+    def _to_merge(self) -> list[PackedPoints]:
+        """Return the newest packed points if they are to be packed again, else none."""
+        newest = self.packed[-MERGED:]
+        few = [one for one in newest if one.points < FEW_A_SERIES * one.series and one.merges == newest[0].merges]
+        return newest if len(few) == MERGED else []
 
 
 class OpenHours:
@@ -216,11 +230,6 @@ def are_few(parts: Sequence[Columns | PackedPoints], *, chosen: bool) -> bool:
             return False
         points += len(part.series)
     return points < (SMALL_CHOSEN if chosen else SMALL)
-
-
-def pack_parts(parts: Sequence[Columns], table: SeriesTable, packed: Sequence[PackedPoints] = ()) -> PackedPoints:
-    """Pack points in order of arrival, next to `packed` ones. Safe to call in a thread while no series is evicted."""
-    return pack(joined_columns(parts), table.metric_numbers(), packed[-1].bounds if packed else ())
 
 
 def hour_slices(

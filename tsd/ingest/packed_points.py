@@ -2,7 +2,8 @@
 
 Points are sorted by metric, series and arrival, and cut into chunks. A reader of one metric unpacks its chunks only.
 Points that are packed later are cut at the same series. So a caller that takes the points of all series, some series at
-a time, unpacks each chunk once.
+a time, unpacks each chunk once. Of a million series some seconds are packed at a time, with a point or less of each.
+`merge` packs several of these again: differences between the values of a series are smaller than the values.
 
 A chunk has columns, as blocks have (`tsd.codec.blocks.numbers`): series, numbers of points, times, and values by form.
 The flags of a value follow from the value, because the parser gives integers and doubles the shortest form. A chunk in
@@ -10,8 +11,12 @@ which they do not stores them.
 """
 
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from functools import partial
+from itertools import pairwise
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -31,11 +36,16 @@ from tsd.codec.points import (
 )
 from tsd.codec.text import FLOAT
 
-CHUNK_POINTS = 1 << 15  # about; a chunk that is cut at given series has up to twice as many
+CHUNK_POINTS = 1 << 14  # about; a chunk that is cut at given series has up to twice as many
+MERGED_POINTS = 1 << 15  # the same of merged points
+SHORT = 32  # points: all shorter rows are stored alike
+STEPS_FROM = 3  # points: as differences from here on. Values of one series are closer than those of several
 SECOND = 2000  # as a difference of instants
 SINGLE, DOUBLE = FLOAT | 3, FLOAT | 7
 _LEVEL = 1  # of zlib
-_OBJECT_BYTES = 1000  # of a chunk, without its columns
+_OBJECT_BYTES = 2000  # of a chunk, without its columns
+
+Stored: TypeAlias = bytes | memoryview
 
 
 class Place(NamedTuple):
@@ -56,7 +66,7 @@ class _Values(NamedTuple):
     form: int
     decimals: int
     points: int
-    stored: bytes
+    stored: Stored
 
 
 class _Chunk(NamedTuple):
@@ -66,21 +76,34 @@ class _Chunk(NamedTuple):
     last: Place  # or the series at which all chunks are cut
     rows: int
     points: int
-    series: bytes
-    counts: bytes
+    series: Stored
+    counts: Stored
     scale: int  # of the stored times
-    times: bytes
-    floats: bytes  # bits, compressed; empty if all points have `is_float`
+    times: Stored
+    floats: Stored  # bits, compressed; empty if all points have `is_float`
     is_float: bool
-    flags: bytes  # compressed; empty if they follow from the values
-    kinds: bytes  # of each row: index in `values`, compressed; empty for one kind
+    flags: Stored  # compressed; empty if they follow from the values
+    kinds: Stored  # of each row: index in `values`, compressed; empty for one kind
     values: tuple[_Values, ...]
+
+    @property
+    def columns(self) -> list[Stored]:
+        """All columns, those of values last."""
+        others = [self.series, self.counts, self.times, self.floats, self.flags, self.kinds]
+        return [*others, *(values.stored for values in self.values)]
 
     @property
     def size(self) -> int:
         """Bytes of memory."""
-        columns = (self.series, self.counts, self.times, self.floats, self.flags, self.kinds)
-        return _OBJECT_BYTES + sum(map(len, columns)) + sum(len(values.stored) for values in self.values)
+        return _OBJECT_BYTES + sum(map(len, self.columns))
+
+    def with_columns(self, columns: Sequence[Stored]) -> "_Chunk":
+        """Return the chunk with equal columns elsewhere, in the order of `columns`."""
+        series, counts, times, floats, flags, kinds, *stored = columns
+        values = tuple(one._replace(stored=place) for one, place in zip(self.values, stored, strict=True))
+        return self._replace(
+            series=series, counts=counts, times=times, floats=floats, flags=flags, kinds=kinds, values=values
+        )
 
     def unpack(self) -> Columns:
         """Return the points, series after series, those of a series in order of arrival."""
@@ -90,7 +113,7 @@ class _Chunk(NamedTuple):
         kinds = np.frombuffer(zlib.decompress(self.kinds), np.uint8) if self.kinds else np.zeros(self.rows, np.uint8)
         for kind, values in enumerate(self.values):
             some = np.empty(values.points, np.int64)
-            decode_numbers(values.stored, values.form, values.decimals, some)
+            decode_numbers(bytes(values.stored), values.form, values.decimals, some)
             if len(self.values) == 1:
                 bits = some
             else:
@@ -113,9 +136,11 @@ class _Chunk(NamedTuple):
 class PackedPoints:
     """Points that were packed together."""
 
-    def __init__(self, chunks: Sequence[_Chunk]) -> None:
-        """The chunks are in order of their places."""
-        self._chunks = chunks
+    def __init__(self, chunks: Sequence[_Chunk], merges: int = 0) -> None:
+        """The chunks are in order of their places. `merges`: how often the points were packed again."""
+        self._chunks = _mapped(chunks)
+        self.merges = merges
+        self.series = sum(chunk.rows for chunk in chunks)  # number
         self.points = sum(chunk.points for chunk in chunks)
         self.size = sum(chunk.size for chunk in chunks)  # bytes of memory
         self.highest_series = max(int(_decoded(chunk.series, chunk.rows).max()) for chunk in chunks)
@@ -185,41 +210,87 @@ def between(columns: Columns, after: Place | None, last: Place | None, metric_of
 def pack(columns: Columns, metric_of: Int32, bounds: Sequence[Place] = ()) -> PackedPoints:
     """Pack points in order of arrival. `metric_of`: the number of the metric, by the number of the series. `bounds`:
     those of points that are already packed."""
-    numbers = np.flatnonzero(np.bincount(columns.series))
-    by_rank = numbers[np.argsort(metric_of[numbers], kind="stable")]
-    ranks = np.zeros(int(numbers[-1]) + 1, np.int32)
-    ranks[by_rank] = np.arange(len(by_rank), dtype=np.int32)
+    return PackedPoints(_chunks_of(columns, metric_of, bounds, CHUNK_POINTS))
+
+
+def merge(packed: Sequence[PackedPoints], metric_of: Int32, bounds: Sequence[Place] = ()) -> PackedPoints:
+    """Pack points again that were packed one after the other. Few of them are unpacked at once: those between series at
+    which all of them are cut. `bounds`: those of points that are already merged."""
+    common = sorted(set.intersection(*(set(one.bounds) for one in packed)))
+    chunks: list[_Chunk] = []
+    for after, last in pairwise([None, *common, None]):
+        columns = joined_columns([part for one in packed for part in one.between(after, last, metric_of)])
+        inner = [bound for bound in bounds if (after is None or bound > after) and (last is None or bound < last)]
+        if len(columns.series):
+            chunks += _chunks_of(columns, metric_of, inner if last is None else [*inner, last], MERGED_POINTS)
+    return PackedPoints(chunks, packed[0].merges + 1)
+
+
+def _chunks_of(columns: Columns, metric_of: Int32, bounds: Sequence[Place], most: int) -> list[_Chunk]:
+    """Pack points in order of arrival into chunks of about `most` points, cut at `bounds`."""
+    known = np.zeros(int(columns.series.max()) + 1, np.bool_)
+    known[columns.series] = True
+    numbers = np.flatnonzero(known).astype(np.int32)
+    numbers = numbers[counted_order(metric_of[numbers])]
+    ranks = np.zeros(len(known), np.int32)
+    ranks[numbers] = np.arange(len(numbers), dtype=np.int32)
     rank = ranks[columns.series]
-    counts = np.bincount(rank)
-    order = counted_order(rank)
+    counts, order = np.bincount(rank), counted_order(rank)
+    del known, ranks, rank
     columns = Columns(*map(np.ascontiguousarray, columns))
-    ends = np.cumsum(counts)
     chunks = []
-    for start, end, bound in _cut(by_rank, metric_of, counts, bounds):
+    at = 0
+    for start, end, bound in _cut(numbers, metric_of, counts, bounds, most):
         # Memory for one chunk is reused by malloc; the kernel would zero new memory for all of them.
-        part = picked(columns, order[int(ends[start] - counts[start]) : int(ends[end - 1])])
-        some = by_rank[start:end]
-        first, last = (Place(int(metric_of[number]), int(number)) for number in (some[0], some[-1]))
+        points = int(counts[start:end].sum())
+        part = picked(columns, order[at : at + points])
+        at += points
+        some = numbers[start:end]
+        first, last = (_place(metric_of, number) for number in (some[0], some[-1]))
         chunks.append(_packed(part, some, counts[start:end], first, bound or last))
-    return PackedPoints(chunks)
+    return chunks
+
+
+def _mapped(chunks: Sequence[_Chunk]) -> list[_Chunk]:
+    """Move the columns of chunks to memory that is mapped for them alone. They are kept for an hour. In a heap they
+    would lie between arrays that are soon freed, and keep the memory of these from the kernel."""
+    memory = memoryview(
+        mmap(-1, sum(len(column) for chunk in chunks for column in chunk.columns), flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    )
+    moved = []
+    at = 0
+    for chunk in chunks:
+        places: list[Stored] = []
+        for column in chunk.columns:
+            memory[at : at + len(column)] = column
+            places.append(memory[at : at + len(column)])
+            at += len(column)
+        moved.append(chunk.with_columns(places))
+    return moved
 
 
 def _cut(
-    numbers: Int64, metric_of: Int32, counts: Int64, bounds: Sequence[Place]
+    numbers: Int32, metric_of: Int32, counts: Int64, bounds: Sequence[Place], most: int
 ) -> Iterator[tuple[int, int, Place | None]]:
-    """Cut series, sorted by place, into runs. Yield start and end of each, and the bound at which it ends."""
-    keys = metric_of[numbers].astype(np.int64) << 32 | numbers
+    """Cut series, sorted by place, into runs of about `most` points. Yield start and end of each, and the bound at
+    which it ends."""
     start = 0
     for bound in (*bounds, None):
-        end = len(keys) if bound is None else int(keys.searchsorted(bound.key, "right"))
+        end = len(numbers)
+        if bound is not None:
+            end = bisect_right(numbers, bound, start, key=partial(_place, metric_of))
         points = int(counts[start:end].sum())
-        inner = cuts(counts[start:end], CHUNK_POINTS) if points > 2 * CHUNK_POINTS else [(0, end - start)]
+        inner = cuts(counts[start:end], most) if points > 2 * most else [(0, end - start)]
         for first, last in inner if end > start else ():
             yield start + first, start + last, bound if start + last == end else None
         start = end
 
 
-def _packed(columns: Columns, numbers: Int64, counts: Int64, first: Place, last: Place) -> _Chunk:
+def _place(metric_of: Int32, number: np.int32) -> Place:
+    return Place(int(metric_of[number]), int(number))
+
+
+def _packed(columns: Columns, numbers: Int32, counts: Int64, first: Place, last: Place) -> _Chunk:
     """Pack points that are sorted by series."""
     scale = 1 if (columns.instants % SECOND).any() else SECOND
     bits, floats = wide_values(columns)
@@ -233,7 +304,7 @@ def _packed(columns: Columns, numbers: Int64, counts: Int64, first: Place, last:
         len(numbers),
         len(floats),
         encode_numbers(numbers.astype(np.int64), INTEGERS, steps=True),
-        encode_numbers(counts.astype(np.int64), INTEGERS, steps=False),
+        encode_numbers(counts, INTEGERS, steps=False),
         scale,
         encode_numbers(columns.instants // scale, INTEGERS, steps=True),
         b"" if (floats == is_float).all() else zlib.compress(np.packbits(floats).tobytes(), _LEVEL),
@@ -248,6 +319,8 @@ def _packed_values(bits: Int64, floats: Bool, starts: Int64) -> tuple[UInt8, tup
     """Return the kind of each row, and the values of each kind."""
     forms = choose_forms(bits, floats, starts)
     counts = np.diff(starts)
+    if len(bits) < SHORT * len(counts):  # a few points do not say which rows have small steps
+        forms = forms._replace(steps=np.full(len(counts), len(bits) >= STEPS_FROM * len(counts)))
     keys = forms.form.astype(np.int64) << 9 | forms.decimals.astype(np.int64) << 1 | forms.steps
     found = np.flatnonzero(np.bincount(keys))
     kind_of = np.zeros(int(found[-1]) + 1, np.uint8)
@@ -263,9 +336,9 @@ def _packed_values(bits: Int64, floats: Bool, starts: Int64) -> tuple[UInt8, tup
     return kinds, tuple(values)
 
 
-def _decoded(stored: bytes, count: int) -> Int64:
+def _decoded(stored: Stored, count: int) -> Int64:
     numbers = np.empty(count, np.int64)
-    decode_numbers(stored, INTEGERS, 0, numbers)
+    decode_numbers(bytes(stored), INTEGERS, 0, numbers)
     return numbers
 
 

@@ -30,7 +30,6 @@ from tsd.ingest.open_hours import (
     find_points,
     has_hours_of,
     hour_slices,
-    pack_parts,
     points_of_series,
     split,
 )
@@ -48,7 +47,7 @@ log = LazyLogger(__name__)
 
 MAX_FOUND = 4_000_000  # points of one metric that a query reads from memory; if it has more, they are written first
 HELD_SHARE = 4  # points of open hours may use 1/4 of the memory for points
-UNPACKED_SHARE = 8  # 1/8 of that is packed at once
+UNPACKED_SHARE = 16  # 1/16 of that is packed at once
 UNPACKED_POINTS = 1 << 19  # at once: malloc reuses their memory, which the kernel would zero each time for more
 LEAST_PACKED = 4096  # points: fewer would not get smaller
 SMALL_SHARE = 16  # a window with 1/16 of the most points is small
@@ -271,8 +270,7 @@ class Writer:
             await self._packing_due.wait()
             self._packing_due = trio.Event()
             for hour in filter(self._is_large, list(self._hours)):
-                parts = hour.begin_packing()
-                hour.end_packing(await trio.to_thread.run_sync(pack_parts, parts, self._open_window.table, hour.packed))
+                await hour.pack(self._open_window.table)
 
     def _release(self, hours: Sequence[OpenHour]) -> None:
         """Queue the points of open hours."""

@@ -2,6 +2,7 @@
 
 import math
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -274,6 +275,28 @@ async def test_packed_points_are_read_and_written(tmp_path: Path) -> None:
         assert writer.held_memory == 0
         stored = await parts.stored()
         assert sorted(stored.values()) == sorted(wanted.values())
+
+
+@pytest.mark.slow
+async def test_points_of_many_series_are_packed_again(tmp_path: Path) -> None:
+    """A series has one of the points that are packed at once; later some are packed again, which takes less memory."""
+    names, rounds = [f"m{at}" for at in range(4200)], 20
+    async with going(await holding(tmp_path, memory_limit=4 << 20)) as parts:
+        writer, held = parts.writer, [0]
+        for at in range(rounds):
+            await parts.take(*(line(10 * at, 10**9 + 7 * at, "a", metric=name) for name in names))
+            await settled(parts)
+            await trio.testing.wait_all_tasks_blocked()
+            held.append(writer.held_memory)
+        assert (writer.early_releases, writer.held_points) == (0, rounds * len(names))
+        assert min(after - before for before, after in pairwise(held)) < 0
+        for metric in ("m0", "m4199"):
+            found = await writer.open_points(metric.encode())
+            assert found is not None
+            assert (found.columns.instants // 2000 - BASE).tolist() == [10 * at for at in range(rounds)]
+            assert found.columns.bits.tolist() == [10**9 + 7 * at for at in range(rounds)]
+        assert await writer.flush()
+        assert len(await parts.stored()) == rounds * len(names)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from tsd.codec.points import Columns, Int32, joined_columns
 from tsd.codec.text import FLOAT
-from tsd.ingest.packed_points import PackedPoints, Place, pack, slices
+from tsd.ingest.packed_points import PackedPoints, Place, merge, pack, slices
 
 METRICS = 7
 
@@ -106,6 +106,44 @@ def test_series_that_come_later_are_found() -> None:
     for series in (0, 1500, 3000, 5999):
         found = packed.of_place(Place(int(numbers[series]), series))
         assert by_series(found) == by_series(wanted.at(wanted.series == series))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("aligned", [False, True])
+def test_merged_points_are_the_same_in_order(aligned: bool) -> None:
+    chance = random.Random(5)
+    numbers = metric_of(30_000)
+    packed: list[PackedPoints] = []
+    parts = [made(chance, 40_000, chance.choice((200, 25_000, 30_000)), (0, 1, 2)) for _ in range(5)]
+    for part in parts:
+        packed.append(pack(part, numbers, packed[-1].bounds if packed and aligned else ()))
+    merged = merge(packed, numbers, packed[1].bounds[::3])
+    wanted = joined_columns(parts)
+    assert (merged.points, merged.merges, merge([merged], numbers).merges) == (200_000, 1, 2)
+    assert by_series(joined_columns(merged.between(None, None, numbers))) == by_series(wanted)
+    later = pack(parts[0], numbers, merged.bounds)
+    seen: dict[int, list[tuple[int, int, int]]] = {}
+    for after, last in slices([merged, later], 30_000):
+        some = [part for one in (merged, later) for part in one.between(after, last, numbers)]
+        found = by_series(joined_columns(some))
+        assert seen.keys().isdisjoint(found)
+        seen |= found
+    assert seen == by_series(joined_columns([wanted, parts[0]]))
+    for series in chance.sample(sorted(seen), 5):
+        assert by_series(merged.of_place(Place(int(numbers[series]), series))) == by_series(
+            wanted.at(wanted.series == series)
+        )
+
+
+def test_merged_points_of_many_series_take_less() -> None:
+    """A series has a point in each: differences are stored once there are some."""
+    numbers, chance = metric_of(3000), random.Random(4)
+    levels = [chance.randrange(10**9) for _ in range(3000)]
+    packed = [
+        pack(columns_of([(at, 20_000 * time, 3, level + 3 * time) for at, level in enumerate(levels)]), numbers)
+        for time in range(8)
+    ]
+    assert merge(packed, numbers).size < sum(one.size for one in packed) / 2
 
 
 def test_points_of_agents_take_a_tenth() -> None:
