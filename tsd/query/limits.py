@@ -1,12 +1,13 @@
 """Limits of queries: how much each may read, how long it may take, and how much memory all use (docs/compat/query.md
 §16)."""
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from tsd.errors import BadConfig, BadQuery
 from tsd.query.workers import WorkerPool
@@ -65,19 +66,23 @@ class Limits:
         )
 
 
+class _Entry(msgspec.Struct):
+    """One entry of the file of overrides."""
+
+    metric: str
+    size: int = msgspec.field(default=0, name="byteLimit")
+    points: int = msgspec.field(default=0, name="dataPointsLimit")
+
+
 def read_overrides(path: Path) -> tuple[Override, ...]:
     """Read bounds by metric from OpenTSDB's file, a list of `{"metric": regex, "byteLimit": n, "dataPointsLimit": n}`.
     Raises BadConfig."""
     try:
-        return tuple(
-            Override(
-                re.compile(entry["metric"]),
-                Bounds(int(entry.get("byteLimit", 0)), int(entry.get("dataPointsLimit", 0))),
-            )
-            for entry in json.loads(path.read_bytes())
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, re.error) as exc:
-        raise BadConfig([f"tsd.query.limits.overrides.config: {path} cannot be used: {exc!r}"]) from exc
+        entries = msgspec.json.decode(path.read_bytes(), type=list[_Entry], strict=False)  # numbers may be texts
+        return tuple(Override(re.compile(entry.metric), Bounds(entry.size, entry.points)) for entry in entries)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError, re.error) as exc:
+        reason = (exc.strerror if isinstance(exc, OSError) else "") or str(exc)
+        raise BadConfig([f"tsd.query.limits.overrides.config: {path} cannot be used: {reason}"]) from exc
 
 
 def check_fetched(bounds: Bounds, *, size: int, points: int) -> None:

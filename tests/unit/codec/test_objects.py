@@ -231,6 +231,14 @@ def test_invalid_aggregation_ids_are_refused(ids: object) -> None:
         parse_config(json.dumps({"aggregationIds": ids, "intervals": [GOOD]}).encode())
 
 
+@pytest.mark.parametrize("text", ["/etc/tsd/rollups", "[]", "{"])
+def test_text_that_is_no_object_is_shown(text: str) -> None:
+    """It was shown in hex."""
+    with pytest.raises(BadConfig) as refused:
+        parse_config(text.encode())
+    assert text in str(refused.value)
+
+
 def test_all_config_errors_are_reported_at_once() -> None:
     with pytest.raises(BadConfig) as refused:
         parse_config(json.dumps({"aggregationIds": {"sum": 200}, "intervals": [GOOD, GOOD, 7]}).encode())

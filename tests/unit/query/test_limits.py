@@ -22,12 +22,24 @@ def test_first_matching_override_counts(tmp_path: Path) -> None:
     assert bounds("app") == Bounds(1, 2)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '[{"byteLimit": 1}]', '[{"metric": "("}]', '{"metric": "a"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[1]",
+        '[{"byteLimit": 1}]',
+        '[{"metric": "("}]',
+        '{"metric": "a"}',
+        '[{"metric": "a", "byteLimit": "x"}]',
+    ],
+)
 def test_unusable_overrides_file_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "limits.json"
     path.write_text(text)
-    with pytest.raises(BadConfig, match=r"tsd\.query\.limits\.overrides\.config"):
+    with pytest.raises(BadConfig, match=r"tsd\.query\.limits\.overrides\.config") as refused:
         read_overrides(path)
+    assert "Error(" not in str(refused.value)  # what Python calls it
 
 
 def test_bound_itself_is_allowed() -> None:

@@ -36,6 +36,7 @@ SPANS_S = {"h": 3600, "d": DAY_S, "n": 32 * DAY_S, "y": 366 * DAY_S}  # what Ope
 FEWEST, MOST = 12, 7774  # intervals a row may have
 # From here on an offset's first four bits are those that mark milliseconds, and from 4096 it leaves its 12 bits.
 END_OFFSET = 3840
+MAX_SHOWN = 80  # bytes of a setting in an error
 
 
 class Interval(NamedTuple):
@@ -141,7 +142,8 @@ def parse_config(text: bytes) -> RollupConfig:
     try:
         members = decode_object(text)
     except CorruptRow as exc:
-        raise BadConfig([f"tsd.rollups.config: {exc}"]) from exc
+        got = text[:MAX_SHOWN].decode("utf-8", "replace")
+        raise BadConfig([f"tsd.rollups.config: got {got!r}, wanted a JSON object, or a file *.json with one"]) from exc
     problems: list[str] = []
     ids = _parse_ids(members.get("aggregationIds"), problems)
     intervals = _parse_intervals(members.get("intervals"), problems)
