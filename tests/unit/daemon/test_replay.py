@@ -30,7 +30,8 @@ class Kept:
     def __init__(self, folder: Path, parts: Parts) -> None:
         self.folder = folder
         self.parts = parts
-        self.log = RejectedLog(folder / "rejected", folder / "none", max_bytes=MANY, per_second=MANY, now_ms=lambda: 1)
+        self.unstored = folder / "unstored"
+        self.log = RejectedLog(folder / "rejected", self.unstored, max_bytes=MANY, per_second=MANY, now_ms=lambda: 1)
         kairosdb = DatapointsEndpoint(handler_of(parts), parts.intake, has_ttl=False, has_texts=False)
         self.endpoints: dict[str, Endpoint] = {"api/datapoints": kairosdb.answer}
 
@@ -41,7 +42,7 @@ class Kept:
 
     def left(self) -> list[Entry]:
         """Return the lines that a replay sends."""
-        entries = read_entries(self.folder / "rejected", self.folder / "none")
+        entries = read_entries(self.folder / "rejected", self.unstored)
         return [one for one in entries if not one.taken]
 
     async def replay(self) -> list[bool]:
@@ -138,6 +139,18 @@ async def test_nothing_is_sent_if_its_outcome_cannot_be_recorded(tmp_path: Path)
             signal.signal(signal.SIGXFSZ, handler)
         assert kept.parts.ledger.received == 0
         assert await kept.replay() == [True] * 100
+
+
+async def test_lines_that_the_writer_could_not_store_are_sent_alone(tmp_path: Path) -> None:
+    """Regression: nothing was sent, as the log cannot allocate 0 bytes."""
+    async with keeping(tmp_path) as kept:
+        await kept.keep(LINE % (BASE, 1))
+        await kept.replay()
+        kept.unstored.mkdir()
+        (kept.unstored / "00000001.lines").write_bytes(b"# as the test wants\n" + LINE % (BASE + 1, 2) + b"\n")
+        assert await kept.replay() == [True]
+        assert kept.left() == []
+        assert await kept.value_at(1) == 2
 
 
 async def test_error_of_the_log_reaches_the_sender(tmp_path: Path) -> None:

@@ -258,11 +258,11 @@ class RejectedLog:
             self._write(records, sync=True)
 
     def _check_room(self, size: int) -> None:
-        """Allocate `size` bytes and free them. Raise OSError."""
+        """Write `size` bytes and remove them: not all file systems can allocate them. Raise OSError."""
         if self.folder.exists():
             fd = self._open()
             try:
-                os.posix_fallocate(fd, self._size, size)
+                _write_whole(fd, bytes(size))
             finally:
                 os.ftruncate(fd, self._size)
 
@@ -277,9 +277,7 @@ class RejectedLog:
         text = encode_records(records)
         fd = self._open()
         try:
-            view = memoryview(text)
-            while view:
-                view = view[os.write(fd, view) :]
+            _write_whole(fd, text)
             if sync:
                 os.fsync(fd)
         except OSError:
@@ -330,6 +328,12 @@ class RejectedLog:
     def statistics(self) -> RejectedStats:
         """Return the current counters."""
         return RejectedStats(self._kept, self._dropped_total, sum(self._sizes.values()), self._failures)
+
+
+def _write_whole(fd: int, text: bytes) -> None:
+    view = memoryview(text)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def _whole_bytes(fd: int) -> int:
