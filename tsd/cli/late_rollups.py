@@ -31,11 +31,13 @@ async def changing(
             stack.push_async_callback(daemon.aclose)
 
         change = await _begin(daemon, config, days, deleted=deleted)
-        yield
-        if daemon is None or not change:
-            await _record(config, days, deleted=deleted)
-        while daemon is not None and change and not await _end(daemon, change):  # it may have built them meanwhile
-            change = await _begin(daemon, config, days, deleted=deleted)
+        try:
+            yield
+        finally:  # also after an error: some points have changed
+            if daemon is None or not change:
+                await _record(config, days, deleted=deleted)
+            while daemon is not None and change and not await _end(daemon, change):  # it may have built them meanwhile
+                change = await _begin(daemon, config, days, deleted=deleted)
 
 
 async def _begin(daemon: ControlClient | None, config: Config, days: Collection[LateDay], *, deleted: bool) -> str:

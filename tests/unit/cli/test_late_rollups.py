@@ -12,6 +12,7 @@ from tsd.cli.context import Access
 from tsd.cli.late_rollups import changing
 from tsd.config.loader import Config
 from tsd.config.settings import Backend
+from tsd.errors import StoreError
 from tsd.store.remote import ControlClient
 from tsd.tables.opentsdb.rollup_progress import LateDay
 
@@ -89,6 +90,21 @@ async def test_days_that_a_command_records_while_a_daemon_starts_are_not_lost(tm
         await daemon.task.round()
         assert await rollups(rolled.env) == LEFT
         assert daemon.task.progress.late_days == 0
+
+
+async def test_days_of_a_change_that_fails_are_built_again(tmp_path: Path) -> None:
+    """Regression: a daemon that started during the change kept what it had built in it."""
+    rolled = await built(tmp_path)
+    opened = access_to(rolled, tmp_path)
+    starting = Rolled(rolled.env, tmp_path, LATER_S)
+    change = changing(opened.config, opened, await others(rolled), deleted=True)
+    await change.__aenter__()
+    await starting.task.round()
+    await delete_others(rolled)
+    error = StoreError("as the test wants")
+    assert not await change.__aexit__(StoreError, error, None)
+    await starting.task.round()
+    assert await rollups(rolled.env) == LEFT
 
 
 async def test_file_that_a_daemon_saves_keeps_what_a_command_rewound(tmp_path: Path) -> None:
