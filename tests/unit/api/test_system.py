@@ -11,7 +11,7 @@ import structlog
 import trio
 
 from tests.running import Running, running
-from tests.unit.api.http_requests import http_post, http_request
+from tests.unit.api.http_requests import http_request
 from tests.unit.server.web_parts import get, serving
 from tsd.api import system
 from tsd.api.system import in_force
@@ -182,7 +182,3 @@ async def test_diediedie_stops_the_daemon_if_allowed(tmp_path: Path) -> None:
         assert b"<title>TSD Exiting</title>" in (await http_request(daemon, "/diediedie")).body
         with trio.fail_after(30):
             await daemon.stop.wait()
-
-
-async def test_unexpected_bodies_are_ignored(daemon: Running) -> None:
-    assert (await http_post(daemon, "/api/version", b"[" * 100_000)).status == 200

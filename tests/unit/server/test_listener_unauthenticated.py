@@ -72,8 +72,8 @@ async def test_received_body_of_refused_request_is_skipped(served: Served) -> No
 
 
 async def test_bodies_of_authenticated_senders_are_read(served: Served) -> None:
-    assert (await served.request(post("/health", b"abc", SHOWN), post("/nowhere", b"abc", SHOWN))).status == 404
-    assert (await served.request(post("/health", b"abc", SHOWN))).body == b"abc"
+    assert (await served.request(post("/api/put", b"abc", SHOWN), post("/nowhere", b"abc", SHOWN))).status == 404
+    assert (await served.request(post("/api/put", b"abc", SHOWN))).body == b"abc"
 
 
 async def test_silent_unauthenticated_client_is_closed(authenticator: Authenticator, autojump_clock: MockClock) -> None:
@@ -157,7 +157,7 @@ def test_oldest_partial_input_is_disconnected() -> None:
 async def test_incomplete_heads_are_bounded_together(end: str) -> None:
     """Each complete head without its body counts, too: it takes 90 KiB."""
     partial_input = PartialInputBudget(2 * MAX_HEAD_BYTES)
-    head = f"POST /health HTTP/1.1\r\nHost: x\r\nX: {'a' * 50_000}{end}".encode()
+    head = f"POST /api/put HTTP/1.1\r\nHost: x\r\nX: {'a' * 50_000}{end}".encode()
     async with (
         serving(ROUTES, partial_input=partial_input) as served,
         served.client() as first,
@@ -174,7 +174,7 @@ async def test_incomplete_heads_are_bounded_together(end: str) -> None:
             assert partial_input.used > 100_000
             await second.send(b"hello" if end else b"\r\n\r\n")
             assert (await read_response(second)).status == 200
-        assert (await served.request(post("/health", b"x"))).status == 200
+        assert (await served.request(post("/api/put", b"x"))).status == 200
         statistics = served.listener.statistics()
         assert (statistics.over_partial_input_limit, statistics.failed) == (1, 0)
     assert partial_input.used == 0
