@@ -7,7 +7,7 @@ hour are due, nothing that is held of it is older: the writer queues that first,
 Many points of an hour are packed in the background (`tsd.ingest.packed_points`); the newest ones are not.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import trio
 from tsd.codec.points import Bool, Columns, Int32, columns_with, joined_columns
 from tsd.codec.putline import HOUR, HOUR_S
 from tsd.ingest.lines import POINT_BYTES
-from tsd.ingest.packed_points import PackedPoints, Place, between, merge, pack, slices
+from tsd.ingest.packed_points import PackedPoints, Place, between, merge, pack
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.windows import PendingSegment, Window
 from tsd.tables.open_points import ChooseSeries
@@ -230,15 +230,6 @@ def are_few(parts: Sequence[Columns | PackedPoints], *, chosen: bool) -> bool:
             return False
         points += len(part.series)
     return points < (SMALL_CHOSEN if chosen else SMALL)
-
-
-def hour_slices(
-    packed: Sequence[PackedPoints], parts: Sequence[Columns], table: SeriesTable, most: int
-) -> Iterator[Callable[[], Columns]]:
-    """Yield what finds the points of an hour, some series at a time, so that about `most` of them are unpacked at
-    once."""
-    for after, last in slices(packed, most):
-        yield partial(points_between, packed, parts, table, after, last)
 
 
 async def choose_series(table: SeriesTable, metric: bytes, choose: ChooseSeries | None) -> Int32 | None:

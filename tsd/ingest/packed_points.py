@@ -13,6 +13,7 @@ which they do not stores them.
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from copy import copy
 from functools import partial
 from itertools import pairwise
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
@@ -138,7 +139,7 @@ class PackedPoints:
 
     def __init__(self, chunks: Sequence[_Chunk], merges: int = 0) -> None:
         """The chunks are in order of their places. `merges`: how often the points were packed again."""
-        self._chunks = _mapped(chunks)
+        self._chunks = chunks
         self.merges = merges
         self.series = sum(chunk.rows for chunk in chunks)  # number
         self.points = sum(chunk.points for chunk in chunks)
@@ -154,6 +155,14 @@ class PackedPoints:
     def bounds(self) -> list[Place]:
         """The places at which other points of these series are cut."""
         return [chunk.last for chunk in self._chunks[:-1]]
+
+    def after(self, place: Place) -> "PackedPoints":
+        """Return the chunks that have series after `place`."""
+        left = copy(self)
+        left._chunks = [chunk for chunk in self._chunks if chunk.last > place]
+        left.points = sum(chunk.points for chunk in left._chunks)
+        left.size = sum(chunk.size for chunk in left._chunks)
+        return left
 
     def has_metric(self, metric: int) -> bool:
         """Return whether there may be points of a metric."""
@@ -247,26 +256,21 @@ def _chunks_of(columns: Columns, metric_of: Int32, bounds: Sequence[Place], most
         at += points
         some = numbers[start:end]
         first, last = (_place(metric_of, number) for number in (some[0], some[-1]))
-        chunks.append(_packed(part, some, counts[start:end], first, bound or last))
+        chunks.append(_mapped(_packed(part, some, counts[start:end], first, bound or last)))
     return chunks
 
 
-def _mapped(chunks: Sequence[_Chunk]) -> list[_Chunk]:
-    """Move the columns of chunks to memory that is mapped for them alone. They are kept for an hour. In a heap they
+def _mapped(chunk: _Chunk) -> _Chunk:
+    """Move the columns of a chunk to memory that is mapped for them alone. They are kept for an hour. In a heap they
     would lie between arrays that are soon freed, and keep the memory of these from the kernel."""
-    memory = memoryview(
-        mmap(-1, sum(len(column) for chunk in chunks for column in chunk.columns), flags=MAP_PRIVATE | MAP_ANONYMOUS)
-    )
-    moved = []
+    memory = memoryview(mmap(-1, sum(map(len, chunk.columns)), flags=MAP_PRIVATE | MAP_ANONYMOUS))
+    places: list[Stored] = []
     at = 0
-    for chunk in chunks:
-        places: list[Stored] = []
-        for column in chunk.columns:
-            memory[at : at + len(column)] = column
-            places.append(memory[at : at + len(column)])
-            at += len(column)
-        moved.append(chunk.with_columns(places))
-    return moved
+    for column in chunk.columns:
+        memory[at : at + len(column)] = column
+        places.append(memory[at : at + len(column)])
+        at += len(column)
+    return chunk.with_columns(places)
 
 
 def _cut(

@@ -9,7 +9,7 @@ from tsd.codec.points import Columns
 from tsd.ingest.journal.journal import Segment
 from tsd.ingest.limits import RefusedLine
 from tsd.ingest.lines import POINT_BYTES
-from tsd.ingest.packed_points import PackedPoints
+from tsd.ingest.packed_points import PackedPoints, Place
 from tsd.ingest.series import SeriesTable
 from tsd.tables.writing import SummaryBatch
 
@@ -89,6 +89,8 @@ class Window:
         self.held = held
         self.is_hour = is_hour
         self.packed = packed  # older than the parts
+        self.is_packed = bool(packed)
+        self.stored_to: Place | None = None  # the points of series up to this one are stored, if `is_packed`
         self.held_memory = held_memory
         self.written: Written | None = None  # None: not stored yet
 
@@ -107,6 +109,12 @@ class Window:
         if self.parts is None or (self.summaries is not None and metric in self.summaries.metrics):
             return True
         return any(table.has_metric(metric, part.series) for part in (*self.parts, *self.held))
+
+    def set_stored(self, last: Place | None) -> None:
+        """Drop packed points of series up to `last`, which are stored; None: all. Queries that read them keep them."""
+        left = [] if last is None else [one.after(last) for one in self.packed]
+        self.packed = [one for one in left if one.points]
+        self.stored_to = last or self.stored_to
 
     def drop(self) -> None:
         """Drop the points; the segments still have them."""

@@ -13,6 +13,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 
 import numpy as np
 import trio
@@ -29,12 +30,12 @@ from tsd.ingest.open_hours import (
     choose_series,
     find_points,
     has_hours_of,
-    hour_slices,
+    points_between,
     points_of_series,
     split,
 )
 from tsd.ingest.open_window import OpenWindow
-from tsd.ingest.packed_points import PackedPoints
+from tsd.ingest.packed_points import PackedPoints, slices
 from tsd.ingest.window_reader import FolderFails, WindowReader, as_store_error, monotonic_s
 from tsd.ingest.windows import PendingSegment, Window, WindowMemory, WindowSettings, Written
 from tsd.lazy import LazyLogger
@@ -560,12 +561,8 @@ class Writer:
         """Put a window's points into the store. May be repeated."""
         for part in window.held:
             await self._points.record(part, self._open_window.table)
-        if window.packed:
-            assert window.parts is not None
-            table, most = self._open_window.table, min(self._max_points, UNPACKED_POINTS)
-            for find in hour_slices(window.packed, window.parts, table, most):
-                await self._points.write(await trio.to_thread.run_sync(find), table)
-            await self._points.sync()
+        if window.is_packed:
+            await self._put_packed(window)
             return Written(window.points, [])
         columns, summaries, refused = await self._reader.read(window)
         lines = len(columns.series) + (summaries.lines if summaries else 0)
@@ -577,3 +574,17 @@ class Writer:
         if refused:
             await self._reader.keep_refused(window, refused)
         return Written(lines, refused)
+
+    async def _put_packed(self, window: Window) -> None:
+        """Put the points of an hour, some series at a time: few of them are unpacked at once, and those that are stored
+        leave memory. When it is repeated, it goes on after them."""
+        assert window.parts is not None
+        table, most = self._open_window.table, min(self._max_points, UNPACKED_POINTS)
+        while True:
+            _, last = next(slices(window.packed, most))
+            find = partial(points_between, window.packed, window.parts, table, window.stored_to, last)
+            await self._points.write(await trio.to_thread.run_sync(find), table)
+            window.set_stored(last)
+            if last is None:
+                break
+        await self._points.sync()

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -280,23 +281,32 @@ async def test_packed_points_are_read_and_written(tmp_path: Path) -> None:
 @pytest.mark.slow
 async def test_points_of_many_series_are_packed_again(tmp_path: Path) -> None:
     """A series has one of the points that are packed at once; later some are packed again, which takes less memory."""
-    names, rounds = [f"m{at}" for at in range(4200)], 20
+    rounds, series = 20, 4200
     async with going(await holding(tmp_path, memory_limit=4 << 20)) as parts:
         writer, held = parts.writer, [0]
         for at in range(rounds):
-            await parts.take(*(line(10 * at, 10**9 + 7 * at, "a", metric=name) for name in names))
+            await parts.take(*(line(10 * at, 1000 * one + at, "a", metric=f"m{one}") for one in range(series)))
             await settled(parts)
             await trio.testing.wait_all_tasks_blocked()
             held.append(writer.held_memory)
-        assert (writer.early_releases, writer.held_points) == (0, rounds * len(names))
+        assert (writer.early_releases, writer.held_points) == (0, rounds * series)
         assert min(after - before for before, after in pairwise(held)) < 0
-        for metric in ("m0", "m4199"):
-            found = await writer.open_points(metric.encode())
+        for one in (0, series - 1):
+            found = await writer.open_points(b"m%d" % one)
             assert found is not None
             assert (found.columns.instants // 2000 - BASE).tolist() == [10 * at for at in range(rounds)]
-            assert found.columns.bits.tolist() == [10**9 + 7 * at for at in range(rounds)]
+            assert found.columns.bits.tolist() == [1000 * one + at for at in range(rounds)]
+        parts.store.plan, parts.store.always = [Fault.NONE], Fault.REFUSED
+        assert not await writer.flush(patient=False)
+        stored = Counter(int(value) // 1000 for value in (await parts.stored()).values())
+        assert 0 < len(stored) < series
+        assert set(stored.values()) == {rounds}
+        for one in range(0, series, 100):
+            found = await writer.open_points(b"m%d" % one)
+            assert one in stored or (found is not None and len(found.columns.bits) == rounds)
+        parts.store.plan, parts.store.always = [Fault.NONE, Fault.ANSWER_LOST, Fault.REFUSED], Fault.NONE
         assert await writer.flush()
-        assert len(await parts.stored()) == rounds * len(names)
+        assert len(await parts.stored()) == rounds * series
 
 
 @pytest.mark.slow
