@@ -238,6 +238,7 @@ class Daemon:
             "host": self.resolve_host,
             "http": self.server.http.run,
             "rejected lines": self.ingest.rejected.run,
+            "packing": self.ingest.writer.pack_hours,
             "memory": lambda: trim_memory(Allocator()),
         }
         if access.tls:

@@ -263,7 +263,6 @@ async def _run(
                     daemon.adopt(segments)
                     await _start_replay(daemon, servers)
                     servers.start_soon(writer.seal_windows)
-                    servers.start_soon(writer.pack_hours)
                     for task in daemon.tasks():
                         servers.start_soon(task)
                     path = await control.open_listener(control_path(config))

@@ -13,6 +13,7 @@ from tsd.config.loader import Config, Loaded
 from tsd.daemon.daemon import Apply, apply_settings
 from tsd.daemon.settings import load_config
 from tsd.errors import BadConfig, StoreDown
+from tsd.ingest.writer import Writer
 from tsd.server.http.router import STORE_FAILED
 
 
@@ -76,3 +77,12 @@ async def test_answers_without_points_that_only_the_journal_has_are_errors(tmp_p
         status, answer = await http_request(served.port, f"/api/{path}")
         series = answer if isinstance(answer, list) else answer["results"]
         assert (status, [one["tags"] for one in series]) == (200, [{"a": "b"}, {"a": "c"}])
+
+
+async def test_daemon_serves_although_points_cannot_be_packed(tmp_path: Path) -> None:
+    """An error of the kernel, such as one of mmap, ended the daemon."""
+    packing = AsyncMock(side_effect=[OSError("as the test wants"), None])
+    with patch.object(Writer, "pack_hours", packing), capture_logs() as logs:
+        async with running(tmp_path) as served:
+            await served.send_lines(b"put m 1700000000 1 a=b\n")
+    assert [line["task"] for line in logs if line["event"] == "background_task.failed"] == ["packing"]
