@@ -67,7 +67,7 @@ class Figures(NamedTuple):
     store_cpu_us: float  # HBase and its gateway
     idle_us: float  # part of `cpu_us` that a daemon without points would take in the same time
     store_idle_us: float  # the same of `store_cpu_us`
-    peak_mib: float  # of the system's process, in all
+    peak_mib: float  # of the system's process while it takes lines, and while tsd stops
     written: float  # bytes that went to disks, of HBase too
     kept: float  # bytes on disk after all is quiet; 0: not measured
     most: float  # bytes on disk at the worst time
@@ -208,7 +208,7 @@ class _Spent:
         return self._hbase.written_bytes() - self._store_bytes if self._hbase else 0
 
     def add(self, pid: int) -> None:
-        """Note the memory and writes of a process that is about to end."""
+        """Note the peak of a process's memory."""
         self.peak_mib = max(self.peak_mib, usage(pid).peak_mib)
 
 
@@ -232,12 +232,12 @@ def scaled(home: Path, settings: dict[str, str], timeline: Timeline, spent: _Spe
     written = 0
     try:
         yield Daemon(process, config, await_port(process, log))
-        spent.add(process.pid)
     finally:
         process.terminate()
         while process.poll() is None:
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, KeyError):  # it may be gone
                 written = written_bytes(process.pid)
+                spent.add(process.pid)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.01)
         spent.written += written
@@ -319,11 +319,11 @@ def _victoria(fleet: Fleet, speed: float, home: Path) -> Figures:
             got = trio.run(play, lines, timeline, peer.port, b"", disk.look)
             sums = Sums(*(a + b for a, b in zip(sums, got, strict=True)))
             peer.await_stored(got.points)
+            spent.add(peer.pid)  # before the query that reads all points: tsd's are read back by another process
             if number == 1:
                 _check_victoria(peer, fleet, sums)
                 peer.await_merged()
                 disk.look()
-            spent.add(peer.pid)
             spent.written += written_bytes(peer.pid)
             peer.stop()
         timeline = timeline.resumed()
