@@ -312,7 +312,7 @@ async def test_path_that_begins_with_two_slashes_is_not_the_home_page(path: str,
     assert (await answer(path, method="POST"))[0] == status
 
 
-@pytest.mark.parametrize("body", [b"", b" ", b"{}", b"[]\n", b"null"])
+@pytest.mark.parametrize("body", [b"", b" ", b"{}", b"[]\n", b"null", b"{ }", b"[\n]"])
 async def test_empty_body_is_allowed_everywhere(body: bytes) -> None:
     router = Router(ROUTES, Authorizer(Cors("", "")))
     request, target = make_request("/api/version", "POST", {})
