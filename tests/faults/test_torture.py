@@ -279,6 +279,13 @@ async def test_torture_refuses_unsupported_fault(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_torture_refuses_a_folder_that_exists(tmp_path: Path) -> None:
+    (used := tmp_path / "used").mkdir()
+    done = await command("torture", "--data", tmp_path / "state", "--folder", used)
+    assert (done.returncode, str(used).encode() in done.stderr) == (2, True)
+    assert list(tmp_path.iterdir()) == [used]
+
+
 async def torture(
     folder: Path,
     rounds: Mapping[str, int],

@@ -45,7 +45,9 @@ class SecondsRange(click.ParamType):  # type: ignore[type-arg] # older ones take
 @click.option(
     "--outage", default="1:3", show_default=True, type=SecondsRange(), help="Length of the store's outages in seconds."
 )
-@click.option("--warm-up", default=DEFAULTS.full_load, show_default=True, help="Lines before an outage.")
+@click.option(
+    "--warm-up", default=DEFAULTS.full_load, show_default=True, type=click.IntRange(0), help="Lines before an outage."
+)
 @click.option(
     "--restart",
     default="",
@@ -55,7 +57,7 @@ class SecondsRange(click.ParamType):  # type: ignore[type-arg] # older ones take
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    help="Working folder of the daemons. Default: next to the state folder.",
+    help="New working folder of the daemons. Default: next to the state folder.",
 )
 @click.option("--keep", is_flag=True, help="Keep folder and tables at the end.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")

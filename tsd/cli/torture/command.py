@@ -117,7 +117,10 @@ def restart_command(restart: str, wanted: Mapping[str, int]) -> list[str]:
 def _folder(config: Config, wanted: Path | None) -> Path:
     """Create the working folder: on the disk of the user's daemon by default."""
     if wanted is not None:
-        wanted.mkdir(parents=True)
+        try:
+            wanted.mkdir(parents=True)
+        except FileExistsError:
+            raise click.UsageError(f"--folder: {wanted} exists, wanted a new folder") from None
         return wanted.absolute()
     state = state_folder(config)
     state.parent.mkdir(parents=True, exist_ok=True)
