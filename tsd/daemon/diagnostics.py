@@ -109,7 +109,7 @@ HEAPS = 2
 SAMPLE_S = 2.0  # between two samples of much free memory
 SELDOM = 30  # times as long between two samples of little free memory: an idle daemon wakes up seldom
 SAMPLES = 7  # longer than a write window, because the next window reuses what this one frees
-MIN_TRIM_BYTES = 16 << 20  # of all heaps
+MIN_TRIM_BYTES = 8 << 20  # of all heaps
 PAGE_BYTES = resource.getpagesize()
 
 
