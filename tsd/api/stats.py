@@ -187,10 +187,10 @@ def _access(access: AuthStatistics, tls: TlsStatistics | None) -> Iterator[Stat]
         yield Stat("tls.certificate-seconds-left", tls.seconds_left)
 
 
-def _resident_kib() -> int:
-    """Resident memory of this process. Raises OSError."""
+def resident_bytes() -> int:
+    """Return the resident memory of this process. Raise OSError."""
     with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * resource.getpagesize() // 1024
+        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def _storage(snapshot: DaemonStats) -> Iterator[Stat]:
@@ -213,7 +213,7 @@ def _storage(snapshot: DaemonStats) -> Iterator[Stat]:
     yield Stat("process.cpu-ms", int((usage.ru_utime + usage.ru_stime) * 1000))
     yield Stat("process.peak-kib", usage.ru_maxrss)
     with suppress(OSError):  # some sandboxes have no /proc
-        yield Stat("process.resident-kib", _resident_kib())
+        yield Stat("process.resident-kib", resident_bytes() // 1024)
     yield from (stat for stat in snapshot.tables if not stat.name.startswith(("uid.", "compaction.")))
     for name, value in snapshot.store.items():
         yield Stat(f"store.{name}", value)

@@ -11,7 +11,6 @@ that was 50 MiB, an eighth of the process, and took 3 ms.
 """
 
 import ctypes
-import resource
 import sys
 import threading
 from collections import Counter
@@ -23,6 +22,7 @@ from typing import Any
 
 import trio
 
+from tsd.api.stats import resident_bytes
 from tsd.lazy import LazyLogger
 from tsd.store.scheduling import sleep_until_next
 from tsd.store.threads import run_in_thread
@@ -110,7 +110,6 @@ SAMPLE_S = 2.0  # between two samples of much free memory
 SELDOM = 30  # times as long between two samples of little free memory: an idle daemon wakes up seldom
 SAMPLES = 7  # longer than a write window, because the next window reuses what this one frees
 MIN_TRIM_BYTES = 8 << 20  # of all heaps
-PAGE_BYTES = resource.getpagesize()
 
 
 class _Mallinfo(ctypes.Structure):
@@ -160,25 +159,19 @@ class Allocator:
         self._trim(KEPT_BYTES)
 
 
-def resident_bytes() -> int:
-    """Return the physical memory of the process. Raise OSError."""
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * PAGE_BYTES
-
-
 async def trim_memory(allocator: Allocator, sample_s: float = SAMPLE_S) -> None:
     """Periodically `malloc_trim()` memory that stayed free over several samples. Runs until cancelled."""
     samples = 0  # successive ones with much free memory
-    least = 0  # bytes of the process since the last trim: what it has more may be free memory that it used again
+    lowest = 0  # resident memory since the last trim. Memory above it may have been used and freed again
     while allocator.is_known:
         await sleep_until_next(sample_s if samples else SELDOM * sample_s)
         resident = resident_bytes()
-        least = min(least, resident)
-        much = min(await run_in_thread(allocator.free_bytes), resident - least)
+        lowest = min(lowest, resident)
+        much = min(await run_in_thread(allocator.free_bytes), resident - lowest)
         samples = samples + 1 if much > MIN_TRIM_BYTES else 0
         if samples == SAMPLES:
             await trio.to_thread.run_sync(allocator.trim)
-            least, samples = resident_bytes(), 0
+            lowest, samples = resident_bytes(), 0
 
 
 Task = Callable[[], Awaitable[None]]

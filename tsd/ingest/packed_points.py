@@ -2,8 +2,10 @@
 
 Points are sorted by metric, series and arrival, and cut into chunks. A reader of one metric unpacks its chunks only.
 Points that are packed later are cut at the same series. So a caller that takes the points of all series, some series at
-a time, unpacks each chunk once. Of a million series some seconds are packed at a time, with a point or less of each.
-`merge` packs several of these again: differences between the values of a series are smaller than the values.
+a time, unpacks each chunk once.
+
+With a million series, the points of some seconds are packed at a time: a point or less of each series. `merge` packs
+several of these together, because a series' values differ less from each other than from those of other series.
 
 A chunk has columns, as blocks have (`tsd.codec.blocks.numbers`): series, numbers of points, times, and values by form.
 The flags of a value follow from the value, because the parser gives integers and doubles the shortest form. A chunk in
@@ -39,8 +41,8 @@ from tsd.codec.text import FLOAT
 
 CHUNK_POINTS = 1 << 14  # about; a chunk that is cut at given series has up to twice as many
 MERGED_POINTS = 1 << 15  # the same of merged points
-SHORT = 32  # points: all shorter rows are stored alike
-STEPS_FROM = 3  # points: as differences from here on. Values of one series are closer than those of several
+SHORT = 32  # points a row, on average: with fewer, all rows are stored in the same way
+STEPS_FROM = 3  # points a row, on average: short rows with so many are stored as differences
 SECOND = 2000  # as a difference of instants
 SINGLE, DOUBLE = FLOAT | 3, FLOAT | 7
 _LEVEL = 1  # of zlib
