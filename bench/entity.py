@@ -176,7 +176,7 @@ class _Silent(PointWriter):
     def summaries(self) -> SummaryWriter | None:
         return None
 
-    async def write(self, points: Columns, series: SeriesLookup) -> None:
+    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:
         pass
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:

@@ -120,7 +120,7 @@ class ReadableWriter:
         self._store = store
         self.cells = 0
 
-    async def write(self, points: Columns, series: SeriesLookup) -> None:
+    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:
         numbers, places = np.unique(points.series, return_inverse=True)
         keys = [key.head for key in series.keys(numbers)]
         cells: dict[tuple[bytes, bytes], bytes] = {}  # by row and column: the last one of equal points

@@ -108,7 +108,7 @@ class SimulatedDaemon:
             parts.writer_store(store, self.journal),
             SummaryRules(NAMES, "tsdb"),
             join=plan.join,
-            on_cells=self.compactor.record if self.compactor else lambda _: None,
+            on_cells=self.compactor.record if self.compactor else None,
         )
         summaries = Summaries(resolver, points.summaries, now_ms)
         self.writer = parts.writer(

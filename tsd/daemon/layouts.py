@@ -89,7 +89,7 @@ def build_opentsdb_tables(config: Config, store: Store, now_ms: Clock, callbacks
         store,
         formats,
         join=config.join_points,
-        on_cells=compactor.record if compactor else lambda _: None,
+        on_cells=compactor.record if compactor else None,
         on_points=on_points,
         on_held=on_held,
         index=parts.index,

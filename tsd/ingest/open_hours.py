@@ -75,7 +75,8 @@ class OpenHour:
         """Return a window of the points. `since_s`: when they became due, by the wall clock."""
         return Window(
             self.segments, self.parts.copy(), self.points, self.sealed_s, None, since_s,
-            is_hour=True, packed=self.packed.copy(), held_memory=self.memory,
+            is_hour=True, is_whole=since_s >= self.until_s == end_s(self.base_s),
+            packed=self.packed.copy(), held_memory=self.memory,
         )  # fmt: skip
 
     async def pack(self, table: SeriesTable) -> None:
@@ -162,14 +163,19 @@ def is_held(base_s: int, now_s: int) -> bool:
     return base_s - AHEAD_S <= now_s < base_s + 2 * HOUR_S + LATE_S
 
 
+def end_s(base_s: int) -> int:
+    """Return from when on points of an hour are late."""
+    return base_s + HOUR_S + LATE_S
+
+
 def held_until_s(base_s: int, now_s: int) -> int:
     """Return until when points of an hour are held.
 
     >>> [held_until_s(3600, now_s) for now_s in (3600, 7319, 7320)]
     [7320, 7320, 10920]
     """
-    end_s = base_s + HOUR_S + LATE_S
-    return end_s if now_s < end_s else end_s + HOUR_S
+    over_s = end_s(base_s)
+    return over_s if now_s < over_s else over_s + HOUR_S
 
 
 def split(columns: Columns, now_s: int, excluded: Sequence[Bool] = ()) -> Split:

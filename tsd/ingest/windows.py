@@ -74,12 +74,13 @@ class Window:
         *,
         held: Sequence[Columns] = (),
         is_hour: bool = False,
+        is_whole: bool = False,
         packed: Sequence[PackedPoints] = (),
         held_memory: int = 0,
     ) -> None:
         """`held`: points of the interval that open hours hold; they are not part of the window. `is_hour`: the window
         has the points that an open hour held, the oldest of them `packed`. Neither kind can be dropped: `held_memory`
-        is what they take, in bytes."""
+        is what they take, in bytes. `is_whole`: the hour was over, so that only late points can follow."""
         self.segments = segments
         self.parts = parts  # in order of arrival; None: read the segments
         self.summaries = summaries
@@ -88,6 +89,7 @@ class Window:
         self.since_s = since_s  # when its first point was accepted, by the wall clock
         self.held = held
         self.is_hour = is_hour
+        self.is_whole = is_whole
         self.packed = packed  # older than the parts
         self.is_packed = bool(packed)
         self.stored_to: Place | None = None  # the points of series up to this one are stored, if `is_packed`

@@ -567,13 +567,17 @@ class Writer:
         columns, summaries, refused = await self._reader.read(window)
         lines = len(columns.series) + (summaries.lines if summaries else 0)
         if lines:
-            await self._points.write(columns, self._open_window.table)
+            await self._points.write(columns, self._open_window.table, whole=self._is_whole(window))
             if summaries and self._points.summaries:
                 await self._points.summaries.write(summaries)
             await self._points.sync()
         if refused:
             await self._reader.keep_refused(window, refused)
         return Written(lines, refused)
+
+    def _is_whole(self, window: Window) -> bool:
+        """Return whether only late points of the window's hour can follow, or none in this run."""
+        return window.is_whole or (window.is_hour and self._finishing)
 
     async def _put_packed(self, window: Window) -> None:
         """Put the points of an hour, some series at a time: few of them are unpacked at once, and those that are stored
@@ -583,7 +587,8 @@ class Writer:
         while True:
             _, last = next(slices(window.packed, most))
             find = partial(points_between, window.packed, window.parts, table, window.stored_to, last)
-            await self._points.write(await trio.to_thread.run_sync(find), table)
+            columns = await trio.to_thread.run_sync(find)
+            await self._points.write(columns, table, whole=self._is_whole(window))
             window.set_stored(last)
             if last is None:
                 break

@@ -219,8 +219,9 @@ class PointWriter(Protocol):
     def summaries(self) -> SummaryWriter | None:
         """Writes rollups and histograms; None if the layout cannot store them."""
 
-    async def write(self, points: Columns, series: SeriesLookup) -> None:
-        """Put points, in order of arrival, of series that all have keys. Of those for one time the last one counts."""
+    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:
+        """Put points, in order of arrival, of series that all have keys. Of those for one time the last one counts.
+        `whole`: they are all points that these series have of one hour, but for earlier calls and late points."""
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:
         """Make series and newest points known to the catalog, for points of one hour that are written later. Called

@@ -53,6 +53,7 @@ class Parts:
             "hold_intervals": 0,
             "interval_s": 3600,
             "small_intervals": SMALL_INTERVALS,
+            "on_cells": None,
             **settings,
         }
         self.store = store
@@ -75,7 +76,12 @@ class Parts:
         rules = chosen["rules"]
         assert isinstance(rules, SummaryRules)
         self.summary_rules = rules
-        self.points: PointWriter = CellWriter(store, rules, join=bool(chosen["join"]))
+        self.points: PointWriter = CellWriter(
+            store,
+            rules,
+            join=bool(chosen["join"]),
+            on_cells=chosen["on_cells"],  # type: ignore[arg-type]
+        )
         if layouts.is_readable():
             self.resolver = self.readable = ReadableSeries(store, creates_metrics=creates)
             self.points = ReadableWriter(store)

@@ -14,8 +14,11 @@ from trio.testing import MockClock
 from tests import layouts
 from tests.flaky_store import Fault
 from tests.unit.ingest.parts import BASE, Parts, going, line, make_store
+from tsd.codec.opentsdb.columns import CELL_POINTS
+from tsd.codec.opentsdb.rowkey import Layout
 from tsd.ingest.open_hours import held_until_s
 from tsd.ingest.writer import POINT_BYTES
+from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.reading import ScanRange
 
 pytestmark = layouts.on_all
@@ -171,6 +174,26 @@ async def test_row_of_an_hour_is_written_once(tmp_path: Path) -> None:
         assert (parts.writer.cells, parts.writer.held_points, parts.ledger.stored) == (2, 0, 10)
         assert segments(tmp_path) == 0
         assert len(await parts.stored()) == 10
+
+
+@layouts.opentsdb_only
+@pytest.mark.parametrize("points", [2, CELL_POINTS + 1])
+async def test_rows_with_several_cells_need_compaction(tmp_path: Path, points: int) -> None:
+    """Those with one cell, of all points that came until the end of the hour, need none."""
+    queue = RowQueue(Layout(), 100, 0)
+    async with going(await holding(tmp_path, on_cells=queue.record)) as parts:
+        await parts.take(line(0, 1, "early"))
+        assert await parts.writer.flush()
+        many = [b"put m %d 1 host=many" % (BASE * 1000 + at) for at in range(points)]
+        await parts.take(line(1, 2, "early"), line(1, 2, "whole"), line(1, 2, "late"), *many)
+        await settled(parts)
+        parts.now_s = OVER_S
+        await settled(parts)
+        assert parts.writer.held_points == 0
+        assert queue.waiting == 1 + (points > CELL_POINTS)
+        await parts.take(line(2, 3, "late"))
+        assert await parts.writer.flush()
+        assert queue.waiting == 2 + (points > CELL_POINTS)
 
 
 async def test_late_points_are_written_together(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ class Inner(PointWriter):
     def summaries(self) -> SummaryWriter | None:
         return None
 
-    async def write(self, points: Columns, series: SeriesLookup) -> None:
+    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:
         self.written.append(points)
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:

@@ -35,7 +35,7 @@ class StoredAlready(PointWriter):
     cells = 0
     summaries: SummaryWriter | None = None
 
-    async def write(self, points: Columns, series: SeriesLookup) -> None:
+    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:
         """See PointWriter."""
 
     async def record(self, points: Columns, series: SeriesLookup) -> None:

@@ -56,9 +56,9 @@ class EntityWriter(PointWriter):
         """See PointWriter: also metadata. Rollups and histograms are of no entity."""
         return self._metadata
 
-    async def write(self, points: Columns, series: SeriesLookup) -> None:
+    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:
         """See PointWriter."""
-        await self._inner.write(points, series)
+        await self._inner.write(points, series, whole=whole)
         if len(points.series):
             await self._write_entities(points, series)
 

@@ -91,7 +91,7 @@ class HeroicWriter:
         self._on_points = on_points
         self.cells = 0  # put since the start
 
-    async def write(self, points: Columns, series: SeriesLookup) -> None:
+    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:  # noqa: ARG002
         """Put points, see `PointWriter`."""
         ordered = await trio.to_thread.run_sync(sort_points, points, series)
         async with self._index.lock:

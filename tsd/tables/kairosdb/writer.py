@@ -37,7 +37,7 @@ class KairosWriter:
         """Cells put since the start."""
         return self.points
 
-    async def write(self, points: Columns, series: SeriesLookup) -> None:
+    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:  # noqa: ARG002
         """Put points, see `PointWriter`."""
         spec = await self._tables.spec()
         stamp = self._tables.stamps(STAMPS)

@@ -1,7 +1,9 @@
 """Writes windows of points as cells: slices are sorted and encoded in threads while other slices are put."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
+from typing import Protocol
 
 import trio
 
@@ -18,6 +20,13 @@ CONCURRENT_SLICES = 3
 HELD_POINTS = 50_000  # recorded between two trio checkpoints: about a millisecond
 
 
+class OnCells(Protocol):
+    """Gets cells that were put."""
+
+    def __call__(self, puts: Sequence[Put], /, *, whole: bool) -> None:
+        """Record the cells. `whole`: see `tsd.tables.opentsdb.compaction.queue.RowQueue.record`."""
+
+
 class CellWriter:
     """Writes points into the data table, rollups and histograms into theirs: OpenTSDB's `PointWriter`."""
 
@@ -27,7 +36,7 @@ class CellWriter:
         rules: SummaryRules,
         *,
         join: bool,
-        on_cells: Callable[[Sequence[Put]], None] = lambda _: None,
+        on_cells: OnCells | None = None,
         on_points: OnPoints | None = None,
         on_held: OnPoints | None = None,
         index: SeriesIndex | None = None,
@@ -51,19 +60,22 @@ class CellWriter:
         """Cells put since the start."""
         return self._points + self.summaries.cells
 
-    async def write(self, points: Columns, series: SeriesLookup) -> None:
+    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:
         """Put points, see `PointWriter`."""
         slices = await trio.to_thread.run_sync(series_slices, points)
-        await run_bounded(slices, partial(self._write_slice, points, series), limit=CONCURRENT_SLICES)
+        await run_bounded(slices, partial(self._write_slice, points, series, whole), limit=CONCURRENT_SLICES)
 
-    async def _write_slice(self, points: Columns, series: SeriesLookup, places: Int32) -> None:
-        for part, puts in await trio.to_thread.run_sync(self._encode, points, series, places):
+    async def _write_slice(self, points: Columns, series: SeriesLookup, whole: bool, places: Int32) -> None:
+        parts = await trio.to_thread.run_sync(self._encode, points, series, places)
+        whole = whole and len(parts) == 1 and are_rows(parts[0][1])
+        for part, puts in parts:
             await self._store.put(self._rules.table, puts)
             self._points += len(puts)
             async with self._notifying:
-                for at in range(0, len(puts), NOTIFY_CELLS):
-                    self._on_cells(puts[at : at + NOTIFY_CELLS])
-                    await trio.lowlevel.checkpoint()
+                if self._on_cells is not None:
+                    for at in range(0, len(puts), NOTIFY_CELLS):
+                        self._on_cells(puts[at : at + NOTIFY_CELLS], whole=whole)
+                        await trio.lowlevel.checkpoint()
                 if self._on_points is not None:
                     await self._on_points(part, series)
 
@@ -84,6 +96,15 @@ class CellWriter:
     async def sync(self) -> None:
         """Return when all that was put survives a crash."""
         await self._store.sync()
+
+
+def are_rows(puts: Sequence[Put]) -> bool:
+    """Return whether each cell is of another row; the rows are sorted.
+
+    >>> [are_rows([Put(row, b"", b"") for row in rows]) for rows in ([], [b"1", b"2"], [b"1", b"2", b"2"])]
+    [True, True, False]
+    """
+    return all(one.row != following.row for one, following in pairwise(puts))
 
 
 class SummaryCellWriter:

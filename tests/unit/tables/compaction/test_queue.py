@@ -55,6 +55,21 @@ def test_open_hour_is_not_taken() -> None:
     assert rows.take(ALL, HOUR + 7200) == [key(HOUR + 3600)]
 
 
+def test_row_written_whole_is_not_queued_without_another_cell() -> None:
+    rows = queue()
+    rows.record(puts(key(HOUR, 1)))
+    rows.record(puts(key(HOUR, 1), key(HOUR, 2), key(HOUR, 3)), whole=True)
+    assert rows.waiting == 1
+    rows.record(puts(key(HOUR, 3), key(HOUR, 4)))  # late points, of a new series too
+    assert sorted(rows.take(ALL, HOUR + 3600)) == [key(HOUR, 1), key(HOUR, 3), key(HOUR, 4)]
+
+
+def test_whole_rows_of_an_hour_before_the_start_are_queued() -> None:
+    rows = queue(started_s=HOUR + 1)
+    rows.record(puts(key(HOUR, 1), key(HOUR, 2)), whole=True)
+    assert rows.waiting == 2
+
+
 @pytest.mark.parametrize("late", ["of before the start", "of a closed hour"])
 def test_one_cell_is_enough_if_earlier_ones_may_exist(late: str) -> None:
     rows = queue(started_s=HOUR + 1 if late == "of before the start" else 0)
@@ -193,6 +208,7 @@ def test_one_late_cell_is_enough_after_the_hour(compiled: bool) -> None:
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("note"), st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=12)),
+        st.tuples(st.just("whole"), st.tuples(st.integers(0, 3), st.sets(st.integers(1, 6)))),
         st.tuples(st.just("take"), st.tuples(st.integers(0, 5), st.integers(0, 5))),
         st.tuples(st.just("put back"), st.none()),
     ),
@@ -205,14 +221,22 @@ STEPS = st.lists(
 def test_each_row_is_queued_once_for_any_sequence(steps: list[tuple[str, Any]], limit: int, compiled: bool) -> None:
     rows = queue(limit=limit, started_s=HOUR, compiled=compiled)
     cells: dict[bytes, int] = {}  # of each queued row
-    closed = HOUR - 1
+    closed = whole = HOUR - 1
     taken: list[bytes] = []
     for what, given_ in steps:
-        if what == "note":
+        if what == "whole":
+            hour, numbers = given_
+            noted = [key(HOUR + 3600 * hour, number % 3, metric=1 + 64 * (number // 3)) for number in sorted(numbers)]
+            rows.record(puts(*noted), whole=True)
+            for row in noted:
+                if row in cells or HOUR + 3600 * hour <= closed:
+                    cells[row] = cells.get(row, 1) + 1
+            whole = max(whole, HOUR + 3600 * hour) if noted else whole
+        elif what == "note":
             noted = [key(HOUR + 3600 * hour, number % 3, metric=1 + 64 * (number // 3)) for hour, number in given_]
             rows.record(puts(*noted))
             for row in noted:
-                cells[row] = cells.get(row, int.from_bytes(row[3:7], "big") <= closed) + 1
+                cells[row] = cells.get(row, int.from_bytes(row[3:7], "big") <= max(closed, whole)) + 1
         elif what == "take":
             count, hour = given_
             taken = rows.take(count, HOUR + 3600 * hour)
@@ -243,7 +267,12 @@ def test_compiled_and_pure_queues_hold_the_same(steps: list[tuple[str, Any]], li
     queues = [queue(limit=limit, started_s=HOUR, compiled=compiled) for compiled in (True, False)]
     taken: list[bytes] = []
     for what, given_ in steps:
-        if what == "note":
+        if what == "whole":
+            hour, numbers = given_
+            cells = puts(*(key(HOUR + 3600 * hour, number % 3, metric=number) for number in sorted(numbers)))
+            for rows in queues:
+                rows.record(cells, whole=True)
+        elif what == "note":
             cells = puts(*(key(HOUR + 3600 * hour, number % 3, metric=number) for hour, number in given_))
             for rows in queues:
                 rows.record(cells)
@@ -265,8 +294,8 @@ def test_compiled_and_pure_queues_hold_the_same(steps: list[tuple[str, Any]], li
 
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed")
 def test_compiled_loop_refuses_invalid_arguments() -> None:
-    for numbers in ((0, 3, HOUR, -1), (3, 3, HOUR, 1)):
+    for numbers in ((0, 3, HOUR, False, -1), (3, 3, HOUR, False, 1)):
         with pytest.raises(ValueError, match=r"\b3\b"):
             record_rows([], 0, {}, *numbers, HOUR)
     with pytest.raises(TypeError):
-        record_rows([], 0, [], 0, 3, HOUR, 1, HOUR)
+        record_rows([], 0, [], 0, 3, HOUR, False, 1, HOUR)

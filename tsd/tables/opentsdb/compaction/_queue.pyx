@@ -60,12 +60,14 @@ def record_rows(
     Py_ssize_t salt,
     Py_ssize_t start,
     int64_t closed_s,
+    bint whole,
     Py_ssize_t room,
     int64_t last_s,
 ):
     """Record the rows of `puts` from index `at` on, until a put that is not a simple case. Simple cases are: a new row in
     an existing bucket while there is `room`; another cell of a row; and, without room, a row with the base time
-    `last_s` or later, which is dropped. New rows with base times up to `closed_s` are WAITING, others SINGLE.
+    `last_s` or later, which is dropped. New rows with base times up to `closed_s` are WAITING, others SINGLE, or not
+    added if the puts are `whole`.
 
     Return the index of that put, and how many rows are new, became WAITING, and were dropped. The salt has
     `salt` bytes, the base time starts at `start`.
@@ -103,6 +105,9 @@ def record_rows(
                 states, plain = bucket.states, bucket.is_plain
             state = waiting_state if base_of(text + start) <= closed_s else single_state
         if states is None:
+            if whole and state == single_state:
+                at += 1
+                continue
             if not room and base_of(text + start) >= last_s:
                 dropped += 1
                 at += 1
@@ -119,6 +124,8 @@ def record_rows(
                 begun += 1
             elif known != waiting_state:
                 break
+        elif whole and plain and state == single_state:
+            pass
         elif room and plain:
             if states.add(PyBytes_AS_STRING(key), size, <char*> &state, sizeof(int32_t)) != DONE:
                 break  # no memory: the caller handles this row

@@ -1,8 +1,8 @@
 """Queue of rows that need compaction, oldest hour first, filled with the cells that a daemon writes.
 
-A row with a single cell needs no compaction, but stays in the queue in case of a second cell. The queue takes some 60
-bytes a row and 400 a bucket (see `hour_buckets`) for the rows of an hour or two. It is bounded: rows that do not fit
-are counted, and left to `tsd compact`.
+A row with a single cell needs no compaction, but stays in the queue in case of a second cell, unless that cell was
+written when its hour was over. The queue takes some 60 bytes a row and 400 a bucket (see `hour_buckets`) for the rows
+of an hour or two. It is bounded: rows that do not fit are counted, and left to `tsd compact`.
 """
 
 import os
@@ -36,6 +36,7 @@ class RowQueue:
         self._end = layout.pairs_start
         self._limit = limit
         self._closed_s = started_s - 1  # last base time of hours whose rows may have unrecorded cells
+        self._whole_s = self._closed_s  # the same, if only rows with one cell are not recorded
         self._buckets: SortedDict = SortedDict()  # bucket_key(row) → HourBucket
         self._size = 0
         self.waiting = 0  # rows that need compaction
@@ -51,22 +52,30 @@ class RowQueue:
         """The lowest base time of a row, None if the queue is empty."""
         return self._base(0) if self._buckets else None
 
-    def record(self, puts: Sequence[Put]) -> None:
-        """Record cells that were written. Raise ValueError for an invalid row key."""
+    def record(self, puts: Sequence[Put], *, whole: bool = False) -> None:
+        """Record cells that were written. Raise ValueError for an invalid row key.
+
+        `whole`: the cells are of different rows of one hour, and none of these had other cells to come when they were
+        made. Rows without another recorded cell are not added to the queue: any later cell makes them need compaction.
+        """
         at = 0
+        closed_s = self._closed_s if whole else max(self._closed_s, self._whole_s)
         while at < len(puts):
             if self._compiled:
-                at = self._record_compiled(puts, at)
+                at = self._record_compiled(puts, at, closed_s, whole=whole)
             if at < len(puts):
-                self._record_row(puts[at].row)
+                self._record_row(puts[at].row, closed_s, whole=whole)
                 at += 1
+        if whole and puts:
+            row = puts[0].row
+            self._whole_s = max(self._whole_s, int.from_bytes(row[self._start : self._end], "big"))
 
-    def _record_compiled(self, puts: Sequence[Put], at: int) -> int:
+    def _record_compiled(self, puts: Sequence[Put], at: int, closed_s: int, *, whole: bool) -> int:
         """Record the simple cases in the compiled loop; return the index of the first other put."""
         room = self._limit - self._size
         last_s = LAST_BASE if room else self._base(-1)
         at, new, begun, dropped = _queue.record_rows(
-            puts, at, self._buckets, self._salt, self._start, self._closed_s, room, last_s
+            puts, at, self._buckets, self._salt, self._start, closed_s, whole, room, last_s
         )
         self._size += new
         self.waiting += begun
@@ -77,8 +86,8 @@ class RowQueue:
         """Return the base time of a bucket by its index."""
         return int.from_bytes(self._buckets.peekitem(at)[0][:BASE_BYTES], "big")
 
-    def _record_row(self, row: bytes) -> None:
-        """Record a cell of a row."""
+    def _record_row(self, row: bytes, closed_s: int, *, whole: bool) -> None:
+        """Record a cell of a row. Without a recorded cell it needs compaction in hours up to `closed_s`."""
         if len(row) < self._end:
             raise ValueError(f"got a row of {len(row)} bytes, wanted {self._end} or more")
         place, key = bucket_key(row, self._salt, self._start), row[: self._start] + row[self._end :]
@@ -86,12 +95,15 @@ class RowQueue:
         state = GONE if bucket is None else bucket.state(key)
         if state == WAITING:
             return
+        needed = int.from_bytes(place[:BASE_BYTES], "big") <= closed_s
         if bucket is None or state != SINGLE:
+            if whole and not needed:
+                return
             if not self._make_room(place[:BASE_BYTES]):
                 return
             self._size += 1
             bucket = self._buckets.setdefault(place, bucket or HourBucket())
-            if int.from_bytes(place[:BASE_BYTES], "big") > self._closed_s:
+            if not needed:
                 bucket.add_single(key)
                 return
         bucket.set_waiting(key)

@@ -92,9 +92,9 @@ class CompactionScheduler:
         self._recent: deque[tuple[float, list[bytes]]] = deque()  # rows to queue again, and when
         self._step_rows = LEAST_ROWS  # of the next step
 
-    def record(self, puts: Sequence[Put]) -> None:
-        """Record cells that were written."""
-        self._queue.record(puts)
+    def record(self, puts: Sequence[Put], *, whole: bool = False) -> None:
+        """Record cells that were written. `whole`: see `RowQueue.record`."""
+        self._queue.record(puts, whole=whole)
         if self._packer is not None:
             self._packer.record(puts, self._now_s(), self._delay_s)
 
