@@ -165,13 +165,15 @@ async def trim_memory(allocator: Allocator, sample_s: float = SAMPLE_S) -> None:
     lowest = 0  # resident memory since the last trim. Memory above it may have been used and freed again
     while allocator.is_known:
         await sleep_until_next(sample_s if samples else SELDOM * sample_s)
-        resident = resident_bytes()
-        lowest = min(lowest, resident)
-        much = min(await run_in_thread(allocator.free_bytes), resident - lowest)
-        samples = samples + 1 if much > MIN_TRIM_BYTES else 0
-        if samples == SAMPLES:
-            await trio.to_thread.run_sync(allocator.trim)
-            lowest, samples = resident_bytes(), 0
+        with suppress(OSError):  # without a file descriptor left to read /proc: skip this sample
+            resident = resident_bytes()
+            lowest = min(lowest, resident)
+            much = min(await run_in_thread(allocator.free_bytes), resident - lowest)
+            samples = samples + 1 if much > MIN_TRIM_BYTES else 0
+            if samples == SAMPLES:
+                samples = 0
+                await trio.to_thread.run_sync(allocator.trim)
+                lowest = resident_bytes()
 
 
 Task = Callable[[], Awaitable[None]]

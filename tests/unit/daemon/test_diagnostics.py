@@ -1,5 +1,7 @@
 """Task dumps, malloc tuning, and restarts of background tasks."""
 
+import errno
+import os
 import resource
 import subprocess
 import sys
@@ -15,10 +17,12 @@ from trio.testing import MockClock
 
 from tests.running import running
 from tsd.daemon.diagnostics import (
+    Allocator,
     BackgroundTasks,
     log_tasks,
     task_lines,
     thread_lines,
+    trim_memory,
 )
 
 
@@ -217,6 +221,24 @@ trio.run(main)
 @pytest.mark.slow
 def test_trimmed_memory_is_trimmed_again_only_after_use() -> None:
     subprocess.run([sys.executable, "-c", AGAIN], check=True, timeout=60)
+
+
+async def test_sample_of_memory_without_file_descriptors_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the task ended with the error, and was restarted."""
+    sampled = trio.Event()
+    errors = [OSError(errno.EMFILE, os.strerror(errno.EMFILE))]
+
+    def read() -> int:
+        if errors:
+            raise errors.pop()
+        sampled.set()
+        return 0
+
+    monkeypatch.setattr("tsd.daemon.diagnostics.resident_bytes", read)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trim_memory, Allocator(), 0.001)
+        await sampled.wait()
+        nursery.cancel_scope.cancel()
 
 
 async def test_failed_task_is_restarted_and_counted(autojump_clock: MockClock) -> None:
