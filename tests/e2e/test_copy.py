@@ -104,6 +104,28 @@ def test_copy_refuses_unsuitable_stores(tmp_path: Path) -> None:
     assert not other.folder.exists()
 
 
+def test_copy_names_the_option_with_a_wrong_target(tmp_path: Path) -> None:
+    """Regression: some errors named --set, or no option."""
+    home, wrong = Tsd(tmp_path / "home"), tmp_path / "wrong.conf"
+    wrong.write_text("tsd.storage.hbase.thrift = gateway\n")
+    good = f"embedded:{tmp_path / 'other'}"
+    setting = "tsd.storage.uid.width.metric=99"
+    for options, words in (
+        (("--to", "embedded:"), ("--to: ", "'embedded:'")),
+        (("--to", "bigtable:project"), ("--to: ", "'bigtable:project'")),
+        (("--to", "hbas:gateway:9090"), ("--to: ", "'hbas:gateway:9090'")),
+        (("--to", f"{tmp_path}"), ("--to: ", f"'{tmp_path}'")),
+        (("--to", "hbase:gateway"), ("--to: ", "'gateway'")),
+        (("--to", f"{wrong}"), (f"--to {wrong}: ", "'gateway'")),
+        (("--to", good, "--to-set", setting), ("--to-set: ", "99")),
+        (("--to", good, "--to-set", "width"), ("--to-set width: ",)),
+        (("--to", "hbase:gateway:9090", "--to-set", "tsd.storage.hbase.thrift=gate"), ("--to-set: ", "'gate'")),
+        (("--to", good, "--to-set", "tsd.storage.layout=kairosdb"), ("--to-set: ", "kairosdb")),
+    ):
+        done = home.run("copy", *options)
+        assert (done.status, [word for word in words if word not in done.err]) == (2, []), done.err
+
+
 def test_copy_target_from_configuration_file(tmp_path: Path) -> None:
     home, other = Tsd(tmp_path / "home"), Tsd(tmp_path / "other")
     wanted = filled(home)

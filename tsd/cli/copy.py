@@ -20,7 +20,7 @@ from tsd.cli.late_rollups import changing, changing_rows
 from tsd.cli.output import Progress
 from tsd.cli.settings import overrides
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Loaded, keys, layout, name_rules, state_folder
+from tsd.config.loader import Config, Given, Loaded, keys, layout, name_rules, state_folder
 from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import load_config, now_ms, read_config
 from tsd.daemon.wiring import create_tables as make_tables
@@ -184,16 +184,28 @@ async def _outdated(index: SeriesIndex | None) -> AsyncIterator[None]:
 
 def _target(source: Config, to: str, to_set: Sequence[str]) -> Config:
     """Return the target's configuration: the source's with another engine, or a file's. Raises BadConfig."""
-    given, malformed = overrides(None, to_set)
+    given, malformed = overrides(None, to_set, "--to-set")
     if malformed:
-        raise BadConfig([problem.replace("--set", "--to-set") for problem in malformed])
+        raise BadConfig(malformed)
     named = store_settings(to, "--to")
-    if named is None:
-        return load_config(Path(to), given).config
-    given = [*named, *given]
-    read, _ = read_config(given)
+    given = [*(named or ()), *given]
+    try:
+        if named is None:
+            return load_config(Path(to), given).config
+        read, _ = read_config(given)
+    except BadConfig as exc:
+        raise BadConfig([_with_option(problem, given, f"--to {to}") for problem in exc.problems]) from exc
     known = keys()
     return replace(source, **{known[g.key].name: getattr(read, known[g.key].name) for g in given if g.key in known})
+
+
+def _with_option(problem: str, given: Sequence[Given], other: str) -> str:
+    """Name the option of a setting that contradicts others, `other` if no option sets its key. Problems with one
+    setting have it already."""
+    if not problem.startswith("tsd."):
+        return problem
+    key = problem.partition(":")[0]
+    return f"{next((one.where for one in reversed(given) if one.key == key), other)}: {problem}"
 
 
 def _check(source: Config, target: Config) -> None:

@@ -49,16 +49,19 @@ def loaded(extra: Sequence[Given] = ()) -> Loaded:
     return found
 
 
-def overrides(data: str | None, settings: Sequence[str]) -> tuple[list[Given], list[str]]:
-    """Return the settings of a command line, those of options last, and an error for each malformed one."""
+def overrides(data: str | None, settings: Sequence[str], option: str = "--set") -> tuple[list[Given], list[str]]:
+    """Return the settings of a command line, those of options last, and an error for each malformed one.
+
+    `option` is the option of `settings`, for messages.
+    """
     given: list[Given] = []
     malformed: list[str] = []
     for setting in settings:
         key, equals, value = setting.partition("=")
         if equals:
-            given.append(Given("--set", key.strip(), value))
+            given.append(Given(option, key.strip(), value))
         else:
-            malformed.append(f"--set {setting}: wanted KEY=VALUE")
+            malformed.append(f"{option} {setting}: wanted KEY=VALUE")
     if data is not None:
         given.append(Given("--data", "tsd.storage.path", data))
     return given, malformed

@@ -391,11 +391,11 @@ def store_name(config: Config) -> str:
 
 def store_settings(target: str, option: str) -> list[Given] | None:
     """Return the settings of a store embedded:FOLDER hbase:HOST:PORT[,HOST:PORT] cassandra:HOST:PORT[,…] or
-    bigtable:PROJECT/INSTANCE, None for another text.
+    bigtable:PROJECT/INSTANCE, None for a file.
 
     `option` is the command-line option with the text. Raises BadConfig.
     """
-    kind, colon, place = target.partition(":")
+    kind, _, place = target.partition(":")
     keys = {
         Backend.EMBEDDED.value: "tsd.storage.path",
         Backend.HBASE.value: "tsd.storage.hbase.thrift",
@@ -404,15 +404,15 @@ def store_settings(target: str, option: str) -> list[Given] | None:
     if kind == Backend.BIGTABLE.value:
         project, slash, instance = place.partition("/")
         if not project or not slash or not instance:
-            raise BadConfig([f"{option} {target}: wanted bigtable:PROJECT/INSTANCE"])
+            raise BadConfig([f"{option}: got {target!r}, wanted bigtable:PROJECT/INSTANCE"])
         given = {"backend": kind, "bigtable.project": project, "bigtable.instance": instance}
         return [Given(option, f"tsd.storage.{key}", value) for key, value in given.items()]
-    if kind not in keys:
+    if kind in keys and place.strip():
+        return [Given(option, "tsd.storage.backend", kind), Given(option, keys[kind], place)]
+    if kind not in keys and os.path.exists(target) and not os.path.isdir(target):
         return None
-    if not colon or not place:
-        wanted = "embedded:FOLDER, hbase:HOST:PORT, cassandra:HOST:PORT, bigtable:PROJECT/INSTANCE or a file"
-        raise BadConfig([f"{option} {target}: wanted {wanted}"])
-    return [Given(option, "tsd.storage.backend", kind), Given(option, keys[kind], place)]
+    wanted = "embedded:FOLDER, hbase:HOST:PORT, cassandra:HOST:PORT, bigtable:PROJECT/INSTANCE or a file"
+    raise BadConfig([f"{option}: got {target!r}, wanted {wanted}"])
 
 
 def configured_reader(config: Config, store: Store, uids: Uids) -> PointReader:
