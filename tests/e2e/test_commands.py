@@ -233,6 +233,19 @@ def test_check_config_reads_the_files_that_are_named(tmp_path: Path) -> None:
     assert tsd.run("check-config", *only).status == 0
 
 
+def test_check_config_reports_files_in_place_of_folders(tmp_path: Path) -> None:
+    """Regression: it found no problem, and the daemon did not start."""
+    (file := tmp_path / "file").touch()
+    for tsd in (
+        Tsd(file),
+        Tsd(tmp_path / "state", {"tsd.journal.path": f"{file}"}),
+        Tsd(tmp_path / "state", {"tsd.journal.path": f"{file / 'below'}"}),
+    ):
+        checked, served = tsd.run("check-config"), tsd.run("serve")
+        assert (checked.status, checked.out, checked.err.count("\n"), str(file) in checked.err) == (2, "", 1, True)
+        assert checked.err in served.err
+
+
 def test_check_config_asks_hbase_for_its_tables(hbase: RunningHbase, tmp_path: Path) -> None:
     settings = on_hbase(hbase, hbase.new_tables()) | {"tsd.storage.hbase.tree_table": "never-made"}
     tsd = Tsd(tmp_path / "state", settings)

@@ -18,9 +18,18 @@ from tsd import build_data, version_reply
 from tsd.cli.control import DaemonConnection
 from tsd.cli.settings import shown, with_config
 from tsd.config.health import CHECKS, OK
-from tsd.config.loader import Config, Loaded, has_checked_store, keys, lacks_static_files
+from tsd.config.loader import (
+    Config,
+    Loaded,
+    has_checked_store,
+    journal_folder,
+    keys,
+    lacks_static_files,
+    state_folder,
+)
+from tsd.config.state_dir import JOURNAL, STATE, check_folder
 from tsd.daemon.settings import control_path
-from tsd.errors import TsdError
+from tsd.errors import BadConfig, TsdError
 from tsd.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -81,12 +90,26 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
         click.echo(f"{where}: {key}: has no effect, as {instead} sets it again", err=True)
     if lacks_static_files(loaded.config):
         click.echo(f"tsd.http.staticroot: there is no folder {loaded.config.staticroot}", err=True)
+    _check_folders(loaded.config)
     if _needs_server(loaded.config):
         builders.check_files(loaded.config)
     missing = trio.run(wiring.check_store, loaded.config) if has_checked_store(loaded.config) else ""
     if loaded.config.entity:
         trio.run(wiring.check_entities, loaded.config)
     click.echo(f"{shown(loaded)}: {missing or 'no problem found'}", err=True)
+
+
+def _check_folders(config: Config) -> None:
+    """Raise BadConfig if files have the paths of the daemon's folders."""
+    problems = []
+    for folder_of, kind in ((state_folder, STATE), (journal_folder, JOURNAL)):
+        if kind is STATE or config.journal_path:
+            try:
+                check_folder(folder_of(config), kind)
+            except TsdError as exc:
+                problems.append(str(exc))
+    if problems:
+        raise BadConfig(problems)
 
 
 def _needs_server(config: Config) -> bool:

@@ -1,5 +1,6 @@
 """The state folder: one daemon's journal, embedded store and control socket, under a lock."""
 
+import errno
 import fcntl
 import json
 import os
@@ -29,6 +30,7 @@ class FolderKind(NamedTuple):
 
 
 STATE = FolderKind("state folder", "--data")
+JOURNAL = FolderKind("journal folder", "tsd.journal.path")
 
 
 def absolute(path: str) -> Path:
@@ -116,6 +118,14 @@ def lock_folder(folder: Path, name: str, kind: FolderKind) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def check_folder(folder: Path, kind: FolderKind) -> None:
+    """Raise TsdError, as `lock_folder` does, if a file has the path of a folder or of one above it. The folder may be
+    absent, or accessible only to another user."""
+    with folder_errors(folder, kind), suppress(FileNotFoundError, PermissionError):
+        if not stat.S_ISDIR(folder.stat().st_mode):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
 
 
 def lock_holder(path: Path) -> int | None:

@@ -24,14 +24,13 @@ from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from pathlib import Path
 
-from tsd.config.state_dir import STATE, FolderKind, folder_errors, lock_folder, write_atomically
+from tsd.config.state_dir import JOURNAL, STATE, folder_errors, lock_folder, write_atomically
 from tsd.errors import TsdError
 from tsd.ingest.journal.segment import read_header
 from tsd.lazy import LazyLogger
 
 log = LazyLogger(__name__)
 
-JOURNAL = FolderKind("journal folder", "tsd.journal.path")
 _SEGMENT = re.compile(r"[0-9]{16}")
 _IDENTITY = re.compile(r"[0-9a-f]{32}")
 
