@@ -1,13 +1,15 @@
 """`tsd rejected` and `tsd top` as an operator runs them: refused lines are found, corrected and sent again."""
 
 import json
+import signal
 import socket
 from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.command import Served, Tsd
+from tests.e2e.command import PATIENCE_S, Done, Served, Tsd
 
 T = 1_500_000_000
 pytestmark = pytest.mark.slow
@@ -111,6 +113,23 @@ def test_rejected_lines_corrected_resent_and_marked(tsd: Tsd, served: Served) ->
     assert client["refused_example"]["reason"] == "unknown_metrics"
     shown = tsd.run("top", "--once", "--interval", "0.1", "--sort", "refused").out
     assert "127.0.0.1" in shown.splitlines()[1]
+
+
+def test_two_replays_at_once_send_lines_once(tmp_path: Path) -> None:
+    """Regression: both sent all lines, and the second one could write them over newer values."""
+    tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "false"})
+    with tsd.serve() as served:
+        assert b"unknown" in send_lines(served, b"put sys.d %d 1 host=x\n" % T)
+        assert tsd.run("mkmetric", "sys.d").status == 0
+        served.signal(signal.SIGSTOP)
+        with ThreadPoolExecutor() as pool:
+            runs = [pool.submit(tsd.run, "rejected", "--replay") for _ in range(2)]
+            ended, running = wait(runs, PATIENCE_S, FIRST_COMPLETED)
+            served.signal(signal.SIGCONT)
+        [second], [first] = ended, running
+        assert (second.result().status, second.result().out, str(tsd.folder) in second.result().err) == (4, "", True)
+        assert first.result() == Done(0, "1 line accepted, 0 refused again\n", "")
+        assert tsd.run("rejected", "--replay").out == "0 lines accepted, 0 refused again\n"
 
 
 def test_rejected_lines_listed_without_daemon(tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
 """`tsd rejected`: list, count, export and replay the refused lines in the log."""
 
+import fcntl
+import os
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,8 +20,9 @@ from tsd.cli.settings import with_config
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, state_folder
+from tsd.config.state_dir import IDENTITY, STATE, folder_errors
 from tsd.daemon.settings import now_ms
-from tsd.errors import REASONS, StoreDown, TsdError
+from tsd.errors import REASONS, DaemonRuns, StoreDown, TsdError
 from tsd.ingest.rejected.files import DroppedLines, Entry, RejectedFilter, groups, read_entries, read_records
 
 REQUEST_LINES = 500  # lines per request to the daemon
@@ -78,13 +83,11 @@ def rejected(
         reason, source, metric, _time(since), _time(until) if until else None, _pattern(match), STATES[state]
     )
     if replay:
-        wanted = wanted._replace(taken=False)
+        sys.exit(_replay(loaded.config, wanted._replace(taken=False), last, as_json=as_json))
     _flush_daemon(loaded.config)
     entries = _selected(loaded.config, wanted, last)
     if summary:
         _summarise(loaded.config, entries, as_json=as_json)
-    elif replay:
-        sys.exit(_replay(loaded.config, entries, as_json=as_json))
     else:
         for entry in entries:
             _show(entry, export_lines=export_lines, as_json=as_json)
@@ -182,18 +185,21 @@ def _summarise(config: Config, entries: Iterator[Entry], *, as_json: bool) -> No
         click.echo(f"{count:>8} {reason}: not kept: too many, or the disk failed")
 
 
-def _replay(config: Config, entries: Iterator[Entry], *, as_json: bool) -> int:
+def _replay(config: Config, wanted: RejectedFilter, last: int | None, *, as_json: bool) -> int:
     """Send lines again and return the exit status."""
+    folder = state_folder(config)
     daemon = try_connect(config)
     if daemon is None:
-        raise StoreDown(f"no daemon runs on {state_folder(config)}: a running daemon is required to replay lines")
+        raise StoreDown(f"no daemon runs on {folder}: a running daemon is required to replay lines")
     taken, again = 0, Counter[str]()
-    try:
-        with daemon:
+    with daemon, _lock_replay(folder):
+        daemon.call("rejected_flush")
+        entries = _selected(config, wanted, last)
+        try:
             while some := list(islice(entries, REQUEST_LINES)):
                 taken += _replay_some(daemon, some, again)
-    except TsdError as exc:
-        raise type(exc)(f"{exc}. Accepted before: {counted(taken, 'line')}") from exc
+        except TsdError as exc:
+            raise type(exc)(f"{exc}. Accepted before: {counted(taken, 'line')}") from exc
     if as_json:
         click.echo(msgspec.json.encode({"accepted": taken, "refused_again": dict(again)}))
     else:
@@ -201,6 +207,25 @@ def _replay(config: Config, entries: Iterator[Entry], *, as_json: bool) -> int:
         for reason, lines in again.most_common():
             click.echo(f"{lines:>8} {reason}")
     return 1 if again else 0
+
+
+@contextmanager
+def _lock_replay(folder: Path) -> Iterator[None]:
+    """Let no other process replay lines of a state folder in the block: it would send those again that are sent, but
+    not marked yet. Raise DaemonRuns if one does.
+
+    The lock is on a file that a daemon has made, because this user may be unable to write to the folder.
+    """
+    with folder_errors(folder, STATE):
+        lock = os.open(folder / IDENTITY, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise DaemonRuns(f"state folder {folder}: another process replays lines: wait for its end") from exc
+        yield
+    finally:
+        os.close(lock)
 
 
 def _replay_some(daemon: DaemonConnection, entries: Sequence[Entry], again: Counter[str]) -> int:

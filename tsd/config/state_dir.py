@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tsd.errors import DaemonRuns, NewerState, TsdError
 
 RESTORATION = "restoration"  # file in a state folder whose restoration from a backup has not ended
+IDENTITY = "id"  # file with a random number, which the folder keeps when it is moved
 FIRST_FORMAT = 1
 FORMAT = 2  # written to the folder's file `format`; since 2 the journal may have lines as columns
 STATE_FOLDERS = ("store", "journal", "refused")  # of files that may be older than their folder's permissions

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from pathlib import Path
 
-from tsd.config.state_dir import JOURNAL, STATE, folder_errors, lock_folder, write_atomically
+from tsd.config.state_dir import IDENTITY, JOURNAL, STATE, folder_errors, lock_folder, write_atomically
 from tsd.errors import TsdError
 from tsd.ingest.journal.segment import read_header
 from tsd.lazy import LazyLogger
@@ -93,7 +93,7 @@ def held_journal(folder: Path, state: Path) -> Iterator[None]:
 
 def identity(state: Path) -> str:
     """Return the identity of a state folder, which it keeps when it is moved. Draw one if it has none."""
-    path = state / "id"
+    path = state / IDENTITY
     if not path.exists() or not path.read_bytes().strip():
         write_atomically(path, f"{secrets.token_hex(16)}\n".encode())
     return path.read_text("latin-1").strip()
