@@ -270,8 +270,9 @@ class Writer:
         while True:
             await self._packing_due.wait()
             self._packing_due = trio.Event()
-            for hour in filter(self._is_large, list(self._hours)):
-                await hour.pack(self._open_window.table)
+            for hour in list(self._hours):
+                if hour in self._hours and self._is_large(hour):  # it may have been released meanwhile
+                    await hour.pack(self._open_window.table)
 
     def _release(self, hours: Sequence[OpenHour]) -> None:
         """Queue the points of open hours."""

@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -17,6 +18,7 @@ from tests.unit.ingest.parts import BASE, Parts, going, line, make_store
 from tsd.codec.opentsdb.columns import CELL_POINTS
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.ingest.open_hours import held_until_s
+from tsd.ingest.packed_points import PackedPoints, pack
 from tsd.ingest.writer import POINT_BYTES
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.reading import ScanRange
@@ -330,6 +332,38 @@ async def test_points_of_many_series_are_packed_again(tmp_path: Path) -> None:
         parts.store.plan, parts.store.always = [Fault.NONE, Fault.ANSWER_LOST, Fault.REFUSED], Fault.NONE
         assert await writer.flush()
         assert len(await parts.stored()) == rounds * series
+
+
+async def test_released_hours_are_not_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: an hour was packed in vain if it was released while another hour was packed."""
+    many, packed = 4200, 0
+
+    def hour_of(offset: int) -> list[bytes]:
+        return [line(offset, 1, metric=f"m{one}") for one in range(many)]
+
+    async with going(await holding(tmp_path, memory_limit=4 << 20)) as parts:
+
+        async def release() -> None:
+            await parts.take(*hour_of(0))
+            await settled(parts)
+            assert await parts.writer.flush()
+
+        def pack_slowly(*given: Any) -> PackedPoints:
+            nonlocal packed
+            packed += 1
+            trio.from_thread.run(release)
+            return pack(*given)
+
+        monkeypatch.setattr("tsd.ingest.open_hours.pack", pack_slowly)
+        await parts.take(line(-1, 1), line(0, 1))
+        await settled(parts)
+        await parts.take(*hour_of(-1))
+        await settled(parts)
+        for _ in range(3):
+            await trio.testing.wait_all_threads_completed()
+            await trio.testing.wait_all_tasks_blocked()
+        assert packed == 1
+        assert len(await parts.stored()) == 2 * many + 2
 
 
 @pytest.mark.slow
