@@ -110,6 +110,10 @@ def test_copy_names_the_option_with_a_wrong_target(tmp_path: Path) -> None:
     wrong.write_text("tsd.storage.hbase.thrift = gateway\n")
     good = f"embedded:{tmp_path / 'other'}"
     setting = "tsd.storage.uid.width.metric=99"
+    assert home.run("mkmetric", "m").status == 0
+    unusable = home.run("copy", "--to", f"embedded:{wrong}")
+    assert (unusable.status, unusable.err.count(str(wrong)), "--data" in unusable.err) == (1, 1, False), unusable
+    assert "--to" in unusable.err
     for options, words in (
         (("--to", "embedded:"), ("--to: ", "'embedded:'")),
         (("--to", "bigtable:project"), ("--to: ", "'bigtable:project'")),

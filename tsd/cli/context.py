@@ -11,7 +11,7 @@ import trio
 from tsd.codec.names import Kind
 from tsd.codec.text import encode_name
 from tsd.config.loader import Config, journal_folder, state_folder
-from tsd.config.state_dir import lock_state
+from tsd.config.state_dir import STATE, FolderKind, lock_state
 from tsd.daemon.settings import control_path, now_ms
 from tsd.errors import BadLine, DaemonRuns, NoSuchName, StoreError, TsdError
 from tsd.ingest.journal.folder import JournalConflict, segment_paths, used_journal
@@ -62,12 +62,14 @@ def check_layout(config: Config) -> None:
 
 
 @asynccontextmanager
-async def access(config: Config, *, must_exist: bool = False, any_layout: bool = False) -> AsyncIterator[Access]:
+async def access(
+    config: Config, *, must_exist: bool = False, any_layout: bool = False, kind: FolderKind = STATE
+) -> AsyncIterator[Access]:
     """Open the store of `config` for the block. Raises TsdError.
 
     If a daemon has the embedded store open, requests go through the daemon. With `must_exist`, an absent embedded store
     is an error; otherwise it is created.
-    Without `any_layout`, other tables than OpenTSDB's are an error.
+    Without `any_layout`, other tables than OpenTSDB's are an error. `kind` is the state folder's, for errors.
     """
     if not any_layout:
         check_layout(config)
@@ -83,7 +85,7 @@ async def access(config: Config, *, must_exist: bool = False, any_layout: bool =
             return
         async with AsyncExitStack() as stack:
             if local:
-                stack.enter_context(_lock(config))
+                stack.enter_context(_lock(config, kind))
             own = await stack.enter_async_context(wiring.opened_store(config))
             yield Access(own, wiring.make_uids(config, own), daemon, config)
     finally:
@@ -139,10 +141,10 @@ async def connect(config: Config) -> ControlClient | None:
 
 
 @contextmanager
-def _lock(config: Config) -> Iterator[None]:
+def _lock(config: Config, kind: FolderKind) -> Iterator[None]:
     """Lock the state folder for the block. Raises DaemonRuns with what to do."""
     try:
-        with lock_state(state_folder(config)):
+        with lock_state(state_folder(config), kind):
             yield
     except DaemonRuns as exc:
         raise DaemonRuns(

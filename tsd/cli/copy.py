@@ -21,6 +21,7 @@ from tsd.cli.output import Progress
 from tsd.cli.settings import overrides
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Given, Loaded, keys, layout, name_rules, state_folder
+from tsd.config.state_dir import STATE, FolderKind
 from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import load_config, now_ms, read_config
 from tsd.daemon.wiring import create_tables as make_tables
@@ -40,6 +41,8 @@ from tsd.tables.opentsdb.copy import CopyJob, CopyProgress, CopyStats, TablePair
 from tsd.tables.opentsdb.layout import make_index
 from tsd.tables.opentsdb.rollup_task import days_of_points
 from tsd.tables.opentsdb.series_index import SeriesIndex
+
+TARGET = STATE._replace(option="--to")
 
 
 def copy(
@@ -71,7 +74,7 @@ def copy(
 
 
 async def _copy(source: Config, target: Config, file: Checkpoint) -> CopyStats:
-    async with access(source, must_exist=True) as own, access(target) as other:
+    async with access(source, must_exist=True) as own, access(target, kind=TARGET) as other:
         if reason := await own.flush_daemon():
             raise StoreError(f"{reason}. They would not be copied: copy later")
         if made := await other.store.create_tables(tables(target), compression=default_compression(target)):
@@ -135,7 +138,7 @@ def _copy_points(
 
 
 async def _run_points(source: Config, target: Config, rules: Sequence[Rename], file: Checkpoint) -> PointCopyStats:
-    async with _opened(source, must_exist=True) as own, _opened(target) as other:
+    async with _opened(source, must_exist=True) as own, _opened(target, kind=TARGET) as other:
         await make_tables(target, other.store, default_compression(target).upper())
         callbacks = TableCallbacks(lambda: False, lambda: None)
         read = build_configured_tables(replace(source, rollups_build=False), own.store, now_ms, callbacks)
@@ -157,9 +160,9 @@ async def _run_points(source: Config, target: Config, rules: Sequence[Rename], f
 
 
 @asynccontextmanager
-async def _opened(config: Config, *, must_exist: bool = False) -> AsyncIterator[Access]:
+async def _opened(config: Config, *, must_exist: bool = False, kind: FolderKind = STATE) -> AsyncIterator[Access]:
     """Open a store of any layout. Have its daemon write its pending points."""
-    async with access(config, must_exist=must_exist, any_layout=True) as opened:
+    async with access(config, must_exist=must_exist, any_layout=True, kind=kind) as opened:
         if reason := await opened.flush_daemon():
             raise StoreError(f"{reason}. They would not be copied: copy later")
         yield opened

@@ -45,17 +45,17 @@ def absolute(path: str) -> Path:
 
 
 @contextmanager
-def lock_state(folder: Path) -> Iterator[None]:
+def lock_state(folder: Path, kind: FolderKind = STATE) -> Iterator[None]:
     """Make the state folder if it is absent, lock it for the block, and check its format.
 
     Raises DaemonRuns if another process has locked it, NewerState if its format is newer, TsdError if it cannot be
     used.
     """
-    with private_files(), lock_folder(folder, "lock", STATE):
-        with folder_errors(folder, STATE):
+    with private_files(), lock_folder(folder, "lock", kind):
+        with folder_errors(folder, kind):
             _check_restored(folder)
             _restrict(folder)
-            _check_format(folder)
+            _check_format(folder, kind)
         yield
 
 
@@ -208,7 +208,7 @@ def _check_restored(folder: Path) -> None:
         raise TsdError(f"state folder {folder}: {lacks}. Run tsd restore again, which starts over")
 
 
-def _check_format(folder: Path) -> None:
+def _check_format(folder: Path, kind: FolderKind) -> None:
     """Check the folder's format, and write this version's into a folder of an earlier one, or without one: a new
     folder. Raises TsdError."""
     path = folder / "format"
@@ -222,7 +222,7 @@ def _check_format(folder: Path) -> None:
     if number > FORMAT:
         raise NewerState(
             f"state folder {folder}: a newer version has used it, its format is {found}, this version knows {FORMAT}: "
-            "run the newer one, or give another folder with --data"
+            f"run the newer one, or give another folder with {kind.option}"
         )
     if number < FIRST_FORMAT:
         raise TsdError(f"state folder {folder}: its format is {found}, wanted {FORMAT}: {path} is damaged")
