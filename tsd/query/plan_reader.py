@@ -18,7 +18,7 @@ from tsd.tables.open_points import OpenPointSource, OpenSelection, split_span
 from tsd.tables.reading import PointReader, Selection, SeriesRequest
 
 CONCURRENT_SELECTS = 16  # requests of one query that are resolved at once
-ALL = b""  # every metric
+ALL = b""  # stands for every metric
 LAST_LETTER = "\xff"  # of names in lines
 OPEN_HOURS = 8  # most hours whose open points a query reads from memory: each is read on its own
 Flush = Callable[[bytes], Awaitable[bool]]  # returns whether the points are stored
@@ -55,10 +55,10 @@ class PlanReader:
     async def plan_all(self, query: Query) -> list[Plan]:
         """Plan all sub queries, with open points. Raises what the first invalid one raises, and PointsWait."""
         flushed: set[bytes] = set()
-        return [await self.with_open_points(query, plan, flushed) for plan in await self._selected(query)]
+        return [await self.with_open_points(query, plan, flushed) for plan in await self._plan_stored(query)]
 
-    async def _selected(self, query: Query) -> list[Plan]:
-        """Plan all sub queries. Raises what the first invalid one raises."""
+    async def _plan_stored(self, query: Query) -> list[Plan]:
+        """Plan all sub queries, without open points. Raises what the first invalid one raises."""
         if not self._reader.selects_together:
             return [await self.plan(query, sub) for sub in query.queries]
         found: dict[int, Plan | TsdError] = {}
@@ -84,32 +84,27 @@ class PlanReader:
         return Plan(sub, scan, await self._reader.select(request_of(query, sub)))
 
     async def with_open_points(self, query: Query, plan: Plan, flushed: set[bytes]) -> Plan:
-        """Return a plan that also reads the points that are not stored yet, so that a client reads its own writes.
+        """Return a plan that reads all points accepted so far, so that a client reads its own writes.
 
-        Those that cannot be read from memory are written first, and all if the query deletes points: once, or once for
-        each metric, which `flushed` remembers. Raise PointsWait if they cannot be written: an answer would lack them.
+        Open points, which the store lacks, are merged from memory with the stored rows. Where that is not possible,
+        they are written first; `flushed` remembers what was written for the query. Raises PointsWait if they cannot be
+        written: an answer would lack them.
         """
-        selection = plan.selection
-        metric = _name_in_lines(selection.metric)
+        metric = _name_in_lines(plan.selection.metric)
         if not metric:
             return plan
         source = self._open_points
-        is_mergeable = not (query.delete or selection.reads_beyond or selection.reads_hours_in_parts)
-        if source is not None and is_mergeable:
-            for is_last in (False, True):
-                points = await source.open_points(metric, selection.find_known, plan.scan)
-                hours = points.hours(plan.scan) if points is not None else ()
-                if points is not None and not hours:
-                    return plan
-                if points is not None and len(hours) <= OPEN_HOURS:
-                    return Plan(plan.sub, plan.scan, OpenSelection(selection, points), hours)
-                if not is_last:
-                    await self._flush(metric)
-        written = metric if source is None else ALL
-        if written not in flushed:
-            flushed.add(written)
-            if not await (self._flush(metric) if source is None else source.flush(patient=False)):
-                raise PointsWait
+        if source is None:
+            await _flush_once(metric, flushed, partial(self._flush, metric))
+            return plan
+        if not query.delete and _is_mergeable(plan.selection):
+            merged = await _merge_open_points(source, metric, plan)
+            if merged is None:
+                await self._flush(metric)  # leaves at most the points of open hours in memory
+                merged = await _merge_open_points(source, metric, plan)
+            if merged is not None:
+                return merged
+        await _flush_once(ALL, flushed, partial(source.flush, patient=False))
         return plan
 
     async def flush(self, metric: str) -> bool:
@@ -188,6 +183,36 @@ def request_of(query: Query, sub: SubQuery) -> SeriesRequest:
         query.global_annotations,
         query.delete,
     )
+
+
+def _is_mergeable(selection: Selection) -> bool:
+    """Return whether stored rows of a selection can be merged with open points: each page has whole hours of series,
+    all within the span that is read."""
+    return not (selection.reads_beyond or selection.reads_hours_in_parts)
+
+
+async def _merge_open_points(source: OpenPointSource, metric: bytes, plan: Plan) -> Plan | None:
+    """Return a plan that also reads the open points of a metric from memory: the same one if its hours have none. None
+    if some cannot be read from memory, or if they are of too many hours."""
+    points = await source.open_points(metric, plan.selection.find_known, plan.scan)
+    if points is None:
+        return None
+    hours = points.hours(plan.scan)
+    if not hours:
+        return plan
+    if len(hours) > OPEN_HOURS:
+        return None
+    return Plan(plan.sub, plan.scan, OpenSelection(plan.selection, points), hours)
+
+
+async def _flush_once(name: bytes, flushed: set[bytes], flush: Callable[[], Awaitable[bool]]) -> None:
+    """Call `flush`, which writes the points of a metric, or all of them, unless that was done before: `flushed` has the
+    names, ALL for all points. Raises PointsWait if they cannot be written."""
+    if name in flushed:
+        return
+    flushed.add(name)
+    if not await flush():
+        raise PointsWait
 
 
 def _name_in_lines(metric: str) -> bytes:
