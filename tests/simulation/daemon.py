@@ -28,7 +28,7 @@ from tsd.ingest.windows import WindowSettings
 from tsd.ingest.writer import Writer
 from tsd.server.peer import local_peer
 from tsd.server.replies import ReplyBudget, SlowConsumer
-from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetSession, TelnetStats
+from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetPort, TelnetSession, TelnetStats
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.opentsdb.compaction.scheduler import CompactionRate, CompactionScheduler
@@ -205,7 +205,8 @@ class SimulatedDaemon:
         rules = TelnetOptions(
             Mode.READ_WRITE, diediedie=False, max_line=MAX_LINE, reply_buffer=REPLY_BUFFER, timeout_s=300
         )
-        session = TelnetSession(end, self.intake, commands, rules, self.telnet_stats, self._replies, local_peer())
+        port = TelnetPort(self.intake, commands, rules, self.telnet_stats, self._replies)
+        session = TelnetSession(port, end, local_peer())
 
         async def receive() -> bytes:
             return await end.receive_some(rng.choice((1 << 18, 1 << 18, 64, 7)))

@@ -49,7 +49,7 @@ from tsd.server.multiplexer import Multiplexer
 from tsd.server.peer import Peer
 from tsd.server.quiet import QuietConnections
 from tsd.server.replies import ReplyBudget
-from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetSession, TelnetStats, log_in
+from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetPort, TelnetSession, TelnetStats, log_in
 from tsd.server.tls import Tls, check_tls, tls_files
 from tsd.store.scheduling import IngestLoad
 from tsd.tables import Tables
@@ -262,9 +262,11 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
         translation=translation,
         has_entities=api.tables.entities is not None,
     )
-    replies = ReplyBudget(REPLY_MEMORY)
     commands = _telnet_commands(api.control, kairosdb=config.kairosdb_dialect)
     authenticator = access.authenticator
+    port = TelnetPort(
+        ingest.intake, commands, options, stats, ReplyBudget(REPLY_MEMORY), authenticator, multiplexer, quiet
+    )
 
     async def serve_telnet(
         stream: trio.abc.Stream, first: bytes, receive: Callable[[], Awaitable[bytes]], peer: Peer
@@ -274,10 +276,7 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
             if rest is None:
                 return
             first = rest
-        session = TelnetSession(
-            stream, ingest.intake, commands, options, stats, replies, peer, authenticator, multiplexer, quiet
-        )
-        await session.run(first, receive)
+        await TelnetSession(port, stream, peer).run(first, receive)
 
     limits = ListenerLimits(
         config.connections_limit,

@@ -134,35 +134,37 @@ class TelnetStats:
         self.accepted += points
 
 
+class TelnetPort(NamedTuple):
+    """What all telnet sessions of a port share. Without `multiplexer` and `quiet` each connection's own task reads its
+    input."""
+
+    intake: Intake
+    commands: DaemonCommands
+    options: TelnetOptions
+    stats: TelnetStats
+    reply_budget: ReplyBudget
+    authenticator: Authenticator | None = None
+    multiplexer: Multiplexer | None = None
+    quiet: QuietConnections | None = None
+
+
 class TelnetSession:
     """One connection, from its first bytes to its end. The multiplexer may read it (MultiplexedConnection), or
     QuietConnections."""
 
-    def __init__(
-        self,
-        stream: trio.abc.Stream,
-        intake: Intake,
-        commands: DaemonCommands,
-        options: TelnetOptions,
-        stats: TelnetStats,
-        budget: ReplyBudget,
-        peer: Peer,
-        authenticator: Authenticator | None = None,
-        multiplexer: Multiplexer | None = None,
-        quiet: QuietConnections | None = None,
-    ) -> None:
-        """Without a `multiplexer` and `quiet` the connection's own task reads everything."""
+    def __init__(self, port: TelnetPort, stream: trio.abc.Stream, peer: Peer) -> None:
+        intake, options = port.intake, port.options
         self._stream = stream
-        self._multiplexer = multiplexer if isinstance(stream, trio.SocketStream) else None
-        self._quiet = quiet if isinstance(stream, trio.SocketStream) else None
-        self._authenticator = authenticator
+        self._multiplexer = port.multiplexer if isinstance(stream, trio.SocketStream) else None
+        self._quiet = port.quiet if isinstance(stream, trio.SocketStream) else None
+        self._authenticator = port.authenticator
         self._login_attempts = 0
         self.peer = peer
         self._intake = intake
-        self._commands = commands
+        self._commands = port.commands
         self._options = options
-        self._stats = stats
-        self._replies = ReplyQueue(options.reply_buffer, budget, intake.wait_synced, options.timeout_s)
+        self._stats = port.stats
+        self._replies = ReplyQueue(options.reply_buffer, port.reply_budget, intake.wait_synced, options.timeout_s)
         self.accepted = 0
         self.position = 0
         self._lines_in_turn = 0

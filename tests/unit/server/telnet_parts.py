@@ -12,7 +12,7 @@ from tsd.config.settings import Mode
 from tsd.ingest.intake import Intake
 from tsd.server.peer import Peer, local_peer
 from tsd.server.replies import ReplyBudget
-from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetSession, TelnetStats
+from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetPort, TelnetSession, TelnetStats
 
 T = 1_500_000_000
 GOOD = b"put m %d 1 a=b\n" % T
@@ -42,11 +42,8 @@ def session(
         return b"tsd.stat 1 1\n"
 
     commands = DaemonCommands(stats_text, lambda: VERSION, lambda: called.append("drop"), lambda: called.append("die"))
-    return (
-        TelnetSession(stream, intake, commands, options, stats, ReplyBudget(1 << 30), peer or local_peer()),
-        stats,
-        called,
-    )
+    port = TelnetPort(intake, commands, options, stats, ReplyBudget(1 << 30))
+    return TelnetSession(port, stream, peer or local_peer()), stats, called
 
 
 async def run_session(

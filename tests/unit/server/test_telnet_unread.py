@@ -11,7 +11,7 @@ from tests.running import Running, running
 from tests.unit.server.telnet_parts import BAD, DEFAULT_OPTIONS, GOOD, REFUSED, VERSION, T, reluctant, session
 from tsd.server.peer import local_peer
 from tsd.server.replies import CHUNK_OVERHEAD, ReplyBudget
-from tsd.server.telnet import DaemonCommands, TelnetSession, TelnetStats
+from tsd.server.telnet import DaemonCommands, TelnetPort, TelnetSession, TelnetStats
 
 
 async def test_commands_of_disconnected_client_are_skipped(daemon: Running) -> None:
@@ -31,9 +31,8 @@ async def test_commands_of_disconnected_client_are_skipped(daemon: Running) -> N
 
     left = iter([b"stats\n" * 1000 + GOOD + b"stats\nversion\nhelp\n", GOOD])
     commands = DaemonCommands(stats, lambda: VERSION, lambda: None, lambda: None)
-    talk = TelnetSession(
-        ours, daemon.daemon.ingest.intake, commands, DEFAULT_OPTIONS, TelnetStats(), ReplyBudget(1 << 30), local_peer()
-    )
+    port = TelnetPort(daemon.daemon.ingest.intake, commands, DEFAULT_OPTIONS, TelnetStats(), ReplyBudget(1 << 30))
+    talk = TelnetSession(port, ours, local_peer())
     with pytest.raises(ExceptionGroup) as caught:
         await talk.run(b"version\n", receive)
     assert caught.group_contains(trio.BrokenResourceError)
