@@ -15,8 +15,7 @@ from tsd.daemon.builders import build_access, build_canary, build_ingest, build_
 from tsd.daemon.daemon import Daemon
 from tsd.daemon.engine import build_engine
 from tsd.daemon.layouts import BuildTables, TableCallbacks, build_configured_tables
-from tsd.daemon.parts import DaemonControl, QueryParts
-from tsd.daemon.routes import ApiParts
+from tsd.daemon.parts import CoreParts, DaemonControl, QueryParts
 from tsd.daemon.settings import Clock, now_ms
 from tsd.daemon.systemd import watchdog_s
 from tsd.ingest.series import SeriesTable
@@ -74,9 +73,9 @@ def build_daemon(
     access = build_access(config, now_ms)
     control = DaemonControl(drop_caches, stop.set, statistics, stats_tags, stats)
     hot = HotKeys(key_load, tables.key_ranges) if tables.key_ranges else None
-    api = ApiParts(config, store, tables, ingest, query, access, control, hot, now_ms)
-    server = build_server(config, api, ingest, access)
+    parts = CoreParts(config, store, tables, ingest, query, access, control, hot, now_ms)
+    server = build_server(parts)
     watchdog = watchdog_s()
-    canary = build_canary(config, ingest, tables, socket.gethostname(), watchdog, now_ms)
-    daemon = Daemon(config, store, tables, ingest, query, access, server, canary, watchdog, stop, now_ms)
+    canary = build_canary(parts, socket.gethostname(), watchdog)
+    daemon = Daemon(parts, server, stop, canary=canary, watchdog_s=watchdog)
     return daemon

@@ -21,8 +21,8 @@ from tsd.auth.authenticator import Authenticator, anonymous_roles
 from tsd.config.loader import Config, Mode, journal_folder, name_rules, state_folder
 from tsd.config.settings import Charset
 from tsd.daemon.engine import query_limits
-from tsd.daemon.parts import AccessParts, DaemonControl, IngestParts
-from tsd.daemon.routes import ApiParts, HttpServer
+from tsd.daemon.parts import AccessParts, CoreParts, DaemonControl, IngestParts
+from tsd.daemon.routes import HttpServer
 from tsd.daemon.settings import Clock
 from tsd.daemon.wiring import configured_histograms, configured_rollups
 from tsd.errors import BadConfig, TsdError
@@ -168,15 +168,16 @@ def limit_new_names(new_names: NewNameLimit, config: Config) -> None:
     new_names.set_limits(max_series=config.max_series, names_per_minute=config.names_per_minute)
 
 
-def build_canary(
-    config: Config, ingest: IngestParts, tables: Tables, host: str, watchdog_s: float | None, now_ms: Clock
-) -> Canary | None:
+def build_canary(parts: CoreParts, host: str, watchdog_s: float | None) -> Canary | None:
     """Build the canary; by default only for systemd's watchdog. None: it is off, or the daemon does not write."""
+    config, ingest, tables = parts.config, parts.ingest, parts.tables
     wanted = watchdog_s is not None if config.canary is None else config.canary
     if not wanted or config.mode is Mode.READ_ONLY:
         return None
     name = identity(state_folder(config))[:8]
-    return Canary(ingest.intake, tables.resolver, tables.series_reader, ingest.writer.write_metric, host, name, now_ms)
+    return Canary(
+        ingest.intake, tables.resolver, tables.series_reader, ingest.writer.write_metric, host, name, parts.now_ms
+    )
 
 
 def check_files(config: Config) -> None:
@@ -239,15 +240,16 @@ def build_access(config: Config, now_ms: Clock) -> AccessParts:
     return AccessParts(clients, authenticator, tls)
 
 
-def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: AccessParts) -> ServerParts:
+def build_server(parts: CoreParts) -> ServerParts:
     """Build the HTTP and telnet servers and their listener."""
-    http = HttpServer(api)
+    config, ingest, access = parts.config, parts.ingest, parts.access
+    http = HttpServer(parts)
     stats = TelnetStats()
-    translation = _translation(config, api.tables)
+    translation = _translation(config, parts.tables)
     multiplexer = Multiplexer(
         ingest.intake.take_packets,
         ingest.backpressure,
-        api.now_ms,
+        parts.now_ms,
         stats.add_accepted,
         is_plain=None if translation is None else translation.is_plain,
     )
@@ -260,9 +262,9 @@ def build_server(config: Config, api: ApiParts, ingest: IngestParts, access: Acc
         REPLY_BUFFER,
         timeout_s=config.socket_timeout_s or math.inf,
         translation=translation,
-        has_entities=api.tables.entities is not None,
+        has_entities=parts.tables.entities is not None,
     )
-    commands = _telnet_commands(api.control, kairosdb=config.kairosdb_dialect)
+    commands = _telnet_commands(parts.control, kairosdb=config.kairosdb_dialect)
     authenticator = access.authenticator
     port = TelnetPort(
         ingest.intake, commands, options, stats, ReplyBudget(REPLY_MEMORY), authenticator, multiplexer, quiet

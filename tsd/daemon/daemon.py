@@ -19,9 +19,8 @@ from tsd.config.loader import Config, Loaded, keys
 from tsd.config.log import set_level
 from tsd.daemon.builders import ServerParts, limit_new_names
 from tsd.daemon.diagnostics import Allocator, BackgroundTasks, Task, trim_memory
-from tsd.daemon.parts import AccessParts, IngestParts, QueryParts
+from tsd.daemon.parts import CoreParts
 from tsd.daemon.replay import Replay, verbs
-from tsd.daemon.settings import Clock
 from tsd.daemon.systemd import FEEDS
 from tsd.errors import Refused, StoreError, TsdError
 from tsd.ingest.canary import Canary
@@ -29,8 +28,6 @@ from tsd.ingest.journal.journal import Segment
 from tsd.lazy import LazyLogger
 from tsd.server import control
 from tsd.server.clients import QUOTAS, configured_quotas
-from tsd.store import Store
-from tsd.tables import Tables
 from tsd.tables.catalog import Stat
 
 log = LazyLogger(__name__)
@@ -70,24 +67,20 @@ class Daemon:
 
     def __init__(
         self,
-        config: Config,
-        store: Store,
-        tables: Tables,
-        ingest: IngestParts,
-        query: QueryParts,
-        access: AccessParts,
+        parts: CoreParts,
         server: ServerParts,
+        stop: trio.Event,
+        *,
         canary: Canary | None,
         watchdog_s: float | None,
-        stop: trio.Event,
-        now_ms: Clock,
     ) -> None:
         """`canary` None: it is off. `watchdog_s`: systemd's timeout, None if it does not watch this process."""
-        self.config = config
-        self.store = store
-        self.tables = tables
+        ingest, access = parts.ingest, parts.access
+        self.config = parts.config
+        self.store = parts.store
+        self.tables = parts.tables
         self.ingest = ingest
-        self.query = query
+        self.query = parts.query
         self.access = access
         self.server = server
         self.canary = canary
@@ -110,8 +103,8 @@ class Daemon:
             **dict.fromkeys(NETWORK_SETTINGS, self._set_networks),
         }
         self._background = BackgroundTasks()
-        self._now_ms = now_ms
-        self._started_s = now_ms() // 1000
+        self._now_ms = parts.now_ms
+        self._started_s = parts.now_ms() // 1000
 
     def _set_networks(self, config: Config) -> None:
         if self.access.authenticator.set_networks(config):

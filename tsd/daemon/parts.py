@@ -4,7 +4,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tsd.api.hot import HotKeys
 from tsd.auth.authenticator import Authenticator
+from tsd.config.loader import Config
+from tsd.daemon.settings import Clock
 from tsd.ingest.intake import Backpressure, Intake, Ledger
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.limits import NewNameLimit
@@ -15,6 +18,8 @@ from tsd.query.engine import QueryEngine
 from tsd.query.registry import QueryRegistry
 from tsd.server.clients import Clients
 from tsd.server.tls import Tls
+from tsd.store import Store
+from tsd.tables import Tables
 from tsd.tables.catalog import Stat
 
 
@@ -57,3 +62,18 @@ class DaemonControl(NamedTuple):
     statistics: Callable[[], Sequence[Stat]]
     stats_tags: Callable[[], str]
     stats: Callable[[], Awaitable[bytes]]
+
+
+@dataclass(frozen=True)
+class CoreParts:
+    """All parts below the servers: what endpoints, commands and background tasks use."""
+
+    config: Config
+    store: Store
+    tables: Tables
+    ingest: IngestParts
+    query: QueryParts
+    access: AccessParts
+    control: DaemonControl
+    hot_keys: HotKeys | None  # None: the table layout counts no ranges
+    now_ms: Clock

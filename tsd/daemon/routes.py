@@ -4,7 +4,6 @@ A new module of `tsd.api` needs one line in `routes`.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,7 @@ from tsd.api.points import PutHandler, StoreFlush
 from tsd.auth.hosts import LOCAL_HOSTS, parse_hosts
 from tsd.auth.roles import endpoint_permissions
 from tsd.config.loader import Config, Mode, name_rules, state_folder
-from tsd.daemon.parts import AccessParts, DaemonControl, IngestParts, QueryParts
-from tsd.daemon.settings import Clock
+from tsd.daemon.parts import CoreParts
 from tsd.errors import PointsWait
 from tsd.ingest.writer import Writer
 from tsd.lazy import LazyModule
@@ -27,8 +25,6 @@ from tsd.server.http.router import Router
 from tsd.server.http.security import Authorizer, Cors, EndpointSwitches
 from tsd.server.http.stats import HttpStatistics, LoopLag, RequestStats
 from tsd.server.peer import Peer
-from tsd.store import Store
-from tsd.tables import Tables
 from tsd.tables.quirks import quirks_for
 
 if TYPE_CHECKING:
@@ -68,22 +64,7 @@ class DeferredEndpoints:
         return await self._built[path](request)
 
 
-@dataclass(frozen=True)
-class ApiParts:
-    """Parts that endpoints use."""
-
-    config: Config
-    store: Store
-    tables: Tables
-    ingest: IngestParts
-    query: QueryParts
-    access: AccessParts
-    control: DaemonControl
-    hot_keys: hot.HotKeys | None  # None: the table layout counts no ranges
-    now_ms: Clock
-
-
-def routes(parts: ApiParts, request_stats: RequestStats, watch: health.Health, lag: LoopLag) -> dict[str, Endpoint]:
+def routes(parts: CoreParts, request_stats: RequestStats, watch: health.Health, lag: LoopLag) -> dict[str, Endpoint]:
     """Return all endpoints by the first words of their paths."""
     config, control = parts.config, parts.control
     engine, registry = parts.query.engine, parts.query.registry
@@ -114,7 +95,7 @@ def _cors(config: Config) -> Cors:
 
 
 def _deferred_routes(
-    parts: ApiParts, rules: query.QueryRules, metric_routes: Callable[[], Mapping[str, Endpoint]]
+    parts: CoreParts, rules: query.QueryRules, metric_routes: Callable[[], Mapping[str, Endpoint]]
 ) -> dict[str, Endpoint]:
     """Return the endpoints that are imported with their first request."""
     config, now_ms = parts.config, parts.now_ms
@@ -133,7 +114,7 @@ def _deferred_routes(
     }  # fmt: skip
 
 
-def _metric_sources(parts: ApiParts, request_stats: RequestStats, lag: LoopLag) -> "metrics.MetricSources":
+def _metric_sources(parts: CoreParts, request_stats: RequestStats, lag: LoopLag) -> "metrics.MetricSources":
     """Return the sources of /metrics."""
     return metrics.MetricSources(
         parts.control.statistics,
@@ -146,12 +127,12 @@ def _metric_sources(parts: ApiParts, request_stats: RequestStats, lag: LoopLag) 
     )
 
 
-def _put_handler(parts: ApiParts) -> PutHandler:
+def _put_handler(parts: CoreParts) -> PutHandler:
     writer = parts.ingest.writer
     return PutHandler(parts.ingest.intake, StoreFlush(writer.flush_due, lambda: writer.trouble))
 
 
-def _put_routes(parts: ApiParts) -> dict[str, Endpoint]:
+def _put_routes(parts: CoreParts) -> dict[str, Endpoint]:
     """Return the endpoints that accept points."""
     intake, handler = parts.ingest.intake, _put_handler(parts)
     return {
@@ -161,7 +142,7 @@ def _put_routes(parts: ApiParts) -> dict[str, Endpoint]:
     }
 
 
-def _kairosdb_routes(parts: ApiParts, watch: health.Health) -> dict[str, Endpoint]:
+def _kairosdb_routes(parts: CoreParts, watch: health.Health) -> dict[str, Endpoint]:
     """Return KairosDB's endpoints; none if they are not enabled."""
     if not (parts.config.kairosdb or parts.config.has_kairosdb_tables):
         return {}
@@ -190,7 +171,7 @@ def _kairosdb_routes(parts: ApiParts, watch: health.Health) -> dict[str, Endpoin
     )
 
 
-def _heroic_routes(parts: ApiParts) -> dict[str, Endpoint]:
+def _heroic_routes(parts: CoreParts) -> dict[str, Endpoint]:
     """Return Heroic's endpoint; none if it is not enabled."""
     config = parts.config
     if not (config.heroic or config.has_heroic_tables):
@@ -199,7 +180,7 @@ def _heroic_routes(parts: ApiParts) -> dict[str, Endpoint]:
     return heroic.routes(_put_handler(parts), parts.ingest.intake, resource_tags)
 
 
-def _entity_routes(parts: ApiParts) -> dict[str, Endpoint]:
+def _entity_routes(parts: CoreParts) -> dict[str, Endpoint]:
     """Return the endpoint of entities; it refuses requests if their tables are not kept."""
     entities, mode = parts.tables.entities, parts.config.mode
     if entities is None:
@@ -218,7 +199,7 @@ async def _write_metric(writer: Writer, metric: bytes) -> None:
         raise PointsWait
 
 
-def _catalog_routes(parts: ApiParts) -> dict[str, Endpoint]:
+def _catalog_routes(parts: CoreParts) -> dict[str, Endpoint]:
     """Return the endpoints of names and series."""
     config, tables = parts.config, parts.tables
     catalog, stored = tables.catalog, partial(_write_metric, parts.ingest.writer)
@@ -241,7 +222,7 @@ def _catalog_routes(parts: ApiParts) -> dict[str, Endpoint]:
     }
 
 
-def _gateways(parts: ApiParts) -> list[Mapping[str, Any]]:
+def _gateways(parts: CoreParts) -> list[Mapping[str, Any]]:
     """Return the statistics of the store's servers; the embedded store has none."""
     counts = parts.store.statistics()
     return [{"endpoint": endpoint, **counts} for endpoint in parts.store.capabilities.endpoints]
@@ -250,7 +231,7 @@ def _gateways(parts: ApiParts) -> list[Mapping[str, Any]]:
 class HttpServer:
     """Serves the HTTP connections of a daemon."""
 
-    def __init__(self, parts: ApiParts) -> None:
+    def __init__(self, parts: CoreParts) -> None:
         config, ingest = parts.config, parts.ingest
         self.request_stats = RequestStats()
         self._probe = health.StoreProbe(parts.tables.check)
