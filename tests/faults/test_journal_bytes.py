@@ -15,7 +15,7 @@ from tsd.errors import TsdError
 from tsd.ingest.journal.disk import Disk
 from tsd.ingest.journal.folder import Conflict, JournalConflict, held_journal
 from tsd.ingest.journal.frames import FrameMaker, uncompressed
-from tsd.ingest.journal.journal import Journal
+from tsd.ingest.journal.journal import Journal, JournalSettings
 from tsd.ingest.journal.segment import HEADER_BYTES, Block, block_of, header
 
 FLIPS = (0x01, 0x80)  # bits of a byte
@@ -59,7 +59,7 @@ class Found(NamedTuple):
 
 def start(folder: Path) -> Found:
     with capture_logs() as logs:
-        journal = Journal(folder, sync_interval_s=1, max_bytes=1 << 30, owner=OWN, disk=NoSyncDisk())
+        journal = Journal(folder, JournalSettings(1, max_bytes=1 << 30), owner=OWN, disk=NoSyncDisk())
         segments = journal.recover()
         lines = b"".join(piece.text for segment in segments for piece in segment.pieces() if isinstance(piece, Block))
     assert sum(segment.lines for segment in segments) == lines.count(b"\n")

@@ -19,7 +19,7 @@ from tsd.codec.putline import NameRules
 from tsd.config.settings import Mode
 from tsd.ingest.intake import Backpressure, Intake, Ledger
 from tsd.ingest.journal.disk import Disk
-from tsd.ingest.journal.journal import Journal
+from tsd.ingest.journal.journal import Journal, JournalSettings
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.summaries import Summaries
@@ -94,9 +94,7 @@ class SimulatedDaemon:
         self.ledger = Ledger()
         self.journal = parts.journal(
             folder / "journal",
-            sync_interval_s=plan.sync_interval_s,
-            gather_s=plan.gather_s,
-            max_bytes=plan.journal_max_bytes,
+            JournalSettings(plan.sync_interval_s, plan.journal_max_bytes, plan.gather_s),
             owner="0" * 32,
             disk=disk,
         )

@@ -32,7 +32,7 @@ from tsd.ingest.canary import Canary
 from tsd.ingest.dialect import UTF_8, Translation, kairosdb
 from tsd.ingest.intake import Backpressure, Intake, Ledger
 from tsd.ingest.journal.folder import adopted, identity
-from tsd.ingest.journal.journal import Journal
+from tsd.ingest.journal.journal import Journal, JournalSettings
 from tsd.ingest.limits import NewNameLimit
 from tsd.ingest.lines import MAX_LINE_BYTES
 from tsd.ingest.open_window import OpenWindow
@@ -102,9 +102,9 @@ def build_ingest(
     ledger, backpressure = Ledger(), Backpressure()
     journal = Journal(
         journal_folder(config),
-        sync_interval_s=config.journal_sync_ms / 1000,
-        gather_s=config.journal_gather_ms / 1000,
-        max_bytes=config.journal_max_bytes,
+        JournalSettings(
+            config.journal_sync_ms / 1000, config.journal_max_bytes, gather_s=config.journal_gather_ms / 1000
+        ),
         owner=identity(folder),
         adopted=adopted(journal_folder(config)),
     )

@@ -14,7 +14,7 @@ from tsd.api.health import Health, StoreProbe, routes
 from tsd.config.settings import Mode
 from tsd.errors import NoTable, StoreDown, StoreError
 from tsd.ingest.intake import Backpressure
-from tsd.ingest.journal.journal import Journal
+from tsd.ingest.journal.journal import Journal, JournalSettings
 
 ALL_OK = {"write": "ok", "read": "ok", "store": "ok"}
 NO_HBASE = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": "127.0.0.1:1", "tsd.core.drain_timeout": "0"}
@@ -66,7 +66,7 @@ class ProbedStore:
         self.error: StoreError | None = None
         self.trouble = ""  # why it refuses writes
         self.backpressure = Backpressure()
-        self.journal = Journal(Path("/nowhere"), sync_interval_s=1, max_bytes=1, owner="0" * 32)
+        self.journal = Journal(Path("/nowhere"), JournalSettings(1, max_bytes=1), owner="0" * 32)
 
     async def __call__(self) -> None:
         self.count += 1

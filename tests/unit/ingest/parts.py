@@ -19,7 +19,7 @@ from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.codec.putline import NameRules
 from tsd.ingest.intake import Backpressure, Intake, Ledger, Taken
-from tsd.ingest.journal.journal import Journal
+from tsd.ingest.journal.journal import Journal, JournalSettings
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.summaries import Summaries
@@ -64,10 +64,8 @@ class Parts:
         self.ledger = Ledger()
         self.journal = Journal(
             folder / "journal",
-            sync_interval_s=0.001,
-            max_bytes=int(str(chosen["max_bytes"])),
+            JournalSettings(0.001, int(str(chosen["max_bytes"])), retry_s=0.001),
             owner="0" * 32,
-            retry_s=0.001,
         )
         self.uids = Uids(store, "tsdb-uid", Widths())
         self.open_window = OpenWindow(SeriesTable(), NameRules())

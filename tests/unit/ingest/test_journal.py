@@ -18,7 +18,7 @@ from trio.testing import MockClock
 
 from tsd.errors import TsdError
 from tsd.ingest.journal.disk import REAL, Disk
-from tsd.ingest.journal.journal import Journal, Segment
+from tsd.ingest.journal.journal import Journal, JournalSettings, Segment
 from tsd.ingest.journal.segment import HEADER_BYTES, Block
 
 PATIENCE_S = 60  # bounds a failure
@@ -39,13 +39,10 @@ def make(
 ) -> Journal:
     return Journal(
         folder,
-        sync_interval_s=sync_interval_s,
-        gather_s=gather_s,
-        max_bytes=max_bytes,
+        JournalSettings(sync_interval_s, max_bytes, gather_s, retry_s=0.001),
         owner=owner,
         adopted=adopted,
         disk=disk,
-        retry_s=0.001,
     )
 
 

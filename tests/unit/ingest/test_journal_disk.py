@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 
 from tsd.ingest.journal.disk import Disk
-from tsd.ingest.journal.journal import Journal
+from tsd.ingest.journal.journal import Journal, JournalSettings
 from tsd.ingest.journal.segment import HEADER_BYTES, Block, read_pieces
 
 PATIENCE_S = 60  # bounds a failure
@@ -15,7 +15,7 @@ LINE = b"put m 1356998400 1 host=web01\n"
 
 
 def make(folder: Path, disk: Disk) -> Journal:
-    return Journal(folder, sync_interval_s=0.001, max_bytes=1 << 30, owner="0" * 32, disk=disk)
+    return Journal(folder, JournalSettings(0.001, max_bytes=1 << 30), owner="0" * 32, disk=disk)
 
 
 async def written(folder: Path, groups: list[bytes], disk: Disk) -> Path:

@@ -1,11 +1,12 @@
 """Accepted put lines → a folder of segments on disk, before they are acknowledged.
 
 Lines are appended in memory, compressed and written by a thread in groups, each group with one fdatasync. While no
-caller waits for them, lines are gathered for a moment: a group costs as much CPU time as thousands of lines. After half
-of the longest time the next lines that come have it written: a timer would wake the event loop once more. A segment
-holds one window's lines and is removed when the window's cells are in the store. Segments that exist at the start were
-left by a crash or an outage: the writer stores their lines, oldest first. folder.py describes the other files of the
-folder.
+caller waits for them, lines are gathered for up to `gather_s`: a group costs as much CPU time as thousands of lines.
+After half of that time the next lines that arrive start the write: a timer would wake the event loop once more.
+
+A segment holds one window's lines and is removed when the window's cells are in the store. Segments that exist at the
+start were left by a crash or an outage: the writer stores their lines, oldest first. folder.py describes the folder's
+other files.
 """
 
 import errno
@@ -14,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain, takewhile
 from math import inf
 from pathlib import Path
@@ -57,6 +59,16 @@ def hurried_after_s(took_s: float) -> float:
     [0.001, 0.004, 0.01]
     """
     return min(max(2 * took_s, 0.001), 0.01)
+
+
+@dataclass(frozen=True)
+class JournalSettings:
+    """How soon lines are written, and how many bytes the journal may take."""
+
+    sync_interval_s: float  # least time between the starts of two groups
+    max_bytes: int  # of all segments; `Journal.max_bytes` may change later
+    gather_s: float = 0  # most time for which lines that no caller waits for are gathered
+    retry_s: float = RETRY_S
 
 
 class Segment:
@@ -113,26 +125,19 @@ class Journal:
     def __init__(
         self,
         folder: Path,
+        settings: JournalSettings,
         *,
-        sync_interval_s: float,
-        max_bytes: int,
         owner: str,
-        gather_s: float = 0,
         adopted: Collection[str] = (),
         disk: Disk = REAL,
-        retry_s: float = RETRY_S,
-        group_bytes: int = GROUP_BYTES,
     ) -> None:
         """`owner`: identity of the state folder that the journal belongs to. Segments of other owners are quarantined,
-        except those of `adopted` ones. A group of `group_bytes` is written at once. Groups start at least
-        `sync_interval_s` apart. While no caller waits for a line, it is written with the first lines that come half of
-        `gather_s` after it, or when it has waited for `gather_s`."""
+        except those of `adopted` ones."""
         self.folder = folder
         self.owner = owner
         self.disk = disk
-        self.group_bytes = group_bytes
-        self._retry_s = retry_s
-        self.max_bytes = max_bytes
+        self.group_bytes = GROUP_BYTES
+        self.max_bytes = settings.max_bytes
         self.position = 0
         self.synced = 0
         self.trouble: str | None = None  # error of the last write; None if it succeeded
@@ -143,8 +148,9 @@ class Journal:
         self.damaged = 0  # estimate of acknowledged lines that could not be read and are not counted yet
         self._is_counted = False
         self._known = (owner, *adopted)
-        self._interval_s = sync_interval_s
-        self._gather_s = gather_s
+        self._interval_s = settings.sync_interval_s
+        self._gather_s = settings.gather_s
+        self._retry_s = settings.retry_s
         self._segments: dict[Path, Segment] = {}
         self._size = 0  # bytes of all segments if nothing were compressed since the start
         self._saved = 0  # by compression since the start; of the journal's thread
