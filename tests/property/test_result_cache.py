@@ -27,7 +27,7 @@ from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
 from tsd.tables.opentsdb.delete import remove_rows
-from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules
+from tsd.tables.opentsdb.reader import DataTable, OpenTsdbReader, ReadRules
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.quirks import quirks_for
 
@@ -79,7 +79,7 @@ class World:
             await trio.lowlevel.checkpoint()
             return True
 
-        reader = OpenTsdbReader(self._store, self._data, self._uids, self.layout, rules=ReadRules(scans=2))
+        reader = OpenTsdbReader(DataTable(self._store, self._data, self.layout, ReadRules(scans=2)), self._uids)
         return QueryEngine(reader, settings=settings, flush=flush, now_ms=self._now_ms)
 
     async def look(self) -> None:

@@ -16,7 +16,7 @@ from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.catalog import OpentsdbCatalog, UidNames
 from tsd.tables.opentsdb.last_point_cache import LastPointCache
 from tsd.tables.opentsdb.last_points import LastPointReader
-from tsd.tables.opentsdb.lookup import SeriesFinder
+from tsd.tables.opentsdb.lookup import LookupTables, RowScanRules, SeriesFinder
 from tsd.tables.opentsdb.metadata import MetadataTables, MetaTable, UidMetas
 from tsd.tables.opentsdb.trees import TreeTable
 from tsd.tables.opentsdb.uids import Uids
@@ -81,14 +81,11 @@ class World:
         """What finds series in the store's rows, or its meta table."""
         return SeriesFinder(
             self.store,
+            LookupTables("tsdb", "tsdb-uid", meta_table),
             self.layout,
             cache,
             now_s,
-            data_table="tsdb",
-            uid_table="tsdb-uid",
-            meta_table=meta_table,
-            look_back_h=look_back_h,
-            cache_s=cache_s,
+            RowScanRules(look_back_h, cache_s),
         )
 
     @property

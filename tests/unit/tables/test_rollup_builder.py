@@ -16,7 +16,7 @@ from tsd.codec.opentsdb.rowkey import Layout, split_key
 from tsd.codec.opentsdb.uid import NAME_FAMILY, id_column
 from tsd.errors import StoreError, WrongClock
 from tsd.store import Family, Put, Store, Table, scan
-from tsd.tables.opentsdb.reader import OpenTsdbReader
+from tsd.tables.opentsdb.reader import DataTable, OpenTsdbReader
 from tsd.tables.opentsdb.rollup_builder import BuildRules, BuildStep, RollupBuilder
 from tsd.tables.opentsdb.rollup_progress import START, BuildPosition, BuildRange
 from tsd.tables.opentsdb.rollup_sums import intervals_to_build
@@ -61,7 +61,7 @@ def builder(
         DATA,
         env.layout,
         uids,
-        OpenTsdbReader(used, DATA, uids, env.layout),
+        OpenTsdbReader(DataTable(used, DATA, env.layout), uids),
         BuildRules(rollups, intervals_to_build(rollups.config, names), lambda _: keep_s),
         lambda: now_s * 1000,
         on_warning=(warnings if warnings is not None else []).append,

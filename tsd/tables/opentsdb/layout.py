@@ -23,9 +23,9 @@ from tsd.tables.opentsdb.kept_rollups import report_kept
 from tsd.tables.opentsdb.key_ranges import OpentsdbKeyRanges
 from tsd.tables.opentsdb.last_point_cache import LastPointCache
 from tsd.tables.opentsdb.last_points import LastPointReader
-from tsd.tables.opentsdb.lookup import SeriesFinder
+from tsd.tables.opentsdb.lookup import LookupTables, RowScanRules, SeriesFinder
 from tsd.tables.opentsdb.metadata import MetadataTables, MetaTable, UidMetas
-from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules
+from tsd.tables.opentsdb.reader import DataTable, OpenTsdbReader, ReadRules
 from tsd.tables.opentsdb.retention import Retention, RetentionPolicy
 from tsd.tables.opentsdb.rollup_progress import days_of
 from tsd.tables.opentsdb.rollup_task import RollupTask
@@ -123,18 +123,9 @@ def make_parts(config: Config, store: Store, now_ms: Callable[[], int]) -> Opent
     def now_s() -> int:
         return now_ms() // 1000
 
-    finder = SeriesFinder(
-        store,
-        form,
-        cache,
-        now_s,
-        data_table=config.data_table,
-        uid_table=config.uid_table,
-        meta_table=config.meta_table if config.track_series else None,
-        look_back_h=LOOKUP_LOOK_BACK_H,
-        cache_s=CACHE_S if shared else None,
-        index=index,
-    )
+    tables = LookupTables(config.data_table, config.uid_table, config.meta_table if config.track_series else None)
+    row_scans = RowScanRules(LOOKUP_LOOK_BACK_H, CACHE_S if shared else None)
+    finder = SeriesFinder(store, tables, form, cache, now_s, row_scans, index)
     points = LastPointReader(
         store,
         config.data_table,
@@ -245,24 +236,25 @@ def make_reader(
             await report_kept(store, form, _rollup_tables(config, rollups), uids, days)
 
     filters = FilterRules(config.expansion_limit, config.skip_unresolved_tagvs, config.fuzzy_filter)
+    rules = ReadRules(filters, scans=_parallel_scans(store))
     return OpenTsdbReader(
-        store,
-        config.data_table,
+        DataTable(store, config.data_table, form, rules, deleting),
         uids,
-        layout(config),
         index=index,
         rollups=rollups,
         complete=task.progress.complete_until_s if task else None,
         histogram_codec=histogram_codec,
-        deleting=deleting,
-        rules=ReadRules(filters, scans=min(PARALLEL_SCANS, store.capabilities.parallel_scans)),
     )
 
 
 def make_points_reader(config: Config, store: Store, uids: Uids) -> OpenTsdbReader:
     """Return a reader of the points of whole metrics."""
-    scans = min(PARALLEL_SCANS, store.capabilities.parallel_scans)
-    return OpenTsdbReader(store, config.data_table, uids, layout(config), rules=ReadRules(scans=scans))
+    rules = ReadRules(scans=_parallel_scans(store))
+    return OpenTsdbReader(DataTable(store, config.data_table, layout(config), rules), uids)
+
+
+def _parallel_scans(store: Store) -> int:
+    return min(PARALLEL_SCANS, store.capabilities.parallel_scans)
 
 
 def make_uids(config: Config, store: Store, now_ms: Callable[[], int]) -> Uids:

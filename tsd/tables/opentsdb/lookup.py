@@ -120,6 +120,21 @@ class TagIndex(Protocol):
         ...
 
 
+class LookupTables(NamedTuple):
+    """The tables that may name series."""
+
+    data: str
+    uids: str
+    meta: str | None  # None: series are not recorded in it
+
+
+class RowScanRules(NamedTuple):
+    """How series are found in rows of points: without an index and a meta table."""
+
+    look_back_h: int  # rows of so many hours are scanned
+    cache_s: int | None  # a scan is repeated after this time; None: never, no other process writes
+
+
 class _RowScan(NamedTuple):
     """The series that a scan of a metric's rows found."""
 
@@ -134,28 +149,19 @@ class SeriesFinder:
     def __init__(
         self,
         store: Store,
+        tables: LookupTables,
         layout: Layout,
         recent: RecentSeries,
         now_s: Callable[[], int],
-        *,
-        data_table: str,
-        uid_table: str,
-        meta_table: str | None,
-        look_back_h: int,
-        cache_s: int | None,
+        row_scans: RowScanRules,
         index: TagIndex | None = None,
     ) -> None:
-        """`meta_table` is None unless series are recorded in it. Without index and meta table, rows of the last
-        `look_back_h` hours are scanned, and again after `cache_s` seconds (None: never, no other process writes)."""
         self._store = store
+        self._tables = tables
         self._layout = layout
         self._recent = recent
         self._now_s = now_s
-        self._data_table = data_table
-        self._uid_table = uid_table
-        self._meta_table = meta_table
-        self._look_back_h = look_back_h
-        self._cache_s = cache_s
+        self._row_scans = row_scans
         self._index = index
         self._scans: dict[bytes, _RowScan] = {}
 
@@ -166,8 +172,8 @@ class SeriesFinder:
     async def select(
         self, wanted: ResolvedSelector, limit: int | None = None
     ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
-        """Pages of at most `limit` matching series, as (metric UID, joined tag pairs) in order of their TSUIDs. Raises
-        StoreError."""
+        """Yield matching series in pages, at most `limit` in all, as (metric UID, joined tag pairs) in order of their
+        TSUIDs. Raises StoreError."""
         left = limit
         metrics = [wanted.metric] if wanted.metric is not None else await self._metrics()
         for metric in metrics:
@@ -189,25 +195,25 @@ class SeriesFinder:
         return [(metric, pairs) for pairs in series if wanted.matches(split_pairs(widths, pairs))]
 
     async def _metrics(self) -> list[bytes]:
-        """Metrics that may have series, in order."""
+        """Return the metrics that may have series, in order."""
         found = {*self._recent.metrics(), *self._scans}
         if self._index is not None:
-            async for rows in scan(self._store, self._uid_table, columns=[id_column(Kind.METRIC)]):
+            async for rows in scan(self._store, self._tables.uids, columns=[id_column(Kind.METRIC)]):
                 found.update(row.cells[0].value for row in rows if row.key != COUNTER_ROW)
-        if self._meta_table is not None:
+        if self._tables.meta is not None:
             width = self._layout.widths.metric
-            async for rows in scan(self._store, self._meta_table):
+            async for rows in scan(self._store, self._tables.meta):
                 found.update(row.key[:width] for row in rows)
         return sorted(found)
 
     async def _of_metric(self, metric: bytes, wanted: ResolvedSelector, limit: int | None) -> Collection[bytes]:
-        """Series of a metric, among them all that match, or at least `limit` of these."""
+        """Return series of a metric, among them all that match, or at least `limit` of these."""
         if self._index is not None:
             indexed = await self._index.series_of(metric, wanted.fixed_pairs())
             if indexed is not None:
                 return indexed
-        if self._meta_table is not None:
-            return {*self._recent.pairs_of(metric), *await self._in_meta_table(self._meta_table, metric)}
+        if self._tables.meta is not None:
+            return {*self._recent.pairs_of(metric), *await self._in_meta_table(self._tables.meta, metric)}
         return {*self._recent.pairs_of(metric), *await self._in_rows(metric, wanted, limit)}
 
     async def _in_meta_table(self, table: str, metric: bytes) -> set[bytes]:
@@ -223,10 +229,11 @@ class SeriesFinder:
         ones."""
         now = self._now_s()
         this_hour = now - now % HOUR_S
-        since = this_hour - self._look_back_h * HOUR_S
+        since = this_hour - self._row_scans.look_back_h * HOUR_S
         before = self._scans.get(metric)
         if before is not None:
-            if self._cache_s is None or now - before.at_s < self._cache_s:
+            cache_s = self._row_scans.cache_s
+            if cache_s is None or now - before.at_s < cache_s:
                 return before.series
             since = max(since, before.at_s - before.at_s % HOUR_S)
         found = set(before.series) if before else set[bytes]()
@@ -236,7 +243,7 @@ class SeriesFinder:
                 prefix = salt + metric + base_bytes(base)
                 at: bytes | None = prefix
                 while at is not None:
-                    page = await self._store.page(self._data_table, at, prefix_end(prefix), limit=PAGE_ROWS)
+                    page = await self._store.page(self._tables.data, at, prefix_end(prefix), limit=PAGE_ROWS)
                     at = page.next_start
                     new = {row.key[len(prefix) :] for row in page.rows if len(row.key) > len(prefix)} - found
                     found |= new

@@ -84,17 +84,14 @@ class ReadRules(NamedTuple):
     max_gets: int = 20_000  # rows read by key instead of by a scan
 
 
-DEFAULT_RULES = ReadRules()
-
-
 class DataTable(NamedTuple):
     """The data table, and how its rows are read."""
 
     store: Store
     data: str  # the table of raw points
     layout: Layout
-    rules: ReadRules
-    deleting: Changing = unobserved  # around deletes of rows
+    rules: ReadRules = ReadRules()
+    deleting: Changing = unobserved  # entered around deletes of rows
 
 
 class StoredSelection:
@@ -517,33 +514,29 @@ class OpenTsdbReader:
 
     def __init__(
         self,
-        store: Store,
-        table: str,
+        table: DataTable,
         uids: Uids,
-        layout: Layout,
         *,
         index: SeriesIndex | None = None,
         rollups: Rollups | None = None,
         complete: RollupCompleteness | None = None,
         histogram_codec: int | None = None,
-        rules: ReadRules = DEFAULT_RULES,
-        deleting: Changing = unobserved,
     ) -> None:
-        """`table` has the raw points. `complete` tells up to when rollups are complete. `histogram_codec` is
-        the id of simple histograms, None if there are none. `deleting` is entered around deletes."""
-        self._table = DataTable(store, table, layout, rules, deleting)
+        """`complete` tells up to when rollups are complete. `histogram_codec` is the id of simple histograms, None if
+        there are none."""
+        self._table = table
         self._uids = uids
         self._index = index
         self._rollups = rollups
         self._complete = complete
         self._histogram_codec = histogram_codec
-        self._resolver = FilterResolver(uids, layout.widths, rules.filters)
+        self._resolver = FilterResolver(uids, table.layout.widths, table.rules.filters)
         self._tag_tests = TagTests()
         self.changes: ChangeSource | None = None
-        if store.cell_signatures is not None:
+        if table.store.cell_signatures is not None:
             self.changes = SignedChanges()
-        elif store.change_feed is not None:
-            self.changes = StoredChanges(store.change_feed, table, layout)
+        elif table.store.change_feed is not None:
+            self.changes = StoredChanges(table.store.change_feed, table.data, table.layout)
 
     async def select(self, request: SeriesRequest) -> Selection:
         """Resolve a request. Raises BadQuery in OpenTSDB's words, StoreError."""
