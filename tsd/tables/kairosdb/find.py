@@ -12,7 +12,7 @@ from tsd.tables.interned import Passes
 from tsd.tables.kairosdb.tables import CONCURRENT, FoundTimes, KairosTables, ListedSeries
 
 EXPECTED = 4  # first row times of a request, whose index rows are read along with the list of row times
-MOST_AHEAD = 300  # rows of points that are expected before the indexes are read: all are looked at in one step
+MOST_AHEAD = 300  # most rows that are expected before the indexes are read: all are tested in one step
 
 
 class FoundRow(NamedTuple):
@@ -40,10 +40,10 @@ async def find_rows(
     expect: Callable[[Sequence[FoundRow]], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[FoundRows, None]:
     """Yield the rows of a metric that may hold times, both ends included, in order. Rows that overlap, as those before
-    1970 do, come together. Raise StoreError.
+    1970 do, are yielded together. Raise StoreError.
 
-    `expect` is called while the indexes are read, with the rows that come first if the indexes have not changed since
-    an earlier request. There is no call if none began at the same row, or if the rows are many."""
+    `expect` is called while the indexes are read, with the rows that an earlier request for the same first row found
+    first: the indexes seldom change. It is not called without such a request, or if the rows are many."""
     spec = await tables.spec()
     first_row = spec.first_row(first_ms)
     known = tables.found_times.get((metric, first_row), FoundTimes((), complete=False))
@@ -53,22 +53,23 @@ async def find_rows(
     if expect is not None and known.complete:
         expected = _expected(tables, spec, metric, known_times, passes, tested)
         calls = [partial(expect, expected)] if expected else []
-    listed, ahead, (old, wrong) = await _listed(tables, metric, (first_row, last_ms), known_times, calls)
-    if not listed:
+    listed = await _read_indexes(tables, metric, (first_row, last_ms), known_times, calls)
+    wrong: Sequence[str] = listed.warnings
+    if not listed.times:
         tables.found_times.pop((metric, first_row), None)
-    for at, times in enumerate(overlapping(spec, sorted({*listed, *(row.row_ms for row in old)}))):
+    for at, times in enumerate(overlapping(spec, sorted({*listed.times, *(row.row_ms for row in listed.old)}))):
         found: dict[DataRow, Mapping[str, str]] = {}
-        warnings, wrong = list(wrong), []
+        warnings, wrong = list(wrong), ()  # only the first rows have those of the indexes
 
         async def read(row_ms: int, found: dict[DataRow, Mapping[str, str]] = found) -> None:
-            series = ahead.pop(row_ms) if row_ms in ahead else await tables.row_keys(metric, row_ms)
-            for kind, tags, encoded in series:
+            ahead = listed.series.pop(row_ms, None)
+            for kind, tags, encoded in await tables.row_keys(metric, row_ms) if ahead is None else ahead:
                 found[DataRow(metric, row_ms, kind, encoded)] = tags
 
-        await run_bounded([time for time in times if time in listed], read, limit=CONCURRENT)
-        others = [row for row in old if times[0] <= row.row_ms <= times[-1] and row not in found]
-        if at == 0 and listed:
-            tables.found_times[metric, first_row] = FoundTimes(sorted(listed)[:EXPECTED], complete=not others)
+        await run_bounded([time for time in times if time in listed.times], read, limit=CONCURRENT)
+        others = [row for row in listed.old if times[0] <= row.row_ms <= times[-1] and row not in found]
+        if at == 0 and listed.times:
+            tables.found_times[metric, first_row] = FoundTimes(sorted(listed.times)[:EXPECTED], complete=not others)
         for row in others:
             try:
                 found[row] = parse_tags(row.tags)
@@ -113,28 +114,35 @@ def _expected(
     return _passing(found, passes, tested)
 
 
-Listed = tuple[set[int], dict[int, Sequence[ListedSeries]], tuple[list[DataRow], list[str]]]
+class _Listed(NamedTuple):
+    """What the indexes list for a span."""
+
+    times: set[int]  # of rows, from the list of row times
+    series: dict[int, Sequence[ListedSeries]]  # of those row times that were known before
+    old: Sequence[DataRow]  # from the index of KairosDB 1.2 and older
+    warnings: Sequence[str]  # about rows of the old index
 
 
-async def _listed(
+async def _read_indexes(
     tables: KairosTables,
     metric: str,
     span: tuple[int, int],
     known_times: Sequence[int],
     others: Sequence[Callable[[], Awaitable[None]]],
-) -> Listed:
-    """Return what `KairosTables.row_times` does for a span, the series of `known_times`, and what `.old_keys` does,
-    read side by side, while `others` run. Raise StoreError."""
+) -> _Listed:
+    """Read the row times of a span, the series of `known_times`, and the old index concurrently, while `others` run.
+    Raise StoreError."""
     times: list[int] = []
     ahead: dict[int, Sequence[ListedSeries]] = {}
-    old: tuple[list[DataRow], list[str]] = [], []
+    old: list[DataRow] = []
+    warnings: list[str] = []
 
     async def read_times() -> None:
         times.extend(await tables.row_times(metric, *span))
 
     async def read_old() -> None:
-        nonlocal old
-        old = await tables.old_keys(metric, *span)
+        nonlocal old, warnings
+        old, warnings = await tables.old_keys(metric, *span)
 
     async def read_series(row_ms: int) -> None:
         ahead[row_ms] = await tables.row_keys(metric, row_ms)
@@ -146,7 +154,7 @@ async def _listed(
         *others,
     ]
     await run_bounded(calls, lambda call: call(), limit=len(calls))
-    return set(times), ahead, old
+    return _Listed(set(times), ahead, old, warnings)
 
 
 def overlapping(spec: RowSpec, times: Sequence[int]) -> Iterator[list[int]]:
