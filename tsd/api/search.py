@@ -35,7 +35,7 @@ PLUGIN_TYPES = ("tsmeta", "tsmeta_summary", "tsuids", "uidmeta", "annotation")
 DEFAULT_LIMIT = 25
 ANY = ("", "*")
 
-Stored = Callable[[bytes], Awaitable[None]]  # waits until a metric's points received so far are stored, or StoreDown
+Stored = Callable[[bytes], Awaitable[None]]  # waits until the points received of a metric are stored; raises StoreDown
 
 
 class BadSelector(TsdError):
@@ -140,7 +140,7 @@ def read_lookup(request: Request) -> LookupRequest:
 async def _described(
     catalog: SeriesCatalog, selected: SelectedSeries, limit: int | None
 ) -> AsyncGenerator[list[SeriesName], None]:
-    """Return the names of selected series, page by page."""
+    """Yield the names of selected series, page by page."""
     async with aclosing(selected.pages(limit)) as pages:
         async for page in pages:
             yield await catalog.describe(page)
@@ -149,7 +149,7 @@ async def _described(
 async def _lookup_answer(
     wanted: LookupRequest, pages: AsyncGenerator[list[SeriesName], None], started: float
 ) -> AsyncIterator[bytes]:
-    """The JSON of the answer, in chunks: a metric may have a million series."""
+    """Yield the JSON of the answer, in chunks: a metric may have a million series."""
     encode = msgspec.json.encode
     head: dict[str, object] = {"type": "LOOKUP"}
     if wanted.has_metric:
@@ -359,7 +359,7 @@ class LastAnswer:
 
 
 async def _pages(selected: list[bytes] | SelectedSeries) -> AsyncGenerator[list[bytes], None]:
-    """Return the series of a sub query, page by page."""
+    """Yield the series of a sub query, page by page."""
     if isinstance(selected, list):
         yield selected
         return

@@ -107,7 +107,7 @@ class LazyGroup(click.Group):
 
 @contextmanager
 def _printing() -> Iterator[None]:
-    """Write output in the block. If its reader is gone, for example `head`, exit with status 0. Raise TsdError if it
+    """Flush what the block prints. If its reader is gone, for example `head`, exit with status 0. Raise TsdError if it
     cannot be written, for example to a full disk."""
     try:
         try:
@@ -123,7 +123,7 @@ def _printing() -> Iterator[None]:
 
 
 def _drop_output() -> None:
-    """Have what is buffered for standard output go nowhere."""
+    """Discard what is buffered for standard output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -162,7 +162,7 @@ def tsd(**_: object) -> None:
 
 def _open_closed_streams() -> None:
     """Open standard streams that are closed, so that no other file gets their numbers: a library that prints would
-    write into it. Reading and printing fail then, and errors go nowhere."""
+    write into it. Reading and printing then fail, and errors are discarded."""
     for number, (name, access) in enumerate({"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_RDWR}.items()):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, access)

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from tsd.lazy import without_package
 
-with without_package("rich"):  # tracebacks are plain (`_plain_trace`): to import it would take a tenth of a start
+with without_package("rich"):  # its import takes a tenth of a start, and tracebacks are plain (`_plain_trace`)
     import structlog
 
 Event = MutableMapping[str, Any]
@@ -33,7 +33,7 @@ _ring: deque[str] = deque(maxlen=RING_LINES)  # newest events of this process, f
 
 
 class RateLimit:
-    """Passes `BURST` events of one name in a period. The next event then has the number of dropped ones."""
+    """Passes `BURST` events of one name in a period. The first event of the next one has the number of dropped ones."""
 
     def __init__(self) -> None:
         self._periods: dict[str, tuple[float, int]] = {}

@@ -98,7 +98,7 @@ def rows_of(columns: VersionColumns) -> list[Row]:
 
 
 def select(columns: VersionColumns, until_ms: int, versions: int | None) -> VersionColumns:
-    """Return the versions before a time, and of these the newest so many of each column (None: all)."""
+    """Return the newest `versions` of each column before a time (None: all)."""
     if versions is None and (not len(columns.times_ms) or int(columns.times_ms.max()) < until_ms):
         return columns
     counts = np.diff(columns.bounds)
@@ -136,8 +136,8 @@ def concatenate(parts: Sequence[VersionColumns]) -> VersionColumns:
 
 
 def gather(chosen: Sequence[tuple[tuple[bytes, bytes], VersionColumns, int]]) -> VersionColumns:
-    """Return columns of several arrays as one, in the given order. Those of one place follow each other, the oldest
-    first, and become one."""
+    """Return columns of several arrays as one, in the given order. Each is given by its place, its arrays, and its
+    index in them. Those of one place follow each other, the oldest first, and become one."""
     places: list[tuple[bytes, bytes]] = []
     counts: list[int] = []
     times: list[Int64] = [np.zeros(0, np.int64)]
@@ -209,7 +209,7 @@ def first_places(columns: VersionColumns, count: int) -> VersionColumns:
 
 
 def _in_order(columns: VersionColumns) -> VersionColumns:
-    """Return versions whose times may not ascend within a place in that order. Of equal times the last one counts."""
+    """Return the versions of each place in order of time. Of equal times the last one counts."""
     times = columns.times_ms
     ascends = np.append(np.diff(times) > 0, True)
     ascends[columns.bounds[1:-1] - 1] = True
@@ -248,9 +248,9 @@ class Wanted(NamedTuple):
 
     since_ms: int = 0
     until_ms: int = END_MS  # exclusive
-    versions: int | None = None  # the newest so many of each column within the range; None: all
+    versions: int | None = None  # of each column, the newest in the range; None: all
     columns: Collection[bytes] | None = None  # None: all
-    limit_bytes: int | None = None  # a read with arrays fails once they take about so many
+    limit_bytes: int | None = None  # above about this size a read with arrays fails
 
 
 ALL = Wanted()
@@ -305,7 +305,7 @@ class VersionedCells(Protocol):
     async def page_columns(
         self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL
     ) -> VersionPage:
-        """Do the same as `page`. Raise TooManyVersions as `get_columns`."""
+        """Do the same as `page`. Raise TooManyVersions as `get_columns` does."""
         ...
 
 
@@ -329,7 +329,7 @@ class CellwiseColumns:
         await self.put(table, columns.puts())
 
     async def get_columns(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> VersionColumns:
-        """See VersionedCells. What is too much has been read already."""
+        """See VersionedCells. The limit is checked after the read."""
         columns = columns_of((await self.get(table, rows, wanted)).items())
         check_size(columns.size, wanted.limit_bytes)
         return columns

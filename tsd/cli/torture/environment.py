@@ -61,7 +61,7 @@ class StateDisk:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[StateDisk]:
-    """Create `folder` and yield its Disk: a file system of its own if this process may mount one."""
+    """Create `folder` and yield its StateDisk: a file system of its own if this process may mount one."""
     folder.mkdir()
     mounting = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
     try:
@@ -103,7 +103,7 @@ class Environment:
         *,
         eager: bool,
     ) -> None:
-        """`relays` are behind the proxies."""
+        """`relays` are between the proxies and the servers."""
         self.folder = folder
         self.disk = disk
         self.config = setup.config
@@ -139,7 +139,7 @@ class Environment:
 
     @property
     def has_servers(self) -> bool:
-        """Return whether daemons store to servers that a proxy stands for."""
+        """Return whether daemons store on servers, through proxies."""
         return bool(server_setting(self.config))
 
     @asynccontextmanager

@@ -51,11 +51,11 @@ class _Stored(NamedTuple):
     """A block in its segment."""
 
     block: Block
-    end: int  # offset of the byte behind it
+    end: int  # offset of the byte after it
 
 
 class _OwnLine(NamedTuple):
-    """What a block's own line says. None if it is damaged."""
+    """The fields of a block's own line: None if it is damaged."""
 
     at: int  # where it begins
     end: int | None  # of the block
@@ -117,14 +117,14 @@ def _block_line(frame: Sequence[Part], lines: int, at: int, owner: str) -> bytes
 
 
 def read_header(path: Path) -> Header:
-    """Return what a segment's header says."""
+    """Return the fields of a segment's header."""
     with path.open("rb") as file:
         return _read_header(file)
 
 
 def lines_in(path: Path, start: int, end: int, *, chunk_bytes: int = SEARCH_BYTES) -> int:
     """Estimate how many put lines were in a damaged part of a segment, which starts with a block's own line: those that
-    can be read, or else the number that the block's own line says. `chunk_bytes` are read at once."""
+    can be read, or else the number in the block's own line. `chunk_bytes` are read at once."""
     return sum(
         found.lines if found.is_whole or own.lines is None else own.lines
         for own in _own_lines(path, start, end, chunk_bytes)
@@ -181,7 +181,7 @@ def chunks(path: Path, start: int, end: int, size: int) -> Iterator[bytes]:
 def read_pieces(
     path: Path, owners: Sequence[str] = (), *, end: int | None = None, search_bytes: int = SEARCH_BYTES
 ) -> Iterator[Block | Damage]:
-    """Yield the blocks of a segment, each checked, and the damage between and behind them. `owners`: possible writers,
+    """Yield the blocks of a segment, each checked, and the damage between and after them. `owners`: possible writers,
     for a segment with a damaged header. `end`: what follows is being written. `search_bytes`: bytes searched at once
     for the block after damage."""
     with path.open("rb") as file:
@@ -209,11 +209,11 @@ def read_pieces(
                 at = stored.end
             else:
                 found = None if owner is None else _next_whole(file, at + BLOCK_BYTES, size, owner, search_bytes)
-                sure = found is not None or head.synced is None or at < head.synced  # what is behind was written later
+                sure = found is not None or head.synced is None or at < head.synced  # what follows was written later
                 yield damage(stored, found or size, acknowledged=sure)
                 at, whole = found or size, False
         if head.synced is None and whole:
-            yield damage("the blocks are whole, but the header is not one", at, acknowledged=False)
+            yield damage("the blocks are intact, the header is damaged", at, acknowledged=False)
         if head.synced is not None and at < head.synced and ends_whole:
             yield damage(
                 f"the segment ends, {head.synced - at} bytes that were on disk are gone", at, acknowledged=True

@@ -349,10 +349,10 @@ def _check_ids(request: ExpRequest) -> None:
         raise BadQuery(f"{len(request.outputs or ())} outputs, wanted at most {MAX_SUB_QUERIES}", status=413)
     variables = [each.id for each in request.metrics] + [each.id for each in formulas]
     _unique(variables, "Duplicated variable or expression id: ")
-    there = set(variables)
+    names = set(variables)
     for formula in formulas:
         for name in formula.expression.names:
-            if name not in there:
+            if name not in names:
                 raise _wrong(f"Expression [{formula.text}] was missing input {name}")
 
 
@@ -400,9 +400,9 @@ def _wrong(message: str) -> BadQuery:
 
 
 def by_dependency(formulas: Sequence[Formula]) -> list[Formula]:
-    """Sort expressions behind those that they use. Raises BadQuery for a cycle.
+    """Sort expressions so that each is after those that it uses. Raises BadQuery for a cycle.
 
-    It visits each once, without recursion: a chain may be longer than Python's stack.
+    Each is visited once, without recursion: a chain may be longer than Python's stack.
     """
     by_id = {formula.id: formula for formula in formulas}
     order: dict[str, Formula] = {}

@@ -21,7 +21,7 @@ HTML = "text/html; charset=UTF-8"
 WARNINGS = "X-Tsd-Warnings"  # a header: what an answer lacks
 
 
-@dataclass(slots=True)  # not frozen: to make one would take four times as long
+@dataclass(slots=True)  # not frozen: its creation would take four times as long
 class Request:
     """One request. The body is complete, decompressed and within its limit. It does not change."""
 
@@ -61,8 +61,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 MAX_API_VERSION = 1
-KEPT_TARGETS, SHORT_TARGET = 1000, 300  # parsed targets, and parameters, that are kept, and the longest of them
-DOUBLE_SLASH = "//"  # the endpoint, which does not exist, of a path that begins so: it is not that of the home page
+KEPT_TARGETS, SHORT_TARGET = 1000, 300  # number and length of parsed targets, and of parameters, that are cached
+DOUBLE_SLASH = "//"  # key of a path that begins with it: no endpoint has this key, and "" is that of the home page
 MAX_PARAMS = 4000  # of a target: each takes about 2 us
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _MAX_VERSION_DIGITS = 9  # such a number always fits into Java's int
