@@ -17,7 +17,7 @@ from tsd.tables.filters import make_filter
 from tsd.tables.reading import SeriesRequest
 from tsd.tables.tall.index import SeriesList
 from tsd.tables.tall.reader import TallReader
-from tsd.tables.tall.rows import Reading, SeriesCells, decode
+from tsd.tables.tall.rows import Part, Reading, SeriesCells, decode
 from tsd.tables.tall.series import Names, Placing
 from tsd.tables.tall.tables import TallTables
 
@@ -45,21 +45,26 @@ async def print_rows(config: Config, start_ms: int, end_ms: int, metric: bytes, 
                 series.setdefault(place.prefix, {})[place.field] = names
         async with aclosing(Reading(tables, rule, series, start_ms, end_ms).parts()) as parts:
             async for part in parts:
-                rows = [(row, cells) for one in part.series for row, cells in one.by_row()]
-                wrong = [*part.wrong]
-                shown = None
-                for row, cells in sorted(rows, key=lambda pair: (pair[0], str(pair[1].owner))):
-                    found = decode(cells)
-                    wrong += found.wrong
-                    if form == "plain" and row != shown:
-                        click.echo(row.decode("latin-1"))
-                        shown = row
-                    for line in _lines(cells, row, found.points, form):
-                        click.echo(line)
-                for text in wrong:
-                    click.echo(f"tsd: {text}", err=True)
-                corrupt += len(wrong)
+                corrupt += _print_part(part, form)
     return corrupt
+
+
+def _print_part(part: Part[Names], form: str) -> int:
+    """Print the points of some rows. Return how many rows, columns and values could not be read."""
+    rows = [(row, cells) for one in part.series for row, cells in one.by_row()]
+    wrong = [*part.wrong]
+    shown = None
+    for row, cells in sorted(rows, key=lambda pair: (pair[0], str(pair[1].owner))):
+        found = decode(cells)
+        wrong += found.wrong
+        if form == "plain" and row != shown:
+            click.echo(row.decode("latin-1"))
+            shown = row
+        for line in _lines(cells, row, found.points, form):
+            click.echo(line)
+    for text in wrong:
+        click.echo(f"tsd: {text}", err=True)
+    return len(wrong)
 
 
 def _lines(cells: SeriesCells[Names], row: bytes, points: Points, form: str) -> Iterator[str]:
