@@ -31,6 +31,7 @@ from tsd.daemon.waiting import lacks_space, wait_for_space
 from tsd.daemon.wiring import OpenStore, opened_store
 from tsd.errors import BadConfig, StoreError, TsdError, bare
 from tsd.ingest.journal.folder import held_journal
+from tsd.ingest.journal.journal import Segment
 from tsd.lazy import LazyLogger
 from tsd.server import control, sockets
 from tsd.server.listener import raise_descriptor_limit
@@ -156,24 +157,24 @@ async def serve(
     loaded: Loaded,
     stop: trio.Event,
     on_ready: OnReady,
-    again: Callable[[], Loaded] | None = None,
+    reload_config: Callable[[], Loaded] | None = None,
     *,
     open_store: OpenStore = opened_store,
     build_tables: BuildTables = build_configured_tables,
 ) -> None:
     """Run a daemon until `stop`, or a signal.
 
-    `on_ready` is called with the daemon and its ports when it serves. `again` reads the configuration for a reload.
+    `on_ready` is called with the daemon and its ports when it serves. `reload_config` reads the configuration again.
     `open_store` and `build_tables` choose the engine and the table layout.
     """
-    config = loaded.config
-    _check_credentials(config)
-    shutdown = Shutdown(stop)
-    reloads: list[Reload] = []
-    ready = trio.Event()
+    _check_credentials(loaded.config)
     _report_ineffective(loaded)
     tune_malloc()
     raise_descriptor_limit()
+    config = loaded.config
+    shutdown = Shutdown(stop)
+    reloads: list[Reload] = []
+    ready = trio.Event()
     where = sockets.ListenAddress(config.bind, config.port, config.backlog, config.reuse_port)
     listeners: list[trio.SocketListener] = []
 
@@ -186,8 +187,8 @@ async def serve(
                     if not listeners:  # before a long replay: the port may be taken
                         listeners.extend(await sockets.listeners(where))
                     daemon = build_daemon(config, store, stop, load, build_tables=build_tables)
-                    reloads[:] = [("settings", _settings_reload(daemon, again))] if again is not None else []
-                    reloads.extend(daemon.reloads)
+                    settings = [("settings", _settings_reload(daemon, reload_config))] if reload_config else []
+                    reloads[:] = [*settings, *daemon.reloads]
                     try:
                         await _run(daemon, listeners, on_ready, shutdown, ready)
                     finally:
@@ -235,9 +236,9 @@ def _check_credentials(config: Config) -> None:
         raise BadConfig([f"{one}, but systemd provided no credentials (LoadCredential=)" for one in unresolved])
 
 
-def _settings_reload(daemon: Daemon, again: Callable[[], Loaded]) -> Callable[[], Awaitable[None]]:
+def _settings_reload(daemon: Daemon, reload_config: Callable[[], Loaded]) -> Callable[[], Awaitable[None]]:
     async def settings() -> None:
-        daemon.config = apply_settings(daemon.config, again, daemon.live)
+        daemon.config = apply_settings(daemon.config, reload_config, daemon.live)
 
     return settings
 
@@ -249,7 +250,7 @@ async def _run(
 
     After `stop_now`, or when the store accepts no more writes, pending points stay in the journal.
     """
-    config, writer, journal = daemon.config, daemon.ingest.writer, daemon.ingest.journal
+    writer, journal = daemon.ingest.writer, daemon.ingest.journal
     segments = await trio.to_thread.run_sync(journal.recover)
     async with trio.open_nursery() as watching:
         async with trio.open_nursery() as disk:
@@ -259,15 +260,7 @@ async def _run(
                 writers.start_soon(writer.write_windows)
                 async with trio.open_nursery() as servers:
                     servers.start_soon(_stop_servers, daemon, shutdown, servers.cancel_scope, watching)
-                    servers.start_soon(writer.watch_journal)
-                    daemon.adopt(segments)
-                    await _start_replay(daemon, servers)
-                    servers.start_soon(writer.seal_windows)
-                    for task in daemon.tasks():
-                        servers.start_soon(task)
-                    path = await control.open_listener(control_path(config))
-                    servers.start_soon(control.serve, path, daemon.control_verbs(), daemon.tables.connection_operations)
-                    ports = await _listen(daemon, listeners, servers)
+                    ports = await _start_servers(daemon, segments, listeners, servers)
                     notify_soon(watching, daemon.stop.is_set, READY=1, STATUS=f"serving port {ports[0]}")
                     ready.set()
                     watching.start_soon(_watchdog(daemon, shutdown).run, f"serving port {ports[0]}")
@@ -282,6 +275,23 @@ async def _run(
             journal.close(deadline=trio.current_time() if shutdown.stop_now.is_set() else deadline)
         watching.cancel_scope.cancel()
     _report_pending(daemon)
+
+
+async def _start_servers(
+    daemon: Daemon, segments: Sequence[Segment], listeners: Sequence[trio.SocketListener], servers: trio.Nursery
+) -> list[int]:
+    """Replay the journal's segments, and start the background tasks, the control socket and the servers. Return the
+    ports."""
+    writer = daemon.ingest.writer
+    servers.start_soon(writer.watch_journal)
+    daemon.adopt(segments)
+    await _start_replay(daemon, servers)
+    servers.start_soon(writer.seal_windows)
+    for task in daemon.tasks():
+        servers.start_soon(task)
+    path = await control.open_listener(control_path(daemon.config))
+    servers.start_soon(control.serve, path, daemon.control_verbs(), daemon.tables.connection_operations)
+    return await _listen(daemon, listeners, servers)
 
 
 async def _start_replay(daemon: Daemon, nursery: trio.Nursery) -> None:
