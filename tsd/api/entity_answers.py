@@ -28,7 +28,7 @@ MOST_PATTERNS = 100
 DEFAULT_START = "1d-ago"
 LARGE_POINTS = 20_000  # of a larger answer, parts are sent while others are encoded
 POINT_BYTES = 250  # of a point while its answer is made: a cell, numbers and JSON
-PLACE_POINTS = 20  # the names of a series take as long to encode as so many points of a query, or to match a pattern
+PLACE_POINTS = 20  # of a query that take as long as to encode the names of a series, or to match them with a pattern
 POINTS_PER_QUERY_POINT, BYTES_PER_QUERY_POINT = 4, 50  # that are encoded as fast as a point of a query is merged
 
 
@@ -38,7 +38,7 @@ class RangeRequest(NamedTuple):
     start_ms: int
     end_ms: int | None  # exclusive; None: without end
     metrics: Sequence[str]  # patterns; empty: all
-    versions: int | None  # the newest so many points of each series; None: all
+    versions: int | None  # points of each series, the newest; None: all
     limit: int | None  # series
 
 

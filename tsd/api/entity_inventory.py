@@ -10,7 +10,7 @@ from tsd.codec.points import Bool, Int64
 from tsd.store.versions import VersionColumns, concatenate, first_rows, spans, take
 from tsd.tables.entity_decode import numbers_of, series_of
 
-MOST_KEPT = 2  # entities are sorted once there are so many times as many as wanted
+MOST_KEPT = 2  # times as many entities as are wanted: then they are sorted, and the rest is dropped
 
 
 def starts_of_rows(places: Sequence[tuple[bytes, bytes]]) -> Int64:

@@ -1,6 +1,6 @@
 """Points as parallel arrays: `Columns` in ingest, `Points` and `Batch` in queries.
 
-Integers and doubles are kept side by side; nothing is rounded.
+Arrays have both integers and doubles; nothing is rounded.
 
 A value's `bits` are the integer itself, or the raw bits of a double; `floats` says which. So `bits.view(float64)` is
 the values where all are doubles, and `bits` itself where none is.
@@ -26,6 +26,9 @@ except ImportError:  # installed without a C compiler
 else:
     HAS_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
 
+UInt8 = NDArray[np.uint8]
+UInt32 = NDArray[np.uint32]
+Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -87,18 +90,10 @@ def doubles_as_points(times: Int64, values: Float64) -> Points:
 
 NO_POINTS = Points(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_))
 
-
-Int32 = NDArray[np.int32]
-
-
-UInt8 = NDArray[np.uint8]
-UInt32 = NDArray[np.uint32]
-
-
 EXACT = float(1 << 53)  # integers below it are exact in a double
-
-
+SINGLE = FLOAT | 3  # flags of a 4-byte float
 _PLAIN = b"0123456789.+-eE "
+_MOST_DIGITS = 19  # of a 64-bit integer
 
 
 class Columns(NamedTuple):
@@ -141,7 +136,7 @@ def columns_of(buffers: "_columns.Buffers") -> Columns:
 
 
 def columns_with(columns: Columns, owners: NDArray[np.int32], owner: int, *, compiled: bool = HAS_LOOP) -> Columns:
-    """Return the points whose series has an owner, in order. `owners` has that of each series, by its number.
+    """Return the points of series with a given owner, in order. `owners` has the owner of each series, by its number.
 
     >>> columns = Columns(np.array([1, 0, 1], np.int32), np.arange(3), np.zeros(3, np.uint8), np.arange(3))
     >>> columns_with(columns, np.array([5, 7], np.int32), 7).bits.tolist()
@@ -151,9 +146,6 @@ def columns_with(columns: Columns, owners: NDArray[np.int32], owner: int, *, com
         columns = Columns(*map(np.ascontiguousarray, columns))
         return columns_of(_columns.choose(*columns, owners, owner))
     return columns.at(owners[columns.series] == owner)
-
-
-SINGLE = FLOAT | 3  # flags of a 4-byte float
 
 
 def wide_values(columns: Columns, *, compiled: bool = HAS_LOOP) -> tuple[Int64, Bool]:
@@ -237,7 +229,7 @@ def number_columns(words: Sequence[bytes]) -> tuple[UInt8, Int64] | None:
 
 def _integers(numbers: NDArray[np.float64], words: Sequence[bytes]) -> tuple[UInt8, Int64] | None:
     """Return flags and bits of integers; `numbers` are the words as doubles. None if a word is not a 64-bit integer."""
-    if max(map(len, words)) > 19 and any(len(word.lstrip(b"+-")) > 19 for word in words):
+    if max(map(len, words)) > _MOST_DIGITS and any(len(word.lstrip(b"+-")) > _MOST_DIGITS for word in words):
         return None
     inexact = np.abs(numbers) >= EXACT
     if inexact.any():
@@ -261,7 +253,7 @@ def _floats(numbers: NDArray[np.float64]) -> tuple[UInt8, Int64] | None:
         singles = numbers.astype(np.float32)
     short = singles.astype(np.float64) == numbers
     bits = np.where(short, singles.view(np.uint32).astype(np.int64), numbers.view(np.int64))
-    return np.where(short, FLOAT | 3, FLOAT | 7).astype(np.uint8), bits
+    return np.where(short, SINGLE, FLOAT | 7).astype(np.uint8), bits
 
 
 def sort_columns(columns: Columns, *, join: bool, compiled: bool = HAS_LOOP) -> Columns:

@@ -356,10 +356,10 @@ class Config(
         "Share of the waiting rows that a round takes: at speed N all of them are done N times an hour.", low=1)
     compaction_span_age_s: int = setting(
         "tsd.storage.compaction.span_age", 240,
-        "On Cassandra and HBase: a row that was not written for so long loses its old cells by one delete, which may "
+        "On Cassandra and HBase: a row that was not written for this long loses its old cells by one delete, which may "
         "reach cells that were not read. It must be more than the difference of all writers' clocks (on HBase those of "
         "region servers) and the time of a write. On Cassandra a put that takes half of it is repeated. A daemon waits "
-        "so long before it compacts a row.", "s", low=1)
+        "this long before it compacts a row.", "s", low=1)
 
     retention_rules: str = setting(
         "tsd.retention.rules", "",
@@ -431,7 +431,7 @@ class Config(
         "always allows the latter.)")
     query_timeout_ms: int = setting(
         "tsd.query.timeout", 0,
-        "A query without a result by then ends with OpenTSDB's error. 0: unlimited.", "ms", low=0)
+        "Longest time of a query. A longer one ends with OpenTSDB's error. 0: unlimited.", "ms", low=0)
     query_duplicates: bool = setting(
         "tsd.query.allow_simultaneous_duplicates", True,
         "false: reject a query that its client is already running.")

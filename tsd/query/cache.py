@@ -17,7 +17,7 @@ from tsd.query.buckets import Bucketed, joined
 from tsd.store.cells import CellSigner
 from tsd.tables.reading import HourKeys, PageRows, Signatures, SignatureSource
 
-LARGEST_SHARE = 2  # one query fills at most one part in so many of the memory
+LARGEST_SHARE = 2  # one query fills at most half of the memory
 PAIRS_BYTES = 60  # of a row's tag pairs, besides their text
 ROW_BYTES = 16  # of a row's number of points, stored bytes and place
 HOUR_BYTES = 1000  # of an hour, besides its arrays

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 SHORT_PAGE = 2000  # cells that are signed for the cache without a thread
 SMALL_PAGE = 64  # cells that are decoded without a thread, which would cost as much
-HOUR_COST = 20  # a cached hour costs as much time to join as so many buckets
+HOUR_COST = 20  # buckets that take as long to join as a cached hour
 POINT_BYTES = 40  # of a kept point: its arrays twice, because they are joined at the end
 SHORT_ORDER = 500  # series that are put in order without a thread: with salts each takes microseconds
 ROW_BYTES = 300  # of a row that is kept as stored, besides its value
@@ -262,7 +262,7 @@ class PointCollector:
             self.check()
 
     def _add_cached(self, numbers: Int64, found: JoinedHours, hours: int) -> None:
-        """Add the rows of so many hours; `numbers` are those of the rows' series."""
+        """Add the rows of `hours` cached hours; `numbers` are those of the rows' series."""
         assert isinstance(self._sink, Downsampler)
         buckets, points, sizes = found
         series, wanted = numbers, numbers != UNWANTED

@@ -180,7 +180,7 @@ class Downsampler:
         return slots
 
     def _extend_last(self, series: int) -> None:
-        """Extend the arrays to so many series."""
+        """Extend the arrays to this number of series."""
         missing = series - len(self._last_stamps)
         if missing > 0:
             self._last_stamps = np.append(self._last_stamps, np.full(missing, _NEVER))

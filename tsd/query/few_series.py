@@ -29,7 +29,7 @@ from tsd.tables.reading import EncodedPage, MatchedSeries, PointPage, ScanRange,
 from tsd.tables.writing import KnownSeries
 
 FEW_POINTS = 1000  # open points that are kept as a row
-ROOM = 1.2  # a query that read so many times a limit is not tried with it
+ROOM = 1.2  # a query that is expected to read more than this multiple of a limit is not tried with it
 
 
 class KnownGroup(NamedTuple):
@@ -107,7 +107,7 @@ class Known(NamedTuple):
     hourly_points: float
 
     def is_over(self, limit: StepLimit, hours: int) -> bool:
-        """Return whether so many hours are expected to be over a limit."""
+        """Return whether this number of hours is expected to exceed a limit."""
         each = (self.hourly_rows, self.hourly_bytes, self.hourly_points)
         return any(hours * one > most * ROOM for one, most in zip(each, limit, strict=True))
 

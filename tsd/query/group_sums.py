@@ -222,7 +222,7 @@ class _Hour:
         self.kinds: NDArray[np.uint8] = np.empty((0, len(offsets_ms)), np.uint8)
 
     def grow(self, groups: int) -> int:
-        """Make room for so many groups. Return by how many values."""
+        """Make room for this number of groups. Return the number of added values."""
         missing = groups - len(self.kinds)
         if missing <= 0:
             return 0

@@ -14,7 +14,7 @@ from tsd.query.columns import SeriesColumns
 from tsd.query.model import Fill, SubQuery
 
 WHOLE_READS = 8  # queries that read all hours at once, after one that needed many later points
-MANY = 4  # many: those of one in so many series
+MANY = 4  # many: those of a quarter of the series
 
 _NEVER = -(1 << 62)
 
@@ -33,7 +33,7 @@ class LaterReads:
         return True
 
     def needed(self, series: int, of: int) -> None:
-        """Note that so many series needed later points: with many, a second read costs more than it saves."""
+        """Note that `series` of `of` series needed later points: with many, a second read costs more than it saves."""
         if series * MANY > of:
             self._left = WHOLE_READS
 

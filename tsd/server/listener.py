@@ -451,7 +451,7 @@ class Listener:
 
 
 def _end_input(stream: trio.SocketStream) -> None:
-    """End a socket's input behind what was received: Linux returns that, and then the end, also to a waiting reader."""
+    """End a socket's input after what was received: Linux returns that, and then the end, also to a waiting reader."""
     with suppress(OSError):  # the client has closed it
         stream.socket.shutdown(trio.socket.SHUT_RD)
 

@@ -17,7 +17,7 @@ import trio
 
 from tsd.server.polled import PolledConnections
 
-WINDOW_S = 10.0  # a connection is watched for so long before it may be quiet
+WINDOW_S = 10.0  # for which a connection is watched before it may be quiet
 READ_BYTES = 128 << 10  # of one read of a quiet connection: the size of a new socket's buffer
 BYTES_PER_S = 24 << 10  # that it sends on average
 TURN_BYTES = 64 << 10  # read before other tasks run: a third of a millisecond

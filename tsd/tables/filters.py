@@ -176,7 +176,7 @@ def _wildcard(found: Filter, *, loose: bool) -> Matcher:
 
 
 def _anchored(pieces: tuple[str, ...], starts: bool, ends: bool) -> Callable[[str], bool]:
-    """Return the documented test: the pieces in turn, anchored at the start and the end where no asterisk is."""
+    """Return the documented test: the pieces in order, anchored at each end that has no asterisk."""
     first = pieces[0] if starts else ""
     last = pieces[-1] if ends else ""
     middle = pieces[starts : len(pieces) - ends]

@@ -31,7 +31,7 @@ def entity(**_: object) -> None:
 
 @entity.command("list")
 @click.option("--prefix", default="", help="Only names that begin with it.")
-@click.option("--silent", "silent_for", metavar="AGE", help="Only those that have sent nothing for so long: 10m.")
+@click.option("--silent", "silent_for", metavar="AGE", help="Only those that have sent nothing for this long: 10m.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, as /api/entity answers.")
 @with_config
 def list_entities(loaded: Loaded, **given: Any) -> None:
@@ -44,7 +44,7 @@ def list_entities(loaded: Loaded, **given: Any) -> None:
 @click.option("--start", default="1d-ago", show_default=True, help="First time of points.")
 @click.option("--end", help="Time after the last point.")
 @click.option("--metrics", default="", help="Metrics by names or patterns: sys.*,proc.*")
-@click.option("--versions", type=click.IntRange(1), help="Only the newest so many points of each series.")
+@click.option("--versions", type=click.IntRange(1), help="Only this many points of each series, the newest.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, as /api/entity/NAME answers.")
 @with_config
 def show(loaded: Loaded, **given: Any) -> None:

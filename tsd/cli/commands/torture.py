@@ -41,7 +41,7 @@ class SecondsRange(click.ParamType):  # type: ignore[type-arg] # older ones take
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(1), help="Rounds of each fault.")
 @click.option("--seed", type=int, help="Seed of all random choices. Default: random.")
 @click.option("--daemons", default=2, show_default=True, type=click.IntRange(1), help="Concurrent daemons.")
-@click.option("--duration", type=FiniteRange(0, min_open=True), help="Start no round after so many seconds.")
+@click.option("--duration", type=FiniteRange(0, min_open=True), help="Start no round after this many seconds.")
 @click.option(
     "--outage", default="1:3", show_default=True, type=SecondsRange(), help="Length of the store's outages in seconds."
 )

@@ -135,7 +135,7 @@ class Sender:
     def __init__(self, lines: Lines, *, seed: int, block: int = 40, ahead: int = 400) -> None:
         """Send up to `block` lines at once, with a `sync` at random; wait while `ahead` lines are not confirmed."""
         self.lines = lines
-        self.sent = 0  # different lines: the first so many
+        self.sent = 0  # different lines
         self.repeated = 0  # lines resent
         self.bad = 0  # lines that must be refused, not in `sent`
         self.refused: Counter[str] = Counter()

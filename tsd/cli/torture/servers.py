@@ -19,7 +19,7 @@ import trio
 from tsd.errors import TsdError
 
 PROC = Path("/proc")
-JOIN_S = 20.0  # a round waits so long for others that share a kill, at most
+JOIN_S = 20.0  # a round waits at most this long for others that share a kill
 RESTART_S = 180.0  # of servers, at most
 GONE_S = 30.0  # of a killed process, at most
 POLL_S = 0.05
@@ -117,7 +117,7 @@ class Servers:
     def __init__(self, addresses: Sequence[tuple[str, int]], restart: Sequence[str] = (), *, together: int = 1) -> None:
         """`restart` is the command that starts killed servers again. Without it their supervisor does.
 
-        `together` rounds that run side by side share a kill.
+        `together` concurrent rounds share a kill.
         """
         self._addresses = addresses
         self._restart = restart

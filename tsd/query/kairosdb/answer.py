@@ -13,7 +13,7 @@ from tsd.query.kairosdb.model import MetricQuery
 from tsd.query.kairosdb.steps import Frame, apply_all
 
 SLICE_POINTS = 5000  # written at once
-RESULT_POINTS = 10  # as many points take as long to write as a result besides its points
+RESULT_POINTS = 10  # that take as long to write as a result without its points
 CHUNK_BYTES = 64 << 10
 
 

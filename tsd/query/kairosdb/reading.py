@@ -30,8 +30,8 @@ from tsd.tables.reading import PointDeleter
 
 T = TypeVar("T")
 IN_THREAD = 1 << 62  # gaps make many points of few
-STEP_SIZE = 10  # a point takes up to as long, in the grouping or in one aggregator, as so many simple values
-GROUP_POINTS = 20  # a group takes up to as long in a step as so many points, even if it has none
+STEP_SIZE = 10  # simple values that take as long as a point in the grouping, or in one aggregator, may take
+GROUP_POINTS = 20  # that take as long in a step as a group may take, even without points
 SMALL = 100  # metrics and values of tags: each takes some 10 us
 _SPECIAL = re.compile(r"([^\w\s-])", re.ASCII)
 

@@ -51,7 +51,7 @@ from tsd.server.tls import has_disconnected, socket_of
 
 REPEATED_BYTES = 1024  # the longest request that is kept to recognize the same bytes
 UNCHUNKED_BYTES = 8192  # OpenTSDB's limit of a body if `tsd.http.request.enable_chunked` is off
-SEND_BYTES = 64 << 10  # a client must read so many before the timeout
+SEND_BYTES = 64 << 10  # of a response that a client must read before the timeout
 WRITE_BYTES = 256 << 10  # of a response that are copied to the kernel in one step, if it has room
 CHUNKS_PER_CHECKPOINT = 100  # of one request body
 HEADER_OVERHEAD = 250  # bytes of memory that a header takes in addition to its text

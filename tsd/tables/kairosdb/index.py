@@ -50,7 +50,7 @@ class IndexRows:
     """Writes index rows, and caches when they expire."""
 
     def __init__(self, tables: KairosTables, *, by_tag: Callable[[str], bool]) -> None:
-        """`by_tag` says of which metrics rows are listed by each tag, too."""
+        """`by_tag` returns whether the rows of a metric are also listed by each tag."""
         self.lock = trio.Lock()  # held while points and their index rows are written, and while both are deleted
         self._tables = tables
         self._by_tag = by_tag

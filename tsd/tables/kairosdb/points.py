@@ -210,7 +210,7 @@ class RowPut(NamedTuple):
         return RowPut(self.key, self.columns[part], self.values[part], self.ttl_s, self.stamps[part])
 
     def parts(self, points: int, size: int) -> Iterator["RowPut"]:
-        """Yield the points, at most so many and of so many bytes at a time, but at least one."""
+        """Yield the points in parts of at most `points` points and `size` bytes, but at least one point."""
         start = room = 0
         for at, value in enumerate(self.values):
             if at > start and (at - start >= points or len(value) + POINT_BYTES > room):

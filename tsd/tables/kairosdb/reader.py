@@ -39,7 +39,7 @@ from tsd.tables.writing import SeriesKey, SeriesKeys
 SERIES_AT_ONCE = 128  # of one page
 PAGES_AHEAD = 2  # that are read while one is read or decoded: Cassandra never waits for the last rows of a page
 READ_POINTS, READ_TEXTS = 40_000, 5_000  # at a time, shared among the rows of a page
-ANSWER_CELLS, POINTS_OF_CELL = 16, 64  # to decode an answer, or points, takes as long as so many cells, or one
+ANSWER_CELLS, POINTS_OF_CELL = 16, 64  # cells that take as long to decode as an answer, and points as a cell
 MOST_SHARES = 32  # of them: with smaller ones, pages of many rows would be read in many small pieces
 ALL_POINTS = (1 << 31) - 1
 MOST_LISTED, LISTED_S = 10_000, 60  # metrics that are known to exist, and for how long

@@ -104,7 +104,7 @@ async def _put_as_stamped(rows: Sequence[Row], target: TableRef) -> None:
 
 
 async def _put_in_order(rows: Sequence[Row], target: TableRef) -> None:
-    """Put cells with new timestamps: those of a row in the order of theirs, the same ones together."""
+    """Put cells with new timestamps, in the order of their old ones within each row; those of equal ones together."""
     steps: dict[int, list[Put]] = {}
     for key, cells in rows:
         ranks = {time_ms: rank for rank, time_ms in enumerate(sorted({cell.time_ms for cell in cells}))}

@@ -51,7 +51,7 @@ class LookBack(NamedTuple):
         return self.now_ms // 1000 // HOUR_S * HOUR_S
 
     def bases(self, hour: int, stop: int) -> list[int]:
-        """Return the base times from so many hours ago to before `stop` hours ago."""
+        """Return the base times from `hour` hours ago to before `stop` hours ago."""
         return [base for ago in range(hour, stop) if (base := self.this_hour_s - ago * HOUR_S) >= 0]
 
     @property

@@ -28,7 +28,7 @@ from tsd.tables.retention_task import Amount
 COUNTED_HOURS = 8  # of a range; of one with more hours, and more bytes or rows, a sample is counted
 COUNTED_BYTES, COUNTED_ROWS = 2 << 20, 20_000
 SAMPLED_PARTS = (1, 4, 6, 0, 7, 3, 2, 5)  # of each range, for an estimate: an hour in the middle of each eighth
-LEAST_SAMPLED_HOURS = 3  # after which an estimate ends early, with so many bytes or rows
+LEAST_SAMPLED_HOURS = 3  # after which an estimate ends early, once it has enough bytes or rows
 ENOUGH_BYTES, ENOUGH_ROWS = 32 << 20, 30_000
 RECLAIM_BYTES = 32 << 20  # deleted from a range before its space is freed: files have 64 MiB
 RECLAIM_SHARE = 0.1  # of a table's bytes, deleted from smaller ranges, after which all of its space is freed

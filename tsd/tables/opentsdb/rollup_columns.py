@@ -115,7 +115,7 @@ def bases_of(keys: Sequence[bytes], layout: Layout) -> Int64:
 
 def encode_chunk(page: CellPage, layout: Layout, number: int) -> dict[bytes, bytes] | None:
     """Return the derived values of a page of whole rows with one base time, by name. None if a cell has another form.
-    `number` is that of the chunk."""
+    `number` is the number of the chunk."""
     found = rows_of(page)
     if found is None:
         return None

@@ -152,7 +152,7 @@ CACHED_SERIES = 200_000  # in all cached reads
 TABLE_BYTES = 64 << 20  # of the series of a metric that are held as arrays
 TABLES_BYTES = 128 << 20  # of all metrics
 MAX_ADDED = 100_000  # new series that a table waits with until it is used
-TOO_LARGE_S = 60.0  # a metric with more is not read again for so long
+TOO_LARGE_S = 60.0  # for which a metric with more is not read again
 
 
 class _CachedRead(NamedTuple):

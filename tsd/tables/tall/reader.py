@@ -29,7 +29,7 @@ from tsd.tables.writing import SeriesKey, SeriesKeys
 
 MOST_PREFIXES = 1000  # that are read from the index one by one
 WARNINGS = 20  # of a page
-POINTS_A_CELL = 32  # points are decoded already: so many are as much work as a stored cell
+POINTS_A_CELL = 32  # decoded points that are as much work as a stored cell
 LAST_MS = (1 << 63) - 1
 T = TypeVar("T")
 Take = Callable[[EncodedPage[PointPage]], Awaitable[None]]

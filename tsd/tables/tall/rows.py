@@ -19,7 +19,7 @@ from tsd.store.retry import run_bounded
 from tsd.tables.interned import in_thread
 from tsd.tables.tall.tables import TallTables
 
-PREFIXES = 64  # that are scanned side by side
+PREFIXES = 64  # that are scanned concurrently
 CONCURRENT = 16  # calls
 PART_CELLS = 20_000  # read at once, roughly
 PART_BYTES, LEAST_BYTES = 1 << 20, 1 << 14  # of row keys, columns and values: of all prefixes, and of one
@@ -128,7 +128,7 @@ class Reading(Generic[T]):
             yield [rows]
 
     async def _scans(self, first: int, last: int) -> AsyncGenerator[list[Rows], None]:
-        """Yield the rows of all prefixes, some of which are scanned side by side."""
+        """Yield the rows of all prefixes, some of which are scanned concurrently."""
         # An engine on other machines sends the named columns only, which takes less than all.
         reader = None if self._store.capabilities.shared else self._store.cell_reader
         prefixes = list(self._wanted)
