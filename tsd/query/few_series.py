@@ -1,5 +1,5 @@
 """A repeated query of few series, as far as it was answered before: its series and groups are known, its points are
-read again, downsampled and merged by the same functions as in the general way.
+read again, downsampled and merged by the same functions as on the general path.
 """
 
 from collections.abc import Callable, Sequence
@@ -131,7 +131,7 @@ class FewSeries:
         self.is_short = False  # whether few values are left to merge, of cached hours
 
     def read(self, cached: CachedReader, limit: StepLimit) -> bool:
-        """Read all rows, or take hours from the cache. Return False if the general way must do it."""
+        """Read all rows, or take hours from the cache. Return False if the general path must do it."""
         query, known, plan, collector = self._query, self._known, self._plan, self.collector
         hours = page = None
         bucketing = None if known.series.by_key else cached.bucketing(query, plan)
@@ -149,7 +149,7 @@ class FewSeries:
 
     async def fetch(self, limit: StepLimit, *, is_cut: bool) -> bool:
         """Read all rows, with a wait; those with points up to the end of the query, if its answer `is_cut` there.
-        Return False if the general way must do it. Raises StoreError."""
+        Return False if the general path must do it. Raises StoreError."""
         query, known, whole = self._query, self._known, self._plan.scan
         span = whole
         if is_cut and known.later.are_apart():
@@ -163,7 +163,7 @@ class FewSeries:
         return await self._fetch(spans, limit)
 
     async def fetch_later(self, limit: StepLimit) -> bool:
-        """Read the rows of the series that `needs_later` has, like `fetch`."""
+        """Read the rows of the series in `needs_later`, like `fetch`."""
         span, numbers = self._later, self.needs_later
         assert span is not None
         self._known.later.needed(len(numbers), len(self._known.has_points))
@@ -182,8 +182,8 @@ class FewSeries:
         return True
 
     def merge(self) -> Answer | None:
-        """Return the answer; None if the general way must find it, or with points of the series that `needs_later` has.
-        May be called in a thread."""
+        """Return the answer. None if it needs later points of the series in `needs_later`, which is set then, or if the
+        general path must find it. May be called in a thread."""
         query, known, plan = self._query, self._known, self._plan
         if not self._add():
             return None
@@ -230,6 +230,6 @@ def _add_page(collector: PointCollector, page: EncodedPage[PointPage]) -> bool:
     try:
         if not collector.add_tables(page):
             collector.add_page(page)
-    except StoreError:  # the general way says which rows cannot be read
+    except StoreError:  # the general path reports which rows cannot be read
         return False
     return not (collector.has_annotations or collector.read.warnings)

@@ -1,9 +1,9 @@
 """Answers repeated queries of few series within one step of the event loop, or with one read or one call of a thread.
 
-The general way (`tsd.query.engine`) answers a query first. If it found few series and nothing unusual, the way to its
-rows is kept, without any points. The next such query reads these rows, and downsamples and merges them by the same
-functions. A query that is answered in one step needs no slot, deadline or cancel scope, because nothing else runs
-meanwhile. Whatever is unusual is left to the general way: `answer` returns None then, and has changed nothing.
+The general path (`tsd.query.engine`) answers a query first. If it found few series and nothing unusual, the access path
+to its rows is kept, without any points. The next such query reads these rows, and downsamples and merges them by the
+same functions. A query that is answered in one step needs no slot, deadline or cancel scope, because nothing else runs
+meanwhile. Unusual queries are left to the general path: `answer` returns None then, and has changed nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ FEW_HOURS = 8  # of a query of one series: each is a row
 FEW_LISTED = 64  # series that are looked at one by one
 KEPT, SHORT = 1000, 300  # sub queries that are kept, and the characters of each
 KEPT_SERIES = 20_000  # in all of them
-MOST_SERIES, MOST_HOURS, MOST_POINTS = 256, 1000, 400_000  # of a query whose way is kept
+MOST_SERIES, MOST_HOURS, MOST_POINTS = 256, 1000, 400_000  # of a query whose access path is kept
 FEW_GROUPS = 32  # merged in one step: each takes 20 us
 ONE_SERIES = StepLimit(64, 16 << 10, 10_000)
 NOW = StepLimit(600, 64 << 10, 30_000)  # read, decoded and merged in a millisecond
@@ -83,7 +83,7 @@ class ShortQueries:
         self.answered_in_thread = 0
 
     async def learn(self, query: Query, plan: Plan, answer: SubAnswer) -> None:
-        """Keep the way to the rows of a query that the general way has answered, if it has few series."""
+        """Keep the access path to the rows of a query that the general path has answered, if it has few series."""
         sub, selection = plan.sub, plan.selection
         pairs, counts = selection.series.pairs, answer.stats
         if self._open_points is None or not _is_simple(query, sub) or plan.scan.hours > MOST_HOURS:
@@ -139,18 +139,15 @@ class ShortQueries:
             self._kept_series -= len(known.has_points)
 
     def _find(self, query: Query) -> tuple[Known, ScanRange] | None:
-        """Return what is known of a query, and what to read; None if the general way must answer it."""
-        if (
-            len(query.queries) != 1
-            or not self._known
-            or not (known := self._known.get((query.queries[0], query.quirks)))
-        ):
+        """Return what is known of a query, and what to read; None if the general path must answer it."""
+        if len(query.queries) != 1 or not self._known:
             return None
-        scan = self._scan(query)
-        return None if scan is None else (known, scan)
+        known = self._known.get((query.queries[0], query.quirks))
+        scan = None if known is None else self._scan(query)
+        return None if known is None or scan is None else (known, scan)
 
     def _scan(self, query: Query) -> ScanRange | None:
-        """Return what to read for a query whose sub query is known; None if the general way must answer it."""
+        """Return what to read for a query whose sub query is known; None if the general path must answer it."""
         [sub] = query.queries
         scan = scan_range(query.start_ms, query.end_ms, sub.downsample, quirks=query.quirks)
         is_long = scan.stop_s - scan.start_s > MOST_HOURS * HOUR_S
@@ -158,7 +155,7 @@ class ShortQueries:
 
     def write(self, query: Query, *, arrays: bool) -> WrittenAnswer | None:
         """Return the text and the figures of the answer to a short query of one series whose points it leaves as they
-        are. None for any other query, and if the general way must answer it."""
+        are. None for any other query, and if the general path must answer it."""
         known = self._known.get((query.queries[0], query.quirks)) if len(query.queries) == 1 else None
         if known is None or known.texts is None or known.series.is_remote:
             return None
@@ -182,7 +179,7 @@ class ShortQueries:
         return WrittenAnswer(text, SubFigures(stats_of(counts, known, started, read), counts.points))
 
     def answer(self, query: Query) -> Answer | None:
-        """Return the answer to a query, None if it is not that short, or if the general way must answer it."""
+        """Return the answer to a query, None if it is not that short, or if the general path must answer it."""
         if (found := self._find(query)) is None:
             return None
         known, scan = found
@@ -205,13 +202,13 @@ class ShortQueries:
             return None
         answer = few.merge()
         if answer is None:
-            self._forget((plan.sub, query.quirks))  # reading this much in vain again would take as long
+            self._forget((plan.sub, query.quirks))  # the next attempt would also read this much for nothing
         elif not self._allows(query, known, few.collector.read, few.collector.size):
             return None
         return answer
 
     async def answer_longer(self, query: Query, share: MemoryShare, *, is_cut: bool) -> Answer | None:
-        """Return the answer to a longer query, or to one whose rows cannot be read at once; None if the general way
+        """Return the answer to a longer query, or to one whose rows cannot be read at once; None if the general path
         must answer it. `share` accounts for its memory. `is_cut`: none of its points after the end is shown. Raises
         BadQuery, StoreError."""
         if (found := self._find(query)) is None:
@@ -245,7 +242,7 @@ class ShortQueries:
         return self._workers.run_here(few.merge) if is_short else await self._workers.run(few.merge)
 
     def _few(self, query: Query, known: Known, plan: Plan, set_memory: Callable[[int], None]) -> FewSeries | None:
-        """Return what reads the rows of a query; None if the general way must read them."""
+        """Return what reads the rows of a query; None if the general path must read them."""
         assert self._open_points is not None
         if self._open_points.points_now(known.metric, plan.scan, None, None) is None:  # before stored points
             return None
@@ -259,14 +256,14 @@ class ShortQueries:
         return None if pages is None else self._answer_pages(query, known, scan, pages, started)
 
     def _pages_now(self, query: Query, known: Known, scan: ScanRange) -> list[PointPage] | None:
-        """Return the points of one series, without a wait; None if the general way must read them."""
+        """Return the points of one series, without a wait; None if the general path must read them."""
         columns = self._open_now(known, scan)  # before stored points
         if columns is None:
             return None
         try:
             stored = known.series.read(scan, ONE_SERIES, annotations=not query.no_annotations)
             page = None if stored is None else stored.decode()
-        except StoreError:  # the general way says which rows cannot be read
+        except StoreError:  # the general path reports which rows cannot be read
             return None
         return None if page is None else _with_open(known, scan, columns, page)
 
@@ -289,14 +286,14 @@ class ShortQueries:
             page = await self._fetch_page(query, known, ScanRange(span.stop_s, scan.stop_s))
             pages = None if page is None or page.annotations or page.warnings else [*pages, page]
         answer = None if pages is None else self._answer_pages(query, known, scan, pages, started)
-        if answer is None:  # the general way would read the row again, each time
+        if answer is None:  # the general path would read the row again, each time
             self._forget((query.queries[0], query.quirks))
         else:
             self.answered += 1
         return answer
 
     async def _fetch_page(self, query: Query, known: Known, span: ScanRange) -> PointPage | None:
-        """Return the stored points of one series; None if the general way must read them. Raises StoreError."""
+        """Return the stored points of one series; None if the general path must read them. Raises StoreError."""
         stored = await known.series.fetch([SeriesSpan(span)], ONE_SERIES, annotations=not query.no_annotations)
         if stored is None:
             return None
@@ -341,7 +338,7 @@ class ShortQueries:
             return True
         try:
             check_fetched(self._bounds(query, known), size=read.size, points=read.points)
-        except BadQuery:  # raised by the general way
+        except BadQuery:  # raised by the general path
             return False
         return True
 

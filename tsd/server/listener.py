@@ -469,8 +469,8 @@ async def receive_when_readable(stream: trio.SocketStream, buffer: memoryview) -
     """Wait for input and return as much as fits into `buffer`, which streams may share; b"" at its end. Raise
     BrokenResourceError, ClosedResourceError.
 
-    `receive_some` does the same, but tries to read first. That is in vain after a read that emptied the socket's
-    buffer: it costs a system call and an exception. It also allocates its largest result first.
+    `receive_some` does the same, but tries to read first. After a read that emptied the socket's buffer that fails, and
+    costs a system call and an exception. It also allocates its largest result first.
     """
     if stream.socket.fileno() < 0:
         raise trio.ClosedResourceError("the connection was closed")

@@ -175,8 +175,7 @@ class Multiplexer(PolledConnections[Slot]):
         is_plain: Callable[[bytes], bool] | None = None,
     ) -> None:
         """`take_packets` ingests put lines of several connections, see `Intake.take_packets`. `on_accepted` receives
-        the number of ingested lines. `is_plain`: connections take other packets themselves, and
-        translate them."""
+        the number of ingested lines. `is_plain`: connections take other packets themselves, and translate them."""
         super().__init__()
         self._take_packets = take_packets
         self._backpressure = backpressure

@@ -1,9 +1,9 @@
-"""Read connections that only send lines together, once in a while.
+"""Read connections that only send lines together, at intervals.
 
 To wake the event loop takes as much CPU time as to ingest hundreds of lines. So lines of a quiet connection do not wake
-it: a timer does, and all of these connections are read then, in one task. The kernel keeps their lines meanwhile. No
-client waits for that: a connection that has sent a command is never quiet, and what has arrived is read before a
-request of HTTP. The end of a connection wakes the loop at once. What cannot be ingested at once continues in the
+it: a timer does, and then one task reads all of these connections. Until then the kernel keeps their lines. No client
+waits for that: a connection that has sent a command is never quiet, and what has arrived is read before an HTTP request
+is answered. The end of a connection wakes the loop at once. What cannot be ingested at once continues in the
 connection's own task, as in the multiplexer.
 """
 
@@ -25,7 +25,7 @@ STEADY = 1.5  # rests: if input follows other input within this time, the next i
 
 
 class SendRate:
-    """Tells whether a connection sends few bytes, and sends them evenly."""
+    """Measures whether a connection sends few bytes, and sends them evenly."""
 
     def __init__(self) -> None:
         self._since_s = trio.current_time()
@@ -43,7 +43,7 @@ class SendRate:
             self._since_s, self._bytes = now_s, 0
 
     def restart(self) -> None:
-        """Watch the connection anew."""
+        """Start a new measurement."""
         self._since_s, self._bytes, self.is_low = trio.current_time(), 0, False
 
 

@@ -143,7 +143,7 @@ def _claim(folder: Path, state: Path, own: str) -> None:
                 folder,
                 f"state folder {state}: its identity is {own!r}, and {folder / 'owner'} has another one for it: one of "
                 f"the two files is damaged ({state / 'id'} should be the other's first line), or the state folder was "
-                f"made anew. To have the lines there stored here, rename {folder / 'owner'} to owner.was",
+                f"recreated. To have the lines there stored here, rename {folder / 'owner'} to owner.was",
             )
         raise JournalConflict(
             Conflict.OTHER_OWNER,

@@ -401,7 +401,7 @@ class HttpConnection:
         """Reserve memory for the announced length, before the client sends the body. Raises Refused."""
         length = int(headers.get("content-length") or 0)
         if length or "transfer-encoding" in headers:
-            content_codings(headers.get("content-encoding", ""))  # before the body is read in vain
+            content_codings(headers.get("content-encoding", ""))  # before the body is read
         if not self._limits.chunked and (
             length > UNCHUNKED_BYTES or "transfer-encoding" in headers or "expect" in headers
         ):

@@ -117,7 +117,7 @@ def add_joins(
 
 
 class _PrefixesOfBlocks:
-    """Tells whether a row may have a cell in a block. Neighbouring rows are asked for one after the other."""
+    """Computes whether a row may have a cell in a block. Neighbouring rows are asked for one after the other."""
 
     def __init__(self, database: Database, table: str) -> None:
         family = database.blocks(table)

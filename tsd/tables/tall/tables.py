@@ -84,6 +84,6 @@ class TallTables:
         if not labels:
             return
         for row, left in (await self.store.get(rule.table, list(cells))).items():
-            if labels.issuperset(cell.column for cell in left):  # points that come now write these anew, and later
+            if labels.issuperset(cell.column for cell in left):  # points that arrive now write these again, and later
                 newest_ms = max(cell.time_ms for cell in left)
                 await self.store.delete(rule.table, {row: list(labels)}, up_to_ms=newest_ms)
