@@ -164,7 +164,7 @@ class Journal:
         self._appended = 0  # bytes of all blocks
         self._written = 0  # bytes of them on disk
         self._thread = QuietThread[None]()
-        self._unnoticed = trio.CancelScope()  # around the last write
+        self._write_wait = trio.CancelScope()  # around the wait for the last write, see QuietThread
         self._has_all = False  # the lines in memory are all that have arrived
         self._took_s = 0.0  # the last write
         self._groups: deque[WriteGroup] = deque()
@@ -281,7 +281,7 @@ class Journal:
             size += BLOCK_BYTES  # one for each group
             self._since = trio.current_time()
             self._work.set()
-            self._unnoticed.deadline = self._since + self._gather_s
+            self._write_wait.deadline = self._since + self._gather_s
         self._blocks.append(lines)
         self._lines += count
         self._appended += len(lines)
@@ -431,7 +431,7 @@ class Journal:
                 self._thread.want()
             self.writing_since = trio.current_time()
             try:
-                with trio.CancelScope() as self._unnoticed:  # `append` sets a deadline
+                with trio.CancelScope() as self._write_wait:  # `append` sets a deadline
                     await self._thread.run(self._write, group, clock)
             except OSError as exc:
                 self._failures += 1
