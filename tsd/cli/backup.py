@@ -169,15 +169,15 @@ async def _snapshot(opened: Access, folder: Path) -> AsyncIterator[Path]:
 
 @contextmanager
 def _backup_lock(state: Path) -> Iterator[None]:
-    """Have one backup at a time. Raise DaemonRuns if another is being made."""
+    """Allow one backup at a time. Raise DaemonRuns if another is being made."""
     if not state.is_dir():
-        raise TsdError(f"no state folder {state}: give that of your daemon with --data or --config")
+        raise TsdError(f"no state folder {state}: name that of the daemon with --data or --config")
     with lock_folder(state, LOCK, STATE):
         yield
 
 
 def _chosen(source: Path) -> Path:
-    """Return the backup that is meant: `source`, or the newest complete one in it. Raise BrokenBackup."""
+    """Return the backup to restore: `source`, or the newest complete one in it. Raise BrokenBackup."""
     backups = list_backups(source)
     if not backups:
         return source

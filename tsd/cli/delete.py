@@ -51,12 +51,12 @@ class Found:
 
     @property
     def points(self) -> int:
-        """In all."""
+        """Points of all series."""
         return sum(counts.points for counts in self.series.values())
 
     @property
     def rows(self) -> int:
-        """In all."""
+        """Rows of all series."""
         return sum(counts.rows for counts in self.series.values())
 
     def report(self) -> dict[str, object]:
@@ -66,7 +66,7 @@ class Found:
         return counts if self.entity_points is None else {**counts, "entity_points": self.entity_points}
 
     def total(self) -> str:
-        """Say how much it is in all."""
+        """Return the totals as a text."""
         points, rows = counted(self.points, "point"), counted(self.rows, "row")
         text = f"{points} in {rows} of {counted(len(self.series), 'series', 'series')}"
         return text if self.entity_points is None else f"{text}, and {counted(self.entity_points, 'point')} of entities"

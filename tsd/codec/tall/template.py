@@ -15,7 +15,7 @@ _TEXT = re.compile(r"[!-~]+")
 
 
 class RowTime(Enum):
-    """What the end of a row key says: when an event was, or the day of all points of the row."""
+    """The end of a row key: the time of an event, or the day of all points of the row."""
 
     EVENT = "ts"
     DAY = "day"
@@ -77,7 +77,7 @@ class Template(NamedTuple):
         return sum(widths) if all(widths) else 0
 
     def prefix(self, tags: Mapping[str, str]) -> bytes:
-        """Return the start of the row keys of some tags, of which there may be others. Raise ValueError.
+        """Return the start of the row keys of some tags. Tags that are not part of a key are ignored. Raise ValueError.
 
         >>> parse_template("{exchange:6}{symbol:5}#{ts}").prefix({"exchange": "NYSE", "symbol": "IBM"})
         b'NYSE  IBM  #'
@@ -93,7 +93,7 @@ class Template(NamedTuple):
             is_plain = False
         if not is_plain:
             shown = " ".join(f"{field.tag}={tags[field.tag]}" for field in self.fields)
-            raise ValueError(f"got {shown}, wanted values without what follows them in row keys")
+            raise ValueError(f"got {shown}, wanted values that can be separated from the text after them in row keys")
         return found
 
     def key_tags(self, tags: Mapping[str, str]) -> dict[str, str]:

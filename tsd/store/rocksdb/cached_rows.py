@@ -80,7 +80,7 @@ class CachedRows:
     """The rows from `start` to before `stop`, which all have the prefix `start`."""
 
     def __init__(self, start: bytes, stop: bytes, suffixes: bytes, ends: Ends, cells: JoinedCells) -> None:
-        """`suffixes`: the rests of the rows' keys, joined; `ends` says where each starts."""
+        """`suffixes`: the rests of the rows' keys, joined; `ends` has the start of each, and the end of the last."""
         self.start = start
         self.stop = stop
         self.suffixes = suffixes
@@ -116,7 +116,7 @@ class RowsOfRange:
     """Some of the rows of a range: ColumnRows."""
 
     def __init__(self, rows: CachedRows, first: int, last: int, points: int) -> None:
-        """They are those from index `first` to before `last`."""
+        """`first` and `last` are indexes in `rows`; `last` is exclusive."""
         self.prefix = rows.start
         self.points = points
         self._rows = rows
