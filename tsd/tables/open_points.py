@@ -170,37 +170,26 @@ class OpenSelection(Selection):
             return False
         hour = ScanRange(hours[0], hours[0] + HOUR_S)
         rows = await self._rows(hour)  # taken before: a point that is written meanwhile is in both
-        before: list[EncodedPage[PointPage]] = []
-        after: list[EncodedPage[PointPage]] = []
-        is_joined = rows.cells <= FEW_CELLS
+        if rows.cells > FEW_CELLS:
+            return False
+        stored = _PagesAround(hour)
 
         async def decode(page: EncodedPage[PointPage]) -> None:
-            nonlocal is_joined
-            is_joined &= page.cells <= FEW_CELLS
-            if not is_joined:
-                return
-            await self.series.match(page.series())
-            decoded = page.decode()
-            _, starts, times, _, _ = decoded.batch
-            if len(starts) < 2:
-                before.append(DecodedPage(decoded))
-            elif (starts[1:] == starts[:-1]).any():  # a row of annotations: its hour is not known
-                is_joined = False
-            elif times.max() < hour.start_ms:
-                before.append(DecodedPage(decoded))
-            elif times.min() >= hour.stop_ms:
-                after.append(DecodedPage(decoded))
-            else:
-                is_joined = False
+            stored.can_join &= page.cells <= FEW_CELLS
+            if stored.can_join:
+                await self.series.match(page.series())
+                stored.add(page.decode())
 
-        if not is_joined or not await self._stored.read_few(span, decode, annotations=annotations) or not is_joined:
+        if not await self._stored.read_few(span, decode, annotations=annotations) or not stored.can_join:
             return False
-        for page in (*before, *([rows] if rows.cells else []), *after):
+        opened: Sequence[EncodedPage[PointPage]] = [rows] if rows.cells else []
+        for page in (*stored.before, *opened, *stored.after):
             await take(page)
         return True
 
     async def _read_hour(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
-        """Read an hour with open points."""
+        """Read an hour with open points: stored pages with the open points of their series merged in, then rows of the
+        other series."""
         rows = await self._rows(span)  # taken before: a point that is written meanwhile is in both
         pages: list[MergedPage] = []
 
@@ -211,12 +200,12 @@ class OpenSelection(Selection):
 
         if not await self._stored.read_few(span, merge, annotations=annotations):
             await self._stored.read(span, merge, annotations=annotations)
-        left = rows
+        unstored = rows  # of series without stored rows
         if pages:
-            left = rows.at(~_among(rows.batch.series, np.concatenate([page.found for page in pages])))
-        if not left.cells:
+            unstored = rows.at(~_among(rows.batch.series, np.concatenate([page.found for page in pages])))
+        if not unstored.cells:
             return
-        for part in await _in_thread(len(left.batch.times), lambda: list(left.pages())):
+        for part in await _in_thread(len(unstored.batch.times), lambda: list(unstored.pages())):
             await take(part)
 
     async def _rows(self, span: ScanRange) -> "OpenRowsOfHour":
@@ -306,6 +295,30 @@ class DecodedPage:
     def decode(self) -> PointPage:
         """Return the page."""
         return self._page
+
+
+class _PagesAround:
+    """Decoded pages of stored rows before and after an hour."""
+
+    def __init__(self, hour: ScanRange) -> None:
+        self._hour = hour
+        self.before: list[DecodedPage] = []
+        self.after: list[DecodedPage] = []
+        self.can_join = True  # no stored row is in the hour
+
+    def add(self, page: PointPage) -> None:
+        """Add a page, or clear `can_join`."""
+        _, starts, times, _, _ = page.batch
+        if len(starts) < 2:  # no row
+            self.before.append(DecodedPage(page))
+        elif (starts[1:] == starts[:-1]).any():  # a row of annotations: its hour is not known
+            self.can_join = False
+        elif times.max() < self._hour.start_ms:
+            self.before.append(DecodedPage(page))
+        elif times.min() >= self._hour.stop_ms:
+            self.after.append(DecodedPage(page))
+        else:
+            self.can_join = False
 
 
 class MergedPage:
