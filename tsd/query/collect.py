@@ -130,7 +130,7 @@ class PointCollector:
         self._most_held = 0 if sums is None else sums.held_bytes
         self._summed: list[NumberingPage] = []  # the pages in `sums`, to be decoded again if others do not fit
         self._summed_size = 0  # bytes that these hold
-        self._forgot = False  # whether there were others, whose rows have to be read again then
+        self._dropped_summed = False  # whether others were in `sums`: then all rows have to be read again
         self._reads_again = False  # whether all rows have to be read again
         self._numbered: tuple[tuple[bytes, ...], Int64] = (), np.empty(0, np.int64)
         self._annotations: dict[int, list[Annotation]] = {}
@@ -143,13 +143,13 @@ class PointCollector:
             await self._drop_sums()
         if self._reads_again:
             return
-        how = self._sink.by_cell if isinstance(self._sink, Downsampler) else None
-        if self._decoding is None or how is None or not isinstance(page, NumberingPage) or page.cells <= SMALL_PAGE:
+        by_cell = self._sink.by_cell if isinstance(self._sink, Downsampler) else None
+        if self._decoding is None or by_cell is None or not isinstance(page, NumberingPage) or page.cells <= SMALL_PAGE:
             await self.decoded()
             await with_numbers(page, self._series, self._budget, partial(self.add_page, page))
         else:
             await _number(page, self._series, self._budget)
-            await self._decoding.begin(partial(self._prepared, page, *how))
+            await self._decoding.begin(partial(self._prepared, page, *by_cell))
         self.check()
 
     def _prepared(self, page: NumberingPage, interval_ms: int, function: int) -> Prepared:
@@ -194,7 +194,7 @@ class PointCollector:
         if self._held_by_sums() > self.read.points * POINT_BYTES:  # as with few matching rows, or few points in each
             return False
         if self._summed_size > self._most_held:
-            self._summed, self._summed_size, self._forgot = [], 0, True
+            self._summed, self._summed_size, self._dropped_summed = [], 0, True
         self.check()
         return True
 
@@ -223,7 +223,7 @@ class PointCollector:
         if self._background is not None:
             await self._background.result()
         pages, self._summed, self._sums = self._summed[::-1], [], None
-        self._reads_again = self._forgot
+        self._reads_again = self._dropped_summed
         self.read = ReadCounts()
         self._counts[:] = 0
         while pages and not self._reads_again:
@@ -296,8 +296,10 @@ class PointCollector:
 
     def add_page(self, page: EncodedPage[PointPage]) -> None:
         """Decode and add a page whose series are numbered, without regard to limits. Raises StoreError."""
-        how = self._sink.by_cell if isinstance(self._sink, Downsampler) and isinstance(page, NumberingPage) else None
-        found = page.decode_buckets(*how) if how is not None and isinstance(page, NumberingPage) else None
+        found = None
+        if isinstance(self._sink, Downsampler) and isinstance(page, NumberingPage):
+            by_cell = self._sink.by_cell
+            found = None if by_cell is None else page.decode_buckets(*by_cell)
         if found is None:
             self.add(page.decode())
         else:

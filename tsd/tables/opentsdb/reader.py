@@ -143,11 +143,9 @@ class StoredSelection:
     async def find_known(self, series: KnownSeries) -> Places | None:
         """Return the places of matching series, see `Selection`."""
         metric, layout = self._resolved.metric, self._table.layout
-        if (
-            metric is None
-            or self._resolved.impossible
-            or not (self._matcher.excludes or self._resolved.pairs is not None)
-        ):
+        if metric is None or self._resolved.impossible:
+            return None
+        if not self._matcher.excludes and self._resolved.pairs is None:  # all may match
             return None
         known = series.view(metric, lambda keys: known_table(keys, metric, layout))
         if known is None:
