@@ -43,7 +43,7 @@ BURST_S = 10  # a burst may hold the lines of this many seconds
 BATCH_S = 0.25  # between two batches
 BATCH_LINES = 500  # the thread encodes them in about a millisecond, during which it may hold the GIL
 WAITING_BYTES = 4 << 20  # limit of lines that wait for the thread
-MARK_BYTES = 1024  # about the most of the outcome of a line
+MARK_BYTES = 1024  # of the record of a line's outcome, at most, roughly
 FILES = 8  # the folder has about this many files; the oldest is deleted as a whole
 MIN_FILE_BYTES = 64 << 10
 NOTHING: Mapping[str, Sequence[RefusedLine]] = {}
@@ -158,7 +158,7 @@ class RejectedLog:
             async with self._file:
                 await trio.to_thread.run_sync(self._check_room, sum(map(len, lines)) + MARK_BYTES * len(lines))
         except OSError as exc:
-            raise StoreDown(f"{self.folder}: what becomes of lines cannot be recorded: {exc}: nothing sent") from exc
+            raise StoreDown(f"{self.folder}: the outcome of lines cannot be recorded: {exc}: nothing sent") from exc
 
     async def mark(
         self, outcomes: Sequence[tuple[str, Outcome]], left: Mapping[str, Sequence[RefusedLine]] = NOTHING

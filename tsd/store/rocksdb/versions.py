@@ -44,8 +44,8 @@ class VersionDatabase(Protocol):
         ...
 
 
-class Guarded(Protocol):
-    """How the engine runs calls: it counts them, and reopens its database after an error."""
+class Engine(Protocol):
+    """The engine's calls for versions. It counts them, and reopens its database after an error."""
 
     async def read_in_steps(self, steps: Callable[[VersionDatabase], Generator[None, None, T]]) -> T:
         """Run a read with checkpoints."""
@@ -81,7 +81,7 @@ class _Hour(NamedTuple):
 class EmbeddedVersions:
     """VersionedCells of the embedded store."""
 
-    def __init__(self, engine: Guarded) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     async def create_tables(self, tables: Sequence[Table]) -> list[str]:

@@ -49,7 +49,7 @@ Bounds = Mapping[DataRow, tuple[int, int]]  # the first and the last column to r
 
 
 def cells_of(answer: RowsAnswer) -> int:
-    """Return as how many cells an answer counts: about what it takes to decode them."""
+    """Return about how many cells take as long to decode as an answer."""
     if answer.timed or not len(answer):
         return len(answer)
     return ANSWER_CELLS + len(answer.rows) + len(answer) // POINTS_OF_CELL
