@@ -63,12 +63,12 @@ class LibraryHandler(logging.Handler):
         self._log = structlog.get_logger(__name__)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log a record. The rate limit applies to each template of a message."""
+        """Log a record. The rate limit applies to each call in a library's code."""
         error = record.exc_info[1] if record.exc_info else None
         log = self._log
         (log.error if record.levelno >= logging.ERROR else log.warning)(
-            "library.message", _limit_key=str(record.msg), library=record.name, message=record.getMessage(),
-            error=None if error is None else repr(error),
+            "library.message", _limit_key=f"{record.pathname}:{record.lineno}", library=record.name,
+            message=record.getMessage(), error=None if error is None else repr(error),
         )  # fmt: skip
 
 

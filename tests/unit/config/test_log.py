@@ -90,12 +90,14 @@ def test_traceback_has_no_local_variables(form: str, capsys: pytest.CaptureFixtu
     assert form == "journald" or "\x1b" not in output
 
 
-def test_library_records_are_events_with_a_limit(logged: Logged) -> None:
+@pytest.mark.parametrize("formats", [True, False])
+def test_library_records_are_events_with_a_limit(logged: Logged, formats: bool) -> None:
     library = logging.getLogger("some.library")
     with configured():
         library.info("below the level")
         for number in range(100):
-            library.warning("attempt %d failed", number)
+            text, args = (f"attempt {number} failed", ()) if formats else ("attempt %d failed", (number,))
+            library.warning(text, *args)
     events = logged()
     assert len(events) == log.BURST
     assert [events[1][key] for key in ("event", "message", "library", "level")] == [

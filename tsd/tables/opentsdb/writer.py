@@ -24,7 +24,7 @@ class OnCells(Protocol):
     """Gets cells that were put."""
 
     def __call__(self, puts: Sequence[Put], /, *, whole: bool) -> None:
-        """Record the cells. `whole`: see `tsd.tables.opentsdb.compaction.queue.RowQueue.record`."""
+        """Record the cells. `whole`: see `RowQueue.record` of `tsd.tables.opentsdb.compaction.queue`."""
 
 
 class CellWriter:
