@@ -14,8 +14,8 @@ from tsd.cli import find_command, tsd
 
 FILES = """\
 .TP
-.I /etc/tsd/tsd.conf
-Configuration of the service of the Debian package. Other commands read the file given with --config.
+.I tsd.conf, /etc/tsd/tsd.conf
+Configuration. Without --config the first one that exists is read. The service of the Debian package reads the second.
 """
 STATUSES = """\
 0 success; 1 refused, not found or corrupt; 2 wrong usage or configuration; 3 the store failed; 4 another process, or a

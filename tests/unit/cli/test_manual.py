@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tsd.cli import COMMANDS
+from tsd.config.loader import SEARCHED
 
 ROOT = Path(__file__).parents[3]
 SHARE = ROOT / "packaging" / "share"
@@ -27,6 +28,12 @@ def test_repository_has_what_is_generated(tmp_path: Path) -> None:
 
 def test_every_command_has_a_page() -> None:
     assert {f"tsd-{name}.1" for name in COMMANDS} <= {path.name for path in PAGES.iterdir()}
+
+
+def test_pages_name_the_configurations_that_are_read_without_the_option() -> None:
+    for page in PAGES.iterdir():
+        _, files = page.read_text().split(".SH FILES\n")
+        assert files.splitlines()[1] == f".I {', '.join(map(str, SEARCHED))}", page.name
 
 
 def test_pages_are_read_without_warnings(program: Callable[[str], Path]) -> None:
