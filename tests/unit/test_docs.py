@@ -12,7 +12,7 @@ import pytest
 from tests.running import running
 from tests.unit.api.http_requests import http_post, http_request
 from tsd.api.metrics import METRICS
-from tsd.config.loader import MUST_BE_OFF, OPENTSDB_ONLY, UNSUPPORTED, keys
+from tsd.config.loader import CREDENTIAL_KEYS, MUST_BE_OFF, OPENTSDB_ONLY, UNSUPPORTED, keys
 from tsd.daemon.settings import load_config
 from tsd.errors import BadConfig
 
@@ -165,6 +165,16 @@ def test_named_settings_exist(page: Path) -> None:
         key for key in re.findall(r"`(tsd\.\w+\.[\w.-]*\w)(?=[` ])", page.read_text()) if key.split(".")[1] in groups
     }
     assert sorted(named - known) == []
+
+
+def test_settings_that_may_name_a_credential_are_listed() -> None:
+    """A name that begins with a dot has the group of the name before it."""
+    sentence = re.search(r"Settings with a file name\s+accept .*?\. ", (DOCS / "systemd.md").read_text(), re.DOTALL)
+    assert sentence is not None
+    listed: list[str] = []
+    for name in re.findall(r"`(tsd\.[\w.]+|\.\w+)`", sentence[0]):
+        listed.append(listed[-1].rpartition(".")[0] + name if name.startswith(".") else name)
+    assert sorted(listed) == sorted(CREDENTIAL_KEYS)
 
 
 SETTINGS = re.compile(r"(?:^[ ]*tsd\.[\w.]+ = .*\n)+", re.MULTILINE)
