@@ -277,7 +277,19 @@ def test_lines_refused_by_writer_are_listed(tmp_path: Path) -> None:
 
 def test_rejected_refuses_bad_arguments(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
-    assert tsd.run("rejected").out == ""
     for words in (["--match", "("], ["--since", "soon"], ["--export", "--replay"]):
         assert tsd.run("rejected", *words).status == 2
     assert tsd.run("rejected", "--set", "tsd.rejected.max_bytes=1").status == 2
+
+
+@pytest.mark.parametrize("words", [[], ["--summary"], ["--json"]])
+def test_folder_that_is_no_state_folder_is_an_error(tmp_path: Path, words: list[str]) -> None:
+    """Regression: in a wrong folder, or without access to the right one, there seemed to be no refused lines."""
+    tsd = Tsd(tmp_path / "state")
+    for _ in range(2):
+        refused = tsd.run("rejected", *words)
+        assert (refused.status, refused.out) == (1, "")
+        assert str(tsd.folder) in refused.err
+        tsd.folder.mkdir(exist_ok=True)
+    (tsd.folder / "format").write_text("2")
+    assert tsd.run("rejected", *words).status == 0

@@ -25,6 +25,7 @@ from tsd.daemon.settings import now_ms
 from tsd.errors import REASONS, DaemonRuns, StoreDown, TsdError
 from tsd.ingest.rejected.files import DroppedLines, Entry, RejectedFilter, groups, read_entries, read_records
 
+REJECTED, REFUSED, FORMAT_FILE = "rejected", "refused", "format"  # of a state folder
 REQUEST_LINES = 500  # lines per request to the daemon
 SHOWN_AGAIN = 10  # lines printed that were refused again
 STATES = {"refused": False, "taken": True, "all": None}
@@ -84,6 +85,7 @@ def rejected(
     )
     if replay:
         sys.exit(_replay(loaded.config, wanted._replace(taken=False), last, as_json=as_json))
+    _check_folder(state_folder(loaded.config))
     _flush_daemon(loaded.config)
     entries = _selected(loaded.config, wanted, last)
     if summary:
@@ -107,9 +109,20 @@ def _pattern(text: str) -> re.Pattern[str] | None:
         raise click.UsageError(f"--match {text}: {exc}") from exc
 
 
+def _check_folder(state: Path) -> None:
+    """Raise TsdError if a folder is no state folder, or its refused lines cannot be read. There would seem to be none
+    of them."""
+    with folder_errors(state, STATE):
+        found = set(os.listdir(state))
+        for name in found & {REJECTED, REFUSED}:
+            os.listdir(state / name)
+    if not found & {FORMAT_FILE, REJECTED, REFUSED}:
+        raise TsdError(f"{state} is no state folder, which has a file {FORMAT_FILE}: set another with {STATE.option}")
+
+
 def _selected(config: Config, wanted: RejectedFilter, last: int | None) -> Iterator[Entry]:
     folder = state_folder(config)
-    found = (one for one in read_entries(folder / "rejected", folder / "refused") if wanted.has(one))
+    found = (one for one in read_entries(folder / REJECTED, folder / REFUSED) if wanted.has(one))
     return found if last is None else iter(list(found)[-last:])
 
 
@@ -167,7 +180,7 @@ def _date(time_ms: int) -> str:
 def _summarise(config: Config, entries: Iterator[Entry], *, as_json: bool) -> None:
     found = list(groups(entries))
     dropped: Counter[str] = Counter()
-    for _, record in read_records(state_folder(config) / "rejected"):
+    for _, record in read_records(state_folder(config) / REJECTED):
         if isinstance(record, DroppedLines):
             dropped.update(record.lines)
     if as_json:
