@@ -138,6 +138,23 @@ def test_journal_elsewhere_is_found_without_its_setting(tmp_path: Path) -> None:
         shutil.rmtree(restored.folder)
 
 
+def test_backup_of_an_earlier_time_than_the_newest_is_kept_and_reported(tmp_path: Path) -> None:
+    """Regression: after a backup under a clock that was ahead, --keep removed each new one at once."""
+    tsd = Tsd(tmp_path / "state", SETTINGS)
+    with tsd.serve() as served:
+        served.send_lines(put_lines(0, 10))
+    assert tsd.run("backup", tmp_path / "backups").status == 0
+    [first] = (tmp_path / "backups").iterdir()
+    ahead = first.rename(first.with_name("2999-01-01T00-00-00Z"))
+    done = tsd.run("backup", tmp_path / "backups", "--keep", "1")
+    assert done.status == 1
+    assert str(ahead) in done.err
+    assert len(list((tmp_path / "backups").iterdir())) == 2
+    shutil.move(ahead, tmp_path / "ahead")
+    assert tsd.run("backup", tmp_path / "backups", "--keep", "1").status == 0
+    assert len(list((tmp_path / "backups").iterdir())) == 1
+
+
 def test_restoring_over_data_is_refused(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", SETTINGS)
     with tsd.serve() as served:

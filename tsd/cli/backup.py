@@ -71,7 +71,9 @@ def backup(loaded: Loaded, folder: Path, keep: int | None, as_list: bool, as_jso
     with private_files(), folder_errors(folder, TARGET), _backup_lock(state_folder(config)):
         removed = remove_interrupted(folder, identity(state_folder(config))) if keep else []
         made, writer = trio.run(_make, config, folder)
-        removed += prune(folder, keep, made.identity) if keep else []
+        newest = newest_complete(folder, made.identity)
+        is_newest = newest == writer.backup
+        removed += prune(folder, keep, made.identity) if keep and is_newest else []
     report = {
         "backup": str(writer.backup),
         "files": len(made.files),
@@ -83,13 +85,18 @@ def backup(loaded: Loaded, folder: Path, keep: int | None, as_list: bool, as_jso
     }
     if as_json:
         click.echo(json.dumps(report))
-        return
-    click.echo(
-        f"{writer.backup}: {counted(len(made.files), 'file')}, {show_size(made.bytes)}, of which "
-        f"{show_size(writer.copied_bytes)} were copied, in {report['seconds']} s"
-    )
-    for path in removed:
-        click.echo(f"removed {path}")
+    else:
+        click.echo(
+            f"{writer.backup}: {counted(len(made.files), 'file')}, {show_size(made.bytes)}, of which "
+            f"{show_size(writer.copied_bytes)} were copied, in {report['seconds']} s"
+        )
+        for path in removed:
+            click.echo(f"removed {path}")
+    if not is_newest:
+        raise TsdError(
+            f"the backup is complete, but {newest} has a later time: tsd restore takes that one. No earlier ones were "
+            "removed. Set the clock right, or move the backup with the wrong time away"
+        )
 
 
 def restore(loaded: Loaded, source: Path, check: bool, as_json: bool) -> None:
