@@ -4,7 +4,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -15,10 +15,12 @@ from tsd.cli.context import Access, access
 from tsd.cli.output import Bar, byte_columns, show_size
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, journal_folder, state_folder
+from tsd.config.state_dir import JOURNAL as JOURNAL_FOLDER
 from tsd.config.state_dir import (
     RESTORATION,
     STATE,
     FolderKind,
+    check_owner,
     folder_errors,
     lacking,
     lock_folder,
@@ -53,6 +55,7 @@ from tsd.ingest.journal.folder import identity
 from tsd.store.rocksdb.verification import Contents, read_back
 
 TARGET = FolderKind("backup folder", "FOLDER")
+IGNORED = ("lock", "lost+found")  # in a folder to restore to; the second is in the root of a file system
 
 
 def backup(loaded: Loaded, folder: Path, keep: int | None, as_list: bool, as_json: bool) -> None:
@@ -200,6 +203,7 @@ def _restore(config: Config, source: Path, manifest: Manifest) -> tuple[Contents
     state, journal = state_folder(config), journal_folder(config)
     if not has_local_store(config):
         raise TsdError(f"got {store_name(config)}, wanted the embedded store, which the backup has")
+    check_owner(state)
     with private_files(), lock_folder(state, "lock", STATE), folder_errors(state, STATE):
         if lacking(state) is not None:
             remove_restored(state)
@@ -218,13 +222,18 @@ def _restore(config: Config, source: Path, manifest: Manifest) -> tuple[Contents
 
 def _check_empty(state: Path, journal: Path) -> None:
     """Raise TsdError if a folder to restore to has other files."""
-    for folder in (state, journal):
-        found = sorted(path.name for path in folder.iterdir() if path.name != "lock") if folder.is_dir() else []
-        if found:
-            raise TsdError(
-                f"{folder} is not empty, it has {', '.join(found[:5])}: give another state folder with --data, or move "
-                "this one away"
-            )
+    for folder, kind in ((state, STATE), (journal, JOURNAL_FOLDER)):
+        found = [path.name for path in folder.iterdir() if path.name not in IGNORED] if folder.is_dir() else []
+        _refuse(folder, kind, found)
+
+
+def _refuse(folder: Path, kind: FolderKind, found: Sequence[str]) -> None:
+    """Raise TsdError if files were found in a folder."""
+    if found:
+        raise TsdError(
+            f"{kind.name} {folder} is not empty, it has {', '.join(sorted(found)[:5])}: give another one with "
+            f"{kind.option}, or move this one away"
+        )
 
 
 def _verify(store: Path, journal: Path) -> tuple[Contents, int]:

@@ -11,7 +11,7 @@ import trio
 from tsd.codec.names import Kind
 from tsd.codec.text import encode_name
 from tsd.config.loader import Config, journal_folder, state_folder
-from tsd.config.state_dir import STATE, FolderKind, lock_state
+from tsd.config.state_dir import STATE, FolderKind, folder_errors, lock_state
 from tsd.daemon.settings import control_path, now_ms
 from tsd.errors import BadLine, DaemonRuns, NoSuchName, StoreError, TsdError
 from tsd.ingest.journal.folder import JournalConflict, segment_paths, used_journal
@@ -75,7 +75,9 @@ async def access(
         check_layout(config)
     folder = state_folder(config)
     local = wiring.has_local_store(config)
-    if local and must_exist and not await trio.Path(folder / "store").exists():
+    with folder_errors(folder, STATE):
+        is_absent = local and must_exist and not await trio.Path(folder / "store").exists()
+    if is_absent:
         raise TsdError(f"no embedded store in {folder}: give the state folder of your daemon with --data or --config")
     daemon = await connect(config)
     try:

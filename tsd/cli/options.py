@@ -17,7 +17,8 @@ def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set any key. Repeatable."),
         click.option("--data", type=click.Path(), help="State folder (tsd.storage.path)."),
         click.option(
-            "--config", type=click.Path(path_type=Path),
+            "--config",
+            type=click.Path(path_type=Path),
             help="Configuration file (default: tsd.conf in the working folder, else /etc/tsd/tsd.conf).",
         ),
     ):

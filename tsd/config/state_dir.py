@@ -20,6 +20,7 @@ FORMAT = 2  # written to the folder's file `format`; since 2 the journal may hav
 STATE_FOLDERS = ("store", "journal", "refused")  # of files that may be older than their folder's permissions
 OTHERS = 0o027  # permissions that no file of a state folder has
 _NUMBER = re.compile(r"[0-9]{1,9}")
+ROOT = 0  # the user
 _SHOWN_CHARS = 60  # characters of a damaged file in an error
 
 
@@ -51,12 +52,26 @@ def lock_state(folder: Path, kind: FolderKind = STATE) -> Iterator[None]:
     Raises DaemonRuns if another process has locked it, NewerState if its format is newer, TsdError if it cannot be
     used.
     """
+    check_owner(folder, kind)
     with private_files(), lock_folder(folder, "lock", kind):
         with folder_errors(folder, kind):
             _check_restored(folder)
             _restrict(folder)
             _check_format(folder, kind)
         yield
+
+
+def check_owner(folder: Path, kind: FolderKind = STATE) -> None:
+    """Raise TsdError if root would make files in another user's state folder: that user's daemon could not write them.
+    One that root has used before is root's."""
+    with folder_errors(folder, kind):
+        owner = folder.stat().st_uid if folder.exists() else ROOT
+        lock = folder / "lock"
+        if os.geteuid() == ROOT != owner and not (lock.exists() and lock.stat().st_uid == ROOT):
+            raise TsdError(
+                f"{kind.name} {folder} belongs to user {owner}, who could not write the files of this process, which "
+                "is of user 0 (root). Run it as that user, for example with sudo -u, or while the daemon runs"
+            )
 
 
 @contextmanager
@@ -106,7 +121,10 @@ def lock_folder(folder: Path, name: str, kind: FolderKind) -> Iterator[None]:
     """Make a folder if it is absent, and lock its lock file `name` for the block. Raises DaemonRuns, TsdError."""
     with folder_errors(folder, kind):
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
+        is_new = not (folder / name).exists()
         lock = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        if is_new:
+            _give(lock, folder)
     try:
         with folder_errors(folder, kind):
             try:
@@ -127,6 +145,12 @@ def check_folder(folder: Path, kind: FolderKind) -> None:
     with folder_errors(folder, kind), suppress(FileNotFoundError, PermissionError):
         if not stat.S_ISDIR(folder.stat().st_mode):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(folder))
+
+
+def _give(file: int, folder: Path) -> None:
+    """Have an open file of root belong to the owner of its folder, whose processes use it later. Raise OSError."""
+    if os.geteuid() == ROOT and os.fstat(file).st_uid == ROOT != (status := folder.stat()).st_uid:
+        os.fchown(file, status.st_uid, status.st_gid)
 
 
 def lock_holder(path: Path) -> int | None:
@@ -157,12 +181,13 @@ def _reason(error: OSError, folder: Path) -> str:
     """Return an error with the file below the folder that it is about, and where that denies access its owner."""
     path = Path(os.fsdecode(error.filename or folder))
     text = str(error.strerror) if path == folder else f"{path}: {error.strerror}"
-    with suppress(OSError):
-        while not path.exists():
-            path = path.parent
-        owner, own = path.stat().st_uid, os.geteuid()
-        if isinstance(error, PermissionError) and owner != own:
-            text += f" ({path} belongs to user {owner}, and this process is of user {own})"
+    own = os.geteuid()
+    for known in (path, *path.parents):
+        with suppress(OSError):  # there is no such file, or it is in a folder without access
+            owner = known.stat().st_uid
+            if isinstance(error, PermissionError) and owner != own:
+                text += f" ({known} belongs to user {owner}, and this process is of user {own})"
+            break
     return text
 
 
@@ -186,14 +211,18 @@ def lacking(folder: Path) -> str | None:
     return f"it was being restored from {backup}, and lacks {len(lacks)} of {len(about['files'])} files{named}"
 
 
+def restored_files(folder: Path) -> list[Path]:
+    """Return the files of a folder's restoration that has not ended; none if they are not known."""
+    try:
+        return [Path(path) for path in json.loads((folder / RESTORATION).read_bytes())["files"]]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return []
+
+
 def remove_restored(folder: Path) -> None:
     """Remove the files of a restoration that has not ended, for one of another backup. Raise OSError."""
-    try:
-        files = [Path(path) for path in json.loads((folder / RESTORATION).read_bytes())["files"]]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
-        return
     real = os.path.realpath(folder)
-    for path in files:
+    for path in restored_files(folder):
         if Path(os.path.realpath(path)).is_relative_to(real):
             path.unlink(missing_ok=True)
 
@@ -234,6 +263,7 @@ def write_atomically(path: Path, text: bytes) -> None:
     """Replace a file's contents and sync them: after a crash it has all of the text or the old contents."""
     draft = path.with_name(f"{path.name}.new")
     with draft.open("wb") as file:
+        _give(file.fileno(), path.parent)
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

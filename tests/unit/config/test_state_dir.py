@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tsd.config.state_dir import FORMAT, absolute, lock_state, socket_address
+from tsd.config.state_dir import FORMAT, STATE, absolute, lock_folder, lock_state, socket_address, write_atomically
 from tsd.errors import DaemonRuns, NewerState, TsdError
 
 SOCKET_PATH_BYTES = 107  # unix(7): 108 with the zero at its end
@@ -184,6 +184,59 @@ def test_file_of_another_user_is_named_with_both_users() -> None:
     assert str(folder / "lock") in str(caught.value)
     if user == 0:
         assert {"0", str(other)} <= set(re.findall(r"user (\d+)", str(caught.value)))
+
+
+def test_folder_without_access_is_named_with_its_user() -> None:
+    """Regression: the file in it cannot be looked at either, so the error named no user."""
+    user, other = os.geteuid(), 65534
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        folder = Path(made) / "state"
+        with lock_state(folder):
+            pass
+        folder.chmod(0)
+        if user == 0:
+            os.seteuid(other)
+        try:
+            with pytest.raises(TsdError) as caught, lock_state(folder):
+                raise AssertionError("it is used")
+        finally:
+            os.seteuid(user)
+            folder.chmod(0o700)
+    assert str(folder) in str(caught.value)
+    if user == 0:
+        assert {"0", str(other)} <= set(re.findall(r"user (\d+)", str(caught.value)))
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files in other users' folders")
+
+
+@needs_root
+def test_root_makes_no_store_in_the_folder_of_another_user(tmp_path: Path) -> None:
+    """Regression: after a command of root the other user's daemon could not open its store."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    os.chown(folder, 65534, 65534)
+    for _ in range(2):
+        with pytest.raises(TsdError, match="65534"), lock_state(folder):
+            raise AssertionError("it is used")
+        assert not (folder / "format").exists()
+        (folder / "lock").touch()  # of that user
+        os.chown(folder / "lock", 65534, 65534)
+    os.chown(folder / "lock", 0, 0)  # of a root that has used the folder before
+    for _ in range(2):
+        with lock_state(folder):
+            pass
+
+
+@needs_root
+def test_files_of_root_belong_to_the_user_of_their_folder(tmp_path: Path) -> None:
+    """Regression: after a backup of root, those of the daemon's user failed: its lock was root's."""
+    os.chown(tmp_path, 65534, 65534)
+    with lock_folder(tmp_path, "backup.lock", STATE):
+        write_atomically(tmp_path / "compact.json", b"{}")
+    owners = {path.name: (path.stat().st_uid, path.stat().st_gid) for path in tmp_path.iterdir()}
+    assert owners == dict.fromkeys(("backup.lock", "compact.json"), (65534, 65534))
 
 
 def test_removed_working_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
