@@ -215,6 +215,27 @@ def test_files_of_an_interrupted_restoration_do_not_stay(tmp_path: Path) -> None
     assert values(restored) == list(range(10))
 
 
+def test_restoration_that_starts_over_keeps_another_daemons_journal(tmp_path: Path) -> None:
+    """Regression: with the journal's folder of another daemon in the settings, its segments were removed."""
+    tsd, restored = Tsd(tmp_path / "state", SETTINGS), Tsd(tmp_path / "restored", SETTINGS)
+    with tsd.serve() as served:
+        served.send_lines(put_lines(0, 10))
+    assert tsd.run("backup", tmp_path / "backups").status == 0
+    wrong = restored.but({"tsd.journal.path": str(tmp_path / "journal")})
+    segment = tmp_path / "journal" / "0000000000000001.journal"
+    segment.parent.mkdir()
+    segment.write_text("lines of another daemon")
+    restored.folder.mkdir()
+    for begun in ("{}", json.dumps({"backup": "", "files": {str(restored.folder / "id"): 2}})):
+        (restored.folder / "restoration").write_text(begun)
+        refused = wrong.run("restore", tmp_path / "backups")
+        assert refused.status == 1
+        assert str(segment.parent) in refused.err
+        assert segment.read_text() == "lines of another daemon"
+    segment.unlink()
+    assert wrong.run("restore", tmp_path / "backups").status == 0
+
+
 @pytest.fixture
 def other_disk(tmp_path: Path) -> Iterator[Path]:
     """A folder on another file system than `tmp_path`, to which files are copied."""

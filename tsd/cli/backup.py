@@ -26,6 +26,7 @@ from tsd.config.state_dir import (
     lock_folder,
     private_files,
     remove_restored,
+    restored_files,
     sync_folder,
     write_restoration,
 )
@@ -38,6 +39,7 @@ from tsd.daemon.backup import (
     BrokenBackup,
     Manifest,
     check_complete,
+    files_below,
     journal_lines,
     list_backups,
     missing_files,
@@ -206,6 +208,7 @@ def _restore(config: Config, source: Path, manifest: Manifest) -> tuple[Contents
     check_owner(state)
     with private_files(), lock_folder(state, "lock", STATE), folder_errors(state, STATE):
         if lacking(state) is not None:
+            _check_only_restored(state, journal)
             remove_restored(state)
             shutil.rmtree(state / "store", ignore_errors=True)
             shutil.rmtree(journal, ignore_errors=True)
@@ -225,6 +228,14 @@ def _check_empty(state: Path, journal: Path) -> None:
     for folder, kind in ((state, STATE), (journal, JOURNAL_FOLDER)):
         found = [path.name for path in folder.iterdir() if path.name not in IGNORED] if folder.is_dir() else []
         _refuse(folder, kind, found)
+
+
+def _check_only_restored(state: Path, journal: Path) -> None:
+    """Raise TsdError if a journal's folder outside of the state folder has files that the restoration did not write,
+    such as those of another daemon."""
+    if not journal.resolve().is_relative_to(state.resolve()):
+        others = {*files_below(journal)} - {*restored_files(state)}
+        _refuse(journal, JOURNAL_FOLDER, [path.name for path in others])
 
 
 def _refuse(folder: Path, kind: FolderKind, found: Sequence[str]) -> None:
