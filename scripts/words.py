@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CHECKED = ("tsd", "tests", "bench", "scripts", "docs", "conf", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+CACHES = {"__pycache__", ".ruff_cache"}  # folders
 SUFFIXES = frozenset({".py", ".pyi", ".pyx", ".pxd", ".pxi", ".md", ".conf", ".sh", ".service", ".socket", ""})
 
 # Coined word or phrase -> standard terms. A regular expression, matched without regard to case between word boundaries.
@@ -117,7 +118,7 @@ def text_files(paths: Iterable[str]) -> Iterator[Path]:
     for path in paths:
         top = ROOT / path
         for file in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            if file.is_file() and file.suffix in SUFFIXES and "__pycache__" not in file.parts:
+            if file.is_file() and file.suffix in SUFFIXES and CACHES.isdisjoint(file.parts):
                 yield file
 
 
