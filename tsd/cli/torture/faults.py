@@ -127,8 +127,9 @@ class Round:
 
     async def wait_confirmed(self, count: int = LINES) -> None:
         """Return once each client has this many more lines confirmed."""
-        for sender in self.senders:
-            await sender.more_confirmed(count)
+        async with trio.open_nursery() as nursery:
+            for sender in self.senders:
+                nursery.start_soon(sender.more_confirmed, count)
 
     async def wait_random(self) -> None:
         """Wait until a random client has a random number of lines confirmed, and a little longer."""
