@@ -121,6 +121,7 @@ HOST = "127.0.0.1"
 SYNCED = b"synced "
 BAD_SHARE = 0.05  # of telnet blocks with a bad line
 AGAIN_S = 0.05  # before a deferred request is resent
+PACED_S = 0.25  # of paced lines are sent at once, at most: rounds wait for the next ones to be confirmed
 _HEAD = re.compile(rb"HTTP/1\.1 (\d+) .*?\r\n\r\n", re.DOTALL)
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
@@ -217,7 +218,8 @@ class Sender:
 
     def _take(self) -> tuple[int, int]:
         """Return the range of the next lines to send."""
-        start, self._next = self._next, self._next + self._chance.randint(1, self._block)
+        most = min(self._block, max(round(self._per_s * PACED_S), 1)) if self._per_s else self._block
+        start, self._next = self._next, self._next + self._chance.randint(1, most)
         self.sent = max(self.sent, self._next)
         return start, self._next
 
