@@ -187,7 +187,7 @@ async def gateway(now: Round, *, mode: ProxyMode, name: str) -> None:
     """Set a fault mode of the store's servers until the writer has retried, while clients send."""
     environment = now.environment
     await environment.ensure_ready(now.chance, SHORT_WINDOWS_MS)
-    async with now.load(per_s=LOAD_PER_S):
+    async with now.load(per_s=CALLS_PER_S):
         await now.wait_confirmed()
         environment.gateway_mode = mode
         now.count_fault(name)
@@ -331,7 +331,7 @@ async def clock(now: Round) -> None:
     for _ in range(chance.randint(1, 3)):
         await environment.ensure_ready(chance)
         dies = chance.random() < 0.5
-        async with now.load():
+        async with now.load(per_s=LOAD_PER_S):
             for _ in range(chance.randint(1, 4)):
                 await now.wait_confirmed()
                 environment.jump(chance.choice(JUMPS_MS) * chance.choice([-1, 1]))
