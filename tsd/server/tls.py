@@ -93,6 +93,7 @@ HANDSHAKE_S = 10.0  # timeout of one handshake
 CLOSE_TIMEOUT_S = 2  # for a client to answer close_notify
 EXPIRY_WARNING_S = 14 * 86400  # a certificate that expires within this time is a warning
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # for TLS 1.2: forward secrecy and AEAD; every cipher of TLS 1.3 has both
+CERTIFICATE_END, KEY_END = b"CERTIFICATE-----", b"PRIVATE KEY-----"  # of the first line of PEM
 BEGIN, BEGIN_CRL = b"-----BEGIN ", b"-----BEGIN X509 CRL-----"  # anywhere in a line: OpenSSL splits long lines
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -214,6 +215,8 @@ def _read(settings: AccessSettings) -> _Keys:
         for name in tls_files(settings):
             with open(name, "rb"):  # ssl's errors do not name the file
                 pass
+        _check_form(settings.tls_certificate, CERTIFICATE_END, "certificate")
+        _check_form(settings.tls_key or settings.tls_certificate, KEY_END, "private key")
         name = " and ".join(filter(None, (settings.tls_certificate, settings.tls_key)))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = VERSIONS[settings.tls_minimum]
@@ -237,6 +240,13 @@ def _read(settings: AccessSettings) -> _Keys:
             return _Keys(context, read_certificate(file.read()))
     except OSError as exc:  # includes ssl.SSLError
         raise TsdError(f"{name}: {exc.strerror or exc}") from exc
+
+
+def _check_form(name: str, end: bytes, what: str) -> None:
+    """Raise TsdError if a file has no line of PEM that ends so. OpenSSL's error would not say what is missing."""
+    with open(name, "rb") as file:
+        if end not in file.read():
+            raise TsdError(f"{name}: got no {what}, wanted one in PEM form")
 
 
 def _check_revocations(name: str) -> None:

@@ -138,6 +138,17 @@ def test_certificate_in_revocation_file_is_refused(tmp_path: Path) -> None:
             made(tmp_path, tls_client_ca=str(tmp_path / "ca"), tls_client_crl=str(tmp_path / "crl"))
 
 
+@pytest.mark.parametrize(("spoiled", "other"), [("cert", "key"), ("key", "cert")])
+def test_file_of_another_kind_is_named(tmp_path: Path, spoiled: str, other: str) -> None:
+    """Regression: the error named both files and OpenSSL's function, as after an exchange of the two settings."""
+    issue(tmp_path, "one.test", "cert", "key")
+    (tmp_path / spoiled).write_bytes((tmp_path / other).read_bytes())
+    with pytest.raises(TsdError) as caught:
+        made(tmp_path)
+    assert str(tmp_path / spoiled) in str(caught.value)
+    assert str(tmp_path / other) not in str(caught.value)
+
+
 def test_error_names_the_invalid_file(tmp_path: Path) -> None:
     issue(tmp_path, "one.test", "cert", "key")
     (tmp_path / "key").unlink()
