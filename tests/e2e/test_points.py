@@ -85,6 +85,14 @@ def test_import_reports_refused_line_numbers(tmp_path: Path, form: str) -> None:
     assert tsd.lines("sys.cpu") == KEPT
 
 
+def test_refused_lines_cannot_control_the_terminal(tmp_path: Path) -> None:
+    """Regression: of a compressed file without .gz in its name, bytes were printed as they are."""
+    done = Tsd(tmp_path / "state").run("import", "-", stdin=b"sys.\x1b[2Jcpu 1 1 a=b\n\x1f\x8b\x08\n")
+    assert done.status == 1
+    assert all(line.isprintable() for line in done.err.splitlines())
+    assert done.err.count("\\x1b[2J") >= 1
+
+
 def test_kept_refused_lines_can_be_corrected(engine: Tsd, tmp_path: Path) -> None:
     points, rejects = tmp_path / "points", tmp_path / "rejects"
     points.write_text(MIXED)

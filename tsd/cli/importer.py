@@ -22,7 +22,7 @@ from tsd.cli.context import Access, access
 from tsd.cli.late_rollups import changing
 from tsd.cli.output import Bar, byte_columns, write_above_bar
 from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
-from tsd.codec.text import counted
+from tsd.codec.text import counted, visible
 from tsd.config.loader import Config, Loaded, layout, name_rules
 from tsd.daemon.wiring import auto_create
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
@@ -81,7 +81,8 @@ class ImportStats:
             with self._kept(self._keep):
                 self._keep.write(text)
         elif self.refused.total() <= SHOWN:
-            write_above_bar(message if line is None else f"{message}: {line.decode('latin-1')}")
+            shown = str(error) if line is None else f"{error}: {line.decode('latin-1')}"
+            write_above_bar(f"{source}:{number}: {visible(shown)}")
             if self.refused.total() == SHOWN:
                 write_above_bar("more refused lines are only counted: give --rejects FILE to keep them")
 

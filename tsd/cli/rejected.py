@@ -18,7 +18,7 @@ import msgspec
 from tsd.cli.control import DaemonConnection, try_connect
 from tsd.cli.settings import with_config
 from tsd.codec.dates import BadDate, parse_date
-from tsd.codec.text import counted
+from tsd.codec.text import counted, visible
 from tsd.config.loader import Config, Loaded, state_folder
 from tsd.config.state_dir import IDENTITY, STATE, folder_errors
 from tsd.daemon.settings import now_ms
@@ -145,9 +145,9 @@ def _show(entry: Entry, *, export_lines: bool, as_json: bool) -> None:
     else:
         source = f"{refused.peer} {refused.account}".rstrip()
         state = " (accepted since)" if entry.taken else ""
-        click.echo(f"{_date(refused.time)} {source} {entry.reason}{state}: {_visible(entry.message)}")
+        click.echo(f"{_date(refused.time)} {source} {entry.reason}{state}: {visible(entry.message)}")
         more = f" … {counted(refused.cut, 'byte')} more" if refused.cut > 0 else " … and more" if refused.cut else ""
-        click.echo(f"    {_visible(refused.shown)}{more}")
+        click.echo(f"    {visible(refused.shown)}{more}")
 
 
 def as_members(entry: Entry) -> dict[str, Any]:
@@ -168,11 +168,6 @@ def as_members(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _visible(text: str) -> str:
-    """Escape control characters, which a client could use to control the terminal."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
 def _date(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
@@ -189,8 +184,8 @@ def _summarise(config: Config, entries: Iterator[Entry], *, as_json: bool) -> No
         return
     for group in found:
         click.echo(
-            f"{group.lines:>8} {group.reason} {group.source} {_visible(group.metric) or '(no metric)'}: last "
-            f"{_date(group.last_ms)}: {_visible(group.message)}"
+            f"{group.lines:>8} {group.reason} {group.source} {visible(group.metric) or '(no metric)'}: last "
+            f"{_date(group.last_ms)}: {visible(group.message)}"
         )
     lines = sum(group.lines for group in found)
     click.echo(f"{lines:>8} {'line' if lines == 1 else 'lines'}")
@@ -251,5 +246,5 @@ def _replay_some(daemon: DaemonConnection, entries: Sequence[Entry], again: Coun
         if not was_taken:
             again[reason] += 1
             if again.total() <= SHOWN_AGAIN:
-                click.echo(f"refused again: {_visible(message)}\n    {_visible(entry.refused.shown)}", err=True)
+                click.echo(f"refused again: {visible(message)}\n    {visible(entry.refused.shown)}", err=True)
     return taken

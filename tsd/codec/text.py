@@ -357,6 +357,15 @@ def custom_of(members: Mapping[str, object]) -> Custom:
     return value
 
 
+def visible(text: str) -> str:
+    """Escape control characters, which a client could use to control the terminal.
+
+    >>> print(visible(chr(27) + "[2J"))
+    \\x1b[2J
+    """
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 def counted(number: int, one: str, many: str = "") -> str:
     """Return a number with a noun in singular or plural; `many` is the plural of an irregular noun.
 
