@@ -3,12 +3,14 @@
 import gzip
 import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conformance.put_lines import Generator, last_of_each_instant, series
-from tests.e2e.command import HOST, Done, Tsd
+from tests.e2e.command import HOST, ROOT, Done, Tsd
 from tsd.store import Put
 
 pytestmark = pytest.mark.slow
@@ -91,6 +93,15 @@ def test_refused_lines_cannot_control_the_terminal(tmp_path: Path) -> None:
     assert done.status == 1
     assert all(line.isprintable() for line in done.err.splitlines())
     assert done.err.count("\\x1b[2J") >= 1
+
+
+def test_import_tells_of_a_store_that_it_makes_below_the_working_folder(tmp_path: Path) -> None:
+    """In a wrong working folder the points would be in another store than the daemon's."""
+    words = [sys.executable, "-m", "tsd", "import", "-"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for told in (True, False):
+        done = subprocess.run(words, input=b"", capture_output=True, cwd=tmp_path, env=environment)
+        assert (done.returncode, str(tmp_path / "var") in done.stderr.decode()) == (0, told)
 
 
 def test_kept_refused_lines_can_be_corrected(engine: Tsd, tmp_path: Path) -> None:
