@@ -71,12 +71,13 @@ class OpenHour:
         """Return whether the hour is not open any more."""
         return now_s >= self.until_s or not is_held(self.base_s, now_s)
 
-    def window(self, since_s: int) -> Window:
-        """Return a window of the points. `since_s`: when they became due, by the wall clock."""
+    def window(self, since_s: int, last_whole_s: int) -> Window:
+        """Return a window of the points. `since_s`: when they became due, by the wall clock. Hours up to `last_whole_s`
+        may have been written whole: if the clock was set back, their points are held again."""
+        is_whole = since_s >= self.until_s == end_s(self.base_s) and self.base_s > last_whole_s
         return Window(
             self.segments, self.parts.copy(), self.points, self.sealed_s, None, since_s,
-            is_hour=True, is_whole=since_s >= self.until_s == end_s(self.base_s),
-            packed=self.packed.copy(), held_memory=self.memory,
+            is_hour=True, is_whole=is_whole, packed=self.packed.copy(), held_memory=self.memory,
         )  # fmt: skip
 
     async def pack(self, table: SeriesTable) -> None:

@@ -89,6 +89,7 @@ class Writer:
         self._left: list[Window] = []  # in the journal, as they could not be read at the end
         self._memory = WindowMemory()
         self._hours = OpenHours()
+        self._last_whole_s = -1  # base time of the last hour that was released whole
         self._found = FoundPoints()
         self._packing_due = trio.Event()
         self._released_memory = 0  # bytes, of windows made of open hours, and of windows that gave points to them
@@ -277,7 +278,9 @@ class Writer:
     def _release(self, hours: Sequence[OpenHour]) -> None:
         """Queue the points of open hours."""
         for hour in hours:
-            self._enqueue(hour.window(self._now_s()), counted=True)
+            window = hour.window(self._now_s(), self._last_whole_s)
+            self._last_whole_s = hour.base_s if window.is_whole else self._last_whole_s
+            self._enqueue(window, counted=True)
 
     @property
     def held_memory(self) -> int:

@@ -198,6 +198,22 @@ async def test_rows_with_several_cells_need_compaction(tmp_path: Path, points: i
         assert queue.waiting == 2 + (points > CELL_POINTS)
 
 
+@layouts.opentsdb_only
+async def test_hour_that_is_over_again_is_not_written_whole_again(tmp_path: Path) -> None:
+    """Regression: rows with a second cell were not compacted if the clock was set back soon after the hour."""
+    queue = RowQueue(Layout(), 100, 0)
+    async with going(await holding(tmp_path, on_cells=queue.record)) as parts:
+        for offset in (0, 1):
+            await parts.take(line(offset, 1))
+            await settled(parts)
+            assert parts.writer.held_points == 1
+            parts.now_s = OVER_S
+            await settled(parts)
+            assert parts.writer.held_points == 0
+            assert queue.waiting == offset
+            parts.now_s = OVER_S - 60
+
+
 async def test_late_points_are_written_together(tmp_path: Path) -> None:
     async with going(await holding(tmp_path)) as parts:
         parts.now_s = OVER_S
