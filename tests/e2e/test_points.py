@@ -97,11 +97,20 @@ def test_refused_lines_cannot_control_the_terminal(tmp_path: Path) -> None:
 
 def test_import_tells_of_a_store_that_it_makes_below_the_working_folder(tmp_path: Path) -> None:
     """In a wrong working folder the points would be in another store than the daemon's."""
-    words = [sys.executable, "-m", "tsd", "import", "-"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for told in (True, False):
+
+    def run(*options: str) -> Done:
+        words = [sys.executable, "-m", "tsd", "import", "-", *options]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(words, input=b"", capture_output=True, cwd=tmp_path, env=environment)
-        assert (done.returncode, str(tmp_path / "var") in done.stderr.decode()) == (0, told)
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    for told in (True, False):
+        done = run()
+        assert (done.status, str(tmp_path / "var") in done.err) == (0, told)
+    whole = run("--data", f"{tmp_path / 'other'}/")
+    assert (whole.status, str(tmp_path / "other") in whole.err) == (0, False)
+    unusable = run("--data", 256 * "d")  # a longer name than file systems allow
+    assert (unusable.status, "--data" in unusable.err) == (1, True)
 
 
 def test_kept_refused_lines_can_be_corrected(engine: Tsd, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tsd.cli.output import Bar, byte_columns, write_above_bar
 from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
 from tsd.codec.text import counted, visible
 from tsd.config.loader import Config, Loaded, layout, name_rules, state_folder
+from tsd.config.state_dir import STATE, folder_errors
 from tsd.daemon.wiring import auto_create, has_local_store
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
 from tsd.ingest.intake import absorb_whole
@@ -203,8 +204,11 @@ def import_lines(
 
 async def _makes_store_here(config: Config) -> bool:
     """Return whether the state folder depends on the working folder, which may be a wrong one, and has no store yet."""
+    if not has_local_store(config) or Path(config.path).is_absolute():
+        return False
     folder = state_folder(config)
-    return has_local_store(config) and config.path != str(folder) and not await trio.Path(folder / "store").exists()
+    with folder_errors(folder, STATE):
+        return not await trio.Path(folder / "store").exists()
 
 
 def _check_rejects(name: str, paths: Sequence[str]) -> None:
