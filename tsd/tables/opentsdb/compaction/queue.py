@@ -36,7 +36,7 @@ class RowQueue:
         self._end = layout.pairs_start
         self._limit = limit
         self._closed_s = started_s - 1  # last base time of hours whose rows may have unrecorded cells
-        self._whole_s = self._closed_s  # the same, if only rows with one cell are not recorded
+        self._whole_s = self._closed_s  # last base time of hours with rows whose only cell may be unrecorded
         self._buckets: SortedDict = SortedDict()  # bucket_key(row) → HourBucket
         self._size = 0
         self.waiting = 0  # rows that need compaction
@@ -56,7 +56,8 @@ class RowQueue:
         """Record cells that were written. Raise ValueError for an invalid row key.
 
         `whole`: the cells are of different rows of one hour, and none of these had other cells to come when they were
-        made. Rows without another recorded cell are not added to the queue: any later cell makes them need compaction.
+        made. Rows without another recorded cell are not added to the queue: the next cell makes them need compaction,
+        unless it is recorded as `whole` too.
         """
         at = 0
         closed_s = self._closed_s if whole else max(self._closed_s, self._whole_s)
