@@ -277,13 +277,13 @@ class EmbeddedStore:
             self.latencies[call].record(time.monotonic() - started)
 
     async def create_versioned(self, tables: Sequence[Table]) -> list[str]:
-        """See EmbeddedVersions."""
+        """See `Engine` in tsd.store.rocksdb.versions."""
         await self._enter_writing("create_versioned")
         with self._breaking():
             return self._database.create_versioned(tables)
 
     async def write_versions(self, table: str, changes: Callable[[VersionDatabase], Changes]) -> Changes:
-        """See EmbeddedVersions."""
+        """See `Engine` in tsd.store.rocksdb.versions."""
         await self._enter_writing("write_versions")
         return await self._retried(partial(self._write_versions_now, table, changes))
 
