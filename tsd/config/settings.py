@@ -247,10 +247,10 @@ class Config(
         "Width of tag value UIDs. Never change it once there is data.", "bytes", 1, 8)
     name_cache: int = setting(
         "tsd.uid.lru.name.size", 1_000_000,
-        "Cached UIDs by name, for each kind of name; about 40 bytes and the name each.", "names", low=1000)
+        "Cached UIDs by name, for each kind of name. Each takes about 40 bytes and the name.", "names", low=1000)
     id_cache: int = setting(
         "tsd.uid.lru.id.size", 1_000_000,
-        "Cached names by UID, for each kind of name; about 40 bytes and the name each.", "UIDs", low=1000)
+        "Cached names by UID, for each kind of name. Each takes about 40 bytes and the name.", "UIDs", low=1000)
     uid_cache_ttl_s: int = setting(
         "tsd.uid.cache_ttl", 600,
         "Time within which each cached name is looked up again, to notice renames and deletions by other processes."

@@ -24,7 +24,7 @@ from tsd.tables.open_points import ChooseSeries
 from tsd.tables.reading import ScanRange
 
 LATE_S = 120  # after the end of an hour: points that arrive until then still belong to it
-FEW = 4  # up to so many series are looked for one by one
+FEW = 4  # series that are searched one by one, at most
 SMALL = 20_000  # points that are searched in the event loop
 SMALL_CHOSEN = 500_000  # the same for the points of chosen series, if none is packed
 MERGED = 16  # packed points that are packed again at once

@@ -42,7 +42,7 @@ from tsd.codec.text import FLOAT
 CHUNK_POINTS = 1 << 14  # about; a chunk that is cut at given series has up to twice as many
 MERGED_POINTS = 1 << 15  # the same of merged points
 SHORT = 32  # points a row, on average: with fewer, all rows are stored in the same way
-STEPS_FROM = 3  # points a row, on average: short rows with so many are stored as differences
+STEPS_FROM = 3  # points a row, on average: short rows with this many are stored as differences
 SECOND = 2000  # as a difference of instants
 SINGLE, DOUBLE = FLOAT | 3, FLOAT | 7
 _LEVEL = 1  # of zlib

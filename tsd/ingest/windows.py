@@ -23,7 +23,7 @@ class WindowSettings:
 
     interval_s: float  # of a window
     memory_limit: int  # bytes, of points that are not stored
-    series_ttl_s: int  # series without points for so long are evicted
+    series_ttl_s: int  # series without points for this long are evicted
     hold_intervals: float = 0  # how long points of open hours are held; 0: not at all
     due_metrics: Sequence[bytes] = ()  # whose points are never held
     small_intervals: int = SMALL_INTERVALS

@@ -224,7 +224,7 @@ class KeyLoad:
         """Return the ranges with at least a share of all writes or reads of the last `length_ms`, up to whole minutes.
 
         Load is counted in the narrowest such range; what is left of a table is a range with an empty prefix. With
-        `widths` only so many of the prefixes of a key count, shorter ones first.
+        `widths` only this many of the prefixes of a key count, shorter ones first.
         """
         now_ms = self._now_ms()
         first = (now_ms - min(length_ms, MINUTES * MINUTE_MS)) // MINUTE_MS

@@ -15,7 +15,7 @@ from tsd.lazy import LazyLogger
 
 log = LazyLogger(__name__)
 
-MEASURED_S = 10.0  # the rate is that of so many seconds
+MEASURED_S = 10.0  # over which the rate is measured
 LEAST_FACTOR, MOST_FACTOR = 0.7, 1.3  # of one change
 FIRST_PER_S, LEAST_PER_S = 10.0, 0.1  # least rates of a new limit, and of any
 FORGOTTEN_S = 300.0  # without a new factor the limit ends
@@ -25,7 +25,7 @@ MOST_REQUESTS = 1000  # whose times are kept
 class RateLimitInfo(NamedTuple):
     """What an answer asks for."""
 
-    period_s: float  # change the rate once in so many seconds
+    period_s: float  # the rate changes at most once in this time
     factor: float
 
 

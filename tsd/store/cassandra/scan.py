@@ -27,7 +27,7 @@ from tsd.store.timing import Latency, timed
 
 FIRST_CELLS = 1000  # of a scan's first answers, when the size of cells is not known
 LEAST_CELLS, MOST_CELLS = 8, 4000  # of later ones; more would occupy the event loop too long
-PAGE_CELLS = 1000  # a page with so many cells reads no further partition
+PAGE_CELLS = 1000  # a page with this many cells reads no further partition
 FIRST_AHEAD, MOST_AHEAD = 4, 8  # partitions that are read at once
 KEPT_BEGINS = 2000  # scans whose first partitions are cached
 

@@ -43,7 +43,7 @@ from tsd.store.timing import new_latencies, timed, timed_as
 
 BATCH_CELLS = 1000  # per mutateRows: 140,000 cells/s, larger batches are not faster
 BATCH_BYTES = 1 << 20  # of values: a gateway with a framed transport accepts 2 MiB at once
-GET_ROWS = 100  # per call, with all their columns: about so many, as a call for few more costs half a millisecond
+GET_ROWS = 100  # per call, with all their columns, about: a call for few more costs half a millisecond
 GET_PARTS = 10  # parts of rows in turn, before another call has the connection
 GET_CELLS = 1000  # per call, if columns are named
 CREATE_CELLS = 50  # per lease of a connection

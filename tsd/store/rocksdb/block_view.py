@@ -51,7 +51,7 @@ class BlockView(View):
         return self._merged_with_runs(self._rows.iter(self._row_options), upper)
 
     def _steps(self, rows: Collection[bytes]) -> Iterator[list[bytes]]:
-        """Yield the rows in order, so many at a time as are read in one step."""
+        """Yield the rows in order, those that are read in one step at a time."""
         some: list[bytes] = []
         prefixes: set[bytes] = set()
         for row in sorted(set(rows)):

@@ -20,7 +20,7 @@ from tsd.store.rocksdb.watches import PrefixWatch
 
 T = TypeVar("T")
 
-CACHED_SHARE = 2  # parts of cached rows have so many times the bytes of others: no time is lost while they are read
+CACHED_SHARE = 2  # parts of cached rows are this many times as large as others: no time is lost while they are read
 
 
 class Engine(Protocol):

@@ -15,7 +15,7 @@ from tsd.store.rocksdb.keys import TIME_BYTES
 from tsd.store.rocksdb.packed import PackedCells
 
 MOST_RANGES = 100  # that are kept: each write is compared with all of them
-LARGEST_SHARE = 8  # a read takes at most one part in so many of the memory
+LARGEST_SHARE = 8  # a read takes at most an eighth of the memory
 MOST_KEYS = 600  # of a read: keeping it takes a millisecond
 KEY_BYTES = 500  # of a key that was asked for, and what lists its reads
 CELL_BYTES = 400  # of a cell, besides its value

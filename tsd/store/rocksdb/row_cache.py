@@ -15,8 +15,8 @@ from tsd.store.rocksdb.cached_rows import RANGE_BYTES, CachedRows, RowPieces
 from tsd.store.rocksdb.kept_reads import KeptReads
 
 LEAST_ROWS = 256  # of a range that is kept
-LARGEST_SHARE = 2  # a range takes at most one part in so many of the memory
-READS_SHARE = 8  # reads of few rows take at most one part in so many of the memory, in addition
+LARGEST_SHARE = 2  # a range takes at most half of the memory
+READS_SHARE = 8  # reads of few rows take at most an eighth of the memory, in addition
 
 
 @dataclass

@@ -28,7 +28,7 @@ else:
     HAS_LOOP = not os.environ.get("TSD_PURE")  # TSD_PURE selects the Python code, to compare both
 
 CHUNK_CELLS = 1000  # read between two checkpoints: less than a millisecond
-CELLS_OF_CHUNK = 10  # a chunk takes the time of so many cells
+CELLS_OF_CHUNK = 10  # cells that take as long as a chunk
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
 COLUMN_END = len(ROW_END) + TIME_BYTES  # bytes of a key after the column
 AFTER = b"\xff"  # instead of a time: sorts after all versions of a column

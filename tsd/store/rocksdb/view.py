@@ -28,7 +28,7 @@ from tsd.store.rocksdb.runs import MergedIterator, RunFamily, RunReader, merged_
 
 FEW_CELLS = 64  # read between two looks at a limit
 CHUNK_CELLS = 1000  # read between two checkpoints: about a millisecond
-LONG_CELL = 10  # a cell with points of an hour takes as long as so many others
+LONG_CELL = 10  # other cells that take as long as a cell with points of an hour
 SLICE_CELLS = 600  # the same for cell scans, where cells have points of whole hours: 3 ms
 READAHEAD_BYTES = 1 << 20
 

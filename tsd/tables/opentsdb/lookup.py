@@ -131,7 +131,7 @@ class LookupTables(NamedTuple):
 class RowScanRules(NamedTuple):
     """How series are found in rows of points: without an index and a meta table."""
 
-    look_back_h: int  # rows of so many hours are scanned
+    look_back_h: int  # whose rows are scanned
     cache_s: int | None  # a scan is repeated after this time; None: never, no other process writes
 
 
