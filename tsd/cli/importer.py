@@ -172,9 +172,9 @@ def import_lines(
     unreadable: list[Unreadable] = []
 
     async def run() -> None:
-        tells = await _makes_store_here(config)
+        is_new = await _makes_store_here(config)
         async with access(config) as opened:
-            if tells:
+            if is_new:
                 click.echo(f"tsd: made a new embedded store in {state_folder(config)}", err=True)
             importer = Importer(config, opened, report)
             await importer.flush_daemon()  # first, so that an unavailable store is reported early
