@@ -86,7 +86,7 @@ def test_bad_rules_are_named(text: str, wanted: str) -> None:
     ("metric", "tags", "wanted"),
     [
         ("cpu", {"dc": "lga"}, "no tag host"),
-        ("cpu", {"host": "a#b"}, "without what follows"),
+        ("cpu", {"host": "a#b"}, "got host=a#b"),
         ("cpu", {"host": "h" * 4090}, "up to 4096"),
         ("cpu", {"host": "a", "b": "c d"}, "without blanks"),
         ("QUOTE.BID", {"exchange": "TOOLONG", "symbol": "A"}, "up to 6 bytes"),
