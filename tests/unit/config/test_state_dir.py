@@ -165,36 +165,18 @@ def test_unusable_folder_is_named_with_the_reason(tmp_path: Path, spoiled: str, 
     assert wanted in str(caught.value)
 
 
-def test_file_of_another_user_is_named_with_both_users() -> None:
-    """Regression: after a command of root the daemon said only that it has no permission."""
-    user, other = os.geteuid(), 65534
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        with lock_state(folder):
-            pass
-        (folder / "lock").chmod(0)
-        folder.chmod(0o755)
-        if user == 0:
-            os.seteuid(other)
-        try:
-            with pytest.raises(TsdError) as caught, lock_state(folder):
-                raise AssertionError("it is used")
-        finally:
-            os.seteuid(user)
-    assert str(folder / "lock") in str(caught.value)
-    if user == 0:
-        assert {"0", str(other)} <= set(re.findall(r"user (\d+)", str(caught.value)))
-
-
-def test_folder_without_access_is_named_with_its_user() -> None:
-    """Regression: the file in it cannot be looked at either, so the error named no user."""
+@pytest.mark.parametrize("closed", ["lock", ""])
+def test_file_or_folder_of_another_user_is_named_with_both_users(closed: str) -> None:
+    """Regression: after a command of root the daemon said only that it has no permission. In a folder without access
+    the lock cannot be looked at either."""
     user, other = os.geteuid(), 65534
     with tempfile.TemporaryDirectory() as made:
         Path(made).chmod(0o755)
         folder = Path(made) / "state"
         with lock_state(folder):
             pass
-        folder.chmod(0)
+        folder.chmod(0o755)
+        (folder / closed).chmod(0)
         if user == 0:
             os.seteuid(other)
         try:
@@ -203,7 +185,7 @@ def test_folder_without_access_is_named_with_its_user() -> None:
         finally:
             os.seteuid(user)
             folder.chmod(0o700)
-    assert str(folder) in str(caught.value)
+    assert str(folder / closed) in str(caught.value)
     if user == 0:
         assert {"0", str(other)} <= set(re.findall(r"user (\d+)", str(caught.value)))
 
