@@ -41,6 +41,7 @@ from tsd.store import (
 )
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.delete import RowRemoval, remove_parts
 from tsd.tables.opentsdb.fsck import BUSY_MS, Fsck
 
@@ -427,7 +428,7 @@ class Schedule:
             store = Turned(self._store, self._turns, fuse, cuts=self._cuts)
             options = FsckOptions.fix_all(last_write_wins=True)
             options = replace(options, cell_points=RULES.cell_points, compact=self._dice.random() < 0.7)
-            fsck = Fsck(store, self._table, Named(), Layout(), options)  # type: ignore[arg-type]
+            fsck = Fsck(DataTable(store, self._table, Layout()), Named(), options)  # type: ignore[arg-type]
             try:
                 read_ms = self._clock_ms()
                 found = await store.get(self._table, self._keys)
@@ -476,7 +477,14 @@ class Schedule:
         age_ms = self._dice.choice(self._ages_ms)
         is_right = self._clock_ms is not None and self._dice.random() < 0.5
         now_ms = self._clock_ms if is_right else (lambda: AHEAD_MS)
-        compactor = RowCompactor(store, self._table, Layout(), RULES, now_ms, _raise, settle_ms=0, span_age_ms=age_ms)  # type: ignore[arg-type]
+        compactor = RowCompactor(
+            DataTable(store, self._table, Layout()),  # type: ignore[arg-type]
+            RULES,
+            now_ms,
+            _raise,
+            settle_ms=0,
+            span_age_ms=age_ms,
+        )
         self.compactors.append(compactor)
         return compactor
 

@@ -24,6 +24,7 @@ from tsd.store.hbase.engine import HBaseStore
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.fsck import BUSY_MS, Fsck
 from tsd.tables.opentsdb.uids import Uids
 
@@ -81,7 +82,7 @@ class Scene:
                     nursery.cancel_scope.cancel()
 
     async def examine(self, rows: list[Row]) -> None:
-        fsck = Fsck(self.store, self.table, Uids(self.store, self.uid_table, Widths()), Layout(), OPTIONS)
+        fsck = Fsck(DataTable(self.store, self.table, Layout()), Uids(self.store, self.uid_table, Widths()), OPTIONS)
         await fsck.check(rows, read_ms=10**6 + BUSY_MS)
 
     async def compact(self) -> None:
@@ -93,7 +94,7 @@ class Scene:
                     nursery.start_soon(self.die, life, self.draw.choice((9, 20, 1000)))
                     age_ms = self.draw.choice(AGES_MS)
                     compactor = RowCompactor(
-                        self.store, self.table, Layout(), RULES, lambda: AHEAD_MS, lambda _: None,
+                        DataTable(self.store, self.table, Layout()), RULES, lambda: AHEAD_MS, lambda _: None,
                         settle_ms=0, span_age_ms=age_ms,
                     )  # fmt: skip
                     await compactor.compact_keys([KEY])

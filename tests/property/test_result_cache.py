@@ -26,8 +26,9 @@ from tsd.store.hbase.engine import HBaseStore
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.delete import remove_rows
-from tsd.tables.opentsdb.reader import DataTable, OpenTsdbReader, ReadRules
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules, ReadTable
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.quirks import quirks_for
 
@@ -79,7 +80,7 @@ class World:
             await trio.lowlevel.checkpoint()
             return True
 
-        reader = OpenTsdbReader(DataTable(self._store, self._data, self.layout, ReadRules(scans=2)), self._uids)
+        reader = OpenTsdbReader(ReadTable(self._store, self._data, self.layout, ReadRules(scans=2)), self._uids)
         return QueryEngine(reader, settings=settings, flush=flush, now_ms=self._now_ms)
 
     async def look(self) -> None:
@@ -150,7 +151,9 @@ class World:
 
     async def _compact(self) -> None:
         rules = MergeRules(fix_duplicates=True)
-        compactor = RowCompactor(self._others, self._data, self.layout, rules, lambda: 0, _raise, settle_ms=0)
+        compactor = RowCompactor(
+            DataTable(self._others, self._data, self.layout), rules, lambda: 0, _raise, settle_ms=0
+        )
         await compactor.compact_keys(self.dice.sample(self._keys, 4))
 
     async def _note(self) -> None:

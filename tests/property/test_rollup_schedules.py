@@ -27,6 +27,7 @@ from tsd.query.rollups import RAW
 from tsd.store import Store, scan
 from tsd.tables.open_points import OpenPoints
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.retention import Retention, RetentionPolicy
 
 STEPS, QUERIES = 12, 6
@@ -242,7 +243,9 @@ class Schedule:
     async def _compact(self) -> None:
         keys = [row.key async for rows in scan(self.store, DATA) for row in rows]
         rules, unreadable = MergeRules(fix_duplicates=True), list[CorruptRow]()
-        compactor = RowCompactor(self.store, DATA, self.layout, rules, self._now_ms, unreadable.append, settle_ms=0)
+        compactor = RowCompactor(
+            DataTable(self.store, DATA, self.layout), rules, self._now_ms, unreadable.append, settle_ms=0
+        )
         await compactor.compact_keys(self.dice.sample(keys, len(keys) // 2))
         assert not unreadable
 
@@ -257,7 +260,7 @@ class Schedule:
 
     async def _retain(self) -> None:
         if self.expires:
-            retention = Retention(self.store, DATA, self.layout, self.env.uids, POLICY, ROLLUPS)
+            retention = Retention(DataTable(self.store, DATA, self.layout), self.env.uids, POLICY, ROLLUPS)
             await remove_all(retention, self.now_s)
 
     async def look(self) -> None:

@@ -32,6 +32,7 @@ from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetPort, TelnetS
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.opentsdb.compaction.scheduler import CompactionRate, CompactionScheduler
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
 from tsd.tables.opentsdb.summaries import SummaryRules
 from tsd.tables.opentsdb.uids import Uids
@@ -68,7 +69,12 @@ def row_compactor(parts: Parts, plan: Plan, store: FaultyStore, now_ms: Callable
     rules = MergeRules(fix_duplicates=True)
     own_store = parts.compactor_store(store)
     return RowCompactor(
-        own_store, "tsdb", Layout(), rules, now_ms, lambda _: None, settle_ms=settle_ms, span_age_ms=SETTLE_MS
+        DataTable(own_store, "tsdb", Layout()),
+        rules,
+        now_ms,
+        lambda _: None,
+        settle_ms=settle_ms,
+        span_age_ms=SETTLE_MS,
     )
 
 

@@ -23,6 +23,7 @@ from tsd.errors import StoreError, TsdError
 from tsd.ingest.journal.folder import segment_paths
 from tsd.store import Family, Table
 from tsd.tables.opentsdb.compaction.sweep import Sweep, SweepRange
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.uid_table import rename
 from tsd.tables.opentsdb.uids import Uids
 
@@ -235,7 +236,7 @@ class Simulation:
             await trio.sleep(rng.random() * self.plan.length_s / 5)
             store = FaultyStore(self.server, calls=rng.choice((1, 2, 3, 4, 5, 6, 8, 10, 15, math.inf)))
             compactor = row_compactor(self._parts, self.plan, store, self.now_ms)
-            sweep = Sweep(store, "tsdb", Layout(), compactor)
+            sweep = Sweep(DataTable(store, "tsdb", Layout()), compactor)
             with _may_fail():
                 async for _ in sweep.run(SweepRange(0, START_S)):
                     pass

@@ -15,7 +15,7 @@ from tsd.cli.output import Progress, tell_resumed
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.putline import HOUR_S
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Loaded, layout, state_folder
+from tsd.config.loader import Config, Loaded, state_folder
 from tsd.daemon.layouts import block_packer, row_compactor
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import has_local_store, store_address
@@ -23,6 +23,7 @@ from tsd.errors import CorruptRow, StoreError, TsdError
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, summary
 from tsd.tables.opentsdb.compaction.sweep import Sweep, SweepRange, SweepState, load_state, save_state
+from tsd.tables.opentsdb.data_table import configured_data_table
 
 CLOSED_S = 300  # after the end of an hour, for late points
 SAVE_S = 1.0  # shortest interval between saves of the position
@@ -103,9 +104,7 @@ async def _sweep(
     compactor.stats = state.stats
     pause_ratio = DAEMON_PAUSE_RATIO if has_local_store(config) and opened.daemon is not None else 0.0
     sweep = Sweep(
-        opened.store,
-        config.data_table,
-        layout(config),
+        configured_data_table(config, opened.store),
         compactor,
         rate=rate,
         pause_ratio=pause_ratio,

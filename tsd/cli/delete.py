@@ -23,6 +23,7 @@ from tsd.daemon.settings import now_ms
 from tsd.errors import CorruptRow, NoSuchName
 from tsd.store import Row
 from tsd.tables.entity.stored_points import TimeRange
+from tsd.tables.opentsdb.data_table import configured_data_table
 from tsd.tables.opentsdb.delete import RowRemoval, busy_ms, remove_parts
 from tsd.tables.opentsdb.rollup_progress import days_of
 
@@ -152,7 +153,8 @@ async def _delete_rows(
     """Count the points to delete, and with `yes` delete them. Rows that are being written to are tried again."""
     read_ms = now_ms()
     left: list[bytes] = []
-    async for rows in selected_rows(opened.store, config.data_table, opened.uids, layout(config), request, selection):
+    table = configured_data_table(config, opened.store)
+    async for rows in selected_rows(table, opened.uids, request, selection):
         left += await _remove(opened, config, _removals(config, request, rows, found), found, read_ms if yes else None)
         read_ms = now_ms()
     for _ in range(BUSY_TRIES):
@@ -162,7 +164,7 @@ async def _delete_rows(
         keys, left = left, []
         for at in range(0, len(keys), BUSY_ROWS):
             read_ms = now_ms()
-            again = await opened.store.get(config.data_table, keys[at : at + BUSY_ROWS])
+            again = await opened.store.get(table.name, keys[at : at + BUSY_ROWS])
             rows = [Row(*row) for row in again.items()]
             left += await _remove(opened, config, _removals(config, request, rows, found), found, read_ms)
     found.left += len(left)

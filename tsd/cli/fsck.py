@@ -16,10 +16,11 @@ from tsd.cli.late_rollups import changing_rows
 from tsd.cli.output import Progress
 from tsd.cli.scan import BadRequest, ScanRequest, parse_request, selected_rows
 from tsd.codec.opentsdb.fsck import ERRORS, FsckLine, FsckOptions, totals
-from tsd.config.loader import Config, Loaded, layout
+from tsd.config.loader import Config, Loaded
 from tsd.daemon.settings import now_ms
 from tsd.errors import TsdError
 from tsd.store import Row, scan
+from tsd.tables.opentsdb.data_table import configured_data_table
 from tsd.tables.opentsdb.fsck import Fsck, RowReport
 
 _MISFIT = (
@@ -50,7 +51,7 @@ def fsck(
         async with access(loaded.config, must_exist=True) as opened:
             await flush_pending(opened, delete=False)
             around = changing_rows(loaded.config, opened, deleted=True)
-            check = Fsck(opened.store, loaded.config.data_table, opened.uids, layout(loaded.config), options, around)
+            check = Fsck(configured_data_table(loaded.config, opened.store), opened.uids, options, around)
             if options.deletes_rows and not force and not await check.matches_configuration():
                 raise TsdError(_MISFIT)
             with closing(Progress("rows")) as progress:
@@ -79,9 +80,7 @@ async def _rows(opened: Access, config: Config, request: ScanRequest | None) -> 
             yield rows
         return
     for selection in request.selections:
-        async for rows in selected_rows(
-            opened.store, config.data_table, opened.uids, layout(config), request, selection
-        ):
+        async for rows in selected_rows(configured_data_table(config, opened.store), opened.uids, request, selection):
             yield rows
 
 

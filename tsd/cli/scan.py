@@ -34,9 +34,10 @@ from tsd.errors import BadLine, CorruptRow, NoSuchName, TsdError
 from tsd.ingest.lines import MAX_LINE_BYTES
 from tsd.lazy import LazyModule
 from tsd.query.model import AGGREGATORS
-from tsd.store import Row, Store
+from tsd.store import Row
 from tsd.store import scan as scan_store
 from tsd.store.cells import prefix_end
+from tsd.tables.opentsdb.data_table import DataTable, configured_data_table
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.rollup_progress import days_of
 from tsd.tables.opentsdb.uids import Uids
@@ -127,22 +128,23 @@ def parse_selection(metric: str, tags: Sequence[str]) -> RowSelection:
 
 
 async def selected_rows(
-    store: Store, table: str, uids: Uids, layout: Layout, request: ScanRequest, selection: RowSelection
+    table: DataTable, uids: Uids, request: ScanRequest, selection: RowSelection
 ) -> AsyncIterator[list[Row]]:
     """Yield the rows of a selection in key order, salt by salt, including rows of the metric and time with invalid
     keys. Raise NoSuchName, StoreError."""
+    store, name, form = table
     metric = _known(await uids.find(Kind.METRIC, [selection.metric]), selection.metric)
     tagks = await uids.find(Kind.TAGK, [tagk for tagk, _ in selection.tags])
     tagvs = await uids.find(Kind.TAGV, [tagv for _, tagv in selection.tags])
     wanted = {(_known(tagks, tagk), _known(tagvs, tagv)) for tagk, tagv in selection.tags}
     first = request.start_ms // 1000 // HOUR_S * HOUR_S
     last = request.end_ms // 1000
-    for salt in salts(layout):
+    for salt in salts(form):
         prefix = salt + metric
         start = prefix + base_bytes(first)
         stop = prefix_end(prefix + base_bytes(last))
-        async for page in scan_store(store, table, start, stop):
-            rows = [row for row in page if _has_tags(layout, row.key, wanted)] if wanted else page
+        async for page in scan_store(store, name, start, stop):
+            rows = [row for row in page if _has_tags(form, row.key, wanted)] if wanted else page
             if rows:
                 yield rows
 
@@ -196,11 +198,10 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_
         nonlocal corrupt, deleted, metrics
         async with access(config, must_exist=True) as opened:
             await flush_pending(opened, delete=delete)
+            table = configured_data_table(config, opened.store)
             for selection in request.selections:
                 read_ms = now_ms()
-                async for rows in selected_rows(
-                    opened.store, config.data_table, opened.uids, layout(config), request, selection
-                ):
+                async for rows in selected_rows(table, opened.uids, request, selection):
                     done = await _print_rows(opened, config, rows, form)
                     corrupt += done.corrupt
                     if delete:

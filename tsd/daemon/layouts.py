@@ -34,6 +34,7 @@ from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.opentsdb.compaction.scheduler import RECENT_S, CompactionRate, CompactionScheduler, log_corrupt_row
+from tsd.tables.opentsdb.data_table import configured_data_table
 from tsd.tables.opentsdb.resolver import UidResolver
 from tsd.tables.opentsdb.rollup_builder import BuildRules, RollupBuilder
 from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, RollupProgress
@@ -155,9 +156,7 @@ def row_compactor(
 ) -> RowCompactor:
     """Return a compactor of the data table. `dry`: it writes nothing. `settle_ms` is for stores that need it."""
     return RowCompactor(
-        store,
-        config.data_table,
-        layout(config),
+        configured_data_table(config, store),
         MergeRules(fix_duplicates=config.fix_duplicates),
         now_ms,
         on_corrupt,
@@ -264,9 +263,7 @@ def rollup_builder(
 
     rules = BuildRules(rollups, intervals_to_build(rollups.config, names), keep_s, pause_ratio)
     return RollupBuilder(
-        store,
-        config.data_table,
-        layout(config),
+        configured_data_table(config, store),
         uids,
         opentsdb.make_points_reader(config, store, uids),
         rules,

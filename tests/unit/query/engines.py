@@ -27,7 +27,7 @@ from tsd.store import Family, Put, Store, Table
 from tsd.store.memory import MemoryStore
 from tsd.tables.open_points import ChooseSeries, OpenPoints
 from tsd.tables.opentsdb.encode import encode_of
-from tsd.tables.opentsdb.reader import DataTable, OpenTsdbReader, ReadRules
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules, ReadTable
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
 from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.opentsdb.series_recorder import IndexWriter
@@ -103,7 +103,7 @@ class QueryEnvironment:
     def new_engine(self, settings: EngineSettings, index: SeriesIndex | None = None) -> QueryEngine:
         """Return another engine over the same tables."""
         reader: PointReader = OpenTsdbReader(
-            DataTable(self.store, DATA, self.layout, self.rules), self.uids, index=index
+            ReadTable(self.store, DATA, self.layout, self.rules), self.uids, index=index
         )
         if self.readable is not None:
             reader = ReadableReader(self.store, self.readable)
@@ -111,7 +111,7 @@ class QueryEnvironment:
 
     def repeating_engine(self) -> QueryEngine:
         """Return an engine that answers repeated queries of few series of OpenTSDB's tables with one read."""
-        reader = OpenTsdbReader(DataTable(self.store, DATA, self.layout, self.rules), self.uids, index=self.index)
+        reader = OpenTsdbReader(ReadTable(self.store, DATA, self.layout, self.rules), self.uids, index=self.index)
         settings, clock = EngineSettings(), lambda: self.now_ms
         return QueryEngine(reader, settings=settings, flush=self._flush, now_ms=clock, open_points=NoOpenPoints())
 

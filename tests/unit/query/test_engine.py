@@ -18,7 +18,7 @@ from tsd.query.assemble import start_ms
 from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.registry import QueryRegistry
 from tsd.store import Put
-from tsd.tables.opentsdb.reader import DataTable, OpenTsdbReader, ReadRules
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules, ReadTable
 from tsd.tables.opentsdb.selection import FilterRules
 
 pytestmark = layouts.on_all
@@ -455,7 +455,7 @@ async def test_delete_names_each_row_once() -> None:
         named.append(rows)
         yield
 
-    reader = OpenTsdbReader(DataTable(env.store, DATA, env.layout, deleting=deleting), env.uids)
+    reader = OpenTsdbReader(ReadTable(env.store, DATA, env.layout, deleting=deleting), env.uids)
 
     async def flush(_: bytes) -> bool:
         return True
@@ -474,7 +474,7 @@ async def test_points_are_not_deleted_while_others_cannot_be_stored_first() -> N
     async def flush(_: bytes) -> bool:
         return False
 
-    reader = OpenTsdbReader(DataTable(env.store, DATA, env.layout), env.uids)
+    reader = OpenTsdbReader(ReadTable(env.store, DATA, env.layout), env.uids)
     engine = QueryEngine(reader, settings=EngineSettings(), flush=flush, now_ms=lambda: NOW_MS)
     with pytest.raises(StoreDown):
         await engine.work(lambda job: job.stored.delete(make_query("sum:m"), deleter, (0, NOW_MS)))

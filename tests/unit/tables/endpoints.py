@@ -14,6 +14,7 @@ from tsd.server.http.messages import Endpoint, Request
 from tsd.store import Family, Store, Table
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.catalog import OpentsdbCatalog, UidNames
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.last_point_cache import LastPointCache
 from tsd.tables.opentsdb.last_points import LastPointReader
 from tsd.tables.opentsdb.lookup import LookupTables, RowScanRules, SeriesFinder
@@ -66,7 +67,9 @@ class World:
             widths,
             finder or self.finder(cache),
             points
-            or LastPointReader(self.store, "tsdb", self.layout, cache, lambda: NOW_MS, look_back_h=2, cache_ms=None),
+            or LastPointReader(
+                DataTable(self.store, "tsdb", self.layout), cache, lambda: NOW_MS, look_back_h=2, cache_ms=None
+            ),
         )
 
     def finder(

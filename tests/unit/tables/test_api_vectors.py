@@ -15,6 +15,7 @@ from tsd.codec.names import Kind
 from tsd.ingest.limits import NewNameLimit
 from tsd.ingest.series import SeriesTable
 from tsd.tables.opentsdb.annotations import AnnotationRows
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.last_point_cache import LastPointCache
 from tsd.tables.opentsdb.last_points import LastPointReader
 
@@ -95,7 +96,9 @@ async def test_parameters_are_read_if_there_is_no_body() -> None:
 def endpoints(world: World) -> dict[str, Any]:
     cache = LastPointCache(0)
     cache.slot(bytes((0, 0, 1)), bytes((0, 0, 1, 0, 0, 1)))
-    points = LastPointReader(world.store, "tsdb", world.layout, cache, lambda: NOW_MS, look_back_h=2, cache_ms=None)
+    points = LastPointReader(
+        DataTable(world.store, "tsdb", world.layout), cache, lambda: NOW_MS, look_back_h=2, cache_ms=None
+    )
     catalog = world.catalog(world.finder(cache, look_back_h=2), points)
     pages = uid.meta_endpoints(world.metadata, world.names, catalog)
     return {

@@ -29,6 +29,7 @@ from tsd.tables.opentsdb.copy import (
     copy_rows,
     copy_store,
 )
+from tsd.tables.opentsdb.data_table import DataTable
 
 TABLES = [
     Table("tsdb", (Family(b"t"),)),
@@ -191,7 +192,9 @@ async def test_copied_points_show_where_a_compaction_deletes_what_is_older(is_co
 
     for time in range(0, 10, 2):
         await store.put("tsdb", [Put(key, column(time), b"\x01")], time_ms=5000 + time)
-    compactor = RowCompactor(store, "tsdb", Layout(), NEWEST, lambda: 0, raising, settle_ms=0, span_age_ms=-(1 << 62))
+    compactor = RowCompactor(
+        DataTable(store, "tsdb", Layout()), NEWEST, lambda: 0, raising, settle_ms=0, span_age_ms=-(1 << 62)
+    )
     if is_compacted:
         await compactor.compact_keys([key])
     older = [Cell(column(time), b"\x02", 1000 + time) for time in (1, 2, 3, 5)]
@@ -224,7 +227,7 @@ async def test_correction_in_the_target_stays_after_a_compaction_of_the_source()
 
     await copy()
     await target.put("tsdb", [Put(old, COLUMN + bytes(2), b"\x07")], time_ms=2 * hour_ms)
-    compactor = RowCompactor(source, "tsdb", Layout(), NEWEST, lambda: 9 * hour_ms, raising, settle_ms=0)
+    compactor = RowCompactor(DataTable(source, "tsdb", Layout()), NEWEST, lambda: 9 * hour_ms, raising, settle_ms=0)
     assert await compactor.compact_keys([old, young]) == []
     assert compactor.stats.compacted == 2
     await copy()

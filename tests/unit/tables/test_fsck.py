@@ -16,6 +16,7 @@ from tsd.errors import CorruptRow, StoreDown
 from tsd.store import Family, Put, Row, Table
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.fsck import BUSY_MS, Fsck, RowReport
 from tsd.tables.opentsdb.uids import Uids
 
@@ -62,7 +63,7 @@ async def examined(
     row = await row_of(store, key)
     assert row is not None
     uids = Uids(store, UID_TABLE, Widths())
-    [verdict] = await Fsck(store, DATA, uids, Layout(), options).check([row], read_ms=now_ms)
+    [verdict] = await Fsck(DataTable(store, DATA, Layout()), uids, options).check([row], read_ms=now_ms)
     return verdict
 
 
@@ -121,7 +122,7 @@ async def test_compaction_before_the_deletes_loses_no_point(row: str) -> None:
     store = await made(row)
 
     async def compact() -> None:
-        compactor = RowCompactor(store.store, DATA, Layout(), NEWEST, lambda: NOW_MS, no_error, settle_ms=0)
+        compactor = RowCompactor(DataTable(store.store, DATA, Layout()), NEWEST, lambda: NOW_MS, no_error, settle_ms=0)
         await compactor.compact_keys([KEY])
         assert compactor.stats.compacted
 
@@ -158,7 +159,7 @@ async def test_row_with_unknown_uids_is_deleted_if_allowed() -> None:
 
 async def test_table_matches_if_any_metric_has_names() -> None:
     store = await made("0000=2a@3")
-    fsck = Fsck(store, DATA, Uids(store, UID_TABLE, Widths()), Layout(), ALL)
+    fsck = Fsck(DataTable(store, DATA, Layout()), Uids(store, UID_TABLE, Widths()), ALL)
     assert await fsck.matches_configuration()
     await store.store.delete(DATA, {KEY: [COLUMN + b"\0\0"]}, up_to_ms=9)
     assert await fsck.matches_configuration()  # it is empty

@@ -11,7 +11,7 @@ from tsd.codec.names import Widths
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.tables.open_points import OpenPoints
 from tsd.tables.opentsdb.known_series import known_table
-from tsd.tables.opentsdb.reader import DataTable, OpenTsdbReader
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadTable
 from tsd.tables.reading import SeriesRequest
 from tsd.tables.writing import SeriesKey, SeriesKeys
 
@@ -59,7 +59,7 @@ def test_without_series_the_table_is_empty() -> None:
 async def test_open_points_of_tsuids(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         await parts.take(*(b"put m %d %d host=h%d" % (BASE, at, at) for at in range(20)))
-        reader = OpenTsdbReader(DataTable(parts.store, "tsdb", Layout()), parts.uids)
+        reader = OpenTsdbReader(ReadTable(parts.store, "tsdb", Layout()), parts.uids)
 
         async def found(*pairs: bytes) -> OpenPoints:
             request = SeriesRequest(tsuids=tuple((METRIC + one).hex() for one in pairs))

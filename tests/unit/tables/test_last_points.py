@@ -25,6 +25,7 @@ from tsd.ingest.series import SeriesTable
 from tsd.store import Cell, Put
 from tsd.store.memory import MemoryStore
 from tsd.tables.catalog import LastPoint
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.last_point_cache import LastPointCache
 from tsd.tables.opentsdb.last_points import LastPointReader, last_of
 from tsd.tables.writing import SeriesKey, SeriesText
@@ -48,9 +49,7 @@ class LastEndpoint:
         self.clock_ms = started_ms
         self.latest = LastPointCache(0)
         self.points = LastPointReader(
-            world.store,
-            "tsdb",
-            world.layout,
+            DataTable(world.store, "tsdb", world.layout),
             self.latest,
             lambda: self.clock_ms,
             look_back_h=2,
@@ -427,7 +426,9 @@ async def test_deep_back_scans_of_many_series_ask_for_few_rows(others: int) -> N
     await store.put("tsdb", [Put(row, COLUMN + seconds_qualifier(0, 0), bytes([hours])) for row, hours in rows])
     for back_h in (100, 85):
         cache = LastPointCache(0)
-        reader = LastPointReader(store, "tsdb", Layout(), cache, lambda: NOW_MS, look_back_h=2, cache_ms=None)
+        reader = LastPointReader(
+            DataTable(store, "tsdb", Layout()), cache, lambda: NOW_MS, look_back_h=2, cache_ms=None
+        )
         store.rows = 0
         found = await reader.of(series, back_h)
         values = {one: point.number for one, point in zip(series, found, strict=True) if point is not None}
@@ -500,7 +501,7 @@ async def test_cache_cleared_during_a_read_never_mixes_series() -> None:
     world = World(memory)
     await store(world, METRIC + ONE, HOUR, 111)
     memory.cache = cache = LastPointCache(0)
-    reader = LastPointReader(memory, "tsdb", Layout(), cache, lambda: NOW_MS, look_back_h=1, cache_ms=None)
+    reader = LastPointReader(DataTable(memory, "tsdb", Layout()), cache, lambda: NOW_MS, look_back_h=1, cache_ms=None)
     assert await reader.of([(METRIC, ONE)], None) == [LastPoint(HOUR * 1000, 111)]
     memory.cache = None
     assert await reader.of([(METRIC, OTHER)], None) == [None]

@@ -25,7 +25,7 @@ from tsd.query.parse.uri import read_uri
 from tsd.query.serialize import write_answer
 from tsd.store import Family, Put, Table
 from tsd.tables.open_points import OpenPoints, split_span
-from tsd.tables.opentsdb.reader import DataTable, OpenTsdbReader
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadTable
 from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.reading import PointReader, ScanRange
 
@@ -49,7 +49,7 @@ class Readers:
     def __init__(self, parts: Parts, index: SeriesIndex | None = None) -> None:
         self.flushed: list[bytes] = []
         settings = EngineSettings(cache_bytes=1 << 20)
-        reader: PointReader = OpenTsdbReader(DataTable(parts.store, "tsdb", Layout()), parts.uids, index=index)
+        reader: PointReader = OpenTsdbReader(ReadTable(parts.store, "tsdb", Layout()), parts.uids, index=index)
         if layouts.is_readable():
             reader = ReadableReader(parts.store, parts.readable)
         self.live = QueryEngine(

@@ -23,6 +23,7 @@ from tsd.store import Family, Put, Store, Table, scan
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.clock_guard import ClockGuard
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.retention import Retention, RetentionPolicy
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.retention_task import Amount, RetentionTask
@@ -68,7 +69,7 @@ async def make(
     uids = Uids(store, UID_TABLE, layout.widths)
     names = [b"debug.x", b"audit", b"sys.cpu"]
     found = await uids.find_or_assign(Kind.METRIC, names)
-    return Retention(store, TABLE, layout, uids, policy, rollups), {
+    return Retention(DataTable(store, TABLE, layout), uids, policy, rollups), {
         name.decode(): bytes(uid) for name, uid in found.items() if isinstance(uid, bytes)
     }
 

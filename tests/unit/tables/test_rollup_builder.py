@@ -16,7 +16,8 @@ from tsd.codec.opentsdb.rowkey import Layout, split_key
 from tsd.codec.opentsdb.uid import NAME_FAMILY, id_column
 from tsd.errors import StoreError, WrongClock
 from tsd.store import Family, Put, Store, Table, scan
-from tsd.tables.opentsdb.reader import DataTable, OpenTsdbReader
+from tsd.tables.opentsdb.data_table import DataTable
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadTable
 from tsd.tables.opentsdb.rollup_builder import BuildRules, BuildStep, RollupBuilder
 from tsd.tables.opentsdb.rollup_progress import START, BuildPosition, BuildRange
 from tsd.tables.opentsdb.rollup_sums import intervals_to_build
@@ -57,11 +58,9 @@ def builder(
     used = store or env.store
     uids = Uids(used, UID, env.layout.widths)
     return RollupBuilder(
-        used,
-        DATA,
-        env.layout,
+        DataTable(used, DATA, env.layout),
         uids,
-        OpenTsdbReader(DataTable(used, DATA, env.layout), uids),
+        OpenTsdbReader(ReadTable(used, DATA, env.layout), uids),
         BuildRules(rollups, intervals_to_build(rollups.config, names), lambda _: keep_s),
         lambda: now_s * 1000,
         on_warning=(warnings if warnings is not None else []).append,

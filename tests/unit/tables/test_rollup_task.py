@@ -29,7 +29,7 @@ from tsd.ingest.series import SeriesTable
 from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.result import SubAnswer
 from tsd.query.rollups import NO_FALLBACK, RAW
-from tsd.tables.opentsdb.reader import DataTable, OpenTsdbReader
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadTable
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
 from tsd.tables.opentsdb.rollup_progress import MOST_LATE_DAYS, LateDay, RollupProgress, days_of
 from tsd.tables.opentsdb.rollup_sums import intervals_to_build
@@ -64,7 +64,7 @@ class Rolled:
             return self.task.changing(days_of(env.layout, rows), deleted=True)
 
         complete = self.task.progress.complete_until_s
-        table = DataTable(env.store, DATA, env.layout, deleting=deleting)
+        table = ReadTable(env.store, DATA, env.layout, deleting=deleting)
         self.reader = OpenTsdbReader(table, env.uids, rollups=ROLLUPS, complete=complete)
         self.engine = QueryEngine(
             self.reader, settings=EngineSettings(), flush=flushed, now_ms=lambda: self.now_s * 1000

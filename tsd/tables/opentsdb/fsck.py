@@ -15,9 +15,10 @@ from tsd.codec.opentsdb.merge import StoredCell
 from tsd.codec.opentsdb.row import data_cells
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, split_key
 from tsd.errors import CorruptRow
-from tsd.store import Put, Row, Store
+from tsd.store import Put, Row
 from tsd.store.cells import prefix_end
 from tsd.store.retry import run_bounded
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.rollup_progress import Changing, unobserved
 from tsd.tables.opentsdb.uids import Uids
 
@@ -60,19 +61,15 @@ class Fsck:
 
     def __init__(
         self,
-        store: Store,
-        table: str,
+        table: DataTable,
         uids: Uids,
-        layout: Layout,
         options: FsckOptions,
         changing: Changing = unobserved,
     ) -> None:
         """`changing` is entered around repairs."""
         self._changing = changing
-        self._store = store
-        self._table = table
+        self._store, self._table, self._layout = table
         self._uids = uids
-        self._layout = layout
         self._options = options
 
     async def check(self, rows: Sequence[Row], *, read_ms: int) -> list[RowReport]:

@@ -11,13 +11,14 @@ import trio
 from tsd.codec.opentsdb.cell import MIXED, MS_MARK, Point, split
 from tsd.codec.opentsdb.merge import MergedRow, MergeRules, merge
 from tsd.codec.opentsdb.row import data_cells
-from tsd.codec.opentsdb.rowkey import Layout, tsuid, tsuid_row
+from tsd.codec.opentsdb.rowkey import tsuid, tsuid_row
 from tsd.codec.putline import HOUR_S
 from tsd.codec.text import LENGTH
 from tsd.errors import CorruptRow
 from tsd.lazy import LazyLogger
-from tsd.store import Cell, Store, scan
+from tsd.store import Cell, scan
 from tsd.tables.catalog import LastPoint
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.last_point_cache import FORGOTTEN, NO_TIME, LastPointCache, LookBack, Series, Slots
 
 log = LazyLogger(__name__)
@@ -41,9 +42,7 @@ class LastPointReader:
 
     def __init__(
         self,
-        store: Store,
-        table: str,
-        layout: Layout,
+        table: DataTable,
         cache: LastPointCache,
         now_ms: Callable[[], int],
         *,
@@ -53,9 +52,7 @@ class LastPointReader:
     ) -> None:
         """Rows of the last `look_back_h` hours are read unless a request gives another range. Cached points are valid
         for `cache_ms` (None: always, no other process writes)."""
-        self._store = store
-        self._table = table
-        self._layout = layout
+        self._store, self._table, self._layout = table
         self._cache = cache
         self._now_ms = now_ms
         self._look_back_h = look_back_h

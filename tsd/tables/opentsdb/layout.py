@@ -19,13 +19,14 @@ from tsd.tables.opentsdb.annotations import AnnotationRows
 from tsd.tables.opentsdb.catalog import OpentsdbCatalog, UidNames, uid_stats
 from tsd.tables.opentsdb.compaction.block_packer import FoldStats
 from tsd.tables.opentsdb.compaction.scheduler import CompactionScheduler
+from tsd.tables.opentsdb.data_table import configured_data_table
 from tsd.tables.opentsdb.kept_rollups import report_kept
 from tsd.tables.opentsdb.key_ranges import OpentsdbKeyRanges
 from tsd.tables.opentsdb.last_point_cache import LastPointCache
 from tsd.tables.opentsdb.last_points import LastPointReader
 from tsd.tables.opentsdb.lookup import LookupTables, RowScanRules, SeriesFinder
 from tsd.tables.opentsdb.metadata import MetadataTables, MetaTable, UidMetas
-from tsd.tables.opentsdb.reader import DataTable, OpenTsdbReader, ReadRules
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules, ReadTable
 from tsd.tables.opentsdb.retention import Retention, RetentionPolicy
 from tsd.tables.opentsdb.rollup_progress import days_of
 from tsd.tables.opentsdb.rollup_task import RollupTask
@@ -127,9 +128,7 @@ def make_parts(config: Config, store: Store, now_ms: Callable[[], int]) -> Opent
     row_scans = RowScanRules(LOOKUP_LOOK_BACK_H, CACHE_S if shared else None)
     finder = SeriesFinder(store, tables, form, cache, now_s, row_scans, index)
     points = LastPointReader(
-        store,
-        config.data_table,
-        form,
+        configured_data_table(config, store),
         cache,
         now_ms,
         look_back_h=LAST_LOOK_BACK_H,
@@ -238,7 +237,7 @@ def make_reader(
     filters = FilterRules(config.expansion_limit, config.skip_unresolved_tagvs, config.fuzzy_filter)
     rules = ReadRules(filters, scans=_parallel_scans(store))
     return OpenTsdbReader(
-        DataTable(store, config.data_table, form, rules, deleting),
+        ReadTable(*configured_data_table(config, store), rules, deleting),
         uids,
         index=index,
         rollups=rollups,
@@ -250,7 +249,7 @@ def make_reader(
 def make_points_reader(config: Config, store: Store, uids: Uids) -> OpenTsdbReader:
     """Return a reader of the points of whole metrics."""
     rules = ReadRules(scans=_parallel_scans(store))
-    return OpenTsdbReader(DataTable(store, config.data_table, layout(config), rules), uids)
+    return OpenTsdbReader(ReadTable(*configured_data_table(config, store), rules), uids)
 
 
 def _parallel_scans(store: Store) -> int:
@@ -281,7 +280,7 @@ def make_index(config: Config, store: Store) -> SeriesIndex | None:
 
 def make_retention(config: Config, store: Store, uids: Uids, rollups: Rollups | None) -> Retention:
     """Return the retention of the configuration's rules."""
-    return Retention(store, config.data_table, layout(config), uids, retention_policy(config), rollups)
+    return Retention(configured_data_table(config, store), uids, retention_policy(config), rollups)
 
 
 def retention_policy(config: Config) -> RetentionPolicy:

@@ -84,11 +84,11 @@ class ReadRules(NamedTuple):
     max_gets: int = 20_000  # rows read by key instead of by a scan
 
 
-class DataTable(NamedTuple):
+class ReadTable(NamedTuple):
     """The data table, and how its rows are read."""
 
     store: Store
-    data: str  # the table of raw points
+    name: str
     layout: Layout
     rules: ReadRules = ReadRules()
     deleting: Changing = unobserved  # entered around deletes of rows
@@ -102,7 +102,7 @@ class StoredSelection:
 
     def __init__(
         self,
-        table: DataTable,
+        table: ReadTable,
         resolved: ResolvedRequest,
         series: SeriesMatcher,
         *,
@@ -166,7 +166,7 @@ class StoredSelection:
         if (blocks := self._blocks()) is not None:
             hour_of = partial(hour_range, table.layout)
             await read_pages(
-                lambda part: column_pages(blocks, table.data, part.start, part.stop, hour_of),
+                lambda part: column_pages(blocks, table.name, part.start, part.stop, hour_of),
                 ranges,
                 lambda parts: take(self._column_page(parts, annotations=annotations)),
                 parallel=scans,
@@ -174,7 +174,7 @@ class StoredSelection:
             return
         await read_ranges(
             table.store,
-            table.data,
+            table.name,
             ranges,
             self._page_handler(take, annotations=annotations, keeps_rows=self._keeps_rows),
             parallel=scans,
@@ -224,11 +224,11 @@ class StoredSelection:
             if by_key:
                 if len(pairs) * hours_of(resolved, span) > limit.cells:
                     return None
-                return blocks.get_columns_now(table.data, row_keys(table.layout, resolved, span, pairs), limit)
+                return blocks.get_columns_now(table.name, row_keys(table.layout, resolved, span, pairs), limit)
             [rows] = key_ranges(table.layout, resolved, span)
-            return blocks.read_columns_now(table.data, rows.start, rows.stop, limit)
+            return blocks.read_columns_now(table.name, rows.start, rows.stop, limit)
 
-        read = RowReads(read_parts, blocks.kept_read, partial(blocks.read_again, table.data))
+        read = RowReads(read_parts, blocks.kept_read, partial(blocks.read_again, table.name))
         start = table.layout.pairs_start
         return MatchedStoredSeries(matcher, is_current, read, self._column_page, start, by_key=by_key)
 
@@ -238,7 +238,7 @@ class StoredSelection:
         if sum([len(pairs) * hours_of(resolved, span) for span, pairs in spans]) > limit.cells:
             return None
         keys = sorted(chain.from_iterable(row_keys(table.layout, resolved, *one) for one in spans))
-        page = await cells_of_keys(table.store, table.data, keys)
+        page = await cells_of_keys(table.store, table.name, keys)
         decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)
         return StoredPoints(page, table.layout.pairs_start, self.series, decode_cells, keeps=True)
 
@@ -262,12 +262,12 @@ class StoredSelection:
         keys = row_keys(table.layout, self._resolved, span, pairs)
         if (blocks := self._blocks()) is not None:
             with self._naming_damage():
-                async with aclosing(columns_of_rows(blocks, table.data, keys)) as pages:
+                async with aclosing(columns_of_rows(blocks, table.name, keys)) as pages:
                     async for parts in pages:
                         await take(self._column_page(parts, annotations=annotations))
             return True
         handler = self._page_handler(take, annotations=annotations, keeps_rows=self._keeps_rows)
-        await read_rows(table.store, table.data, keys, handler)
+        await read_rows(table.store, table.name, keys, handler)
         return True
 
     async def read_table(self, table: str, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
@@ -314,7 +314,7 @@ class StoredSelection:
 
     async def delete(self, read_ms: int) -> None:
         """Delete the raw cells that were read, also those that a compaction has joined since. Raises StoreError."""
-        store, table = self._table.store, self._table.data
+        store, table = self._table.store, self._table.name
         keys = [row.key for row in self._rows]
         async with self._table.deleting(keys):
             await remove_rows(store, table, self._rows, read_ms=read_ms)
@@ -329,7 +329,7 @@ class StoredRollups:
 
     def __init__(
         self,
-        table: DataTable,
+        table: ReadTable,
         resolved: ResolvedRequest,
         selection: StoredSelection,
         rollups: Rollups,
@@ -380,7 +380,7 @@ class StoredRollups:
 class StoredHistograms:
     """The histograms of a selection's series."""
 
-    def __init__(self, table: DataTable, resolved: ResolvedRequest, series: SeriesMatcher, codec_id: int) -> None:
+    def __init__(self, table: ReadTable, resolved: ResolvedRequest, series: SeriesMatcher, codec_id: int) -> None:
         self._table = table
         self._resolved = resolved
         self._series = series
@@ -393,7 +393,7 @@ class StoredHistograms:
         ranges = key_ranges(layout, self._resolved, span)
         await read_ranges(
             self._table.store,
-            self._table.data,
+            self._table.name,
             ranges,
             lambda page: take(StoredPage(page, layout, decode_page)),
             parallel=1,
@@ -403,7 +403,7 @@ class StoredHistograms:
 class StoredHours:
     """The hours of a selection's metric, for the result cache."""
 
-    def __init__(self, table: DataTable, resolved: ResolvedRequest, *, reads_all: bool) -> None:
+    def __init__(self, table: ReadTable, resolved: ResolvedRequest, *, reads_all: bool) -> None:
         assert resolved.metric is not None
         self._metric = resolved.metric
         self.reads_all = reads_all
@@ -421,7 +421,7 @@ class StoredHours:
 class StoredSignatures:
     """Signatures of the hours of a metric, for a store that other processes write to."""
 
-    def __init__(self, table: DataTable, signs: CellSignatures, metric: bytes) -> None:
+    def __init__(self, table: ReadTable, signs: CellSignatures, metric: bytes) -> None:
         self._table = table
         self._signs = signs
         self._metric = metric
@@ -458,7 +458,7 @@ class StoredSignatures:
         for salt in salts(layout):
             start, stop = (salt + self._metric + base_bytes(base_s) for base_s in (first_s, stop_s))
             found |= await self._signs.signatures(
-                self._table.data, start, stop, width=layout.pairs_start, rows=sum(hour.rows for hour in hours)
+                self._table.name, start, stop, width=layout.pairs_start, rows=sum(hour.rows for hour in hours)
             )
         return self._by_hour(found, [hour.base_s for hour in hours])
 
@@ -512,7 +512,7 @@ class OpenTsdbReader:
 
     def __init__(
         self,
-        table: DataTable,
+        table: ReadTable,
         uids: Uids,
         *,
         index: SeriesIndex | None = None,
@@ -534,7 +534,7 @@ class OpenTsdbReader:
         if table.store.cell_signatures is not None:
             self.changes = SignedChanges()
         elif table.store.change_feed is not None:
-            self.changes = StoredChanges(table.store.change_feed, table.data, table.layout)
+            self.changes = StoredChanges(table.store.change_feed, table.name, table.layout)
 
     async def select(self, request: SeriesRequest) -> Selection:
         """Resolve a request. Raises BadQuery in OpenTSDB's words, StoreError."""
@@ -569,7 +569,7 @@ class OpenTsdbReader:
         prefix = bytes(layout.metric_end)
         start, stop = prefix + base_bytes(base_time(first_s)), prefix_end(prefix + base_bytes(base_time(last_s)))
         found = []
-        async for rows in scan(table.store, table.data, start, stop):
+        async for rows in scan(table.store, table.name, start, stop):
             for row in rows:
                 if len(row.key) == layout.pairs_start:
                     found += [note for cell in row.cells if (note := _annotation(cell.column, cell.value))]

@@ -15,12 +15,13 @@ from typing import NamedTuple
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN, CellKind, kind_of
 from tsd.codec.opentsdb.rollup import Interval, Rollups, rollup_base
-from tsd.codec.opentsdb.rowkey import Layout, base_bytes
+from tsd.codec.opentsdb.rowkey import base_bytes
 from tsd.codec.putline import HOUR_S
 from tsd.config.retention import RetentionRule, RetentionRules
 from tsd.errors import DamagedBlock
-from tsd.store import CellPage, Put, RangeDeletes, Row, StampedCells, Store, cell_pages
+from tsd.store import CellPage, Put, RangeDeletes, Row, StampedCells, cell_pages
 from tsd.store.cells import prefix_end
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.retention_task import Amount
@@ -92,13 +93,8 @@ class RetentionPolicy(NamedTuple):
 class Retention:
     """Finds and deletes expired rows of a set of OpenTSDB's tables."""
 
-    def __init__(
-        self, store: Store, table: str, layout: Layout, uids: Uids, policy: RetentionPolicy, rollups: Rollups | None
-    ) -> None:
-        """`table` has the raw points."""
-        self._store = store
-        self._table = table
-        self._layout = layout
+    def __init__(self, table: DataTable, uids: Uids, policy: RetentionPolicy, rollups: Rollups | None) -> None:
+        self._store, self._table, self._layout = table
         self._uids = uids
         self.policy = policy
         self._rollups = rollups

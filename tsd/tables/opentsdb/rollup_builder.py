@@ -22,6 +22,7 @@ from tsd.errors import DamagedBlock, StoreError, TsdError, WrongClock
 from tsd.store import CellMatrix, CellPage, Put, Row, Store, cell_pages
 from tsd.store.cells import prefix_end
 from tsd.store.retry import backoff
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.reader import OpenTsdbReader
 from tsd.tables.opentsdb.rollup_columns import encode_sums
@@ -76,9 +77,7 @@ class RollupBuilder:
 
     def __init__(
         self,
-        store: Store,
-        table: str,
-        layout: Layout,
+        table: DataTable,
         uids: Uids,
         reader: OpenTsdbReader,
         rules: BuildRules,
@@ -87,11 +86,9 @@ class RollupBuilder:
         on_retry: Callable[[StoreError], None] = lambda _: None,
         on_warning: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`table` has the raw points. `now_ms` is the wall clock. `on_retry` is called with each StoreError that is
-        retried, `on_warning` for each row whose points could not be read."""
-        self._store = store
-        self._table = table
-        self._layout = layout
+        """`now_ms` is the wall clock. `on_retry` is called with each StoreError that is retried, `on_warning` for each
+        row whose points could not be read."""
+        self._store, self._table, self._layout = table
         self._uids = uids
         self._reader = reader
         self._rules = rules

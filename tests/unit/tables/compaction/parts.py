@@ -11,6 +11,7 @@ from tsd.errors import CorruptRow
 from tsd.store import Family, Put, Store, Table
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
+from tsd.tables.opentsdb.data_table import DataTable
 
 TABLE = "tsdb"
 NOW_MS = 10**12
@@ -43,7 +44,9 @@ def compactor(
 ) -> RowCompactor:
     """One whose wall clock stands."""
     errors = [] if corrupt is None else corrupt
-    return RowCompactor(store, TABLE, layout, rules, lambda: NOW_MS, errors.append, settle_ms=settle_ms, dry=dry)
+    return RowCompactor(
+        DataTable(store, TABLE, layout), rules, lambda: NOW_MS, errors.append, settle_ms=settle_ms, dry=dry
+    )
 
 
 async def shown(store: Store, rows: Iterable[bytes]) -> list[str]:

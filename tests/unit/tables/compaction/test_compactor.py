@@ -25,6 +25,7 @@ from tsd.store.cassandra.keys import Prefixes
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, RowCompactor
+from tsd.tables.opentsdb.data_table import DataTable
 
 SINGLES = "0000=2a@5 0010=2b@7 0020=2c@6"
 NOTE = "010000=7b7d@4"  # an annotation: the row's cells are not joined in one step
@@ -205,7 +206,7 @@ async def test_old_rows_of_a_request_get_one_write_time(autojump_clock: MockCloc
     """That of their newest cell; a row that was written after `span_age` keeps its own."""
     store, (old, newest, young, first) = await rows_written(900, 600, 100, 200)
     rows = [old, newest, young]
-    did = RowCompactor(store, TABLE, Layout(), NEWEST, lambda: NOW_MS, raising, settle_ms=0, span_age_ms=500)
+    did = RowCompactor(DataTable(store, TABLE, Layout()), NEWEST, lambda: NOW_MS, raising, settle_ms=0, span_age_ms=500)
     await did.compact_keys([first])
     await trio.sleep(0.3)
     assert await did.compact_keys(rows) == []
@@ -221,7 +222,9 @@ async def test_clock_that_is_ahead_makes_no_row_old() -> None:
     """Regression: a row got the time of one that was read after it, and hid a correction that came in between."""
     store, (first, row, later) = await rows_written(380, 400, 300)
     ahead_ms = NOW_MS + 3_600_000
-    did = RowCompactor(store, TABLE, Layout(), NEWEST, lambda: ahead_ms, raising, settle_ms=0, span_age_ms=500)
+    did = RowCompactor(
+        DataTable(store, TABLE, Layout()), NEWEST, lambda: ahead_ms, raising, settle_ms=0, span_age_ms=500
+    )
     await did.compact_keys([first])
     await did.compact_keys([row, later])
     await store.put(TABLE, [Put(row, COLUMN + b"\0\x10", b"+")], time_ms=NOW_MS - 350)
@@ -310,7 +313,7 @@ async def test_deletes_of_an_old_row_do_not_reach_what_another_compaction_wrote(
     await store.put(TABLE, [Put(new, COLUMN + b"\0\x10", b"*")], time_ms=NOW_MS)
     rules = MergeRules(fix_duplicates=True, cell_points=3)
     first, second = (
-        RowCompactor(store, TABLE, Layout(), rules, lambda: NOW_MS, raising, settle_ms=0, span_age_ms=500)
+        RowCompactor(DataTable(store, TABLE, Layout()), rules, lambda: NOW_MS, raising, settle_ms=0, span_age_ms=500)
         for _ in range(2)
     )
     await second.compact_keys([new])  # shows the present time
@@ -350,7 +353,7 @@ async def test_compacted_rows_on_cassandra_are_read_without_a_refusal(cassandra:
     for part in range(0, len(names), 20):  # each with a write timestamp of its own
         await store.put(TABLE, [Put(row, name, b"\x2a") for row in rows for name in names[part : part + 20]])
     corrupt: list[CorruptRow] = []
-    did = RowCompactor(store, TABLE, Layout(), NEWEST, now_ms, corrupt.append, settle_ms=0, span_age_ms=0)
+    did = RowCompactor(DataTable(store, TABLE, Layout()), NEWEST, now_ms, corrupt.append, settle_ms=0, span_age_ms=0)
     assert await did.compact_keys(rows) == []
     assert (did.stats.compacted, did.stats.deletes) == (len(rows), len(rows) * len(names))
     found = await store.page(TABLE, b"\0", None, limit=1000)
@@ -371,7 +374,7 @@ async def test_young_row_stays_one_if_the_clock_is_set_back_after_the_read(
     for time in range(5):
         await store.put(TABLE, [Put(row, COLUMN + (time << 5).to_bytes(2, "big"), b"\x2a")], time_ms=NOW_MS + time)
     clock = chain([NOW_MS + 600_000], repeat(NOW_MS if set_back else NOW_MS + 600_001))
-    did = RowCompactor(store, TABLE, Layout(), NEWEST, clock.__next__, raising, settle_ms=0)
+    did = RowCompactor(DataTable(store, TABLE, Layout()), NEWEST, clock.__next__, raising, settle_ms=0)
     assert await did.compact_keys([row]) == []
     await store.put(TABLE, [Put(row, late, b"\x07")], time_ms=NOW_MS)
     columns = [cell.column for cell in (await store.get(TABLE, [row]))[row]]

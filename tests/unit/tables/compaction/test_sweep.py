@@ -17,6 +17,7 @@ from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
 from tsd.tables.opentsdb.compaction.sweep import Sweep, SweepRange
+from tsd.tables.opentsdb.data_table import DataTable
 
 TWO, ONE = "0000=2a@5 0010=2b@6", "00000010=2a2b00"
 HOURS = [3600 * hour for hour in range(1, 6)]
@@ -39,7 +40,7 @@ class Pages(FlakyStore):
 
 def sweep(store: Store, by: RowCompactor | None = None, *, layout: Layout = Layout(), **more: object) -> Sweep:  # noqa: B008
     """A pass over a table."""
-    return Sweep(store, TABLE, layout, by or compactor(store), **more)  # type: ignore[arg-type]
+    return Sweep(DataTable(store, TABLE, layout), by or compactor(store), **more)  # type: ignore[arg-type]
 
 
 async def run(it: Sweep, stretch: SweepRange = ALL, position: bytes = b"") -> list[tuple[int, bytes]]:

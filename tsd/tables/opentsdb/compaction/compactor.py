@@ -43,7 +43,7 @@ from tsd.codec.opentsdb.merge import (
     measure,
 )
 from tsd.codec.opentsdb.row import Compaction, compact, data_cells
-from tsd.codec.opentsdb.rowkey import Layout, check_key
+from tsd.codec.opentsdb.rowkey import check_key
 from tsd.errors import CorruptRow, StoreError
 from tsd.store import (
     AtomicRewrites,
@@ -54,7 +54,6 @@ from tsd.store import (
     StampedDelete,
     StampedPut,
     StampedSpan,
-    Store,
 )
 from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.compaction.row_plan import (
@@ -72,6 +71,7 @@ from tsd.tables.opentsdb.compaction.row_plan import (
     with_later_time,
     with_one_time,
 )
+from tsd.tables.opentsdb.data_table import DataTable
 
 NEVER_MS = -(1 << 62)  # before all write times
 
@@ -208,9 +208,7 @@ class RowCompactor:
 
     def __init__(
         self,
-        store: Store,
-        table: str,
-        layout: Layout,
+        table: DataTable,
         rules: MergeRules,
         now_ms: Callable[[], int],
         on_corrupt: Callable[[CorruptRow], None],
@@ -223,9 +221,7 @@ class RowCompactor:
         recent. `span_age_ms`: see `SPAN_AGE_MS`. `on_corrupt` is called for each row that cannot be compacted. With
         `dry` nothing is written."""
         self.stats = CompactionStats()
-        self._store = store
-        self._table = table
-        self._layout = layout
+        self._store, self._table, self._layout = table
         self._rules = rules
         self._now_ms = now_ms
         self._on_corrupt = on_corrupt

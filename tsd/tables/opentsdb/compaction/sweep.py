@@ -11,14 +11,15 @@ from typing import Any, NamedTuple, TypeVar
 
 import trio
 
-from tsd.codec.opentsdb.rowkey import Layout, base_bytes, salts
+from tsd.codec.opentsdb.rowkey import base_bytes, salts
 from tsd.errors import StoreError, WrongClock
-from tsd.store import Page, Row, Store
+from tsd.store import Page, Row
 from tsd.store.cells import prefix_end
 from tsd.store.retry import backoff
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.block_packer import BlockPacker
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, CompactionStats, ReadStart, RowCompactor
+from tsd.tables.opentsdb.data_table import DataTable
 
 T = TypeVar("T")
 
@@ -48,9 +49,7 @@ class Sweep:
 
     def __init__(
         self,
-        store: Store,
-        table: str,
-        layout: Layout,
+        table: DataTable,
         compactor: RowCompactor,
         *,
         rate: float | None = None,
@@ -61,9 +60,7 @@ class Sweep:
         """`rate` limits the rows per second. After each page the pass sleeps for `pause_ratio` times as long as the
         page took. `on_retry` is called with each StoreError that is retried. `packer` folds each hour of a metric whose
         rows are done."""
-        self._store = store
-        self._table = table
-        self._layout = layout
+        self._store, self._table, self._layout = table
         self._compactor = compactor
         self._rate = rate
         self._pause_ratio = pause_ratio

@@ -1,0 +1,20 @@
+"""The table of raw points, as what works on its rows receives it."""
+
+from typing import NamedTuple
+
+from tsd.codec.opentsdb.rowkey import Layout
+from tsd.config.loader import Config, layout
+from tsd.store import Store
+
+
+class DataTable(NamedTuple):
+    """OpenTSDB's table of raw points in a store."""
+
+    store: Store
+    name: str
+    layout: Layout  # of its row keys
+
+
+def configured_data_table(config: Config, store: Store) -> DataTable:
+    """Return the data table that a configuration names."""
+    return DataTable(store, config.data_table, layout(config))
