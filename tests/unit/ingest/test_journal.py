@@ -5,10 +5,9 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from random import Random
 
 import pytest
 import trio
@@ -16,44 +15,11 @@ import trio.testing
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
+from tests.unit.ingest.journals import LINE, OTHER, PATIENCE_S, lines_of, make, various, written
 from tsd.errors import TsdError
-from tsd.ingest.journal.disk import REAL, Disk
-from tsd.ingest.journal.journal import Journal, JournalSettings, Segment
+from tsd.ingest.journal.disk import Disk
+from tsd.ingest.journal.journal import Journal, Segment
 from tsd.ingest.journal.segment import HEADER_BYTES, Block
-
-PATIENCE_S = 60  # bounds a failure
-LINE = b"put m 1356998400 1 host=web01\n"
-
-
-OWN, OTHER = "0123456789abcdef" * 2, "f" * 32  # state folders
-
-
-def make(
-    folder: Path,
-    sync_interval_s: float = 0.001,
-    gather_s: float = 0,
-    owner: str = OWN,
-    adopted: Collection[str] = (),
-    disk: Disk = REAL,
-    max_bytes: int = 1 << 30,
-) -> Journal:
-    return Journal(
-        folder,
-        JournalSettings(sync_interval_s, max_bytes, gather_s, retry_s=0.001),
-        owner=owner,
-        adopted=adopted,
-        disk=disk,
-    )
-
-
-def various(count: int) -> bytes:
-    """Return lines that take some 30 bytes each on disk, compressed or not."""
-    random = Random(1)
-    return b"".join(b"put m 1356998400 1 host=%s\n" % random.randbytes(24).hex().encode() for _ in range(count))
-
-
-def lines_of(segment: Segment) -> bytes:
-    return b"".join(piece.text for piece in segment.pieces() if isinstance(piece, Block))
 
 
 async def test_appended_lines_are_on_disk_once_synced(tmp_path: Path) -> None:
@@ -256,19 +222,6 @@ async def test_segments_of_a_crash_are_recovered_oldest_first(tmp_path: Path) ->
     new = after.rotate()
     assert new is not None
     assert new.path > found[-1].path
-
-
-async def written(folder: Path, groups: list[bytes]) -> Path:
-    """A segment of several groups, as a crashed daemon leaves it."""
-    journal = make(folder)
-    journal.recover()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(journal.run)
-        for group in groups:
-            await journal.wait_synced(journal.append(group, group.count(b"\n")))
-        journal.close()
-    [path] = folder.glob("*.journal")
-    return path
 
 
 async def test_segment_without_intact_block_is_quarantined(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.ingest.test_journal import LINE, OWN, lines_of, make, various, written
+from tests.unit.ingest.journals import LINE, OWN, lines_of, make, various, written
 from tsd.errors import TsdError
 from tsd.ingest.journal.disk import Disk
 from tsd.ingest.journal.quarantine import quarantine_damage

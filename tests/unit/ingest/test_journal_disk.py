@@ -6,29 +6,9 @@ from pathlib import Path
 
 import trio
 
+from tests.unit.ingest.journals import LINE, PATIENCE_S, make, written
 from tsd.ingest.journal.disk import Disk
-from tsd.ingest.journal.journal import Journal, JournalSettings
 from tsd.ingest.journal.segment import HEADER_BYTES, Block, read_pieces
-
-PATIENCE_S = 60  # bounds a failure
-LINE = b"put m 1356998400 1 host=web01\n"
-
-
-def make(folder: Path, disk: Disk) -> Journal:
-    return Journal(folder, JournalSettings(0.001, max_bytes=1 << 30), owner="0" * 32, disk=disk)
-
-
-async def written(folder: Path, groups: list[bytes], disk: Disk) -> Path:
-    """A segment of several groups, as a crashed daemon leaves it."""
-    journal = make(folder, disk)
-    journal.recover()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(journal.run)
-        for group in groups:
-            await journal.wait_synced(journal.append(group, group.count(b"\n")))
-        journal.close()
-    [path] = folder.glob("*.journal")
-    return path
 
 
 async def test_header_claims_only_synced_bytes(tmp_path: Path) -> None:
@@ -77,7 +57,7 @@ async def test_disk_error_at_a_segments_end_spares_the_next(tmp_path: Path) -> N
             super().sync(fd)
 
     disk = Failing()
-    journal = make(tmp_path, disk)
+    journal = make(tmp_path, disk=disk)
     journal.recover()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(journal.run)
@@ -105,7 +85,7 @@ async def test_descriptor_is_not_reused_after_a_close_error(tmp_path: Path) -> N
                 raise OSError(errno.EIO, "as the test wants")
 
     disk = Failing()
-    journal = make(tmp_path, disk)
+    journal = make(tmp_path, disk=disk)
     journal.recover()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(journal.run)
