@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tsd.auth.accounts import contradictions
+from tsd.config.contradictions import CONTRADICTIONS
 from tsd.config.loader import Config, Given, Ignored, Loaded, load, read_settings, state_folder
 
 Clock = Callable[[], int]  # wall clock in milliseconds
-CHECKS = (contradictions,)  # of the configuration, by packages above it
+CHECKS = (contradictions, *CONTRADICTIONS)  # of the configuration
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the first one goes on while the machine is suspended
 
 
