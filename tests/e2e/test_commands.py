@@ -193,7 +193,8 @@ def test_check_config_reports_all_errors(tmp_path: Path) -> None:
         "of cells, and a query bounded by cell time would miss points: remove the line",
         f"tsd: {file}, line 8: tsd.log.level: got 'loud', wanted debug or info or warning or error",
         "tsd: --set: tsd.storage.pth: no such key; did you mean tsd.storage.path?",
-        "tsd: tsd.storage.hbase.*_table: got same, same, tsdb-tree, tsdb-meta, wanted four different names",
+        "tsd: tsd.storage.hbase.*_table: got same, same, tsdb-tree, tsdb-meta, wanted four different names "
+        f"({file}, line 9: tsd.storage.hbase.data_table, {file}, line 10: tsd.storage.hbase.uid_table)",
         "tsd: --set novalue: wanted KEY=VALUE",
     ]
     assert tsd.run("serve", "--config", file).status == 2

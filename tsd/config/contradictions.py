@@ -192,7 +192,8 @@ def _table_problems(config: Config) -> Iterator[tuple[set[str], str]]:
     """Yield what is wrong with the names and row keys of OpenTSDB's tables: the keys concerned, and a sentence."""
     tables = [config.data_table, config.uid_table, config.tree_table, config.meta_table]
     if len(set(tables)) != len(tables) or "" in tables:
-        yield set(), f"tsd.storage.hbase.*_table: got {', '.join(tables)}, wanted four different names"
+        keys = {f"tsd.storage.hbase.{table}_table" for table in ("data", "uid", "tree", "meta")}
+        yield keys, f"tsd.storage.hbase.*_table: got {', '.join(tables)}, wanted four different names"
     if config.indexes_series and config.series_table in (*tables, ""):
         wanted = "wanted another name than tsd.storage.hbase.*_table have"
         yield {"tsd.query.series_table"}, f"tsd.query.series_table: got {config.series_table!r}, {wanted}"

@@ -236,7 +236,12 @@ def read_settings(given: Iterable[Given], checks: Sequence[Check]) -> tuple[Conf
             problems.append(f"{setting.where}: {setting.key}: {exc}")
             unparsed.add(setting.key)
     config = Config(**values)
-    problems += [problem for concerned, problem in _contradictions(config, checks) if not unparsed & concerned]
+    problems += [
+        _with_places(concerned, problem, last)
+        for check in checks
+        for concerned, problem in check(config)
+        if not unparsed & concerned
+    ]
     if problems:
         raise BadConfig(problems)
     return config, Ignored(sorted(set(ignored.keys)), ignored.unsupported)
@@ -303,10 +308,16 @@ def _check_ignored(key: str, known: Mapping[str, object]) -> None:
     raise ValueError("no such key" + (f"; did you mean {near[0]}?" if near else ""))
 
 
-def _contradictions(config: Config, checks: Sequence[Check]) -> Iterator[tuple[set[str], str]]:
-    """Yield contradictions between settings: the keys concerned, and a sentence."""
-    for check in checks:
-        yield from check(config)
+def _with_places(concerned: set[str], problem: str, last: Mapping[str, Given]) -> str:
+    """Return a contradiction, which begins with its key, with the places of the settings that it is about.
+
+    >>> _with_places({"b"}, "a: requires b", {"a": Given("tsd.conf, line 3", "a", ""), "b": Given("--set", "b", "")})
+    'tsd.conf, line 3: a: requires b (--set: b)'
+    """
+    own = problem.partition(":")[0]
+    where = f"{last[own].where}: " if own in last else ""
+    others = ", ".join(f"{last[key].where}: {key}" for key in sorted(concerned - {own}) if key in last)
+    return f"{where}{problem}" + (f" ({others})" if others else "")
 
 
 def bigtable_emulator(config: Config, environ: Mapping[str, str] = os.environ) -> str:

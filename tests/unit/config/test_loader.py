@@ -142,7 +142,7 @@ def test_unsupported_switches_are_named_if_on(key: str) -> None:
 def test_special_characters_must_be_latin1() -> None:
     """The daemon failed at the start, although check-config found no error."""
     [problem] = refusal(tsd__core__tag__allow_specialchars="€")
-    assert problem.startswith("tsd.core.tag.allow_specialchars: got '€', ")
+    assert problem.startswith("test: tsd.core.tag.allow_specialchars: got '€', ")
     assert read_config([Given("test", "tsd.core.tag.allow_specialchars", ":é")])[0].allow_specialchars == ":é"
 
 
@@ -150,7 +150,7 @@ def test_special_characters_must_be_latin1() -> None:
 def test_series_index_has_a_table_of_its_own(name: str) -> None:
     """On HBase it shared a table with points; on the embedded store the start failed without the key's name."""
     [problem] = refusal(tsd__query__series_table=name)
-    assert problem.startswith(f"tsd.query.series_table: got {name!r}, wanted ")
+    assert problem.startswith(f"test: tsd.query.series_table: got {name!r}, wanted ")
     given = {"tsd.query.series_table": name, "tsd.query.series_index": "false"}
     assert read_config(Given("test", key, value) for key, value in given.items())[0].series_table == name
 
@@ -174,17 +174,33 @@ def test_control_characters_are_refused(key: str, text: str) -> None:
 
 def test_all_origins_are_allowed_alone() -> None:
     [problem] = refusal(tsd__http__request__cors_domains="*,http://a")
-    assert problem.startswith("tsd.http.request.cors_domains: got *,http://a, wanted * alone")
+    assert problem.startswith("test: tsd.http.request.cors_domains: got *,http://a, wanted * alone")
     assert read_config([Given("test", "tsd.http.request.cors_domains", "*")])[0].cors_domains == "*"
+
+
+def test_contradiction_names_the_place_of_each_setting_that_it_is_about(tmp_path: Path) -> None:
+    file = tmp_path / "tsd.conf"
+    file.write_text("tsd.mode = rw\ntsd.storage.backend = cassandra\n")
+    short = Given("--set", "tsd.storage.compaction.span_age", "199")
+    with pytest.raises(BadConfig) as caught:
+        load_config(file, [short, Given("--data", "tsd.storage.path", "x")])
+    [problem] = caught.value.problems
+    assert problem.startswith(f"--set: {short.key}: ")
+    assert f"{file}, line 2" in problem
+    assert "--data" not in problem
+    file.write_text("\n\ntsd.tls.required = true\n")
+    with pytest.raises(BadConfig) as caught:
+        load_config(file)
+    assert [problem.split(": ")[:2] for problem in caught.value.problems] == [[f"{file}, line 3", "tsd.tls.required"]]
 
 
 def test_max_tags_is_limited_by_the_row_key() -> None:
     """A row with a longer key could never be stored."""
     [problem] = refusal(tsd__storage__max_tags="5461")
-    assert problem.startswith("tsd.storage.max_tags: got 5461, wanted 5460 or less")
+    assert problem.startswith("test: tsd.storage.max_tags: got 5461, wanted 5460 or less")
     wide = {"tsd__storage__uid__width__tagk": "8", "tsd__storage__uid__width__tagv": "8"}
     [problem] = refusal(tsd__storage__max_tags="5460", tsd__storage__salt__width="8", **wide)
-    assert problem.startswith("tsd.storage.max_tags: got 5460, wanted 2047 or less")
+    assert problem.startswith("test: tsd.storage.max_tags: got 5460, wanted 2047 or less")
     [problem] = refusal(tsd__storage__max_tags="9999", tsd__storage__uid__width__tagk="1x")
     assert problem.startswith("test: tsd.storage.uid.width.tagk: got '1x', ")
     for settings in ({}, {"tsd.storage.salt.width": "3", "tsd.storage.uid.width.tagk": "1"}):
@@ -255,9 +271,8 @@ def test_span_age_is_more_than_the_clocks_may_differ() -> None:
     short = Given("test", "tsd.storage.compaction.span_age", "199")
     with pytest.raises(BadConfig) as caught:
         read_config([*on_cassandra, short])
-    assert caught.value.problems == [
-        "tsd.storage.compaction.span_age: got 199, wanted 200 or more, four times tsd.storage.cassandra.clock_limit"
-    ]
+    [problem] = caught.value.problems
+    assert "tsd.storage.compaction.span_age: got 199, wanted 200 or more" in problem
     for limit_ms in ("0", "49750"):
         read_config([*on_cassandra, short, Given("test", "tsd.storage.cassandra.clock_limit", limit_ms)])
     read_config([short])

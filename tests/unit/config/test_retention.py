@@ -61,4 +61,4 @@ def test_malformed_rules_are_refused_at_start(key: str, value: str) -> None:
     with pytest.raises(BadConfig) as caught:
         read_config([Given("test", key, value)])
     [problem] = caught.value.problems
-    assert problem.startswith(f"{key}: ")
+    assert problem.startswith(f"test: {key}: ")
