@@ -11,7 +11,7 @@ import click
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy would start threads that no command needs
 
 from tsd import revision, version
-from tsd.cli.options import config_options, imported
+from tsd.cli.options import config_options, drop_output, imported
 from tsd.errors import BadConfig, DaemonRuns, NewerState, StoreError, TsdError
 
 STORE_FAILED = 3  # exit status if HBase or the embedded store failed
@@ -115,16 +115,11 @@ def _printing() -> Iterator[None]:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        _drop_output()
+        drop_output()
         sys.exit(0)
     except OSError as exc:
-        _drop_output()
+        drop_output()
         raise TsdError(f"the command ended early: {exc}") from exc
-
-
-def _drop_output() -> None:
-    """Discard what is buffered for standard output."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def find_command(name: str) -> click.Command:

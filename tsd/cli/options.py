@@ -4,6 +4,8 @@ module imports no other part."""
 import gc
 import importlib
 import math
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,11 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
         return number
+
+
+def drop_output() -> None:
+    """Discard what is buffered for standard output, and what is printed later."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def imported(place: str) -> Any:

@@ -33,7 +33,7 @@ from tsd.auth.credentials import (
     parse_certificate_name,
 )
 from tsd.auth.networks import parse_networks
-from tsd.cli.options import config_options
+from tsd.cli.options import config_options, drop_output
 from tsd.cli.settings import with_config
 from tsd.config.loader import Loaded
 from tsd.daemon.settings import now_ms
@@ -115,12 +115,20 @@ def add(
         raise TsdError(f"the file cannot express this account: {account}")
     with _edit_lines(_path(loaded, path)) as lines:
         lines.append(str(account))
-    if as_json:
-        click.echo(json.dumps({**_described(account), "token": token_text or None}))
-        return
-    if token_text:
-        click.echo(token_text)
-    click.echo(f"{name} may {format_roles(account.roles)}", err=True)
+        # First: an account whose token was not printed would be without use.
+        _print_at_once(json.dumps({**_described(account), "token": token_text or None}) if as_json else token_text)
+    if not as_json:
+        click.echo(f"{name} may {format_roles(account.roles)}", err=True)
+
+
+def _print_at_once(text: str) -> None:
+    """Print a line, if there is one. Raise TsdError if it cannot be written or has no reader."""
+    try:
+        if text:
+            click.echo(text)  # which flushes
+    except OSError as exc:
+        drop_output()
+        raise TsdError(f"no account was added, as its token cannot be printed: {exc.strerror}") from exc
 
 
 @token.command("list")

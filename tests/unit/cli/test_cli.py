@@ -1,5 +1,6 @@
 """The command `tsd`: its help, its version, its exit statuses and what it imports."""
 
+import os
 import re
 import signal
 import subprocess
@@ -248,3 +249,21 @@ def test_expiry_must_be_ahead(expires: str, tmp_path: Path) -> None:
     file = tmp_path / "accounts"
     done = run("token", "add", "a", "--role", "read", "--expires", expires, "--file", str(file))
     assert (done.returncode, file.exists(), "Traceback" in done.stderr) == (1, False, False)
+
+
+@pytest.mark.parametrize("has_reader", [False, True])
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_account_whose_token_cannot_be_printed_is_not_added(
+    form: Sequence[str], has_reader: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "accounts"
+    command = [sys.executable, "-c", PROGRAM + "main()", "token", "add", "a", "--role", "read", "--file", str(file)]
+    with open("/dev/full" if has_reader else _pipe_without_reader(), "wb") as output:
+        done = subprocess.run([*command, *form], stdout=output, stderr=subprocess.PIPE)
+    assert (done.returncode, file.exists(), len(done.stderr.splitlines())) == (1, False, 1)
+
+
+def _pipe_without_reader() -> int:
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
