@@ -17,6 +17,7 @@ import trio
 
 from tsd.auth.accounts import FileState, file_state
 from tsd.auth.certificate import Certificate, read_certificate
+from tsd.config.certificate_files import load_certificate
 from tsd.config.settings import AccessSettings
 from tsd.errors import TsdError
 from tsd.lazy import LazyLogger
@@ -93,7 +94,6 @@ HANDSHAKE_S = 10.0  # timeout of one handshake
 CLOSE_TIMEOUT_S = 2  # for a client to answer close_notify
 EXPIRY_WARNING_S = 14 * 86400  # a certificate that expires within this time is a warning
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"  # for TLS 1.2: forward secrecy and AEAD; every cipher of TLS 1.3 has both
-CERTIFICATE_END, KEY_END = b"CERTIFICATE-----", b"PRIVATE KEY-----"  # of the first line of PEM
 BEGIN, BEGIN_CRL = b"-----BEGIN ", b"-----BEGIN X509 CRL-----"  # anywhere in a line: OpenSSL splits long lines
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
@@ -215,16 +215,13 @@ def _read(settings: AccessSettings) -> _Keys:
         for name in tls_files(settings):
             with open(name, "rb"):  # ssl's errors do not name the file
                 pass
-        _check_form(settings.tls_certificate, CERTIFICATE_END, "certificate")
-        _check_form(settings.tls_key or settings.tls_certificate, KEY_END, "private key")
-        name = " and ".join(filter(None, (settings.tls_certificate, settings.tls_key)))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = VERSIONS[settings.tls_minimum]
         context.set_ciphers(CIPHERS)
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
         # a client that closes without close_notify still gets its response
         context.options |= ssl.OP_IGNORE_UNEXPECTED_EOF
-        context.load_cert_chain(settings.tls_certificate, settings.tls_key or None, password=_no_password)
+        load_certificate(context, settings.tls_certificate, settings.tls_key)
         if settings.tls_client_ca:
             name = settings.tls_client_ca
             required = settings.tls_client_certificate == "required"
@@ -242,13 +239,6 @@ def _read(settings: AccessSettings) -> _Keys:
         raise TsdError(f"{name}: {exc.strerror or exc}") from exc
 
 
-def _check_form(name: str, end: bytes, what: str) -> None:
-    """Raise TsdError if a file has no line of PEM that ends so. OpenSSL's error would not say what is missing."""
-    with open(name, "rb") as file:
-        if end not in file.read():
-            raise TsdError(f"{name}: got no {what}, wanted one in PEM form")
-
-
 def _check_revocations(name: str) -> None:
     """Raise TsdError if a file contains anything but revocation lists: OpenSSL would trust a certificate in it as a
     CA."""
@@ -256,10 +246,6 @@ def _check_revocations(name: str) -> None:
         pem = file.read()
     if pem.count(BEGIN) != pem.count(BEGIN_CRL) or BEGIN_CRL not in pem:
         raise TsdError(f"{name}: tsd.tls.client_crl wants revocation lists in PEM form, and nothing else")
-
-
-def _no_password() -> str:
-    raise TsdError("tsd.tls.key: the key is encrypted; wanted a key without a password")
 
 
 def tls_files(settings: AccessSettings) -> list[str]:

@@ -37,7 +37,8 @@ from cassandra.pool import Host
 from cassandra.protocol import ErrorMessage, IsBootstrappingErrorMessage, OverloadedErrorMessage, SyntaxException
 from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedStatement
 
-from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError
+from tsd.config.certificate_files import load_certificate, named_errors
+from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError, TsdError
 from tsd.store.cassandra.clocks import NodeTime
 from tsd.store.cassandra.protocol import EncodedRows, Handler, decoded_rows, raw_rows
 from tsd.store.cassandra.session import (
@@ -125,7 +126,7 @@ class DriverSession:
                 idle_heartbeat_timeout=contact.timeout_s,
                 allow_beta_protocol_version=False,
             )
-        except (OSError, ValueError) as exc:
+        except (OSError, ValueError, TsdError) as exc:
             raise StoreError(f"Cassandra cannot be reached: {exc}") from exc
         try:
             with _translating():
@@ -335,11 +336,12 @@ def _credentials(contact: Contact) -> PlainTextAuthProvider | None:
 
 
 def _tls(contact: Contact) -> ssl.SSLContext | None:
-    """Return the TLS settings, None without TLS. Raises OSError."""
+    """Return the TLS settings, None without TLS. Raises TsdError."""
     if not contact.ca_file:
         return None
-    context = ssl.create_default_context(cafile=contact.ca_file)
+    with named_errors(contact.ca_file):
+        context = ssl.create_default_context(cafile=contact.ca_file)
     context.check_hostname = contact.checks_names
     if contact.certificate_file:
-        context.load_cert_chain(contact.certificate_file, contact.key_file or None)
+        load_certificate(context, contact.certificate_file, contact.key_file)
     return context
