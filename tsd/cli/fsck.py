@@ -36,7 +36,7 @@ def fsck(
     """Run `tsd fsck`."""
     check_layout(loaded.config)
     if not words and not full_scan:
-        raise TsdError("Must supply a query or use the '--full-scan' flag")
+        raise click.UsageError("Must supply a query or use the '--full-scan' flag")
     try:
         request = parse_request(words, now_ms()) if words and not full_scan else None
     except BadRequest as exc:
