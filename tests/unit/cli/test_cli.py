@@ -267,3 +267,13 @@ def _pipe_without_reader() -> int:
     reader, writer = os.pipe()
     os.close(reader)
     return writer
+
+
+@pytest.mark.parametrize("words", ["--data {}/state torture", "torture --folder {}/new"])
+def test_torture_names_a_folder_that_it_cannot_make_and_the_option_for_another(words: str, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    done = run(*words.format(file).split())
+    assert done.returncode == 1
+    assert str(file) in done.stderr
+    assert "--folder" in done.stderr

@@ -23,6 +23,7 @@ from tsd.cli.torture.run import Run, TorturePlan
 from tsd.cli.torture.servers import Servers, processes_of
 from tsd.cli.torture.settings import config_of, daemon_settings
 from tsd.config.loader import Config, Loaded, state_folder
+from tsd.config.state_dir import FolderKind, folder_errors
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import (
     ServedStore,
@@ -37,6 +38,7 @@ from tsd.daemon.wiring import (
 from tsd.errors import TsdError
 from tsd.tables.kairosdb.layout import make_tables
 
+FOLDER = FolderKind("folder for the runs", "--folder")
 PATIENT = {  # of this process, which creates tables
     "tsd.storage.hbase.thrift.timeout": "60000",
     "tsd.storage.bigtable.timeout": "60000",
@@ -115,16 +117,18 @@ def restart_command(restart: str, wanted: Mapping[str, int]) -> list[str]:
 
 
 def _folder(config: Config, wanted: Path | None) -> Path:
-    """Create the working folder: on the disk of the user's daemon by default."""
+    """Create the working folder: on the disk of the user's daemon by default. Raise TsdError, UsageError."""
     if wanted is not None:
-        try:
-            wanted.mkdir(parents=True)
-        except FileExistsError:
-            raise click.UsageError(f"--folder: {wanted} exists, wanted a new folder") from None
+        with folder_errors(wanted, FOLDER):
+            try:
+                wanted.mkdir(parents=True)
+            except FileExistsError:
+                raise click.UsageError(f"--folder: {wanted} exists, wanted a new folder") from None
         return wanted.absolute()
     state = state_folder(config)
-    state.parent.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=f"{state.name}-torture-", dir=state.parent))
+    with folder_errors(state.parent, FOLDER):
+        state.parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f"{state.name}-torture-", dir=state.parent))
 
 
 async def _run(
