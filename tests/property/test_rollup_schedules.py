@@ -12,9 +12,8 @@ import pytest
 from tests.property.layout_worlds import PagedMemory, PagedStore, differs, shown_of
 from tests.seeds import FACTOR
 from tests.unit.query.engines import DATA, START_S, make_query
+from tests.unit.tables.rollup_parts import DAY_S, HOUR_S, ROLLUPS, RULES, Rolled, environment
 from tests.unit.tables.test_retention import remove_all
-from tests.unit.tables.test_rollup_builder import DAY_S, HOUR_S, ROLLUPS, environment
-from tests.unit.tables.test_rollup_task import RULES, Rolled
 from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout
 from tsd.config.retention import parse_rules

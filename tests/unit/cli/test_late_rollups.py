@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.query.engines import START_S
-from tests.unit.tables.test_rollup_builder import BUILT, DAY_S, rollups
+from tests.unit.tables.rollup_parts import BUILT, DAY_S, LATER_S, Rolled, rollups
 from tests.unit.tables.test_rollup_changes import LEFT, built, delete_others, others, served
-from tests.unit.tables.test_rollup_task import LATER_S, Rolled
 from tsd.cli.context import Access
 from tsd.cli.late_rollups import changing
 from tsd.config.loader import Config

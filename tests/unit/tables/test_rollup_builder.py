@@ -1,125 +1,32 @@
 """Rollups are built from raw points: which intervals, in which rows, and again after an error or late points."""
 
-import json
-import struct
 from collections.abc import Sequence
 
 import pytest
 from trio.testing import MockClock
 
 from tests.flaky_store import Fault, FlakyStore
-from tests.unit.query.engines import DATA, START_S, UID, QueryEnvironment
+from tests.unit.query.engines import DATA, START_S, UID
+from tests.unit.tables.rollup_parts import (
+    BUILT,
+    DAY_S,
+    EVERYTHING,
+    HOUR_S,
+    LAYOUTS,
+    LINES,
+    ROLLUPS,
+    aggregates,
+    build,
+    builder,
+    environment,
+    rollups,
+)
 from tsd.codec.names import Kind
-from tsd.codec.opentsdb.cell import FAMILY
-from tsd.codec.opentsdb.rollup import Rollups, decode_rollup, parse_config, rollup_time
 from tsd.codec.opentsdb.rowkey import Layout, split_key
 from tsd.codec.opentsdb.uid import NAME_FAMILY, id_column
 from tsd.errors import StoreError, WrongClock
-from tsd.store import Family, Put, Store, Table, scan
-from tsd.tables.opentsdb.data_table import DataTable
-from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadTable
-from tsd.tables.opentsdb.rollup_builder import BuildRules, BuildStep, RollupBuilder
-from tsd.tables.opentsdb.rollup_progress import START, BuildPosition, BuildRange
-from tsd.tables.opentsdb.rollup_sums import intervals_to_build
-from tsd.tables.opentsdb.uids import Uids
-
-HOUR_S, DAY_S = 3600, 86_400
-SPANS = {"1m": "1h", "10m": "6h", "1h": "1d", "1d": "1n"}
-CONFIG = {
-    "aggregationIds": {"sum": 0, "count": 1, "min": 2, "max": 3},
-    "intervals": [
-        {"interval": name, "table": DATA if name == "1m" else f"r{name}", "preAggregationTable": "agg",
-         "rowSpan": span, "defaultInterval": name == "1m"}
-        for name, span in SPANS.items()
-    ],
-}  # fmt: skip
-ROLLUPS = Rollups(parse_config(json.dumps(CONFIG).encode()))
-EVERYTHING = BuildRange(0, START_S + 400 * DAY_S)
-Found = dict[tuple[str, str, int], dict[str, float]]  # interval, host, time since START_S → aggregates
-
-
-async def environment(
-    lines: Sequence[str], layout: Layout | None = None, store: Store | None = None
-) -> QueryEnvironment:
-    env = await QueryEnvironment.build(lines, layout=layout or Layout(), store=store)
-    await env.store.create_tables([Table(name, (Family(FAMILY),)) for name in ("r10m", "r1h", "r1d")])
-    return env
-
-
-def builder(
-    env: QueryEnvironment,
-    *names: str,
-    rollups: Rollups = ROLLUPS,
-    keep_s: int | None = None,
-    now_s: int = START_S + 400 * DAY_S,
-    store: Store | None = None,
-    warnings: list[str] | None = None,
-) -> RollupBuilder:
-    used = store or env.store
-    uids = Uids(used, UID, env.layout.widths)
-    return RollupBuilder(
-        DataTable(used, DATA, env.layout),
-        uids,
-        OpenTsdbReader(ReadTable(used, DATA, env.layout), uids),
-        BuildRules(rollups, intervals_to_build(rollups.config, names), lambda _: keep_s),
-        lambda: now_s * 1000,
-        on_warning=(warnings if warnings is not None else []).append,
-    )
-
-
-async def build(made: RollupBuilder, span: BuildRange = EVERYTHING, position: BuildPosition = START) -> list[BuildStep]:
-    return [step async for step in made.run(span, position)]
-
-
-async def rollups(env: QueryEnvironment) -> Found:
-    """All rollups, with the tag values of their series joined."""
-    found: Found = {}
-    for interval in ROLLUPS.config.intervals[1:]:
-        async for rows in scan(env.store, interval.table):
-            for row in rows:
-                key = split_key(env.layout, row.key)
-                values = [value for _, value in key.series.pairs]
-                names = await env.uids.names(Kind.TAGV, values)
-                tags = b",".join(sorted(name for name in names.values() if isinstance(name, bytes))).decode()
-                for cell in row.cells:
-                    part = decode_rollup(ROLLUPS.config, cell.column[2:])
-                    time_s = rollup_time(key.base, interval, part.offset) - START_S
-                    is_float = part.flags & 8
-                    number = struct.unpack(">d", cell.value)[0] if is_float else int.from_bytes(cell.value, "big")
-                    found.setdefault((interval.name, tags, time_s), {})[part.aggregator] = number
-    return found
-
-
-def aggregates(*numbers: float) -> dict[str, float]:
-    return {"sum": sum(numbers), "count": len(numbers), "min": min(numbers), "max": max(numbers)}
-
-
-LINES = [
-    f"m {START_S + 30} 1 host=a",
-    f"m {START_S + 700} 2.5 host=a",
-    f"m {START_S + HOUR_S} -4 host=a",
-    f"m {START_S + 30} 7 host=b",
-    f"m {START_S + 40 * DAY_S} 9 host=b",
-    f"other {START_S + DAY_S} 3 host=c",
-]
-BUILT: Found = {
-    ("10m", "a", 0): aggregates(1),
-    ("10m", "a", 600): aggregates(2.5),
-    ("10m", "a", HOUR_S): aggregates(-4),
-    ("10m", "b", 0): aggregates(7),
-    ("10m", "b", 40 * DAY_S): aggregates(9),
-    ("10m", "c", DAY_S): aggregates(3),
-    ("1h", "a", 0): aggregates(1, 2.5),
-    ("1h", "a", HOUR_S): aggregates(-4),
-    ("1h", "b", 0): aggregates(7),
-    ("1h", "b", 40 * DAY_S): aggregates(9),
-    ("1h", "c", DAY_S): aggregates(3),
-    ("1d", "a", 0): aggregates(1, 2.5, -4),
-    ("1d", "b", 0): aggregates(7),
-    ("1d", "b", 40 * DAY_S): aggregates(9),
-    ("1d", "c", DAY_S): aggregates(3),
-}
-LAYOUTS = [Layout(), Layout(salt_width=1, salt_buckets=3)]
+from tsd.store import Put, scan
+from tsd.tables.opentsdb.rollup_progress import START, BuildRange
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])

@@ -8,8 +8,7 @@ import pytest
 import trio
 
 from tests.unit.query.engines import DATA, START_S
-from tests.unit.tables.test_rollup_builder import BUILT, DAY_S, LINES, environment, rollups
-from tests.unit.tables.test_rollup_task import LATER_S, TABLES, Rolled
+from tests.unit.tables.rollup_parts import BUILT, DAY_S, LATER_S, LINES, TABLES, Rolled, environment, rollups
 from tsd.codec.names import Kind
 from tsd.errors import StoreError
 from tsd.server import control

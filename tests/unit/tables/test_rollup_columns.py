@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.unit.query.engines import DATA, START_S, QueryEnvironment
-from tests.unit.tables.test_rollup_builder import DAY_S, HOUR_S, LAYOUTS, environment
-from tests.unit.tables.test_rollup_task import INTERVALS, TABLES, Rolled, lines_of, shown
+from tests.unit.tables.rollup_parts import (
+    DAY_S,
+    HOUR_S,
+    INTERVALS,
+    LAYOUTS,
+    TABLES,
+    Rolled,
+    environment,
+    lines_of,
+    shown,
+)
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.query.rollups import RAW
 from tsd.store import Put, Row, scan

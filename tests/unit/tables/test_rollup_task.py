@@ -1,129 +1,30 @@
 """A daemon's rollups: built when hours and days are over, again after late points, and used by queries."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.unit.query.engines import DATA, START_S, QueryEnvironment, make_query
-from tests.unit.tables.test_rollup_builder import (
+from tests.unit.query.engines import START_S
+from tests.unit.tables.rollup_parts import (
     BUILT,
     DAY_S,
     HOUR_S,
+    LATER_S,
     LINES,
-    ROLLUPS,
+    TABLES,
+    Rolled,
     aggregates,
     builder,
     environment,
+    lines_of,
     rollups,
+    shown,
 )
 from tsd.codec.names import Kind
-from tsd.codec.points import Columns
-from tsd.codec.putline import NameRules
-from tsd.ingest.intake import absorb_whole
-from tsd.ingest.open_window import OpenWindow
-from tsd.ingest.series import SeriesTable
-from tsd.query.engine import EngineSettings, QueryEngine
-from tsd.query.result import SubAnswer
-from tsd.query.rollups import NO_FALLBACK, RAW
-from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadTable
-from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
-from tsd.tables.opentsdb.rollup_progress import MOST_LATE_DAYS, LateDay, RollupProgress, days_of
-from tsd.tables.opentsdb.rollup_sums import intervals_to_build
-from tsd.tables.opentsdb.rollup_task import RollupTask
-from tsd.tables.opentsdb.summaries import SummaryRules
-from tsd.tables.opentsdb.writer import CellWriter
+from tsd.query.rollups import RAW
+from tsd.tables.opentsdb.rollup_progress import MOST_LATE_DAYS, LateDay, RollupProgress
 from tsd.tables.reading import ScanRange
-from tsd.tables.writing import SeriesLookup
-
-INTERVALS = intervals_to_build(ROLLUPS.config)
-TABLES = {one.name: one.table for one in INTERVALS}
-RULES = NameRules(b"", 8)
-LATER_S = START_S + 50 * DAY_S
-
-
-class Rolled:
-    """Points in memory, a task that builds their rollups, and a clock."""
-
-    def __init__(self, env: QueryEnvironment, state: Path, now_s: int, tables: Mapping[str, str] = TABLES) -> None:
-        self.env = env
-        self.now_s = now_s
-        self.keep_s: int | None = None
-        self.task = RollupTask(
-            lambda names: builder(env, *names, now_s=self.now_s, keep_s=self.keep_s),
-            INTERVALS,
-            RollupProgress(state / "rollup-progress.json", tables),
-            env.layout.salt_width,
-            lambda: self.now_s,
-        )
-
-        def deleting(rows: Sequence[bytes]) -> AbstractAsyncContextManager[None]:
-            return self.task.changing(days_of(env.layout, rows), deleted=True)
-
-        complete = self.task.progress.complete_until_s
-        table = ReadTable(env.store, DATA, env.layout, deleting=deleting)
-        self.reader = OpenTsdbReader(table, env.uids, rollups=ROLLUPS, complete=complete)
-        self.engine = QueryEngine(
-            self.reader, settings=EngineSettings(), flush=flushed, now_ms=lambda: self.now_s * 1000
-        )
-
-    async def put(self, lines: Sequence[str]) -> None:
-        """Store points as the daemon does."""
-        open_window = OpenWindow(SeriesTable(), RULES)
-        await self.accept(lines, open_window)
-        await self.write(open_window)
-
-    async def accept(self, lines: Sequence[str], open_window: OpenWindow) -> None:
-        """Add points to an open window."""
-        creates = AutoCreate(metrics=True, tagks=True, tagvs=True)
-        text = "".join(f"put {line}\n" for line in lines).encode()
-        await absorb_whole(open_window, UidResolver(self.env.uids, self.env.layout, creates), text)
-
-    async def write(self, open_window: OpenWindow) -> None:
-        """Store the points of an open window."""
-        observed = self.task.observing(unobserved)
-        writer = CellWriter(self.env.store, SummaryRules(RULES, DATA), join=True, on_points=observed)
-        await writer.write(open_window.take(), open_window.table)
-
-    async def delete(self, m: str, start_s: int, end_s: int) -> None:
-        """Delete the hours that a query reads."""
-        query = make_query(m, start_ms=start_s * 1000, end_ms=end_s * 1000)
-        await self.engine.run(replace(query, delete=True))
-
-    async def answer(self, m: str, *, usage: str = NO_FALLBACK, start_s: int = START_S, days: int = 3) -> SubAnswer:
-        """The answer to a query of some days."""
-        query = make_query(m, start_ms=start_s * 1000, end_ms=(START_S + days * DAY_S) * 1000 - 1)
-        query = replace(query, queries=tuple(replace(sub, rollup_usage=usage) for sub in query.queries))
-        return (await self.engine.run(query)).subs[0]
-
-
-async def flushed(_: bytes) -> bool:
-    """Return that all points are stored."""
-    return True
-
-
-async def unobserved(_: Columns, __: SeriesLookup) -> None:
-    """Record nothing."""
-
-
-def shown(answer: SubAnswer) -> list[tuple[dict[str, str], list[int], str]]:
-    """Tags, times and values of an answer; the values as text, in which NaN equals itself."""
-    return [
-        (dict(group.tags), group.points.times.tolist(), str(np.round(group.points.doubles(), 9).tolist()))
-        for group in answer.groups
-    ]
-
-
-def lines_of(days: float, *, step_s: int = 1500) -> list[str]:
-    """Points of two series."""
-    return [
-        f"m {START_S + at} {at % 997 - 300.25} host={host}"
-        for host in ("a", "b")
-        for at in range(7 if host == "a" else 90_000, round(days * DAY_S), step_s)
-    ]
 
 
 async def test_all_past_intervals_are_built(tmp_path: Path) -> None:
