@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.conformance.test_rollup_sources import get, plain, rollups_of
+from tests.conformance.rollup_tables import created_rollups, get, plain
 from tests.e2e.command import Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
@@ -56,16 +56,7 @@ def test_opentsdb_answers_from_built_rollups(
     salted: bool, hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
 ) -> None:
     tables = hbase.new_tables()
-    config = tmp_path / "rollups.json"
-    config.write_text(rollups_of(tables))
-    for one in json.loads(config.read_text())["intervals"]:
-        for name in {one["table"], one["preAggregationTable"]} - {tables.data}:
-            hbase.tables.create(name, ["t"])
-    settings = {
-        "tsd.rollups.enable": "true",
-        "tsd.rollups.config": str(config),
-        **({"tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "3"} if salted else {}),
-    }
+    settings = created_rollups(hbase, tables, tmp_path, salted=salted)
     peer = opentsdb(tables, **settings)
     assert peer.send(b"".join(lines())) == b""
     tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables, settings))

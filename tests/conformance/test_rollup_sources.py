@@ -1,7 +1,5 @@
 """Rollups and histograms in one set of tables, half of them written by a real OpenTSDB: both daemons answer alike."""
 
-import http.client
-import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -10,36 +8,15 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.conformance.rollup_tables import created_rollups, get, plain
 from tests.e2e.command import Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
-from tests.peers.tables import Tables
 
 START_S = 1356998400
 HOSTS = ("web01", "web02", "web03")
 RUN_S = 3 * 86400
 HISTOGRAMS = '{"net.opentsdb.core.SimpleHistogramDecoder": 42}'
-
-
-def rollups_of(tables: Tables) -> str:
-    """Return a rollup configuration for tables."""
-    names = {"1m": tables.data, "10m": f"{tables.data}-10m", "1h": f"{tables.data}-1h", "1d": f"{tables.data}-1d"}
-    spans = {"1m": "1h", "10m": "6h", "1h": "1d", "1d": "1n"}
-    return json.dumps(
-        {
-            "aggregationIds": {"sum": 0, "count": 1, "min": 2, "max": 3},
-            "intervals": [
-                {
-                    "interval": interval,
-                    "table": table,
-                    "preAggregationTable": f"{tables.data}-agg-{interval}",
-                    "rowSpan": spans[interval],
-                    "defaultInterval": interval == "1m",
-                }
-                for interval, table in names.items()
-            ],
-        }
-    )
 
 
 def lines(seed: int) -> list[bytes]:
@@ -68,16 +45,6 @@ def lines(seed: int) -> list[bytes]:
             found.append(f"put r.raw {at} {value(integers=True)} host={host}")
             found.append(f"put r.hours {at} {value(integers=True)} host={host}")
     return [line.encode() + b"\n" for line in dict.fromkeys(found)]
-
-
-def get(port: int, path: str) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, json.loads(response.read())
-    finally:
-        connection.close()
 
 
 RANGES = ((0, 7200), (1800, 90000), (86400 + 1234, 2 * 86400 + 4321), (-86400, 4 * 86400))
@@ -116,17 +83,7 @@ def test_rollups_answered_as_by_opentsdb(
     salted: bool, hbase: RunningHbase, opentsdb: Callable[..., Opentsdb], tmp_path: Path
 ) -> None:
     tables = hbase.new_tables()
-    config = tmp_path / "rollups.json"
-    config.write_text(rollups_of(tables))
-    for one in json.loads(config.read_text())["intervals"]:
-        for name in {one["table"], one["preAggregationTable"]} - {tables.data}:
-            hbase.tables.create(name, ["t"])
-    settings = {
-        "tsd.rollups.enable": "true",
-        "tsd.rollups.config": str(config),
-        "tsd.core.histograms.config": HISTOGRAMS,
-        **({"tsd.storage.salt.width": "1", "tsd.storage.salt.buckets": "3"} if salted else {}),
-    }
+    settings = created_rollups(hbase, tables, tmp_path, salted=salted) | {"tsd.core.histograms.config": HISTOGRAMS}
     peer = opentsdb(tables, **settings)
     tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables, settings))
     whole = lines(1)
@@ -147,18 +104,6 @@ def test_rollups_answered_as_by_opentsdb(
                 if plain(there, torn=torn) != plain(here):
                     differing.append((query, (start, end), there, here))
     assert not differing, report(differing)
-
-
-def plain(answer: tuple[int, Any], *, torn: bool = False) -> Any:
-    """Return what must be equal: for errors, status and message. `torn`: OpenTSDB has one series per hour."""
-    status, body = answer
-    if isinstance(body, dict):
-        return status, body["error"]["message"]
-    for group in body:
-        group["aggregateTags"].sort()
-        if torn:
-            group["tsuids"] = list(dict.fromkeys(group["tsuids"]))
-    return body
 
 
 def report(differing: list[tuple[str, tuple[int, int], Any, Any]]) -> str:

@@ -12,7 +12,7 @@ from tests.peers.hbase import RunningHbase
 from tests.unit.codec.codec_rows import cells
 from tests.unit.codec.codec_rows import show as show_cells
 from tests.unit.codec.codec_vectors import Vector, of_kind
-from tests.unit.codec.test_vectors_rows import FSCK_DEPARTURES, cells_of, fsck_of
+from tests.unit.codec.row_vectors import FSCK_DEPARTURES, cells_of, fsck_of
 from tsd.codec.opentsdb.fsck import FsckLine
 from tsd.daemon.settings import now_ms
 

@@ -1,9 +1,8 @@
 """A full journal and a full disk: the daemon waits and resumes by itself, and clients wait without losing lines."""
 
 import os
-import subprocess
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import trio
 from tests.faults.accounting import checked_stats, grown
 from tests.faults.load import PATIENCE_S, Lines, Sender
 from tests.faults.process import Served, address_of, on_hbase, served
+from tests.faults.small_disk import fill, small_disk
 from tests.faults.verification import check_contents, embedded_contents, hbase_contents, stored_points
 from tests.peers.hbase import RunningHbase
 from tsd.cli.torture.process import limit_file_size
@@ -28,7 +28,6 @@ SHORT = {"tsd.storage.flush_interval": "40"}
 LONG = {"tsd.storage.flush_interval": "3600000"}
 JOURNAL_BYTES = 1 << 20
 READ_BYTES = 256 << 10  # read at once per connection: the journal may exceed its limit by that much
-DISK_BYTES = 48 << 20
 LINES = 200
 LOOKS = 100
 
@@ -237,24 +236,3 @@ async def check(folder: Path, senders: Sequence[Sender]) -> None:
     """Assert that all lines are stored."""
     check_contents(await embedded_contents(folder), senders)
     assert all(sender.confirmed_count == sender.sent for sender in senders)
-
-
-@contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
-    """Mount an in-memory file system of DISK_BYTES."""
-    disk = folder / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", disk], check=True)
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", disk], check=True)
-
-
-def fill(disk: Path) -> Path:
-    """Create a file that uses all remaining space."""
-    path = disk / "ballast"
-    with path.open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(1 << 16))
-    return path

@@ -9,7 +9,7 @@ import trio
 
 from tests.faults.load import Lines, Sender
 from tests.faults.process import Served, served
-from tests.faults.test_disk_full import fill, small_disk
+from tests.faults.small_disk import fill, small_disk
 from tests.faults.verification import check_contents, embedded_contents
 from tests.running import Client, running
 from tests.unit.daemon.notify_socket import messages

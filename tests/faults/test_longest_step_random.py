@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 import trio
 
-from tests.faults.test_longest_step import BASE, LONGEST_MS, ROUNDS, measured, timed
+from tests.faults.longest_step import BASE, LONGEST_MS, ROUNDS, measured, timed
 from tests.running import Running
 from tests.unit.server.web_parts import read_response
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import trio
 
-from tests.faults.test_longest_step import BASE, LONGEST_MS, SETTINGS, longest_step, measured, send_synced
+from tests.faults.longest_step import BASE, LONGEST_MS, SETTINGS, longest_step, measured, send_synced
 from tests.running import Running
 from tests.unit.server.web_parts import read_response
 

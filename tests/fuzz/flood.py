@@ -11,7 +11,7 @@ import trustme
 from trio.testing import wait_all_tasks_blocked
 
 from tests.faults.accounting import check_ledger
-from tests.faults.test_http_fuzz import SETTINGS, TIMES, RandomRequests
+from tests.faults.random_requests import SETTINGS, TIMES, RandomRequests
 from tests.fuzz.connections import HOST, Bad, FuzzedConnections
 from tests.running import Running, running
 from tests.unit.server.web_parts import read_response

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.property.test_rows import LINES, NUMBERS, PLAIN, TIMES
+from tests.property.put_lines import LINES, NUMBERS, PLAIN, TIMES
 from tsd.codec.opentsdb.columns import CELL_POINTS
 from tsd.codec.points import (
     Columns,

@@ -12,6 +12,7 @@ from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TMessageType
 from thriftpy2.transport import TMemoryBuffer
 
+from tests.unit.store.thrift_results import pieces
 from tsd.api import entity_json
 from tsd.errors import CorruptRow
 from tsd.store.cells import Cell
@@ -231,19 +232,6 @@ def answer_of(rows: Sequence[tuple[bytes | None, list[Cell]]]) -> bytes:
     api.THBaseService.getMultiple_result(success=found).write(protocol)
     protocol.write_message_end()
     return bytes(buffer.getvalue())
-
-
-def pieces(data: bytes, size: int) -> Callable[[memoryview], int]:
-    at = 0
-
-    def receive_into(room: memoryview) -> int:
-        nonlocal at
-        part = data[at : at + min(size, len(room))]
-        room[: len(part)] = part
-        at += len(part)
-        return len(part)
-
-    return receive_into
 
 
 def read(data: bytes, size: int) -> results.Results:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.api.put_parts import VECTORS, call_endpoint, make_request, recorded_request, summaries_of
 from tests.unit.ingest.parts import Parts, going, make_store
-from tests.unit.ingest.test_summaries import ROLLUPS, RULES, contents, make_tables, name
-from tests.unit.ingest.test_summaries import VECTORS as STORED
+from tests.unit.ingest.summary_parts import ROLLUPS, RULES, contents, make_tables, name
+from tests.unit.ingest.summary_parts import VECTORS as STORED
 from tsd.codec.putline import NameRules
 from tsd.tables.opentsdb.summaries import SummaryRules
 

@@ -5,8 +5,18 @@ from pathlib import Path
 import pytest
 
 from tests.unit.query.engines import START_S
-from tests.unit.tables.rollup_parts import BUILT, DAY_S, LATER_S, Rolled, rollups
-from tests.unit.tables.test_rollup_changes import LEFT, built, delete_others, others, served
+from tests.unit.tables.rollup_parts import (
+    BUILT,
+    DAY_S,
+    LATER_S,
+    LEFT,
+    Rolled,
+    built,
+    delete_others,
+    others,
+    rollups,
+    served,
+)
 from tsd.cli.context import Access
 from tsd.cli.late_rollups import changing
 from tsd.config.loader import Config

@@ -1,12 +1,11 @@
 """Rows before and after OpenTSDB compacted them or its fsck mended them (`storage_vectors.json`)."""
 
-from collections.abc import Iterable
-
 import pytest
 
 from tests.cases import all_of
 from tests.unit.codec.codec_rows import KEY, applied, show
 from tests.unit.codec.codec_vectors import Departure, Vector, check, check_names, of_kind, unhex
+from tests.unit.codec.row_vectors import FSCK_DEPARTURES, NOTE_JSON, cells_of, fsck_of
 from tsd.codec.opentsdb.cell import APPEND, Point, join_append, qualifier_of, split, split_append
 from tsd.codec.opentsdb.fsck import FsckOptions, check_row
 from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
@@ -16,7 +15,6 @@ from tsd.errors import CorruptRow
 
 CORRUPT = "a value that does not fit its qualifier is left for the operator, not made to fit"
 SORTED = "points out of order are put in order"
-NOTE_JSON = "7b6f6f7073"
 TIE = (
     "refused (Duplicate timestamp for key=[0, 0, 28, 80, -30, 39, 0, 0, 0, 1, 0, 0, 1], ms_offset=0, older=[1], "
     "newer={}; set tsd.storage.fix_duplicates=true to fix automatically or run Fsck), "
@@ -49,38 +47,7 @@ MIXED_LOST = {
         "0000f0007d00=2a2b00", "0000f0007d00=2a2b01", "a cell of both forms says so"
     ),
 }
-HEALED = "readers mend the point, so it is not deleted"
-KEPT = "an integer on 8 bytes is a point like others"
-FSCK_DEPARTURES = {
-    f"{options}: {before}": departure
-    for options in ("--fix-all", "--fix-all --last-write-wins")
-    for before, departure in {
-        "000f=42280000": Departure("", "000b=42280000", HEALED),
-        "0007=2a": Departure("", "0000=2a", HEALED),
-        "0000=000000000000002a": Departure("", "0000=2a", HEALED),
-        "0000=2a00": Departure("", "0001=2a00", HEALED),
-        "00000010=2a00": Departure("", "00000010=2a0000", "readers need no last byte, so the points are not deleted"),
-        f"010000={NOTE_JSON} 0000=2a 0010=2b": Departure(
-            f"00000010=2a2b00 010000={NOTE_JSON}",
-            "00000010=2a2b00",
-            "OpenTSDB itself cannot read a row with such a note",
-        ),
-        "060000=00010000 0000=2a 0010=2b": Departure(
-            "00000010=2a2b00 060000=00010000", "00000010=2a2b00", "OpenTSDB itself cannot read such a histogram"
-        ),
-    }.items()
-} | {
-    "--fix-all: 0000=01 0017=7fffffffffffffff": Departure("0000=01", "00000017=017fffffffffffffff00", KEPT),
-    "--fix: 00000017=017fffffffffffffff00": Departure("0000=01", "00000017=017fffffffffffffff00", KEPT),
-    "--fix-all: 00000017=017fffffffffffffff00 0020=05": Departure(
-        "00000020=010500", "000000170020=017fffffffffffffff0500", KEPT
-    ),
-}
 LAST_SHOWN_MS = 3599000  # OpenTSDB was asked for the hour's points up to here
-
-
-def cells_of(found: Iterable[Vector]) -> list[StoredCell]:
-    return [StoredCell(unhex(c["qualifier_hex"]), unhex(c["value_hex"]), c.get("cell_ts", 0)) for c in found]
 
 
 def compacted(key: bytes, row: list[StoredCell], rules: MergeRules) -> list[StoredCell]:
@@ -205,14 +172,6 @@ def test_append_column_is_written_and_repaired_as_by_opentsdb(vector: Vector) ->
     repaired = unhex(vector["after_read_with_repair_appends"])
     assert (repair_append(value), repair_append(repaired)) == (repaired, repaired)
     assert merge(KEY, [StoredCell(APPEND, value, 0)]).points == split_append(repaired)
-
-
-def fsck_of(vector: Vector) -> str:
-    """Flags and cells, those that are not the oldest with their age."""
-    before = cells_of(vector["before"])
-    oldest = min(cell.time_ms for cell in before)
-    ages = [f"{show([cell])}@{cell.time_ms - oldest}".removesuffix("@0") for cell in before]
-    return f"{' '.join(vector['options'])}: {' '.join(ages)}"
 
 
 def options_of(vector: Vector) -> FsckOptions:

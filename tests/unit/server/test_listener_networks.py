@@ -1,18 +1,13 @@
 """Roles limited to networks on telnet and HTTP, and lists of networks that change while the daemon runs."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import trio
 
-from tests.running import Client, Running, running
+from tests.running import Running, running
+from tests.unit.server.networks import ADMIN, NO_ROLES, READER, WRITER, changed, client_disconnects, coming
 from tests.unit.server.web_parts import get, post, read_response
-from tsd.auth.authenticator import NETWORK_SETTINGS
-from tsd.config.loader import keys
 
-READER, WRITER, ADMIN, NO_ROLES = (f"127.0.0.{number}" for number in (2, 3, 4, 5))
 LISTS = {
     "tsd.access.read_networks": READER,
     "tsd.access.write_networks": f"{WRITER}/32,fd00::/8",
@@ -26,13 +21,6 @@ OVER_HTTP = {
     "stats": get("/api/stats"),
     "admin": get("/api/dropcaches"),
 }
-
-
-@asynccontextmanager
-async def coming(daemon: Running, address: str) -> AsyncIterator[Client]:
-    """A connection from an address."""
-    async with await trio.open_tcp_stream("127.0.0.1", daemon.port, local_address=address) as stream:
-        yield Client(stream)
 
 
 async def answered(daemon: Running, address: str) -> tuple[str, str]:
@@ -61,22 +49,6 @@ async def test_roles_are_limited_to_networks_on_telnet_and_http(tmp_path: Path) 
             ADMIN: ("stdr", "sa"),
             NO_ROLES: ("", ""),
         }
-
-
-def changed(daemon: Running, **settings: str) -> None:
-    """Change settings one by one, as SIGHUP does."""
-    config = daemon.daemon.config = replace(daemon.daemon.config, **settings)
-    for key in NETWORK_SETTINGS:
-        if keys()[key].name in settings:
-            daemon.daemon.live[key](config)
-
-
-async def client_disconnects(client: Client) -> bool:
-    with trio.fail_after(60):
-        try:
-            return await client.read_to_end() == b""
-        except trio.BrokenResourceError:
-            return True
 
 
 async def test_changed_networks_apply_to_open_connections(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from trio.testing import MockClock
 
 from tests.running import Running, running
 from tests.unit.api.http_requests import http_request
+from tests.unit.server.networks import READER, WRITER, changed, client_disconnects, coming
 from tests.unit.server.telnet_parts import BAD, GOOD, T, session
-from tests.unit.server.test_listener_networks import READER, WRITER, changed, client_disconnects, coming
 from tsd.server.quiet import QuietConnections, SendRate
 
 REST_S = 3.0

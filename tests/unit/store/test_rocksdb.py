@@ -1,58 +1,18 @@
 """RocksDB in a folder: what happens around the calls, which tests/property/test_stores.py holds against a model."""
 
 import os
-import subprocess
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import IO
 
 import pytest
 import trio
 
 from tests.unit.store import crashing
+from tests.unit.store.rocksdb_parts import CELLS, child, lines_until_killed, opened
 from tsd.errors import DaemonRuns, NoTable, StoreError
 from tsd.store import Family, Put, Table, scan
 from tsd.store.rocksdb.engine import EmbeddedStore
 
-CELLS = Table("cells", (Family(b"t"),))
 MANY_ROWS = 6000  # more than is written or read in one step
-
-
-@asynccontextmanager
-async def opened(
-    folder: Path, *, clock_ms: int = 1_000, memtable_bytes: int = 1 << 20, cache_bytes: int = 256 << 20
-) -> AsyncIterator[EmbeddedStore]:
-    """The store in a folder, with the table `cells`."""
-    store = await EmbeddedStore.open(folder, lambda: clock_ms, memtable_bytes=memtable_bytes, cache_bytes=cache_bytes)
-    try:
-        await store.create_tables([CELLS])
-        yield store
-    finally:
-        await store.aclose()
-
-
-def child(what: str, folder: Path) -> subprocess.Popen[str]:
-    """A process that runs a function of crashing.py on a folder."""
-    call = f"import trio; from tests.unit.store import crashing; trio.run(crashing.{what}, {str(folder)!r})"
-    return subprocess.Popen(
-        [sys.executable, "-c", call],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[3],
-    )
-
-
-def lines_until_killed(process: subprocess.Popen[str], count: int) -> list[int]:
-    """Read `count` numbers from a process, kill it at work, and return all the numbers that it printed."""
-    stream: IO[str] = process.stdout  # type: ignore[assignment]
-    numbers = [int(stream.readline()) for _ in range(count)]
-    process.kill()
-    numbers += [int(line) for line in stream.read().splitlines(keepends=True) if line.endswith("\n")]
-    process.communicate()
-    return numbers
 
 
 async def test_second_process_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import rocksdict  # noqa: TID251 - reads and damages the files
 import trio
 
 from tests.unit.store.crashing import POINTS, ROWS
-from tests.unit.store.test_rocksdb import child, lines_until_killed, opened
+from tests.unit.store.rocksdb_parts import child, lines_until_killed, opened
 from tsd.codec.opentsdb.cell import seconds_qualifier
 from tsd.errors import DamagedBlock, StoreError
 from tsd.store import Cell, Put, scan

@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from tests.unit.store.crashing import FIRST, REPLACED, RUN_COLUMNS, RUN_ROWS, SECOND, THIRD
-from tests.unit.store.test_rocksdb import child
-from tests.unit.store.test_rocksdb import opened as opened_cells
+from tests.unit.store.rocksdb_parts import child
+from tests.unit.store.rocksdb_parts import opened as opened_cells
 from tsd.errors import StoreError
 from tsd.store import CellMatrix, Family, Put, Rewrite, Table, scan
 from tsd.store.rocksdb.database import Batch, Database

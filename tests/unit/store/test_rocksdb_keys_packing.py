@@ -7,7 +7,7 @@ import rocksdict  # noqa: TID251 (reads and damages the files)
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.store.test_rocksdb import opened
+from tests.unit.store.rocksdb_parts import opened
 from tsd.codec.opentsdb.cell import seconds_qualifier
 from tsd.codec.packing.cell import HAS_PACKING_LOOP
 from tsd.errors import StoreError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.peers.needs import need_compiled_loops
-from tests.unit.store.test_rocksdb import opened
+from tests.unit.store.rocksdb_parts import opened
 from tsd.codec.opentsdb.cell import COLUMN, seconds_qualifier
 from tsd.codec.text import FLOAT
 from tsd.errors import StoreError

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from tests.peers.needs import need_compiled_loops
-from tests.unit.store.test_rocksdb import CELLS
+from tests.unit.store.rocksdb_parts import CELLS
 from tsd.codec.opentsdb.cell import COLUMN, seconds_qualifier
 from tsd.codec.text import FLOAT
 from tsd.store import ColumnPart, Put, Rewrite

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.unit.store.test_thrift_codec_rows import NAME, encoded, pieces
+from tests.unit.store.thrift_results import NAME, encoded, pieces
 from tsd.store import Cell, Row
 from tsd.store.cells import HAS_CELL_LOOP, CellSigner
 from tsd.store.hbase.pool import NoAnswer

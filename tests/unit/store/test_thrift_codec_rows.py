@@ -1,20 +1,16 @@
 """Answers to scannerGetList as thriftpy2 writes them, in one piece and in many."""
 
-from collections.abc import Callable
-
 import Hbase_thrift as api  # made by happybase when it is imported
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TApplicationException, TMessageType
-from thriftpy2.transport import TMemoryBuffer
 
+from tests.unit.store.thrift_results import NAME, encoded, pieces, written
 from tsd.store.cells import HAS_CELL_LOOP
 from tsd.store.hbase.pool import NoAnswer
 from tsd.store.hbase.thrift_codec import OtherAnswer, RawCells, RowReader
 
-NAME = "scannerGetList"
 pytestmark = pytest.mark.skipif(not HAS_CELL_LOOP, reason="no C compiler when tsd was installed")
 
 
@@ -23,36 +19,6 @@ ROWS = [
     (b"\0\0\2", {b"t:a": (b"", 0), b"t:b": (bytes(70_000), 1)}),
     (b"\0\0\3", {b"t:": (b"\0\1\2", -1)}),
 ]
-
-
-def encoded(rows: list[tuple[bytes, dict[bytes, tuple[bytes, int]]]], number: int = 7) -> bytes:
-    results = [
-        api.TRowResult(row=key, columns={c: api.TCell(value=v, timestamp=t) for c, (v, t) in cells.items()})
-        for key, cells in rows
-    ]
-    return written(api.Hbase.scannerGetList_result(success=results), TMessageType.REPLY, number)
-
-
-def written(result: object, kind: int, number: int) -> bytes:
-    buffer = TMemoryBuffer()
-    protocol = TBinaryProtocol(buffer, decode_response=False)
-    protocol.write_message_begin(NAME, kind, number)
-    result.write(protocol)  # type: ignore[attr-defined]
-    protocol.write_message_end()
-    return bytes(buffer.getvalue())
-
-
-def pieces(data: bytes, size: int) -> Callable[[memoryview], int]:
-    at = 0
-
-    def receive_into(room: memoryview) -> int:
-        nonlocal at
-        part = data[at : at + min(size, len(room))]
-        room[: len(part)] = part
-        at += len(part)
-        return len(part)
-
-    return receive_into
 
 
 def expected(rows: list[tuple[bytes, dict[bytes, tuple[bytes, int]]]]) -> RawCells:

@@ -2,12 +2,13 @@
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import trio
 
 from tests.unit.query.engines import DATA, START_S, UID, QueryEnvironment, make_query
 from tsd.codec.names import Kind
@@ -22,12 +23,15 @@ from tsd.ingest.series import SeriesTable
 from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.result import SubAnswer
 from tsd.query.rollups import NO_FALLBACK
+from tsd.server import control
 from tsd.store import Family, Store, Table, scan
+from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.data_table import DataTable
+from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadTable
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
 from tsd.tables.opentsdb.rollup_builder import BuildRules, BuildStep, RollupBuilder
-from tsd.tables.opentsdb.rollup_progress import START, BuildPosition, BuildRange, RollupProgress, days_of
+from tsd.tables.opentsdb.rollup_progress import START, BuildPosition, BuildRange, LateDay, RollupProgress, days_of
 from tsd.tables.opentsdb.rollup_sums import intervals_to_build
 from tsd.tables.opentsdb.rollup_task import RollupTask
 from tsd.tables.opentsdb.summaries import SummaryRules
@@ -218,3 +222,41 @@ def lines_of(days: float, *, step_s: int = 1500) -> list[str]:
         for host in ("a", "b")
         for at in range(7 if host == "a" else 90_000, round(days * DAY_S), step_s)
     ]
+
+
+LEFT = {place: found for place, found in BUILT.items() if place not in {(name, "c", DAY_S) for name in TABLES}}
+
+
+async def uid_of(rolled: Rolled, metric: bytes) -> bytes:
+    uid = (await rolled.env.uids.find(Kind.METRIC, [metric]))[metric]
+    assert isinstance(uid, bytes)
+    return uid
+
+
+async def others(rolled: Rolled) -> set[LateDay]:
+    """Return the days of the metric `other`."""
+    return {LateDay(await uid_of(rolled, b"other"), START_S + DAY_S)}
+
+
+async def delete_others(rolled: Rolled) -> None:
+    """Delete the points of the metric `other`, and record nothing."""
+    uid = await uid_of(rolled, b"other")
+    async for rows in scan(rolled.env.store, DATA, uid, prefix_end(uid)):
+        await remove_rows(rolled.env.store, DATA, rows, read_ms=LATER_S * 1000)
+
+
+@asynccontextmanager
+async def served(folder: Path, rolled: Rolled) -> AsyncIterator[Path]:
+    """A daemon's control socket."""
+    path = folder / "control.sock"
+    listener = await control.open_listener(path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(control.serve, listener, {}, rolled.task.operations)
+        yield path
+        nursery.cancel_scope.cancel()
+
+
+async def built(tmp_path: Path) -> Rolled:
+    rolled = Rolled(await environment(LINES), tmp_path, LATER_S)
+    await rolled.task.round()
+    return rolled

@@ -8,7 +8,7 @@ import pytest
 
 from tests.peers.bigtable import RunningBigtable
 from tests.peers.hbase import RunningHbase
-from tests.unit.tables.test_entity_writer import Inner, Lookup
+from tests.unit.tables.entity_parts import Inner, Lookup
 from tsd.codec.entity.records import EntitySeries
 from tsd.codec.points import Columns
 from tsd.errors import StoreDown

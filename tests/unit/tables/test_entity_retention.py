@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.tables.test_entity_writer import Inner, Lookup
+from tests.unit.tables.entity_parts import Inner, Lookup
 from tsd.codec.entity.records import EntitySeries
 from tsd.codec.points import Columns
 from tsd.config.retention import parse_rules

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
+from tests.unit.tables.entity_parts import Inner, Lookup, points
 from tsd.codec.entity.records import EntitySeries, series_column
-from tsd.codec.points import Columns, Int32, Int64, joined_columns
+from tsd.codec.points import joined_columns
 from tsd.errors import StoreDown
 from tsd.store.memory_versions import MemoryVersions
 from tsd.store.versions import VersionPut
@@ -14,10 +14,9 @@ from tsd.tables.entity.newest import EntityColumn, NewestValues
 from tsd.tables.entity.removal import ALWAYS, EntityRemoval
 from tsd.tables.entity.tables import EntityTables
 from tsd.tables.entity.writer import EntityWriter
-from tsd.tables.writing import PointWriter, SeriesKey, SeriesKeys, SeriesLookup, SeriesText, SummaryWriter
+from tsd.tables.writing import SeriesText
 
 CPU = EntitySeries(b"sys.cpu", ())
-TEXTS = [SeriesText(b"sys.cpu", b"host=a"), SeriesText(b"sys.cpu", b"dc=eu"), SeriesText(b"sys.cpu", b"host=b")]
 
 
 class FailingVersions(MemoryVersions):
@@ -30,53 +29,6 @@ class FailingVersions(MemoryVersions):
             raise StoreDown("refused by the test")
         self.left -= 1
         await super().put(table, cells)
-
-
-class Inner(PointWriter):
-    """Keeps the points."""
-
-    def __init__(self) -> None:
-        self.written: list[Columns] = []
-
-    @property
-    def cells(self) -> int:
-        return len(self.written)
-
-    @property
-    def summaries(self) -> SummaryWriter | None:
-        return None
-
-    async def write(self, points: Columns, series: SeriesLookup, *, whole: bool = False) -> None:
-        self.written.append(points)
-
-    async def record(self, points: Columns, series: SeriesLookup) -> None:
-        pass
-
-    async def sync(self) -> None:
-        pass
-
-
-class Lookup:
-    """Series by their numbers; `generation` changes when numbers are reused."""
-
-    def __init__(self, texts: Sequence[SeriesText] = TEXTS, generation: int = 1) -> None:
-        self._texts = texts
-        self._generation = generation
-
-    def keys(self, numbers: Int32) -> SeriesKeys:
-        return SeriesKeys.of(SeriesKey(b"k", b"") for _ in numbers)
-
-    def text(self, number: int) -> SeriesText | None:
-        return self._texts[number]
-
-    def generations(self, numbers: Int32) -> Int64:
-        return np.full(len(numbers), self._generation, np.int64)
-
-
-def points(*given: tuple[int, int, int]) -> Columns:
-    """Return points of (series, time in seconds, value)."""
-    series, times, values = map(np.array, zip(*given, strict=True))
-    return Columns(series.astype(np.int32), times * 2000, np.zeros(len(series), np.uint8), values)
 
 
 class Made:

@@ -1,60 +1,30 @@
 """Changes of points by commands, and where one is killed: rollups are those of the points that are left."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
 
-from tests.unit.query.engines import DATA, START_S
-from tests.unit.tables.rollup_parts import BUILT, DAY_S, LATER_S, LINES, TABLES, Rolled, environment, rollups
-from tsd.codec.names import Kind
+from tests.unit.query.engines import START_S
+from tests.unit.tables.rollup_parts import (
+    BUILT,
+    DAY_S,
+    LATER_S,
+    LEFT,
+    LINES,
+    Rolled,
+    built,
+    delete_others,
+    environment,
+    others,
+    rollups,
+    served,
+    uid_of,
+)
 from tsd.errors import StoreError
-from tsd.server import control
-from tsd.store import scan
-from tsd.store.cells import prefix_end
 from tsd.store.remote import ControlClient
-from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.rollup_progress import LateDay
-
-LEFT = {place: found for place, found in BUILT.items() if place not in {(name, "c", DAY_S) for name in TABLES}}
-
-
-async def uid_of(rolled: Rolled, metric: bytes) -> bytes:
-    uid = (await rolled.env.uids.find(Kind.METRIC, [metric]))[metric]
-    assert isinstance(uid, bytes)
-    return uid
-
-
-async def others(rolled: Rolled) -> set[LateDay]:
-    """Return the days of the metric `other`."""
-    return {LateDay(await uid_of(rolled, b"other"), START_S + DAY_S)}
-
-
-async def delete_others(rolled: Rolled) -> None:
-    """Delete the points of the metric `other`, and record nothing."""
-    uid = await uid_of(rolled, b"other")
-    async for rows in scan(rolled.env.store, DATA, uid, prefix_end(uid)):
-        await remove_rows(rolled.env.store, DATA, rows, read_ms=LATER_S * 1000)
-
-
-@asynccontextmanager
-async def served(folder: Path, rolled: Rolled) -> AsyncIterator[Path]:
-    """A daemon's control socket."""
-    path = folder / "control.sock"
-    listener = await control.open_listener(path)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(control.serve, listener, {}, rolled.task.operations)
-        yield path
-        nursery.cancel_scope.cancel()
-
-
-async def built(tmp_path: Path) -> Rolled:
-    rolled = Rolled(await environment(LINES), tmp_path, LATER_S)
-    await rolled.task.round()
-    return rolled
-
 
 STEPS = ["before", "begun", "built again", "deleted", "built after the delete", "ended"]
 
