@@ -199,6 +199,26 @@ def _await_rollups(served: Served) -> None:
     until(complete, "complete rollups")
 
 
+def test_command_reads_rollups_as_far_as_the_daemon_has_built_them(tmp_path: Path) -> None:
+    """Regression: without complete rollups, `tsd query` lacked all points of times without rollups."""
+    tsd = Tsd(tmp_path / "state", {"tsd.rollups.build": "true", "tsd.core.auto_create_metrics": "true"})
+    text = "".join(f"m {START_S + at} 1 host=h1\n" for at in range(0, 3 * DAY_S, HOUR_S))
+    assert tsd.run("import", "-", stdin=text.encode()).status == 0
+    assert tsd.run("rollup", "build", "m", "--end", str(START_S + 2 * DAY_S)).status == 0
+
+    def day_sums() -> list[float]:
+        done = tsd.run("query", "--format", "json", str(START_S), str(START_S + 3 * DAY_S - 1), "sum:1d-sum:m")
+        return [value for group in json.loads(done.out) for value in group["dps"].values()]
+
+    assert day_sums() == [24, 24, 24]
+    with tsd.serve() as served:
+        _await_rollups(served)
+        assert day_sums() == [24, 24, 24]
+        assert served.send_lines(f"put m {START_S + 450} 100 host=h1\n".encode()) == b"synced 1\n"
+        assert day_sums() == [124, 24, 24]
+    assert day_sums() == [124, 24, 24]
+
+
 def test_build_says_what_it_cannot_do(tsd: Tsd, tmp_path: Path) -> None:
     off = tsd.but({"tsd.rollups.enable": "false"}).run("rollup", "build")
     assert (off.status, "tsd.rollups.enable" in off.err) == (2, True)

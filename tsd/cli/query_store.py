@@ -62,7 +62,8 @@ async def find(config: Config, wanted: Query) -> Answer:
     TsdError."""
     async with access(config, must_exist=True) as opened:
         await flush_pending(opened, delete=False)
-        answer = await make_engine(config, configured_reader(config, opened.store, opened.uids)).run(wanted)
+        reader = await configured_reader(config, opened.store, opened.uids)
+        answer = await make_engine(config, reader).run(wanted)
     for warning in answer.warnings:
         click.echo(f"tsd: {warning}", err=True)
     return answer

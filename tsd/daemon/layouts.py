@@ -21,6 +21,7 @@ from tsd.daemon.wiring import (
     auto_create,
     configured_rollups,
     has_local_store,
+    rollup_progress,
     summary_rules,
     versioned_cells,
 )
@@ -37,7 +38,6 @@ from tsd.tables.opentsdb.compaction.scheduler import RECENT_S, CompactionRate, C
 from tsd.tables.opentsdb.data_table import configured_data_table
 from tsd.tables.opentsdb.resolver import UidResolver
 from tsd.tables.opentsdb.rollup_builder import BuildRules, RollupBuilder
-from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, RollupProgress
 from tsd.tables.opentsdb.rollup_sums import intervals_to_build
 from tsd.tables.opentsdb.rollup_task import DAEMON_PAUSE_RATIO, RollupTask, log_unread_rollups
 from tsd.tables.opentsdb.series_recorder import make_recorder
@@ -279,7 +279,7 @@ def daemon_rollups(config: Config, store: Store, uids: Uids, now_ms: Clock) -> R
     if rollups is None or not config.rollups_build:
         return None
     intervals = intervals_to_build(rollups.config)
-    progress = RollupProgress(state_folder(config) / ROLLUPS_FILE, {one.name: one.table for one in intervals})
+    progress = rollup_progress(config, intervals)
 
     def builder(names: Sequence[str]) -> RollupBuilder:
         return rollup_builder(

@@ -15,7 +15,7 @@ import trio
 
 from tsd.codec.opentsdb.cell import FAMILY
 from tsd.codec.opentsdb.histogram import LAST_ID, SIMPLE
-from tsd.codec.opentsdb.rollup import Rollups, default_config, parse_config
+from tsd.codec.opentsdb.rollup import Interval, Rollups, default_config, parse_config
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.config.loader import (
     Backend,
@@ -31,6 +31,7 @@ from tsd.config.loader import (
     state_folder,
     versions_gateways,
 )
+from tsd.config.state_dir import STATE, folder_errors
 from tsd.daemon.settings import elapsed_ms, now_ms
 from tsd.errors import BadConfig, NoTable
 from tsd.lazy import LazyModule
@@ -39,6 +40,8 @@ from tsd.store import Family, Store, Table, VersionedCells
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.resolver import AutoCreate
+from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, RollupProgress
+from tsd.tables.opentsdb.rollup_sums import intervals_to_build
 from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.opentsdb.summaries import SummaryRules
 from tsd.tables.opentsdb.uids import Uids
@@ -415,9 +418,21 @@ def store_settings(target: str, option: str) -> list[Given] | None:
     raise BadConfig([f"{option}: got {target!r}, wanted {wanted}"])
 
 
-def configured_reader(config: Config, store: Store, uids: Uids) -> PointReader:
-    """Return a reader without series index, for one query. Raises BadConfig."""
-    return opentsdb.make_reader(config, store, uids, None, configured_rollups(config), configured_histograms(config))
+async def configured_reader(config: Config, store: Store, uids: Uids) -> PointReader:
+    """Return a reader without series index, for one query. It takes rollups as far as the daemon of the state folder
+    has built them. Raises BadConfig, TsdError."""
+    rollups, complete = configured_rollups(config), None
+    if rollups is not None and config.rollups_build:
+        progress = rollup_progress(config, intervals_to_build(rollups.config))
+        with folder_errors(state_folder(config), STATE):
+            await progress.load()
+        complete = progress.complete_until_s
+    return opentsdb.make_reader(config, store, uids, None, rollups, configured_histograms(config), complete=complete)
+
+
+def rollup_progress(config: Config, intervals: Iterable[Interval]) -> RollupProgress:
+    """Return the progress of the rollups that the daemon of the state folder builds, not read yet."""
+    return RollupProgress(state_folder(config) / ROLLUPS_FILE, {one.name: one.table for one in intervals})
 
 
 OpenStore = Callable[[Config, Callable[[str], None], IngestLoad], AbstractAsyncContextManager[Store]]

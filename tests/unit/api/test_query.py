@@ -232,7 +232,8 @@ async def engine_that_waits(flush: Flush) -> QueryEngine:
     await store.create_tables(tables(Config()))
     uids = make_uids(Config(), store)
     await uids.find_or_assign(Kind.METRIC, [b"a.b"])
-    return build_engine(Config(), configured_reader(Config(), store, uids), flush, None, lambda: 1, cache=False)
+    reader = await configured_reader(Config(), store, uids)
+    return build_engine(Config(), reader, flush, None, lambda: 1, cache=False)
 
 
 async def test_outcomes_are_counted(daemon: Running) -> None:

@@ -26,7 +26,7 @@ from tsd.tables.opentsdb.last_point_cache import LastPointCache
 from tsd.tables.opentsdb.last_points import LastPointReader
 from tsd.tables.opentsdb.lookup import LookupTables, RowScanRules, SeriesFinder
 from tsd.tables.opentsdb.metadata import MetadataTables, MetaTable, UidMetas
-from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules, ReadTable
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules, ReadTable, RollupCompleteness
 from tsd.tables.opentsdb.retention import Retention, RetentionPolicy
 from tsd.tables.opentsdb.rollup_progress import days_of
 from tsd.tables.opentsdb.rollup_task import RollupTask
@@ -218,8 +218,10 @@ def make_reader(
     histogram_codec: int | None,
     task: RollupTask | None = None,
     newest: LastPointCache | None = None,
+    complete: RollupCompleteness | None = None,
 ) -> OpenTsdbReader:
-    """Return the reader of the data table. `task` builds the daemon's rollups, `newest` forgets deleted points."""
+    """Return the reader of the data table. `task` builds the daemon's rollups, `newest` forgets deleted points.
+    Without a task `complete` tells up to when rollups are complete."""
     form = layout(config)
 
     @asynccontextmanager
@@ -241,7 +243,7 @@ def make_reader(
         uids,
         index=index,
         rollups=rollups,
-        complete=task.progress.complete_until_s if task else None,
+        complete=task.progress.complete_until_s if task else complete,
         histogram_codec=histogram_codec,
     )
 
