@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import trio
@@ -55,29 +56,32 @@ def cells_of(answer: RowsAnswer) -> int:
     return ANSWER_CELLS + len(answer.rows) + len(answer) // POINTS_OF_CELL
 
 
+class Decoding(NamedTuple):
+    """How the rows of a read are decoded."""
+
+    spec: RowSpec
+    span: tuple[int, int]  # first and last time in ms
+    numbers: Mapping[bytes, int]  # of series, by their ids
+
+
 class NumberPage:
     """Rows of some series as stored, for numbers."""
 
     def __init__(
         self,
-        series: InternedSeries,
+        decoding: Decoding,
         pairs: Mapping[bytes, bytes],
         answers: Sequence[RowsAnswer],
         left: Bounds,
-        spec: RowSpec,
-        span: tuple[int, int],
         warnings: Sequence[str],
         *,
         counts_expiring: bool = False,
     ) -> None:
-        """`pairs` are those of each series by its encoded tags, `left` what another page will have, `span` the first
-        and the last time."""
-        self._series = series
+        """`pairs` are those of each series by its encoded tags, `left` what another page will have."""
+        self._decoding = decoding
         self._pairs = pairs
         self._answers = answers
         self._left = left
-        self._spec = spec
-        self._span = span
         self._warnings = warnings
         self._counts_expiring = counts_expiring
         self.cells = sum(map(cells_of, answers))
@@ -88,6 +92,7 @@ class NumberPage:
 
     def decode(self) -> PointPage:
         """Decode the rows."""
+        spec, span, _ = self._decoding
         numbers: list[int] = []
         lengths: list[int] = []
         parts: list[Points] = []
@@ -95,7 +100,7 @@ class NumberPage:
         size = rows_read = duplicates = 0
         for answer in self._answers:
             rows_read += len(answer.rows)
-            found = decode_plain(answer, self._spec, *self._span)
+            found = decode_plain(answer, spec, *span)
             if found is None:
                 others += [up_to(StoredRow(row, points), self._left) for row, points in answer.stored.items()]
                 continue
@@ -105,7 +110,7 @@ class NumberPage:
             size += found.size
         warnings = list(self._warnings)
         for tags, rows in by_series(others).items():
-            one = decode_numbers(rows, self._spec, *self._span, warnings.append)
+            one = decode_numbers(rows, spec, *span, warnings.append)
             numbers.append(self._number(tags))
             lengths.append(len(one.points.times))
             parts.append(one.points)
@@ -118,25 +123,16 @@ class NumberPage:
         return PointPage(batch, rows_read, size, (), warnings[:WARNINGS], duplicates, None, expiring)
 
     def _number(self, tags: bytes) -> int:
-        return self._series.numbers[self._pairs[tags]]
+        return self._decoding.numbers[self._pairs[tags]]
 
 
 class TextRows:
     """Rows of some series as stored, for texts."""
 
-    def __init__(
-        self,
-        series: InternedSeries,
-        rows: Sequence[tuple[bytes, StoredRow]],
-        spec: RowSpec,
-        span: tuple[int, int],
-        warnings: Sequence[str],
-    ) -> None:
-        self._series = series
+    def __init__(self, decoding: Decoding, rows: Sequence[tuple[bytes, StoredRow]]) -> None:
+        """`rows`: each with the id of its series."""
+        self._decoding = decoding
         self._rows = rows
-        self._spec = spec
-        self._span = span
-        self._warnings = warnings
         self.cells = sum(len(row.points) for _, row in rows)
 
     def series(self) -> list[bytes]:
@@ -145,12 +141,12 @@ class TextRows:
 
     def decode(self) -> TextPage:
         """Decode the rows."""
-        first_ms, last_ms = self._span
-        warnings = list(self._warnings)
+        spec, (first_ms, last_ms), numbers = self._decoding
+        warnings: list[str] = []
         texts = [
-            TextPoint(self._series.numbers[pairs], time_ms, text)
+            TextPoint(numbers[pairs], time_ms, text)
             for pairs, row in self._rows
-            for time_ms, text in decode_texts(row, self._spec, warnings.append)
+            for time_ms, text in decode_texts(row, spec, warnings.append)
             if first_ms <= time_ms <= last_ms
         ]
         return TextPage(texts, len(self._rows), sum(row.points.size for _, row in self._rows), warnings[:WARNINGS])
@@ -195,6 +191,7 @@ class KairosSelection(reading.Selection):
         """Yield the pages of some series at a time."""
         spec = await self._tables.spec()
         times = span.start_ms, span.stop_ms - 1
+        decoding = Decoding(spec, times, self._series.numbers)
         ahead: list[tuple[Bounds, list[RowsAnswer]]] = []
 
         async def read_ahead(rows: Sequence[FoundRow]) -> None:
@@ -208,16 +205,15 @@ class KairosSelection(reading.Selection):
                 self._texts.listed(span, group)
                 warnings = [*group.warnings, *unknown_types([one.row for one in group.rows])]
                 for some in series_of(numbers_of(group.rows)):
-                    yield self._pages_of(spec, some, times, warnings, ahead)
+                    yield self._pages_of(decoding, some, warnings, ahead)
                     ahead, warnings = [], []
                 if warnings:
-                    yield self._pages_of(spec, (), times, warnings, [])
+                    yield self._pages_of(decoding, (), warnings, [])
 
     async def _pages_of(
         self,
-        spec: RowSpec,
+        decoding: Decoding,
         rows: Sequence[FoundRow],
-        span: tuple[int, int],
         warnings: Sequence[str],
         ahead: list[tuple[Bounds, list[RowsAnswer]]],
     ) -> AsyncGenerator[NumberPage, None]:
@@ -225,17 +221,16 @@ class KairosSelection(reading.Selection):
         before the rows were found: the first page is not read again if it has the same rows."""
         pairs = {one.row.tags: self._series.pairs_of(one.row.tags, one.tags) for one in rows}
         limit = limit_of(rows, READ_POINTS)
-        left = bounds_of(spec, rows, span)
+        left = bounds_of(decoding.spec, rows, decoding.span)
         while left:
             read, answers = ahead.pop() if ahead else ({}, [])
             if read != left:
                 answers = await self._read_rows(rows, left)
             left = rest_of(answers, left, limit)
-            counts_expiring = self._counts_expiring
-            yield NumberPage(self._series, pairs, answers, left, spec, span, warnings, counts_expiring=counts_expiring)
+            yield NumberPage(decoding, pairs, answers, left, warnings, counts_expiring=self._counts_expiring)
             warnings = []
         if warnings:
-            yield NumberPage(self._series, {}, (), {}, spec, span, warnings)
+            yield NumberPage(decoding, {}, (), {}, warnings)
 
     async def _read_rows(self, rows: Sequence[FoundRow], bounds: Bounds) -> list[RowsAnswer]:
         """Read some of the rows of a page. Raise StoreError."""
@@ -271,20 +266,20 @@ class KairosTexts:
 
     async def read(self, span: ScanRange, take: TakeTexts) -> None:
         """Read texts, page by page."""
+        times = span.start_ms, span.stop_ms - 1
         if span not in self._listed:
-            times = span.start_ms, span.stop_ms - 1
             async with aclosing(
                 find_rows(self._tables, self._resolved.metric, *times, self._resolved.passes)
             ) as groups:
                 async for group in groups:
                     self.listed(span, group)
-        spec = await self._tables.spec()
+        decoding = Decoding(await self._tables.spec(), times, self._series.numbers)
         for group in self._listed.pop(span, ()):
             for page in series_of(group.rows):
-                await self._read_rows(spec, page, (span.start_ms, span.stop_ms - 1), take)
+                await self._read_rows(decoding, page, take)
 
-    async def _read_rows(self, spec: RowSpec, rows: Sequence[FoundRow], span: tuple[int, int], take: TakeTexts) -> None:
-        left = bounds_of(spec, rows, span)
+    async def _read_rows(self, decoding: Decoding, rows: Sequence[FoundRow], take: TakeTexts) -> None:
+        left = bounds_of(decoding.spec, rows, decoding.span)
         pairs = {one.row: self._series.pairs_of(one.row.tags, one.tags) for one in rows}
         limit = limit_of(rows, READ_TEXTS)
         slots = trio.Semaphore(CONCURRENT)
@@ -292,7 +287,7 @@ class KairosTexts:
             answers = await self._tables.read_rows(left, limit, timed=lambda _: False, slots=slots)
             parts = [StoredRow(row, points) for answer in answers for row, points in answer.stored.items()]
             left = {row: bounds for part in parts for row, bounds in rest_of_series([part], left, limit).items()}
-            await take(TextRows(self._series, [(pairs[part.row], part) for part in parts], spec, span, ()))
+            await take(TextRows(decoding, [(pairs[part.row], part) for part in parts]))
 
 
 def numbers_of(rows: Iterable[FoundRow]) -> list[FoundRow]:
