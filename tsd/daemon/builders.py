@@ -21,7 +21,7 @@ from tsd.auth.authenticator import Authenticator, anonymous_roles
 from tsd.config.loader import Config, Mode, journal_folder, name_rules, state_folder
 from tsd.config.settings import Charset
 from tsd.daemon.engine import query_limits
-from tsd.daemon.parts import AccessParts, CoreParts, DaemonControl, IngestParts
+from tsd.daemon.parts import CoreParts, DaemonControl, IngestParts
 from tsd.daemon.routes import HttpServer
 from tsd.daemon.settings import Clock
 from tsd.daemon.wiring import configured_histograms, configured_rollups
@@ -44,7 +44,7 @@ from tsd.ingest.windows import SMALL_INTERVALS, WindowSettings
 from tsd.ingest.writer import Writer
 from tsd.lazy import LazyLogger, LazyModule
 from tsd.server.clients import Clients, configured_quotas
-from tsd.server.listener import Listener, ListenerLimits, PartialInputBudget
+from tsd.server.listener import AccessControl, Listener, ListenerLimits
 from tsd.server.multiplexer import Multiplexer
 from tsd.server.peer import Peer
 from tsd.server.quiet import QuietConnections
@@ -228,7 +228,7 @@ def _named(key: str) -> Iterator[None]:
         raise BadConfig([f"{key}: {line}" for line in str(exc).splitlines()]) from exc
 
 
-def build_access(config: Config, now_ms: Clock) -> AccessParts:
+def build_access(config: Config, now_ms: Clock) -> AccessControl:
     """Build authentication, TLS and the table of clients. Raises BadConfig."""
     clients = Clients(configured_quotas(config), now_ms, prefix=config.ipv6_prefix)
     with _named("tsd.tls"):
@@ -237,7 +237,17 @@ def build_access(config: Config, now_ms: Clock) -> AccessParts:
         authenticator = Authenticator(config, now_ms)
     for event, hint in warnings(config, anonymous_roles(config), config.bind):
         log.warning(event, next_step=hint)
-    return AccessParts(clients, authenticator, tls)
+    return AccessControl(clients, authenticator, tls)
+
+
+def listener_limits(config: Config) -> ListenerLimits:
+    """Return the limits of connections."""
+    return ListenerLimits(
+        config.connections_limit,
+        config.socket_timeout_s,
+        config.line_timeout_s,
+        config.partial_input_memory,
+    )
 
 
 def build_server(parts: CoreParts) -> ServerParts:
@@ -280,22 +290,7 @@ def build_server(parts: CoreParts) -> ServerParts:
             first = rest
         await TelnetSession(port, stream, peer).run(first, receive)
 
-    limits = ListenerLimits(
-        config.connections_limit,
-        config.socket_timeout_s,
-        config.line_timeout_s,
-    )
-    listener = Listener(
-        serve_telnet,
-        http.serve,
-        limits,
-        access.clients,
-        access.tls,
-        authenticator,
-        multiplexer,
-        PartialInputBudget(config.partial_input_memory),
-        quiet,
-    )
+    listener = Listener(serve_telnet, http.serve, listener_limits(config), access, multiplexer, quiet)
     return ServerParts(http, stats, multiplexer, listener, translation)
 
 

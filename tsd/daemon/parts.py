@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tsd.api.hot import HotKeys
-from tsd.auth.authenticator import Authenticator
 from tsd.config.loader import Config
 from tsd.daemon.settings import Clock
 from tsd.ingest.intake import Backpressure, Intake, Ledger
@@ -16,8 +15,7 @@ from tsd.ingest.rejected.log import RejectedLog
 from tsd.ingest.writer import Writer
 from tsd.query.engine import QueryEngine
 from tsd.query.registry import QueryRegistry
-from tsd.server.clients import Clients
-from tsd.server.tls import Tls
+from tsd.server.listener import AccessControl
 from tsd.store import Store
 from tsd.tables import Tables
 from tsd.tables.catalog import Stat
@@ -45,15 +43,6 @@ class QueryParts:
     registry: QueryRegistry  # running and past queries
 
 
-@dataclass(frozen=True)
-class AccessParts:
-    """Clients and their permissions."""
-
-    clients: Clients
-    authenticator: Authenticator
-    tls: Tls | None  # None: no TLS
-
-
 class DaemonControl(NamedTuple):
     """Operations of the daemon for endpoints and commands."""
 
@@ -73,7 +62,7 @@ class CoreParts:
     tables: Tables
     ingest: IngestParts
     query: QueryParts
-    access: AccessParts
+    access: AccessControl
     control: DaemonControl
     hot_keys: HotKeys | None  # None: the table layout counts no ranges
     now_ms: Clock

@@ -18,7 +18,7 @@ import trio
 from tsd.api.health import UNAVAILABLE
 from tsd.api.messages import answer
 from tsd.config.loader import Config, journal_folder, state_folder
-from tsd.daemon.builders import build_access
+from tsd.daemon.builders import build_access, listener_limits
 from tsd.daemon.settings import Clock
 from tsd.daemon.systemd import extend_timeout
 from tsd.lazy import LazyLogger
@@ -28,7 +28,7 @@ from tsd.server.http.messages import Request, Response, Target
 from tsd.server.http.router import Router
 from tsd.server.http.security import Authorizer, Cors
 from tsd.server.http.stats import RequestStats
-from tsd.server.listener import Listener, ListenerLimits
+from tsd.server.listener import Listener
 from tsd.server.peer import Peer
 
 log = LazyLogger(__name__)
@@ -133,8 +133,7 @@ async def _answer_requests(
     async def telnet(*_: object) -> None:
         await trio.sleep_forever()
 
-    bounds = ListenerLimits(config.connections_limit, config.socket_timeout_s, config.line_timeout_s)
-    server = Listener(telnet, http, bounds, access.clients, access.tls, access.authenticator)
+    server = Listener(telnet, http, listener_limits(config), access)
     copies = [trio.SocketListener(one.socket.dup()) for one in listeners]
     with suppress(trio.ClosedResourceError):
         await server.serve(copies)

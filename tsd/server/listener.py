@@ -11,6 +11,7 @@ import resource
 import select
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -99,7 +100,6 @@ class PartialInputBudget:
 READ_BYTES = 256 << 10  # of one read of a socket: agents send the points of a round at once
 RECORD_BYTES = 16 << 10  # of one read with TLS: a record has no more
 CHECKS_PER_TIMEOUT = 4  # of idle connections
-DEFAULT_PARTIAL_INPUT_BYTES = 64 << 20
 LINGER_S = 2  # for a client that is still sending to receive its last responses
 
 Receive = Callable[[], Awaitable[bytes]]
@@ -112,6 +112,16 @@ class ListenerLimits(NamedTuple):
     connections: int  # 0: limited by file descriptors only
     idle_timeout_s: int  # 0: unlimited
     line_timeout_s: int = 0  # from a line's first byte to its last; 0: unlimited
+    partial_input_bytes: int = 64 << 20  # see PartialInputBudget
+
+
+@dataclass(frozen=True)
+class AccessControl:
+    """Clients and their permissions."""
+
+    clients: Clients
+    authenticator: Authenticator
+    tls: Tls | None = None  # None: no TLS
 
 
 class ListenerStatistics(NamedTuple):
@@ -157,23 +167,18 @@ class Listener:
         telnet: Handler,
         http: Handler,
         limits: ListenerLimits,
-        clients: Clients,
-        tls: Tls | None = None,
-        authenticator: Authenticator | None = None,
+        access: AccessControl,
         multiplexer: Multiplexer | None = None,
-        partial_input: PartialInputBudget | None = None,
         quiet: QuietConnections | None = None,
     ) -> None:
         """`serve` runs `multiplexer` and `quiet` until the last connection has ended."""
         self._telnet = telnet
         self._http = http
         self._limits = limits
-        self._clients = clients
-        self._tls = tls
-        self._authenticator = authenticator
+        self._clients, self._authenticator, self._tls = access.clients, access.authenticator, access.tls
         self._multiplexer = multiplexer
         self._quiet = quiet
-        self._partial_input = partial_input or PartialInputBudget(DEFAULT_PARTIAL_INPUT_BYTES)
+        self._partial_input = PartialInputBudget(limits.partial_input_bytes)
         self._buffer = memoryview(bytearray(READ_BYTES))  # of all reads: none waits in between
         self._connections: set[_OpenConnection] = set()
         self._arriving: set[trio.SocketStream] = set()  # not yet accepted
@@ -218,11 +223,7 @@ class Listener:
         """Close connections that the new lists of networks would refuse, or accept with other roles. Lines that a quiet
         one has sent before are read."""
         for connection in self._connections:
-            if (
-                self._authenticator is not None
-                and not connection.scope.cancel_called
-                and not connection.peer.still_allowed(self._authenticator)
-            ):
+            if not connection.scope.cancel_called and not connection.peer.still_allowed(self._authenticator):
                 log.info("connection.closed", reason="networks_changed", peer=connection.peer.name)
                 if self._quiet is not None and self._quiet.reads(connection.stream):
                     _end_input(connection.stream)
@@ -276,8 +277,6 @@ class Listener:
     async def _identify(self, stream: trio.SocketStream) -> Peer | None:
         """Return the peer of a new connection; None if its address is not allowed."""
         peer, authenticator = peer_of(stream, self._clients), self._authenticator
-        if authenticator is None:
-            return peer
         if authenticator.sends_proxy_header(peer.address):
             try:
                 found = await read_proxy_header(stream.socket)
@@ -319,7 +318,7 @@ class Listener:
         return False
 
     def _is_http_proxy(self, peer: Peer) -> bool:
-        return self._authenticator is not None and self._authenticator.is_http_proxy(peer.address)
+        return self._authenticator.is_http_proxy(peer.address)
 
     async def _serve(self, connection: _OpenConnection) -> None:
         stream = connection.stream
@@ -340,7 +339,7 @@ class Listener:
     def _authenticate_certificate(self, peer: Peer, stream: Encrypted) -> None:
         """Authenticate a peer by its TLS certificate, if it has one."""
         peer.is_encrypted = True
-        if self._authenticator is None or not self._authenticator.enabled:
+        if not self._authenticator.enabled:
             return
         names = certificate_names(stream.getpeercert())
         session = self._authenticator.authenticate_certificate(names, peer.address)
@@ -383,9 +382,7 @@ class Listener:
             return
         if first[0] in CAPITALS:
             await self._serve_http(stream, first, receive, peer)
-        elif self._authenticator is None or self._authenticator.is_allowed(
-            peer.address
-        ):  # an HTTP proxy may not be allowed itself
+        elif self._authenticator.is_allowed(peer.address):  # an HTTP proxy may not be allowed itself
             await self._serve_telnet(stream, first, receive, peer)
 
     async def _serve_telnet(self, stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:

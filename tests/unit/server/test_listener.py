@@ -12,8 +12,18 @@ import trio
 from trio.testing import MockClock
 
 from tests.running import Client, Running, running
+from tsd.auth.authenticator import Authenticator
+from tsd.config.settings import AccessSettings
 from tsd.server.clients import Clients
-from tsd.server.listener import RESERVED_DESCRIPTORS, Handler, Listener, ListenerLimits, Receive, receive_when_readable
+from tsd.server.listener import (
+    RESERVED_DESCRIPTORS,
+    AccessControl,
+    Handler,
+    Listener,
+    ListenerLimits,
+    Receive,
+    receive_when_readable,
+)
 from tsd.server.peer import Peer
 
 T = 1_500_000_000
@@ -43,7 +53,7 @@ async def listening(telnet: Handler, limits: ListenerLimits = NO_LIMITS) -> Asyn
     async def http(stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
         await stream.send_all(b"http: " + first)
 
-    listener = Listener(telnet, http, limits, Clients())
+    listener = Listener(telnet, http, limits, AccessControl(Clients(), Authenticator(AccessSettings(), lambda: 0)))
     ports = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.serve, ports)

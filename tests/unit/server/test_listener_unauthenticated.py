@@ -156,28 +156,27 @@ def test_oldest_partial_input_is_disconnected() -> None:
 @pytest.mark.parametrize("end", ["", "\r\nContent-Length: 5\r\n\r\n"])
 async def test_incomplete_heads_are_bounded_together(end: str) -> None:
     """Each complete head without its body counts, too: it takes 90 KiB."""
-    partial_input = PartialInputBudget(2 * MAX_HEAD_BYTES)
     head = f"POST /api/put HTTP/1.1\r\nHost: x\r\nX: {'a' * 50_000}{end}".encode()
     async with (
-        serving(ROUTES, partial_input=partial_input) as served,
+        serving(ROUTES, partial_input_bytes=2 * MAX_HEAD_BYTES) as served,
         served.client() as first,
         served.client() as second,
     ):
         for client in (first, second):
             await client.send_whole(head)
             with trio.fail_after(60):
-                while partial_input.used < 50_000 * (1 + (client is second)):
+                while served.listener.statistics().partial_input_bytes < 50_000 * (1 + (client is second)):
                     await trio.lowlevel.checkpoint()
         async with served.client() as third:
             await third.send(head)
             assert await first.read_to_end() == b""
-            assert partial_input.used > 100_000
+            assert served.listener.statistics().partial_input_bytes > 100_000
             await second.send(b"hello" if end else b"\r\n\r\n")
             assert (await read_response(second)).status == 200
         assert (await served.request(post("/api/put", b"x"))).status == 200
         statistics = served.listener.statistics()
         assert (statistics.over_partial_input_limit, statistics.failed) == (1, 0)
-    assert partial_input.used == 0
+    assert served.listener.statistics().partial_input_bytes == 0
 
 
 async def test_incomplete_lines_are_bounded_together(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import trio
 from tests.running import Client
 from tsd.auth.authenticator import Authenticator
 from tsd.auth.roles import endpoint_permissions
+from tsd.config.settings import AccessSettings
 from tsd.server.clients import Clients
 from tsd.server.http.bodies import MemoryBudget
 from tsd.server.http.connection import HttpConnection, RequestLimits
@@ -17,7 +18,7 @@ from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.server.http.router import Router
 from tsd.server.http.security import Authorizer, Cors, EndpointSwitches
 from tsd.server.http.stats import RequestStats
-from tsd.server.listener import Listener, ListenerLimits, PartialInputBudget, Receive
+from tsd.server.listener import AccessControl, Listener, ListenerLimits, Receive
 from tsd.server.peer import Peer
 
 LIMITS = RequestLimits(1 << 20, 60)
@@ -66,7 +67,7 @@ async def serving(
     limits: RequestLimits = LIMITS,
     budget: MemoryBudget | None = None,
     authenticator: Authenticator | None = None,
-    partial_input: PartialInputBudget | None = None,
+    partial_input_bytes: int = 64 << 20,
     cors_domains: str = "",
 ) -> AsyncIterator[Served]:
     """Serve `routes` until the block ends; with an authenticator only to permitted senders, except /health."""
@@ -77,8 +78,9 @@ async def serving(
     async def http(stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
         await HttpConnection(stream, router, limits, memory, stats, peer).run(first, receive)
 
-    listener_limits = ListenerLimits(0, 0)
-    listener = Listener(http, http, listener_limits, Clients(), None, authenticator, None, partial_input)
+    listener_limits = ListenerLimits(0, 0, partial_input_bytes=partial_input_bytes)
+    access = AccessControl(Clients(), authenticator or Authenticator(AccessSettings(), lambda: 0))
+    listener = Listener(http, http, listener_limits, access)
     sockets = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listener.serve, sockets)
