@@ -184,6 +184,18 @@ def test_points_of_other_apis_are_kept_as_they_take_them(tmp_path: Path) -> None
         assert len(listed(tsd, "--metric", "m")) == 3
 
 
+@pytest.mark.parametrize("path", ["/api/put", "/api/rollup", "/api/v1/datapoints"])
+def test_error_of_a_body_that_is_no_json_is_kept(path: str, tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state", {"tsd.kairosdb.enabled": "true", "tsd.rollups.enable": "true"})
+    with tsd.serve() as served:
+        assert b" 400 " in post(served, b'[{"metric":"m",', path)
+        [kept] = listed(tsd)
+        assert (kept["line"], kept["reason"]) == (path.removeprefix("/").replace("v1/", ""), "illegal_arguments")
+        assert kept["message"]
+        done = tsd.run("rejected", "--replay")
+        assert (done.status, len(listed(tsd))) == (1, 1)
+
+
 def test_points_of_kairosdb_are_sent_again(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.kairosdb.enabled": "true", "tsd.core.auto_create_metrics": "false"})
     body = {"name": "m", "tags": {"host": "x"}, "datapoints": [[T * 1000, 1], [T * 1000 + 1000, 2.5]]}

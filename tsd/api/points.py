@@ -414,6 +414,17 @@ class PutHandler:
         if peer.client.debt_s:
             await peer.throttle()
 
+    async def parse(self, request: Request, parse: Callable[[bytes], BodySlice]) -> list[BodySlice]:
+        """Parse a request's body, see `parse_slices`. A body that is refused whole counts as one refused line, and the
+        log of refused lines keeps its error. Raises Refused."""
+        try:
+            return await parse_slices(request.body, parse, self.limits)
+        except Refused as error:
+            if request.body and not request.body.isspace():
+                message = f"{error.message}: {error.details}" if error.details else error.message
+                self._intake.refuse_points([illegal(message)], [(_path(request),)], request.peer)
+            raise
+
     async def put(self, slices: list[BodySlice], echo: Echo, ingest: Ingest, request: Request) -> Response:
         """Ingest the lines of a request, and respond when they are on disk, or with `sync` in the store. Raises
         Refused; after status 503 a client may repeat the request."""
@@ -517,7 +528,11 @@ def _text(request: Request, point: EchoedPoint | None) -> bytes:
     """Return a point without a line, for the log of refused lines: the endpoint's path and JSON, `api/put
     {"metric":…}`."""
     shown = None if point is None else point.echo("")
-    return b"api/%s %s" % (request.segments[0].encode(), msgspec.json.encode(shown))
+    return b"%s %s" % (_path(request), msgspec.json.encode(shown))
+
+
+def _path(request: Request) -> bytes:
+    return b"api/" + request.segments[0].encode()
 
 
 async def _points_of(one: BodySlice, echo: Echo) -> Sequence[EchoedPoint | None]:

@@ -26,7 +26,6 @@ from tsd.api.points import (
     join_tags,
     parse_header_tag,
     parse_point,
-    parse_slices,
     tags_of,
     text_of,
     to_lines,
@@ -146,7 +145,7 @@ class PutEndpoint:
         tag = parse_header_tag(request, self._header)
         await self._handler.throttle(request.peer)
         parse = partial(parse_put, tag=tag, rules=self._rules)
-        slices = await parse_slices(request.body, parse, self._handler.limits)
+        slices = await self._handler.parse(request, parse)
         return await self._handler.put(slices, lambda one: parse_points(one.text, tag), self._ingest, request)
 
 
@@ -200,7 +199,7 @@ class RollupEndpoint:
         """Ingest the rollups of a request; raises Refused."""
         check_posted(request)
         await self._handler.throttle(request.peer)
-        slices = await parse_slices(request.body, self._parse, self._handler.limits)
+        slices = await self._handler.parse(request, self._parse)
         return await self._handler.put(slices, self._echo, self._ingest, request)
 
     def _parse(self, text: bytes) -> BodySlice:
@@ -294,7 +293,7 @@ class HistogramEndpoint:
         """Ingest the histograms of a request; raises Refused."""
         check_posted(request)
         await self._handler.throttle(request.peer)
-        slices = await parse_slices(request.body, self._parse, self._handler.limits)
+        slices = await self._handler.parse(request, self._parse)
         return await self._handler.put(slices, _echo, self._ingest, request)
 
     def _parse(self, text: bytes) -> BodySlice:

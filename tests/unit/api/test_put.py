@@ -168,11 +168,23 @@ async def test_large_body_with_a_bad_end_stores_nothing(separator: str, tmp_path
     async with going(Parts(tmp_path, await make_store())) as parts:
         put = put_of(parts, limits=BodyLimits(slice_bytes=1000))
         status, reply = await call_endpoint(put, make_request("[" + separator.join(points), "details"))
-        assert (status, parts.ledger.received) == (400, 0)
+        assert (status, await parts.stored()) == (400, {})
         status, reply = await call_endpoint(put, make_request("[" + separator.join(points) + "]", "details&sync"))
         assert (status, reply["success"], reply["failed"]) == (400, 299, 1)
         assert reply["errors"][0]["datapoint"]["timestamp"] == BASE + 50
         assert len(await parts.stored()) == 299
+
+
+@pytest.mark.parametrize("body", ['[{"metric":', "m=1", "[1]"])
+async def test_body_that_is_refused_whole_counts_as_a_refused_line(body: str, tmp_path: Path) -> None:
+    """Regression: no count and no record told that an agent's bodies are unreadable."""
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        put = put_of(parts)
+        for blank in ("", " \n", "[]"):
+            assert (await call_endpoint(put, make_request(blank)))[0] == 400
+        assert parts.ledger.received == 0
+        assert (await call_endpoint(put, make_request(body)))[0] == 400
+        assert (parts.ledger.received, parts.ledger.refused.total()) == (1, 1)
 
 
 async def test_points_before_a_slice_of_bad_ones_are_on_disk(
@@ -226,7 +238,7 @@ async def test_number_of_errors_is_limited(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         put = put_of(parts, limits=limits)
         status, reply = await call_endpoint(put, make_request(f"[{body},{{}}]", "details"))
-        assert (status, parts.ledger.received) == (400, 0)
+        assert (status, await parts.stored()) == (400, {})
         status, reply = await call_endpoint(put, make_request(f"[{body}]", "details"))
         assert (status, reply["success"], reply["failed"], len(reply["errors"])) == (400, 3, 70, 5)
         assert all(error["error"] for error in reply["errors"])
