@@ -4,8 +4,8 @@ Each series sends one point, so the additional memory is what the daemon keeps p
 the newest point and the watched row. Memory is read after the window is written. The embedded store's memtables (128
 MiB at most) are filled before, so that they do not count.
 
-CPU is that of the daemon including the store's threads: until all points are in the journal and all UIDs in their
-table; and until all points and the entries of the series index are written.
+CPU is that of the daemon including the store's threads, measured twice. The first figure is until all points are in the
+journal and all UIDs in their table, the second until all points and the entries of the series index are written.
 """
 
 import random

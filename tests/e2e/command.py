@@ -41,7 +41,7 @@ class Tsd:
     """Commands that share a state folder and settings."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, clock: Path | None = None) -> None:
-        """`clock` is the file of the processes' wall clock, see `set_ahead`."""
+        """`clock` is the file of the processes' wall clock, see `set_ahead` of `tsd.cli.torture.fork_server`."""
         self.folder = folder
         self.settings = dict(settings or {})
         self.clock = clock

@@ -86,8 +86,8 @@ def work(pattern: str, length: int) -> float:
 
 
 def _ways(items: Sequence[Item], follow: frozenset[int], length: int) -> tuple[float, int]:
-    """Return the logarithm of the number of ways to match a sequence that is followed by one of the characters
-    `follow`, and the number of its free repetitions: those whose end the next character does not determine."""
+    """Return the logarithm of the number of ways to match a sequence, and the number of its free repetitions. One of
+    the characters `follow` comes after it. A repetition is free if the next character does not determine its end."""
     ways, free = 0.0, 0
     for kind, value in reversed(items):
         more, others = _ways_of(kind, value, follow, length)

@@ -33,8 +33,8 @@ class FoundPoints:
         self._found: dict[int, _Found] = {}  # by number; the least recently found one comes first
 
     def of_series(self, metric: int, numbers: Int32, parts: Sequence[Part]) -> Columns | None:
-        """Return the points of the series with a number, if there is one, in order of arrival, with 0 as its number:
-        the same object as before if there are no other parts. None if they are too many to search in the event loop."""
+        """Return the points of the first of `numbers`, if there is one, in order of arrival, with 0 as its number. It
+        is the same object as before if there are no other parts; None if it takes too long in the event loop."""
         if not len(numbers):
             return no_columns()
         number = int(numbers[0])

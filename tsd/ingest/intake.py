@@ -132,8 +132,8 @@ async def absorb(
 
     The parser absorbs a block in one pass if its series are known, or if all their names are cached. Otherwise it
     absorbs nothing, the unknown series are inserted or refused, and a second pass absorbs the block. One pass would
-    need a second set of points, whose series are numbered later: points must not be in the open window before they can
-    be journaled, and the look-up of a name waits. The second pass takes 0.04 us a line, a new name 17 us.
+    need a second set of points, whose series are numbered later. For the look-up of a name waits, and points must not
+    be in the open window before they can be journaled. The second pass takes 0.04 us a line, a new name 17 us.
 
     Raise StoreError if the store does not answer, and CorruptRow if it has no UID table. With `max_unresolved` these
     are not raised: well-formed series are inserted without keys and resolved when their window is written. Beyond that

@@ -80,7 +80,7 @@ class LineBuffer:
         return TooLong(self._max, start[: min(START_BYTES, self._max)])
 
     def _without_long_lines(self, block: bytes) -> list[bytes | TooLong]:
-        """Split a block at the lines that are too long. Searches only one LF per about `max_line` bytes."""
+        """Split a block at the lines that are too long. Searches about one LF for the bytes of the longest line."""
         found: list[bytes | TooLong] = []
         start = at = 0
         while at < len(block):

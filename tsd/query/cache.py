@@ -1,7 +1,7 @@
 """The result cache: downsampled hours of a metric, for all its series, before filters, groups and fills.
 
-Only past hours are cached, and only while they are known to be unchanged: either the reader reports
-each write (`ResultCache.invalidate`), or the signatures of an hour's cells are compared with each query.
+Only past hours are cached, and only while they are known to be unchanged. Either the reader reports each write
+(`ResultCache.invalidate`), or each query compares the signatures of an hour's cells.
 """
 
 from collections import Counter, OrderedDict

@@ -1,5 +1,7 @@
-"""A repeated query of few series, as far as it was answered before: its series and groups are known, its points are
-read again, downsampled and merged by the same functions as on the general path.
+"""A repeated query of few series, as far as it was answered before.
+
+Its series and groups are known. Its points are read again, and the functions of the general path downsample and merge
+them.
 """
 
 from collections.abc import Callable, Sequence

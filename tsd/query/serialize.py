@@ -1,7 +1,7 @@
 """Writes answers as JSON in parts, key for key like OpenTSDB (docs/compat/query.md §13, §14).
 
 An infinite value is an error, found before the first part. Unlike OpenTSDB, a sub query's warnings are the last key,
-`warnings`, of its first group, or of the summary if there are no groups; the timings include counts of interpolated
+`warnings`, of its first group, or of the summary if there are no groups. The timings include counts of interpolated
 values and duplicates.
 
 Java writes every double with a point, and from 10^7 up and below 10^-3 with an exponent: `42.0`, `1.0E12`, `2.5E-7`.

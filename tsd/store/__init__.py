@@ -99,7 +99,7 @@ class Store(Protocol):
     Every call except `increment` may safely be repeated. A `put` writes the cells of one row atomically; there is no
     guarantee across rows. Any call may raise StoreError. Its subclass StoreBusy means that the store is overloaded,
     StoreDown that there was no usable answer. A missing table is a StoreError, and so is a cell that HBase would
-    refuse: a row key has 1 to 32767 bytes, and a column starts with a family of its table.
+    refuse. A row key has 1 to 32767 bytes, and a column starts with a family of its table.
     """
 
     @property

@@ -12,8 +12,9 @@ T = TypeVar("T")
 
 
 def backoff(first_s: float, longest_s: float, tries: int) -> Iterator[float]:
-    """Yield the seconds to wait before each of `tries` retries: doubled each time up to `longest_s`, and shortened at
-    random by up to half, so that callers that failed together do not retry together.
+    """Yield the seconds to wait before each of `tries` retries: doubled each time, up to `longest_s`.
+
+    Each is shortened at random by up to half, so that callers that failed together do not retry together.
 
     >>> [0.5 <= wait / full <= 1 for wait, full in zip(backoff(1, 4, 4), [1, 2, 4, 4])]
     [True, True, True, True]

@@ -1,10 +1,10 @@
 """Decides whether the wall clock may be trusted to delete old points.
 
 A clock that jumps ahead makes young points look old. So nothing expires while the clock is more than a day ahead of
-what is expected: the time of the last check plus the time that has passed since by the monotonic clock. After a start
-that time is unknown, and so is a clock without an earlier check. Then incoming points decide, of which one late or
-early sender does not count: the median time of a window must be within a day of the clock. Old points, such as those of
-a backfill, show nothing: any window since the start will do.
+what is expected. That is the time of the last check, plus the time that has passed since by the monotonic clock. After
+a start, or without an earlier check, it is unknown. Then incoming points decide: the median time of a window must be
+within a day of the clock, so one late or early sender does not count. Old points, such as those of a backfill, show
+nothing: any window since the start will do.
 """
 
 import json

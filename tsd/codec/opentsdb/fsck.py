@@ -260,8 +260,8 @@ def _may_delete(seen: Inspection, options: FsckOptions) -> bool:
 def _repair(inspected: list[tuple[StoredCell, Inspection]], options: FsckOptions) -> _RowRepair:
     """Return the new cells of the row's readable points, and the old ones that they replace.
 
-    A row is unchanged while it has an undecided problem: duplicates without permission to choose, a broken cell or an
-    infinite point without permission to delete it, or an append column, which may have newer points. Broken cells only
+    A row is unchanged while it has an undecided problem: duplicates without permission to choose; a broken cell or an
+    infinite point without permission to delete it; or an append column, which may have newer points. Broken cells only
     prevent joins; single points in other cells are still repaired.
     """
     holders = _holders(inspected)

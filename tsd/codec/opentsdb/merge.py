@@ -123,8 +123,8 @@ def merge(
 ) -> MergedRow:
     """Return the points of a row's cells, given in any order; each column once.
 
-    Of several points with one time, that of the newest cell is kept; of equally new cells, that of the lowest
-    qualifier; within a cell the first, but of an append column the last. Raise DuplicateTimestamp if their values
+    Of several points with one time, that of the newest cell is kept. Of equally new cells it is that of the lowest
+    qualifier, and within a cell the first, but of an append column the last. Raise DuplicateTimestamp if their values
     differ and `rules` do not decide, and CorruptRow if a cell violates FORMATS.md §4 or §5; both name the row.
     `compiled` selects the compiled loop.
 

@@ -123,8 +123,10 @@ def read_header(path: Path) -> Header:
 
 
 def lines_in(path: Path, start: int, end: int, *, chunk_bytes: int = SEARCH_BYTES) -> int:
-    """Estimate how many put lines were in a damaged part of a segment, which starts with a block's own line: those that
-    can be read, or else the number in the block's own line. `chunk_bytes` are read at once."""
+    """Estimate how many put lines were in a damaged part of a segment, which starts with a block's own line.
+
+    Lines that can be read are counted; else the number in the block's own line counts. `chunk_bytes` are read at
+    once."""
     return sum(
         found.lines if found.is_whole or own.lines is None else own.lines
         for own in _own_lines(path, start, end, chunk_bytes)

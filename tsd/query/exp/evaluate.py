@@ -1,7 +1,7 @@
 """Evaluates an expression over whole series, with the arithmetic of Apache JEXL 2.1.
 
 Variables are doubles, so most values are. A choice between literals can have values of several kinds, which are kept
-apart for each time: integers divide as integers, and a final result that is no double is refused, as in OpenTSDB.
+apart for each time. As in OpenTSDB, integers divide as integers, and a final result that is no double is refused.
 """
 
 import math

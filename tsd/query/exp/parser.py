@@ -67,8 +67,8 @@ class Variable(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """Replaces the topmost `operands` values by one: + - * / % == != < <= > >= && || of two, - ! of one, and `?` of a
-    condition and two alternatives. `=` duplicates the topmost value."""
+    """Replaces the topmost `operands` values by one. Of two operands: + - * / % == != < <= > >= && ||. Of one: - and
+    !. `?` has a condition and two alternatives. `=` duplicates the topmost value."""
 
     sign: str
     operands: int

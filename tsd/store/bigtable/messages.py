@@ -174,8 +174,10 @@ def versions_of(
     span_ms: tuple[int, int] | None,
     versions: int | None,
 ) -> bytes:
-    """Return a filter for versions of columns of a family (None: of all its columns): of the `newest` of each column
-    those from one time to before another, and of these the newest `versions`. None does not restrict."""
+    """Return a filter for versions of columns of a family (None: of all its columns).
+
+    It takes the `newest` of each column, of these those from one time to before another, and of these the newest
+    `versions`. None does not restrict."""
     named = [chunk(7, chunk(1, family))] if columns is None else [_one_column(column) for column in columns]
     parts = [either(named)]
     if newest is not None:

@@ -397,8 +397,8 @@ class CassandraStore:
         self._count["cells_put"] += len(cells)
 
     def _check_age(self, begun_ms: float) -> None:
-        """Raise StoreDown for a put that took too long, as on a machine that was suspended, so that it is repeated: a
-        compaction may have deleted what is older than its row's newest cell."""
+        """Raise StoreDown for a put that took too long, as on a machine that was suspended. It is repeated, since a
+        compaction may have deleted what is older than the newest cell of its row."""
         if (took_s := (self._elapsed_ms() - begun_ms) / 1000) > self._longest_put_s:
             raise StoreDown(f"Cassandra: a put took {took_s:.0f} s")
 

@@ -1,7 +1,7 @@
 """Tables of HBase whose cells keep versions, through gateways of Thrift API version 2.
 
-HBase removes versions above a family's limit when it compacts, and a range of times that ends before now would show
-them until then: of such families, reads select by the end of the range themselves.
+HBase removes versions above a family's limit when it compacts. Until then a range of times that ends before now would
+show them. So reads of such families apply the end of the range themselves.
 
 A delete leaves markers, which hide what is written later until a major compaction. A delete without a start leaves one
 marker, at the newest version that it deletes: it hides versions of that time and older ones. A delete of a range leaves

@@ -383,8 +383,8 @@ def remove_keys(reader: RunReader, gone: Collection[bytes]) -> RunChange:
 
 
 def remove_range(reader: RunReader, start: bytes, stop: bytes) -> RunChange:
-    """Return the change that removes the cells from one key to before another, but for the runs whose keys lie in
-    between: they are deleted, and then replaced by what is left of them."""
+    """Return the change that follows a delete of all keys from `start` to before `stop`. It puts back the cells outside
+    of this range that runs at its ends have."""
     change = RunChange([], [])
     for run_key in {reader.key_of(start), reader.key_of(stop)} - {None}:
         assert run_key is not None

@@ -2,9 +2,9 @@
 
 What remains of a cell is put again before the cell is deleted, with a newer timestamp than all cells that were read. A
 compaction of the row may run meanwhile. If it finds both cells, it may take the remaining part for a duplicate of the
-old cell: its merged cell then has the part's timestamp, and the delete of the old cell does not reach it. If it has
-read the row before, its deletes are no newer than what it read, and do not reach the part. So no remaining point is
-lost, though deleted points may reappear.
+old cell. Its merged cell then has the part's timestamp, which the delete of the old cell does not reach. If it has read
+the row before, its deletes are no newer than what it read, and do not reach the part. So no remaining point is lost,
+though deleted points may reappear.
 """
 
 from collections.abc import Iterable, Sequence

@@ -222,7 +222,7 @@ class LastPointReader:
     def _last_of_rows(
         self, rows: Mapping[bytes, list[Cell]], unreadable: dict[bytes, UnreadableRow]
     ) -> dict[bytes, LastPoint]:
-        """Return the newest point of each series in rows, by TSUID. The newest unreadable rows go into `broken`."""
+        """Return the newest point of each series in rows, by TSUID. The newest unreadable rows go into `unreadable`."""
         found: dict[bytes, LastPoint] = {}
         for key in sorted(rows, reverse=True):  # the newest hour of a series first
             name = tsuid(self._layout, key)

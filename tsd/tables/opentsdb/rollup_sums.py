@@ -1,7 +1,7 @@
 """Sums, counts, minima and maxima of intervals, computed from columns of points; and their cells (FORMATS.md §9).
 
 All arrays of `Sums` are parallel. No Python object is made per point. Sums, minima and maxima are stored as doubles and
-counts as integers of 8 bytes, whatever their values: so a cell that is computed again has the same column, and replaces
+counts as integers of 8 bytes, whatever their values. So a cell that is computed again has the same column, and replaces
 the earlier one.
 """
 

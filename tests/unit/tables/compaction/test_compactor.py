@@ -203,7 +203,7 @@ async def rows_written(*since_ms: int) -> tuple[Graves, list[bytes]]:
 
 
 async def test_old_rows_of_a_request_get_one_write_time(autojump_clock: MockClock) -> None:
-    """That of their newest cell; a row that was written after `span_age` keeps its own."""
+    """That of their newest cell; a row that was written within `span_age_ms` keeps its own."""
     store, (old, newest, young, first) = await rows_written(900, 600, 100, 200)
     rows = [old, newest, young]
     did = RowCompactor(DataTable(store, TABLE, Layout()), NEWEST, lambda: NOW_MS, raising, settle_ms=0, span_age_ms=500)
