@@ -120,7 +120,7 @@ def test_copy_names_the_option_with_a_wrong_target(tmp_path: Path) -> None:
         (("--to", "hbas:gateway:9090"), ("--to: ", "'hbas:gateway:9090'")),
         (("--to", f"{tmp_path}"), ("--to: ", f"'{tmp_path}'")),
         (("--to", "hbase:gateway"), ("--to: ", "'gateway'")),
-        (("--to", f"{wrong}"), (f"--to {wrong}: ", "'gateway'")),
+        (("--to", f"{wrong}"), (f"{wrong}, line 1: ", "'gateway'")),
         (("--to", good, "--to-set", setting), ("--to-set: ", "99")),
         (("--to", good, "--to-set", "width"), ("--to-set width: ",)),
         (("--to", "hbase:gateway:9090", "--to-set", "tsd.storage.hbase.thrift=gate"), ("--to-set: ", "'gate'")),

@@ -20,7 +20,7 @@ from tsd.cli.late_rollups import changing, changing_rows
 from tsd.cli.output import Progress
 from tsd.cli.settings import overrides
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Given, Loaded, keys, layout, name_rules, state_folder
+from tsd.config.loader import Config, Loaded, keys, layout, name_rules, state_folder
 from tsd.config.state_dir import STATE, FolderKind
 from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import load_config, now_ms, read_config
@@ -197,18 +197,10 @@ def _target(source: Config, to: str, to_set: Sequence[str]) -> Config:
             return load_config(Path(to), given).config
         read, _ = read_config(given)
     except BadConfig as exc:
-        raise BadConfig([_with_option(problem, given, f"--to {to}") for problem in exc.problems]) from exc
+        # Without the place of a setting, it is the default, and the engine that --to names contradicts it.
+        raise BadConfig([f"--to {to}: {text}" if text.startswith("tsd.") else text for text in exc.problems]) from exc
     known = keys()
     return replace(source, **{known[g.key].name: getattr(read, known[g.key].name) for g in given if g.key in known})
-
-
-def _with_option(problem: str, given: Sequence[Given], other: str) -> str:
-    """Name the option of a setting that contradicts others, `other` if no option sets its key. Problems with one
-    setting have it already."""
-    if not problem.startswith("tsd."):
-        return problem
-    key = problem.partition(":")[0]
-    return f"{next((one.where for one in reversed(given) if one.key == key), other)}: {problem}"
 
 
 def _check(source: Config, target: Config) -> None:
