@@ -153,6 +153,31 @@ def test_create_tables_is_idempotent(hbase: RunningHbase, tmp_path: Path) -> Non
     assert set(tables) <= set(hbase.tables.tables())
 
 
+def test_store_is_not_made_among_other_files(tmp_path: Path) -> None:
+    """Regression: `tsd --data /etc serve` as root made its store there."""
+    tsd = Tsd(tmp_path / "state")
+    tsd.folder.mkdir()
+    (tsd.folder / "passwd").touch()
+    (tmp_path / "backups").mkdir()
+    for words in (["serve"], ["mkmetric", "a"], ["import", "-"], ["create-tables"], ["backup", tmp_path / "backups"]):
+        assert tsd.run(*words).status == 1
+    checked = tsd.run("check-config")
+    assert (checked.status, "passwd" in checked.err) == (2, True)
+    assert [path.name for path in tsd.folder.iterdir()] == ["passwd"]
+
+
+def test_files_that_settings_name_may_be_in_a_new_state_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    tsd = Tsd(folder, {"tsd.auth.file": str(folder / "secrets" / "accounts"), "tsd.journal.path": str(folder / "wal")})
+    (folder / "secrets").mkdir(parents=True)
+    (folder / "wal").mkdir()
+    (folder / "tsd.conf").touch()
+    assert tsd.run("token", "add", "a", "--role", "read").status == 0
+    assert tsd.run("check-config").status == 0
+    with tsd.serve():
+        pass
+
+
 def test_embedded_tables_always_exist(tmp_path: Path) -> None:
     names = ("tsdb", "tsdb-uid", "tsdb-tree", "tsdb-meta", "tsdb-series")
     there = "".join(f"{name}: exists\n" for name in names)

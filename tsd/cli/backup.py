@@ -182,8 +182,10 @@ async def _snapshot(opened: Access, folder: Path) -> AsyncIterator[Path]:
 @contextmanager
 def _backup_lock(state: Path) -> Iterator[None]:
     """Allow one backup at a time. Raise DaemonRuns if another is being made."""
-    if not state.is_dir():
-        raise TsdError(f"no state folder {state}: name that of the daemon with --data or --config")
+    with folder_errors(state, STATE):
+        has_store = (state / "store").is_dir()
+    if not has_store:  # a wrong folder, where no lock is to be left
+        raise TsdError(f"no embedded store in {state}: give the state folder of your daemon with --data or --config")
     with lock_folder(state, LOCK, STATE):
         yield
 

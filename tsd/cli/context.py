@@ -10,7 +10,7 @@ import trio
 
 from tsd.codec.names import Kind
 from tsd.codec.text import encode_name
-from tsd.config.loader import Config, journal_folder, state_folder
+from tsd.config.loader import Config, journal_folder, named_files, state_folder
 from tsd.config.state_dir import STATE, FolderKind, folder_errors, lock_state
 from tsd.daemon.settings import control_path, now_ms
 from tsd.errors import BadLine, DaemonRuns, NoSuchName, StoreError, TsdError
@@ -146,7 +146,7 @@ async def connect(config: Config) -> ControlClient | None:
 def _lock(config: Config, kind: FolderKind) -> Iterator[None]:
     """Lock the state folder for the block. Raises DaemonRuns with what to do."""
     try:
-        with lock_state(state_folder(config), kind):
+        with lock_state(state_folder(config), kind, named_files(config)):
             yield
     except DaemonRuns as exc:
         raise DaemonRuns(

@@ -25,9 +25,10 @@ from tsd.config.loader import (
     journal_folder,
     keys,
     lacks_static_files,
+    named_files,
     state_folder,
 )
-from tsd.config.state_dir import JOURNAL, STATE, check_folder
+from tsd.config.state_dir import JOURNAL, STATE, check_content, check_folder
 from tsd.daemon.settings import control_path
 from tsd.errors import BadConfig, TsdError
 from tsd.lazy import LazyModule
@@ -100,12 +101,14 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
 
 
 def _check_folders(config: Config) -> None:
-    """Raise BadConfig if files have the paths of the daemon's folders."""
+    """Raise BadConfig if files have the paths of the daemon's folders, or the state folder has other content."""
     problems = []
     for folder_of, kind in ((state_folder, STATE), (journal_folder, JOURNAL)):
         if kind is STATE or config.journal_path:
             try:
                 check_folder(folder_of(config), kind)
+                if kind is STATE:
+                    check_content(state_folder(config), kind, named_files(config))
             except TsdError as exc:
                 problems.append(str(exc))
     if problems:

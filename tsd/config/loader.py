@@ -394,6 +394,13 @@ def state_folder(config: Config) -> Path:
     return absolute(config.path)
 
 
+def named_files(config: Config) -> list[Path]:
+    """Return the files and folders that settings name, as absolute paths."""
+    known = keys()
+    named = [getattr(config, known[key].name) for key in sorted(CREDENTIAL_KEYS)]
+    return [absolute(path) for path in (*named, config.journal_path, config.staticroot) if path]
+
+
 def has_checked_store(config: Config) -> bool:
     """Return whether `tsd check-config` asks the store too: settings alone do not show whether it may be used."""
     return config.backend is not Backend.EMBEDDED

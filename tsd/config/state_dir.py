@@ -6,7 +6,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -18,9 +18,14 @@ IDENTITY = "id"  # file with a random number, which the folder keeps when it is 
 FIRST_FORMAT = 1
 FORMAT = 2  # written to the folder's file `format`; since 2 the journal may have lines as columns
 STATE_FOLDERS = ("store", "journal", "refused")  # of files that may be older than their folder's permissions
+# What a folder may have before its first use: a mount or an interrupted start made it, or an operator put it back.
+PARTS = frozenset(
+    ("lock", "format.new", IDENTITY, "journal", "journal-path", "refused", "rejected", "control.sock", "lost+found")
+)
 OTHERS = 0o027  # permissions that no file of a state folder has
 _NUMBER = re.compile(r"[0-9]{1,9}")
 ROOT = 0  # the user
+_SHOWN_NAMES = 5  # of files in an error
 _SHOWN_CHARS = 60  # characters of a damaged file in an error
 
 
@@ -46,12 +51,14 @@ def absolute(path: str) -> Path:
 
 
 @contextmanager
-def lock_state(folder: Path, kind: FolderKind = STATE) -> Iterator[None]:
-    """Make the state folder if it is absent, lock it for the block, and check its format.
+def lock_state(folder: Path, kind: FolderKind = STATE, files: Iterable[Path] = ()) -> Iterator[None]:
+    """Make the state folder if it is absent, lock it for the block, and check its format. `files` are those that
+    settings name, which may be in it before its first use.
 
     Raises DaemonRuns if another process has locked it, NewerState if its format is newer, TsdError if it cannot be
     used.
     """
+    check_content(folder, kind, files)
     check_owner(folder, kind)
     with private_files(), lock_folder(folder, "lock", kind):
         with folder_errors(folder, kind):
@@ -59,6 +66,23 @@ def lock_state(folder: Path, kind: FolderKind = STATE) -> Iterator[None]:
             _restrict(folder)
             _check_format(folder, kind)
         yield
+
+
+def check_content(folder: Path, kind: FolderKind = STATE, files: Iterable[Path] = ()) -> None:
+    """Raise TsdError if a folder has no state and other files than `files`: it is probably a wrong one. Hidden files,
+    configuration files, logs and parts of a state folder may be there. One that cannot be read is not checked."""
+    others: list[str] = []
+    with suppress(OSError):
+        if not any((folder / name).exists() for name in ("format", "store", RESTORATION)):
+            known = {*PARTS, *(path.relative_to(folder).parts[0] for path in files if folder in path.parents)}
+            found = (path for path in folder.iterdir() if path.name[0] != "." and path.suffix not in (".conf", ".log"))
+            others = sorted({path.name for path in found} - known)
+    if others:
+        named = ", ".join(others[:_SHOWN_NAMES]) + (", …" if len(others) > _SHOWN_NAMES else "")
+        raise TsdError(
+            f"{kind.name} {folder}: it has other files ({named}) and no store, wanted a folder that tsd has used, or "
+            f"an empty or missing one: give it with {kind.option}"
+        )
 
 
 def check_owner(folder: Path, kind: FolderKind = STATE) -> None:

@@ -18,7 +18,7 @@ import trio
 
 from tsd.codec.text import counted
 from tsd.config import loader
-from tsd.config.loader import Config, Loaded, journal_folder, keys, lacks_static_files, state_folder
+from tsd.config.loader import Config, Loaded, journal_folder, keys, lacks_static_files, named_files, state_folder
 from tsd.config.state_dir import lock_state
 from tsd.daemon.assembly import build_daemon
 from tsd.daemon.daemon import Daemon, apply_settings
@@ -181,7 +181,8 @@ async def serve(
     async def start() -> None:
         """Start a daemon and run it until it stops."""
         try:
-            with lock_state(state_folder(config)), held_journal(journal_folder(config), state_folder(config)):
+            state = state_folder(config)
+            with lock_state(state, files=named_files(config)), held_journal(journal_folder(config), state):
                 load = IngestLoad()
                 async with open_store(config, shutdown.on_loss, load) as store:
                     if not listeners:  # before a long replay: the port may be taken

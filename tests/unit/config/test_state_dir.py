@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from tsd.config.state_dir import FORMAT, STATE, absolute, lock_folder, lock_state, socket_address, write_atomically
+from tsd.config.state_dir import (
+    FORMAT,
+    STATE,
+    absolute,
+    lock_folder,
+    lock_state,
+    socket_address,
+    write_atomically,
+    write_restoration,
+)
 from tsd.errors import DaemonRuns, NewerState, TsdError
 
 SOCKET_PATH_BYTES = 107  # unix(7): 108 with the zero at its end
@@ -59,6 +68,43 @@ def test_folder_with_other_content_keeps_its_permissions(tmp_path: Path, no_mask
     (tmp_path / "store").symlink_to(tmp_path / "mine")
     with lock_state(tmp_path):
         assert (mode(tmp_path), mode(tmp_path / "mine")) == (0o755, 0o666)
+
+
+@pytest.mark.parametrize("name", ["passwd", "photos", "tsd"])
+def test_folder_with_other_files_and_no_state_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / "journal").mkdir()
+    with pytest.raises(TsdError, match=re.escape(name)), lock_state(tmp_path):
+        raise AssertionError("it is used")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(("journal", name))
+    with lock_state(tmp_path, files=[tmp_path / name / "accounts"]):
+        pass
+
+
+@pytest.mark.parametrize(
+    "name", ["lost+found", ".snapshot", "tsd.conf", "tsd.log", "journal", "id", "lock", "format.new"]
+)
+def test_new_state_folder_may_have_what_mounts_operators_and_interrupted_starts_leave(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).touch()
+    with lock_state(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("part", ["format", "store"])
+def test_used_state_folder_may_have_other_files(tmp_path: Path, part: str) -> None:
+    (tmp_path / part).touch()
+    (tmp_path / "other").touch()
+    with lock_state(tmp_path):
+        pass
+
+
+def test_folder_whose_restoration_has_not_ended_is_refused_for_that(tmp_path: Path) -> None:
+    write_restoration(tmp_path, Path("/backup"), {str(tmp_path / "format"): 2})
+    (tmp_path / "compact.json").touch()
+    with pytest.raises(TsdError, match="/backup"), lock_state(tmp_path):
+        raise AssertionError("it is used")
 
 
 def test_second_lock_fails_and_names_the_first_process(tmp_path: Path) -> None:
