@@ -36,6 +36,12 @@ class Done(NamedTuple):
     out: str
     err: str
 
+    def on_new_store(self, folder: Path) -> "Done":
+        """Return it without the line that reports a new store in `folder`, which the first command prints."""
+        first, *rest = self.err.splitlines(keepends=True)
+        assert str(folder) in first
+        return self._replace(err="".join(rest))
+
 
 class Tsd:
     """Commands that share a state folder and settings."""

@@ -77,7 +77,8 @@ tsd.storage.hbase.uid_table = same
 
 def test_mkmetric_and_uid_list_names(engine: Tsd) -> None:
     made = engine.run("mkmetric", "sys.cpu", "sys.mem", "Net.in")
-    assert made == Done(0, "metrics sys.cpu: [0, 0, 1]\nmetrics sys.mem: [0, 0, 2]\nmetrics Net.in: [0, 0, 3]\n", "")
+    assert made.status == 0
+    assert made.out == "metrics sys.cpu: [0, 0, 1]\nmetrics sys.mem: [0, 0, 2]\nmetrics Net.in: [0, 0, 3]\n"
     assert engine.run("mkmetric", "sys.mem").out == "metrics sys.mem: [0, 0, 2]\n"
     assert (
         engine.run("uid", "assign", "tagk", "host", "sys.cpu").out == "tagk host: [0, 0, 1]\ntagk sys.cpu: [0, 0, 2]\n"
@@ -153,6 +154,17 @@ def test_create_tables_is_idempotent(hbase: RunningHbase, tmp_path: Path) -> Non
     assert set(tables) <= set(hbase.tables.tables())
 
 
+def test_assignment_in_a_new_store_names_its_folder(tmp_path: Path) -> None:
+    """With a wrong --data the daemon did not know the metrics, and the command had printed their UIDs."""
+    tsd = Tsd(tmp_path / "state")
+    for words in (["mkmetric", "a"], ["uid", "assign", "tagk", "host"]):
+        other = Tsd(tmp_path / words[0])
+        assert str(other.folder) in other.run(*words).err
+        assert other.run(*words).err == ""
+    with tsd.serve():
+        assert tsd.run("mkmetric", "a").err == ""
+
+
 def test_store_is_not_made_among_other_files(tmp_path: Path) -> None:
     """Regression: `tsd --data /etc serve` as root made its store there."""
     tsd = Tsd(tmp_path / "state")
@@ -181,7 +193,9 @@ def test_files_that_settings_name_may_be_in_a_new_state_folder(tmp_path: Path) -
 def test_embedded_tables_always_exist(tmp_path: Path) -> None:
     names = ("tsdb", "tsdb-uid", "tsdb-tree", "tsdb-meta", "tsdb-series")
     there = "".join(f"{name}: exists\n" for name in names)
-    assert Tsd(tmp_path / "state").run("create-tables") == Done(0, there, "")
+    tsd = Tsd(tmp_path / "state")
+    assert tsd.run("create-tables").on_new_store(tsd.folder) == Done(0, there, "")
+    assert tsd.run("create-tables") == Done(0, there, "")
 
 
 def test_version_equals_the_daemons_answer(tmp_path: Path) -> None:

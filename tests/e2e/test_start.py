@@ -19,6 +19,7 @@ T = 1356998400
 def test_shell_command_equals_forked_command(tmp_path: Path) -> None:
     """Commands of other tests are forked, which must not change their result: tsd/cli/torture/fork_server.py."""
     tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "true"})
+    tsd.run("create-tables")
     for words in (["import", "-"], ["scan", "--import", "1", "sum", "sys.cpu"], ["version"], ["nonsense"], ["import"]):
         stdin = b"put sys.cpu %d 1 host=web01\n" % T
         command = [sys.executable, "-m", "tsd", *words, "--data", str(tsd.folder)]

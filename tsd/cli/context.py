@@ -68,7 +68,7 @@ async def access(
     """Open the store of `config` for the block. Raises TsdError.
 
     If a daemon has the embedded store open, requests go through the daemon. With `must_exist`, an absent embedded store
-    is an error; otherwise it is created.
+    is an error; otherwise it is created, and reported on standard error: the folder may be a wrong one.
     Without `any_layout`, other tables than OpenTSDB's are an error. `kind` is the state folder's, for errors.
     """
     if not any_layout:
@@ -76,8 +76,8 @@ async def access(
     folder = state_folder(config)
     local = wiring.has_local_store(config)
     with folder_errors(folder, STATE):
-        is_absent = local and must_exist and not await trio.Path(folder / "store").exists()
-    if is_absent:
+        is_absent = local and not await trio.Path(folder / "store").exists()
+    if is_absent and must_exist:
         raise TsdError(f"no embedded store in {folder}: give the state folder of your daemon with --data or --config")
     daemon = await connect(config)
     try:
@@ -89,6 +89,8 @@ async def access(
             if local:
                 stack.enter_context(_lock(config, kind))
             own = await stack.enter_async_context(wiring.opened_store(config))
+            if is_absent and kind is STATE:  # the target of a copy usually is new
+                click.echo(f"tsd: made a new embedded store in {folder}", err=True)
             yield Access(own, wiring.make_uids(config, own), daemon, config)
     finally:
         if daemon is not None:

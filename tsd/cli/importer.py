@@ -23,9 +23,8 @@ from tsd.cli.late_rollups import changing
 from tsd.cli.output import Bar, byte_columns, write_above_bar
 from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
 from tsd.codec.text import counted, visible
-from tsd.config.loader import Config, Loaded, layout, name_rules, state_folder
-from tsd.config.state_dir import STATE, folder_errors
-from tsd.daemon.wiring import auto_create, has_local_store
+from tsd.config.loader import Config, Loaded, layout, name_rules
+from tsd.daemon.wiring import auto_create
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
 from tsd.ingest.intake import absorb_whole
 from tsd.ingest.lines import MAX_LINE_BYTES, LineBuffer, TooLong
@@ -172,10 +171,7 @@ def import_lines(
     unreadable: list[Unreadable] = []
 
     async def run() -> None:
-        is_new = await _makes_store_here(config)
         async with access(config) as opened:
-            if is_new:
-                click.echo(f"tsd: made a new embedded store in {state_folder(config)}", err=True)
             importer = Importer(config, opened, report)
             await importer.flush_daemon()  # first, so that an unavailable store is reported early
             for path in paths:
@@ -200,15 +196,6 @@ def import_lines(
     for reason, count in sorted(report.refused.items()):
         click.echo(f"  {reason}: {count}", err=True)
     sys.exit(1 if report.refused or unreadable else 0)
-
-
-async def _makes_store_here(config: Config) -> bool:
-    """Return whether the state folder depends on the working folder, which may be a wrong one, and has no store yet."""
-    if not has_local_store(config) or Path(config.path).is_absolute():
-        return False
-    folder = state_folder(config)
-    with folder_errors(folder, STATE):
-        return not await trio.Path(folder / "store").exists()
 
 
 def _check_rejects(name: str, paths: Sequence[str]) -> None:
