@@ -286,11 +286,27 @@ def test_check_config_reports_files_in_place_of_folders(tmp_path: Path) -> None:
         assert checked.err in served.err
 
 
+def test_check_config_as_json_checks_folders_and_store_too(tmp_path: Path) -> None:
+    """Regression: it printed the settings and ended with status 0."""
+    file = tmp_path / "file"
+    file.touch()
+    in_the_way = {"tsd.journal.path": str(file)}
+    away = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": f"{HOST}:1"}
+    for settings, status in ((in_the_way, 2), (away, 3), ({}, 0)):
+        tsd = Tsd(tmp_path / "state", settings)
+        done, plain = tsd.run("check-config", "--json"), tsd.run("check-config")
+        report = json.loads(done.out)
+        assert report["settings"]["tsd.storage.path"] == str(tsd.folder)
+        assert (done.status, plain.status, report["error"] is None) == (status, status, status == 0)
+        assert status == 0 or done.err == plain.err == f"tsd: {report['error']}\n"
+
+
 def test_check_config_asks_hbase_for_its_tables(hbase: RunningHbase, tmp_path: Path) -> None:
     settings = on_hbase(hbase, hbase.new_tables()) | {"tsd.storage.hbase.tree_table": "never-made"}
     tsd = Tsd(tmp_path / "state", settings)
     missing = tsd.run("check-config")
     assert (missing.status, missing.out, "never-made" in missing.err) == (0, "", True), missing
+    assert "never-made" in json.loads(tsd.run("check-config", "--json").out)["missing"]
     assert settings["tsd.storage.hbase.data_table"] not in missing.err
     present = Tsd(tmp_path / "state", on_hbase(hbase, hbase.new_tables())).run("check-config")
     assert (present.status, "no problem found" in present.err) == (0, True), present

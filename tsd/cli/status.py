@@ -57,7 +57,12 @@ def version(loaded: Loaded, as_json: bool) -> None:  # noqa: ARG001 - every comm
 
 @click.command("check-config")
 @click.option("--show", is_flag=True, help="Print every key with its value.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every key with its value, and warnings.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object: every key with its value, warnings, and what is missing or wrong.",
+)
 @with_config
 def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
     """Check a configuration with the files that it names, and print settings without effect. Exit status 2 if it has
@@ -77,8 +82,16 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
             "ignored": loaded.ignored.keys,
             "unsupported": loaded.ignored.unsupported,
             "repeated": [one._asdict() for one in loaded.repeated],
+            "lacks_static_files": lacks_static_files(loaded.config),
         }
-        click.echo(json.dumps(report))
+        missing, error = "", None
+        try:
+            missing = _check_places(loaded.config)
+        except TsdError as exc:
+            error = exc
+        click.echo(json.dumps({**report, "missing": missing, "error": error and str(error)}))
+        if error is not None:
+            raise error
         return
     if show:
         for key, value in settings.items():
@@ -91,13 +104,20 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
         click.echo(f"{where}: {key}: has no effect, as {instead} sets it again", err=True)
     if lacks_static_files(loaded.config):
         click.echo(f"tsd.http.staticroot: there is no folder {loaded.config.staticroot}", err=True)
-    _check_folders(loaded.config)
-    if _needs_server(loaded.config):
-        builders.check_files(loaded.config)
-    missing = trio.run(wiring.check_store, loaded.config) if has_checked_store(loaded.config) else ""
-    if loaded.config.entity:
-        trio.run(wiring.check_entities, loaded.config)
+    missing = _check_places(loaded.config)
     click.echo(f"{shown(loaded)}: {missing or 'no problem found'}", err=True)
+
+
+def _check_places(config: Config) -> str:
+    """Check folders, files and the store. Return which tables are missing where the daemon does not need them to
+    start, or an empty text. Raises BadConfig, StoreError."""
+    _check_folders(config)
+    if _needs_server(config):
+        builders.check_files(config)
+    missing = trio.run(wiring.check_store, config) if has_checked_store(config) else ""
+    if config.entity:
+        trio.run(wiring.check_entities, config)
+    return missing
 
 
 def _check_folders(config: Config) -> None:
