@@ -10,7 +10,7 @@ import trio
 from bench.lines import Load, rounds
 from tsd.codec.opentsdb.row import data_cells, points
 from tsd.codec.opentsdb.rowkey import split_key
-from tsd.config.loader import Backend, Config, layout
+from tsd.config.loader import Backend, Config, key_layout
 from tsd.daemon.wiring import opened_store
 from tsd.store import scan
 
@@ -51,7 +51,7 @@ def check(config: Config, loads: Sequence[Load]) -> None:
 
 async def _stored(config: Config) -> Sums:
     count, times, values = 0, 0, []
-    widths = layout(config)
+    widths = key_layout(config)
     async with opened_store(config) as store:
         async for page in scan(store, config.data_table):
             for row in page:

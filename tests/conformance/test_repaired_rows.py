@@ -12,7 +12,7 @@ from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
 from tsd.codec.opentsdb.row import data_cells, points
 from tsd.codec.opentsdb.rowkey import split_key
-from tsd.config.loader import layout
+from tsd.config.loader import key_layout
 
 QUERY = {"metric": "broken", "aggregator": "none"}
 GLOBAL_NOTES = bytes.fromhex("00000059685dd8")
@@ -32,7 +32,7 @@ def test_opentsdb_reads_rows_repaired_by_fsck(
     again = tsd.run("fsck", "--full-scan")
     assert (again.status, again.err) == (0, ""), again.out
     wanted = {
-        split_key(layout(config_of(tsd)), key).base * 1000 + point.offset_ms: point.number
+        split_key(key_layout(config_of(tsd)), key).base * 1000 + point.offset_ms: point.number
         for key, row in stored(tsd).items()
         for point in points(key, data_cells(row.cells))
     }

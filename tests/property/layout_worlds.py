@@ -13,11 +13,11 @@ import trio
 
 from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Float64
-from tsd.config.loader import Config, Given
+from tsd.config.loader import Config, Given, key_layout
 from tsd.daemon.builders import build_ingest
 from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import read_config
-from tsd.daemon.wiring import create_tables, layout
+from tsd.daemon.wiring import create_tables
 from tsd.errors import BadQuery
 from tsd.ingest.intake import absorb_whole
 from tsd.ingest.series import SeriesTable
@@ -205,8 +205,8 @@ class LayoutWorld:
         """Fold some hours into blocks."""
         if not self.form.folds:
             return
-        form = layout(self.config)
-        width = form.metric_end + BASE_BYTES
+        layout = key_layout(self.config)
+        width = layout.metric_end + BASE_BYTES
         page = await EmbeddedStore.page(self.store, self.config.data_table, b"", None, limit=1000)
         for prefix in sorted({row.key[:width] for row in page.rows}):
             if dice.random() < 0.6:

@@ -20,7 +20,7 @@ from tsd.cli.late_rollups import changing, changing_rows
 from tsd.cli.output import Progress
 from tsd.cli.settings import overrides
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Loaded, keys, layout, name_rules, state_folder
+from tsd.config.loader import Config, Loaded, key_layout, keys, name_rules, state_folder
 from tsd.config.state_dir import STATE, FolderKind
 from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import load_config, now_ms, read_config
@@ -205,9 +205,9 @@ def _target(source: Config, to: str, to_set: Sequence[str]) -> Config:
 
 def _check(source: Config, target: Config) -> None:
     """Raise TsdError if one of the stores cannot be copied to the other."""
-    if layout(source) != layout(target):
+    if key_layout(source) != key_layout(target):
         raise TsdError(
-            f"the source's row keys are built as {layout(source)}, the target's as {layout(target)}: copy "
+            f"the source's row keys are built as {key_layout(source)}, the target's as {key_layout(target)}: copy "
             "requires the same tsd.storage.uid.width.* and tsd.storage.salt.* on both sides"
         )
     if store_name(source) == store_name(target):

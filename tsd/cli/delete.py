@@ -18,7 +18,7 @@ from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.opentsdb.row import Span, data_cells, removal
 from tsd.codec.opentsdb.rowkey import SplitKey, split_key
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Loaded, layout
+from tsd.config.loader import Config, Loaded, key_layout
 from tsd.daemon.settings import now_ms
 from tsd.errors import CorruptRow, NoSuchName
 from tsd.store import Row
@@ -183,7 +183,7 @@ def _removals(
     removals = []
     for row in rows:
         try:
-            key = split_key(layout(config), row.key)
+            key = split_key(key_layout(config), row.key)
             span = Span(request.start_ms - key.base * 1000, request.end_ms + 1 - key.base * 1000)
             part = removal(row.key, data_cells(row.cells), span)
         except CorruptRow as exc:
@@ -204,7 +204,7 @@ async def _remove(
     left: set[bytes] = set()
     if read_ms is not None and removals:
         parts = [part for part, _ in removals]
-        days = days_of(layout(config), [part.row.key for part in parts])
+        days = days_of(key_layout(config), [part.row.key for part in parts])
         async with changing(config, opened, days, deleted=True):
             left = await remove_parts(opened.store, config.data_table, parts, read_ms=read_ms)
     for name, (part, _) in zip(names, removals, strict=True):

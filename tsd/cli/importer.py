@@ -23,7 +23,7 @@ from tsd.cli.late_rollups import changing
 from tsd.cli.output import Bar, byte_columns, write_above_bar
 from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
 from tsd.codec.text import counted, visible
-from tsd.config.loader import Config, Loaded, layout, name_rules
+from tsd.config.loader import Config, Loaded, key_layout, name_rules
 from tsd.daemon.wiring import auto_create
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
 from tsd.ingest.intake import absorb_whole
@@ -112,7 +112,7 @@ class Importer:
         self._access = opened
         self._report = report
         self._open_window = OpenWindow(SeriesTable(), rules)
-        self._resolver = UidResolver(opened.uids, layout(config), auto_create(config))
+        self._resolver = UidResolver(opened.uids, key_layout(config), auto_create(config))
         index = make_index(config, opened.store)
         self._index_writer = IndexWriter(index, config.salt_width) if index else None
 

@@ -8,7 +8,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, connect, metric_uids
-from tsd.config.loader import Config, layout, state_folder
+from tsd.config.loader import Config, key_layout, state_folder
 from tsd.daemon.wiring import rollup_tables
 from tsd.errors import StoreDown, TsdError
 from tsd.store.remote import ControlClient
@@ -62,7 +62,7 @@ async def _end(daemon: ControlClient, change: str) -> bool:
 
 def changing_rows(config: Config, opened: Access, *, deleted: bool = False) -> Changing:
     """Return `changing` for the days of rows, by their keys."""
-    return lambda rows: changing(config, opened, days_of(layout(config), rows), deleted=deleted)
+    return lambda rows: changing(config, opened, days_of(key_layout(config), rows), deleted=deleted)
 
 
 async def _record(config: Config, days: Collection[LateDay], *, deleted: bool) -> None:
@@ -79,9 +79,9 @@ async def are_left(config: Config, opened: Access, metric: bytes) -> bool:
     again. Raise StoreError."""
     if not config.has_rollups or (state_folder(config) / ROLLUPS_FILE).exists():
         return False
-    existing, form = await opened.store.tables(), layout(config)
+    existing, layout = await opened.store.tables(), key_layout(config)
     tables = [table for table in rollup_tables(config) if table in existing]
-    return any([await has_rows(opened.store, form, table, metric) for table in tables])
+    return any([await has_rows(opened.store, layout, table, metric) for table in tables])
 
 
 async def names_left(config: Config, opened: Access, metrics: Collection[str]) -> list[str]:

@@ -13,7 +13,7 @@ from tsd.cli.context import Access, access, flush_pending, wiring
 from tsd.cli.output import Progress
 from tsd.codec.names import Kind
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Loaded, layout
+from tsd.config.loader import Config, Loaded, key_layout
 from tsd.config.retention import parse_age
 from tsd.daemon.settings import now_ms
 from tsd.errors import TsdError
@@ -77,7 +77,7 @@ async def _run(config: Config, kinds: Collection[Kind], ages: Ages, dry_run: boo
         pause_ratio = DAEMON_PAUSE_RATIO if wiring.has_local_store(config) and opened.daemon is not None else 0.0
         with closing(Progress("cells")) as progress:
             pruner = NamePruner(
-                opened.store, tables, layout(config), ages, pause_ratio=pause_ratio, on_cells=progress.add
+                opened.store, tables, key_layout(config), ages, pause_ratio=pause_ratio, on_cells=progress.add
             )
             return await pruner.run(kinds, delete=not dry_run)
 

@@ -28,7 +28,7 @@ from tsd.codec.opentsdb.row import data_cells, points
 from tsd.codec.opentsdb.rowkey import Layout, SplitKey, base_bytes, salts, split_key
 from tsd.codec.putline import FIRST_MS, HOUR_S, split_tags
 from tsd.codec.text import FLOAT, counted, encode_name, show_signed
-from tsd.config.loader import Config, Loaded, layout
+from tsd.config.loader import Config, Loaded, key_layout
 from tsd.daemon.settings import now_ms
 from tsd.errors import BadLine, CorruptRow, NoSuchName, TsdError
 from tsd.ingest.lines import MAX_LINE_BYTES
@@ -132,19 +132,19 @@ async def selected_rows(
 ) -> AsyncIterator[list[Row]]:
     """Yield the rows of a selection in key order, salt by salt, including rows of the metric and time with invalid
     keys. Raise NoSuchName, StoreError."""
-    store, name, form = table
+    store, name, layout = table
     metric = _known(await uids.find(Kind.METRIC, [selection.metric]), selection.metric)
     tagks = await uids.find(Kind.TAGK, [tagk for tagk, _ in selection.tags])
     tagvs = await uids.find(Kind.TAGV, [tagv for _, tagv in selection.tags])
     wanted = {(_known(tagks, tagk), _known(tagvs, tagv)) for tagk, tagv in selection.tags}
     first = request.start_ms // 1000 // HOUR_S * HOUR_S
     last = request.end_ms // 1000
-    for salt in salts(form):
+    for salt in salts(layout):
         prefix = salt + metric
         start = prefix + base_bytes(first)
         stop = prefix_end(prefix + base_bytes(last))
         async for page in scan_store(store, name, start, stop):
-            rows = [row for row in page if _has_tags(form, row.key, wanted)] if wanted else page
+            rows = [row for row in page if _has_tags(layout, row.key, wanted)] if wanted else page
             if rows:
                 yield rows
 
@@ -207,7 +207,7 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_
                     if delete:
                         sys.stdout.flush()  # if this fails, for example on a full disk, nothing is deleted
                         await entity_points.delete_hours(config, opened, done.names)
-                        days = days_of(layout(config), [row.key for row in done.printed])
+                        days = days_of(key_layout(config), [row.key for row in done.printed])
                         async with changing(config, opened, days, deleted=True):
                             await remove_rows(opened.store, config.data_table, done.printed, read_ms=read_ms)
                         deleted += len(done.printed)
@@ -244,7 +244,7 @@ async def _print_rows(opened: Access, config: Config, rows: Sequence[Row], form:
     readable: list[tuple[Row, SplitKey]] = []
     for row in rows:
         try:
-            readable.append((row, split_key(layout(config), row.key)))
+            readable.append((row, split_key(key_layout(config), row.key)))
         except CorruptRow as exc:
             click.echo(f"tsd: a row cannot be read: {exc}", err=True)
     names = await named(opened, readable)

@@ -21,7 +21,7 @@ from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_uid, id_column
 from tsd.codec.opentsdb.uid_fsck import UidCheck
 from tsd.codec.text import counted, encode_name, illegal_character, show_signed
-from tsd.config.loader import Config, Loaded, layout
+from tsd.config.loader import Config, Loaded, key_layout
 from tsd.daemon.settings import now_ms
 from tsd.errors import BadLine, NoSuchName, StoreError, TsdError
 from tsd.store import scan
@@ -78,7 +78,7 @@ def delete_uid(loaded: Loaded, kind: str, name: str, as_json: bool) -> None:
             if Kind(kind) is not Kind.METRIC:
                 return found, False  # a tag may be in any row
             await opened.flush_daemon()  # what it holds has the deleted UID; what only the journal has gets a new one
-            return found, await has_rows(opened.store, layout(config), config.data_table, found)
+            return found, await has_rows(opened.store, key_layout(config), config.data_table, found)
 
     found, rows_left = trio.run(run)
     deleted = {"kind": kind, "name": name, "uid": found.hex(), "deleted": True}
@@ -96,7 +96,7 @@ def fsck_uids(loaded: Loaded, words: Sequence[str], fix: bool, delete_unknown: b
 
     async def run() -> None:
         async with access(config, must_exist=True) as opened:
-            widths = layout(config).widths
+            widths = key_layout(config).widths
             table = UidFsck(opened.store, config.uid_table, widths, now_ms, random_metrics=config.random_metrics)
             with closing(Progress("rows")) as progress:
                 if fix or "fix" in words:
@@ -147,7 +147,7 @@ def report(loaded: Loaded, as_json: bool) -> None:
                     await usages(
                         opened.store,
                         config.uid_table,
-                        layout(config).widths,
+                        key_layout(config).widths,
                         now_ms(),
                         random_metrics=config.random_metrics,
                         on_rows=progress.add,
@@ -226,7 +226,7 @@ def mkmetric(loaded: Loaded, names: Sequence[str], as_json: bool) -> None:
 def lookup(loaded: Loaded, words: Sequence[str], as_json: bool) -> None:
     """Run `tsd uid NAME`."""
     kinds, names = _kinds_and_names(words)
-    widths = layout(loaded.config).widths
+    widths = key_layout(loaded.config).widths
 
     async def run() -> list[str]:
         async with access(loaded.config, must_exist=True) as opened:

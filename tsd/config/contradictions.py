@@ -14,7 +14,7 @@ from tsd.config.loader import (
     cassandra_hosts,
     credential_name,
     gateways,
-    layout,
+    key_layout,
     versions_gateways,
 )
 from tsd.config.retention import parse_age, parse_rules
@@ -56,7 +56,7 @@ def _bigtable_problems(config: Config) -> Iterator[tuple[set[str], str]]:
         if config.backend is Backend.BIGTABLE and not BIGTABLE_NAME.fullmatch(text):
             wanted = f"got {text!r}, wanted letters, digits and hyphens: tsd.storage.backend = bigtable needs it"
             yield {"tsd.storage.backend"}, f"tsd.storage.bigtable.{key}: {wanted}"
-    found = layout(config)
+    found = key_layout(config)
     most = (BIGTABLE_KEY - found.pairs_start) // found.widths.pair
     if config.backend is Backend.BIGTABLE and config.max_tags > most:
         wanted = f"got {config.max_tags}, wanted {most} or less: a row key on Bigtable has up to {BIGTABLE_KEY} bytes"
@@ -200,7 +200,7 @@ def _table_problems(config: Config) -> Iterator[tuple[set[str], str]]:
     widths = {f"tsd.storage.uid.width.{kind}" for kind in ("metric", "tagk", "tagv")}
     if config.width_metric > 7 and config.random_metrics:
         yield widths, "tsd.core.uid.random_metrics: requires tsd.storage.uid.width.metric of 7 or less"
-    most = most_tags(layout(config))
+    most = most_tags(key_layout(config))
     if config.max_tags > most:
         yield (
             {"tsd.storage.max_tags", "tsd.storage.salt.width", *widths},

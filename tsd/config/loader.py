@@ -107,7 +107,7 @@ def credential_name(text: str) -> str | None:
     return next((text.removeprefix(prefix) for prefix in CREDENTIAL_PREFIXES if text.startswith(prefix)), None)
 
 
-__all__ = ["Backend", "Config", "Loaded", "Mode", "gateways", "keys", "layout", "load", "read_settings"]
+__all__ = ["Backend", "Config", "Loaded", "Mode", "gateways", "key_layout", "keys", "load", "read_settings"]
 
 SEARCHED = (Path("tsd.conf"), Path("/etc/tsd/tsd.conf"))
 _TRUE = ("true", "1", "yes")
@@ -377,7 +377,7 @@ def _addresses(text: str) -> list[tuple[str, int]]:
     return found
 
 
-def layout(config: Config) -> Layout:
+def key_layout(config: Config) -> Layout:
     """Return the layout of row keys."""
     widths = Widths(config.width_metric, config.width_tagk, config.width_tagv)
     return Layout(widths, config.salt_width, config.salt_buckets)

@@ -11,7 +11,7 @@ from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.rollup import Rollups
 from tsd.config.loader import (
     Config,
-    layout,
+    key_layout,
     name_rules,
     state_folder,
 )
@@ -95,7 +95,7 @@ def build_opentsdb_tables(config: Config, store: Store, now_ms: Clock, callbacks
         on_held=on_held,
         index=parts.index,
     )
-    resolver = UidResolver(parts.uids, layout(config), auto_create(config))
+    resolver = UidResolver(parts.uids, key_layout(config), auto_create(config))
     daemon = opentsdb.DaemonParts(resolver, writer, compactor, retention, rollup_task)
     return opentsdb.build(parts, config, store, now_ms, callbacks.on_change, formats, daemon)
 
@@ -175,7 +175,7 @@ def paced_compactor(
     # A daemon has time: it waits until the old cells of a row can be deleted together.
     waits_s = config.compaction_span_age_s if store.stamped_cells is not None else 0
     return CompactionScheduler(
-        RowQueue(layout(config), COMPACTION_QUEUE_ROWS, now_ms() // 1000),
+        RowQueue(key_layout(config), COMPACTION_QUEUE_ROWS, now_ms() // 1000),
         row_compactor(config, store, now_ms, log_corrupt_row, settle_ms=max(SETTLE_MS, waits_s * 1000)),
         CompactionRate(
             config.compaction_interval_s,
@@ -195,7 +195,7 @@ def block_packer(config: Config, store: Store) -> BlockPacker | None:
     if not config.blocks or store.column_blocks is None:
         return None
     rules = FoldRules(FOLDED_HOURS, config.blocks_delay_s, config.blocks_least_rows)
-    return BlockPacker(store.column_blocks, config.data_table, layout(config), rules)
+    return BlockPacker(store.column_blocks, config.data_table, key_layout(config), rules)
 
 
 def daemon_retention(
@@ -212,7 +212,7 @@ def daemon_retention(
         return None
 
     async def on_expired(prefix: bytes, stop_s: int) -> None:
-        await parts.cache.forget_before(prefix[layout(config).salt_width :], stop_s)
+        await parts.cache.forget_before(prefix[key_layout(config).salt_width :], stop_s)
 
     further = expiring_tables(config, store, now_ms)
     return RetentionTask(retention, clock_guard(config), now_ms, is_busy, further, on_expired)

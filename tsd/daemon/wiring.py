@@ -26,7 +26,7 @@ from tsd.config.loader import (
     bigtable_emulator,
     cassandra_hosts,
     gateways,
-    layout,
+    key_layout,
     name_rules,
     state_folder,
     versions_gateways,
@@ -192,7 +192,7 @@ async def opened_store(
             if config.entity:
                 await entity_tables.EntityTables(versioned_cells(config, store)).create()
         if may_lack_writes and config.has_opentsdb_tables:
-            await SeriesIndex(store, config.series_table, layout(config)).outdate()
+            await SeriesIndex(store, config.series_table, key_layout(config)).outdate()
         yield store
     finally:
         with trio.CancelScope(shield=True):

@@ -19,8 +19,8 @@ from tsd.config.loader import (
     Given,
     Ignored,
     Mode,
+    key_layout,
     keys,
-    layout,
     resolve_credential,
 )
 from tsd.config.properties import parse_properties
@@ -205,10 +205,10 @@ def test_max_tags_is_limited_by_the_row_key() -> None:
     assert problem.startswith("test: tsd.storage.uid.width.tagk: got '1x', ")
     for settings in ({}, {"tsd.storage.salt.width": "3", "tsd.storage.uid.width.tagk": "1"}):
         config, _ = read_config(Given("test", key, value) for key, value in settings.items())
-        pairs = most_tags(layout(config)) * bytes(config.width_tagk + config.width_tagv)
-        check_row(row_key(layout(config), bytes(config.width_metric), 0, pairs))
+        pairs = most_tags(key_layout(config)) * bytes(config.width_tagk + config.width_tagv)
+        check_row(row_key(key_layout(config), bytes(config.width_metric), 0, pairs))
         with pytest.raises(StoreError):
-            check_row(row_key(layout(config), bytes(config.width_metric), 0, pairs + bytes(6)))
+            check_row(row_key(key_layout(config), bytes(config.width_metric), 0, pairs + bytes(6)))
 
 
 @pytest.mark.parametrize("text", ["credential:tls.key", "%d/tls.key"])

@@ -9,7 +9,7 @@ import pytest
 from rocksdict import Rdict  # noqa: TID251 - makes logs that EmbeddedStore leaves only after a crash
 from structlog.testing import capture_logs
 
-from tsd.config.loader import Config, layout
+from tsd.config.loader import Config, key_layout
 from tsd.daemon.wiring import opened_store
 from tsd.store import Family, Put, Table
 from tsd.store.rocksdb.engine import EmbeddedStore
@@ -215,7 +215,7 @@ async def test_series_index_is_rebuilt_after_possible_loss(tmp_path: Path) -> No
 
     async def complete(*, rebuilt: bool = False) -> bool:
         async with opened_store(config) as store:
-            index = SeriesIndex(store, config.series_table, layout(config))
+            index = SeriesIndex(store, config.series_table, key_layout(config))
             if rebuilt:
                 await index.rebuild(config.data_table)
             await store.sync()

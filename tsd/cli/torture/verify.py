@@ -34,7 +34,7 @@ from tsd.codec.opentsdb.merge import MergeRules, merge
 from tsd.codec.opentsdb.row import data_cells, problems
 from tsd.codec.opentsdb.rowkey import salts, split_key
 from tsd.codec.opentsdb.uid import COUNTER_ROW, decode_counter, decode_uid, encode_counter, id_column, name_column
-from tsd.config.loader import Config, layout
+from tsd.config.loader import Config, key_layout
 from tsd.daemon.wiring import make_uids
 from tsd.errors import CorruptRow, NoSuchName
 from tsd.store import Row, Store, scan
@@ -65,12 +65,12 @@ async def _ranges(uids: Uids, config: Config, metrics: Sequence[str] | None) -> 
     if metrics is None:
         return [(b"", None)]
     found = await uids.find(Kind.METRIC, [metric.encode() for metric in metrics])
-    keys = [salt + uid for salt in salts(layout(config)) for uid in found.values() if isinstance(uid, bytes)]
+    keys = [salt + uid for salt in salts(key_layout(config)) for uid in found.values() if isinstance(uid, bytes)]
     return [(key, prefix_end(key)) for key in sorted(keys)]
 
 
 async def _read_page(uids: Uids, config: Config, page: Sequence[Row], *, thorough: bool) -> DecodedPage:
-    form = layout(config)
+    form = key_layout(config)
     found = DecodedPage([], [])
     split = [(row, split_key(form, row.key)) for row in page]
     metrics = await uids.names(Kind.METRIC, {key.series.metric for _, key in split})

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from tsd.codec.opentsdb.rowkey import Layout
-from tsd.config.loader import Config, layout
+from tsd.config.loader import Config, key_layout
 from tsd.store import Store
 
 
@@ -17,4 +17,4 @@ class DataTable(NamedTuple):
 
 def configured_data_table(config: Config, store: Store) -> DataTable:
     """Return the data table that a configuration names."""
-    return DataTable(store, config.data_table, layout(config))
+    return DataTable(store, config.data_table, key_layout(config))

@@ -21,20 +21,22 @@ def build_again(metric: str, start_s: int, end_s: int) -> str:
     return f"tsd rollup build {metric} --start {start_s} --end {end_s} --clear"
 
 
-async def has_rows(store: Store, form: Layout, table: str, metric: bytes) -> bool:
+async def has_rows(store: Store, layout: Layout, table: str, metric: bytes) -> bool:
     """Return whether a table has rows of a metric, by its UID. Raise StoreError."""
-    for salt in salts(form):
+    for salt in salts(layout):
         async with aclosing(scan(store, table, salt + metric, prefix_end(salt + metric), limit=1)) as pages:
             async for _ in pages:
                 return True
     return False
 
 
-async def report_kept(store: Store, form: Layout, tables: Sequence[str], uids: Uids, days: Collection[LateDay]) -> None:
+async def report_kept(
+    store: Store, layout: Layout, tables: Sequence[str], uids: Uids, days: Collection[LateDay]
+) -> None:
     """Log which metrics have rollups in some tables, which may keep points that were deleted from some days."""
     for metric in sorted({day.metric for day in days}):
         try:
-            if not any([await _has_rollups(store, form, table, metric) for table in tables]):
+            if not any([await _has_rollups(store, layout, table, metric) for table in tables]):
                 continue
             name = (await uids.names(Kind.METRIC, [metric]))[metric]
         except StoreError as error:
@@ -49,8 +51,8 @@ async def report_kept(store: Store, form: Layout, tables: Sequence[str], uids: U
         )
 
 
-async def _has_rollups(store: Store, form: Layout, table: str, metric: bytes) -> bool:
+async def _has_rollups(store: Store, layout: Layout, table: str, metric: bytes) -> bool:
     try:
-        return await has_rows(store, form, table, metric)
+        return await has_rows(store, layout, table, metric)
     except NoTable:
         return False

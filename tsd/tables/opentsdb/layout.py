@@ -10,7 +10,7 @@ from tsd.codec.names import Kind
 from tsd.codec.opentsdb.meta import encode_uid_meta
 from tsd.codec.opentsdb.rollup import Rollups
 from tsd.codec.putline import NameRules
-from tsd.config.loader import Config, layout
+from tsd.config.loader import Config, key_layout
 from tsd.config.retention import parse_age, parse_rules
 from tsd.store import Store
 from tsd.tables import Operation, Tables, Task
@@ -115,10 +115,10 @@ class OpentsdbParts:
 
 def make_parts(config: Config, store: Store, now_ms: Callable[[], int]) -> OpentsdbParts:
     """Make the shared parts from the configuration."""
-    form = layout(config)
+    layout = key_layout(config)
     shared = store.capabilities.shared
     uids, index = make_uids(config, store, now_ms), make_index(config, store)
-    cache = LastPointCache(form.salt_width)
+    cache = LastPointCache(layout.salt_width)
     uid_metas = UidMetas(store, config.uid_table)
 
     def now_s() -> int:
@@ -126,7 +126,7 @@ def make_parts(config: Config, store: Store, now_ms: Callable[[], int]) -> Opent
 
     tables = LookupTables(config.data_table, config.uid_table, config.meta_table if config.track_series else None)
     row_scans = RowScanRules(LOOKUP_LOOK_BACK_H, CACHE_S if shared else None)
-    finder = SeriesFinder(store, tables, form, cache, now_s, row_scans, index)
+    finder = SeriesFinder(store, tables, layout, cache, now_s, row_scans, index)
     points = LastPointReader(
         configured_data_table(config, store),
         cache,
@@ -134,7 +134,7 @@ def make_parts(config: Config, store: Store, now_ms: Callable[[], int]) -> Opent
         look_back_h=LAST_LOOK_BACK_H,
         cache_ms=CACHE_S * 1000 if shared else None,
     )
-    trees = TreeTable(store, config.tree_table, uids, uid_metas, form.widths, now_s)
+    trees = TreeTable(store, config.tree_table, uids, uid_metas, layout.widths, now_s)
     return OpentsdbParts(uids, index, cache, finder, points, uid_metas, trees)
 
 
@@ -149,7 +149,7 @@ def build(
 ) -> Tables:
     """Build the tables. `on_change` is called when another process renamed or deleted names: it must drop all
     caches."""
-    form, uids, codec_id = layout(config), parts.uids, summaries.histogram_id
+    layout, uids, codec_id = key_layout(config), parts.uids, summaries.histogram_id
     rollup_tables = _rollup_tables(config, summaries.rollups)
 
     async def check() -> None:
@@ -158,11 +158,11 @@ def build(
 
     def forget_newest(table: str, rows: Collection[bytes]) -> None:
         if table == config.data_table:
-            parts.cache.forget(form, rows)
+            parts.cache.forget(layout, rows)
 
-    meta_table = MetaTable(store, config.meta_table, form.widths, lambda: now_ms() // 1000)
+    meta_table = MetaTable(store, config.meta_table, layout.widths, lambda: now_ms() // 1000)
     return Tables(
-        OpentsdbCatalog(store, config.uid_table, uids, form.widths, parts.finder, parts.points),
+        OpentsdbCatalog(store, config.uid_table, uids, layout.widths, parts.finder, parts.points),
         make_reader(config, store, uids, parts.index, summaries.rollups, codec_id, daemon.rollup_task, parts.cache),
         SeriesRows(store, config.data_table),
         daemon.resolver,
@@ -171,14 +171,14 @@ def build(
         parts.drop_caches,
         lambda: [*uid_stats(uids), *daemon.statistics()],
         holds_hours=config.join_points,
-        names=UidNames(store, config.uid_table, uids, form.widths),
-        metadata=MetadataTables(uids, parts.uid_metas, meta_table, form.widths),
+        names=UidNames(store, config.uid_table, uids, layout.widths),
+        metadata=MetadataTables(uids, parts.uid_metas, meta_table, layout.widths),
         trees=parts.trees,
         rollups=RollupChecker(summaries.rollups, summaries.names) if summaries.rollups else None,
         histograms=None if codec_id is None else HistogramChecker(codec_id, summaries.names),
-        annotations=AnnotationRows(store, config.data_table, form),
+        annotations=AnnotationRows(store, config.data_table, layout),
         key_ranges=OpentsdbKeyRanges(
-            form, uids, (config.data_table, *rollup_tables), (config.meta_table, config.series_table)
+            layout, uids, (config.data_table, *rollup_tables), (config.meta_table, config.series_table)
         ),
         on_change=forget_newest,
         required=(config.data_table, config.uid_table, *rollup_tables),
@@ -222,19 +222,19 @@ def make_reader(
 ) -> OpenTsdbReader:
     """Return the reader of the data table. `task` builds the daemon's rollups, `newest` forgets deleted points.
     Without a task `complete` tells up to when rollups are complete."""
-    form = layout(config)
+    layout = key_layout(config)
 
     @asynccontextmanager
     async def deleting(rows: Sequence[bytes]) -> AsyncIterator[None]:
-        days = days_of(form, rows)
+        days = days_of(layout, rows)
         async with task.changing(days, deleted=True) if task is not None else nullcontext():
             if newest is not None:
-                newest.forget(form, rows)
+                newest.forget(layout, rows)
             yield
             if newest is not None:
-                newest.forget(form, rows)
+                newest.forget(layout, rows)
         if task is None:
-            await report_kept(store, form, _rollup_tables(config, rollups), uids, days)
+            await report_kept(store, layout, _rollup_tables(config, rollups), uids, days)
 
     filters = FilterRules(config.expansion_limit, config.skip_unresolved_tagvs, config.fuzzy_filter)
     rules = ReadRules(filters, scans=_parallel_scans(store))
@@ -267,7 +267,7 @@ def make_uids(config: Config, store: Store, now_ms: Callable[[], int]) -> Uids:
     return Uids(
         store,
         config.uid_table,
-        layout(config).widths,
+        key_layout(config).widths,
         random_metrics=config.random_metrics,
         name_cache=config.name_cache,
         id_cache=config.id_cache,
@@ -277,7 +277,7 @@ def make_uids(config: Config, store: Store, now_ms: Callable[[], int]) -> Uids:
 
 def make_index(config: Config, store: Store) -> SeriesIndex | None:
     """Return the index of the data table's series; None if it is switched off."""
-    return SeriesIndex(store, config.series_table, layout(config)) if config.indexes_series else None
+    return SeriesIndex(store, config.series_table, key_layout(config)) if config.indexes_series else None
 
 
 def make_retention(config: Config, store: Store, uids: Uids, rollups: Rollups | None) -> Retention:
