@@ -158,6 +158,26 @@ def test_text_of_an_annotation_is_shown_as_it_was_written(daemon: Served, page: 
     expect(label.locator("tspan.line")).to_have_text([text, "second line"])
 
 
+def test_proxy_may_serve_the_page_below_a_path(daemon: Served, page: Page) -> None:
+    """Regression: the page asked for its files and for points at the root of the proxy."""
+    root, missed = address(daemon), []
+
+    def forward(route: Route) -> None:
+        _, below, rest = route.request.url.partition(f"{root}tsd/")
+        if not below:
+            missed.append(route.request.url)
+            return route.abort()
+        return route.fulfill(response=route.fetch(url=root + rest))
+
+    page.route("**/*", forward)
+    page.goto(f"{root}tsd/{graph('sum:packets')}")
+    shown(page)
+    page.locator("#graph .xtick").first.wait_for(state="attached")  # by the library
+    page.locator("#view-daemon").click()
+    page.locator("#daemon-view h2").first.wait_for()
+    assert missed == []
+
+
 def test_impossible_date_is_refused(daemon: Served, page: Page) -> None:
     """The day after the last one of a month was shown as one of the next month."""
     for wrong in ("2023/11/31", "2023/13/01", "2023/11/14-24:30", "2023/11/14-10:75"):

@@ -15,7 +15,7 @@ from tsd.auth.credentials import hash_token, new_token
 from tsd.auth.roles import Role
 from tsd.query.model import AGGREGATORS
 
-ASSET = re.compile(rb'(?:href|src|content)="(/ui/[^"]+)"')
+ASSET = re.compile(rb'(?:href|src|content)="(ui/[^"]+)"')
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def test_points_to_the_page_are_not_acknowledged(daemon: Running) -> None:
 
 async def test_files_of_the_page_are_cached_long(daemon: Running) -> None:
     home = await http_request(daemon, "/")
-    paths = {path.decode() for path in ASSET.findall(home.body)}
+    paths = {f"/{path.decode()}" for path in ASSET.findall(home.body)}
     assert {Path(path).suffix for path in paths} == {".css", ".js", ".svg"}
     for path in paths:
         found = await http_request(daemon, path)
@@ -63,7 +63,7 @@ async def test_files_of_the_page_are_cached_long(daemon: Running) -> None:
 
 async def test_scripts_that_a_script_imports_exist(daemon: Running) -> None:
     home = await http_request(daemon, "/")
-    [main] = [path.decode() for path in ASSET.findall(home.body) if path.endswith(b"main.js")]
+    [main] = [f"/{path.decode()}" for path in ASSET.findall(home.body) if path.endswith(b"main.js")]
     wanted, seen = [main], set()
     while wanted:
         path = wanted.pop()
@@ -78,8 +78,8 @@ async def test_scripts_that_a_script_imports_exist(daemon: Running) -> None:
 async def test_plotting_library_is_sent_compressed(daemon: Running) -> None:
     home = await http_request(daemon, "/")
     [path] = re.findall(rb'name="tsd-plotly" content="([^"]+)"', home.body)
-    small = await http_request(daemon, path.decode(), "Accept-Encoding: gzip")
-    plain = await http_request(daemon, path.decode())
+    small = await http_request(daemon, f"/{path.decode()}", "Accept-Encoding: gzip")
+    plain = await http_request(daemon, f"/{path.decode()}")
     assert small.headers["content-encoding"] == "gzip"
     assert gzip.decompress(small.body) == plain.body
     assert len(small.body) < len(plain.body) / 2

@@ -43,10 +43,11 @@ def routes(*, has_accounts: bool, entity_tag: str | None) -> dict[str, Endpoint]
     base = f"/ui/{_digest(files)}/"
     library = PlottingLibrary.find()
     index = files.pop("index.html").decode()
+    relative = base[1:]  # a proxy may serve the page below a path of its own
     for mark, text in (
-        ("@MODULES@", "\n".join(f'<link rel="modulepreload" href="{base}{name}">' for name in _modules(files))),
-        ("@BASE@", base),
-        ("@PLOTLY@", "" if library is None else library.path),
+        ("@MODULES@", "\n".join(f'<link rel="modulepreload" href="{relative}{name}">' for name in _modules(files))),
+        ("@BASE@", relative),
+        ("@PLOTLY@", "" if library is None else library.path[1:]),
         ("@VERSION@", build_data()["version"]),
     ):
         index = index.replace(mark, text)

@@ -24,13 +24,13 @@ export function setCredential(text) {
   } else sessionStorage.setItem(KEY, `Bearer ${text}`);
 }
 
-/** Request a path. An answer of any status is returned. */
+/** Request a path of the daemon. An answer of any status is returned. */
 export async function send(path, { method = "GET", body, signal } = {}) {
   const headers = { "X-Requested-With": "tsd" };
   if (credential()) headers.Authorization = credential();
   if (body !== undefined) headers["Content-Type"] = "application/json";
   try {
-    return await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+    return await fetch(`.${path}`, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new RequestError(0, `The daemon at ${location.host} does not answer. Is it running, and is the network up?`);
