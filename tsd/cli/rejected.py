@@ -201,6 +201,7 @@ def _replay(config: Config, wanted: RejectedFilter, last: int | None, *, as_json
         raise StoreDown(f"no daemon runs on {folder}: a running daemon is required to replay lines")
     taken, again = 0, Counter[str]()
     with daemon, _lock_replay(folder):
+        daemon.call("rejected_replay", items=[])  # waits until lines of a command that was killed are marked
         daemon.call("rejected_flush")
         entries = _selected(config, wanted, last)
         try:

@@ -59,9 +59,15 @@ class Replay:
         self._rejected = rejected
         self._endpoint = endpoint
         self._translation = translation
+        self._sending = trio.Lock()
 
     async def __call__(self, items: Sequence[Item]) -> list[Outcome]:
-        """Send lines and return their outcomes. Raises StoreDown."""
+        """Send lines and return their outcomes, after earlier calls: a command that was killed has left one. Without
+        lines, only wait for these. Raises StoreDown."""
+        async with self._sending:
+            return await self._send_all(items) if items else []
+
+    async def _send_all(self, items: Sequence[Item]) -> list[Outcome]:
         with trio.move_on_after(TIMEOUT_S) as scope:
             await self._intake.backpressure.wait_open()
         if scope.cancelled_caught:

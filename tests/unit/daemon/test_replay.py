@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from tests.unit.api.put_parts import handler_of
 from tests.unit.ingest.parts import BASE, SERIES, Parts, going, make_store
@@ -45,10 +46,13 @@ class Kept:
         entries = read_entries(self.folder / "rejected", self.unstored)
         return [one for one in entries if not one.taken]
 
+    def sender(self) -> Replay:
+        """Return what sends lines again."""
+        return Replay(self.parts.intake, self.log, self.endpoints.get, None)
+
     async def replay(self) -> list[bool]:
         """Send the lines again, and return which were accepted."""
-        send = Replay(self.parts.intake, self.log, self.endpoints.get, None)
-        return [one.taken for one in await send([(one.name, one.refused.bytes, False) for one in self.left()])]
+        return [one.taken for one in await self.sender()([(one.name, one.refused.bytes, False) for one in self.left()])]
 
     async def value_at(self, offset: int) -> int | float:
         """Return the stored value of a time."""
@@ -122,6 +126,34 @@ async def test_lines_before_a_failure_are_marked(tmp_path: Path) -> None:
         with pytest.raises(StoreDown, match="as the test wants"):
             await kept.replay()
         assert [one.refused.bytes for one in kept.left()] == [b"write {}", LINE % (BASE + 1, 2)]
+
+
+async def test_replay_waits_until_lines_of_a_killed_command_are_marked(tmp_path: Path) -> None:
+    """Regression: the next command sent up to 500 lines again, over values that were corrected meanwhile."""
+    async with keeping(tmp_path) as kept, trio.open_nursery() as nursery:
+        began, go_on = trio.Event(), trio.Event()
+
+        async def slow(_: Request) -> Response:
+            began.set()
+            await go_on.wait()
+            return Response(204, b"")
+
+        kept.endpoints["write"] = slow
+        await kept.keep(LINE % (BASE, 1), b"write {}")
+        send = kept.sender()
+        nursery.start_soon(send, [(one.name, one.refused.bytes, False) for one in kept.left()])
+        await began.wait()
+        left: list[list[Entry]] = []
+
+        async def begin_another() -> None:
+            await send([])
+            left.append(kept.left())
+
+        nursery.start_soon(begin_another)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not left
+        go_on.set()
+    assert left == [[]]
 
 
 async def test_nothing_is_sent_if_its_outcome_cannot_be_recorded(tmp_path: Path) -> None:
