@@ -48,6 +48,17 @@ async def test_snapshot_has_writes_before_it_only(tmp_path: Path) -> None:
         await reopened.aclose()
 
 
+async def test_reading_back_writes_to_no_file(tmp_path: Path) -> None:
+    """Regression: a backup on a read-only file system, or of another user, could not be read back."""
+    folder = await snapshot(tmp_path)
+    for path in folder.iterdir():
+        os.utime(path, (1, 1))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    last(read_back(folder))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert {path.stat().st_mtime for path in folder.iterdir()} == {1}
+
+
 async def test_versions_are_read_back_and_are_no_tables(tmp_path: Path) -> None:
     store = await EmbeddedStore.open(tmp_path / "store", lambda: 1000)
     try:
@@ -78,7 +89,7 @@ async def test_damaged_block_is_found(tmp_path: Path) -> None:
     content[len(content) // 4] ^= 0xFF
     file.unlink()  # a hard link: the store keeps its own
     file.write_bytes(content)
-    with pytest.raises(StoreError):
+    with pytest.raises(StoreError, match=f"^{folder}: .*{file.name}"):
         last(read_back(folder))
 
 

@@ -1,6 +1,9 @@
 """Reading a RocksDB folder back in full, without changing it: for backups and what was restored from them."""
 
+import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -15,6 +18,7 @@ from tsd.store.rocksdb.view import READAHEAD_BYTES
 
 CACHE_BYTES = 32 << 20
 STEP_CELLS = 20_000
+CONFIGURATION = "rocksdict-config.json"
 
 
 class Contents(NamedTuple):
@@ -31,28 +35,46 @@ def read_back(folder: Path) -> Iterator[Contents]:
     Yield what has been read so far, at least once. Raise StoreError for damage, and if writes that the record of the
     last sync covers are missing.
     """
+    with _linked(folder) as place:
+        try:
+            yield from _read(place)
+        except Exception as exc:
+            if type(exc) not in (Exception, StoreError):  # rocksdict raises plain Exception
+                raise
+            raise StoreError(f"{folder}: {exc}".replace(str(place), str(folder))) from exc
+
+
+@contextmanager
+def _linked(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder with links to the files of a database, and a copy of its configuration: rocksdict writes
+    this also where it only reads, and a backup may be on a read-only file system."""
+    with tempfile.TemporaryDirectory(prefix="tsd-") as made:
+        for path in folder.absolute().iterdir():
+            if path.name == CONFIGURATION:
+                shutil.copyfile(path, Path(made, path.name))
+            else:
+                Path(made, path.name).symlink_to(path)
+        yield Path(made)
+
+
+def _read(folder: Path) -> Iterator[Contents]:
     settings = options(CACHE_BYTES, CACHE_BYTES)
     settings.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
+    names = [name for name in Rdict.list_cf(str(folder), settings) if name != SYSTEM]
+    opened = Rdict(str(folder), settings, dict.fromkeys(names, settings), access_type=AccessType.read_only())
     try:
-        names = [name for name in Rdict.list_cf(str(folder), settings) if name != SYSTEM]
-        opened = Rdict(str(folder), settings, dict.fromkeys(names, settings), access_type=AccessType.read_only())
-        try:
-            synced, found = SyncedRecord(folder).number, opened.latest_sequence_number()
-            if synced is not None and found < synced:
-                raise StoreError(f"{folder}: {synced} writes were on disk, {found} can be read")
-            tables = sum(not name.endswith(NO_TABLE) for name in names)
-            contents = Contents(tables, 0, 0)
-            yield contents
-            for name in names:
-                for cells, size in _steps(opened.get_column_family(name)):
-                    contents = Contents(tables, contents.cells + cells, contents.bytes + size)
-                    yield contents
-        finally:
-            opened.close()
-    except Exception as exc:
-        if type(exc) is not Exception:  # rocksdict raises plain Exception
-            raise
-        raise StoreError(f"{folder}: {exc}") from exc
+        synced, found = SyncedRecord(folder).number, opened.latest_sequence_number()
+        if synced is not None and found < synced:
+            raise StoreError(f"{synced} writes were on disk, {found} can be read")
+        tables = sum(not name.endswith(NO_TABLE) for name in names)
+        contents = Contents(tables, 0, 0)
+        yield contents
+        for name in names:
+            for cells, size in _steps(opened.get_column_family(name)):
+                contents = Contents(tables, contents.cells + cells, contents.bytes + size)
+                yield contents
+    finally:
+        opened.close()
 
 
 def _steps(rows: Rdict) -> Iterator[tuple[int, int]]:
