@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 
 from tsd.codec.control import MAX_MESSAGE, encode_request, result_of
-from tsd.config.loader import Config
+from tsd.config.loader import Config, state_folder
 from tsd.config.state_dir import socket_address
 from tsd.daemon.settings import control_path
 from tsd.errors import StoreDown, TsdError
@@ -77,6 +77,19 @@ class DaemonConnection(AbstractContextManager["DaemonConnection"]):
         except (BrokenPipeError, ConnectionResetError):
             pass
         return None
+
+
+def connect(config: Config) -> DaemonConnection:
+    """Connect to the daemon of a state folder. Raise StoreDown if none runs, or this user may not connect."""
+    try:
+        return DaemonConnection(config)
+    except PermissionError as exc:
+        raise StoreDown(
+            f"{control_path(config)}: {exc.strerror}: only the daemon's user may connect. Run the command as that "
+            "user, for example with sudo -u"
+        ) from exc
+    except OSError as exc:
+        raise StoreDown(f"no daemon runs on {state_folder(config)}: {exc.strerror}") from exc
 
 
 def try_connect(config: Config) -> DaemonConnection | None:

@@ -7,10 +7,9 @@ from typing import Any
 import click
 import msgspec
 
-from tsd.cli.control import DaemonConnection
+from tsd.cli.control import connect
 from tsd.cli.settings import with_config
-from tsd.config.loader import Loaded, state_folder
-from tsd.errors import StoreDown
+from tsd.config.loader import Loaded
 
 SORTS = ("writes", "bytes", "reads")
 HEAD = f"{'WRITES':>7}  {'BYTES':>7}  {'READS':>7}  RANGE"
@@ -28,13 +27,7 @@ def hot(loaded: Loaded, since: str, sort: str, limit: int, as_json: bool) -> Non
     A range is an hour of a metric (and salt), a metric, or the rest of a table. The load of one is not counted again in
     a wider one. The numbers are estimates from samples; GET /api/stats/hot has them, too.
     """
-    try:
-        daemon = DaemonConnection(loaded.config)
-    except OSError as exc:
-        raise StoreDown(
-            f"no daemon runs on {state_folder(loaded.config)}, or it belongs to another user: {exc.strerror}"
-        ) from exc
-    with daemon:
+    with connect(loaded.config) as daemon:
         found = daemon.call("hot", since=since, sort=sort, limit=limit)
     click.echo(msgspec.json.encode(found) if as_json else "\n".join(table(found)))
 

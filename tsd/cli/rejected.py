@@ -15,14 +15,14 @@ from typing import Any
 import click
 import msgspec
 
-from tsd.cli.control import DaemonConnection, try_connect
+from tsd.cli.control import DaemonConnection, connect, try_connect
 from tsd.cli.settings import with_config
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.text import counted, visible
 from tsd.config.loader import Config, Loaded, state_folder
 from tsd.config.state_dir import IDENTITY, STATE, folder_errors
 from tsd.daemon.settings import now_ms
-from tsd.errors import REASONS, DaemonRuns, StoreDown, TsdError
+from tsd.errors import REASONS, DaemonRuns, TsdError
 from tsd.ingest.rejected.files import DroppedLines, Entry, RejectedFilter, groups, read_entries, read_records
 
 REJECTED, REFUSED, FORMAT_FILE = "rejected", "refused", "format"  # of a state folder
@@ -196,11 +196,8 @@ def _summarise(config: Config, entries: Iterator[Entry], *, as_json: bool) -> No
 def _replay(config: Config, wanted: RejectedFilter, last: int | None, *, as_json: bool) -> int:
     """Send lines again and return the exit status."""
     folder = state_folder(config)
-    daemon = try_connect(config)
-    if daemon is None:
-        raise StoreDown(f"no daemon runs on {folder}: a running daemon is required to replay lines")
     taken, again = 0, Counter[str]()
-    with daemon, _lock_replay(folder):
+    with connect(config) as daemon, _lock_replay(folder):
         daemon.call("rejected_replay", items=[])  # waits until lines of a command that was killed are marked
         daemon.call("rejected_flush")
         entries = _selected(config, wanted, last)

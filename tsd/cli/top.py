@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from tsd.cli.control import DaemonConnection
+from tsd.cli.control import DaemonConnection, connect
 from tsd.cli.options import FiniteRange
 from tsd.cli.settings import with_config
-from tsd.config.loader import Config, Loaded, state_folder
-from tsd.errors import StoreDown
+from tsd.config.loader import Config, Loaded
 
 ClientRow = dict[str, Any]  # one client of /api/stats/clients, with rates
 RATES = {"lines": "lines_per_s", "bytes": "bytes_per_s", "refused": "refused_per_s", "new_names": "new_names_per_s"}
@@ -92,18 +91,9 @@ class ClientPoller:
         return clients[: view.limit]
 
 
-def _connect(config: Config) -> DaemonConnection:
-    try:
-        return DaemonConnection(config)
-    except OSError as exc:
-        raise StoreDown(
-            f"no daemon runs on {state_folder(config)}, or it belongs to another user: {exc.strerror}"
-        ) from exc
-
-
 def _print(config: Config, view: TopView, *, once: bool, as_json: bool) -> None:
     """Print a table, or a line of JSON, per interval."""
-    with _connect(config) as daemon:
+    with connect(config) as daemon:
         poller = ClientPoller(daemon)
         if view.interval_s:
             poller.poll(view)
@@ -121,7 +111,7 @@ def _print(config: Config, view: TopView, *, once: bool, as_json: bool) -> None:
 
 def _watch(config: Config, view: TopView, **_: bool) -> None:
     """Refresh a table on the terminal until `q` is pressed."""
-    with _connect(config) as daemon, _screen():
+    with connect(config) as daemon, _screen():
         poller = ClientPoller(daemon)
         while True:
             size = shutil.get_terminal_size()
