@@ -84,22 +84,10 @@ class ShortQueries:
 
     async def learn(self, query: Query, plan: Plan, answer: SubAnswer) -> None:
         """Keep the access path to the rows of a query that the general path has answered, if it has few series."""
+        if self._open_points is None or not _may_be_kept(query, plan, answer):
+            return
         sub, selection = plan.sub, plan.selection
-        pairs, counts = selection.series.pairs, answer.stats
-        if self._open_points is None or not _is_simple(query, sub) or plan.scan.hours > MOST_HOURS:
-            return
-        if not answer.groups or answer.warnings or len(answer.members) != len(answer.groups):
-            return
-        if plan.open_hours and len(pairs) > 1:  # open points are read of one series only
-            return
-        if len(selection.series.numbers) > MOST_SERIES or counts["dpsPreFilter"] > MOST_POINTS:
-            return
-        if selection.rollups is not None and not _is_raw(plan, selection.rollups):
-            return
-        metric = selection.metric
-        size = len(metric) + sum(len(each.expression) for each in sub.filters) + sum(map(len, sub.tsuids))
-        if size > SHORT or any(group.annotations is not None for group in answer.groups):
-            return
+        pairs, counts, metric = selection.series.pairs, answer.stats, selection.metric
         series = selection.matched_series()
         if series is None or not metric.isascii():
             return
@@ -346,6 +334,23 @@ class ShortQueries:
 def _is_long(known: Known, scan: ScanRange) -> bool:
     """Return whether a query is expected to take too long for one step of the event loop."""
     return len(known.groups) > FEW_GROUPS or known.is_over(NOW, scan.hours)
+
+
+def _may_be_kept(query: Query, plan: Plan, answer: SubAnswer) -> bool:
+    """Return whether a query, as it was answered, is of the kind and the size that is kept."""
+    sub, selection = plan.sub, plan.selection
+    if not _is_simple(query, sub) or plan.scan.hours > MOST_HOURS:
+        return False
+    if not answer.groups or answer.warnings or len(answer.members) != len(answer.groups):
+        return False
+    if plan.open_hours and len(selection.series.pairs) > 1:  # open points are read of one series only
+        return False
+    if len(selection.series.numbers) > MOST_SERIES or answer.stats["dpsPreFilter"] > MOST_POINTS:
+        return False
+    if selection.rollups is not None and not _is_raw(plan, selection.rollups):
+        return False
+    size = len(selection.metric) + sum(len(each.expression) for each in sub.filters) + sum(map(len, sub.tsuids))
+    return size <= SHORT and all(group.annotations is None for group in answer.groups)
 
 
 def _is_simple(query: Query, sub: SubQuery) -> bool:

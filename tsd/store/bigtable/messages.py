@@ -255,12 +255,19 @@ def statuses(answer: bytes) -> Iterator[Status]:
             if of == 1:
                 index = value
             elif of == 2:
-                for part, number_, text in fields(data):
-                    if part == 1:
-                        code = number_
-                    elif part == 2:
-                        message = text.decode(errors="replace")
+                code, message = _verdict(data)
         yield Status(index, code, message)
+
+
+def _verdict(status: bytes) -> tuple[int, str]:
+    """Return the code and the message of a google.rpc.Status."""
+    code, message = 0, ""
+    for field, value, data in fields(status):
+        if field == 1:
+            code = value
+        elif field == 2:
+            message = data.decode(errors="replace")
+    return code, message
 
 
 def rate_limit_of(answer: bytes) -> RateLimitInfo | None:
