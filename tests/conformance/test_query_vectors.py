@@ -138,7 +138,7 @@ async def test_embedded_answers_recorded_queries(tmp_path: Path) -> None:
 async def test_repeated_queries_get_the_recorded_answers(
     place: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Queries of one series are answered in one step, or with one read, when they are repeated (`tsd.query.short`)."""
+    """Repeated queries of one series are answered in one step, or with one read (`tsd.query.short_queries`)."""
     settings = with_index(request.getfixturevalue("hbase")) if place == "hbase" else {}
     queries = [
         vector for topic in TOPICS.values() for vector in topic if vector["request"]["path"][:11] == "/api/query?"

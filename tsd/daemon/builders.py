@@ -47,7 +47,7 @@ from tsd.server.clients import Clients, configured_quotas
 from tsd.server.listener import AccessControl, Listener, ListenerLimits
 from tsd.server.multiplexer import Multiplexer
 from tsd.server.peer import Peer
-from tsd.server.quiet import QuietConnections
+from tsd.server.quiet_connections import QuietConnections
 from tsd.server.replies import ReplyBudget
 from tsd.server.telnet import DaemonCommands, TelnetOptions, TelnetPort, TelnetSession, TelnetStats, log_in
 from tsd.server.tls import Tls, check_tls, tls_files

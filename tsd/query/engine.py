@@ -25,7 +25,7 @@ from tsd.query.plan import Plan
 from tsd.query.plan_reader import Flush, PlanReader
 from tsd.query.registry import RunningQuery, cancelled_error
 from tsd.query.result import Answer, SubAnswer, figures_of, is_histogram
-from tsd.query.short import ShortQueries, WrittenAnswer
+from tsd.query.short_queries import ShortQueries, WrittenAnswer
 from tsd.query.stored_series import StoredSeries
 from tsd.query.workers import WorkerPool, check_cancelled
 from tsd.store.scheduling import IngestLoad
@@ -89,12 +89,12 @@ class QueryEngine:
     @property
     def answered_at_once(self) -> int:
         """Number of queries that were answered in one step of the event loop, or with one read of a store in another
-        process, see `tsd.query.short`."""
+        process, see `tsd.query.short_queries`."""
         return self._short.answered
 
     @property
     def answered_in_thread(self) -> int:
-        """Number of longer queries whose rows were read in one step, see `tsd.query.short`."""
+        """Number of longer queries whose rows were read in one step, see `tsd.query.short_queries`."""
         return self._short.answered_in_thread
 
     def write(self, query: Query, *, arrays: bool) -> WrittenAnswer | None:

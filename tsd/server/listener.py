@@ -24,7 +24,7 @@ from tsd.server.clients import Clients
 from tsd.server.multiplexer import Multiplexer
 from tsd.server.peer import Peer, peer_at, peer_of
 from tsd.server.proxy_protocol import MissingProxyHeader, read_proxy_header
-from tsd.server.quiet import QuietConnections
+from tsd.server.quiet_connections import QuietConnections
 from tsd.server.replies import SlowConsumer
 from tsd.server.telnet import LOGIN_TIMEOUT_S
 from tsd.server.tls import CAPITALS, Encrypted, Tls, close_notify

@@ -21,7 +21,7 @@ import trio
 from tsd.ingest.intake import Backpressure
 from tsd.lazy import LazyLogger
 from tsd.server.peer import Peer
-from tsd.server.polled import PolledConnections
+from tsd.server.polled_connections import PolledConnections
 
 try:
     from tsd.server import _multiplexer

@@ -23,7 +23,7 @@ from tsd.ingest.lines import LineBuffer, TooLong
 from tsd.lazy import LazyLogger
 from tsd.server.multiplexer import SMALL_PACKET_BYTES, Multiplexer
 from tsd.server.peer import Peer
-from tsd.server.quiet import QuietConnections, SendRate
+from tsd.server.quiet_connections import QuietConnections, SendRate
 from tsd.server.replies import ReplyBudget, ReplyQueue
 
 log = LazyLogger(__name__)

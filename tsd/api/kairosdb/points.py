@@ -10,10 +10,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tsd.api.kairosdb.kept import POINTS, SINGLE, UNREADABLE, Kept, keep_metric, keep_point, keep_single, metric_head
+from tsd.api.kairosdb.refused_points import (
+    POINTS,
+    SINGLE,
+    UNREADABLE,
+    Kept,
+    keep_metric,
+    keep_point,
+    keep_single,
+    metric_head,
+)
 from tsd.api.points import BodySlice
 from tsd.codec.kairosline import NO_TEXT, NO_TTL, TTL, put_line, text_line
-from tsd.codec.lenient import BadJson, Lenient, Members, Number, Reader, read_value
+from tsd.codec.lenient_json import BadJson, Lenient, Members, Number, Reader, read_value
 from tsd.codec.putline import illegal
 from tsd.errors import INVALID_VALUE, BadLine, Refused, bare
 

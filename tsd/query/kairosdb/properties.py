@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tsd.codec.lenient import Lenient, Members, Number
+from tsd.codec.lenient_json import Lenient, Members, Number
 from tsd.query.kairosdb.model import BadRequest, Sampling, Step, Threshold
 from tsd.query.kairosdb.values import double, flag, integer, items, sampling, shown, text
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, tzinfo
 
-from tsd.codec.lenient import BadJson, Lenient, Members, read_value
+from tsd.codec.lenient_json import BadJson, Lenient, Members, read_value
 from tsd.codec.regex import BadPattern, compile_pattern
 from tsd.query.kairosdb.model import FOREVER_MS, PATTERN, BadRequest, Grouping, KairosQuery, MetricQuery
 from tsd.query.kairosdb.properties import read_step

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from tsd.codec.lenient import Lenient, Members
+from tsd.codec.lenient_json import Lenient, Members
 from tsd.query.kairosdb.model import UNITS_MS, BadRequest, Sampling
 
 UNIT_NAMES = ",".join(UNITS_MS)

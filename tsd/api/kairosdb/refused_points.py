@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from tsd.codec.lenient import Lenient, Members, Number
+from tsd.codec.lenient_json import Lenient, Members, Number
 from tsd.ingest.rejected.files import LINE_BYTES
 
 Kept: TypeAlias = Sequence[Sequence[bytes]]

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from tsd.server.polled import PolledConnections
+from tsd.server.polled_connections import PolledConnections
 
 WINDOW_S = 10.0  # for which a connection is watched before it may be quiet
 READ_BYTES = 128 << 10  # of one read of a quiet connection: the size of a new socket's buffer

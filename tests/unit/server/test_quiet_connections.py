@@ -15,7 +15,7 @@ from tests.running import Running, running
 from tests.unit.api.http_requests import http_request
 from tests.unit.server.networks import READER, WRITER, changed, client_disconnects, coming
 from tests.unit.server.telnet_parts import BAD, GOOD, T, session
-from tsd.server.quiet import QuietConnections, SendRate
+from tsd.server.quiet_connections import QuietConnections, SendRate
 
 REST_S = 3.0
 
