@@ -87,7 +87,7 @@ def serving(folder: Path, settings: Mapping[str, str], *, plain: bool = False) -
     config, _ = read_config(Given("benchmark", key, value) for key, value in given.items())
     words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
     folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "log"
+    log = folder / "daemon.log"
     with log.open("wb") as stream:
         python = [sys.executable, "-m"]
         process = subprocess.Popen(

@@ -116,13 +116,14 @@ def _jitter(chance: np.random.Generator, hosts: int) -> NDArray[np.int64]:
 
 def _embedded(home: Path, points: int) -> tuple[float, float]:
     """Return bytes per point before and after the compaction."""
-    settings = {**SINGLE_CELLS, "tsd.storage.path": str(home)}
+    state = home / "state"
+    settings = {**SINGLE_CELLS, "tsd.storage.path": str(state)}
     log_progress(EMBEDDED, f"writing {points:,} points")
     command(settings, "import", str(home / "lines"))
-    before, contents = _measured(home, settings, points)
+    before, contents = _measured(state, settings, points)
     log_progress(EMBEDDED, "compacting")
     command(settings, "compact")
-    after, contents_after = _measured(home, settings, points)
+    after, contents_after = _measured(state, settings, points)
     if contents.digests != contents_after.digests:
         raise SystemExit("the compaction changed points: the figures mean nothing")
     return before, after

@@ -44,7 +44,7 @@ def main() -> None:
         accounts.touch()
         settings = ["--set", f"tsd.storage.path={folder}", "--set", f"tsd.auth.file={accounts}"]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-        environment["PYTHONPYCACHEPREFIX"] = str(Path(folder) / "bytecode")  # installed programs have it, too
+        environment["PYTHONPYCACHEPREFIX"] = str(Path(folder) / ".bytecode")  # installed programs have it, too
         for at in range(ROUNDS + 1):
             spent["click alone"].append(cpu_ms(PEER, [], environment))
             for command in COMMANDS:
