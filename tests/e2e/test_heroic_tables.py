@@ -4,15 +4,14 @@ import json
 import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.e2e.command import Served, Tsd, on_bigtable
+from tests.e2e.command import Tsd, on_bigtable
+from tests.e2e.layout_answers import T, kairos_values, query
 from tests.peers.bigtable import RunningBigtable
 
 pytestmark = pytest.mark.slow
-T = 1356998400
 LAYOUT = {
     "tsd.storage.layout": "heroic",
     "tsd.storage.flush_interval": "100",
@@ -31,22 +30,6 @@ def tsd(request: pytest.FixtureRequest, tmp_path: Path) -> Tsd:
     made = Tsd(tmp_path / "state", on_bigtable(bigtable, LAYOUT))
     assert made.run("create-tables").status == 0
     return made
-
-
-def query(served: Served, words: str) -> Any:
-    """Return the groups of an answer: values by time, by the first tag's value."""
-    url = f"http://127.0.0.1:{served.port}/api/query?start={T}&end={T + 100_000}&{words}"
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        return {next(iter(one["tags"].values()), ""): one["dps"] for one in json.load(answer)}
-
-
-def kairos_values(served: Served, metric: str) -> list[Any]:
-    """Return the values of KairosDB's query for a metric."""
-    body = {"start_absolute": T * 1000, "end_absolute": (T + 100_000) * 1000, "metrics": [{"name": metric}]}
-    url = f"http://127.0.0.1:{served.port}/api/v1/datapoints/query"
-    with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as answer:
-        found: list[Any] = json.load(answer)["queries"][0]["results"][0]["values"]
-        return found
 
 
 def test_points_are_put_queried_and_kept(tsd: Tsd) -> None:

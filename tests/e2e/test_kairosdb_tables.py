@@ -4,23 +4,15 @@ import json
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.e2e.command import Served, Tsd, on_cassandra
+from tests.e2e.command import Tsd, on_cassandra
+from tests.e2e.layout_answers import T, kairos_values, query
 from tests.peers.cassandra import RunningCassandra
 
 pytestmark = [pytest.mark.slow, pytest.mark.cassandra]
-T = 1356998400
 LAYOUT = {"tsd.storage.layout": "kairosdb", "tsd.storage.flush_interval": "100"}
-
-
-def query(served: Served, words: str) -> Any:
-    """Return the groups of an answer: values by time, by the first tag's value."""
-    url = f"http://127.0.0.1:{served.port}/api/query?start={T}&end={T + 100_000}&{words}"
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        return {next(iter(one["tags"].values()), ""): one["dps"] for one in json.load(answer)}
 
 
 def test_points_are_put_queried_and_kept(cassandra: RunningCassandra, tmp_path: Path) -> None:
@@ -86,12 +78,3 @@ def test_points_that_other_tables_refused_are_replayed_here(cassandra: RunningCa
         assert tsd.run("rejected").out == ""
         assert query(served, "m=sum:by.telnet") == {"a": {str(T): 7}}
         assert [kairos_values(served, metric) for metric in ("long", "text")] == [points, [[T * 1000, "up"]]]
-
-
-def kairos_values(served: Served, metric: str) -> list[Any]:
-    """Return the values of KairosDB's query for a metric."""
-    body = {"start_absolute": T * 1000, "end_absolute": (T + 100) * 1000, "metrics": [{"name": metric}]}
-    url = f"http://127.0.0.1:{served.port}/api/v1/datapoints/query"
-    with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as answer:
-        found: list[Any] = json.load(answer)["queries"][0]["results"][0]["values"]
-        return found

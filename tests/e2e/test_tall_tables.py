@@ -4,14 +4,13 @@ import json
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.e2e.command import Served, Tsd, on_bigtable, on_cassandra, on_hbase
+from tests.e2e.command import Tsd, on_bigtable, on_cassandra, on_hbase
+from tests.e2e.layout_answers import T, kairos_values, query
 
 pytestmark = pytest.mark.slow
-T = 1356998400
 RULES = "{0}SENSOR {{meter:010=ID}}#{{day}} meter.kwh; {0}METRIC {{host:24}}#{{ts}} *"
 LAYOUT = {
     "tsd.storage.layout": "tall",
@@ -44,22 +43,6 @@ def tsd(request: pytest.FixtureRequest, tmp_path: Path) -> Tsd:
 def embedded(folder: Path, settings: Mapping[str, str] | None = None) -> Tsd:
     """A daemon's folder and settings on the embedded store."""
     return Tsd(folder / "state", {**LAYOUT, "tsd.tall.tables": RULES.format(""), **(settings or {})})
-
-
-def query(served: Served, words: str, method: str = "GET") -> Any:
-    """Return the groups of an answer: values by time, by the first tag's value."""
-    url = f"http://127.0.0.1:{served.port}/api/query?start={T}&end={T + 200_000}&{words}"
-    with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=60) as answer:
-        return {next(iter(one["tags"].values()), ""): one["dps"] for one in json.load(answer)}
-
-
-def kairos_values(served: Served, metric: str) -> list[Any]:
-    """Return the values of KairosDB's query for a metric."""
-    body = {"start_absolute": T * 1000, "end_absolute": (T + 200_000) * 1000, "metrics": [{"name": metric}]}
-    url = f"http://127.0.0.1:{served.port}/api/v1/datapoints/query"
-    with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as answer:
-        found: list[Any] = json.load(answer)["queries"][0]["results"][0]["values"]
-        return found
 
 
 def test_points_are_put_queried_kept_and_deleted(tsd: Tsd) -> None:
