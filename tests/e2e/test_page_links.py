@@ -108,7 +108,7 @@ def test_answer_that_ends_early_is_told_in_each_view(daemon: Served, page: Page)
     page.add_init_script(
         """const send = window.fetch;
         window.fetch = async (path, options) => {
-          if (!String(path).startsWith("/api/stats")) return send(path, options);
+          if (!String(path).includes("/api/stats")) return send(path, options);
           const body = new ReadableStream({ start: (control) => control.error(new TypeError("network error")) });
           return new Response(body);
         };"""
@@ -127,6 +127,23 @@ def test_moved_range_keeps_its_length(daemon: Served, page: Page) -> None:
         page.wait_for_url(lambda url, before=before: url != before)
         start, end = map(int, span_of(page))
         assert 3600 <= end - start <= 3610  # ends are rounded to seconds
+
+
+def test_range_is_widened_and_moved_back_to_1970(daemon: Served, page: Page) -> None:
+    """A negative start was refused as no time, and no button left that range."""
+    page.goto(address(daemon, graph("sum:packets", span="start=0&end=1700003600")))
+    shown(page)
+    page.get_by_role("button", name="Earlier").click()
+    page.locator("#out").click()
+    page.wait_for_url(lambda url: "end=1700003600" not in url)
+    start, end = map(int, span_of(page))
+    assert start == 0 < 1_700_003_600 < end
+    shown(page)
+    page.locator("#start").fill("1960/01/01-00:00")
+    page.locator("#start").press("Enter")
+    page.wait_for_url(lambda url: "1960" in url)
+    shown(page)
+    expect(page.locator("#message")).to_be_hidden()
 
 
 def test_double_click_stays_on_the_page(daemon: Served, page: Page) -> None:

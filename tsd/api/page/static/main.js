@@ -11,6 +11,7 @@ import { complete, metricsLike } from "./suggest.js";
 import { csv, curveTable, pointTable } from "./table.js";
 
 const MOST_POINTS = 1500; // of a curve
+const FIRST_MS = 0; // of ranges: queries take no negative times
 const $ = (id) => document.getElementById(id);
 
 let state = fromFragment(location.hash);
@@ -148,8 +149,9 @@ function range() {
   const from = parseTime(state.start, now);
   const to = parseTime(state.end, now);
   if (from === null || to === null) throw new RequestError(400, `${from === null ? state.start : state.end} is no time. Wanted: 2026/11/23-10:00, Unix seconds, or 2h-ago.`);
-  if (from >= to) throw new RequestError(400, `The range starts at ${formatTime(from)} and ends at ${formatTime(to)}: its start must be earlier.`);
-  return [from, to];
+  const first = Math.max(from, FIRST_MS);
+  if (first >= to) throw new RequestError(400, `The range starts at ${formatTime(first)} and ends at ${formatTime(to)}: its start must be earlier.`);
+  return [first, to];
 }
 
 function metricOf(group, query) {
@@ -290,8 +292,9 @@ function move(by, scale = 1) {
   try {
     const [from, to] = range();
     const [middle, half] = [(from + to) / 2 + by * (to - from), ((to - from) / 2) * scale];
-    const end = Math.min(middle + half, Date.now());
-    zoomed([end - 2 * half, end]);
+    const last = Date.now();
+    const start = Math.max(Math.min(middle + half, last) - 2 * half, FIRST_MS);
+    zoomed([start, Math.min(start + 2 * half, last)]);
   } catch (error) {
     failed(error);
   }

@@ -183,10 +183,11 @@ export function durationMs(text) {
   return found && Number(found[1]) * UNITS[found[2]];
 }
 
-/** Return a time as URLs have it: a date as Unix seconds, so that it is the same in every time zone. */
+/** Return a time as URLs have it: a date as Unix seconds, so that it is the same in every time zone. A date before 1970
+ * stays a date. */
 export function sharedTime(text) {
   const ms = /^\d{4}[/-]/.test(text.trim()) ? parseTime(text) : null;
-  return ms === null ? text : String(Math.floor(ms / 1000));
+  return ms === null || ms < 0 ? text : String(Math.floor(ms / 1000));
 }
 
 /** Return a time as fields show it: Unix time as a date. */
