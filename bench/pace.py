@@ -49,15 +49,18 @@ CONNECTIONS = 4
 
 
 class Sums(NamedTuple):
-    """Points and the sums of their times and values."""
+    """Points that were sent, and the sums of their times and values."""
 
     points: int = 0
     times_s: int = 0
     cents: int = 0
+    lag_s: float = 0.0  # simulated time between when a batch was due and when it was sent, at most
 
-    def plus(self, batch: Batch) -> "Sums":
-        """Return the sums with a batch."""
-        return Sums(self.points + batch.points, self.times_s + batch.times_s, self.cents + batch.cents)
+    def plus(self, other: "Batch | Sums", lag_s: float = 0.0) -> "Sums":
+        """Return the sums with those of `other`, which was sent with a lag."""
+        return Sums(
+            self.points + other.points, self.times_s + other.times_s, self.cents + other.cents, max(self.lag_s, lag_s)
+        )
 
 
 class Figures(NamedTuple):
@@ -72,6 +75,7 @@ class Figures(NamedTuple):
     kept: float  # bytes on disk after all is quiet; 0: not measured
     most: float  # bytes on disk at the worst time
     calls_per_s: float  # to HBase, compaction included, per simulated second in which lines came
+    lag_s: float  # simulated time by which lines were sent after they were due, at most; not per point
 
     @property
     def all_us(self) -> float:
@@ -168,7 +172,7 @@ async def play(
                 looked = trio.current_time()
             await trio.sleep(delay_s)
         await streams[batch.group % CONNECTIONS].send_all(batch.text)
-        sums = sums.plus(batch)
+        sums = sums.plus(batch, max(timeline.now_s() - batch.due_s, 0.0))
     for stream in streams:
         if end:
             await stream.send_all(end)
@@ -256,7 +260,7 @@ def _tsd(
         with scaled(home, settings, timeline, spent) as daemon:
             began_s = timeline.now_s()
             got = trio.run(play, lines, timeline, daemon.port, b"sync\n", disk.look)
-            sums = Sums(*(a + b for a, b in zip(sums, got, strict=True)))
+            sums = sums.plus(got, got.lag_s)
             calls_s += timeline.now_s() - began_s
             if number == 1:
                 _log_calls(daemon, "until the last line")
@@ -272,6 +276,7 @@ def _tsd(
     figures = Figures(
         spent.cpu_s() / n * 1e6, spent.store_cpu_s() / n * 1e6, idle_s / n * 1e6, spent.store_idle_s() / n * 1e6,
         spent.peak_mib, (spent.written + spent.store_bytes()) / n, kept / n, disk.most / n, calls / calls_s,
+        sums.lag_s,
     )  # fmt: skip
     _check(home.name, sums, config)  # which HBase has to read them for
     return figures
@@ -317,7 +322,7 @@ def _victoria(fleet: Fleet, speed: float, home: Path) -> Figures:
     for number, lines in enumerate(halves(fleet)):
         with running_victoria(home) as peer:
             got = trio.run(play, lines, timeline, peer.port, b"", disk.look)
-            sums = Sums(*(a + b for a, b in zip(sums, got, strict=True)))
+            sums = sums.plus(got, got.lag_s)
             peer.await_stored(got.points)
             spent.add(peer.pid)  # before the query that reads all points: tsd's are read back by another process
             if number == 1:
@@ -328,7 +333,9 @@ def _victoria(fleet: Fleet, speed: float, home: Path) -> Figures:
             peer.stop()
         timeline = timeline.resumed()
     kept, n = disk.look(), sums.points
-    return Figures(spent.cpu_s() / n * 1e6, 0, 0, 0, spent.peak_mib, spent.written / n, kept / n, disk.most / n, 0)
+    return Figures(
+        spent.cpu_s() / n * 1e6, 0, 0, 0, spent.peak_mib, spent.written / n, kept / n, disk.most / n, 0, sums.lag_s
+    )
 
 
 def _opentsdb(fleet: Fleet, speed: float, home: Path, hbase: Hbase, idle_share: float) -> Figures:
@@ -345,7 +352,7 @@ def _opentsdb(fleet: Fleet, speed: float, home: Path, hbase: Hbase, idle_share: 
     written = (ended.written + spent.store_bytes()) / n
     figures = Figures(
         ended.cpu_s / n * 1e6, spent.store_cpu_s() / n * 1e6, 0, spent.store_idle_s() / n * 1e6, ended.peak_mib,
-        written, 0, 0, 0,
+        written, 0, 0, 0, sums.lag_s,
     )  # fmt: skip
     _check(home.name, sums, config)
     return figures
@@ -377,16 +384,18 @@ def _report(fleet: Fleet, speed: float, found: dict[str, list[Figures]]) -> str:
                 spread([f.kept for f in figures]) if any(f.kept for f in figures) else "",
                 spread([f.most for f in figures]) if any(f.kept for f in figures) else "",
                 spread([f.calls_per_s for f in figures], 0) if any(f.calls_per_s for f in figures) else "",
+                spread([f.lag_s for f in figures], 0),
             ]
         )
     head = [
         "system", "CPU µs/point", "× peer", "of it when idle", "HBase CPU µs/point", "of it when idle", "peak MiB",
-        "bytes written/point", "bytes kept/point", "most bytes/point", "HBase calls/s",
+        "bytes written/point", "bytes kept/point", "most bytes/point", "HBase calls/s", "lag s",
     ]  # fmt: skip
     return (
         f"{fleet.points:,} points of {fleet.hosts * METRICS:,} series, one per {fleet.round_s} s for "
         f"{fleet.hours:g} h, {fleet.late:.0%} of them late, {fleet.churn:.0%} of the hosts replaced per hour, a "
         f"restart halfway; {speed:g} times as fast as in reality; {machine()}. All points were read back. "
+        "Lag: simulated time by which lines were sent late, at most; more than some rounds is not the agents' pace. "
         "The peer of what is on HBase is OpenTSDB, HBase's CPU included; that of the others is VictoriaMetrics.\n\n"
         + table(head, rows)
     )
