@@ -1,7 +1,7 @@
 """The cost of a series: memory, and time until a new series' point is on disk with its UIDs.
 
 Each series sends one point, so the additional memory is what the daemon keeps per series: texts, UIDs, row key parts,
-the newest point and the watched row. Memory is read after the window is written. The embedded store's memtables (128
+the newest point and the watched row. Memory is read after the window is written. The embedded store's memtables (64
 MiB at most) are filled before, so that they do not count.
 
 CPU is that of the daemon including the store's threads, measured twice. The first figure is until all points are in the
@@ -28,7 +28,7 @@ from tsd.store.remote import ControlClient, RemoteStore
 WINDOW_MS = 600_000  # so that all series arrive within one window, even on a busy machine
 WARM_UP = Load(series=1000, points=10, connections=4, seed=3)  # of other times; its memory does not count
 
-MEMTABLES_MIB = 128  # the embedded store's maximum
+MEMTABLES_MIB = 64  # the embedded store's maximum
 
 
 class Figures(NamedTuple):

@@ -28,7 +28,7 @@ from tsd.query.registry import GONE
 CLIENTS, WRITERS = 200, 100
 SEEDS, SLOTS, TURNS = 20, 5, 1000  # hosts, metrics of each, and points of each series, stored before the test
 QUERY_BYTES, POINTS_BYTES = 64 << 20, 64 << 20
-STORE_BYTES = (64 + 4 * 32) << 20  # RocksDB's cache and memtables
+STORE_BYTES = (64 + 4 * 16) << 20  # RocksDB's cache and memtables
 HEAP_BYTES = 64 << 20  # the allocator's free memory, connections, threads
 SETTINGS = {
     "tsd.query.memory_limit": str(QUERY_BYTES),

@@ -109,7 +109,7 @@ class EmbeddedStore:
         cache_bytes: int = 256 << 20,
         row_cache_bytes: int = 64 << 20,
         row_cache_least: int = LEAST_ROWS,
-        memtable_bytes: int = 32 << 20,
+        memtable_bytes: int = 16 << 20,
         on_loss: Callable[[str], None] = lambda _: None,
         load: IngestLoad | None = None,
     ) -> "EmbeddedStore":

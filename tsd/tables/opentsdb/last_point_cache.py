@@ -83,10 +83,9 @@ class LastPointCache:
         self._floats = np.zeros(_GROWTH, np.bool_)
         self._held = np.zeros(_GROWTH, np.bool_)  # whether the point is not in its row yet
         self._checks: tuple[NDArray[np.int64], NDArray[np.int32]] | None = None  # allocated when first used
-        self._slot_of = np.zeros(_GROWTH, np.int32)  # by series number
-        self._generations = np.zeros(
-            _GROWTH, np.int64
-        )  # by series number, which is reused: the generation that has the slot
+        # By series number, which is reused: the slot, and the generation of the number that has it.
+        self._slot_of = np.zeros(_GROWTH, np.int32)
+        self._generations = np.zeros(_GROWTH, np.int64)
         self.evicted = 0  # series
         self._drops = 0  # how often slots were dropped or reassigned
 
