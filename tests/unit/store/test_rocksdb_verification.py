@@ -1,6 +1,7 @@
 """Snapshots of the embedded store, and reading them back."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,13 @@ async def test_reading_back_writes_to_no_file(tmp_path: Path) -> None:
     last(read_back(folder))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert {path.stat().st_mtime for path in folder.iterdir()} == {1}
+
+
+async def test_reading_back_needs_no_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: with a full disk below /tmp no restoration on another disk ended."""
+    folder = await snapshot(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    assert last(read_back(folder)).cells == COUNT + 1
 
 
 async def test_versions_are_read_back_and_are_no_tables(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -47,14 +47,20 @@ def read_back(folder: Path) -> Iterator[Contents]:
 @contextmanager
 def _linked(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder with links to the files of a database, and a copy of its configuration: rocksdict writes
-    this also where it only reads, and a backup may be on a read-only file system."""
-    with tempfile.TemporaryDirectory(prefix="tsd-") as made:
-        for path in folder.absolute().iterdir():
-            if path.name == CONFIGURATION:
-                shutil.copyfile(path, Path(made, path.name))
-            else:
-                Path(made, path.name).symlink_to(path)
-        yield Path(made)
+    this also where it only reads, and a backup may be on a read-only file system. Without a place for temporary files,
+    for example on a full disk, yield the database's own folder."""
+    with ExitStack() as stack:
+        try:
+            made = stack.enter_context(tempfile.TemporaryDirectory(prefix="tsd-"))
+            for path in folder.absolute().iterdir():
+                if path.name == CONFIGURATION:
+                    shutil.copyfile(path, Path(made, path.name))
+                else:
+                    Path(made, path.name).symlink_to(path)
+        except OSError:
+            yield folder
+        else:
+            yield Path(made)
 
 
 def _read(folder: Path) -> Iterator[Contents]:
