@@ -18,10 +18,15 @@ IDENTITY = "id"  # file with a random number, which the folder keeps when it is 
 FIRST_FORMAT = 1
 FORMAT = 2  # written to the folder's file `format`; since 2 the journal may have lines as columns
 STATE_FOLDERS = ("store", "journal", "refused")  # of files that may be older than their folder's permissions
-# What a folder may have before its first use: a mount or an interrupted start made it, or an operator put it back.
+# What a folder may have before its first use: a mount, an interrupted start or a command on a remote store made it, or
+# an operator put it back.
 PARTS = frozenset(
-    ("lock", "format.new", IDENTITY, "journal", "journal-path", "refused", "rejected", "control.sock", "lost+found")
+    """
+    lock format.new id journal journal-path refused rejected control.sock matplotlib
+    lost+found aquota.user aquota.group CACHEDIR.TAG
+    """.split()
 )
+_USUAL = re.compile(r"[.]|.*[.](conf|json|log)\b", re.DOTALL)  # also tsd.conf~, daemon.log.1 and compact.json.lock
 OTHERS = 0o027  # permissions that no file of a state folder has
 _NUMBER = re.compile(r"[0-9]{1,9}")
 ROOT = 0  # the user
@@ -70,19 +75,35 @@ def lock_state(folder: Path, kind: FolderKind = STATE, files: Iterable[Path] = (
 
 def check_content(folder: Path, kind: FolderKind = STATE, files: Iterable[Path] = ()) -> None:
     """Raise TsdError if a folder has no state and other files than `files`: it is probably a wrong one. Hidden files,
-    configuration files, logs and parts of a state folder may be there. One that cannot be read is not checked."""
+    configuration files, checkpoints, logs, parts of a state folder and empty folders may be there. One that cannot be
+    read is not checked."""
     others: list[str] = []
     with suppress(OSError):
         if not any((folder / name).exists() for name in ("format", "store", RESTORATION)):
-            known = {*PARTS, *(path.relative_to(folder).parts[0] for path in files if folder in path.parents)}
-            found = (path for path in folder.iterdir() if path.name[0] != "." and path.suffix not in (".conf", ".log"))
-            others = sorted({path.name for path in found} - known)
+            known = {*PARTS, *_names_below(folder, files)}
+            found = [path for path in folder.iterdir() if path.name not in known and not _USUAL.match(path.name)]
+            others = sorted(path.name for path in found if not _is_empty_folder(path))
     if others:
         named = ", ".join(others[:_SHOWN_NAMES]) + (", …" if len(others) > _SHOWN_NAMES else "")
         raise TsdError(
             f"{kind.name} {folder}: it has other files ({named}) and no store, wanted a folder that tsd has used, or "
             f"an empty or missing one: give it with {kind.option}"
         )
+
+
+def _is_empty_folder(path: Path) -> bool:
+    with suppress(OSError):  # it is a file, or its files belong to another user
+        return not any(path.iterdir())
+    return False
+
+
+def _names_below(folder: Path, files: Iterable[Path]) -> Iterator[str]:
+    """Yield the names in a folder that lead to files, also where one path has links and the other has not."""
+    real = folder.resolve()
+    for path in files:
+        for place, file in ((folder, path), (real, path.parent.resolve() / path.name)):
+            if place in file.parents:
+                yield file.relative_to(place).parts[0]
 
 
 def check_owner(folder: Path, kind: FolderKind = STATE) -> None:

@@ -73,6 +73,7 @@ def test_folder_with_other_content_keeps_its_permissions(tmp_path: Path, no_mask
 @pytest.mark.parametrize("name", ["passwd", "photos", "tsd"])
 def test_folder_with_other_files_and_no_state_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
+    (tmp_path / name / "file").touch()
     (tmp_path / "journal").mkdir()
     with pytest.raises(TsdError, match=re.escape(name)), lock_state(tmp_path):
         raise AssertionError("it is used")
@@ -82,7 +83,11 @@ def test_folder_with_other_files_and_no_state_is_refused_and_left_alone(tmp_path
 
 
 @pytest.mark.parametrize(
-    "name", ["lost+found", ".snapshot", "tsd.conf", "tsd.log", "journal", "id", "lock", "format.new"]
+    "name",
+    """
+    lost+found aquota.user CACHEDIR.TAG .snapshot tsd.conf tsd.conf~ #tsd.conf# tsd.conf.dpkg-old tsd.log tsd.log.1
+    tsd.log-20260101.gz journal id lock format.new rollups.json compact.json compact.json.lock
+    """.split(),
 )
 def test_new_state_folder_may_have_what_mounts_operators_and_interrupted_starts_leave(
     tmp_path: Path, name: str
@@ -90,6 +95,25 @@ def test_new_state_folder_may_have_what_mounts_operators_and_interrupted_starts_
     (tmp_path / name).touch()
     with lock_state(tmp_path):
         pass
+
+
+def test_new_state_folder_may_have_empty_folders(tmp_path: Path) -> None:
+    (tmp_path / "backups").mkdir()
+    with lock_state(tmp_path):
+        pass
+
+
+def test_named_file_may_be_in_a_new_state_folder_that_is_a_link(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    link.symlink_to(real)
+    for folder, other in ((link, real), (real, link)):
+        (real / "accounts").touch()
+        with pytest.raises(TsdError, match="accounts"), lock_state(folder):
+            raise AssertionError("it is used")
+        with lock_state(folder, files=[other / "accounts"]):
+            pass
+        (real / "format").unlink()
 
 
 @pytest.mark.parametrize("part", ["format", "store"])
