@@ -168,7 +168,7 @@ async def test_large_body_with_a_bad_end_stores_nothing(separator: str, tmp_path
     async with going(Parts(tmp_path, await make_store())) as parts:
         put = put_of(parts, limits=BodyLimits(slice_bytes=1000))
         status, reply = await call_endpoint(put, make_request("[" + separator.join(points), "details"))
-        assert (status, await parts.stored()) == (400, {})
+        assert (status, parts.ledger.received, parts.ledger.refused.total()) == (400, 1, 1)
         status, reply = await call_endpoint(put, make_request("[" + separator.join(points) + "]", "details&sync"))
         assert (status, reply["success"], reply["failed"]) == (400, 299, 1)
         assert reply["errors"][0]["datapoint"]["timestamp"] == BASE + 50
@@ -238,7 +238,7 @@ async def test_number_of_errors_is_limited(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         put = put_of(parts, limits=limits)
         status, reply = await call_endpoint(put, make_request(f"[{body},{{}}]", "details"))
-        assert (status, await parts.stored()) == (400, {})
+        assert (status, parts.ledger.received, parts.ledger.refused.total()) == (400, 1, 1)
         status, reply = await call_endpoint(put, make_request(f"[{body}]", "details"))
         assert (status, reply["success"], reply["failed"], len(reply["errors"])) == (400, 3, 70, 5)
         assert all(error["error"] for error in reply["errors"])
