@@ -62,8 +62,8 @@ class Replay:
         self._sending = trio.Lock()
 
     async def __call__(self, items: Sequence[Item]) -> list[Outcome]:
-        """Send lines and return their outcomes, after earlier calls: a command that was killed has left one. Without
-        lines, only wait for these. Raises StoreDown."""
+        """Send lines and return their outcomes, one call after the other. A call without lines only waits for those
+        before it: a command that was killed may have left one. Raises StoreDown."""
         async with self._sending:
             return await self._send_all(items) if items else []
 
