@@ -176,8 +176,8 @@ def versions_of(
 ) -> bytes:
     """Return a filter for versions of columns of a family (None: of all its columns).
 
-    It takes the `newest` of each column, of these those from one time to before another, and of these the newest
-    `versions`. None does not restrict."""
+    It keeps the `newest` versions of each column, then those with a time in `span_ms` (first ms, and the ms after the
+    last), then the newest `versions` of each. None does not restrict."""
     named = [chunk(7, chunk(1, family))] if columns is None else [_one_column(column) for column in columns]
     parts = [either(named)]
     if newest is not None:
@@ -255,11 +255,11 @@ def statuses(answer: bytes) -> Iterator[Status]:
             if of == 1:
                 index = value
             elif of == 2:
-                code, message = _verdict(data)
+                code, message = _code_and_message(data)
         yield Status(index, code, message)
 
 
-def _verdict(status: bytes) -> tuple[int, str]:
+def _code_and_message(status: bytes) -> tuple[int, str]:
     """Return the code and the message of a google.rpc.Status."""
     code, message = 0, ""
     for field, value, data in fields(status):
