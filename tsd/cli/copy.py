@@ -111,7 +111,7 @@ def _copy_points(
     try:
         rules = [parse_rename(text) for text in renames]
     except ValueError as exc:
-        raise TsdError(f"--rename: {exc}") from None
+        raise click.UsageError(f"--rename: {exc}") from None
     job = ["copy points", store_name(source), store_name(target), *renames]
     total = trio.run(_run_points, source, target, rules, Checkpoint(checkpoint or _checkpoint(source, target), job))
     for text in (*total.refused, *total.warnings):

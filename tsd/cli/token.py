@@ -89,9 +89,9 @@ def add(
 ) -> None:
     """Add account NAME. The new token is printed only once: the file has its hash."""
     if not NAME.fullmatch(name):
-        raise TsdError(f"got the name {name!r}, wanted letters, digits and . _ @ - only, at most 64")
+        raise click.UsageError(f"got the name {name!r}, wanted letters, digits and . _ @ - only, at most 64")
     if password and certificate is not None:
-        raise TsdError("wanted --password or --certificate, not both")
+        raise click.UsageError("wanted --password or --certificate, not both")
     token_text = ""
     secret: Secret
     try:
@@ -110,7 +110,7 @@ def add(
             parse_networks(",".join(networks)),
         )
     except ValueError as exc:
-        raise TsdError(str(exc)) from exc
+        raise click.UsageError(str(exc)) from exc
     if parse_account(str(account)) != account:  # otherwise a daemon would reject the file
         raise TsdError(f"the file cannot express this account: {account}")
     with _edit_lines(_path(loaded, path)) as lines:

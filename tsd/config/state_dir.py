@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tsd.errors import DaemonRuns, NewerState, TsdError
+from tsd.errors import BadConfig, DaemonRuns, NewerState, TsdError
 
 RESTORATION = "restoration"  # file in a state folder whose restoration from a backup has not ended
 IDENTITY = "id"  # file with a random number, which the folder keeps when it is moved
@@ -60,8 +60,8 @@ def lock_state(folder: Path, kind: FolderKind = STATE, files: Iterable[Path] = (
     """Make the state folder if it is absent, lock it for the block, and check its format. `files` are those that
     settings name, which may be in it before its first use.
 
-    Raises DaemonRuns if another process has locked it, NewerState if its format is newer, TsdError if it cannot be
-    used.
+    Raises BadConfig if it is probably a wrong one, DaemonRuns if another process has locked it, NewerState if its
+    format is newer, TsdError if it cannot be used.
     """
     check_content(folder, kind, files)
     check_owner(folder, kind)
@@ -74,7 +74,7 @@ def lock_state(folder: Path, kind: FolderKind = STATE, files: Iterable[Path] = (
 
 
 def check_content(folder: Path, kind: FolderKind = STATE, files: Iterable[Path] = ()) -> None:
-    """Raise TsdError if a folder has no state and other files than `files`: it is probably a wrong one. Hidden files,
+    """Raise BadConfig if a folder has no state and other files than `files`: it is probably a wrong one. Hidden files,
     configuration files, checkpoints, logs, parts of a state folder and empty folders may be there. One that cannot be
     read is not checked."""
     others: list[str] = []
@@ -85,10 +85,8 @@ def check_content(folder: Path, kind: FolderKind = STATE, files: Iterable[Path] 
             others = sorted(path.name for path in found if not _is_empty_folder(path))
     if others:
         named = ", ".join(others[:_SHOWN_NAMES]) + (", …" if len(others) > _SHOWN_NAMES else "")
-        raise TsdError(
-            f"{kind.name} {folder}: it has other files ({named}) and no store, wanted a folder that tsd has used, or "
-            f"an empty or missing one: give it with {kind.option}"
-        )
+        wanted = f"wanted a folder that tsd has used, or an empty or missing one: give it with {kind.option}"
+        raise BadConfig([f"{kind.name} {folder}: it has other files ({named}) and no store, {wanted}"])
 
 
 def _is_empty_folder(path: Path) -> bool:
