@@ -8,8 +8,12 @@ cdef extern from *:
     """
     #include <stdint.h>
     #include <stdlib.h>
+    #include <string.h>
     #include <sys/mman.h>
     #include <unistd.h>
+    #ifdef __GLIBC__
+    #include <malloc.h>
+    #endif
     #define PREFETCH(place) __builtin_prefetch(place)
     /* Memory of `size` bytes. The first `large` are filled from their start: large pages, where there are any, save a
        fault for every 4 KiB. */
@@ -32,9 +36,42 @@ cdef extern from *:
             madvise((void*) first, end - first, MADV_DONTNEED);
     #endif
     }
+    #define TSD_MAPPED_BYTES ((size_t) 256 << 10)
+    #define TSD_LARGEST_HEAP_BLOCK ((size_t) 32 << 20) /* of glibc, at any M_MMAP_THRESHOLD */
+    /* Memory that is kept for long. A large block gets a mapping of its own: in a heap it would lie between blocks that
+       are soon freed, and each growth would leave a gap. glibc keeps blocks mapped that were mapped at first. */
+    static inline void* tsd_kept(size_t size) {
+    #ifdef __GLIBC__
+        if (size >= TSD_MAPPED_BYTES && size <= TSD_LARGEST_HEAP_BLOCK) {
+            void* mapped = malloc(TSD_LARGEST_HEAP_BLOCK + 1); /* of which no page is used */
+            void* cut = mapped ? realloc(mapped, size) : NULL;
+            if (cut)
+                return cut;
+            free(mapped);
+        }
+    #endif
+        return malloc(size);
+    }
+    /* Resize memory that is kept for long. */
+    static inline void* tsd_resize_kept(void* start, size_t size) {
+    #ifdef __GLIBC__
+        size_t had = malloc_usable_size(start); /* 0: there is none */
+        if (had < TSD_MAPPED_BYTES && size >= TSD_MAPPED_BYTES) {
+            void* moved = tsd_kept(size);
+            if (moved && start)
+                memcpy(moved, start, had);
+            if (moved)
+                free(start);
+            return moved;
+        }
+    #endif
+        return realloc(start, size);
+    }
     """
     void* tsd_large(size_t size, size_t large) nogil
     void tsd_release(void* start, size_t size) nogil
+    void* tsd_kept(size_t size) nogil
+    void* tsd_resize_kept(void* start, size_t size) nogil
     void PREFETCH(const void* place) nogil
 
 cdef enum:
@@ -46,6 +83,15 @@ cdef enum:
 cdef inline int grow(void** array, Py_ssize_t items, Py_ssize_t size) noexcept nogil:
     """Resize an array to `items` items of `size` bytes. Return NO_MEMORY if that fails; the contents are kept."""
     cdef void* moved = realloc(array[0], items * size)
+    if moved == NULL:
+        return NO_MEMORY
+    array[0] = moved
+    return DONE
+
+
+cdef inline int grow_kept(void** array, Py_ssize_t items, Py_ssize_t size) noexcept nogil:
+    """Resize an array that is kept for long, as `grow` does."""
+    cdef void* moved = tsd_resize_kept(array[0], items * size)
     if moved == NULL:
         return NO_MEMORY
     array[0] = moved

@@ -5,9 +5,10 @@ import os
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy
 
+from tsd.codec._arrays cimport tsd_kept, tsd_resize_kept
 from tsd.codec._siphash cimport Key, hash_of
 
 cdef enum:
@@ -72,7 +73,7 @@ cdef class ByteMap:
             room = max(self.room + (self.room >> 1), self.used + size, 64)
             if room > <uint64_t> EMPTY * UNIT:
                 return NO_MEMORY
-            moved = realloc(self.arena, room)
+            moved = tsd_resize_kept(self.arena, room)
             if moved == NULL:
                 return NO_MEMORY
             self.arena, self.room = <char*> moved, room
@@ -93,7 +94,7 @@ cdef class ByteMap:
 
     cdef int grow_places(self, uint64_t count) noexcept nogil:
         """Allocate a table of `count` places, and rehash the existing entries into it."""
-        cdef Place* places = NULL if count > <uint64_t> 1 << 31 else <Place*> malloc(count * sizeof(Place))
+        cdef Place* places = NULL if count > <uint64_t> 1 << 31 else <Place*> tsd_kept(count * sizeof(Place))
         cdef uint64_t at
         cdef uint32_t to, mask = <uint32_t> (count - 1)
         if places == NULL:

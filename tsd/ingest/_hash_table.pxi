@@ -19,7 +19,7 @@ cdef int start_slots(Slots* slots) noexcept nogil:
 
 cdef Slot* new_slots(uint64_t count) noexcept nogil:
     """Return empty slots, or NULL if there is no memory or there would be too many."""
-    cdef Slot* slots = NULL if count > <uint64_t> 1 << 31 else <Slot*> malloc(count * sizeof(Slot))
+    cdef Slot* slots = NULL if count > <uint64_t> 1 << 31 else <Slot*> tsd_kept(count * sizeof(Slot))
     if slots != NULL:
         memset(slots, 0xFF, count * sizeof(Slot))  # NONE
     return slots

@@ -9,10 +9,10 @@ import os
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from tsd.codec._arrays cimport DONE, NO_MEMORY, PREFETCH, UNKNOWN, grow, larger, must
+from tsd.codec._arrays cimport DONE, NO_MEMORY, PREFETCH, UNKNOWN, grow, grow_kept, larger, must, tsd_kept
 from tsd.codec._bytemap cimport ByteMap, Record, value_of
 from tsd.codec._columns cimport Columns, copy_columns, give_away, new_columns, release_unused
 from tsd.codec._scan cimport ODD, TAKEN, read_time, read_value, tsd_strtod

@@ -285,7 +285,7 @@ cdef class Texts:
             if self.series_room >= 1 << 30:
                 return NO_MEMORY
             room = <int32_t> larger(self.series_room, self.series_room + 1)
-            if grow(<void**> &self.series, room, sizeof(Series)):
+            if grow_kept(<void**> &self.series, room, sizeof(Series)):
                 return NO_MEMORY
             self.series_room = room
         return room_for_one(&self.sets)
@@ -298,7 +298,7 @@ cdef class Texts:
             if self.entry_room >= 1 << 30:
                 return NO_MEMORY
             room = <int32_t> larger(self.entry_room, self.entry_room + 1)
-            if grow(<void**> &self.entries, room, sizeof(Entry)):
+            if grow_kept(<void**> &self.entries, room, sizeof(Entry)):
                 return NO_MEMORY
             self.entry_room = room
         return room_for_one(&self.texts)
@@ -310,7 +310,7 @@ cdef class Texts:
                 return NO_MEMORY
         if self.arena_used + size > self.arena_room:
             room = larger(self.arena_room, self.arena_used + size)
-            if grow(<void**> &self.arena, room, 1):
+            if grow_kept(<void**> &self.arena, room, 1):
                 return NO_MEMORY
             self.arena_room = room
         return DONE
@@ -334,7 +334,7 @@ cdef class Texts:
             if one.entry != NONE and one.head_bytes != NO_KEY:
                 room += one.head_bytes + one.tail_bytes
         room = larger(room, 0)
-        if grow(<void**> &packed, room, 1):
+        if grow_kept(<void**> &packed, room, 1):
             return NO_MEMORY
         before = NOWHERE
         for at in range(self.entry_count):
@@ -557,7 +557,7 @@ cdef class Texts:
         cdef Series* one = &self.series[number]
         if self.free_count == self.free_room:
             room = <int32_t> larger(self.free_room, self.free_room + 1)
-            must(grow(<void**> &self.free_numbers, room, sizeof(int32_t)))
+            must(grow_kept(<void**> &self.free_numbers, room, sizeof(int32_t)))
             self.free_room = room
         self.unmark(one.entry, FIRST)
         if one.head_bytes != NO_KEY:
@@ -577,7 +577,7 @@ cdef class Texts:
         if <uint32_t> number == METRIC or self.metrics.used // RECORD_UNIT > <uint64_t> 0xFFFFFFFF:
             return NONE
         if number >= self.metric_room:
-            if grow(<void**> &self.metric_at, larger(self.metric_room, number + 1), sizeof(uint32_t)):
+            if grow_kept(<void**> &self.metric_at, larger(self.metric_room, number + 1), sizeof(uint32_t)):
                 return NONE
             self.metric_room = <int32_t> larger(self.metric_room, number + 1)
         self.metric_at[number] = <uint32_t> (self.metrics.used // RECORD_UNIT)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tsd.codec.kept_arrays import grown
 from tsd.codec.putline import NameRules, check_series, split_tags
 from tsd.codec.text import LEGAL, words_of
 from tsd.errors import BadLine, bare
@@ -209,13 +210,9 @@ class SeriesTable:
             self._changes += 1
 
     def _make_room(self) -> None:
-        if self.texts.count > (size := len(self._seen_s)):
-            room = max(size + size // 4, self.texts.count)
-            seen_s, generations, metric_of = self._seen_s, self._generations, self._metric_of
-            # np.zeros uses no physical memory until it is written to.
-            self._seen_s, self._generations = np.zeros(room, np.uint32), np.zeros(room, np.int64)
-            self._metric_of = np.zeros(room, np.int32)
-            self._seen_s[:size], self._generations[:size], self._metric_of[:size] = seen_s, generations, metric_of
+        count = self.texts.count
+        self._seen_s, self._generations = grown(self._seen_s, count), grown(self._generations, count)
+        self._metric_of = grown(self._metric_of, count)
 
     def set_key(self, number: int, key: SeriesKey) -> None:
         """Set the key of a series."""

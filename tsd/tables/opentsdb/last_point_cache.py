@@ -8,13 +8,14 @@ rows.
 import os
 from collections.abc import Collection, Iterable, Sequence
 from itertools import compress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import trio
 from numpy.typing import NDArray
 
 from tsd.codec.bytemap import ByteMap
+from tsd.codec.kept_arrays import grown, kept_zeros
 from tsd.codec.opentsdb.rowkey import Layout
 from tsd.codec.points import Columns, newest_points, series_ends, wide_values
 from tsd.codec.putline import HOUR_S
@@ -36,7 +37,6 @@ _GROWTH = 1024
 
 Series = tuple[bytes, bytes]  # metric UID, tag pairs
 Slots = NDArray[np.intp]
-_T = TypeVar("_T", bound=np.generic)
 
 
 class LookBack(NamedTuple):
@@ -110,7 +110,7 @@ class LastPointCache:
     def _check_arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         if self._checks is None:
             size = len(self._times)
-            self._checks = np.zeros(size, np.int64), np.full(size, NOT_READ, np.int32)
+            self._checks = kept_zeros(size, np.int64), np.full(size, NOT_READ, np.int32)
         return self._checks
 
     async def record(self, columns: Columns, series: SeriesLookup, before_ms: int, *, held: bool = False) -> None:
@@ -154,10 +154,7 @@ class LastPointCache:
 
     def _make_room(self, numbers: int) -> None:
         """Make room for series with numbers below `numbers`."""
-        if len(self._generations) < numbers:
-            size = _room_for(numbers, len(self._generations))
-            self._generations = _grown(self._generations, size)
-            self._slot_of = _grown(self._slot_of, size)
+        self._generations, self._slot_of = grown(self._generations, numbers), grown(self._slot_of, numbers)
 
     async def _add(self, new: NDArray[np.int32], series: SeriesLookup) -> None:
         """Give slots to series without one, unless slots are dropped meanwhile."""
@@ -180,7 +177,7 @@ class LastPointCache:
             series = self._slots[metric] = ByteMap()
         slots, self._count = series.enter(pairs, self._count)
         if self._count > len(self._times):
-            self._grow(_room_for(self._count, len(self._times)))
+            self._grow(self._count)
         return slots
 
     def slot(self, metric: bytes, pairs: bytes) -> int:
@@ -198,11 +195,12 @@ class LastPointCache:
         return sum(metric not in self._slots or self._slots[metric].number(pairs) < 0 for metric, pairs in series)
 
     def _grow(self, size: int) -> None:
-        self._times, self._bits = _grown(self._times, size), _grown(self._bits, size)
-        self._floats, self._held = _grown(self._floats, size), _grown(self._held, size)
+        self._times, self._bits = grown(self._times, size), grown(self._bits, size)
+        self._floats, self._held = grown(self._floats, size), grown(self._held, size)
         if self._checks is not None:
-            more = np.full(size - len(self.depth_h), NOT_READ, np.int32)
-            self._checks = _grown(self.checked_ms, size), np.concatenate((self.depth_h, more))
+            count, depth_h = len(self.depth_h), grown(self.depth_h, size)
+            depth_h[count:] = NOT_READ
+            self._checks = grown(self.checked_ms, size), depth_h
 
     def metrics(self) -> Collection[bytes]:
         """Return the metrics with series."""
@@ -322,16 +320,3 @@ def _moved(series: ByteMap, moved: NDArray[np.int64]) -> ByteMap:
         if slot >= 0:
             left.put_number(pairs, slot)
     return left
-
-
-def _room_for(count: int, room: int) -> int:
-    """Return to how many entries `room` grows for `count` of them: by a quarter, as a million series take 10 to 22
-    bytes each."""
-    return max(count, room + room // 4)
-
-
-def _grown(array: NDArray[_T], size: int) -> NDArray[_T]:
-    """Return the array extended by zeros, which use no memory until they are written."""
-    grown = np.zeros(size, array.dtype)
-    grown[: len(array)] = array
-    return grown

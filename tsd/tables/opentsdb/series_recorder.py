@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 import trio
 
+from tsd.codec.kept_arrays import grown
 from tsd.codec.metadata import TsMeta
 from tsd.codec.opentsdb.meta import NO_COUNT, TS_COUNTER, TS_META, encode_ts_meta
-from tsd.codec.points import Columns, Int32, Int64, series_ends
+from tsd.codec.points import Columns, Int32, series_ends
 from tsd.codec.putline import HOUR_S
 from tsd.config.loader import Config
 from tsd.store import Put, Store
@@ -27,15 +28,6 @@ from tsd.tables.writing import SeriesLookup
 
 META_BATCH = 2000  # series per call of the store
 INITIAL_ROOM = 1024  # series
-
-
-def grown(column: Int64, size: int) -> Int64:
-    """Return a column with room for `size` numbers, at least doubled if it grows. New elements are 0."""
-    if size <= len(column):
-        return column
-    more = np.zeros(max(size, 2 * len(column)), np.int64)  # zeros use no memory until they are written
-    more[: len(column)] = column
-    return more
 
 
 class MetaWriter:
