@@ -24,7 +24,7 @@ from bench.report import machine, publish, spread, table
 from bench.telnet import Telnet
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN, seconds_qualifier
-from tsd.codec.opentsdb.rowkey import Layout, join_pairs, row_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, join_pairs, row_key
 from tsd.codec.text import FLOAT
 from tsd.config.loader import Given
 from tsd.daemon.settings import now_ms, read_config
@@ -101,7 +101,7 @@ async def fill(settings: dict[str, str], series: int, days: int, step_s: int) ->
         puts: list[Put] = []
         for base in range(last - (days - 1) * DAY_S - 23 * HOUR_S, last + 1, HOUR_S):
             puts += [
-                Put(row_key(Layout(), bytes(metric), base, pair), COLUMN + qualifiers, rng.choice(values))  # type: ignore[arg-type]
+                Put(row_key(KeyLayout(), bytes(metric), base, pair), COLUMN + qualifiers, rng.choice(values))  # type: ignore[arg-type]
                 for pair in pairs
             ]
             if len(puts) >= BATCH_ROWS:

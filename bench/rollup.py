@@ -22,7 +22,7 @@ from bench.report import machine, publish, spread, table
 from bench.retention import DAY_S, fill
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.rollup import parse_config
-from tsd.codec.opentsdb.rowkey import Layout, join_pairs
+from tsd.codec.opentsdb.rowkey import KeyLayout, join_pairs
 from tsd.config.loader import Given
 from tsd.daemon.settings import now_ms, read_config
 from tsd.daemon.wiring import make_uids, opened_store
@@ -123,7 +123,7 @@ async def _fill_year(settings: dict[str, str]) -> None:
             counts = np.full(len(tails), 8640, np.int64)
             sums = Sums(numbers, np.full(len(tails), day_s, np.int64), level * 8640, counts, level - 1, level + 1)
             await store.put("tsdb-1d", rollup_puts(sums, rollups.interval("1d"), rollups, keys))
-        await derive_rows(store, Layout(), rollups.interval("1d"), metric, ScanRange(last - YEAR_DAYS * DAY_S, last))
+        await derive_rows(store, KeyLayout(), rollups.interval("1d"), metric, ScanRange(last - YEAR_DAYS * DAY_S, last))
         await store.sync()
 
 

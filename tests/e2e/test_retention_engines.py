@@ -14,7 +14,7 @@ from tests.e2e.command import Tsd, on_cassandra, on_hbase
 from tsd.cli.context import Access, access
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN, seconds_qualifier
-from tsd.codec.opentsdb.rowkey import Layout, row_key, split_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, row_key, split_key
 from tsd.daemon.settings import now_ms
 from tsd.store import Put, scan
 
@@ -29,7 +29,7 @@ ON_PEERS = [
 DATA, ROLLUPS = "tsd.storage.hbase.data_table", "rollups"
 POINTS = COLUMN + b"".join(seconds_qualifier(at, 0) for at in range(300))
 ANNOTATION = COLUMN + b"\1\0\0"
-LAYOUT = Layout()
+LAYOUT = KeyLayout()
 RULES = {
     "tsd.retention.rules": "debug.*=2d; *=10d",
     "tsd.retention.rollups": "*=15d",

@@ -9,7 +9,7 @@ from tests.peers.tables import Hbase, Tables
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.check import Trouble
 from tsd.codec.opentsdb.row import data_cells, points, problems
-from tsd.codec.opentsdb.rowkey import Layout, split_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, split_key
 from tsd.codec.opentsdb.uid import COUNTER_ROW, decode_counter, decode_uid, encode_counter, id_column, name_column
 from tsd.config.loader import Config
 from tsd.store import scan
@@ -98,7 +98,7 @@ def stored_points(contents: Contents) -> Iterator[StoredPoint]:
         chosen = data_cells(cells)
         wrong = [problem for problem in problems(key, chosen) if problem.trouble is not Trouble.REPEATED]
         assert wrong == [], (key, wrong)
-        parts = split_key(Layout(), key)
+        parts = split_key(KeyLayout(), key)
         metric = names[Kind.METRIC][parts.series.metric].decode()
         pairs = ((names[Kind.TAGK][tagk], names[Kind.TAGV][tagv]) for tagk, tagv in parts.series.pairs)
         tags = tuple(sorted((tagk.decode(), tagv.decode()) for tagk, tagv in pairs))

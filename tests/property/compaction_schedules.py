@@ -22,7 +22,7 @@ from tsd.codec.opentsdb.cell import Point as CellPoint
 from tsd.codec.opentsdb.fsck import FsckOptions
 from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import Span, compact, data_cells, points, removal
-from tsd.codec.opentsdb.rowkey import Layout, row_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, row_key
 from tsd.codec.text import encode_integer
 from tsd.daemon.settings import now_ms
 from tsd.errors import CorruptRow
@@ -352,8 +352,8 @@ class Schedule:
         self._turns = Turns(self._dice)
         self._cuts = cuts
         self._is_repaired = clock_ms is not None and seed % 2 == 1
-        self._keys = [row_key(Layout(), b"\0\0\1", 3600 * seed, bytes([0, 0, 1, 0, 0, n])) for n in (1, 2, 3)]
-        self._other = row_key(Layout(), b"\0\0\2", 3600 * seed, bytes([0, 0, 1, 0, 0, 1]))
+        self._keys = [row_key(KeyLayout(), b"\0\0\1", 3600 * seed, bytes([0, 0, 1, 0, 0, n])) for n in (1, 2, 3)]
+        self._other = row_key(KeyLayout(), b"\0\0\2", 3600 * seed, bytes([0, 0, 1, 0, 0, 1]))
         self._truth: dict[bytes, dict[int, int]] = {key: {} for key in self._keys}
         self._deleted: dict[bytes, set[int]] = {key: set() for key in self._keys}  # a compaction may bring them again
         self.deletes = 0  # rows of which a part was deleted
@@ -428,7 +428,7 @@ class Schedule:
             store = Turned(self._store, self._turns, fuse, cuts=self._cuts)
             options = FsckOptions.fix_all(last_write_wins=True)
             options = replace(options, cell_points=RULES.cell_points, compact=self._dice.random() < 0.7)
-            fsck = Fsck(DataTable(store, self._table, Layout()), Named(), options)  # type: ignore[arg-type]
+            fsck = Fsck(DataTable(store, self._table, KeyLayout()), Named(), options)  # type: ignore[arg-type]
             try:
                 read_ms = self._clock_ms()
                 found = await store.get(self._table, self._keys)
@@ -478,7 +478,7 @@ class Schedule:
         is_right = self._clock_ms is not None and self._dice.random() < 0.5
         now_ms = self._clock_ms if is_right else (lambda: AHEAD_MS)
         compactor = RowCompactor(
-            DataTable(store, self._table, Layout()),  # type: ignore[arg-type]
+            DataTable(store, self._table, KeyLayout()),  # type: ignore[arg-type]
             RULES,
             now_ms,
             _raise,

@@ -42,7 +42,7 @@ from tsd.codec.opentsdb.rollup import (
     rollup_time,
 )
 from tsd.codec.opentsdb.rowkey import (
-    Layout,
+    KeyLayout,
     Series,
     join_pairs,
     row_key,
@@ -81,7 +81,7 @@ longs = st.integers(-(1 << 63), (1 << 63) - 1)
 times = st.one_of(st.integers(1, FIRST_MS - 1), st.integers(FIRST_MS, LAST_BASE_MS))
 doubles = st.floats(allow_nan=False)
 widths = st.builds(Widths, *[st.integers(1, 8)] * 3)
-layouts = st.builds(Layout, widths, st.integers(0, 8), st.integers(1, 255))
+layouts = st.builds(KeyLayout, widths, st.integers(0, 8), st.integers(1, 255))
 
 
 # Numbers, names and times
@@ -185,7 +185,7 @@ def test_uid(width: int, data: st.DataObject) -> None:
 
 
 @st.composite
-def series_of(draw: st.DrawFn, layout: Layout) -> Series:
+def series_of(draw: st.DrawFn, layout: KeyLayout) -> Series:
     def uid(width: int) -> Uid:
         return Uid(draw(st.binary(min_size=width, max_size=width)))
 
@@ -196,7 +196,7 @@ def series_of(draw: st.DrawFn, layout: Layout) -> Series:
 
 @law
 @given(layouts, st.integers(0, (1 << 32) - 1), st.data())
-def test_row_key(layout: Layout, base: int, data: st.DataObject) -> None:
+def test_row_key(layout: KeyLayout, base: int, data: st.DataObject) -> None:
     series = data.draw(series_of(layout))
     key = row_key(layout, series.metric, base, join_pairs(series.pairs))
     salt, found, found_base = split_key(layout, key)

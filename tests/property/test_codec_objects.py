@@ -43,7 +43,7 @@ from tsd.codec.opentsdb.rollup import (
     decode_rollup,
     parse_config,
 )
-from tsd.codec.opentsdb.rowkey import Layout, split_key, split_tsuid
+from tsd.codec.opentsdb.rowkey import KeyLayout, split_key, split_tsuid
 from tsd.codec.opentsdb.tree import (
     decode_branch,
     decode_leaf,
@@ -126,8 +126,8 @@ OF_ANY_BYTES: dict[str, tuple[Callable[[bytes], object], type[Exception]]] = {
     **{name: (decode, CorruptRow) for name, (_, _, decode) in FORMATS.items()},
     "qualifiers": (split_qualifier, CorruptRow),
     "append column": (split_append, CorruptRow),
-    "row key": (lambda key: split_key(Layout(), key), CorruptRow),
-    "salted row key": (lambda key: split_key(Layout(Widths(1, 2, 4), 2), key), CorruptRow),
+    "row key": (lambda key: split_key(KeyLayout(), key), CorruptRow),
+    "salted row key": (lambda key: split_key(KeyLayout(Widths(1, 2, 4), 2), key), CorruptRow),
     "JSON": (decode_object, CorruptRow),
     "annotation column": (annotation_offset_ms, CorruptRow),
     "histogram column": (histogram_offset_ms, CorruptRow),

@@ -17,7 +17,7 @@ from tsd.codec.opentsdb.cell import COLUMN, Point, join, ms_qualifier, seconds_q
 from tsd.codec.opentsdb.fsck import FsckOptions
 from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import data_cells, points, problems
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY, name_column
 from tsd.store import Family, Put, Row, Store, Table
 from tsd.store.hbase.engine import HBaseStore
@@ -82,7 +82,7 @@ class Scene:
                     nursery.cancel_scope.cancel()
 
     async def examine(self, rows: list[Row]) -> None:
-        fsck = Fsck(DataTable(self.store, self.table, Layout()), Uids(self.store, self.uid_table, Widths()), OPTIONS)
+        fsck = Fsck(DataTable(self.store, self.table, KeyLayout()), Uids(self.store, self.uid_table, Widths()), OPTIONS)
         await fsck.check(rows, read_ms=10**6 + BUSY_MS)
 
     async def compact(self) -> None:
@@ -94,7 +94,7 @@ class Scene:
                     nursery.start_soon(self.die, life, self.draw.choice((9, 20, 1000)))
                     age_ms = self.draw.choice(AGES_MS)
                     compactor = RowCompactor(
-                        DataTable(self.store, self.table, Layout()), RULES, lambda: AHEAD_MS, lambda _: None,
+                        DataTable(self.store, self.table, KeyLayout()), RULES, lambda: AHEAD_MS, lambda _: None,
                         settle_ms=0, span_age_ms=age_ms,
                     )  # fmt: skip
                     await compactor.compact_keys([KEY])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.query.engines import NOW_MS, START_S, QueryEnvironment, least_memory, make_query
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.points import Points
 from tsd.query.columns import Chosen
 from tsd.query.engine import EngineSettings
@@ -73,7 +73,7 @@ def lines(seed: int, kind: str, hours: Sequence[int], odd: str, least: int = 16,
     st.sampled_from([0, 1]),
 )
 async def test_sums_of_rows(seed: int, kind: str, hours: list[int], odd: str, salt_width: int) -> None:
-    layout = Layout(salt_width=salt_width, salt_buckets=3)
+    layout = KeyLayout(salt_width=salt_width, salt_buckets=3)
     points = list(lines(seed, kind, hours, odd))
     with tempfile.TemporaryDirectory() as folder:
         store = await EmbeddedStore.open(folder, lambda: NOW_MS)
@@ -114,7 +114,7 @@ async def test_sums_of_rows_that_are_not_held(odd: str, tmp_path_factory: pytest
 async def test_sums_of_cached_rows_and_of_blocks(
     odd: str, salt_width: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    layout = Layout(salt_width=salt_width, salt_buckets=2)
+    layout = KeyLayout(salt_width=salt_width, salt_buckets=2)
     points = list(lines(7, "mixed", [0, 2], odd, count=640))
     store = await EmbeddedStore.open(tmp_path_factory.mktemp("store"), lambda: NOW_MS)
     try:
@@ -185,7 +185,7 @@ async def test_sums_of_blocks_do_not_keep_points(tmp_path_factory: pytest.TempPa
         try:
             env = await QueryEnvironment.build(list(lines(1, "doubles", [0], "", 300)), store=store)
             page = await store.page("tsdb", b"", None, limit=1)
-            assert (await store.column_blocks.fold("tsdb", page.rows[0].key[: Layout().pairs_start])).cells == SERIES
+            assert (await store.column_blocks.fold("tsdb", page.rows[0].key[: KeyLayout().pairs_start])).cells == SERIES
             needed.append(await least_memory(env.new_engine, make_query(f"{aggregator}:m")))
         finally:
             await store.aclose()
@@ -227,7 +227,7 @@ async def test_small_last_page_is_summed(tmp_path_factory: pytest.TempPathFactor
         store = await EmbeddedStore.open(tmp_path_factory.mktemp("store"), lambda: NOW_MS)
         try:
             points = list(lines(1, "doubles", [0], "", 300, 128))
-            env = await QueryEnvironment.build(points, store=store, layout=Layout(salt_width=1, salt_buckets=2))
+            env = await QueryEnvironment.build(points, store=store, layout=KeyLayout(salt_width=1, salt_buckets=2))
             needed.append(await least_memory(env.new_engine, make_query(f"{aggregator}:m")))
         finally:
             await store.aclose()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.property.layout_queries import AGGREGATORS, FUNCTIONS
 from tests.unit.query.engines import NOW_MS, START_S, QueryEnvironment
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.errors import BadQuery
 from tsd.query.engine import QueryEngine
 from tsd.query.model import Query
@@ -101,7 +101,7 @@ def spans(dice: random.Random) -> Iterator[tuple[int, int]]:
 async def differing(seed: int, *, salted: bool, queries: int = 12) -> list[tuple[str, tuple[int, int], bool]]:
     """Return the queries of a seed whose answers differ: repeated ones that are cut, and single ones that are not."""
     dice = random.Random(seed)
-    layout = Layout(salt_width=1, salt_buckets=3) if salted else Layout()
+    layout = KeyLayout(salt_width=1, salt_buckets=3) if salted else KeyLayout()
     env = await QueryEnvironment.build(sorted(set(lines(dice))), layout=layout, indexed=True)
     engine, found = env.repeating_engine(), []
     for _ in range(queries):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tsd.codec.names import Widths
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.points import Batch
 from tsd.codec.text import FLOAT
 from tsd.errors import CorruptRow
@@ -204,7 +204,7 @@ def matcher(which: str) -> SeriesMatcher:
         if f"{name}=" in which
     )
     resolved = ResolvedRequest(b"\0\0\7" if which else None, "m", conditions)
-    return SeriesMatcher(resolved, Layout(), Uids(MemoryStore(lambda: 0), "tsdb-uid", Widths()))
+    return SeriesMatcher(resolved, KeyLayout(), Uids(MemoryStore(lambda: 0), "tsdb-uid", Widths()))
 
 
 numbers = st.one_of(

@@ -15,7 +15,7 @@ from tsd.codec.names import Kind
 from tsd.codec.opentsdb.annotation import annotation_qualifier, encode_annotation
 from tsd.codec.opentsdb.cell import COLUMN, FAMILY, Point, join, ms_qualifier, seconds_qualifier
 from tsd.codec.opentsdb.merge import MergeRules
-from tsd.codec.opentsdb.rowkey import Layout, join_pairs, row_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, join_pairs, row_key
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.codec.text import encode_float
 from tsd.errors import CorruptRow
@@ -35,7 +35,7 @@ from tsd.tables.quirks import quirks_for
 START_S = 1_356_998_400
 HOURS = 3
 NOW_MS = 1_700_000_000_000
-LAYOUTS = [Layout(), Layout(salt_width=1, salt_buckets=3)]
+LAYOUTS = [KeyLayout(), KeyLayout(salt_width=1, salt_buckets=3)]
 QUESTIONS = (
     "sum:10m-avg:m",
     "sum:10m-avg:m{host=*}",
@@ -50,7 +50,9 @@ QUESTIONS = (
 class World:
     """A metric of a few series over a few hours; those who write to it, and those who ask."""
 
-    def __init__(self, store: Store, others: Store, prefix: str, layout: Layout, seed: int, now_ms: Callable[[], int]):
+    def __init__(
+        self, store: Store, others: Store, prefix: str, layout: KeyLayout, seed: int, now_ms: Callable[[], int]
+    ):
         """`others` is by which way all but the engine's own process write."""
         self.dice = random.Random(seed)
         self.layout, self._store, self._others, self._now_ms = layout, store, others, now_ms
@@ -214,7 +216,7 @@ def served(worlds: list[World]) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
 @pytest.mark.parametrize("schedule", [play, play_at_once])
-async def test_cache_on_the_memory_store(schedule: Callable[[World, int], Awaitable[None]], layout: Layout) -> None:
+async def test_cache_on_the_memory_store(schedule: Callable[[World, int], Awaitable[None]], layout: KeyLayout) -> None:
     worlds = []
     for seed in range(8):
         clock = iter(range(NOW_MS, NOW_MS + 10**9))

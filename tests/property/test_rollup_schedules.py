@@ -15,7 +15,7 @@ from tests.unit.query.engines import DATA, START_S, make_query
 from tests.unit.tables.rollup_parts import DAY_S, HOUR_S, ROLLUPS, RULES, Rolled, environment
 from tests.unit.tables.test_retention import remove_all
 from tsd.codec.opentsdb.merge import MergeRules
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, KeyLayout
 from tsd.config.retention import parse_rules
 from tsd.errors import CorruptRow
 from tsd.ingest.open_hours import points_of
@@ -36,7 +36,7 @@ POLICY = RetentionPolicy(parse_rules(f"m={KEPT_D}d"), parse_rules(""), None)
 FUNCTIONS = "sum count min max avg zimsum mimmin mimmax".split()
 INTERVALS = "10m 30m 1h 2h 6h 1d 2d".split()
 TAGS = [f"host={host}{dc}" for host in ("a", "b", "c", "d") for dc in ("", " dc=x", " dc=y")]
-LAYOUTS = [Layout(), Layout(salt_width=1, salt_buckets=3)]
+LAYOUTS = [KeyLayout(), KeyLayout(salt_width=1, salt_buckets=3)]
 
 
 class Crash(Exception):
@@ -96,7 +96,7 @@ class OpenRows:
 class Schedule:
     """A daemon that builds rollups, and what happens to it."""
 
-    def __init__(self, dice: random.Random, state: Path, layout: Layout) -> None:
+    def __init__(self, dice: random.Random, state: Path, layout: KeyLayout) -> None:
         self.dice, self.state, self.layout = dice, state, layout
         self.now_s = START_S + dice.randrange(DAY_S, 3 * DAY_S)
         self.series = {metric: dice.sample(TAGS, 3) for metric in ("m", "n")}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.ingest.parts import make_store
 from tsd.codec.names import Kind, Widths
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.putline import NameRules
 from tsd.ingest.intake import absorb
 from tsd.ingest.limits import NewNameLimit, OriginAdmission
@@ -29,20 +29,20 @@ WORDS = st.one_of(
 TEXTS = st.tuples(NAMES, st.lists(WORDS, min_size=1, max_size=10).map(" ".join))
 BLOCKS = st.lists(st.lists(TEXTS, max_size=12), max_size=5)
 LAYOUTS = st.builds(
-    Layout,
+    KeyLayout,
     st.builds(Widths, metric=st.integers(1, 8), tagk=st.integers(1, 4), tagv=st.integers(1, 4)),
     salt_width=st.integers(0, 8),
     salt_buckets=st.sampled_from([1, 20, 300, 1 << 40]),
 )
 CREATES = st.sampled_from([AutoCreate(True, True, True), AutoCreate(False, True, True), AutoCreate(True, False, True)])
 
-NARROW, ALL = Layout(Widths(metric=1, tagk=1, tagv=1)), AutoCreate(True, True, True)
+NARROW, ALL = KeyLayout(Widths(metric=1, tagk=1, tagv=1)), AutoCreate(True, True, True)
 
 
 class Way:
     """One way in, on a store of its own."""
 
-    def __init__(self, store: Any, layout: Layout, creates: AutoCreate, *, compiled: bool, most: int) -> None:
+    def __init__(self, store: Any, layout: KeyLayout, creates: AutoCreate, *, compiled: bool, most: int) -> None:
         self.store = store
         self.uids = Uids(store, "tsdb-uid", layout.widths)
         self.names = UidResolver(self.uids, layout, creates, compiled=compiled)
@@ -74,7 +74,7 @@ def lines(texts: list[tuple[str, str]]) -> bytes:
 @example([[("a", "a=a \u00aa=\u00ff")], [("a", ""), ("a", "a=b"), ("a", "\u00aa=\u00ff")]], NARROW, ALL, 0)
 @given(BLOCKS, LAYOUTS, CREATES, st.sampled_from([0, 0, 3]))
 def test_unknown_series_are_equal_in_both_parsers(
-    blocks: list[list[tuple[str, str]]], layout: Layout, creates: AutoCreate, most: int
+    blocks: list[list[tuple[str, str]]], layout: KeyLayout, creates: AutoCreate, most: int
 ) -> None:
     async def both() -> None:
         stores = [await make_store(), await make_store()]
@@ -93,7 +93,7 @@ def test_unknown_series_are_equal_in_both_parsers(
 
 
 async def test_loop_inserts_series_of_known_names_up_to_the_cap() -> None:
-    way = Way(await make_store(), Layout(), AutoCreate(True, True, True), compiled=True, most=150)
+    way = Way(await make_store(), KeyLayout(), AutoCreate(True, True, True), compiled=True, most=150)
     await way.take(lines([("m", f"host=h{number}") for number in range(100)]))
     again = await way.take(lines([("m", f"host=h{number} a=h0") for number in range(100)]))
     assert again[0] == 50
@@ -104,7 +104,7 @@ async def test_loop_inserts_series_of_known_names_up_to_the_cap() -> None:
 
 
 async def test_refused_name_is_looked_up_once_per_block() -> None:
-    way = Way(await make_store(), Layout(), AutoCreate(True, True, False), compiled=True, most=0)
+    way = Way(await make_store(), KeyLayout(), AutoCreate(True, True, False), compiled=True, most=0)
     await way.take(lines([("m", "host=a")]))
     before = way.uids.statistics()[Kind.TAGV].misses
     accepted, _, rejects = await way.take(lines([("m", "host=b"), ("m", "host=b a=c"), ("m", "host=b")]))

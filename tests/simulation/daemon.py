@@ -14,7 +14,7 @@ from tests.simulation.store import FaultyStore
 from tests.simulation.streams import StreamEnd
 from tsd.codec.names import Widths
 from tsd.codec.opentsdb.merge import MergeRules
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.putline import NameRules
 from tsd.config.settings import Mode
 from tsd.ingest.intake import Backpressure, Intake, Ledger
@@ -69,7 +69,7 @@ def row_compactor(parts: Parts, plan: Plan, store: FaultyStore, now_ms: Callable
     rules = MergeRules(fix_duplicates=True)
     own_store = parts.compactor_store(store)
     return RowCompactor(
-        DataTable(own_store, "tsdb", Layout()),
+        DataTable(own_store, "tsdb", KeyLayout()),
         rules,
         now_ms,
         lambda _: None,
@@ -106,7 +106,7 @@ class SimulatedDaemon:
         )
         self.uids = Uids(store, "tsdb-uid", Widths())
         self.open_window = parts.open_window(SeriesTable(), NAMES)
-        resolver = UidResolver(self.uids, Layout(), AutoCreate(metrics=not plan.strict, tagks=True, tagvs=True))
+        resolver = UidResolver(self.uids, KeyLayout(), AutoCreate(metrics=not plan.strict, tagks=True, tagvs=True))
         self.compactor = self._paced(parts, now_ms) if plan.compacts else None
         points = CellWriter(
             parts.writer_store(store, self.journal),
@@ -150,7 +150,7 @@ class SimulatedDaemon:
         compactor = row_compactor(parts, self.plan, self.store, now_ms)
         later_s = 7200  # treat hours as over, so that compaction runs during the simulation
         return CompactionScheduler(
-            RowQueue(Layout(), 1000, now_ms() // 1000),
+            RowQueue(KeyLayout(), 1000, now_ms() // 1000),
             compactor,
             CompactionRate(1, 0, 1000, 3600),  # the whole queue, every second
             lambda: self.writer.is_behind,

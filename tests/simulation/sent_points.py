@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import data_cells, points, problems
-from tsd.codec.opentsdb.rowkey import Layout, split_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, split_key
 from tsd.codec.opentsdb.uid import COUNTER_ROW, decode_counter, id_column, name_column
 from tsd.codec.text import decode_number
 from tsd.store import Store, scan
@@ -159,7 +159,7 @@ async def read_points(store: Store, names: Names, renamed: Mapping[bytes, bytes]
             cells = data_cells(row.cells)
             if len(cells) == 1 and (wrong := problems(row.key, cells)):
                 raise Violation(f"row {row.key.hex()}: {wrong}")
-            _, series, base = split_key(Layout(), row.key)
+            _, series, base = split_key(KeyLayout(), row.key)
             metric = names.by_uid[Kind.METRIC][series.metric]
             metric = renamed.get(metric, metric)
             tags = tuple(

@@ -17,7 +17,7 @@ from tests.simulation.sent_points import SentPoints, Violation, open_values, rea
 from tests.simulation.store import CommandKilled, FaultyStore, StoreServer
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.cell import FAMILY
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.errors import StoreError, TsdError
 from tsd.ingest.journal.folder import segment_paths
@@ -236,7 +236,7 @@ class Simulation:
             await trio.sleep(rng.random() * self.plan.length_s / 5)
             store = FaultyStore(self.server, calls=rng.choice((1, 2, 3, 4, 5, 6, 8, 10, 15, math.inf)))
             compactor = row_compactor(self._parts, self.plan, store, self.now_ms)
-            sweep = Sweep(DataTable(store, "tsdb", Layout()), compactor)
+            sweep = Sweep(DataTable(store, "tsdb", KeyLayout()), compactor)
             with _may_fail():
                 async for _ in sweep.run(SweepRange(0, START_S)):
                     pass

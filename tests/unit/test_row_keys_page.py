@@ -7,7 +7,7 @@ from tsd.codec.heroic.keys import encode_base, parse_heroic_key, series_head, se
 from tsd.codec.heroic.values import base_of
 from tsd.codec.kairosdb.keys import DataRow, encode_tags
 from tsd.codec.kairosdb.rows import RowSpec
-from tsd.codec.opentsdb.rowkey import Layout, join_pairs, row_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, join_pairs, row_key
 from tsd.codec.tall.rules import parse_rules
 
 PAGE = (Path(__file__).parents[2] / "docs" / "row-keys.md").read_text()
@@ -23,7 +23,7 @@ def test_opentsdbs_keys_have_time_before_tags() -> None:
     uids = [number.to_bytes(3, "big") for number in (1, 2)]
     pairs = [(uids[0], uids[0]), (uids[1], uids[1])]
     parts = [uids[0], TIME_S.to_bytes(4, "big"), *(name + value for name, value in pairs)]
-    plain, salted = Layout(), Layout(salt_width=1, salt_buckets=20)
+    plain, salted = KeyLayout(), KeyLayout(salt_width=1, salt_buckets=20)
     assert row_key(plain, uids[0], TIME_S, join_pairs(pairs)) == b"".join(parts)
     key = row_key(salted, uids[0], TIME_S, join_pairs(pairs))
     assert key[1:] == b"".join(parts)

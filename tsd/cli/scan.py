@@ -25,7 +25,7 @@ from tsd.codec.opentsdb.annotation import decode_annotation, encode_annotation
 from tsd.codec.opentsdb.cell import CellKind, Point, kind_of, offset_ms, split, split_append
 from tsd.codec.opentsdb.merge import MergeRules, StoredCell
 from tsd.codec.opentsdb.row import data_cells, points
-from tsd.codec.opentsdb.rowkey import Layout, SplitKey, base_bytes, salts, split_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, SplitKey, base_bytes, salts, split_key
 from tsd.codec.putline import FIRST_MS, HOUR_S, split_tags
 from tsd.codec.text import FLOAT, counted, encode_name, show_signed
 from tsd.config.loader import Config, Loaded, key_layout
@@ -149,7 +149,7 @@ async def selected_rows(
                 yield rows
 
 
-def _has_tags(layout: Layout, key: bytes, wanted: Set[tuple[bytes, bytes]]) -> bool:
+def _has_tags(layout: KeyLayout, key: bytes, wanted: Set[tuple[bytes, bytes]]) -> bool:
     """Return whether a row has these tags. True for an invalid key, so that the caller can report it."""
     try:
         return wanted <= set(split_key(layout, key).series.pairs)

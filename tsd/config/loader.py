@@ -19,7 +19,7 @@ from types import UnionType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from tsd.codec.names import Widths
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.putline import NameRules
 from tsd.config.bigtable import ALIASES
 from tsd.config.keys import Key
@@ -377,10 +377,10 @@ def _addresses(text: str) -> list[tuple[str, int]]:
     return found
 
 
-def key_layout(config: Config) -> Layout:
+def key_layout(config: Config) -> KeyLayout:
     """Return the layout of row keys."""
     widths = Widths(config.width_metric, config.width_tagk, config.width_tagv)
-    return Layout(widths, config.salt_width, config.salt_buckets)
+    return KeyLayout(widths, config.salt_width, config.salt_buckets)
 
 
 def name_rules(config: Config) -> NameRules:

@@ -8,7 +8,7 @@ from tsd.codec.opentsdb.annotation import encode_annotation
 from tsd.codec.opentsdb.check import UNREADABLE, Trouble
 from tsd.codec.opentsdb.merge import DuplicateTimestamp, MergeRules, merge
 from tsd.codec.opentsdb.row import problems
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.errors import CorruptRow
 
 NOTE = encode_annotation(Annotation(1356998401)).hex()
@@ -82,20 +82,20 @@ def test_readers_refuse_unreadable_problems(row: str) -> None:
 @pytest.mark.parametrize(
     ("layout", "key", "troubles"),
     [
-        (Layout(), "00000150e22700000001000001", set()),
-        (Layout(), "00000050e22700", set()),  # global annotations
-        (Layout(), "00000150e22700", {Trouble.ROW_KEY}),
-        (Layout(), "00000150e2270000000100000100", {Trouble.ROW_KEY}),
-        (Layout(), "000001", {Trouble.ROW_KEY}),
-        (Layout(), "00000150e22701000001000001", {Trouble.BASE_TIME}),
-        (Layout(), "00000150e22700000002000001000001000001", {Trouble.TAG_ORDER}),
-        (Layout(), "00000150e22700000001000001000001000002", {Trouble.TAG_ORDER}),
-        (Layout(salt_width=1), "0300000350e22700000001000004", set()),
-        (Layout(salt_width=1), "0400000350e22700000001000004", {Trouble.SALT}),
-        (Layout(salt_width=1), "0000000050e22700", set()),
+        (KeyLayout(), "00000150e22700000001000001", set()),
+        (KeyLayout(), "00000050e22700", set()),  # global annotations
+        (KeyLayout(), "00000150e22700", {Trouble.ROW_KEY}),
+        (KeyLayout(), "00000150e2270000000100000100", {Trouble.ROW_KEY}),
+        (KeyLayout(), "000001", {Trouble.ROW_KEY}),
+        (KeyLayout(), "00000150e22701000001000001", {Trouble.BASE_TIME}),
+        (KeyLayout(), "00000150e22700000002000001000001000001", {Trouble.TAG_ORDER}),
+        (KeyLayout(), "00000150e22700000001000001000001000002", {Trouble.TAG_ORDER}),
+        (KeyLayout(salt_width=1), "0300000350e22700000001000004", set()),
+        (KeyLayout(salt_width=1), "0400000350e22700000001000004", {Trouble.SALT}),
+        (KeyLayout(salt_width=1), "0000000050e22700", set()),
     ],
 )
-def test_problems_of_a_row_key(layout: Layout, key: str, troubles: set[Trouble]) -> None:
+def test_problems_of_a_row_key(layout: KeyLayout, key: str, troubles: set[Trouble]) -> None:
     assert {problem.trouble for problem in problems(bytes.fromhex(key), [], layout)} == troubles
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.codec.codec_rows import KEY, applied, cells, show
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.fsck import ERRORS, FsckLine, FsckOptions, RowCheck, check_row, totals
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 
 FIX = FsckOptions(fix=True)
 ALL = FsckOptions.fix_all()
@@ -181,7 +181,7 @@ def test_row_with_unnamed_uids_is_an_orphan() -> None:
 
 
 def test_row_of_global_annotations_is_valid() -> None:
-    for layout, key in ((Layout(), "00000050e22700"), (Layout(salt_width=1), "0000000050e22700")):
+    for layout, key in ((KeyLayout(), "00000050e22700"), (KeyLayout(salt_width=1), "0000000050e22700")):
         found = check_row(bytes.fromhex(key), cells("010000=7b7d"), ALL, lambda kind, uid: False, layout)
         assert not found.delete_row
         assert totals(found.counts)[0] == 0

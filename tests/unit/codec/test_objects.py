@@ -28,7 +28,7 @@ from tsd.codec.opentsdb.rollup import (
     rollup_base,
     rollup_qualifier,
 )
-from tsd.codec.opentsdb.rowkey import Layout, split_tsuid
+from tsd.codec.opentsdb.rowkey import KeyLayout, split_tsuid
 from tsd.codec.opentsdb.tree import (
     collision_row,
     decode_branch,
@@ -123,7 +123,7 @@ def test_path_of_over_ten_branches_stays_in_order() -> None:
 
 def test_annotation_of_a_salted_series() -> None:
     tsuid = bytes.fromhex("000003000001000004")
-    assert annotation_row(Layout(salt_width=1), 1356998400, tsuid).hex() == "0300000350e22700000001000004"
+    assert annotation_row(KeyLayout(salt_width=1), 1356998400, tsuid).hex() == "0300000350e22700000001000004"
 
 
 # Histograms

@@ -3,7 +3,7 @@
 import pytest
 
 from tsd.codec.opentsdb.cell import ms_qualifier, offset_ms, qualifier_of, seconds_qualifier
-from tsd.codec.opentsdb.rowkey import Layout, row_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, row_key
 from tsd.codec.putline import FIRST_MS, HOUR_S, LAST_BASE_MS, base_time, instant, parse_time, storable, timestamp
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, BadLine
 
@@ -63,7 +63,7 @@ def test_last_storable_time_is_before_base_times_wrap() -> None:
     assert storable(LAST_BASE_MS)
     assert not storable(LAST_BASE_MS + 1)
     assert base_time(LAST_BASE_MS) < 1 << 32 <= base_time(LAST_BASE_MS + 1)
-    key = row_key(Layout(), b"\0\0\1", base_time(LAST_BASE_MS), b"")
+    key = row_key(KeyLayout(), b"\0\0\1", base_time(LAST_BASE_MS), b"")
     assert int.from_bytes(key[3:7], "big") == base_time(LAST_BASE_MS)
 
 

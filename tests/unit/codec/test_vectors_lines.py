@@ -18,7 +18,7 @@ from tests.unit.codec.codec_vectors import (
 )
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import qualifier_of, split
-from tsd.codec.opentsdb.rowkey import Layout, join_pairs, row_key, split_key, tsuid
+from tsd.codec.opentsdb.rowkey import KeyLayout, join_pairs, row_key, split_key, tsuid
 from tsd.codec.opentsdb.uid import COUNTER_ROW, decode_uid, encode_counter, encode_uid, id_column, name_column
 from tsd.codec.putline import NameRules, PutLine, base_time, instant, map_order, parse_put, timestamp
 from tsd.codec.text import encode_name, looks_like_integer, parse_double, parse_long
@@ -64,7 +64,7 @@ def key_of(point: PutLine, uids: dict[str, dict[str, str]]) -> bytes:
     of = {kind: {name: unhex(uid) for name, uid in names.items()} for kind, names in uids.items()}
     pairs = [(of["tagk"][k.decode("latin-1")], of["tagv"][v.decode("latin-1")]) for k, v in point.tags]
     metric = of["metrics"][point.metric.decode("latin-1")]
-    return row_key(Layout(), metric, base_time(point.time), join_pairs(pairs))
+    return row_key(KeyLayout(), metric, base_time(point.time), join_pairs(pairs))
 
 
 @pytest.mark.difference(
@@ -88,7 +88,7 @@ def test_put_is_stored_as_by_opentsdb(vector: Vector) -> None:
 @all_of([vector for vector in of_kind("put") if vector["line"] not in DEPARTURES], line_of)
 def test_put_reads_back_as_it_was_sent(vector: Vector) -> None:
     sent = parse_put(vector["line"].encode(), NameRules())
-    _, series, base = split_key(Layout(), unhex(vector["row_hex"]))
+    _, series, base = split_key(KeyLayout(), unhex(vector["row_hex"]))
     (point,) = split(unhex(vector["qualifier_hex"]), unhex(vector["value_hex"]))
     assert timestamp(base * 2000 + point.offset_ms * 2 + point.in_ms) == sent.time
     word = vector["line"].split()[3].encode()
@@ -172,7 +172,7 @@ def test_http_put_is_the_same_point(vector: Vector) -> None:
         return
     (here,) = split(qualifier_of(instant(point.time), point.flags), point.value)
     uids = {kind: unhex(uid) for kind, uid in vector["uids"].items()}
-    assert row_key(Layout(), uids["metric"], base_time(point.time), uids["tag_pair"]).hex() == vector["row_hex"]
+    assert row_key(KeyLayout(), uids["metric"], base_time(point.time), uids["tag_pair"]).hex() == vector["row_hex"]
     # OpenTSDB's HTTP API gives every float 8 bytes, its telnet port 4 where they hold it: the number is the same.
     assert (here.offset_ms, here.in_ms, here.number) == (there.offset_ms, there.in_ms, there.number)
     assert isinstance(there.number, int) or len(there.value) == 8
@@ -248,9 +248,9 @@ def row_of(vector: Vector) -> str:
 @all_of(of_kind("salted_row"), row_of)
 def test_row_is_salted_as_by_opentsdb(vector: Vector) -> None:
     plain, salted = unhex(vector["unsalted_row_hex"]), unhex(vector["row_hex"])
-    layout = Layout(salt_width=vector["salt_width"], salt_buckets=vector["salt_buckets"])
-    _, series, base = split_key(Layout(), plain)
+    layout = KeyLayout(salt_width=vector["salt_width"], salt_buckets=vector["salt_buckets"])
+    _, series, base = split_key(KeyLayout(), plain)
     assert row_key(layout, series.metric, base, join_pairs(series.pairs)) == salted
     salt, *rest = split_key(layout, salted)
     assert (salt, *rest) == (salted[: vector["salt_width"]], series, base)
-    assert tsuid(layout, salted) == tsuid(Layout(), plain)
+    assert tsuid(layout, salted) == tsuid(KeyLayout(), plain)

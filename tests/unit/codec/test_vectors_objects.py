@@ -45,7 +45,7 @@ from tsd.codec.opentsdb.rollup import (
     rollup_qualifier,
     rollup_time,
 )
-from tsd.codec.opentsdb.rowkey import Layout, join_pairs, row_key, split_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, join_pairs, row_key, split_key
 from tsd.codec.opentsdb.tree import (
     BRANCH,
     TREE,
@@ -90,11 +90,11 @@ def test_annotation_is_stored_as_by_opentsdb(vector: Vector) -> None:
     )
     series = parse_uid(note.tsuid) if note.tsuid else b""
     qualifier = annotation_qualifier(note.start_time)
-    assert annotation_row(Layout(), note.start_time, series).hex() == vector["row_hex"]
+    assert annotation_row(KeyLayout(), note.start_time, series).hex() == vector["row_hex"]
     assert qualifier.hex() == vector["qualifier_hex"]
     assert encode_annotation(note).decode() == vector["value_utf8"]
     assert decode_annotation(unhex(vector["value_hex"])) == note
-    base = split_key(Layout(), unhex(vector["row_hex"])).base
+    base = split_key(KeyLayout(), unhex(vector["row_hex"])).base
     if note.start_time != 1357000000:  # divided though it is in seconds: only the value knows its time
         time_ms = note.start_time if note.start_time >= 1 << 32 else note.start_time * 1000
         assert base * 1000 + annotation_offset_ms(qualifier) == time_ms
@@ -110,7 +110,7 @@ def test_histogram_is_stored_as_by_opentsdb(vector: Vector) -> None:
     payload = parse_payload(words[1]) if len(words) == 3 else encode_histogram(parse_histogram(words[0]))
     qualifier = histogram_qualifier(int(time))
     assert (qualifier.hex(), join_value(42, payload).hex()) == (vector["qualifier_hex"], vector["value_hex"])
-    assert row_key(Layout(), bytes((0, 0, 2)), base_time(int(time)), bytes((0, 0, 1)) * 2).hex() == vector["row_hex"]
+    assert row_key(KeyLayout(), bytes((0, 0, 2)), base_time(int(time)), bytes((0, 0, 1)) * 2).hex() == vector["row_hex"]
     codec_id, stored = split_value(unhex(vector["value_hex"]))
     read = decode_histogram(stored)
     assert (codec_id, encode_histogram(read)) == (42, stored)
@@ -164,12 +164,12 @@ def test_rollup_is_stored_as_by_opentsdb(vector: Vector) -> None:
     assert (interval.pre_aggregate_table if group_by else interval.table) == vector["table"]
     key, qualifier = unhex(vector["row_hex"]), unhex(vector["qualifier_hex"])
     base = rollup_base(point.time, interval) if name else base_time(point.time)
-    assert row_key(Layout(), bytes((0, 0, 1)), base, pairs_of(tuple(tags.items()))) == key
+    assert row_key(KeyLayout(), bytes((0, 0, 1)), base, pairs_of(tuple(tags.items()))) == key
     if name:
         assert rollup_qualifier(rollups().id_of(aggregator), point.time, interval, flags) == qualifier
         read = decode_rollup(rollups(), qualifier)
         assert (read.aggregator, read.flags) == (aggregator.lower(), flags)
-        late = point.time - rollup_time(split_key(Layout(), key).base, interval, read.offset)
+        late = point.time - rollup_time(split_key(KeyLayout(), key).base, interval, read.offset)
         assert 0 <= late < interval.seconds
     else:
         assert seconds_qualifier(point.time - base, flags) == qualifier

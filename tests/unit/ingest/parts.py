@@ -15,7 +15,7 @@ from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.cell import FAMILY
 from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import data_cells, points, problems
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.codec.putline import NameRules
 from tsd.ingest.intake import Backpressure, Intake, Ledger, Taken
@@ -70,7 +70,7 @@ class Parts:
         self.uids = Uids(store, "tsdb-uid", Widths())
         self.open_window = OpenWindow(SeriesTable(), NameRules())
         creates = bool(chosen["metrics"])
-        self.resolver: SeriesResolver = UidResolver(self.uids, Layout(), AutoCreate(creates, True, True))
+        self.resolver: SeriesResolver = UidResolver(self.uids, KeyLayout(), AutoCreate(creates, True, True))
         rules = chosen["rules"]
         assert isinstance(rules, SummaryRules)
         self.summary_rules = rules

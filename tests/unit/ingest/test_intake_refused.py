@@ -10,7 +10,7 @@ import pytest
 
 from tests import layouts
 from tests.unit.ingest.parts import Parts, line, make_store
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.putline import NameRules
 from tsd.ingest import series
 from tsd.ingest.intake import absorb_whole
@@ -34,7 +34,7 @@ REFUSED = (
 async def test_refused_lines_reference_no_block(tmp_path: Path, compiled: bool) -> None:
     parts = Parts(tmp_path, await make_store())
     open_window = OpenWindow(SeriesTable(compiled=compiled), NameRules())
-    names = UidResolver(parts.uids, Layout(), AutoCreate(True, True, True))
+    names = UidResolver(parts.uids, KeyLayout(), AutoCreate(True, True, True))
     absorbed = await absorb_whole(open_window, names, b"".join(text + b"\n" for text in (line(0, 1), *REFUSED)))
     check_bare(absorbed.rejects)
     rollups = await absorb_whole(open_window, names, b"rollup bad\n", parts.summaries)

@@ -16,7 +16,7 @@ from tests import layouts
 from tests.flaky_store import Fault
 from tests.unit.ingest.parts import BASE, Parts, going, line, make_store
 from tsd.codec.opentsdb.columns import CELL_POINTS
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.ingest.open_hours import held_until_s
 from tsd.ingest.packed_points import PackedPoints, pack
 from tsd.ingest.writer import POINT_BYTES
@@ -182,7 +182,7 @@ async def test_row_of_an_hour_is_written_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("points", [2, CELL_POINTS + 1])
 async def test_rows_with_several_cells_need_compaction(tmp_path: Path, points: int) -> None:
     """Those with one cell, of all points that came until the end of the hour, need none."""
-    queue = RowQueue(Layout(), 100, 0)
+    queue = RowQueue(KeyLayout(), 100, 0)
     async with going(await holding(tmp_path, on_cells=queue.record)) as parts:
         await parts.take(line(0, 1, "early"))
         assert await parts.writer.flush()
@@ -201,7 +201,7 @@ async def test_rows_with_several_cells_need_compaction(tmp_path: Path, points: i
 @layouts.opentsdb_only
 async def test_hour_that_is_over_again_is_not_written_whole_again(tmp_path: Path) -> None:
     """Regression: rows with a second cell were not compacted if the clock was set back soon after the hour."""
-    queue = RowQueue(Layout(), 100, 0)
+    queue = RowQueue(KeyLayout(), 100, 0)
     async with going(await holding(tmp_path, on_cells=queue.record)) as parts:
         for offset in (0, 1):
             await parts.take(line(offset, 1))

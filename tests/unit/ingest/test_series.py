@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from tsd.codec.opentsdb.rowkey import LONGEST_KEY, Layout, most_tags
+from tsd.codec.opentsdb.rowkey import LONGEST_KEY, KeyLayout, most_tags
 from tsd.ingest import series
 from tsd.ingest.series import SeriesTable
 from tsd.tables.opentsdb.encode import series_by_metric
@@ -206,7 +206,7 @@ def test_too_many_series_are_not_listed(monkeypatch: pytest.MonkeyPatch) -> None
 def test_longest_series_key_fits(compiled: bool) -> None:
     """No series has longer ones: a setting of more tags than a row key has room for is refused at the start."""
     table = SeriesTable(compiled=compiled)
-    parts = SeriesKey(bytes(8) + b"m" * 8, b"kv" * (most_tags(Layout()) * 3))
+    parts = SeriesKey(bytes(8) + b"m" * 8, b"kv" * (most_tags(KeyLayout()) * 3))
     assert LONGEST_KEY - 16 < len(parts.head + parts.tail) <= LONGEST_KEY + 16
     text = SeriesText(b"m", b" ".join(b"k%d=v" % number for number in range(200)))
     number = table.insert(text, parts)

@@ -9,7 +9,7 @@ from tests.layouts.readable import TABLES, ReadableReader, ReadableSeries, Reada
 from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row, encode_annotation
 from tsd.codec.opentsdb.cell import COLUMN, FAMILY
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.codec.points import Columns, Int32, no_columns, series_ends, sort_columns
 from tsd.codec.putline import NameRules
@@ -84,7 +84,7 @@ class QueryEnvironment:
     def __init__(
         self,
         *,
-        layout: Layout,
+        layout: KeyLayout,
         settings: EngineSettings | None = None,
         indexed: bool = False,
         rules: ReadRules = RULES,
@@ -120,7 +120,7 @@ class QueryEnvironment:
         cls,
         lines: Sequence[str],
         *,
-        layout: Layout | None = None,
+        layout: KeyLayout | None = None,
         settings: EngineSettings | None = None,
         indexed: bool = False,
         rules: ReadRules = RULES,
@@ -128,7 +128,7 @@ class QueryEnvironment:
     ) -> "QueryEnvironment":
         """Return an environment with these points, in memory or in another store; `indexed`: the engine uses the series
         index."""
-        env = cls(layout=layout or Layout(), settings=settings, indexed=indexed, rules=rules, store=store)
+        env = cls(layout=layout or KeyLayout(), settings=settings, indexed=indexed, rules=rules, store=store)
         families = [Family(ID_FAMILY), Family(NAME_FAMILY)]
         await env.store.create_tables(
             [*TABLES, Table(DATA, (Family(FAMILY),)), Table(INDEX, (Family(FAMILY),)), Table(UID, tuple(families))]

@@ -10,7 +10,7 @@ import trio
 from tests.unit.query.engines import DATA, START_S, QueryEnvironment, comparable, make_query
 from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.codec.opentsdb.rowkey import Layout, tsuid
+from tsd.codec.opentsdb.rowkey import KeyLayout, tsuid
 from tsd.errors import BadQuery
 from tsd.query.buckets import Bucketed
 from tsd.query.cache import Bucketing, CachedHour, CacheKey, ResultCache
@@ -19,7 +19,7 @@ from tsd.query.limits import Bounds, Limits
 from tsd.query.model import Query
 from tsd.store import Put
 
-LAYOUTS = [Layout(), Layout(salt_width=1, salt_buckets=4)]
+LAYOUTS = [KeyLayout(), KeyLayout(salt_width=1, salt_buckets=4)]
 CACHES = EngineSettings(cache_bytes=1 << 20)
 HOW = Bucketing(60_000, "avg", plain_percentiles=True)
 LINES = [
@@ -31,7 +31,7 @@ HOURS = 3  # that are read for two: what follows the last bucket, too, as OpenTS
 M = "sum:10m-avg:sys.cpu{host=*}"
 
 
-async def caching(layout: Layout = LAYOUTS[0], **settings: object) -> QueryEnvironment:
+async def caching(layout: KeyLayout = LAYOUTS[0], **settings: object) -> QueryEnvironment:
     """Return an environment whose engine has a cache."""
     return await QueryEnvironment.build(LINES, layout=layout, settings=replace(CACHES, **settings))  # type: ignore[arg-type]
 
@@ -48,7 +48,7 @@ async def agree(env: QueryEnvironment, query: Query) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
-async def test_cached_hour_is_read_once(layout: Layout) -> None:
+async def test_cached_hour_is_read_once(layout: KeyLayout) -> None:
     env = await caching(layout)
     await agree(env, make_query(M))
     assert counted(env) == (0, HOURS, 0)
@@ -70,7 +70,7 @@ async def test_cached_hour_is_read_once(layout: Layout) -> None:
         "sum:rate:10m-avg:sys.cpu{}{host=not_literal_or(web1)}",
     ],
 )
-async def test_filters_groups_and_fills_apply_to_cached_hours(m: str, layout: Layout) -> None:
+async def test_filters_groups_and_fills_apply_to_cached_hours(m: str, layout: KeyLayout) -> None:
     env = await caching(layout)
     await env.run(M)
     await agree(env, make_query(m))
@@ -130,7 +130,7 @@ async def test_current_hour_is_not_cached() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
-async def test_every_kind_of_write_invalidates(layout: Layout) -> None:
+async def test_every_kind_of_write_invalidates(layout: KeyLayout) -> None:
     env = await caching(layout)
     page = await env.store.page(DATA, b"", None, limit=1)
     [row] = page.rows

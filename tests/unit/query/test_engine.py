@@ -12,7 +12,7 @@ from tests import layouts
 from tests.unit.query.engines import DATA, FEW, NOW_MS, START_S, UID, QueryEnvironment, make_query, values
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind
-from tsd.codec.opentsdb.rowkey import Layout, row_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, row_key
 from tsd.errors import BadQuery, StoreDown
 from tsd.query.assemble import start_ms
 from tsd.query.engine import EngineSettings, QueryEngine
@@ -24,11 +24,11 @@ from tsd.tables.opentsdb.selection import FilterRules
 pytestmark = layouts.on_all
 
 HOSTS = [f"web{host:02d}" for host in range(20)]
-LAYOUTS = [Layout(), Layout(salt_width=1, salt_buckets=4)]
+LAYOUTS = [KeyLayout(), KeyLayout(salt_width=1, salt_buckets=4)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
-async def test_groups_are_in_order_of_their_uids(layout: Layout) -> None:
+async def test_groups_are_in_order_of_their_uids(layout: KeyLayout) -> None:
     env = await QueryEnvironment.build(FEW, layout=layout)
     groups = await env.groups("sum:sys.cpu{dc=*}")
     assert [dict(group.tags) for group in groups] == [{"dc": "sjc"}, {"dc": "lga"}]
@@ -54,7 +54,7 @@ async def test_groups_are_in_order_of_their_uids(layout: Layout) -> None:
         "none:sys.cpu{}{dc=not_iliteral_or(LGA),host=wildcard(*3)}",
     ],
 )
-async def test_index_changes_no_answer(m: str, layout: Layout) -> None:
+async def test_index_changes_no_answer(m: str, layout: KeyLayout) -> None:
     lines = [*FEW, *(f"sys.cpu {START_S + hour * 3600 + 5} 1 host=web03 dc=lga" for hour in range(6))]
     plain = await QueryEnvironment.build(lines, layout=layout)
     indexed = await QueryEnvironment.build(lines, layout=layout, indexed=True)
@@ -281,7 +281,7 @@ async def test_explicit_tags_without_filters_are_ignored() -> None:
 async def test_unreadable_row_is_a_warning() -> None:
     env = await QueryEnvironment.build(FEW)
     pairs = next(iter(await env.index.with_tag(b"\0\0\1", b"", 100) or []))
-    await env.store.put(DATA, [Put(row_key(Layout(), b"\0\0\1", START_S, pairs), b"t:\0\0\0\x10", b"\1")])
+    await env.store.put(DATA, [Put(row_key(KeyLayout(), b"\0\0\1", START_S, pairs), b"t:\0\0\0\x10", b"\1")])
     answer = await env.run("none:sys.cpu")
     assert len(answer.subs[0].groups) == 19
     assert len(answer.subs[0].warnings) == 1

@@ -10,7 +10,7 @@ from tests.running import Running, running
 from tests.unit.api.http_requests import http_post, http_request
 from tests.unit.query.engines import DATA, FEW, QueryEnvironment
 from tsd.codec.opentsdb.rollup import Rollups, parse_config
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.errors import BadQuery
 from tsd.query.model import Downsample
 from tsd.query.rollups import cells_for, intervals_for
@@ -203,7 +203,7 @@ def test_rollup_cells_with_aggregator_names_are_read() -> None:
     page = CellPage([key] * 3, names, [b"\x05", b"\x01", b"\x07"], 0, [1, 1, 1], None)
     config = ROLLUPS.config
     columns = RollupColumns(config.interval("1h"), config.column_starts(["sum"]))
-    [batch] = decode_rollups({key[7:]: 0}, Layout(), columns, page).batches
+    [batch] = decode_rollups({key[7:]: 0}, KeyLayout(), columns, page).batches
     assert batch.times.tolist() == [(START_S + 3600) * 1000, (START_S + 7200) * 1000]
     assert batch.bits.tolist() == [5, 7]
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tsd.codec.names import Kind, Widths
-from tsd.codec.opentsdb.rowkey import Layout, join_pairs
+from tsd.codec.opentsdb.rowkey import KeyLayout, join_pairs
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.errors import Refused
 from tsd.server.http.messages import Endpoint, Request
@@ -50,7 +50,7 @@ class EndpointResponse(NamedTuple):
 class World:
     """A store, its UIDs, and the endpoints that a test gives it."""
 
-    def __init__(self, store: Store, layout: Layout = Layout()) -> None:  # noqa: B008
+    def __init__(self, store: Store, layout: KeyLayout = KeyLayout()) -> None:  # noqa: B008
         self.store = store
         self.layout = layout
         self.uids = Uids(store, "tsdb-uid", Widths())

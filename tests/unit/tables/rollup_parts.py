@@ -14,7 +14,7 @@ from tests.unit.query.engines import DATA, START_S, UID, QueryEnvironment, make_
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import FAMILY
 from tsd.codec.opentsdb.rollup import Rollups, decode_rollup, parse_config, rollup_time
-from tsd.codec.opentsdb.rowkey import Layout, split_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, split_key
 from tsd.codec.points import Columns
 from tsd.codec.putline import NameRules
 from tsd.ingest.intake import absorb_whole
@@ -55,9 +55,9 @@ Found = dict[tuple[str, str, int], dict[str, float]]  # interval, host, time sin
 
 
 async def environment(
-    lines: Sequence[str], layout: Layout | None = None, store: Store | None = None
+    lines: Sequence[str], layout: KeyLayout | None = None, store: Store | None = None
 ) -> QueryEnvironment:
-    env = await QueryEnvironment.build(lines, layout=layout or Layout(), store=store)
+    env = await QueryEnvironment.build(lines, layout=layout or KeyLayout(), store=store)
     await env.store.create_tables([Table(name, (Family(FAMILY),)) for name in ("r10m", "r1h", "r1d")])
     return env
 
@@ -135,7 +135,7 @@ BUILT: Found = {
     ("1d", "b", 40 * DAY_S): aggregates(9),
     ("1d", "c", DAY_S): aggregates(3),
 }
-LAYOUTS = [Layout(), Layout(salt_width=1, salt_buckets=3)]
+LAYOUTS = [KeyLayout(), KeyLayout(salt_width=1, salt_buckets=3)]
 
 INTERVALS = intervals_to_build(ROLLUPS.config)
 TABLES = {one.name: one.table for one in INTERVALS}

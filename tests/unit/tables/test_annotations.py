@@ -8,16 +8,16 @@ from tests.unit.tables.endpoints import NOW_MS, World, make_world
 from tsd.api import annotation
 from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.store import Put, scan
 from tsd.tables.opentsdb.annotations import AnnotationRows
 
 TIME = 1_600_000_000
 HOUR_S = 3600
-LAYOUTS = [Layout(), Layout(salt_width=1)]
+LAYOUTS = [KeyLayout(), KeyLayout(salt_width=1)]
 
 
-async def with_notes(layout: Layout = LAYOUTS[0]) -> World:
+async def with_notes(layout: KeyLayout = LAYOUTS[0]) -> World:
     world = await make_world()
     world.layout = layout
     rows = AnnotationRows(world.store, "tsdb", world.layout)
@@ -155,7 +155,7 @@ def reads(world: World) -> int:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_bulk_deletion_over_decades_needs_few_reads(layout: Layout) -> None:
+async def test_bulk_deletion_over_decades_needs_few_reads(layout: KeyLayout) -> None:
     world = await with_notes(layout)
     tsuids = [(await world.series(metric, host="a")).hex().upper() for metric in ("m", "m", "n")]
     for name in (tsuids[0], tsuids[2], ""):
@@ -173,7 +173,7 @@ async def test_bulk_deletion_over_decades_needs_few_reads(layout: Layout) -> Non
 @pytest.mark.parametrize("hours", [50, 3000, 100_000])
 @pytest.mark.parametrize("named", [1, 40])
 async def test_bulk_deletion_deletes_the_same_from_few_and_from_many_rows(
-    layout: Layout, hours: int, named: int
+    layout: KeyLayout, hours: int, named: int
 ) -> None:
     """Whether the series' metric has rows in each hour or in few hours, so that scans or reads by key are shorter."""
     world, rng = await with_notes(layout), random.Random(hours + named)

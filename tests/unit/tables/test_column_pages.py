@@ -10,7 +10,7 @@ import trio
 from tests.peers.needs import need_compiled_loops
 from tests.running import Client, Running, running
 from tests.unit.store.test_rocksdb_blocks import stored_blocks
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.store.cells import prefix_end
 
 START_S = 1_356_998_400
@@ -72,7 +72,7 @@ async def answer(client: Client, target: str, status: bytes = b"200") -> Any:
 
 async def fold_all(daemon: Running) -> int:
     """Fold every hour; return the number of cells moved."""
-    store, width, moved = daemon.daemon.store, Layout().pairs_start, 0
+    store, width, moved = daemon.daemon.store, KeyLayout().pairs_start, 0
     start: bytes | None = b""
     while start is not None:
         page = await store.page("tsdb", start, None, limit=1)

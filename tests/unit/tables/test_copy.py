@@ -12,7 +12,7 @@ from tests.flaky_store import Fault, FlakyStore
 from tests.property.compaction_schedules import Graves
 from tsd.codec.opentsdb.cell import COLUMN, ms_qualifier
 from tsd.codec.opentsdb.row import data_cells, points
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.errors import CorruptRow, StoreDown, StoreError
 from tsd.store import Cell, Family, Page, Put, Row, Table
 from tsd.store.memory import MemoryStore
@@ -193,7 +193,7 @@ async def test_copied_points_show_where_a_compaction_deletes_what_is_older(is_co
     for time in range(0, 10, 2):
         await store.put("tsdb", [Put(key, column(time), b"\x01")], time_ms=5000 + time)
     compactor = RowCompactor(
-        DataTable(store, "tsdb", Layout()), NEWEST, lambda: 0, raising, settle_ms=0, span_age_ms=-(1 << 62)
+        DataTable(store, "tsdb", KeyLayout()), NEWEST, lambda: 0, raising, settle_ms=0, span_age_ms=-(1 << 62)
     )
     if is_compacted:
         await compactor.compact_keys([key])
@@ -227,7 +227,7 @@ async def test_correction_in_the_target_stays_after_a_compaction_of_the_source()
 
     await copy()
     await target.put("tsdb", [Put(old, COLUMN + bytes(2), b"\x07")], time_ms=2 * hour_ms)
-    compactor = RowCompactor(DataTable(source, "tsdb", Layout()), NEWEST, lambda: 9 * hour_ms, raising, settle_ms=0)
+    compactor = RowCompactor(DataTable(source, "tsdb", KeyLayout()), NEWEST, lambda: 9 * hour_ms, raising, settle_ms=0)
     assert await compactor.compact_keys([old, young]) == []
     assert compactor.stats.compacted == 2
     await copy()

@@ -10,7 +10,7 @@ from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.fsck import FsckLine, FsckOptions
 from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import data_cells, points
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY, name_column
 from tsd.errors import CorruptRow, StoreDown
 from tsd.store import Family, Put, Row, Table
@@ -63,7 +63,7 @@ async def examined(
     row = await row_of(store, key)
     assert row is not None
     uids = Uids(store, UID_TABLE, Widths())
-    [verdict] = await Fsck(DataTable(store, DATA, Layout()), uids, options).check([row], read_ms=now_ms)
+    [verdict] = await Fsck(DataTable(store, DATA, KeyLayout()), uids, options).check([row], read_ms=now_ms)
     return verdict
 
 
@@ -122,7 +122,9 @@ async def test_compaction_before_the_deletes_loses_no_point(row: str) -> None:
     store = await made(row)
 
     async def compact() -> None:
-        compactor = RowCompactor(DataTable(store.store, DATA, Layout()), NEWEST, lambda: NOW_MS, no_error, settle_ms=0)
+        compactor = RowCompactor(
+            DataTable(store.store, DATA, KeyLayout()), NEWEST, lambda: NOW_MS, no_error, settle_ms=0
+        )
         await compactor.compact_keys([KEY])
         assert compactor.stats.compacted
 
@@ -159,7 +161,7 @@ async def test_row_with_unknown_uids_is_deleted_if_allowed() -> None:
 
 async def test_table_matches_if_any_metric_has_names() -> None:
     store = await made("0000=2a@3")
-    fsck = Fsck(DataTable(store, DATA, Layout()), Uids(store, UID_TABLE, Widths()), ALL)
+    fsck = Fsck(DataTable(store, DATA, KeyLayout()), Uids(store, UID_TABLE, Widths()), ALL)
     assert await fsck.matches_configuration()
     await store.store.delete(DATA, {KEY: [COLUMN + b"\0\0"]}, up_to_ms=9)
     assert await fsck.matches_configuration()  # it is empty

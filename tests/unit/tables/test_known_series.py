@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.ingest.parts import BASE, Parts, going, make_store
 from tsd.codec.names import Widths
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.tables.open_points import OpenPoints
 from tsd.tables.opentsdb.known_series import known_table
 from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadTable
@@ -32,7 +32,7 @@ def test_rows_lead_to_the_places_of_their_series(seed: int, salt_width: int) -> 
     keys += [SeriesKey(bytes(salt_width) + OTHER, tail) for tail in tails]
     mixed: list[SeriesKey | None] = [*keys, None, None]
     chance.shuffle(mixed)
-    known = known_table(SeriesKeys.of(mixed), METRIC, Layout(Widths(), salt_width))
+    known = known_table(SeriesKeys.of(mixed), METRIC, KeyLayout(Widths(), salt_width))
     assert known is not None
     rows = np.arange(known.table.count)
     found = [mixed[place] for place in known.places]
@@ -47,11 +47,11 @@ def test_rows_lead_to_the_places_of_their_series(seed: int, salt_width: int) -> 
 
 @pytest.mark.parametrize("tails", [[tags(1), tags(1)], [tags(1), b""], [tags(1), b"\1"]])
 def test_equal_or_malformed_series_cannot_be_told_apart(tails: list[bytes]) -> None:
-    assert known_table(SeriesKeys.of(SeriesKey(METRIC, tail) for tail in tails), METRIC, Layout()) is None
+    assert known_table(SeriesKeys.of(SeriesKey(METRIC, tail) for tail in tails), METRIC, KeyLayout()) is None
 
 
 def test_without_series_the_table_is_empty() -> None:
-    known = known_table(SeriesKeys.of([]), METRIC, Layout())
+    known = known_table(SeriesKeys.of([]), METRIC, KeyLayout())
     assert known is not None
     assert known.table.count == len(known.places) == 0
 
@@ -59,7 +59,7 @@ def test_without_series_the_table_is_empty() -> None:
 async def test_open_points_of_tsuids(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_store())) as parts:
         await parts.take(*(b"put m %d %d host=h%d" % (BASE, at, at) for at in range(20)))
-        reader = OpenTsdbReader(ReadTable(parts.store, "tsdb", Layout()), parts.uids)
+        reader = OpenTsdbReader(ReadTable(parts.store, "tsdb", KeyLayout()), parts.uids)
 
         async def found(*pairs: bytes) -> OpenPoints:
             request = SeriesRequest(tsuids=tuple((METRIC + one).hex() for one in pairs))

@@ -8,7 +8,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsd.codec.opentsdb.rowkey import Layout, tsuid_row
+from tsd.codec.opentsdb.rowkey import KeyLayout, tsuid_row
 from tsd.codec.points import Columns, sort_columns
 from tsd.codec.putline import instant
 from tsd.codec.text import FLOAT
@@ -199,7 +199,7 @@ async def test_series_that_a_request_named_are_not_listed() -> None:
     latest.set_read(int(slots[1]), None, checked_ms=20_000, depth_h=2)
     assert list(latest.pairs_of(METRIC)) == [b"\0\0\1\0\0\1", other]
     assert list(latest.pairs_of(b"\0\0\2")) == []
-    latest.forget(Layout(), [tsuid_row(Layout(), METRIC + other, 0)])
+    latest.forget(KeyLayout(), [tsuid_row(KeyLayout(), METRIC + other, 0)])
     assert list(latest.pairs_of(METRIC)) == [b"\0\0\1\0\0\1", other]
 
 

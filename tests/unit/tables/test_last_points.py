@@ -16,7 +16,7 @@ from tsd.api import search
 from tsd.codec.opentsdb.cell import COLUMN, seconds_qualifier
 from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
 from tsd.codec.opentsdb.row import points
-from tsd.codec.opentsdb.rowkey import Layout, tsuid_row
+from tsd.codec.opentsdb.rowkey import KeyLayout, tsuid_row
 from tsd.codec.points import Columns
 from tsd.codec.putline import HOUR_S, instant
 from tsd.codec.text import FLOAT
@@ -422,12 +422,12 @@ async def test_deep_back_scans_of_many_series_ask_for_few_rows(others: int) -> N
     old = {series[7]: 80, series[8]: 90, series[1200]: 3, series[1300]: 0}  # hours ago
     places = [(one, hours) for one, newest in old.items() for hours in (newest, 95)]
     places += [((b"\0\0\1", b"\0\0\2" + number.to_bytes(3, "big")), 9) for number in range(others)]
-    rows = [(tsuid_row(Layout(), metric + pairs, HOUR - hours * HOUR_S), hours) for (metric, pairs), hours in places]
+    rows = [(tsuid_row(KeyLayout(), metric + pairs, HOUR - hours * HOUR_S), hours) for (metric, pairs), hours in places]
     await store.put("tsdb", [Put(row, COLUMN + seconds_qualifier(0, 0), bytes([hours])) for row, hours in rows])
     for back_h in (100, 85):
         cache = LastPointCache(0)
         reader = LastPointReader(
-            DataTable(store, "tsdb", Layout()), cache, lambda: NOW_MS, look_back_h=2, cache_ms=None
+            DataTable(store, "tsdb", KeyLayout()), cache, lambda: NOW_MS, look_back_h=2, cache_ms=None
         )
         store.rows = 0
         found = await reader.of(series, back_h)
@@ -501,7 +501,9 @@ async def test_cache_cleared_during_a_read_never_mixes_series() -> None:
     world = World(memory)
     await store(world, METRIC + ONE, HOUR, 111)
     memory.cache = cache = LastPointCache(0)
-    reader = LastPointReader(DataTable(memory, "tsdb", Layout()), cache, lambda: NOW_MS, look_back_h=1, cache_ms=None)
+    reader = LastPointReader(
+        DataTable(memory, "tsdb", KeyLayout()), cache, lambda: NOW_MS, look_back_h=1, cache_ms=None
+    )
     assert await reader.of([(METRIC, ONE)], None) == [LastPoint(HOUR * 1000, 111)]
     memory.cache = None
     assert await reader.of([(METRIC, OTHER)], None) == [None]

@@ -17,7 +17,7 @@ from tests.unit.ingest.parts import BASE, Parts, going, make_store
 from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row, encode_annotation
 from tsd.codec.opentsdb.cell import COLUMN, FAMILY
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.errors import BadQuery, StoreDown
 from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.model import Query
@@ -49,7 +49,7 @@ class Readers:
     def __init__(self, parts: Parts, index: SeriesIndex | None = None) -> None:
         self.flushed: list[bytes] = []
         settings = EngineSettings(cache_bytes=1 << 20)
-        reader: PointReader = OpenTsdbReader(ReadTable(parts.store, "tsdb", Layout()), parts.uids, index=index)
+        reader: PointReader = OpenTsdbReader(ReadTable(parts.store, "tsdb", KeyLayout()), parts.uids, index=index)
         if layouts.is_readable():
             reader = ReadableReader(parts.store, parts.readable)
         self.live = QueryEngine(
@@ -203,7 +203,7 @@ async def test_short_queries_read_stored_and_open_hours_as_after_a_flush(tmp_pat
     async with going(held) as parts:
         await parts.take(*(put(BASE - 3600, 1, host) for host in "abcd"))
         assert await parts.writer.flush()
-        index = SeriesIndex(parts.store, "tsdb-series", Layout())
+        index = SeriesIndex(parts.store, "tsdb-series", KeyLayout())
         await index.rebuild("tsdb")
         readers = Readers(parts, index)
         if rng.random() < 0.5:  # in an hour that has points in memory too
@@ -212,7 +212,7 @@ async def test_short_queries_read_stored_and_open_hours_as_after_a_flush(tmp_pat
         if rng.random() < 0.5 and not layouts.is_readable():
             note = Annotation(BASE + rng.randrange(10800), tsuid="000001000001000001")
             column = COLUMN + annotation_qualifier(note.start_time)
-            row = annotation_row(Layout(), note.start_time, bytes.fromhex(note.tsuid))
+            row = annotation_row(KeyLayout(), note.start_time, bytes.fromhex(note.tsuid))
             await parts.store.put("tsdb", [Put(row, column, encode_annotation(note))])
         for _ in range(3):
             await parts.take(*(random_line(rng) for _ in range(rng.randrange(1, 60))))

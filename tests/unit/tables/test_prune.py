@@ -15,7 +15,7 @@ from tsd.codec.metadata import Leaf, TsMeta, UidMeta
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN, seconds_qualifier
 from tsd.codec.opentsdb.meta import NO_COUNT, TS_COUNTER, TS_META, encode_ts_meta, encode_uid_meta
-from tsd.codec.opentsdb.rowkey import Layout, join_pairs, row_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, join_pairs, row_key
 from tsd.codec.opentsdb.tree import branch_row, encode_leaf, leaf_column
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY, meta_column
 from tsd.errors import StoreError
@@ -32,7 +32,7 @@ ALL_OLD = Ages(LATER_MS - 1, LATER_MS - 1)
 HOUR_S = 3600
 POINT, ANNOTATION = COLUMN + seconds_qualifier(0, 0), COLUMN + b"\1\0\0"
 ENGINES = ["memory", "embedded"]
-LAYOUTS = [Layout(), Layout(salt_width=1, salt_buckets=4)]
+LAYOUTS = [KeyLayout(), KeyLayout(salt_width=1, salt_buckets=4)]
 Series = tuple[str, tuple[tuple[str, str], ...]]  # metric, tags
 
 
@@ -48,7 +48,7 @@ class Clock:
 class Tables:
     """Tables with named series."""
 
-    def __init__(self, store: Store, clock: Clock, layout: Layout) -> None:
+    def __init__(self, store: Store, clock: Clock, layout: KeyLayout) -> None:
         self.store = store
         self.clock = clock
         self.layout = layout
@@ -106,7 +106,7 @@ class Tables:
 
 
 @asynccontextmanager
-async def opened(engine: str, folder: Path, layout: Layout = LAYOUTS[0]) -> AsyncIterator[Tables]:
+async def opened(engine: str, folder: Path, layout: KeyLayout = LAYOUTS[0]) -> AsyncIterator[Tables]:
     families, clock = (Family(b"t"), Family(ID_FAMILY), Family(NAME_FAMILY)), Clock()
     store: Store = MemoryStore(clock) if engine == "memory" else await EmbeddedStore.open(folder / "store", clock)
     try:
@@ -144,7 +144,7 @@ SOME_SERIES = st.tuples(
 def test_exactly_unused_names_are_deleted(
     tmp_path_factory: pytest.TempPathFactory,
     engine: str,
-    layout: Layout,
+    layout: KeyLayout,
     batches: list[list[Series]],
     stored: list[tuple[Series, int, str]],
 ) -> None:

@@ -16,7 +16,7 @@ from tests.unit.tables.compaction.parts import TABLE
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN, seconds_qualifier
 from tsd.codec.opentsdb.rollup import Rollups, parse_config
-from tsd.codec.opentsdb.rowkey import Layout, row_key, split_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, row_key, split_key
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.config.retention import parse_rules
 from tsd.store import Family, Put, Store, Table, scan
@@ -62,7 +62,7 @@ async def opened(engine: str, folder: Path, *tables: str) -> AsyncIterator[Store
 async def make(
     store: Store,
     policy: RetentionPolicy = KEEP_NOTHING_ELSE,
-    layout: Layout = Layout(),  # noqa: B008
+    layout: KeyLayout = KeyLayout(),  # noqa: B008
     rollups: Rollups | None = None,
 ) -> tuple[Retention, dict[str, bytes]]:
     """A retention, and the UIDs of three metrics."""
@@ -92,7 +92,7 @@ def hours(ago_s: Iterable[int]) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [Layout(), Layout(salt_width=1, salt_buckets=4)], ids=["plain", "salted"])
+@pytest.mark.parametrize("layout", [KeyLayout(), KeyLayout(salt_width=1, salt_buckets=4)], ids=["plain", "salted"])
 @pytest.mark.parametrize("engine", ENGINES)
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -106,7 +106,7 @@ def hours(ago_s: Iterable[int]) -> list[int]:
     )
 )
 def test_expired_rows_are_deleted_and_no_others(
-    tmp_path_factory: pytest.TempPathFactory, engine: str, layout: Layout, rows: set[tuple[str, int, int]]
+    tmp_path_factory: pytest.TempPathFactory, engine: str, layout: KeyLayout, rows: set[tuple[str, int, int]]
 ) -> None:
     keep_s = {"debug.x": 7 * DAY_S, "sys.cpu": 30 * DAY_S}
 
@@ -130,7 +130,7 @@ async def test_estimate_says_what_is_deleted(engine: str, tmp_path: Path) -> Non
         retention, uids = await make(store)
         puts = [
             Put(
-                row_key(Layout(), uids["sys.cpu"], base, b"\0\0\1\0\0" + bytes([series])),
+                row_key(KeyLayout(), uids["sys.cpu"], base, b"\0\0\1\0\0" + bytes([series])),
                 COLUMN + b"\0\0" * 12,
                 b"\1" * 1300,  # so many bytes that a sample is counted
             )
@@ -152,7 +152,8 @@ async def test_few_rows_of_a_long_range_are_counted(engine: str, tmp_path: Path)
     async with opened(engine, tmp_path) as store:
         retention, uids = await make(store)
         await store.put(
-            TABLE, [Put(row_key(Layout(), uids["sys.cpu"], base, HOST), POINT, b"\1") for base in hours([90 * DAY_S])]
+            TABLE,
+            [Put(row_key(KeyLayout(), uids["sys.cpu"], base, HOST), POINT, b"\1") for base in hours([90 * DAY_S])],
         )
         [expired] = [one async for one in retention.expired(NOW_S)]
         assert (await retention.estimate(expired)).amount.rows == 1
@@ -169,11 +170,11 @@ async def test_annotations_may_outlive_their_points(engine: str, kept: bool, tmp
         recent, old = hours([40 * DAY_S, 70 * DAY_S])
         for metric in (uids["sys.cpu"], bytes(3)):
             for base in (old, recent):
-                key = row_key(Layout(), metric, base, HOST if any(metric) else b"")
+                key = row_key(KeyLayout(), metric, base, HOST if any(metric) else b"")
                 await store.put(TABLE, [Put(key, POINT, b"\1"), Put(key, ANNOTATION, b"{}")])
         await remove_all(retention)
         left = {
-            (split_key(Layout(), row.key).base, bool(row.key[2]), cell.column)
+            (split_key(KeyLayout(), row.key).base, bool(row.key[2]), cell.column)
             async for rows in scan(store, TABLE)
             for row in rows
             for cell in row.cells
@@ -191,7 +192,7 @@ async def test_annotations_that_stay_are_not_counted(engine: str, tmp_path: Path
     policy = KEEP_NOTHING_ELSE._replace(annotations_s=60 * DAY_S, has_annotation_rule=True)
     async with opened(engine, tmp_path) as store:
         retention, uids = await make(store, policy)
-        rows = [row_key(Layout(), uids["sys.cpu"], base, HOST) for base in hours([40 * DAY_S, 39 * DAY_S])]
+        rows = [row_key(KeyLayout(), uids["sys.cpu"], base, HOST) for base in hours([40 * DAY_S, 39 * DAY_S])]
         await store.put(TABLE, [Put(row, ANNOTATION, b"{}") for row in rows])
         assert await remove_all(retention) == Amount()
         await store.put(TABLE, [Put(rows[1], POINT, b"\1")])
@@ -207,7 +208,7 @@ async def test_annotations_may_change_while_their_points_are_deleted(
     [base] = hours([40 * DAY_S])
     async with opened("embedded", tmp_path) as store:
         retention, uids = await make(store, policy)
-        key = row_key(Layout(), uids["sys.cpu"], base, HOST)
+        key = row_key(KeyLayout(), uids["sys.cpu"], base, HOST)
         second, third, note = (COLUMN + bytes((1, 0, at)) for at in (1, 2, 3))
         await store.put(
             TABLE, [Put(key, POINT, b"\1"), *(Put(key, each, b"{}") for each in (ANNOTATION, second, third))]
@@ -234,7 +235,7 @@ async def test_rollups_with_columns_like_annotations_go(engine: str, tmp_path: P
     policy = KEEP_NOTHING_ELSE._replace(rollups=rules, annotations_s=60 * DAY_S, has_annotation_rule=True)
     async with opened(engine, tmp_path, "agg", "tsdb-1h", "agg-1h") as store:
         retention, uids = await make(store, policy, rollups=ROLLUPS)
-        row = row_key(Layout(), uids["sys.cpu"], (NOW_S - 40 * DAY_S) // DAY_S * DAY_S, HOST)
+        row = row_key(KeyLayout(), uids["sys.cpu"], (NOW_S - 40 * DAY_S) // DAY_S * DAY_S, HOST)
         await store.put("tsdb-1h", [Put(row, COLUMN + bytes((number, 0, 0)), b"\1") for number in (0, 1)])
         assert (await remove_all(retention)).rows == 1
         assert await keys(store, "tsdb-1h") == []
@@ -248,12 +249,12 @@ async def test_rollups_have_rules_of_their_own(engine: str, tmp_path: Path) -> N
         days = [5, 10, 20, 35, 300, 399, 401, 402, 500]
         bases = {day: NOW_S // DAY_S * DAY_S - day * DAY_S for day in days}
         for table in (TABLE, "agg", "tsdb-1h", "agg-1h"):
-            keys_of = sorted(row_key(Layout(), uids["sys.cpu"], base, HOST) for base in bases.values())
+            keys_of = sorted(row_key(KeyLayout(), uids["sys.cpu"], base, HOST) for base in bases.values())
             await store.put(table, [Put(key, POINT, b"\1") for key in keys_of])
         await remove_all(retention)
 
         async def left(table: str) -> list[int]:
-            bases_left = {split_key(Layout(), key).base for key in await keys(store, table)}
+            bases_left = {split_key(KeyLayout(), key).base for key in await keys(store, table)}
             return [day for day in days if bases[day] in bases_left]
 
         assert await left(TABLE) == [5]
@@ -265,12 +266,12 @@ async def test_change_feed_reports_each_deleted_hour(tmp_path: Path) -> None:
     async with opened("embedded", tmp_path) as store:
         retention, uids = await make(store)
         bases = hours([50 * DAY_S, 40 * DAY_S, 31 * DAY_S])
-        await store.put(TABLE, [Put(row_key(Layout(), uids["sys.cpu"], base, HOST), POINT, b"\1") for base in bases])
+        await store.put(TABLE, [Put(row_key(KeyLayout(), uids["sys.cpu"], base, HOST), POINT, b"\1") for base in bases])
         changed: set[bytes] = set()
         assert store.change_feed is not None
         store.change_feed.subscribe(TABLE, lambda rows: changed.update(row[:7] for row in rows or ()))
         await remove_all(retention)
-        assert {row_key(Layout(), uids["sys.cpu"], base, b"") for base in bases} <= changed
+        assert {row_key(KeyLayout(), uids["sys.cpu"], base, b"") for base in bases} <= changed
 
 
 class _Others:
@@ -291,7 +292,7 @@ async def test_clock_that_jumps_during_a_round_lets_nothing_younger_go(engine: s
             store, KEEP_NOTHING_ELSE._replace(annotations_s=60 * DAY_S, has_annotation_rule=True)
         )
         rows = [
-            row_key(Layout(), uids[metric], base, HOST)
+            row_key(KeyLayout(), uids[metric], base, HOST)
             for metric in ("debug.x", "sys.cpu")
             for base in hours([50 * DAY_S, 31 * DAY_S, 20 * DAY_S])
         ]
@@ -315,7 +316,7 @@ async def test_task_deletes_nothing_while_the_clock_is_not_trusted(tmp_path: Pat
     async with opened("embedded", tmp_path) as store:
         retention, uids = await make(store)
         [base] = hours([31 * DAY_S])
-        await store.put(TABLE, [Put(row_key(Layout(), uids["sys.cpu"], base, HOST), POINT, b"\1")])
+        await store.put(TABLE, [Put(row_key(KeyLayout(), uids["sys.cpu"], base, HOST), POINT, b"\1")])
         clock_ms = [NOW_MS]
         guard = ClockGuard(tmp_path / "retention.json", lambda: trio.current_time() * 1000)
         task = RetentionTask(retention, guard, lambda: clock_ms[0], lambda: False)
@@ -361,7 +362,7 @@ async def test_task_runs_each_hour(tmp_path: Path, autojump_clock: MockClock) ->
             return int((NOW_S + trio.current_time() - start_s) * 1000)
 
         bases = hours(30 * DAY_S - HOUR_S * number for number in range(5))
-        await store.put(TABLE, [Put(row_key(Layout(), uids["sys.cpu"], base, HOST), POINT, b"\1") for base in bases])
+        await store.put(TABLE, [Put(row_key(KeyLayout(), uids["sys.cpu"], base, HOST), POINT, b"\1") for base in bases])
         guard = ClockGuard(tmp_path / "retention.json", lambda: trio.current_time() * 1000)
         guard.trust(NOW_MS)
         task = RetentionTask(retention, guard, now_ms, lambda: False)
@@ -379,7 +380,7 @@ async def test_task_says_which_points_have_expired(tmp_path: Path) -> None:
     async with opened("embedded", tmp_path) as store:
         retention, uids = await make(store)
         bases = hours([31 * DAY_S, 20 * DAY_S])
-        await store.put(TABLE, [Put(row_key(Layout(), uids["sys.cpu"], base, HOST), POINT, b"\1") for base in bases])
+        await store.put(TABLE, [Put(row_key(KeyLayout(), uids["sys.cpu"], base, HOST), POINT, b"\1") for base in bases])
         guard = ClockGuard(tmp_path / "retention.json", lambda: 0.0)
         guard.trust(NOW_MS)
         expired: list[tuple[bytes, int]] = []

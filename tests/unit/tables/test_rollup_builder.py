@@ -22,7 +22,7 @@ from tests.unit.tables.rollup_parts import (
     rollups,
 )
 from tsd.codec.names import Kind
-from tsd.codec.opentsdb.rowkey import Layout, split_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, split_key
 from tsd.codec.opentsdb.uid import NAME_FAMILY, id_column
 from tsd.errors import StoreError, WrongClock
 from tsd.store import Put, scan
@@ -30,7 +30,7 @@ from tsd.tables.opentsdb.rollup_progress import START, BuildRange
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
-async def test_rollups_of_all_metrics_are_built(layout: Layout) -> None:
+async def test_rollups_of_all_metrics_are_built(layout: KeyLayout) -> None:
     env = await environment(LINES, layout)
     steps = await build(builder(env))
     assert await rollups(env) == BUILT
@@ -87,7 +87,7 @@ async def test_build_resumes_at_any_position() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
-async def test_intervals_that_may_have_expired_keep_their_rollups(layout: Layout) -> None:
+async def test_intervals_that_may_have_expired_keep_their_rollups(layout: KeyLayout) -> None:
     env = await environment(LINES, layout)
     await build(builder(env))
     rows = [row async for page in scan(env.store, DATA) for row in page]

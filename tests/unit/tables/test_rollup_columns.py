@@ -18,7 +18,7 @@ from tests.unit.tables.rollup_parts import (
     lines_of,
     shown,
 )
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.query.rollups import RAW
 from tsd.store import Put, Row, scan
 from tsd.store.rocksdb.engine import EmbeddedStore
@@ -37,7 +37,7 @@ QUERIES = [
 
 
 @asynccontextmanager
-async def rolling(tmp_path: Path, layout: Layout | None = None) -> AsyncIterator[Rolled]:
+async def rolling(tmp_path: Path, layout: KeyLayout | None = None) -> AsyncIterator[Rolled]:
     """Rollups of points in an embedded store, 70 days later."""
     store = await EmbeddedStore.open(tmp_path / "store", lambda: LATER_S * 1000)
     try:
@@ -68,7 +68,7 @@ async def derived(env: QueryEnvironment) -> dict[str, set[int]]:
     "function", ["sum", *(pytest.param(name, marks=pytest.mark.slow) for name in ("count", "min", "avg"))]
 )
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
-async def test_columns_give_the_answers_of_points(tmp_path: Path, function: str, layout: Layout) -> None:
+async def test_columns_give_the_answers_of_points(tmp_path: Path, function: str, layout: KeyLayout) -> None:
     async with rolling(tmp_path, layout) as rolled:
         await rolled.put(lines_of(33, step_s=9_000))
         await rolled.task.round()
@@ -140,7 +140,7 @@ async def test_cells_of_unusual_form_are_read_as_cells(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
-async def test_columns_of_new_rows_are_those_of_stored_cells(tmp_path: Path, layout: Layout) -> None:
+async def test_columns_of_new_rows_are_those_of_stored_cells(tmp_path: Path, layout: KeyLayout) -> None:
     async with rolling(tmp_path, layout) as rolled:
         await rolled.put(lines_of(33, step_s=9_000))
         await rolled.task.round()

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from tsd.codec.opentsdb.rowkey import LAST_BASE, Layout, base_bytes
+from tsd.codec.opentsdb.rowkey import LAST_BASE, KeyLayout, base_bytes
 from tsd.codec.putline import HOUR_S
 from tsd.errors import StoreDown
 from tsd.store import CellPage, Cursor, Family, Put, Table, cells_of_rows, scan
@@ -16,7 +16,7 @@ from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.scan import KeyRange, read_ranges, scan_parts
 
 BASE_S, METRIC, LARGE = 1_356_998_400, b"\0\0\1", 100_000
-SALTED = Layout(salt_width=1, salt_buckets=2)
+SALTED = KeyLayout(salt_width=1, salt_buckets=2)
 FEW = 4  # ranges at once
 
 
@@ -51,7 +51,7 @@ class PagedStore(MemoryStore):
         pass
 
 
-async def filled(layout: Layout, bases_s: Sequence[int], rows: int) -> PagedStore:
+async def filled(layout: KeyLayout, bases_s: Sequence[int], rows: int) -> PagedStore:
     """A store with so many large rows in each hour."""
     store = PagedStore()
     await store.create_tables([Table("t", (Family(b"t"),))])
@@ -71,7 +71,7 @@ def hours(count: int) -> list[int]:
     return [BASE_S + hour * HOUR_S for hour in range(count)]
 
 
-async def taken(store: PagedStore, ranges: Sequence[KeyRange], layout: Layout | None, parallel: int) -> list[bytes]:
+async def taken(store: PagedStore, ranges: Sequence[KeyRange], layout: KeyLayout | None, parallel: int) -> list[bytes]:
     """The keys of all rows, in the order in which they are taken."""
     found: list[bytes] = []
 
@@ -85,8 +85,8 @@ async def taken(store: PagedStore, ranges: Sequence[KeyRange], layout: Layout | 
 
 @pytest.mark.parametrize("parallel", [1, FEW])
 @pytest.mark.parametrize("rows", [1, 10, 30], ids=["small hours", "half pages", "large hours"])
-@pytest.mark.parametrize("layout", [Layout(), SALTED], ids=["plain", "salted"])
-async def test_rows_are_taken_once_and_in_order(layout: Layout, rows: int, parallel: int) -> None:
+@pytest.mark.parametrize("layout", [KeyLayout(), SALTED], ids=["plain", "salted"])
+async def test_rows_are_taken_once_and_in_order(layout: KeyLayout, rows: int, parallel: int) -> None:
     store = await filled(layout, hours(9), rows)
     salts = [b"\0", b"\1"] if layout.salt_width else [b""]
     bounds = [BASE_S - HOUR_S, BASE_S + 2 * HOUR_S, BASE_S + 20 * HOUR_S]
@@ -101,25 +101,25 @@ async def test_rows_are_taken_once_and_in_order(layout: Layout, rows: int, paral
 @pytest.mark.parametrize("stop", [None, prefix_end(METRIC + base_bytes(LAST_BASE))], ids=["table's end", "last hour"])
 async def test_ranges_up_to_the_last_hour_are_read(stop: bytes | None) -> None:
     bases_s = [LAST_BASE // HOUR_S * HOUR_S - hour * HOUR_S for hour in range(3, -1, -1)]
-    store = await filled(Layout(), bases_s, 30)
-    assert await taken(store, [KeyRange(METRIC, stop)], Layout(), FEW) == await stored(store)
+    store = await filled(KeyLayout(), bases_s, 30)
+    assert await taken(store, [KeyRange(METRIC, stop)], KeyLayout(), FEW) == await stored(store)
 
 
 async def test_parts_of_a_large_range_are_read_at_once() -> None:
-    store = await filled(Layout(), hours(12), 30)
-    await taken(store, [KeyRange(METRIC, prefix_end(METRIC))], Layout(), FEW)
+    store = await filled(KeyLayout(), hours(12), 30)
+    await taken(store, [KeyRange(METRIC, prefix_end(METRIC))], KeyLayout(), FEW)
     assert store.most >= FEW
 
 
 async def test_error_in_a_part_is_raised() -> None:
-    store = await filled(Layout(), hours(12), 30)
+    store = await filled(KeyLayout(), hours(12), 30)
     store.failing = METRIC + base_bytes(BASE_S + 9 * HOUR_S)
     with pytest.raises(StoreDown):
-        await taken(store, [KeyRange(METRIC, prefix_end(METRIC))], Layout(), FEW)
+        await taken(store, [KeyRange(METRIC, prefix_end(METRIC))], KeyLayout(), FEW)
 
 
 @pytest.mark.parametrize("hours", [720, 500_000])
 def test_a_salted_table_is_read_with_as_many_filtered_scans_as_another(hours: int) -> None:
     assert SALTED.salt_buckets * scan_parts(SALTED, hours, FEW, "pattern") == scan_parts(
-        Layout(), hours, FEW, "pattern"
+        KeyLayout(), hours, FEW, "pattern"
     )

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.errors import StoreDown
 from tsd.store import Cell, Family, Page, Put, Table, scan
 from tsd.store.memory import MemoryStore
@@ -31,7 +31,7 @@ async def entries(store: MemoryStore) -> int:
 
 
 async def test_added_series_invalidate_cached_answers() -> None:
-    index = SeriesIndex(await a_store(), TABLE, Layout())
+    index = SeriesIndex(await a_store(), TABLE, KeyLayout())
     await index.add({METRIC: [HOST_A]})
     assert await index.with_tag(METRIC, HOST_A, 9) == [HOST_A]
     assert await index.with_tag(METRIC, b"", 9) == [HOST_A]
@@ -53,7 +53,7 @@ async def test_series_are_found_by_each_tag(seed: int) -> None:
     ]
     known: set[bytes] = set()
     while len(known) < len(set(every)):
-        index = SeriesIndex(store, TABLE, Layout())  # as after a start
+        index = SeriesIndex(store, TABLE, KeyLayout())  # as after a start
         some = chance.sample(every, 5)
         await index.add({METRIC: some})
         known.update(some)
@@ -82,7 +82,7 @@ class Failing(MemoryStore):
 async def test_interrupted_add_is_completed_by_a_repeat(puts: int) -> None:
     store = Failing(lambda: 1)
     await store.create_tables([Table(TABLE, (Family(b"t"),))])
-    index = SeriesIndex(store, TABLE, Layout())
+    index = SeriesIndex(store, TABLE, KeyLayout())
     store.left = puts
     with pytest.raises(StoreDown):
         await index.add({METRIC: [HOST_A + CPU_0, HOST_B + CPU_0]})
@@ -95,7 +95,7 @@ async def test_interrupted_add_is_completed_by_a_repeat(puts: int) -> None:
 
 async def test_series_added_elsewhere_show_after_an_own_add() -> None:
     store = await a_store()
-    index, other = (SeriesIndex(store, TABLE, Layout()) for _ in range(2))
+    index, other = (SeriesIndex(store, TABLE, KeyLayout()) for _ in range(2))
     assert await index.with_tag(METRIC, HOST_A, 9) == []
     await other.add({METRIC: [HOST_A]})
     await index.add({METRIC: [HOST_A]})
@@ -125,7 +125,7 @@ class Counting(MemoryStore):
 async def test_cached_answers_of_an_own_store_stay_valid_until_a_write(autojump_clock: MockClock) -> None:
     store = Counting(lambda: 1)
     await store.create_tables([Table(TABLE, (Family(b"t"),))])
-    other, index = (SeriesIndex(store, TABLE, Layout()) for _ in range(2))
+    other, index = (SeriesIndex(store, TABLE, KeyLayout()) for _ in range(2))
     await other.add({METRIC: [HOST_A + CPU_0]})
     for _ in range(2):
         assert await index.with_tag(METRIC, HOST_A, 9) == [HOST_A + CPU_0]
@@ -150,7 +150,7 @@ class Shared(MemoryStore):
 async def test_a_look_on_a_shared_table_holds_for_seconds(autojump_clock: MockClock) -> None:
     store = Shared(lambda: 1)
     await store.create_tables([Table(TABLE, (Family(b"t"),))])
-    index = SeriesIndex(store, TABLE, Layout())
+    index = SeriesIndex(store, TABLE, KeyLayout())
     state = index.state()
     await trio.sleep(1)
     assert index.is_current(state)
@@ -164,7 +164,7 @@ async def test_a_look_on_a_shared_table_holds_for_seconds(autojump_clock: MockCl
 async def test_held_table_of_a_shared_index_has_own_series_that_were_added_elsewhere() -> None:
     store = Shared(lambda: 1)
     await store.create_tables([Table(TABLE, (Family(b"t"),))])
-    index, other = (SeriesIndex(store, TABLE, Layout()) for _ in range(2))
+    index, other = (SeriesIndex(store, TABLE, KeyLayout()) for _ in range(2))
     await index.add({METRIC: [HOST_A]})
     assert await _held(index) == [HOST_A]
     await other.add({METRIC: [HOST_B]})
@@ -174,7 +174,7 @@ async def test_held_table_of_a_shared_index_has_own_series_that_were_added_elsew
 
 async def test_a_look_on_an_own_table_holds_until_series_are_added(autojump_clock: MockClock) -> None:
     store = await a_store()
-    index, other = (SeriesIndex(store, TABLE, Layout()) for _ in range(2))
+    index, other = (SeriesIndex(store, TABLE, KeyLayout()) for _ in range(2))
     state = index.state()
     await trio.sleep(3600)
     assert index.is_current(state)
@@ -188,17 +188,17 @@ async def test_rebuilt_index_has_lost_entries_again() -> None:
     await store.create_tables([Table("data", (Family(b"t"),))])
     series = [HOST_A + CPU_0, HOST_B + CPU_0]
     await store.put("data", [Put(METRIC + bytes(4) + one, b"t:\0\0", b"\1") for one in series])
-    index = SeriesIndex(store, TABLE, Layout())
+    index = SeriesIndex(store, TABLE, KeyLayout())
     await index.add({METRIC: series})
     own = {row.key for row in [row async for rows in scan(store, TABLE) for row in rows] if OWN in _columns(row.cells)}
     async for rows in scan(store, TABLE):
         for row in rows:
             if row.key not in own | {STATE_ROW}:
                 await store.delete(TABLE, {row.key: _columns(row.cells)}, up_to_ms=None)
-    assert await SeriesIndex(store, TABLE, Layout()).with_tag(METRIC, b"", 9) == []
+    assert await SeriesIndex(store, TABLE, KeyLayout()).with_tag(METRIC, b"", 9) == []
     await index.outdate()
     assert await index.rebuild("data") == 2
-    found = SeriesIndex(store, TABLE, Layout())
+    found = SeriesIndex(store, TABLE, KeyLayout())
     assert await found.complete()
     for pair in (b"", CPU_0):
         assert await found.with_tag(METRIC, pair, 9) == series
@@ -207,7 +207,7 @@ async def test_rebuilt_index_has_lost_entries_again() -> None:
 async def test_complete_index_is_checked_seldom_and_rebuilt_after_a_query(autojump_clock: MockClock) -> None:
     store = CountingStore(lambda: 1)
     await store.create_tables([Table(TABLE, (Family(b"t"),)), Table("data", (Family(b"t"),))])
-    index, importer = (SeriesIndex(store, TABLE, Layout()) for _ in range(2))
+    index, importer = (SeriesIndex(store, TABLE, KeyLayout()) for _ in range(2))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(index.keep_complete, "data")
         await trio.sleep(100)
@@ -229,7 +229,7 @@ async def test_complete_index_is_checked_seldom_and_rebuilt_after_a_query(autoju
 async def test_index_that_no_query_reads_is_rebuilt(autojump_clock: MockClock) -> None:
     store = await a_store()
     await store.create_tables([Table("data", (Family(b"t"),))])
-    index, importer = (SeriesIndex(store, TABLE, Layout()) for _ in range(2))
+    index, importer = (SeriesIndex(store, TABLE, KeyLayout()) for _ in range(2))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(index.keep_complete, "data")
         await trio.sleep(100)

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from tsd.codec.names import Widths
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.store import CellPage, cells_of_rows
 from tsd.tables.opentsdb.decode import NumberedRows
 from tsd.tables.opentsdb.stored_points import StoredPoints
@@ -22,6 +22,6 @@ def test_a_page_that_keeps_its_rows_is_decoded_once(keeps: bool, times: int) -> 
         return found
 
     series = cast(SeriesSet, SimpleNamespace(numbers={}, pairs=[], required_tagks=None, widths=Widths()))
-    page = StoredPoints(cells_of_rows([]), Layout().pairs_start, series, decode, keeps=keeps)
+    page = StoredPoints(cells_of_rows([]), KeyLayout().pairs_start, series, decode, keeps=keeps)
     assert page.decode() is page.decode() is found
     assert len(decoded) == times

@@ -8,7 +8,7 @@ import pytest
 
 from tests.seeds import seeds
 from tsd.codec.names import Kind, Widths
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.store import Family, Put, Table
 from tsd.store.memory import MemoryStore
 from tsd.tables.filters import TYPES, make_filter
@@ -60,10 +60,10 @@ async def test_filters_find_the_series_that_match_one_by_one(seed: int) -> None:
             filters.append(make_filter(chance.choice(TAGKS), kind, expression))
         request = SeriesRequest("m", filters=tuple(filters), explicit_tags=chance.random() < 0.3)
         resolved = await FilterResolver(uids, Widths(), FilterRules()).resolve(request)
-        one_by_one = SeriesMatcher(resolved, Layout(), uids)
+        one_by_one = SeriesMatcher(resolved, KeyLayout(), uids)
         await one_by_one.match(sorted(pairs))
         wanted = [one for one in sorted(pairs) if one_by_one.numbers[one] != UNWANTED]
-        assert table.pairs(await SeriesMatcher(resolved, Layout(), uids, tests).find(table)) == wanted
+        assert table.pairs(await SeriesMatcher(resolved, KeyLayout(), uids, tests).find(table)) == wanted
 
 
 def test_values_of_a_tag_that_some_series_lack() -> None:
@@ -86,7 +86,7 @@ def test_cached_results_are_bounded() -> None:
 
 async def test_table_of_a_metric_gets_series_that_others_write_to_the_store() -> None:
     store, metric = await a_store(), b"\0\0\1"
-    index, other = (SeriesIndex(store, INDEX, Layout()) for _ in range(2))
+    index, other = (SeriesIndex(store, INDEX, KeyLayout()) for _ in range(2))
     pairs = [b"\0\0\1\0\0" + bytes([value]) for value in range(1, 100)]
     await index.add({metric: pairs[:10]})
     for count in (10, 11, 40, 99):

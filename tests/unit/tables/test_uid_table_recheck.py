@@ -7,7 +7,7 @@ from trio.testing import MockClock
 from tests.flaky_store import Fault
 from tests.interfering_store import InterferingStore
 from tsd.codec.names import Kind, Widths
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.store import Family, Table
 from tsd.store.memory import MemoryStore
@@ -139,7 +139,7 @@ async def test_lookup_during_a_drop_is_not_cached() -> None:
 async def test_series_resolved_during_a_drop_gets_the_new_uids() -> None:
     store = await made()
     uids = Uids(store, TABLE, Widths())
-    names = UidResolver(uids, Layout(), AutoCreate(True, True, True))
+    names = UidResolver(uids, KeyLayout(), AutoCreate(True, True, True))
     await uids.find_or_assign(METRIC, [b"a"])
     text = SeriesText(b"a", b"host=x")
 

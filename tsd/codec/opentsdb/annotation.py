@@ -2,7 +2,7 @@
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.cell import Qualifier
-from tsd.codec.opentsdb.rowkey import Layout, RowKey, row_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, RowKey, row_key
 from tsd.codec.putline import FIRST_MS, base_time
 from tsd.codec.text import Json, custom_of, decode_object, encode_object, long_of, sorted_custom, text_of
 from tsd.errors import CorruptRow
@@ -75,12 +75,12 @@ def annotation_offset_ms(qualifier: bytes) -> int:
     return offset if len(qualifier) == 5 else offset * 1000
 
 
-def annotation_row(layout: Layout, start_time: int, tsuid: bytes = b"") -> RowKey:
+def annotation_row(layout: KeyLayout, start_time: int, tsuid: bytes = b"") -> RowKey:
     """Return the row of an annotation that starts at `start_time`, on the series of a TSUID, or global without one.
 
-    >>> annotation_row(Layout(), 1357000000, bytes.fromhex("000001000001000001")).hex()
+    >>> annotation_row(KeyLayout(), 1357000000, bytes.fromhex("000001000001000001")).hex()
     '00000150e22700000001000001'
-    >>> annotation_row(Layout(salt_width=1), 1356998455123).hex()
+    >>> annotation_row(KeyLayout(salt_width=1), 1356998455123).hex()
     '0000000050e22700'
     """
     metric = layout.widths.metric

@@ -23,7 +23,7 @@ from tsd.codec.opentsdb.cell import (
     split_qualifier,
 )
 from tsd.codec.opentsdb.merge import StoredCell, cell_points
-from tsd.codec.opentsdb.rowkey import Layout, salt_of, split_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, salt_of, split_key
 from tsd.codec.putline import HOUR_S
 from tsd.codec.text import FLOAT, encode_integer
 from tsd.errors import CorruptRow
@@ -71,7 +71,7 @@ class Problem(NamedTuple):
     detail: str
 
 
-def key_problems(layout: Layout, key: bytes) -> list[Problem]:
+def key_problems(layout: KeyLayout, key: bytes) -> list[Problem]:
     """Return the problems of a row key."""
     try:
         parts = split_key(layout, key)

@@ -15,7 +15,7 @@ from tsd.codec.opentsdb.cell import APPEND, CellKind, Point, kind_of, split, spl
 from tsd.codec.opentsdb.check import Inspection, Problem, Trouble, inspect, is_infinite, key_problems, narrow
 from tsd.codec.opentsdb.columns import CELL_POINTS
 from tsd.codec.opentsdb.merge import StoredCell, join_all
-from tsd.codec.opentsdb.rowkey import Layout, split_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, split_key
 
 
 class FsckLine(enum.Enum):
@@ -154,7 +154,7 @@ def check_row(
     cells: Iterable[StoredCell],
     options: FsckOptions,
     resolves: Resolves,
-    layout: Layout = Layout(),  # noqa: B008
+    layout: KeyLayout = KeyLayout(),  # noqa: B008
     rollup_ids: frozenset[int] = frozenset(),
 ) -> RowCheck:
     """Return the findings in a row of the data table, and their repair. Raise nothing, for any bytes.
@@ -192,7 +192,7 @@ def totals(counts: Counter[FsckLine]) -> tuple[int, int, int]:
     return errors, errors, sum(counts[repaired] for repaired in ERRORS.values())
 
 
-def _unnamed(layout: Layout, key: bytes, resolves: Resolves) -> list[str]:
+def _unnamed(layout: KeyLayout, key: bytes, resolves: Resolves) -> list[str]:
     """Return the UIDs of a valid row key that have no name."""
     metric, pairs = split_key(layout, key).series
     if not pairs:  # global annotations: their metric has no name

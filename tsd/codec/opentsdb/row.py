@@ -30,7 +30,7 @@ from tsd.codec.opentsdb.merge import (
     merge,
     point_cells,
 )
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.putline import HOUR_MS
 from tsd.errors import CorruptRow
 
@@ -125,7 +125,7 @@ def repair_append(value: bytes) -> bytes:
     return join_append(cell_points(StoredCell(b"\5\0\0", value, 0)))
 
 
-def problems(key: bytes, cells: Iterable[StoredCell], layout: Layout = Layout()) -> list[Problem]:  # noqa: B008
+def problems(key: bytes, cells: Iterable[StoredCell], layout: KeyLayout = KeyLayout()) -> list[Problem]:  # noqa: B008
     """Return all deviations of a row from FORMATS.md, and everything that a correct writer would not write.
 
     >>> key = bytes.fromhex("00000150e22700000001000001")

@@ -24,8 +24,8 @@ LAST_BASE = (1 << 8 * BASE_BYTES) - 1
 LONGEST_KEY = 32767  # bytes; HBase 2.6.1 answers "Row length 32768 is > 32767"
 
 
-class Layout(NamedTuple):
-    """The widths of a data table's keys. A salt width of 0 means no salt."""
+class KeyLayout(NamedTuple):
+    """The widths of the parts of a data table's row keys. A salt width of 0 means no salt."""
 
     widths: Widths = Widths()
     salt_width: int = 0
@@ -66,10 +66,10 @@ def join_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"".join(sorted(tagk + tagv for tagk, tagv in pairs))
 
 
-def most_tags(layout: Layout) -> int:
+def most_tags(layout: KeyLayout) -> int:
     """Return the largest number of tags in a row key.
 
-    >>> most_tags(Layout())
+    >>> most_tags(KeyLayout())
     5460
     """
     return (LONGEST_KEY - layout.pairs_start) // layout.widths.pair
@@ -93,10 +93,10 @@ def salt_of(metric: bytes, pairs: bytes, width: int, buckets: int) -> bytes:
     return (abs(h) % buckets & (1 << 8 * width) - 1).to_bytes(width, "big")
 
 
-def salts(layout: Layout) -> list[bytes]:
+def salts(layout: KeyLayout) -> list[bytes]:
     """Return all salts in order; one empty salt for a table without salting.
 
-    >>> [salt.hex() for salt in salts(Layout(salt_width=2, salt_buckets=3))], salts(Layout())
+    >>> [salt.hex() for salt in salts(KeyLayout(salt_width=2, salt_buckets=3))], salts(KeyLayout())
     (['0000', '0001', '0002'], [b''])
     """
     if not layout.salt_width:
@@ -115,21 +115,21 @@ def base_bytes(time_s: int) -> bytes:
     return min(max(time_s, 0), LAST_BASE).to_bytes(BASE_BYTES, "big")
 
 
-def row_key(layout: Layout, metric: bytes, base: int, pairs: bytes) -> RowKey:
+def row_key(layout: KeyLayout, metric: bytes, base: int, pairs: bytes) -> RowKey:
     """Return the row key of one hour of one series; `pairs` as `join_pairs` returns them. Of the base time only the
     low 32 bits are used.
 
-    >>> row_key(Layout(), b"\\0\\0\\1", 1356998400, bytes.fromhex("000001000001")).hex()
+    >>> row_key(KeyLayout(), b"\\0\\0\\1", 1356998400, bytes.fromhex("000001000001")).hex()
     '00000150e22700000001000001'
     """
     salt = salt_of(metric, pairs, layout.salt_width, layout.salt_buckets) if layout.salt_width else b""
     return RowKey(salt + metric + (base & 0xFFFFFFFF).to_bytes(BASE_BYTES, "big") + pairs)
 
 
-def split_key(layout: Layout, key: bytes) -> SplitKey:
+def split_key(layout: KeyLayout, key: bytes) -> SplitKey:
     """Return the parts of a row key. Raise CorruptRow for an invalid length.
 
-    >>> split_key(Layout(), bytes.fromhex("00000150e22700000001000001")).base
+    >>> split_key(KeyLayout(), bytes.fromhex("00000150e22700000001000001")).base
     1356998400
     """
     check_key(layout, key)
@@ -143,10 +143,10 @@ def split_key(layout: Layout, key: bytes) -> SplitKey:
     )
 
 
-def check_key(layout: Layout, key: bytes) -> None:
+def check_key(layout: KeyLayout, key: bytes) -> None:
     """Raise CorruptRow if a row key has an invalid length.
 
-    >>> check_key(Layout(), bytes.fromhex("00000150e22700000001000001"))
+    >>> check_key(KeyLayout(), bytes.fromhex("00000150e22700000001000001"))
     """
     rest = len(key) - layout.pairs_start
     if rest < 0 or rest % layout.widths.pair:
@@ -164,10 +164,10 @@ def split_pairs(widths: Widths, pairs: bytes) -> tuple[tuple[Uid, Uid], ...]:
     )
 
 
-def tsuid(layout: Layout, key: bytes) -> bytes:
+def tsuid(layout: KeyLayout, key: bytes) -> bytes:
     """Return the TSUID of a row key: the key without salt and base time.
 
-    >>> tsuid(Layout(), bytes.fromhex("00000150e22700000001000001")).hex()
+    >>> tsuid(KeyLayout(), bytes.fromhex("00000150e22700000001000001")).hex()
     '000001000001000001'
     """
     return key[layout.salt_width : layout.metric_end] + key[layout.pairs_start :]
@@ -187,10 +187,10 @@ def split_tsuid(widths: Widths, tsuid: bytes) -> Series:
     return Series(Uid(tsuid[: widths.metric]), split_pairs(widths, tsuid[widths.metric :]))
 
 
-def tsuid_row(layout: Layout, tsuid: bytes, base: int) -> RowKey:
+def tsuid_row(layout: KeyLayout, tsuid: bytes, base: int) -> RowKey:
     """Return the row key of an hour of a series.
 
-    >>> tsuid_row(Layout(), bytes.fromhex("000001000001000001"), 1356998400).hex()
+    >>> tsuid_row(KeyLayout(), bytes.fromhex("000001000001000001"), 1356998400).hex()
     '00000150e22700000001000001'
     """
     return row_key(layout, tsuid[: layout.widths.metric], base, tsuid[layout.widths.metric :])

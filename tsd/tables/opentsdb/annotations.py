@@ -13,7 +13,7 @@ from tsd.codec.opentsdb.annotation import (
     encode_annotation,
 )
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, base_bytes
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, KeyLayout, base_bytes
 from tsd.codec.putline import FIRST_MS, HOUR_S
 from tsd.errors import CorruptRow
 from tsd.store import CLOSE_S, PAGE_ROWS, CellPage, Cursor, Row, Store, cells_of_keys, cells_of_rows, scan
@@ -29,7 +29,7 @@ STEP_CELLS = 1000  # looked at between two checkpoints
 class AnnotationRows:
     """The annotations of a data table."""
 
-    def __init__(self, store: Store, table: str, layout: Layout) -> None:
+    def __init__(self, store: Store, table: str, layout: KeyLayout) -> None:
         self._store = store
         self._table = table
         self._layout = layout

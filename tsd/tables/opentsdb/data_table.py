@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.config.loader import Config, key_layout
 from tsd.store import Store
 
@@ -12,7 +12,7 @@ class DataTable(NamedTuple):
 
     store: Store
     name: str
-    layout: Layout  # of its row keys
+    layout: KeyLayout  # of its row keys
 
 
 def configured_data_table(config: Config, store: Store) -> DataTable:

@@ -13,7 +13,7 @@ from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.fsck import FsckOptions, RowCheck, check_row
 from tsd.codec.opentsdb.merge import StoredCell
 from tsd.codec.opentsdb.row import data_cells
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, split_key
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, KeyLayout, split_key
 from tsd.errors import CorruptRow
 from tsd.store import Put, Row
 from tsd.store.cells import prefix_end
@@ -195,7 +195,7 @@ class Fsck:
         await run_bounded(by_time.items(), delete, limit=CONCURRENT_CALLS)
 
 
-def describe(layout: Layout, key: bytes, names: Names) -> str:
+def describe(layout: KeyLayout, key: bytes, names: Names) -> str:
     """Return a row key as text, with names instead of UIDs (nameless UIDs in hex); empty for an invalid key."""
     try:
         parts = split_key(layout, key)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from contextlib import aclosing
 
 from tsd.codec.names import Kind
-from tsd.codec.opentsdb.rowkey import Layout, salts
+from tsd.codec.opentsdb.rowkey import KeyLayout, salts
 from tsd.errors import NoTable, StoreError
 from tsd.lazy import LazyLogger
 from tsd.store import Store, scan
@@ -21,7 +21,7 @@ def build_again(metric: str, start_s: int, end_s: int) -> str:
     return f"tsd rollup build {metric} --start {start_s} --end {end_s} --clear"
 
 
-async def has_rows(store: Store, layout: Layout, table: str, metric: bytes) -> bool:
+async def has_rows(store: Store, layout: KeyLayout, table: str, metric: bytes) -> bool:
     """Return whether a table has rows of a metric, by its UID. Raise StoreError."""
     for salt in salts(layout):
         async with aclosing(scan(store, table, salt + metric, prefix_end(salt + metric), limit=1)) as pages:
@@ -31,7 +31,7 @@ async def has_rows(store: Store, layout: Layout, table: str, metric: bytes) -> b
 
 
 async def report_kept(
-    store: Store, layout: Layout, tables: Sequence[str], uids: Uids, days: Collection[LateDay]
+    store: Store, layout: KeyLayout, tables: Sequence[str], uids: Uids, days: Collection[LateDay]
 ) -> None:
     """Log which metrics have rollups in some tables, which may keep points that were deleted from some days."""
     for metric in sorted({day.metric for day in days}):
@@ -51,7 +51,7 @@ async def report_kept(
         )
 
 
-async def _has_rollups(store: Store, layout: Layout, table: str, metric: bytes) -> bool:
+async def _has_rollups(store: Store, layout: KeyLayout, table: str, metric: bytes) -> bool:
     try:
         return await has_rows(store, layout, table, metric)
     except NoTable:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from tsd.codec.names import Kind
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.errors import NoSuchName
 from tsd.tables.key_ranges import RangeName
 from tsd.tables.opentsdb.uids import Uids
@@ -15,7 +15,7 @@ OTHER_BYTES: Final = 8  # of the prefix in a table whose keys do not start with 
 class OpentsdbKeyRanges:
     """Ranges of a layout's tables."""
 
-    def __init__(self, layout: Layout, uids: Uids, rows: Collection[str], series: Collection[str]) -> None:
+    def __init__(self, layout: KeyLayout, uids: Uids, rows: Collection[str], series: Collection[str]) -> None:
         """`rows` are tables with OpenTSDB's rows of points, `series` those whose row keys start with a metric."""
         self._layout = layout
         self._ends = layout.metric_end, layout.pairs_start

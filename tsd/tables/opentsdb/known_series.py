@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.points import Int64, UInt8
 from tsd.tables.opentsdb.tag_table import TagTable
 from tsd.tables.reading import Places
@@ -21,7 +21,7 @@ class KnownTable(NamedTuple):
     places: Places  # by row of the table: the place of the series in the keys
 
 
-def known_table(keys: SeriesKeys, metric: bytes, layout: Layout) -> KnownTable | None:
+def known_table(keys: SeriesKeys, metric: bytes, layout: KeyLayout) -> KnownTable | None:
     """Return the table of those series whose keys have a metric's UID. None if two of them are equal, or the tags of
     one are not pairs of UIDs.
 
@@ -29,7 +29,7 @@ def known_table(keys: SeriesKeys, metric: bytes, layout: Layout) -> KnownTable |
     >>> tags = [bytes((0, 0, 1, 0, 0, value)) for value in (9, 8)]
     >>> series = [SeriesKey(b"met", tags[0]), NO_KEY, SeriesKey(b"met", tags[1]), SeriesKey(b"tem", tags[1])]
     >>> keys = SeriesKeys.of(series)
-    >>> known_table(keys, b"met", Layout()).places.tolist()
+    >>> known_table(keys, b"met", KeyLayout()).places.tolist()
     [2, 0]
     """
     text = np.frombuffer(keys.joined, np.uint8)

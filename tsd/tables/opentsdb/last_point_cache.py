@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.bytemap import ByteMap
 from tsd.codec.kept_arrays import grown, kept_zeros
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.points import Columns, newest_points, series_ends, wide_values
 from tsd.codec.putline import HOUR_S
 from tsd.tables.catalog import LastPoint
@@ -256,7 +256,7 @@ class LastPointCache:
         if not self._held[slot] and self.points([slot])[0].is_same(point):
             self._times[slot] = NO_TIME
 
-    def forget(self, layout: Layout, rows: Iterable[bytes]) -> None:
+    def forget(self, layout: KeyLayout, rows: Iterable[bytes]) -> None:
         """Forget the newest points of series that lie in rows, by their row keys, or before: a command has changed the
         rows. Points that are not in their rows yet remain."""
         end, start, salt = layout.metric_end, layout.pairs_start, layout.salt_width

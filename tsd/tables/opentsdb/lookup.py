@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import trio
 
 from tsd.codec.names import Kind
-from tsd.codec.opentsdb.rowkey import Layout, base_bytes, join_pairs, salts, split_pairs
+from tsd.codec.opentsdb.rowkey import KeyLayout, base_bytes, join_pairs, salts, split_pairs
 from tsd.codec.opentsdb.uid import COUNTER_ROW, id_column
 from tsd.codec.putline import HOUR_S
 from tsd.codec.text import encode_name
@@ -150,7 +150,7 @@ class SeriesFinder:
         self,
         store: Store,
         tables: LookupTables,
-        layout: Layout,
+        layout: KeyLayout,
         recent: RecentSeries,
         now_s: Callable[[], int],
         row_scans: RowScanRules,

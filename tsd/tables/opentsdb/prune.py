@@ -15,7 +15,7 @@ import trio
 from tsd.codec.metadata import UidMeta
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.meta import decode_uid_meta, encode_uid_meta
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.opentsdb.tree import COLLISION_PREFIX, LEAF_PREFIX, NOT_MATCHED_PREFIX, decode_leaf
 from tsd.codec.opentsdb.uid import COUNTER_ROW, id_column, meta_column, name_column
 from tsd.errors import CorruptRow
@@ -93,7 +93,7 @@ class NamePruner:
         self,
         store: Store,
         tables: PrunedTables,
-        layout: Layout,
+        layout: KeyLayout,
         ages: Ages,
         *,
         pause_ratio: float = 0.0,

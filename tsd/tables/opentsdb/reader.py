@@ -12,7 +12,7 @@ from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import ANNOTATION, decode_annotation
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Rollups
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, base_bytes, salts
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, KeyLayout, base_bytes, salts
 from tsd.codec.putline import HOUR_S, base_time
 from tsd.errors import CorruptRow, DamagedBlock
 from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, StepLimit, Store, cells_of_keys, scan
@@ -89,7 +89,7 @@ class ReadTable(NamedTuple):
 
     store: Store
     name: str
-    layout: Layout
+    layout: KeyLayout
     rules: ReadRules = ReadRules()
     deleting: Changing = unobserved  # entered around deletes of rows
 
@@ -480,7 +480,7 @@ def _runs_of_hours(hours: Sequence[SignedHour]) -> Iterator[Sequence[SignedHour]
 class StoredChanges:
     """Notifications from the store about writes to the data table."""
 
-    def __init__(self, feed: ChangeFeed, table: str, layout: Layout) -> None:
+    def __init__(self, feed: ChangeFeed, table: str, layout: KeyLayout) -> None:
         self._feed = feed
         self._table = table
         self._part = slice(layout.salt_width, layout.pairs_start)

@@ -12,7 +12,7 @@ import numpy as np
 import trio
 
 from tsd.codec.names import Kind
-from tsd.codec.opentsdb.rowkey import Layout, join_pairs, salt_of
+from tsd.codec.opentsdb.rowkey import KeyLayout, join_pairs, salt_of
 from tsd.codec.putline import Tags, map_order, split_tags
 from tsd.errors import ILLEGAL_ARGUMENT, UIDS_EXHAUSTED, UNKNOWN_NAME, BadLine, NoSuchName, TsdError, UidsExhausted
 from tsd.store.retry import run_bounded
@@ -45,7 +45,7 @@ Missing = Mapping[Kind, dict[bytes, TsdError]]  # names without a UID, and why
 class UidResolver:
     """Resolves series with the UID table: OpenTSDB's `SeriesResolver`."""
 
-    def __init__(self, uids: Uids, layout: Layout, auto_create: AutoCreate, *, compiled: bool = HAS_LOOP) -> None:
+    def __init__(self, uids: Uids, layout: KeyLayout, auto_create: AutoCreate, *, compiled: bool = HAS_LOOP) -> None:
         self._uids = uids
         self._layout = layout
         self._creates = dict(zip(KINDS, auto_create, strict=True))

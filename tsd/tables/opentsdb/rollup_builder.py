@@ -16,7 +16,7 @@ import trio
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Interval, Rollups, rollup_time
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, base_bytes, join_pairs, salt_of, salts, split_pairs
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, KeyLayout, base_bytes, join_pairs, salt_of, salts, split_pairs
 from tsd.codec.putline import HOUR_S
 from tsd.errors import DamagedBlock, StoreError, TsdError, WrongClock
 from tsd.store import CellMatrix, CellPage, Put, Row, Store, cell_pages
@@ -300,7 +300,7 @@ class _Part:
     """Some days of one metric: computes in threads, without I/O."""
 
     def __init__(
-        self, layout: Layout, rules: BuildRules, uid: bytes, metric: str, raw_tag: tuple[bytes, bytes] | None
+        self, layout: KeyLayout, rules: BuildRules, uid: bytes, metric: str, raw_tag: tuple[bytes, bytes] | None
     ) -> None:
         self.metric = metric
         self._layout = layout
@@ -390,7 +390,7 @@ def _next_days(days: int, points: int) -> int:
 
 
 async def delete_cells(
-    store: Store, layout: Layout, interval: Interval, metric: bytes, span: ScanRange, *, read_ms: int
+    store: Store, layout: KeyLayout, interval: Interval, metric: bytes, span: ScanRange, *, read_ms: int
 ) -> None:
     """Delete the cells of a metric's intervals that begin in a span. Cells with the name of an aggregator stay. Raise
     StoreError."""
@@ -402,7 +402,7 @@ async def delete_cells(
                 await remove_rows(store, interval.table, _rows_in_span(page, layout, interval, span), read_ms=read_ms)
 
 
-def _rows_in_span(page: CellPage, layout: Layout, interval: Interval, span: ScanRange) -> list[Row]:
+def _rows_in_span(page: CellPage, layout: KeyLayout, interval: Interval, span: ScanRange) -> list[Row]:
     """Return the rows of a page with the cells of a span, without their values."""
     rows: dict[bytes, Row] = {}
     for at, (key, column) in enumerate(zip(page.keys, page.columns, strict=True)):

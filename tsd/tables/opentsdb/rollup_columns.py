@@ -15,7 +15,7 @@ import numpy as np
 
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Interval, RollupConfig
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, KeyLayout
 from tsd.codec.points import Batch, Bool, Int64
 from tsd.codec.text import FLOAT, LENGTH
 from tsd.store import CellPage
@@ -107,13 +107,13 @@ def batch_of(columns: Columns, numbers: Int64, bases_s: Int64, interval: Interva
     )
 
 
-def bases_of(keys: Sequence[bytes], layout: Layout) -> Int64:
+def bases_of(keys: Sequence[bytes], layout: KeyLayout) -> Int64:
     """Return the base time of each row."""
     joined = b"".join([key[layout.metric_end : layout.pairs_start] for key in keys])
     return np.frombuffer(joined, ">u4").astype(np.int64)
 
 
-def encode_chunk(page: CellPage, layout: Layout, number: int) -> dict[bytes, bytes] | None:
+def encode_chunk(page: CellPage, layout: KeyLayout, number: int) -> dict[bytes, bytes] | None:
     """Return the derived values of a page of whole rows with one base time, by name. None if a cell has another form.
     `number` is the number of the chunk."""
     found = rows_of(page)

@@ -7,7 +7,7 @@ from functools import partial
 import trio
 
 from tsd.codec.opentsdb.rollup import Interval
-from tsd.codec.opentsdb.rowkey import Layout, base_bytes, salts
+from tsd.codec.opentsdb.rowkey import KeyLayout, base_bytes, salts
 from tsd.store import DerivedValues, Store, cell_pages
 from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.rollup_columns import encode_chunk
@@ -19,7 +19,7 @@ LOOKED_UP = 32  # base times at once
 MOST_BYTES = 32 << 20  # of the values of one metric and base time; what has more is read by its cells
 
 
-async def derive_rows(store: Store, layout: Layout, interval: Interval, metric: bytes, span: ScanRange) -> None:
+async def derive_rows(store: Store, layout: KeyLayout, interval: Interval, metric: bytes, span: ScanRange) -> None:
     """Derive the values of the rows of a metric that a build up to `span.stop_s` may have changed. Rows of hours and
     minutes are left out while they get more cells. Raise StoreError."""
     derived = store.derived_values
@@ -59,7 +59,9 @@ async def _first_without_values(
     return base
 
 
-async def _first_base(store: Store, layout: Layout, table: str, head: bytes, start_s: int, stop_s: int) -> int | None:
+async def _first_base(
+    store: Store, layout: KeyLayout, table: str, head: bytes, start_s: int, stop_s: int
+) -> int | None:
     """Return the base time of the first row of a metric between two times, None if there is none."""
     at: bytes | None = head + base_bytes(start_s)
     stop = head + base_bytes(stop_s)
@@ -71,7 +73,7 @@ async def _first_base(store: Store, layout: Layout, table: str, head: bytes, sta
     return None
 
 
-async def _columns(store: Store, layout: Layout, table: str, prefix: bytes) -> Mapping[bytes, bytes] | None:
+async def _columns(store: Store, layout: KeyLayout, table: str, prefix: bytes) -> Mapping[bytes, bytes] | None:
     """Return the cells of all rows with a prefix as columns; None if they are too many or of unusual forms."""
     values: dict[bytes, bytes] = {}
     size = number = 0

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.config.state_dir import write_atomically
 from tsd.tables.opentsdb.rollup_sums import DAY_S
 
@@ -59,7 +59,7 @@ def unobserved(_rows: Sequence[bytes]) -> AbstractAsyncContextManager[None]:
     return nullcontext()
 
 
-def days_of(layout: Layout, rows: Iterable[bytes]) -> set[LateDay]:
+def days_of(layout: KeyLayout, rows: Iterable[bytes]) -> set[LateDay]:
     """Return the days of metrics that rows of points belong to, by their keys. Other rows have none."""
     end, salt = layout.metric_end, layout.salt_width
     hours = {row[salt : layout.pairs_start] for row in rows if len(row) >= layout.pairs_start}

@@ -5,7 +5,7 @@ from functools import partial
 
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Interval
-from tsd.codec.opentsdb.rowkey import Layout, base_bytes
+from tsd.codec.opentsdb.rowkey import KeyLayout, base_bytes
 from tsd.store import CellPage, Store
 from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.rollup_columns import DIRECTORY, DerivedRollups
@@ -22,7 +22,7 @@ TakeRollups = Callable[[EncodedPage[RollupPage]], Awaitable[None]]
 async def read_rollups(
     store: Store,
     table: str,
-    layout: Layout,
+    layout: KeyLayout,
     resolved: ResolvedRequest,
     span: ScanRange,
     columns: RollupColumns,

@@ -13,7 +13,7 @@ import numpy as np
 
 from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import data_cells, points
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, base_bytes, row_key, row_pattern, salts
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, KeyLayout, base_bytes, row_key, row_pattern, salts
 from tsd.codec.points import NO_POINTS, Points
 from tsd.codec.putline import HOUR_MS, HOUR_S
 from tsd.store import CELL_PAGE_BYTES, CellPage, Store, cell_pages, cells_of_keys
@@ -49,7 +49,7 @@ OpenRange: TypeAlias = Callable[[KeyRange], AsyncGenerator[P, None]]
 class StoredPage(Generic[T]):
     """Cells of whole rows, and how to decode them."""
 
-    def __init__(self, page: CellPage, layout: Layout, decode_page: Callable[[CellPage], T]) -> None:
+    def __init__(self, page: CellPage, layout: KeyLayout, decode_page: Callable[[CellPage], T]) -> None:
         self._page = page
         self._pairs_start = layout.pairs_start
         self._decode = decode_page
@@ -65,11 +65,11 @@ class StoredPage(Generic[T]):
         return self._decode(self._page)
 
 
-def hour_range(layout: Layout, key: bytes) -> tuple[bytes, bytes] | None:
+def hour_range(layout: KeyLayout, key: bytes) -> tuple[bytes, bytes] | None:
     """Return the first key of a row's salt, metric and hour, and that of the next hour; None for the last hours, and a
     key that is too short.
 
-    >>> [key.hex() for key in hour_range(Layout(), bytes.fromhex("00000150e22700000001000001")) or ()]
+    >>> [key.hex() for key in hour_range(KeyLayout(), bytes.fromhex("00000150e22700000001000001")) or ()]
     ['00000150e22700', '00000150e23510']
     """
     first, end = layout.metric_end, layout.pairs_start
@@ -80,7 +80,7 @@ def hour_range(layout: Layout, key: bytes) -> tuple[bytes, bytes] | None:
     return key[:first] + base_bytes(start_s), key[:first] + base_bytes(start_s + HOUR_S)
 
 
-def key_ranges(layout: Layout, resolved: ResolvedRequest, span: ScanRange, parts: int = 1) -> list[KeyRange]:
+def key_ranges(layout: KeyLayout, resolved: ResolvedRequest, span: ScanRange, parts: int = 1) -> list[KeyRange]:
     """Return the ranges to scan: for each salt the hours of the span, split into `parts`, in order of time."""
     if resolved.metric is None or resolved.impossible:
         return []
@@ -95,7 +95,7 @@ def key_ranges(layout: Layout, resolved: ResolvedRequest, span: ScanRange, parts
     return found
 
 
-def scan_parts(layout: Layout, hours: int, scans: int, pattern: str) -> int:
+def scan_parts(layout: KeyLayout, hours: int, scans: int, pattern: str) -> int:
     """Return the number of parts to split the range of each salt into for parallel `scans`. Salted ranges are already
     parallel, and each has its share of the rows of an hour."""
     parts = 1 if layout.salt_width else scans
@@ -120,7 +120,7 @@ def _part_starts(span: ScanRange, parts: int) -> list[int]:
     return list(range(span.start_s, max(span.stop_s, span.start_s + 1), each))
 
 
-def row_keys(layout: Layout, resolved: ResolvedRequest, span: ScanRange, pairs: Sequence[bytes]) -> list[bytes]:
+def row_keys(layout: KeyLayout, resolved: ResolvedRequest, span: ScanRange, pairs: Sequence[bytes]) -> list[bytes]:
     """Return the keys of all rows that some series may have, in order."""
     if resolved.metric is None or resolved.impossible:
         return []
@@ -155,7 +155,7 @@ async def read_ranges(
     *,
     parallel: int,
     pattern: str = "",
-    hours_of: Layout | None = None,
+    hours_of: KeyLayout | None = None,
 ) -> None:
     """Pass all pages of the ranges to `take`, in order. Rows with a key that does not match `pattern` may be missing.
     Raises as `read_pages` does.
@@ -193,7 +193,7 @@ async def read_ranges(
 
 
 async def _until_large(
-    opened: AsyncGenerator[CellPage, None], layout: Layout, stop: bytes | None
+    opened: AsyncGenerator[CellPage, None], layout: KeyLayout, stop: bytes | None
 ) -> AsyncGenerator[CellPage | LargeRest, None]:
     """Yield the pages of a range up to `stop`, or the first ones and the rest."""
     first, rows, size = None, 0, 0
@@ -213,7 +213,7 @@ async def _until_large(
                     return
 
 
-def _parts_of_rest(layout: Layout, first: bytes, last: bytes, rest: KeyRange, size: int) -> list[KeyRange]:
+def _parts_of_rest(layout: KeyLayout, first: bytes, last: bytes, rest: KeyRange, size: int) -> list[KeyRange]:
     """Split the rest of a range at hours into parts of about a page; `size` bytes are between `first` and `last`."""
     at, end = layout.metric_end, layout.pairs_start
     first_s, last_s = (int.from_bytes(key[at:end], "big") // HOUR_S * HOUR_S for key in (first, last))

@@ -16,7 +16,7 @@ import trio
 from numpy.typing import NDArray
 
 from tsd.codec.names import Kind, Widths, show_uid
-from tsd.codec.opentsdb.rowkey import Layout, Series, salt_of, split_tsuid
+from tsd.codec.opentsdb.rowkey import KeyLayout, Series, salt_of, split_tsuid
 from tsd.codec.points import Bool
 from tsd.codec.text import encode_name
 from tsd.errors import BadLine, BadQuery, NoSuchName, TsdError, UnknownName
@@ -285,7 +285,7 @@ class SeriesMatcher:
     """Matches the series of one request: by the UIDs in their keys, and by names where filters need names."""
 
     def __init__(
-        self, resolved: ResolvedRequest, layout: Layout, uids: Uids, tag_tests: TagTests | None = None
+        self, resolved: ResolvedRequest, layout: KeyLayout, uids: Uids, tag_tests: TagTests | None = None
     ) -> None:
         """`tag_tests`: results of earlier requests, used by `find`."""
         self._resolved = resolved

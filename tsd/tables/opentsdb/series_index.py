@@ -27,7 +27,7 @@ from typing import NamedTuple
 import trio
 
 from tsd.codec.names import Widths
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.errors import StoreError
 from tsd.lazy import LazyLogger
 from tsd.store import CELL_PAGE_BYTES, CellPage, Put, Store, cell_pages
@@ -180,7 +180,7 @@ class IndexState(NamedTuple):
 class SeriesIndex:
     """The index of one data table."""
 
-    def __init__(self, store: Store, table: str, layout: Layout) -> None:
+    def __init__(self, store: Store, table: str, layout: KeyLayout) -> None:
         self._store = store
         self._table = table
         self._layout = layout

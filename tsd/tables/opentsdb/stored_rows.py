@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tsd.codec.opentsdb.cell import COLUMN, MS_MARK
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.points import Int64
 from tsd.store import CellPage
 from tsd.store.cells import CellSigner
@@ -17,7 +17,7 @@ ROW_SPAN_MS = 1 << 22  # range of offsets in a qualifier of milliseconds
 class StoredRows:
     """The rows of a decoded page, for the result cache."""
 
-    def __init__(self, page: CellPage, decoded: Decoded, layout: Layout) -> None:
+    def __init__(self, page: CellPage, decoded: Decoded, layout: KeyLayout) -> None:
         self._page = page
         self._decoded = decoded
         self._pairs_start = layout.pairs_start

@@ -9,7 +9,7 @@ import numpy as np
 from tsd.codec.opentsdb.cell import COLUMN, READABLE
 from tsd.codec.opentsdb.histogram import HISTOGRAM, decode_histogram, histogram_offset_ms, split_value
 from tsd.codec.opentsdb.rollup import Interval
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.points import Batch, Histogram
 from tsd.codec.text import FLOAT, LENGTH, decode_number
 from tsd.errors import CorruptRow
@@ -38,7 +38,9 @@ class _Counts:
         self.warnings: list[str] = []
 
 
-def decode_rollups(numbers: Mapping[bytes, int], layout: Layout, columns: RollupColumns, page: CellPage) -> RollupPage:
+def decode_rollups(
+    numbers: Mapping[bytes, int], layout: KeyLayout, columns: RollupColumns, page: CellPage
+) -> RollupPage:
     """Decode a page of a rollup table. `numbers` has the numbers of series by tag pairs."""
     found = _decode_columns(numbers, layout, columns, page)
     if found is not None:
@@ -49,7 +51,7 @@ def decode_rollups(numbers: Mapping[bytes, int], layout: Layout, columns: Rollup
 
 
 def _decode_columns(
-    numbers: Mapping[bytes, int], layout: Layout, columns: RollupColumns, page: CellPage
+    numbers: Mapping[bytes, int], layout: KeyLayout, columns: RollupColumns, page: CellPage
 ) -> RollupPage | None:
     """Decode all cells of a page together; None if one has an unusual form."""
     keys = list(compress(page.keys, row_begins(page.keys).tolist()))
@@ -67,7 +69,7 @@ def _decode_columns(
 def _rollup_batch(
     page: CellPage,
     numbers_of: Mapping[bytes, int],
-    layout: Layout,
+    layout: KeyLayout,
     interval: Interval,
     starts: tuple[bytes, ...],
     counts: _Counts,
@@ -136,7 +138,7 @@ def _points(series: list[int], starts: list[int], times: list[int], numbers: lis
 class HistogramFormat(NamedTuple):
     """How histograms are stored."""
 
-    layout: Layout
+    layout: KeyLayout
     codec_id: int  # of simple histograms
 
 

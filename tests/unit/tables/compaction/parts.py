@@ -6,7 +6,7 @@ from tests.unit.codec.codec_rows import cells, show
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.row import data_cells
-from tsd.codec.opentsdb.rowkey import Layout, row_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, row_key
 from tsd.errors import CorruptRow
 from tsd.store import Family, Put, Store, Table
 from tsd.store.memory import MemoryStore
@@ -20,7 +20,7 @@ NEWEST = MergeRules(fix_duplicates=True)
 
 def key(base: int, series: int = 1, *, metric: int = 1) -> bytes:
     """The row of an hour of a series."""
-    return row_key(Layout(), metric.to_bytes(3, "big"), base, b"\0\0\1" + series.to_bytes(3, "big"))
+    return row_key(KeyLayout(), metric.to_bytes(3, "big"), base, b"\0\0\1" + series.to_bytes(3, "big"))
 
 
 async def made(rows: dict[bytes, str]) -> MemoryStore:
@@ -40,7 +40,7 @@ def compactor(
     corrupt: list[CorruptRow] | None = None,
     settle_ms: int = 0,
     dry: bool = False,
-    layout: Layout = Layout(),  # noqa: B008
+    layout: KeyLayout = KeyLayout(),  # noqa: B008
 ) -> RowCompactor:
     """One whose wall clock stands."""
     errors = [] if corrupt is None else corrupt

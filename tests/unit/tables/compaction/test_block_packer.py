@@ -10,7 +10,7 @@ from pathlib import Path
 from trio.testing import MockClock
 
 from tests.unit.tables.compaction.parts import compactor, key
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.errors import DamagedBlock, StoreError
 from tsd.store import ColumnBlocks, ColumnPart, Family, Folded, Put, RangeOf, Table
 from tsd.store.rocksdb.engine import EmbeddedStore
@@ -32,8 +32,10 @@ class Folding:
         self.store = store
         self.now_s = 0
         self.behind = False
-        self.packer = BlockPacker(blocks or store.column_blocks, "tsdb", Layout(), FoldRules(limit, LATE_S, least_rows))
-        queue = RowQueue(Layout(), 1000, 0)
+        self.packer = BlockPacker(
+            blocks or store.column_blocks, "tsdb", KeyLayout(), FoldRules(limit, LATE_S, least_rows)
+        )
+        queue = RowQueue(KeyLayout(), 1000, 0)
         rate = CompactionRate(1, 0, 1000, 3600)
         self.scheduler = CompactionScheduler(
             queue, compactor(store), rate, lambda: self.behind, lambda: self.now_s, self.packer

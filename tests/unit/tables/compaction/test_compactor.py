@@ -17,7 +17,7 @@ from tests.unit.tables.compaction.parts import NEWEST, NOW_MS, TABLE, compactor,
 from tsd.codec.opentsdb.cell import COLUMN, Point, join, ms_qualifier
 from tsd.codec.opentsdb.merge import HAS_MERGE_LOOP, DuplicateTimestamp, MergeRules
 from tsd.codec.opentsdb.row import Compaction, compact, data_cells, points
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.daemon.settings import now_ms
 from tsd.errors import CorruptRow, StoreDown
 from tsd.store import Family, Put, Row, StampedSpan, Store, Table
@@ -206,7 +206,9 @@ async def test_old_rows_of_a_request_get_one_write_time(autojump_clock: MockCloc
     """That of their newest cell; a row that was written within `span_age_ms` keeps its own."""
     store, (old, newest, young, first) = await rows_written(900, 600, 100, 200)
     rows = [old, newest, young]
-    did = RowCompactor(DataTable(store, TABLE, Layout()), NEWEST, lambda: NOW_MS, raising, settle_ms=0, span_age_ms=500)
+    did = RowCompactor(
+        DataTable(store, TABLE, KeyLayout()), NEWEST, lambda: NOW_MS, raising, settle_ms=0, span_age_ms=500
+    )
     await did.compact_keys([first])
     await trio.sleep(0.3)
     assert await did.compact_keys(rows) == []
@@ -223,7 +225,7 @@ async def test_clock_that_is_ahead_makes_no_row_old() -> None:
     store, (first, row, later) = await rows_written(380, 400, 300)
     ahead_ms = NOW_MS + 3_600_000
     did = RowCompactor(
-        DataTable(store, TABLE, Layout()), NEWEST, lambda: ahead_ms, raising, settle_ms=0, span_age_ms=500
+        DataTable(store, TABLE, KeyLayout()), NEWEST, lambda: ahead_ms, raising, settle_ms=0, span_age_ms=500
     )
     await did.compact_keys([first])
     await did.compact_keys([row, later])
@@ -313,7 +315,7 @@ async def test_deletes_of_an_old_row_do_not_reach_what_another_compaction_wrote(
     await store.put(TABLE, [Put(new, COLUMN + b"\0\x10", b"*")], time_ms=NOW_MS)
     rules = MergeRules(fix_duplicates=True, cell_points=3)
     first, second = (
-        RowCompactor(DataTable(store, TABLE, Layout()), rules, lambda: NOW_MS, raising, settle_ms=0, span_age_ms=500)
+        RowCompactor(DataTable(store, TABLE, KeyLayout()), rules, lambda: NOW_MS, raising, settle_ms=0, span_age_ms=500)
         for _ in range(2)
     )
     await second.compact_keys([new])  # shows the present time
@@ -353,7 +355,7 @@ async def test_compacted_rows_on_cassandra_are_read_without_a_refusal(cassandra:
     for part in range(0, len(names), 20):  # each with a write timestamp of its own
         await store.put(TABLE, [Put(row, name, b"\x2a") for row in rows for name in names[part : part + 20]])
     corrupt: list[CorruptRow] = []
-    did = RowCompactor(DataTable(store, TABLE, Layout()), NEWEST, now_ms, corrupt.append, settle_ms=0, span_age_ms=0)
+    did = RowCompactor(DataTable(store, TABLE, KeyLayout()), NEWEST, now_ms, corrupt.append, settle_ms=0, span_age_ms=0)
     assert await did.compact_keys(rows) == []
     assert (did.stats.compacted, did.stats.deletes) == (len(rows), len(rows) * len(names))
     found = await store.page(TABLE, b"\0", None, limit=1000)
@@ -374,7 +376,7 @@ async def test_young_row_stays_one_if_the_clock_is_set_back_after_the_read(
     for time in range(5):
         await store.put(TABLE, [Put(row, COLUMN + (time << 5).to_bytes(2, "big"), b"\x2a")], time_ms=NOW_MS + time)
     clock = chain([NOW_MS + 600_000], repeat(NOW_MS if set_back else NOW_MS + 600_001))
-    did = RowCompactor(DataTable(store, TABLE, Layout()), NEWEST, clock.__next__, raising, settle_ms=0)
+    did = RowCompactor(DataTable(store, TABLE, KeyLayout()), NEWEST, clock.__next__, raising, settle_ms=0)
     assert await did.compact_keys([row]) == []
     await store.put(TABLE, [Put(row, late, b"\x07")], time_ms=NOW_MS)
     columns = [cell.column for cell in (await store.get(TABLE, [row]))[row]]

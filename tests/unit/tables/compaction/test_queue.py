@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.tables.compaction.parts import key
-from tsd.codec.opentsdb.rowkey import Layout, row_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, row_key
 from tsd.store import Put
 from tsd.tables.opentsdb.compaction.hour_buckets import SINGLE, WAITING, HourBucket
 from tsd.tables.opentsdb.compaction.queue import HAS_LOOP, RowQueue
@@ -24,7 +24,7 @@ ALL = 10**6
 def queue(
     *,
     limit: int = ALL,
-    layout: Layout = Layout(),  # noqa: B008
+    layout: KeyLayout = KeyLayout(),  # noqa: B008
     started_s: int = HOUR,
     compiled: bool = HAS_LOOP,
 ) -> RowQueue:
@@ -88,7 +88,7 @@ def test_open_hour_of_a_restart_is_not_taken() -> None:
 
 
 def test_oldest_hour_first_and_all_salts_alternating() -> None:
-    layout = Layout(salt_width=1, salt_buckets=4)
+    layout = KeyLayout(salt_width=1, salt_buckets=4)
     hours = [
         [row_key(layout, b"\0\0\1", base, b"\0\0\1" + n.to_bytes(3, "big")) for n in range(40)]
         for base in (HOUR + 3600, HOUR)

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from tests.flaky_store import Fault, FlakyStore
 from tests.property.compaction_schedules import Graves
 from tests.unit.tables.compaction.parts import NOW_MS, TABLE, compactor, key, made, shown
-from tsd.codec.opentsdb.rowkey import Layout
+from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.store import Family, Put, Table
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS
@@ -36,7 +36,7 @@ class Scheduled:
         self.store = FlakyStore(store)
         self.now_s = 0
         self.behind = False
-        queue = RowQueue(Layout(), 10**6, 0)
+        queue = RowQueue(KeyLayout(), 10**6, 0)
         self.scheduler = CompactionScheduler(
             queue,
             compactor(self.store, settle_ms=settle_ms),

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from tests.flaky_store import Fault, FlakyStore
 from tests.unit.tables.compaction.parts import NOW_MS, TABLE, compactor, key, made, shown
-from tsd.codec.opentsdb.rowkey import Layout, row_key
+from tsd.codec.opentsdb.rowkey import KeyLayout, row_key
 from tsd.errors import StoreDown, StoreError, WrongClock
 from tsd.store import Family, Put, Store, Table
 from tsd.store.rocksdb.engine import EmbeddedStore
@@ -22,7 +22,7 @@ from tsd.tables.opentsdb.data_table import DataTable
 TWO, ONE = "0000=2a@5 0010=2b@6", "00000010=2a2b00"
 HOURS = [3600 * hour for hour in range(1, 6)]
 ALL = SweepRange(0, 1 << 40)
-SALTED = Layout(salt_width=1, salt_buckets=3)
+SALTED = KeyLayout(salt_width=1, salt_buckets=3)
 
 
 class Pages(FlakyStore):
@@ -38,7 +38,7 @@ class Pages(FlakyStore):
         return found
 
 
-def sweep(store: Store, by: RowCompactor | None = None, *, layout: Layout = Layout(), **more: object) -> Sweep:  # noqa: B008
+def sweep(store: Store, by: RowCompactor | None = None, *, layout: KeyLayout = KeyLayout(), **more: object) -> Sweep:  # noqa: B008
     """A pass over a table."""
     return Sweep(DataTable(store, TABLE, layout), by or compactor(store), **more)  # type: ignore[arg-type]
 
@@ -163,7 +163,7 @@ async def test_sweep_folds_the_hours_that_it_compacted(tmp_path: Path) -> None:
     try:
         await store.create_tables([Table(TABLE, (Family(b"t"),))])
         await store.put(TABLE, [Put(row, b"t:\0\0", b"\x2a") for row in rows])
-        packer = BlockPacker(store.column_blocks, TABLE, Layout(), FoldRules(0, 0, 1))
+        packer = BlockPacker(store.column_blocks, TABLE, KeyLayout(), FoldRules(0, 0, 1))
         await run(sweep(store, packer=packer), SweepRange(HOURS[0], HOURS[3]))
         assert packer.stats.cells == 2 * 3 * 299
         assert await store.column_blocks.next_unfolded(TABLE, b"", None) == key(HOURS[3], 1)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import trio
 
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, Layout, base_bytes
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, KeyLayout, base_bytes
 from tsd.codec.putline import HOUR_S
 from tsd.errors import DamagedBlock
 from tsd.lazy import LazyLogger
@@ -44,7 +44,7 @@ class FoldRules(NamedTuple):
 class BlockPacker:
     """Folds hours of metrics into blocks. Until they are due, it holds the prefixes of their rows."""
 
-    def __init__(self, blocks: ColumnBlocks, table: str, layout: Layout, rules: FoldRules) -> None:
+    def __init__(self, blocks: ColumnBlocks, table: str, layout: KeyLayout, rules: FoldRules) -> None:
         self.stats = FoldStats()
         self._blocks = blocks
         self._table = table

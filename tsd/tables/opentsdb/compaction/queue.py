@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sortedcontainers import SortedDict
 
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, Layout, base_bytes
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, KeyLayout, base_bytes
 from tsd.codec.putline import HOUR_S
 from tsd.store import Put
 from tsd.tables.opentsdb.compaction.hour_buckets import GONE, SINGLE, WAITING, HourBucket, bucket_key
@@ -27,7 +27,7 @@ else:
 class RowQueue:
     """Rows by base time, then by salt and metric."""
 
-    def __init__(self, layout: Layout, limit: int, started_s: int, *, compiled: bool = HAS_LOOP) -> None:
+    def __init__(self, layout: KeyLayout, limit: int, started_s: int, *, compiled: bool = HAS_LOOP) -> None:
         """The queue holds `limit` rows. Rows of hours that began before `started_s` may have cells that were not
         recorded, so one recorded cell is enough to queue them. `compiled` selects the compiled loop."""
         self._compiled = compiled
