@@ -27,6 +27,6 @@ def usage(pid: int) -> Usage:
 
 
 def written_bytes(pid: int) -> int:
-    """Return the bytes that a process caused to be written to disks since its start. Raises OSError if it has ended."""
+    """Return the bytes that a process caused to be written to disks since its start. Raise OSError if it has ended."""
     counts = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
     return int(counts["write_bytes"])

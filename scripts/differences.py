@@ -73,7 +73,7 @@ class Difference(NamedTuple):
 
 
 def collect(root: Path = ROOT) -> list[Difference]:
-    """Return the differences that the tests below `root` pin, by topic and name. Raises BadMarker."""
+    """Return the differences that the tests below `root` pin, by topic and name. Raise BadMarker."""
     markers: dict[str, list[Marker]] = {}
     for path in sorted((root / "tests").rglob("*.py")):
         for marker in read(path.read_text(), str(path.relative_to(root / "tests"))):
@@ -83,7 +83,7 @@ def collect(root: Path = ROOT) -> list[Difference]:
 
 
 def read(source: str, path: str) -> Iterator[Marker]:
-    """Yield the markers of a module's functions. Raises BadMarker."""
+    """Yield the markers of a module's functions. Raise BadMarker."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             for call in node.decorator_list:
@@ -107,7 +107,7 @@ def _marker(call: ast.Call, test: str) -> Marker:
 
 
 def combine(markers: Iterable[Marker]) -> Difference:
-    """Return the difference of all markers with one name. Raises BadMarker unless exactly one of them has texts."""
+    """Return the difference of all markers with one name. Raise BadMarker unless exactly one of them has texts."""
     markers = list(markers)
     full = [marker for marker in markers if marker.texts]
     if len(full) != 1:

@@ -52,7 +52,7 @@ def _pictures(folder: str, pictures: dict[str, str]) -> str:
 
 
 def _between(file: Path, text: str) -> None:
-    """Replace the text between the markers. Raises ValueError if they are missing."""
+    """Replace the text between the markers. Raise ValueError if they are missing."""
     before = file.read_text()
     after, count = BETWEEN.subn(lambda _: f"{BEGIN}\n{text.strip()}\n{END}", before)
     if count != 1:

@@ -111,7 +111,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_until(what: str, done: Callable[[], bool], patience_s: float = PATIENCE_S) -> float:
-    """Poll until done. Return the time by the monotonic clock. Raises RuntimeError after `patience_s`."""
+    """Poll until done. Return the time by the monotonic clock. Raise RuntimeError after `patience_s`."""
     deadline = time.monotonic() + patience_s
     while not done():
         if time.monotonic() > deadline:

@@ -52,7 +52,7 @@ def check() -> None:
 
 
 def fetch() -> Path:
-    """Return the program, and fetch it first if it is missing. Raises PeerError, also if it is another one."""
+    """Return the program, and fetch it first if it is missing. Raise PeerError, also if it is another one."""
     check()
     program = _program()
     if program.is_file():
@@ -70,7 +70,7 @@ def fetch() -> Path:
 
 
 def _unpacked(folder: Path) -> bytes:
-    """Download the jar, and return the program in it. Raises PeerError."""
+    """Download the jar, and return the program in it. Raise PeerError."""
     java_home = str(find_java().resolve().parent.parent)
     done = subprocess.run(
         [find_maven(NAME), "--batch-mode", "--quiet", COPY, f"-Dartifact={JAR}", f"-DoutputDirectory={folder}"],
@@ -98,7 +98,7 @@ def _program() -> Path:
 
 
 def start(home: Path, options: Options) -> Started:
-    """Start it unless it runs, and return once it listens, or resume it if it is paused. Raises PeerError."""
+    """Start it unless it runs, and return once it listens, or resume it if it is paused. Raise PeerError."""
     with locked(home / "run" / "lock"):
         if pid_of(home, NAME):
             started = read(home)
@@ -140,5 +140,5 @@ def status(home: Path) -> list[str]:
 
 
 def read(home: Path) -> Started:
-    """Return the port of the last start in `home`. Raises PeerError if there was none."""
+    """Return the port of the last start in `home`. Raise PeerError if there was none."""
     return Started(**saved(home, NAME, "emulator", Started._fields))

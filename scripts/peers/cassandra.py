@@ -128,7 +128,7 @@ class Started(NamedTuple):
 
 
 def start(home: Path, options: Options) -> Started:
-    """Start it unless it runs, resume it if it is paused, and return once it answers. Raises PeerError."""
+    """Start it unless it runs, resume it if it is paused, and return once it answers. Raise PeerError."""
     with locked(home / "run" / "lock"):
         if pid_of(home, NAME):
             return _resumed(home, options)
@@ -169,7 +169,7 @@ def status(home: Path) -> list[str]:
 
 
 def read(home: Path) -> Started:
-    """Return the ports of the last start in `home`. Raises PeerError if there was none."""
+    """Return the ports of the last start in `home`. Raise PeerError if there was none."""
     return Started(**saved(home, NAME, TITLE, Started._fields))
 
 

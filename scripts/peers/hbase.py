@@ -101,7 +101,7 @@ class Started(NamedTuple):
 
 
 def start(home: Path, options: Options) -> Started:
-    """Start missing processes, and return once tables can be created through the gateway. Raises PeerError."""
+    """Start missing processes, and return once tables can be created through the gateway. Raise PeerError."""
     with locked(home / "run" / "lock"):
         if pid_of(home, HBASE):
             started = _same(read(home), options)
@@ -195,7 +195,7 @@ def status(home: Path) -> list[str]:
 
 
 def read(home: Path) -> Started:
-    """Return the parameters of the last start of the HBase in `home`. Raises PeerError if there was none."""
+    """Return the parameters of the last start of the HBase in `home`. Raise PeerError if there was none."""
     try:
         return Started(**json.loads((home / "run" / "hbase.json").read_text()))
     except (OSError, ValueError, TypeError) as exc:

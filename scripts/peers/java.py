@@ -55,7 +55,7 @@ def jars_of(name: str) -> Path:
 def fetch(name: str) -> Path:
     """Return the folder of jars, and fetch them first if they are missing. Concurrent calls wait for the first one.
 
-    The folder is renamed when all jars are in it, so a folder with the final name is complete. Raises PeerError.
+    The folder is renamed when all jars are in it, so a folder with the final name is complete. Raise PeerError.
     """
     check(name)
     jars = jars_of(name)
@@ -97,7 +97,7 @@ def _copy_jars(pom: Path, folder: Path) -> None:
 
 
 def find_maven(name: str) -> str:
-    """Return Maven's path. Raises PeerError."""
+    """Return Maven's path. Raise PeerError."""
     maven = shutil.which("mvn")
     if maven is None:
         raise PeerError(f"needs Maven (mvn on PATH) to fetch the jars of {name}. On Debian or Ubuntu: {INSTALL}")

@@ -50,7 +50,7 @@ class Ports(NamedTuple):
 
 
 def start(home: Path, options: Options) -> Ports:
-    """Start it unless it runs. Return its ports once it answers requests. Raises PeerError."""
+    """Start it unless it runs. Return its ports once it answers requests. Raise PeerError."""
     with locked(home / "run" / "lock"):
         if pid_of(home, NAME):
             return read(home)
@@ -88,7 +88,7 @@ def status(home: Path) -> list[str]:
 
 
 def read(home: Path) -> Ports:
-    """Return the ports of the KairosDB in `home`. Raises PeerError if none was started there."""
+    """Return the ports of the KairosDB in `home`. Raise PeerError if none was started there."""
     return Ports(**saved(home, NAME, TITLE, Ports._fields))
 
 

@@ -33,7 +33,7 @@ class Options:
 
 
 def start(home: Path, options: Options) -> int:
-    """Start it unless it runs. Return its port once it answers requests. Raises PeerError."""
+    """Start it unless it runs. Return its port once it answers requests. Raise PeerError."""
     with locked(home / "run" / "lock"):
         if pid_of(home, NAME):
             return _same(read(home), options)
@@ -73,7 +73,7 @@ def status(home: Path) -> list[str]:
 
 
 def read(home: Path) -> int:
-    """Return the port of the OpenTSDB in `home`. Raises PeerError if none was started there."""
+    """Return the port of the OpenTSDB in `home`. Raise PeerError if none was started there."""
     return saved(home, NAME, TITLE, ["port"])["port"]
 
 

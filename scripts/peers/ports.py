@@ -20,7 +20,7 @@ CQL_OPTIONS, CQL_SUPPORTED = bytes.fromhex("04 00 0000 05 00000000"), b"\x06"
 
 
 def pick(wanted: int) -> int:
-    """Return `wanted` if it is free, or any free port for 0. Raises PeerError.
+    """Return `wanted` if it is free, or any free port for 0. Raise PeerError.
 
     An outgoing connection could take a port of the ephemeral range before the JVM listens.
     """

@@ -70,7 +70,7 @@ def end(home: Path, name: str, *, orderly_s: float = 0) -> bool:
 
 
 def send(home: Path, name: str, signum: signal.Signals) -> None:
-    """Send `name` a signal. Raises PeerError if it does not run."""
+    """Send `name` a signal. Raise PeerError if it does not run."""
     pid = pid_of(home, name)
     if pid is None:
         raise PeerError(f"{name} does not run in {home}")
@@ -92,7 +92,7 @@ def died(pids: Sequence[int], *, within_s: float | None) -> bool:
 
 
 def await_ready(home: Path, names: Sequence[str], ready: Callable[[], bool], *, within_s: float) -> None:
-    """Return once `ready()`. Raises PeerError with the end of a log as soon as one of `names` has ended, or after
+    """Return once `ready()`. Raise PeerError with the end of a log as soon as one of `names` has ended, or after
     `within_s`."""
     deadline = time.monotonic() + within_s
     while not ready():
@@ -131,7 +131,7 @@ def launch(
 
 
 def shut_down(home: Path, name: str, title: str, *, within_s: float, loses: str = "") -> None:
-    """Stop the one process of `home` cleanly, if it runs. Raises PeerError with `loses` if it had to be killed."""
+    """Stop the one process of `home` cleanly, if it runs. Raise PeerError with `loses` if it had to be killed."""
     if not (home / "run").exists():
         return
     with locked(home / "run" / "lock"):
@@ -142,7 +142,7 @@ def shut_down(home: Path, name: str, title: str, *, within_s: float, loses: str 
 
 
 def saved(home: Path, name: str, title: str, ports: Sequence[str]) -> dict[str, int]:
-    """Return these ports, which `save` wrote. Raises PeerError if none was started there."""
+    """Return these ports, which `save` wrote. Raise PeerError if none was started there."""
     try:
         found = json.loads((home / "run" / f"{name}.json").read_text())
         return {port: int(found[port]) for port in ports}

@@ -162,7 +162,7 @@ class Folders(NamedTuple):
     journal: Path
 
     def replay(self) -> bytes:
-        """Return the lines that a start finds. Raises TsdError if it refuses."""
+        """Return the lines that a start finds. Raise TsdError if it refuses."""
         with lock_state(self.state), held_journal(self.journal, self.state):
             return start(self.journal).lines
 

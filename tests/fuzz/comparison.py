@@ -53,7 +53,7 @@ class Comparison:
         self.verdicts: dict[str, int] = {}
 
     def run(self, lines: int) -> None:
-        """Compare this many lines. Raises Disagreement."""
+        """Compare this many lines. Raise Disagreement."""
         while lines > 0:
             text = self._drawn.block(self._rng.choice((1, 5, 30, 100, 1500)))
             lines -= text.count(b"\n")

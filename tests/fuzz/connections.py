@@ -58,7 +58,7 @@ class FuzzedConnections:
         self.answered = 0  # connections with any answer
 
     async def connect(self) -> None:
-        """Run one connection. Raises Bad."""
+        """Run one connection. Raise Bad."""
         stream = await trio.open_tcp_stream("127.0.0.1", self._port)
         shape = self._shape()
         encrypted = self._rng.random() < 0.2

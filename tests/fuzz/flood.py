@@ -57,7 +57,7 @@ class Flood:
         return sum(fuzzer.answered for fuzzer in self._fuzzers)
 
     async def play(self, requests: int) -> None:
-        """Continue until this many requests were sent. Raises Bad."""
+        """Continue until this many requests were sent. Raise Bad."""
 
         async def worker(fuzzer: FuzzedConnections) -> None:
             while self.sent < requests:
@@ -70,7 +70,7 @@ class Flood:
 
 
 async def flood(folder: Path, requests: int, seed: int) -> Outcome:
-    """Send this many requests to a daemon and check it. Raises Bad."""
+    """Send this many requests to a daemon and check it. Raise Bad."""
     authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
     leaf = authority.issue_cert(HOST, key_type=trustme.KeyType.ECDSA)
     leaf.private_key_and_cert_chain_pem.write_to_path(str(folder / "both.pem"))

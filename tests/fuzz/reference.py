@@ -31,7 +31,7 @@ class Stored(NamedTuple):
 
 
 def judge(line: bytes) -> Stored:
-    """Parse a put line. Raises Refused."""
+    """Parse a put line. Raise Refused."""
     words = line.decode("latin-1").split(" ")
     if len(words) < 5:
         raise Refused(f"illegal argument: not enough arguments (need least 4, got {len(words) - 1})")
@@ -234,7 +234,7 @@ def scaled(digits: int, base: int, exponent: int) -> float:
 
 
 def check_names(metric: str, tags: dict[str, str]) -> None:
-    """Check the names of a series. Raises Refused."""
+    """Check the names of a series. Raise Refused."""
     if not tags:
         raise Refused(f"illegal argument: Need at least one tag (metric={metric}, tags={{}})")
     if len(tags) > MOST_TAGS:

@@ -59,7 +59,7 @@ class _Connection:
         self.unacked.clear()
 
     def receive(self, data: bytes, sent_points: SentPoints) -> None:
-        """Check replies. Raises Violation for an unexpected one."""
+        """Check replies. Raise Violation for an unexpected one."""
         self._received += data
         while b"\n" in self._received:
             line, _, self._received = self._received.partition(b"\n")

@@ -66,14 +66,14 @@ class SentPoints:
         }
 
     def check_read(self, stored: Mapping[Key, Sequence[float]], safe: Mapping[Key, Sent]) -> None:
-        """Check that a read found the points acknowledged before it, or later ones. Raises Violation."""
+        """Check that a read found the points acknowledged before it, or later ones. Raise Violation."""
         for key, sent in safe.items():
             found = [one for one in self._sent[key] if one.value in stored.get(key, ())]
             if not any(one is sent or not _supersedes(sent, one) for one in found):
                 raise Violation(f"not read: {key} = {sent.value}, but {stored.get(key)}")
 
     def check(self, stored: Mapping[Key, Sequence[float]]) -> None:
-        """Check the stored points. Raises Violation. A renamed metric may have a value under each name."""
+        """Check the stored points. Raise Violation. A renamed metric may have a value under each name."""
         for key, values in stored.items():
             if strange := set(values) - {sent.value for sent in self._sent.get(key, ())}:
                 raise Violation(f"invented: {key} = {strange}")

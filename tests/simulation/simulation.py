@@ -80,7 +80,7 @@ class Simulation:
         return result
 
     async def run(self) -> None:
-        """Run the simulation. Raises Violation."""
+        """Run the simulation. Raise Violation."""
         with self.patience:
             await self._run()
         if self.patience.cancelled_caught:

@@ -18,7 +18,7 @@ class ByteChannel:
         self._changed = trio.Event()
 
     async def send(self, data: bytes | bytearray | memoryview) -> None:
-        """Write all data. Raises BrokenResourceError if the reader is gone."""
+        """Write all data. Raise BrokenResourceError if the reader is gone."""
         left = bytes(data)
         await trio.lowlevel.checkpoint()
         while left:

@@ -71,7 +71,7 @@ class _ExpAnswer(NamedTuple):
 
 
 def _parse_exp(request: Request, rules: QueryRules, now_ms: int) -> _ExpQuery:
-    """Parse and check a request. Raises BadQuery."""
+    """Parse and check a request. Raise BadQuery."""
     wanted = read_request(request.body, params=request.params, quirks=rules.quirks)
     query, subs = to_query(wanted, now_ms)
     by_dependency(wanted.formulas or ())
@@ -79,7 +79,7 @@ def _parse_exp(request: Request, rules: QueryRules, now_ms: int) -> _ExpQuery:
 
 
 async def _evaluate(wanted: _ExpQuery, job: QueryJob) -> _ExpAnswer:
-    """Run the query and evaluate the expressions. Raises BadQuery, StoreError."""
+    """Run the query and evaluate the expressions. Raise BadQuery, StoreError."""
     answer = await job.answer(wanted.query)
     evaluation = Evaluation(wanted.request, answer, wanted.subs, add_memory=job.add_memory, check=job.check)
     # Always in a thread: few points may need many steps.

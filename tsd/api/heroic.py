@@ -132,7 +132,7 @@ class WriteEndpoint:
 
     async def answer(self, request: Request) -> Response:
         """Ingest the points of a request. They are on disk when it is answered, with the parameter `sync` in the store.
-        Raises Refused."""
+        Raise Refused."""
         if len(request.segments) > 1:
             raise Refused(404, "Endpoint not found")
         check_method(request, "POST")

@@ -158,7 +158,7 @@ async def parse_slices(
     body: bytes, parse: Callable[[bytes], BodySlice], limits: BodyLimits = DEFAULT_LIMITS
 ) -> list[BodySlice]:
     """Parse the body's array of points (one object is an array of one). A large body is parsed in slices, with other
-    tasks in between. `parse` raises ValueError or msgspec's DecodeError for invalid JSON. Raises Refused.
+    tasks in between. `parse` raises ValueError or msgspec's DecodeError for invalid JSON. Raise Refused.
 
     A body is cut between two objects, found by a pattern. If the match is inside a string or another object, the slice
     is invalid JSON; then the body is parsed as a whole, unless it is too large.
@@ -262,7 +262,7 @@ def tag_texts(tags: Mapping[str, msgspec.Raw]) -> dict[str, str | None]:
 
 
 def check_members(point: JsonPoint | None) -> tuple[bytes, Tags, int, bytes]:
-    """Metric, tags, timestamp and value of a point. Raises BadLine for the first member that is missing or not
+    """Metric, tags, timestamp and value of a point. Raise BadLine for the first member that is missing or not
     possible in a line."""
     if point is None:
         raise illegal("Unexpected null datapoint encountered in set.")
@@ -416,7 +416,7 @@ class PutHandler:
 
     async def parse(self, request: Request, parse: Callable[[bytes], BodySlice]) -> list[BodySlice]:
         """Parse a request's body, see `parse_slices`. A body that is refused whole counts as one refused line, and the
-        log of refused lines keeps its error. Raises Refused."""
+        log of refused lines keeps its error. Raise Refused."""
         try:
             return await parse_slices(request.body, parse, self.limits)
         except Refused as error:
@@ -447,7 +447,7 @@ class PutHandler:
         kept: KeptTexts | None = None,
     ) -> PutOutcome:
         """Ingest the lines of a request, and return when they are on disk, or with `sync` in the store. `kept`: None
-        for points that are kept as responses show them. Raises Refused."""
+        for points that are kept as responses show them. Raise Refused."""
         if not self._intake.backpressure.is_open:
             await self._wait(self._intake.backpressure.wait_open, "Please throttle writes")
         failures: list[PutFailure] = []
@@ -470,7 +470,7 @@ class PutHandler:
         return outcome
 
     async def _wait(self, until: Callable[[], Awaitable[None]], message: str) -> None:
-        """Wait for a limited time, because clients have a timeout. Raises Refused."""
+        """Wait for a limited time, because clients have a timeout. Raise Refused."""
         with trio.move_on_after(self._timeout_s) as scope:
             await until()
         if scope.cancelled_caught:

@@ -71,7 +71,7 @@ _any = msgspec.json.Decoder(list[RawPoint | None])
 
 
 def parse_put(text: bytes, tag: HeaderTag | None, rules: NameRules, *, compiled: bool = HAS_LOOP) -> BodySlice:
-    """Parse an array of points. Raises ValueError or DecodeError."""
+    """Parse an array of points. Raise ValueError or DecodeError."""
     found = parse_compiled(text, tag, rules) if compiled else None
     return found or parse_usual(text, tag) or parse_any(text, tag, rules)
 
@@ -110,7 +110,7 @@ def parse_usual(text: bytes, tag: HeaderTag | None) -> BodySlice | None:
 
 
 def parse_any(text: bytes, tag: HeaderTag | None, rules: NameRules) -> BodySlice:
-    """Parse any array of points. Raises ValueError or DecodeError."""
+    """Parse any array of points. Raise ValueError or DecodeError."""
     return to_lines(text, parse_points(text, tag), lambda point: put_line(point, rules))
 
 

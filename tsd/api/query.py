@@ -85,7 +85,7 @@ def routes(
 
 
 async def parsed(request: Request, workers: WorkerPool, parse: Callable[[], T]) -> T:
-    """Return what `parse` returns for a request; in a thread for a long one. Raises what `parse` raises."""
+    """Return what `parse` returns for a request; in a thread for a long one. Raise what `parse` raises."""
     return await workers.run(parse) if _length(request) > LONG_QUERY else parse()
 
 
@@ -97,7 +97,7 @@ async def register(
     expressions: Hashable = None,
 ) -> Response:
     """Run a request, and keep its query in the registry until the response is sent. `expressions` are evaluated on the
-    query's answer. Raises what `run` raises."""
+    query's answer. Raise what `run` raises."""
     running = registry.begin(wanted, request.peer.name, request.headers, expressions)
     try:
         response = await run(running)
@@ -167,7 +167,7 @@ class _AtTimes(NamedTuple):
     end: str  # empty: now
 
     def at(self, now_ms: int) -> Query:
-        """Return the query at a time of the wall clock. Raises BadQuery."""
+        """Return the query at a time of the wall clock. Raise BadQuery."""
         return with_times(self.query, self.start, self.end, now_ms)
 
 
@@ -192,7 +192,7 @@ def read_query(request: Request, rules: QueryRules, now_ms: int) -> Query:
 
 @lru_cache(KEPT_QUERIES)
 def _read_rest(params: tuple[tuple[str, tuple[str, ...]], ...], quirks: Quirks) -> Query:
-    """Return the query of a URI whose times do not count. Raises BadQuery."""
+    """Return the query of a URI whose times do not count. Raise BadQuery."""
     return read_uri({"start": ["1"], "end": ["2"], **dict(params)}, 0, quirks=quirks)
 
 

@@ -87,7 +87,7 @@ def tree_changes(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rule_position(members: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Tree, level and order of a rule, all required. Raises Refused."""
+    """Tree, level and order of a rule, all required. Raise Refused."""
     tree_id = tree_id_in(members, required=True)
     found = []
     for name in ("level", "order"):

@@ -190,7 +190,7 @@ def _names_of(request: Request) -> tuple[str, str, str]:
 
 
 async def _rename(uids: Names, flush: Flush, word: str, old: str, new: str, extra: bytes) -> str | None:
-    """Rename a UID; return an error, or None. Raises StoreError, and Refused if points cannot be stored."""
+    """Rename a UID; return an error, or None. Raise StoreError, and Refused if points cannot be stored."""
     kind = KINDS.get(word.lower())
     if kind is None:
         return "Unknown type name"
@@ -247,7 +247,7 @@ class UidMetaPages:
         self._names = names
 
     async def respond(self, request: Request) -> Response:
-        """Answer a request. Raises Refused, StoreError."""
+        """Answer a request. Raise Refused, StoreError."""
         method = check_meant_method(request, *METHODS)
         if request.body and method != "GET":
             members: Mapping[str, Any] = object_of(request)
@@ -293,7 +293,7 @@ class SeriesMetaPages:
         self._catalog = catalog
 
     async def respond(self, request: Request) -> Response:
-        """Answer a request. Raises Refused, StoreError."""
+        """Answer a request. Raise Refused, StoreError."""
         method = check_meant_method(request, *METHODS)
         if method == "GET":
             return await self._get(request)

@@ -61,7 +61,7 @@ class Account(NamedTuple):
 
 
 def parse_roles(text: str) -> Role:
-    """Return roles by name, separated by commas. Raises ValueError.
+    """Return roles by name, separated by commas. Raise ValueError.
 
     >>> parse_roles("read,write") == Role.READ | Role.WRITE, parse_roles("")
     (True, <Role.NONE: 0>)
@@ -81,7 +81,7 @@ def format_roles(roles: Role) -> str:
 
 
 def parse_account(line: str) -> Account | None:
-    """Return the account of a line; None if the line is empty. Raises ValueError."""
+    """Return the account of a line; None if the line is empty. Raise ValueError."""
     words = line.partition("#")[0].split()
     if not words:
         return None
@@ -106,7 +106,7 @@ def parse_account(line: str) -> Account | None:
 
 
 def parse_time(text: str) -> float:
-    """Return Unix seconds of an ISO 8601 time or date, in UTC unless it has an offset. Raises ValueError."""
+    """Return Unix seconds of an ISO 8601 time or date, in UTC unless it has an offset. Raise ValueError."""
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -117,7 +117,7 @@ def parse_time(text: str) -> float:
 
 
 def read_accounts(path: Path) -> list[Account]:
-    """Return the accounts of a file. Raises TsdError with every invalid line, or if other users can access the file.
+    """Return the accounts of a file. Raise TsdError with every invalid line, or if other users can access the file.
 
     A file is used completely or not at all: a part of it would lock accounts out or leave removed ones in.
     """
@@ -158,7 +158,7 @@ def _find_problem(status: os.stat_result) -> str:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Replace a file's lines atomically. A new file gets mode 600. Raises TsdError."""
+    """Replace a file's lines atomically. A new file gets mode 600. Raise TsdError."""
     path = Path(os.path.realpath(path))  # replace the target of a symbolic link, not the link
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:

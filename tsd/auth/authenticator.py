@@ -70,7 +70,7 @@ class Authenticator:
     """Decides which addresses may connect, and which principal a sender is."""
 
     def __init__(self, settings: AccessSettings, now_ms: Callable[[], int]) -> None:
-        """Raises TsdError if the file of accounts is invalid."""
+        """Raise TsdError if the file of accounts is invalid."""
         self.enabled = settings.authentication
         self._path = Path(settings.auth_file)
         self._now_ms = now_ms
@@ -90,7 +90,7 @@ class Authenticator:
         self._install(read_accounts(self._path) if self.enabled else [])
 
     def set_networks(self, settings: AccessSettings) -> bool:
-        """Apply lists of networks. Return whether they changed. Raises ValueError."""
+        """Apply lists of networks. Return whether they changed. Raise ValueError."""
         before = self._network_lists
         self._network_lists = (
             settings.network_allow, settings.proxy_protocol_networks, settings.trusted_proxies,
@@ -118,7 +118,7 @@ class Authenticator:
         return bool(self._proxies) and self._proxies.has(address)
 
     def client_address(self, address: str, headers: Mapping[str, str]) -> str:
-        """Return the client's address of a request on a connection from `address`. Raises ValueError."""
+        """Return the client's address of a request on a connection from `address`. Raise ValueError."""
         return forwarded_client(headers, address, self._proxies) if self.is_http_proxy(address) else address
 
     def anonymous(self, address: str) -> Principal:
@@ -148,7 +148,7 @@ class Authenticator:
         return None
 
     async def authenticate_header(self, header: str, address: str) -> Session | None:
-        """Return the session of an HTTP Authorization header; None if it is not valid. Raises TooManyAttempts."""
+        """Return the session of an HTTP Authorization header; None if it is not valid. Raise TooManyAttempts."""
         scheme, _, rest = header.partition(" ")
         match scheme.lower():
             case "bearer":
@@ -164,7 +164,7 @@ class Authenticator:
         return found
 
     async def authenticate_command(self, words: Sequence[str], address: str) -> Session | None:
-        """Return the session of a telnet `auth` command; None if it is not valid. Raises TooManyAttempts.
+        """Return the session of a telnet `auth` command; None if it is not valid. Raise TooManyAttempts.
 
         `words` follow `auth`: a token, or `basic`, a name and a password.
         """
@@ -205,7 +205,7 @@ class Authenticator:
         return account if account is not None and name in ("", account.name) else None
 
     async def _by_password(self, name: str, secret: str, address: str) -> Account | None:
-        """Return the account of a name and password. Raises TooManyAttempts.
+        """Return the account of a name and password. Raise TooManyAttempts.
 
         A verification costs much time and memory: results are cached, and new passwords wait in a queue.
         """
@@ -255,7 +255,7 @@ class Authenticator:
                     log.error("accounts.reload_failed", error=str(error))
 
     async def reload(self) -> None:
-        """Load the file. Raises TsdError, and then changes nothing."""
+        """Load the file. Raise TsdError, and then changes nothing."""
         if self.enabled:
             self._loaded_state = await trio.to_thread.run_sync(file_state, self._path)
             self._install(await trio.to_thread.run_sync(read_accounts, self._path))
@@ -286,7 +286,7 @@ class Authenticator:
 
 
 def anonymous_roles(settings: AccessSettings) -> Role:
-    """Return the roles of unauthenticated senders. Raises ValueError."""
+    """Return the roles of unauthenticated senders. Raise ValueError."""
     if settings.anonymous is None:
         return Role.NONE if settings.authentication else DEFAULT_ROLES
     return parse_roles(settings.anonymous)

@@ -25,7 +25,7 @@ class Certificate(NamedTuple):
 
 
 def read_certificate(pem: bytes) -> Certificate:
-    """Return the first certificate of a PEM file. Raises TsdError."""
+    """Return the first certificate of a PEM file. Raise TsdError."""
     try:
         first = x509.load_pem_x509_certificates(pem)[0]
         subject, expires = first.subject.rfc4514_string(), first.not_valid_after_utc

@@ -100,7 +100,7 @@ def _scrypt(password: str, form: Password) -> bytes:
 
 
 def parse_secret(text: str) -> Secret:
-    """Parse a secret as `str` formats it. Raises ValueError."""
+    """Parse a secret as `str` formats it. Raise ValueError."""
     kind, _, rest = text.partition(":")
     if kind == "sha256" and _DIGEST.fullmatch(rest):
         return Token(rest)
@@ -116,7 +116,7 @@ def parse_secret(text: str) -> Secret:
 
 
 def parse_certificate_name(text: str) -> CertificateName:
-    """Return a name that `certificate_names` can yield. Raises ValueError for others: no certificate has them."""
+    """Return a name that `certificate_names` can yield. Raise ValueError for others: no certificate has them."""
     kind, _, value = text.partition("=")
     if kind not in CERTIFICATE_KINDS or not value:
         raise ValueError("wanted CN=…, DNS=…, URI=… or email=… as the name in a certificate")

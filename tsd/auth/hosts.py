@@ -66,7 +66,7 @@ ANY_HOST = Hosts(None)
 
 
 def parse_hosts(text: str) -> Hosts:
-    """Parse names, addresses and networks, separated by commas; `*` stands for every host. Raises ValueError."""
+    """Parse names, addresses and networks, separated by commas; `*` stands for every host. Raise ValueError."""
     words = [word for part in text.split(",") if (word := part.strip())]
     return ANY_HOST if "*" in words else Hosts([_parse(word) for word in words])
 

@@ -44,7 +44,7 @@ ANY = Networks()
 
 
 def parse_networks(text: str) -> Networks:
-    """Parse networks and addresses, separated by commas. Raises ValueError. IPv4-mapped IPv6 networks become IPv4.
+    """Parse networks and addresses, separated by commas. Raise ValueError. IPv4-mapped IPv6 networks become IPv4.
 
     >>> str(parse_networks("10.0.0.0/8, ::1,::ffff:192.0.2.0/120"))
     '10.0.0.0/8,::1/128,192.0.2.0/24'
@@ -98,7 +98,7 @@ _NODE = re.compile(r"(?P<v4>[0-9.]+)(?::\d{1,5})?|\[(?P<bare>[0-9A-Fa-f:.]+)\](?
 def forwarded_client(headers: Mapping[str, str], peer: str, trusted: Networks) -> str:
     """Return the client's address for a request that the trusted proxy `peer` forwarded; `peer` if no header names it.
 
-    `headers` are by name in lower case, with values of one name joined by commas. Raises ValueError for an invalid
+    `headers` are by name in lower case, with values of one name joined by commas. Raise ValueError for an invalid
     header, and if the two headers disagree: one of them may come from the client.
 
     >>> from tsd.auth.networks import parse_networks

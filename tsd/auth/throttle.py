@@ -62,7 +62,7 @@ class LoginThrottle:
         return len(self._by_prefix)
 
     async def wait(self, address: str) -> None:
-        """Wait until a password of this address may be verified. Raises TooManyAttempts."""
+        """Wait until a password of this address may be verified. Raise TooManyAttempts."""
         failures = self._by_prefix.get(client_prefix(address, self._prefix))
         if failures is None:
             return
@@ -135,7 +135,7 @@ class LoginQueue:
 
     @asynccontextmanager
     async def slot(self, address: str) -> AsyncIterator[None]:
-        """Wait for the only slot and hold it during the block. Raises TooManyAttempts if the queue is full."""
+        """Wait for the only slot and hold it during the block. Raise TooManyAttempts if the queue is full."""
         queue = self._known if self.has_succeeded(address) else self._others
         if self._busy:
             await self._wait(queue)

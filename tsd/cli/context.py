@@ -65,7 +65,7 @@ def check_layout(config: Config) -> None:
 async def access(
     config: Config, *, must_exist: bool = False, any_layout: bool = False, kind: FolderKind = STATE
 ) -> AsyncIterator[Access]:
-    """Open the store of `config` for the block. Raises TsdError.
+    """Open the store of `config` for the block. Raise TsdError.
 
     If a daemon has the embedded store open, requests go through the daemon. With `must_exist`, an absent embedded store
     is an error; otherwise it is created, and reported on standard error: the folder may be a wrong one.
@@ -101,7 +101,7 @@ async def access(
 async def flush_pending(opened: Access, *, delete: bool) -> None:
     """Have the daemon write its pending points before they are read or deleted. Print a warning if it cannot.
 
-    Raises StoreError for `delete`: points written later would reappear.
+    Raise StoreError for `delete`: points written later would reappear.
     """
     reason = await opened.flush_daemon()
     if reason and delete:
@@ -146,7 +146,7 @@ async def connect(config: Config) -> ControlClient | None:
 
 @contextmanager
 def _lock(config: Config, kind: FolderKind) -> Iterator[None]:
-    """Lock the state folder for the block. Raises DaemonRuns with what to do."""
+    """Lock the state folder for the block. Raise DaemonRuns with what to do."""
     try:
         with lock_state(state_folder(config), kind, named_files(config)):
             yield

@@ -186,7 +186,7 @@ async def _outdated(index: SeriesIndex | None) -> AsyncIterator[None]:
 
 
 def _target(source: Config, to: str, to_set: Sequence[str]) -> Config:
-    """Return the target's configuration: the source's with another engine, or a file's. Raises BadConfig."""
+    """Return the target's configuration: the source's with another engine, or a file's. Raise BadConfig."""
     given, malformed = overrides(None, to_set, "--to-set")
     if malformed:
         raise BadConfig(malformed)

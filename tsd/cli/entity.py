@@ -287,7 +287,7 @@ async def _work(job: _Job, opened: Opened, tables: Tables, state: BuildState) ->
 
 
 def _load(file: Checkpoint) -> BuildState | None:
-    """Return the job to resume, None if there is none. Raises TsdError."""
+    """Return the job to resume, None if there is none. Raise TsdError."""
     saved = file.load()
     try:
         return None if saved is None else BuildState(**saved)
@@ -297,7 +297,7 @@ def _load(file: Checkpoint) -> BuildState | None:
 
 @asynccontextmanager
 async def _opened(config: Config) -> AsyncIterator[Opened]:
-    """Open the tables of entities. Raises TsdError."""
+    """Open the tables of entities. Raise TsdError."""
     if not config.entity:
         raise TsdError(
             "the tables of entities are not kept: got tsd.entity.enabled = false in this command's configuration"

@@ -146,7 +146,7 @@ def _range(job: _Job, metrics: Sequence[bytes]) -> BuildRange:
 
 
 def _save(file: Checkpoint, state: BuildState) -> None:
-    """Raises TsdError."""
+    """Raise TsdError."""
     first_s, end_s, metrics = state.range
     file.save(
         {
@@ -158,7 +158,7 @@ def _save(file: Checkpoint, state: BuildState) -> None:
 
 
 def _load(file: Checkpoint) -> BuildState | None:
-    """Return the build to resume, None if there is none. Raises TsdError."""
+    """Return the build to resume, None if there is none. Raise TsdError."""
     saved = file.load()
     try:
         return None if saved is None else _decode(saved)

@@ -26,7 +26,7 @@ def with_config(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def loaded(extra: Sequence[Given] = ()) -> Loaded:
-    """Return the configuration of the current command, from its options and those before it. Raises BadConfig.
+    """Return the configuration of the current command, from its options and those before it. Raise BadConfig.
 
     `extra` overrides all other settings.
     """

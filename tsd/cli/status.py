@@ -110,7 +110,7 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
 
 def _check_places(config: Config) -> str:
     """Check folders, files and the store. Return which tables are missing where the daemon does not need them to
-    start, or an empty text. Raises BadConfig, StoreError."""
+    start, or an empty text. Raise BadConfig, StoreError."""
     _check_folders(config)
     if _needs_server(config):
         builders.check_files(config)

@@ -27,7 +27,7 @@ class BadDate(TsdError):
 
 
 def duration_ms(text: str) -> int:
-    """Return milliseconds of e.g. `90s`, `1h`, `30d`. Raises BadDate.
+    """Return milliseconds of e.g. `90s`, `1h`, `30d`. Raise BadDate.
 
     >>> duration_ms("90s"), duration_ms("1n")
     (90000, 2592000000)
@@ -39,7 +39,7 @@ def duration_ms(text: str) -> int:
 
 
 def parse_date(text: str, now_ms: int, zone: tzinfo | None = None) -> int:
-    """Return milliseconds of a time; dates without a zone are in `zone` (None: the machine's). Raises BadDate.
+    """Return milliseconds of a time; dates without a zone are in `zone` (None: the machine's). Raise BadDate.
 
     >>> parse_date("1356998400", 0), parse_date("1356998400500", 0), parse_date("1h-ago", 3_600_000)
     (1356998400000, 1356998400500, 0)

@@ -1,7 +1,7 @@
 """Arrays by the number of a series or slot, which grow and are kept as long as the daemon runs.
 
-A large one gets a mapping of its own. In a heap it would lie between arrays that are soon freed and keep their memory
-from the kernel, each growth would leave a gap, and its unused end would take memory, because malloc clears it.
+A large one gets a mapping of its own. In a heap it would lie between arrays that are soon freed, and keep their memory
+from the kernel. Each growth would leave a gap. Its unused end would take memory, because malloc clears it.
 """
 
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap

@@ -47,7 +47,7 @@ class _Untranslatable(Exception):
 
 def linear_search(pattern: str) -> LinearSearch | None:
     """Return the search of a Python pattern in texts of Latin-1 that are not empty and have no line ends; None if it
-    has no translation. Raises re.error for an invalid pattern.
+    has no translation. Raise re.error for an invalid pattern.
 
     >>> search = linear_search("(?i)^web[0-9]+$")
     >>> search(b"WEB01"), search(b"xweb01"), linear_search("(a)\\\\1")

@@ -345,7 +345,7 @@ class Searcher:
         self._is_quick = work(pattern.pattern, USUAL) <= LINEAR_FROM
 
     def search(self, text: str) -> bool:
-        """Return whether the pattern is in a text. Raises TooLong: a search without re2 cannot be interrupted."""
+        """Return whether the pattern is in a text. Raise TooLong: a search without re2 cannot be interrupted."""
         if self._is_quick and len(text) <= USUAL:
             return self._pattern.search(text) is not None
         if self._linear is not None and "\n" not in text:

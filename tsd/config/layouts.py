@@ -116,7 +116,7 @@ class TallSettings:
     # fmt: on
 
     def tall_tables(self) -> "Sequence[rules.TableRule]":
-        """Return the rules. Raises ValueError."""
+        """Return the rules. Raise ValueError."""
         return rules.parse_rules(self.tall_rules)
 
 

@@ -86,7 +86,7 @@ CREDENTIAL_KEYS = frozenset(  # settings that may name a credential
 def resolve_credential(text: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return the path of the credential that a setting names, or the text if it names none or cannot be resolved.
 
-    Raises ValueError for an invalid name.
+    Raise ValueError for an invalid name.
 
     >>> resolve_credential("credential:tls.key", {"CREDENTIALS_DIRECTORY": "/run/credentials/tsd.service"})
     '/run/credentials/tsd.service/tls.key'
@@ -213,7 +213,7 @@ def _repeated(given: Sequence[Given]) -> list[Repeated]:
 
 
 def read_settings(given: Iterable[Given], checks: Sequence[Check]) -> tuple[Config, Ignored]:
-    """Return the Config of settings, where later ones override earlier ones, and the ignored ones. Raises BadConfig."""
+    """Return the Config of settings, where later ones override earlier ones, and the ignored ones. Raise BadConfig."""
     settings = [setting._replace(key=ALIASES.get(setting.key, setting.key)) for setting in given]
     last = {setting.key: setting for setting in settings}
     problems: list[str] = []
@@ -248,7 +248,7 @@ def read_settings(given: Iterable[Given], checks: Sequence[Check]) -> tuple[Conf
 
 
 def _parse(key: Key, kind: Any, text: str) -> Any:
-    """Return the value of a text. Raises ValueError with what was got and wanted."""
+    """Return the value of a text. Raise ValueError with what was got and wanted."""
     if isinstance(kind, UnionType):
         kind = next(part for part in get_args(kind) if part is not type(None))
     word = text.strip()
@@ -289,7 +289,7 @@ def _parse_int(key: Key, word: str) -> int:
 
 
 def _check_switch(setting: Given, ignored: Ignored) -> None:
-    """Record an unsupported switch of OpenTSDB that is on. Raises ValueError for one that must be off."""
+    """Record an unsupported switch of OpenTSDB that is on. Raise ValueError for one that must be off."""
     word = setting.value.strip()
     if setting.key in MUST_BE_OFF:
         if word.lower() not in (*_FALSE, ""):
@@ -321,7 +321,7 @@ def _with_places(concerned: set[str], problem: str, last: Mapping[str, Given]) -
 
 
 def bigtable_emulator(config: Config, environ: Mapping[str, str] = os.environ) -> str:
-    """Return host:port of the emulator, empty for the service. Raises ValueError.
+    """Return host:port of the emulator, empty for the service. Raise ValueError.
 
     >>> bigtable_emulator(Config(), {"BIGTABLE_EMULATOR_HOST": "127.0.0.1:8086"})
     '127.0.0.1:8086'
@@ -333,12 +333,12 @@ def bigtable_emulator(config: Config, environ: Mapping[str, str] = os.environ) -
 
 
 def bigtable_address(config: Config) -> list[tuple[str, int]]:
-    """Return host and port of the emulator. Raises ValueError if there is none."""
+    """Return host and port of the emulator. Raise ValueError if there is none."""
     return _addresses(bigtable_emulator(config))
 
 
 def gateways(config: Config) -> list[tuple[str, int]]:
-    """Return host and port of each Thrift gateway. Raises ValueError.
+    """Return host and port of each Thrift gateway. Raise ValueError.
 
     >>> gateways(Config(thrift="a:9090, [::1]:9091"))
     [('a', 9090), ('::1', 9091)]
@@ -347,7 +347,7 @@ def gateways(config: Config) -> list[tuple[str, int]]:
 
 
 def versions_gateways(config: Config) -> list[tuple[str, int]]:
-    """Return host and port of each gateway of Thrift 2, none if there are none. Raises ValueError.
+    """Return host and port of each gateway of Thrift 2, none if there are none. Raise ValueError.
 
     >>> versions_gateways(Config(thrift2="")), versions_gateways(Config(thrift2="a:9091"))
     ([], [('a', 9091)])
@@ -356,7 +356,7 @@ def versions_gateways(config: Config) -> list[tuple[str, int]]:
 
 
 def cassandra_hosts(config: Config) -> list[tuple[str, int]]:
-    """Return host and port of each contact point of Cassandra. Raises ValueError.
+    """Return host and port of each contact point of Cassandra. Raise ValueError.
 
     >>> cassandra_hosts(Config(cassandra_hosts="a:9042"))
     [('a', 9042)]
@@ -365,7 +365,7 @@ def cassandra_hosts(config: Config) -> list[tuple[str, int]]:
 
 
 def _addresses(text: str) -> list[tuple[str, int]]:
-    """Return the addresses of a list. Raises ValueError."""
+    """Return the addresses of a list. Raise ValueError."""
     found = []
     for word in filter(None, (part.strip() for part in text.split(","))):
         host, colon, port = word.rpartition(":")

@@ -60,7 +60,7 @@ def lock_state(folder: Path, kind: FolderKind = STATE, files: Iterable[Path] = (
     """Make the state folder if it is absent, lock it for the block, and check its format. `files` are those that
     settings name, which may be in it before its first use.
 
-    Raises BadConfig if it is probably a wrong one, DaemonRuns if another process has locked it, NewerState if its
+    Raise BadConfig if it is probably a wrong one, DaemonRuns if another process has locked it, NewerState if its
     format is newer, TsdError if it cannot be used.
     """
     check_content(folder, kind, files)
@@ -161,7 +161,7 @@ def _restricted(mode: int) -> int:
 
 @contextmanager
 def lock_folder(folder: Path, name: str, kind: FolderKind) -> Iterator[None]:
-    """Make a folder if it is absent, and lock its lock file `name` for the block. Raises DaemonRuns, TsdError."""
+    """Make a folder if it is absent, and lock its lock file `name` for the block. Raise DaemonRuns, TsdError."""
     with folder_errors(folder, kind):
         folder.mkdir(parents=True, exist_ok=True, mode=0o750)
         is_new = not (folder / name).exists()
@@ -282,7 +282,7 @@ def _check_restored(folder: Path) -> None:
 
 def _check_format(folder: Path, kind: FolderKind) -> None:
     """Check the folder's format, and write this version's into a folder of an earlier one, or without one: a new
-    folder. Raises TsdError."""
+    folder. Raise TsdError."""
     path = folder / "format"
     found = path.read_text("latin-1").strip() if path.exists() else ""
     if found and not _NUMBER.fullmatch(found):

@@ -37,7 +37,7 @@ def build_daemon(
     now_ms: Clock = now_ms,
     build_tables: BuildTables = build_configured_tables,
 ) -> Daemon:
-    """Build a daemon on a store and a table layout. Raises BadConfig.
+    """Build a daemon on a store and a table layout. Raise BadConfig.
 
     Some parts call parts that are built after them. Such calls are closures that look up the later part when called.
     """

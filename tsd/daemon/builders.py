@@ -229,7 +229,7 @@ def _named(key: str) -> Iterator[None]:
 
 
 def build_access(config: Config, now_ms: Clock) -> AccessControl:
-    """Build authentication, TLS and the table of clients. Raises BadConfig."""
+    """Build authentication, TLS and the table of clients. Raise BadConfig."""
     clients = Clients(configured_quotas(config), now_ms, prefix=config.ipv6_prefix)
     with _named("tsd.tls"):
         tls = Tls(config, now_ms) if config.tls_certificate else None

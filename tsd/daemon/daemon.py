@@ -42,7 +42,7 @@ CANARY_S = 10.0  # between two rounds; less if systemd's watchdog requires it
 def apply_settings(running: Config, reload_config: Callable[[], Loaded], live: Mapping[str, Apply]) -> Config:
     """Return the configuration after a reload: settings of `live` are applied, others are logged.
 
-    Raises BadConfig before anything is changed.
+    Raise BadConfig before anything is changed.
     """
     wanted = reload_config().config
     applied: dict[str, Any] = {}

@@ -23,7 +23,7 @@ def build_engine(
     open_points: OpenPointSource | None = None,
 ) -> QueryEngine:
     """Build the query engine. `open_points` has points that the store lacks, and `flush` writes those of a metric.
-    Raises BadConfig."""
+    Raise BadConfig."""
     settings = EngineSettings(
         query_limits(config),
         memory_bytes=config.query_memory,
@@ -34,7 +34,7 @@ def build_engine(
 
 
 def query_limits(config: Config) -> Limits:
-    """Return the limits of queries. Raises BadConfig."""
+    """Return the limits of queries. Raise BadConfig."""
     return Limits(
         Bounds(config.query_bytes, config.query_points),
         read_overrides(Path(config.query_overrides)) if config.query_overrides else (),
@@ -45,7 +45,7 @@ def query_limits(config: Config) -> Limits:
 
 
 def make_engine(config: Config, reader: PointReader) -> QueryEngine:
-    """Return a query engine for commands: all points are in the store, results are not cached. Raises BadConfig."""
+    """Return a query engine for commands: all points are in the store, results are not cached. Raise BadConfig."""
 
     async def flushed(_: bytes) -> bool:
         return True

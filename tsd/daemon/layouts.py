@@ -73,7 +73,7 @@ BuildTables = Callable[[Config, Store, Clock, TableCallbacks], Tables]
 
 
 def build_opentsdb_tables(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> Tables:
-    """Build OpenTSDB's table layout. Raises BadConfig."""
+    """Build OpenTSDB's table layout. Raise BadConfig."""
     parts = opentsdb.make_parts(config, store, now_ms)
     formats = summary_rules(config)
     compactor = paced_compactor(config, store, now_ms, callbacks.writer_is_busy)
@@ -101,7 +101,7 @@ def build_opentsdb_tables(config: Config, store: Store, now_ms: Clock, callbacks
 
 
 def build_kairosdb_tables(config: Config, store: Store, now_ms: Clock, _: TableCallbacks) -> Tables:
-    """Build KairosDB's table layout. Raises BadConfig."""
+    """Build KairosDB's table layout. Raise BadConfig."""
     settings = kairosdb.KairosTableSettings(
         config.cassandra_keyspace,
         config.kairosdb_shared,
@@ -130,7 +130,7 @@ def build_tall_tables(config: Config, store: Store, now_ms: Clock, callbacks: Ta
 
 
 def build_configured_tables(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> Tables:
-    """Build the configured table layout, with entities if they are configured. Raises BadConfig."""
+    """Build the configured table layout, with entities if they are configured. Raise BadConfig."""
     build: BuildTables = build_opentsdb_tables
     if config.has_kairosdb_tables:
         build = build_kairosdb_tables
@@ -227,7 +227,7 @@ def layout_retention(config: Config, store: Store, now_ms: Clock, callbacks: Tab
 
 
 def expiring_tables(config: Config, store: Store, now_ms: Clock) -> list[ExpiringTables]:
-    """Return the tables, other than OpenTSDB's, from which points expire by tsd.retention.rules. Raises BadConfig."""
+    """Return the tables, other than OpenTSDB's, from which points expire by tsd.retention.rules. Raise BadConfig."""
     rules = parse_rules(config.retention_rules)
     found: list[ExpiringTables] = []
     if config.has_tall_tables:
@@ -274,7 +274,7 @@ def rollup_builder(
 
 
 def daemon_rollups(config: Config, store: Store, uids: Uids, now_ms: Clock) -> RollupTask | None:
-    """Return the task that writes rollups, None if it is off. Raises BadConfig."""
+    """Return the task that writes rollups, None if it is off. Raise BadConfig."""
     rollups = configured_rollups(config)
     if rollups is None or not config.rollups_build:
         return None

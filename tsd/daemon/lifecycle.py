@@ -329,7 +329,7 @@ def _watchdog(daemon: Daemon, shutdown: Shutdown) -> Watchdog:
 
 
 def _report_pending(daemon: Daemon) -> None:
-    """Log how many points the next start must write. Raises TsdError if lines are lost."""
+    """Log how many points the next start must write. Raise TsdError if lines are lost."""
     journal, writer = daemon.ingest.journal, daemon.ingest.writer
     if (pending := writer.waiting_points - journal.lost) > 0:
         log.warning("journal.points_pending", points=pending)

@@ -63,7 +63,7 @@ class Replay:
 
     async def __call__(self, items: Sequence[Item]) -> list[Outcome]:
         """Send lines and return their outcomes, one call after the other. A call without lines only waits for those
-        before it: a command that was killed may have left one. Raises StoreDown."""
+        before it: a command that was killed may have left one. Raise StoreDown."""
         async with self._sending:
             return await self._send_all(items) if items else []
 
@@ -95,12 +95,12 @@ class Replay:
         await self._intake.wait_synced(max([one.position for one in sent], default=0), hurry=True)
 
     async def _mark(self, sent: Sequence[Sent]) -> None:
-        """Record outcomes. Lines that were not sent keep their first reason. Raises StoreDown."""
+        """Record outcomes. Lines that were not sent keep their first reason. Raise StoreDown."""
         outcomes = [(one.name, ACCEPTED if one.left else one.outcome) for one in sent if one.outcome is not NO_LINE]
         await self._rejected.mark(outcomes, {one.name: one.left for one in sent})
 
     async def _send(self, name: str, line: bytes, *, as_sent: bool) -> Sent:
-        """Send one line. Raises StoreDown."""
+        """Send one line. Raise StoreDown."""
         if not line or b"\n" in line:
             return Sent(name, NO_LINE)
         if as_sent and self._translation is not None:
@@ -123,7 +123,7 @@ class Replay:
         return Sent(name, _refusal(refused[0]) if refused else ACCEPTED, taken.position if taken.accepted else 0)
 
     async def _post(self, name: str, path: str, body: bytes) -> Sent:
-        """Send data points to their HTTP endpoint, which returns when they are on disk. Raises StoreDown."""
+        """Send data points to their HTTP endpoint, which returns when they are on disk. Raise StoreDown."""
         endpoint = self._endpoint(path)
         if endpoint is None:
             return Sent(name, NO_LINE)

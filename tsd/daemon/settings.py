@@ -18,12 +18,12 @@ _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the first on
 
 
 def load_config(path: Path | None, overrides: Sequence[Given] = ()) -> Loaded:
-    """Read the configuration with every check, as `tsd.config.loader.load` does. Raises BadConfig."""
+    """Read the configuration with every check, as `tsd.config.loader.load` does. Raise BadConfig."""
     return load(path, overrides, CHECKS)
 
 
 def read_config(given: Iterable[Given]) -> tuple[Config, Ignored]:
-    """Make a Config of settings with every check, as `tsd.config.loader.read_settings` does. Raises BadConfig."""
+    """Make a Config of settings with every check, as `tsd.config.loader.read_settings` does. Raise BadConfig."""
     return read_settings(given, CHECKS)
 
 

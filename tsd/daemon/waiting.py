@@ -83,7 +83,7 @@ class _Refuser(Router):
 async def wait_for_space(
     config: Config, error: BaseException, listeners: Sequence[trio.SocketListener], now_ms: Clock, stop: trio.Event
 ) -> None:
-    """Return once files can be written in the state folder and the journal's, or `stop` is set. Raises BadConfig."""
+    """Return once files can be written in the state folder and the journal's, or `stop` is set. Raise BadConfig."""
     reason = first_text(error)
     log.warning("start.disk_full", error=reason, port=listeners[0].socket.getsockname()[1])
     probes = 0

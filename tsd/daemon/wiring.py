@@ -77,7 +77,7 @@ else:  # a command uses one engine and seldom entities; the others' drivers take
 
 def tables(config: Config) -> list[Table]:
     """Return OpenTSDB's tables, as its own script creates them, and those of rollups; or those of another layout.
-    Raises BadConfig."""
+    Raise BadConfig."""
     if config.has_heroic_tables:
         return heroic.heroic_tables(config.heroic_table, config.heroic_series)
     if config.has_tall_tables:
@@ -93,7 +93,7 @@ def tables(config: Config) -> list[Table]:
 
 
 def configured_rollups(config: Config, aggregators: Iterable[str] = ()) -> Rollups | None:
-    """Return the configured rollups, None if they are off. `aggregators` are all known ones. Raises BadConfig."""
+    """Return the configured rollups, None if they are off. `aggregators` are all known ones. Raise BadConfig."""
     if not config.has_rollups:
         return None
     text = config.rollups_config.strip()
@@ -113,7 +113,7 @@ def configured_rollups(config: Config, aggregators: Iterable[str] = ()) -> Rollu
 
 
 def configured_histograms(config: Config) -> int | None:
-    """Return the id of the codec of simple histograms, None if histograms are off. Raises BadConfig."""
+    """Return the id of the codec of simple histograms, None if histograms are off. Raise BadConfig."""
     text = config.histograms_config.strip()
     if not text:
         return None
@@ -132,13 +132,13 @@ def configured_histograms(config: Config) -> int | None:
 
 
 def rollup_tables(config: Config) -> list[str]:
-    """Return the tables of rollups and pre-aggregates, without the data table. Raises BadConfig."""
+    """Return the tables of rollups and pre-aggregates, without the data table. Raise BadConfig."""
     configured = configured_rollups(config)
     return [name for name in configured.tables() if name != config.data_table] if configured else []
 
 
 def summary_rules(config: Config) -> SummaryRules:
-    """Return the rules for lines of rollups and histograms. Raises BadConfig."""
+    """Return the rules for lines of rollups and histograms. Raise BadConfig."""
     return SummaryRules(
         name_rules(config),
         config.data_table,
@@ -165,7 +165,7 @@ async def opened_store(
     unavailable.
 
     `on_loss` is called when accepted writes that were not synced are lost; later writes are refused. Scans are
-    throttled by the ingest `load`. Raises BadConfig if the engine's library is not installed.
+    throttled by the ingest `load`. Raise BadConfig if the engine's library is not installed.
     """
     _check_library(config.backend)
     store: Store
@@ -396,7 +396,7 @@ def store_settings(target: str, option: str) -> list[Given] | None:
     """Return the settings of a store embedded:FOLDER hbase:HOST:PORT[,HOST:PORT] cassandra:HOST:PORT[,…] or
     bigtable:PROJECT/INSTANCE, None for a file.
 
-    `option` is the command-line option with the text. Raises BadConfig.
+    `option` is the command-line option with the text. Raise BadConfig.
     """
     kind, _, place = target.partition(":")
     keys = {
@@ -420,7 +420,7 @@ def store_settings(target: str, option: str) -> list[Given] | None:
 
 async def configured_reader(config: Config, store: Store, uids: Uids) -> PointReader:
     """Return a reader without series index, for one query. It takes rollups as far as the daemon of the state folder
-    has built them. Raises BadConfig, TsdError."""
+    has built them. Raise BadConfig, TsdError."""
     rollups, complete = configured_rollups(config), None
     if rollups is not None and config.rollups_build:
         progress = rollup_progress(config, intervals_to_build(rollups.config))
@@ -439,7 +439,7 @@ OpenStore = Callable[[Config, Callable[[str], None], IngestLoad], AbstractAsyncC
 
 
 def versioned_cells(config: Config, store: Store) -> VersionedCells:
-    """Return the tables of entities, whose cells keep versions. Raises BadConfig for an engine without them."""
+    """Return the tables of entities, whose cells keep versions. Raise BadConfig for an engine without them."""
     if store.versioned_cells is None:
         wanted = (
             "wanted an engine whose cells keep versions: embedded, bigtable, or hbase with tsd.storage.hbase.thrift2"

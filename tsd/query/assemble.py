@@ -47,7 +47,7 @@ def in_order(notes: Iterable[Annotation], *, quirks: Quirks = OPENTSDB) -> list[
 
 
 async def global_annotations(reader: PointReader, first_ms: int, last_ms: int, *, quirks: Quirks) -> list[Annotation]:
-    """Return the global annotations of a range, in order. Raises StoreError.
+    """Return the global annotations of a range, in order. Raise StoreError.
 
     OpenTSDB compares an annotation's times, whatever their unit, with seconds: it never finds one that ends in ms.
     Corrected: those that start in the range.
@@ -188,7 +188,7 @@ class Assembly:
         return summed_groups(collected.series, self._groups, sub.aggregator, scan)
 
     async def look_up_names(self) -> None:
-        """Look up the names of the groups' tags. Raises StoreError."""
+        """Look up the names of the groups' tags. Raise StoreError."""
         tagks: dict[bytes, None] = {}
         tagvs: dict[bytes, None] = {}
         for one in self._found:

@@ -185,7 +185,7 @@ def steps(start_ms: int, past_ms: int, spec: Calendar) -> Int64:
 
 
 def buckets_of(spec: Downsample, query_start_ms: int, query_end_ms: int, scan: ScanRange) -> Buckets:
-    """Return the buckets of a downsampler. Raises BadQuery for a zone that does not exist."""
+    """Return the buckets of a downsampler. Raise BadQuery for a zone that does not exist."""
     if spec.is_all:
         return SingleBucket(query_start_ms, query_end_ms)
     return CalendarBuckets(spec.calendar, scan) if spec.calendar else FixedBuckets(spec.interval_ms, scan)

@@ -59,7 +59,7 @@ class CachedReader:
         return list(_together(cached.values()))
 
     async def read(self, plan: Plan, bucketing: Bucketing, collector: PointCollector, *, annotations: bool) -> None:
-        """Pass all rows of a plan to a collector. Raises BadQuery, StoreError."""
+        """Pass all rows of a plan to a collector. Raise BadQuery, StoreError."""
         hours = plan.selection.hours
         assert hours is not None
         bases = range(plan.scan.start_s, plan.scan.stop_s, HOUR_S)

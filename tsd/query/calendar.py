@@ -32,7 +32,7 @@ _ANCHORS = {
 
 
 def find_zone(name: str) -> ZoneInfo:
-    """Return the zone of a name. Raises BadQuery."""
+    """Return the zone of a name. Raise BadQuery."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as exc:

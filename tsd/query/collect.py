@@ -136,7 +136,7 @@ class PointCollector:
         self._annotations: dict[int, list[Annotation]] = {}
 
     async def take(self, page: EncodedPage[PointPage]) -> None:
-        """Process the next page. Raises BadQuery where a limit is exceeded, StoreError."""
+        """Process the next page. Raise BadQuery where a limit is exceeded, StoreError."""
         if self._sums is not None:
             if await self._take_sums(page):
                 return
@@ -219,7 +219,7 @@ class PointCollector:
             read.points += hour.bits.size
 
     async def _drop_sums(self) -> None:
-        """Keep the points of all rows read so far, as without sums. Raises as `take` does."""
+        """Keep the points of all rows read so far, as without sums. Raise as `take` does."""
         if self._background is not None:
             await self._background.result()
         pages, self._summed, self._sums = self._summed[::-1], [], None
@@ -246,14 +246,14 @@ class PointCollector:
         return bool(self._annotations)
 
     def check(self) -> None:
-        """Account for the memory of kept points. Raises BadQuery where a limit is exceeded."""
+        """Account for the memory of kept points. Raise BadQuery where a limit is exceeded."""
         check_fetched(self._budget.bounds, size=self.read.size, points=self.read.points)
         held = self.size * POINT_BYTES + self._held_by_sums()
         each = SERIES_BYTES if self._sums is None else SUMMED_SERIES_BYTES
         self._budget.set_memory(len(self._series.pairs) * each + held)
 
     async def take_cached(self, hours: Sequence[CachedHour]) -> None:
-        """Process cached hours like ones that were read: one hour, or several for `join_hours`. Raises BadQuery,
+        """Process cached hours like ones that were read: one hour, or several for `join_hours`. Raise BadQuery,
         StoreError as `take` does."""
         await self.decoded()
         numbers = await self._numbers(hours[0].pairs)
@@ -295,7 +295,7 @@ class PointCollector:
         return True
 
     def add_page(self, page: EncodedPage[PointPage]) -> None:
-        """Decode and add a page whose series are numbered, without regard to limits. Raises StoreError."""
+        """Decode and add a page whose series are numbered, without regard to limits. Raise StoreError."""
         found = None
         if isinstance(self._sink, Downsampler) and isinstance(page, NumberingPage):
             by_cell = self._sink.by_cell
@@ -307,7 +307,7 @@ class PointCollector:
 
     def add_tables(self, page: EncodedPage[PointPage]) -> bool:
         """Add a page of rows that all have the same times, hour by hour, in fewer steps than `add_page` takes. Return
-        False if they do not, or if they are to be downsampled. Raises StoreError."""
+        False if they do not, or if they are to be downsampled. Raise StoreError."""
         if not isinstance(self._sink, PointJoiner) or not isinstance(page, NumberingPage):
             return False
         found = page.decode_tables()
@@ -373,7 +373,7 @@ class PointCollector:
             self._counts = np.append(self._counts, np.zeros(max(missing, len(self._counts)), np.int64))
 
     async def has_all(self) -> bool:
-        """Return whether all rows were collected. If not, all have to be read again. Raises as `take` does."""
+        """Return whether all rows were collected. If not, all have to be read again. Raise as `take` does."""
         await self.decoded()
         if self._sums is not None:
             workers, finish = self._budget.workers, self._sums.finish
@@ -415,7 +415,7 @@ async def collect(
     sums: GroupSums | None,
     held_bytes: int,
 ) -> Collected:
-    """Return what `read` passes to a collector. With `sums` groups are aggregated meanwhile, if possible. Raises what
+    """Return what `read` passes to a collector. With `sums` groups are aggregated meanwhile, if possible. Raise what
     `read` and the collector raise."""
     if sums is None and plan.sub.downsample is None:
         return await _collected(read, PointCollector(query, plan, budget))
@@ -442,14 +442,14 @@ def _sink_of(query: Query, plan: Plan) -> Downsampler | PointJoiner:
 
 async def decode_page(page: EncodedPage[T], series: SeriesSet, budget: QueryBudget, use: Callable[[T], None]) -> None:
     """Number the series of a page, decode it and call `use` with the result; in a thread unless the page is small.
-    Raises BadQuery, StoreError."""
+    Raise BadQuery, StoreError."""
     await with_numbers(page, series, budget, lambda: use(page.decode()))
 
 
 async def with_numbers(
     page: EncodedPage[T], series: SeriesSet, budget: QueryBudget, decode: Callable[[], None]
 ) -> None:
-    """Number the series of a page and call `decode`; in a thread unless the page is small. Raises BadQuery,
+    """Number the series of a page and call `decode`; in a thread unless the page is small. Raise BadQuery,
     StoreError."""
     if page.cells <= SMALL_PAGE:
         await series.match(page.series())
@@ -460,7 +460,7 @@ async def with_numbers(
 
 
 async def _number(page: EncodedPage[T] | NumberingPage, series: SeriesSet, budget: QueryBudget) -> None:
-    """Number the series of a page. Raises BadQuery, StoreError."""
+    """Number the series of a page. Raise BadQuery, StoreError."""
     with budget.workers.charged():
         new = page.new_series() if isinstance(page, NumberingPage) else page.series()
     if new:

@@ -42,7 +42,7 @@ FEW_ROWS = 8  # of an hour: with fewer, sorting all buckets at the end is faster
 class Downsampler:
     """One function over buckets of one kind, for all series of a sub query (docs/compat/query.md §9).
 
-    Raises BadQuery for a zone that does not exist, and for a fill policy that OpenTSDB cannot apply.
+    Raise BadQuery for a zone that does not exist, and for a fill policy that OpenTSDB cannot apply.
     `compiled`: use the compiled loop for functions that it knows.
     """
 

@@ -105,7 +105,7 @@ class QueryEngine:
         return self._slots.borrowed_tokens < self._slots.total_tokens
 
     async def run(self, query: Query, *, running: RunningQuery | None = None, is_cut: bool = False) -> Answer:
-        """Return the answer. `is_cut`: the caller shows none of its points after the query's end. Raises StoreError,
+        """Return the answer. `is_cut`: the caller shows none of its points after the query's end. Raise StoreError,
         and BadQuery if the query is invalid, takes too long (waiting included) or is cancelled with `running`."""
         if self._has_slot() and (answer := self._short.answer(query)) is not None:
             if running is not None:
@@ -115,7 +115,7 @@ class QueryEngine:
 
     async def work(self, task: Callable[["QueryJob"], Awaitable[T]], *, running: RunningQuery | None = None) -> T:
         """Return what `task` returns: queries of one request, and computations on their answers, within the time and
-        memory of one query. Raises what `run` does."""
+        memory of one query. Raise what `run` does."""
         started = trio.current_time()
         job = QueryJob(self, running)
         timeout_ms = self._settings.limits.timeout_ms
@@ -244,7 +244,7 @@ class QueryJob:
         return share
 
     async def answer(self, query: Query, *, is_cut: bool = False) -> Answer:
-        """Return the answer to one query, held until the job ends. `is_cut`: see `QueryEngine.run`. Raises BadQuery,
+        """Return the answer to one query, held until the job ends. `is_cut`: see `QueryEngine.run`. Raise BadQuery,
         StoreError."""
         answer = await self._engine.answer(query, self._share(), is_cut=is_cut)
         self._engine.report(answer.warnings)
@@ -261,7 +261,7 @@ class QueryJob:
         check_cancelled()
 
     def add_memory(self, size: int) -> None:
-        """Add bytes for computed values; negative numbers release. Raises BadQuery if that is too much."""
+        """Add bytes for computed values; negative numbers release. Raise BadQuery if that is too much."""
         if trio.lowlevel.in_trio_run():
             self._made.add(size)
         else:

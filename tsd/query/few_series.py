@@ -151,7 +151,7 @@ class FewSeries:
 
     async def fetch(self, limit: StepLimit, *, is_cut: bool) -> bool:
         """Read all rows, with a wait; those with points up to the end of the query, if its answer `is_cut` there.
-        Return False if the general path must do it. Raises StoreError."""
+        Return False if the general path must do it. Raise StoreError."""
         query, known, whole = self._query, self._known, self._plan.scan
         span = whole
         if is_cut and known.later.are_apart():

@@ -101,7 +101,7 @@ class HistogramQuery:
         self.read = ReadCounts()
 
     async def groups(self) -> list[Group]:
-        """Return the groups. Raises BadQuery, StoreError."""
+        """Return the groups. Raise BadQuery, StoreError."""
         budget, plan = self._budget, self._plan
         run = budget.workers.run
         if self._query.delete:

@@ -48,7 +48,7 @@ async def read_together(
     set_memory: Callable[[int], None],
 ) -> dict[int, JointRead]:
     """Return what was read of the plans of one group from its source. `set_memory` is called with the bytes that all of
-    them keep. Raises BadQuery where a limit is exceeded, StoreError."""
+    them keep. Raise BadQuery where a limit is exceeded, StoreError."""
     started = trio.current_time()
     held = dict.fromkeys(plans, 0)
     total = 0

@@ -76,7 +76,7 @@ class _Entry(msgspec.Struct):
 
 def read_overrides(path: Path) -> tuple[Override, ...]:
     """Read bounds by metric from OpenTSDB's file, a list of `{"metric": regex, "byteLimit": n, "dataPointsLimit": n}`.
-    Raises BadConfig."""
+    Raise BadConfig."""
     try:
         entries = msgspec.json.decode(path.read_bytes(), type=list[_Entry], strict=False)  # numbers may be texts
         return tuple(Override(re.compile(entry.metric), Bounds(entry.size, entry.points)) for entry in entries)
@@ -135,7 +135,7 @@ class MemoryShare:
         return self._held
 
     def resize(self, size: int) -> None:
-        """Set how many bytes the query uses. Raises BadQuery if all queries together would hold too much."""
+        """Set how many bytes the query uses. Raise BadQuery if all queries together would hold too much."""
         others = self._memory.held - self._held
         if others + size > self._memory.limit:
             self._memory.refused += 1
@@ -149,7 +149,7 @@ class MemoryShare:
         self._held = size
 
     def add(self, size: int) -> None:
-        """Add bytes. Raises BadQuery as `resize` does."""
+        """Add bytes. Raise BadQuery as `resize` does."""
         self.resize(self._held + size)
 
     def release(self) -> None:

@@ -53,12 +53,12 @@ class PlanReader:
         return self._reader.selects_together
 
     async def plan_all(self, query: Query) -> list[Plan]:
-        """Plan all sub queries, with open points. Raises what the first invalid one raises, and PointsWait."""
+        """Plan all sub queries, with open points. Raise what the first invalid one raises, and PointsWait."""
         flushed: set[bytes] = set()
         return [await self.with_open_points(query, plan, flushed) for plan in await self._plan_stored(query)]
 
     async def _plan_stored(self, query: Query) -> list[Plan]:
-        """Plan all sub queries, without open points. Raises what the first invalid one raises."""
+        """Plan all sub queries, without open points. Raise what the first invalid one raises."""
         if not self._reader.selects_together:
             return [await self.plan(query, sub) for sub in query.queries]
         found: dict[int, Plan | TsdError] = {}
@@ -79,7 +79,7 @@ class PlanReader:
         return plans
 
     async def plan(self, query: Query, sub: SubQuery) -> Plan:
-        """Plan a sub query. Raises BadQuery in OpenTSDB's words, StoreError."""
+        """Plan a sub query. Raise BadQuery in OpenTSDB's words, StoreError."""
         scan = scan_range(query.start_ms, query.end_ms, sub.downsample, quirks=query.quirks)
         return Plan(sub, scan, await self._reader.select(request_of(query, sub)))
 
@@ -87,7 +87,7 @@ class PlanReader:
         """Return a plan that reads all points accepted so far, so that a client reads its own writes.
 
         Open points, which the store lacks, are merged from memory with the stored rows. Where that is not possible,
-        they are written first; `flushed` remembers what was written for the query. Raises PointsWait if they cannot be
+        they are written first; `flushed` remembers what was written for the query. Raise PointsWait if they cannot be
         written: an answer would lack them.
         """
         metric = _name_in_lines(plan.selection.metric)
@@ -207,7 +207,7 @@ async def _merge_open_points(source: OpenPointSource, metric: bytes, plan: Plan)
 
 async def _flush_once(name: bytes, flushed: set[bytes], flush: Callable[[], Awaitable[bool]]) -> None:
     """Call `flush`, which writes the points of a metric, or all of them, unless that was done before: `flushed` has the
-    names, ALL for all points. Raises PointsWait if they cannot be written."""
+    names, ALL for all points. Raise PointsWait if they cannot be written."""
     if name in flushed:
         return
     flushed.add(name)

@@ -93,7 +93,7 @@ class QueryRegistry:
     def register(
         self, query: Query, peer: str, headers: Mapping[str, str], expressions: Hashable = None
     ) -> Iterator[RunningQuery]:
-        """Register a query while it runs; `expressions` are computed from its answer. Raises BadQuery if the client
+        """Register a query while it runs; `expressions` are computed from its answer. Raise BadQuery if the client
         already waits for an equal query."""
         running = self.begin(query, peer, headers, expressions)
         try:

@@ -47,7 +47,7 @@ def intervals_for(rollups: RollupSource, downsample: Downsample) -> list[RollupI
 
 
 def cells_for(rollups: RollupSource, interval: RollupInterval, function: str) -> Cells:
-    """Return what to read of an interval for a downsample function. Raises BadQuery if there are no such cells."""
+    """Return what to read of an interval for a downsample function. Raise BadQuery if there are no such cells."""
     if function == "dev":
         raise BadQuery("dev cannot be computed from rollups: use rollupUsage ROLLUP_RAW")
     wanted = ("sum", "count") if function in _MEAN else (_SAME.get(function, function),)
@@ -80,7 +80,7 @@ class RollupQuery(NamedTuple):
     read_raw: Callable[[Plan, PointCollector], Awaitable[None]]  # passes all rows of a plan to a collector
 
     async def collect(self) -> Collected | None:
-        """Return the points of the plan's series; None if raw points must be read. Raises BadQuery, StoreError."""
+        """Return the points of the plan's series; None if raw points must be read. Raise BadQuery, StoreError."""
         sub, rollups = self.plan.sub, self.rollups
         pre_aggregated = is_pre_aggregated(self.plan, rollups)
         if not pre_aggregated and rollups.complete_until_s(rollups.intervals[0]) is not None:

@@ -139,13 +139,13 @@ LOOP_POINTS = 4096  # likewise, in the compiled loop: 100 KiB of text
 def write_answer(
     answer: Answer, *, arrays: bool = False, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[bytes]:
-    """Write an answer in parts of about 128 KiB. Raises BadQuery before the first if a value is infinite. `clock`
+    """Write an answer in parts of about 128 KiB. Raise BadQuery before the first if a value is infinite. `clock`
     returns seconds, for timings."""
     return joined_parts(_pieces(answer, arrays=arrays, clock=clock))
 
 
 def written_answer(answer: Answer, *, arrays: bool) -> bytes:
-    """Return a small answer as written. Raises BadQuery if a value is infinite."""
+    """Return a small answer as written. Raise BadQuery if a value is infinite."""
     return b"".join(_pieces(answer, arrays=arrays, clock=time.perf_counter, checks_later=HAS_LOOP))
 
 

@@ -257,7 +257,7 @@ class ShortQueries:
 
     async def _fetch_one(self, query: Query, known: Known, scan: ScanRange, *, is_cut: bool) -> Answer | None:
         """Do the same, with a wait; without points after the end where an answer that `is_cut` there does not need
-        them. Raises StoreError."""
+        them. Raise StoreError."""
         started = perf_counter()
         columns = self._open_now(known, scan)
         if columns is None:
@@ -281,7 +281,7 @@ class ShortQueries:
         return answer
 
     async def _fetch_page(self, query: Query, known: Known, span: ScanRange) -> PointPage | None:
-        """Return the stored points of one series; None if the general path must read them. Raises StoreError."""
+        """Return the stored points of one series; None if the general path must read them. Raise StoreError."""
         stored = await known.series.fetch([SeriesSpan(span)], ONE_SERIES, annotations=not query.no_annotations)
         if stored is None:
             return None

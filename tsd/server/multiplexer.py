@@ -188,7 +188,7 @@ class Multiplexer(PolledConnections[Slot]):
         """Read a connection here until its own task is needed.
 
         Return received data that `connection.take` has not processed, b"" at the end of the connection, or None if
-        there may be data that must not be read yet. Raises BrokenResourceError, and what `connection` raises.
+        there may be data that must not be read yet. Raise BrokenResourceError, and what `connection` raises.
         """
         return await self._hold(stream.socket.fileno(), Slot(connection, trio.lowlevel.current_task()))
 

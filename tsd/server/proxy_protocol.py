@@ -37,7 +37,7 @@ class ProxiedAddress(NamedTuple):
 
 async def read_proxy_header(sock: trio.socket.SocketType) -> ProxiedAddress | None:
     """Read exactly the header from a socket and return the client's address; None for the balancer's own connections.
-    Raises MissingProxyHeader, OSError."""
+    Raise MissingProxyHeader, OSError."""
     head = b""
     with trio.move_on_after(HEADER_TIMEOUT_S):
         while True:
@@ -53,7 +53,7 @@ async def read_proxy_header(sock: trio.socket.SocketType) -> ProxiedAddress | No
 
 
 def header_bytes(head: bytes, available: bytes) -> int:
-    """Return how many `available` bytes belong to the header that starts with `head`. Raises MissingProxyHeader."""
+    """Return how many `available` bytes belong to the header that starts with `head`. Raise MissingProxyHeader."""
     data = head + available
     if data[: len(SIGNATURE_V2)] == SIGNATURE_V2[: len(data)]:
         wanted = _FIXED.size
@@ -78,7 +78,7 @@ def is_complete(head: bytes) -> bool:
 
 
 def parse_header(head: bytes) -> ProxiedAddress | None:
-    """Return the address of a complete header; None if it has none. Raises MissingProxyHeader."""
+    """Return the address of a complete header; None if it has none. Raise MissingProxyHeader."""
     return _parse_v2(head) if head.startswith(SIGNATURE_V2) else _parse_v1(head)
 
 

@@ -79,12 +79,12 @@ class ReplyQueue:
         return True
 
     async def send(self, text: bytes) -> None:
-        """Reply to a command. Raises SlowConsumer."""
+        """Reply to a command. Raise SlowConsumer."""
         await self._wait_until_not_full()
         self._put(text)
 
     async def send_when_synced(self, position: int, text: bytes) -> None:
-        """Reply when the journal is synced up to `position`; later replies wait. Raises SlowConsumer."""
+        """Reply when the journal is synced up to `position`; later replies wait. Raise SlowConsumer."""
         await self._wait_until_not_full()
         self._put(text, position)
 
@@ -131,7 +131,7 @@ class ReplyQueue:
         self._has_room.set()
 
     async def pump(self, stream: trio.abc.SendStream) -> None:
-        """Send replies until `close`. Raises BrokenResourceError if the client has disconnected.
+        """Send replies until `close`. Raise BrokenResourceError if the client has disconnected.
 
         It is raised only after `close`, because the client's input is still to be processed.
         """

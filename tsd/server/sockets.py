@@ -32,7 +32,7 @@ class ListenAddress(NamedTuple):
 async def listeners(
     address: ListenAddress, environ: MutableMapping[str, str] = os.environ
 ) -> list[trio.SocketListener]:
-    """Return the listening sockets. Raises TsdError if there are none."""
+    """Return the listening sockets. Raise TsdError if there are none."""
     sockets = inherited(environ)
     if sockets:
         log.info("sockets.inherited", addresses=" ".join(map(_address, sockets)))
@@ -46,7 +46,7 @@ async def listeners(
 
 def inherited(environ: MutableMapping[str, str], first: int = FIRST_FD) -> list[socket.socket]:
     """Return the listening sockets inherited by this process; none if they are for another process. Removes the
-    variables from the environment, because child processes inherit no sockets. Raises TsdError."""
+    variables from the environment, because child processes inherit no sockets. Raise TsdError."""
     pid, count, names = (environ.pop(name, "") for name in _VARIABLES)
     if not pid.isdigit() or int(pid) != os.getpid() or not count.isdigit():
         return []
@@ -58,7 +58,7 @@ def inherited(environ: MutableMapping[str, str], first: int = FIRST_FD) -> list[
 
 
 def _checked(fd: int, name: str) -> socket.socket:
-    """Return the socket of a descriptor. Raises TsdError if it is not a listening TCP socket."""
+    """Return the socket of a descriptor. Raise TsdError if it is not a listening TCP socket."""
     os.set_inheritable(fd, False)
     try:
         found = socket.socket(fileno=fd)

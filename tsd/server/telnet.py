@@ -35,7 +35,7 @@ LOGIN_TIMEOUT_S = 30  # from the first byte
 
 
 async def try_login(line: bytes, authenticator: Authenticator, peer: Peer) -> bool:
-    """Authenticate a peer by an `auth` line. Return whether it succeeded. Raises TooManyAttempts."""
+    """Authenticate a peer by an `auth` line. Return whether it succeeded. Raise TooManyAttempts."""
     words = line.decode("utf-8", "replace").split()
     if words[:1] != ["auth"]:
         return False
@@ -201,7 +201,7 @@ class TelnetSession:
 
         `first` is received input, `receive` returns more (b"" at the end).
 
-        Raises SlowConsumer.
+        Raise SlowConsumer.
         """
         try:
             async with trio.open_nursery() as nursery:

@@ -127,7 +127,7 @@ class Tls:
     """TLS of the port's connections."""
 
     def __init__(self, settings: AccessSettings, now_ms: Callable[[], int]) -> None:
-        """Raises TsdError if certificate or key are invalid."""
+        """Raise TsdError if certificate or key are invalid."""
         self.handshake_s = HANDSHAKE_S  # the longest that one handshake may take
         self._settings = settings
         self._now_ms = now_ms
@@ -181,7 +181,7 @@ class Tls:
                     log.error("tls.reload_failed", error=str(error))
 
     async def reload(self) -> None:
-        """Load the files. Raises TsdError, and then changes nothing."""
+        """Load the files. Raise TsdError, and then changes nothing."""
         self._loaded_state = await trio.to_thread.run_sync(_file_states, self._files)
         self._keys = await trio.to_thread.run_sync(_read, self._settings)
         self._log_certificate()
@@ -209,7 +209,7 @@ def check_tls(settings: AccessSettings) -> None:
 
 
 def _read(settings: AccessSettings) -> _Keys:
-    """Load the files. Raises TsdError."""
+    """Load the files. Raise TsdError."""
     name = ""
     try:
         for name in tls_files(settings):

@@ -132,7 +132,7 @@ class Names(Protocol):
         ...
 
     async def rename(self, kind: Kind, old: bytes, new: bytes) -> None:
-        """Give the UID of `old` the name `new`. Raises NoSuchName, NameTaken in OpenTSDB's words, StoreError, and
+        """Give the UID of `old` the name `new`. Raise NoSuchName, NameTaken in OpenTSDB's words, StoreError, and
         TsdError where another process changes the same names."""
         ...
 
@@ -192,7 +192,7 @@ class Metadata(Protocol):
         ...
 
     async def edit_uid(self, kind: Kind, uid: bytes, change: Callable[[UidMeta], UidMeta]) -> NamedUid:
-        """Change the metadata of a UID, and return it. Raises NoSuchName."""
+        """Change the metadata of a UID, and return it. Raise NoSuchName."""
         ...
 
     async def delete_uid(self, kind: Kind, uid: bytes) -> None:
@@ -212,7 +212,7 @@ class Metadata(Protocol):
         ...
 
     async def edit_series(self, series: bytes, change: Callable[[TsMeta], TsMeta], *, create: bool) -> SeriesMetadata:
-        """Change the metadata of a series, and return it. Raises NoSuchName, and NoSuchMetadata where there is none
+        """Change the metadata of a series, and return it. Raise NoSuchName, and NoSuchMetadata where there is none
         unless `create` is set."""
         ...
 
@@ -254,15 +254,15 @@ class Trees(Protocol):
         ...
 
     async def create(self, tree: Tree) -> int:
-        """Create a tree, and return its id. Raises TsdError where every id is taken."""
+        """Create a tree, and return its id. Raise TsdError where every id is taken."""
         ...
 
     async def edit(self, tree_id: int, change: Callable[[Tree], Tree]) -> bool:
-        """Change a tree, and return whether it differs. Raises NoSuchTree."""
+        """Change a tree, and return whether it differs. Raise NoSuchTree."""
         ...
 
     async def edit_rule(self, tree_id: int, level: int, order: int, change: Callable[[Rule | None], Rule]) -> bool:
-        """Change or create a rule, and return whether it differs. Raises what `change` raises."""
+        """Change or create a rule, and return whether it differs. Raise what `change` raises."""
         ...
 
     async def delete_rules(self, tree_id: int, places: Iterable[tuple[int, int]] | None = None) -> None:
@@ -302,7 +302,7 @@ class Annotations(Protocol):
 
     async def put(self, annotation: Annotation, series: bytes, fields: Collection[str] | None = None) -> Annotation:
         """Store an annotation, and return what is stored. If there is one, only `fields` of it change (None: all). The
-        lower start time of one place wins. Raises CorruptRow."""
+        lower start time of one place wins. Raise CorruptRow."""
         ...
 
     async def delete(self, start_time: int, series: bytes) -> None:

@@ -57,7 +57,7 @@ def make_filter(
     ignore_case: bool = False,
     quirks: Quirks = OPENTSDB,
 ) -> Filter:
-    """Return a checked filter; `kind` in exact case. Raises BadQuery with the bare reason."""
+    """Return a checked filter; `kind` in exact case. Raise BadQuery with the bare reason."""
     if not tagk:
         raise BadQuery("Tagk cannot be null or empty")
     if kind == NOT_KEY and not quirks.refuses_not_key:
@@ -74,7 +74,7 @@ def make_filter(
 
 
 def read_filter(tagk: str, value: str, *, group_by: bool, quirks: Quirks = OPENTSDB) -> Filter:
-    """Return the filter of `key=value` in braces or in `tags`. Raises BadQuery with the bare reason.
+    """Return the filter of `key=value` in braces or in `tags`. Raise BadQuery with the bare reason.
 
     >>> read_filter("host", "web*", group_by=True)
     Filter(tagk='host', type='wildcard', expression='web*', group_by=True, ignore_case=True)
@@ -111,7 +111,7 @@ def identity(found: Filter) -> tuple[object, ...]:
 
 @lru_cache(1024)
 def matcher_of(found: Filter, *, loose_wildcards: bool = True) -> Matcher:
-    """Return the test of a filter; `loose_wildcards`: OpenTSDB's test. Raises BadQuery with the bare reason."""
+    """Return the test of a filter; `loose_wildcards`: OpenTSDB's test. Raise BadQuery with the bare reason."""
     if found.type == NOT_KEY:
         return Matcher(lambda _: False, wants_no_key=True)
     if found.type == REGEXP:
@@ -126,7 +126,7 @@ def matcher_of(found: Filter, *, loose_wildcards: bool = True) -> Matcher:
 
 
 def _found(pattern: "regex.Searcher", value: str) -> bool:
-    """Return whether a pattern is in a value. Raises BadQuery if the search could take too long."""
+    """Return whether a pattern is in a value. Raise BadQuery if the search could take too long."""
     try:
         return pattern.search(value)
     except regex.TooLong as exc:
@@ -146,7 +146,7 @@ def _literal(found: Filter) -> Matcher:
 
 
 def _literals(found: Filter) -> list[str]:
-    """Return the alternatives of a literal filter. Raises BadQuery."""
+    """Return the alternatives of a literal filter. Raise BadQuery."""
     if found.expression == "|":
         raise BadQuery("Filter must contain more than just a pipe")
     text = found.expression.lower() if found.type.startswith(("i", "not_i")) else found.expression
@@ -158,7 +158,7 @@ def _ignores_case(found: Filter) -> bool:
 
 
 def _pieces(found: Filter) -> tuple[str, ...]:
-    """Return the texts between a wildcard's asterisks, without the outermost. Raises BadQuery."""
+    """Return the texts between a wildcard's asterisks, without the outermost. Raise BadQuery."""
     if "*" not in found.expression:
         raise BadQuery("Filter must contain an asterisk")
     text = found.expression.lower() if _ignores_case(found) else found.expression

@@ -13,7 +13,7 @@ class ListedMetrics:
     """The metrics of a layout's tables."""
 
     def __init__(self, is_listed: Callable[[str], Awaitable[bool]], *, creates_metrics: bool) -> None:
-        """`is_listed` reads whether a metric exists. Raises StoreError."""
+        """`is_listed` reads whether a metric exists. Raise StoreError."""
         self._is_listed = is_listed
         self._creates_metrics = creates_metrics
         self._known: dict[str, None] = {}  # that are listed, or admitted; the oldest first

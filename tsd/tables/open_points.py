@@ -86,7 +86,7 @@ class OpenPointSource(Protocol):
         self, metric: bytes, choose: ChooseSeries | None = None, span: ScanRange | None = None
     ) -> OpenPoints | None:
         """Return the points of a metric; None if some of them must be written to be read. `choose` may leave out
-        series, and points of other hours than those of `span` may be left out. Raises what `choose` raises."""
+        series, and points of other hours than those of `span` may be left out. Raise what `choose` raises."""
 
     def known_series(self, metric: bytes) -> KnownSeries | None:
         """Return the series of a metric that such points may have: the same object as before while they do not change.

@@ -83,11 +83,11 @@ class SeriesSet(Protocol):
     required_tagks: Sequence[bytes] | None = None  # a series with these tag names matches; None: names do not tell
 
     async def match(self, pairs: Iterable[bytes]) -> None:
-        """Number series that are not numbered yet. Raises BadQuery, StoreError."""
+        """Number series that are not numbered yet. Raise BadQuery, StoreError."""
         ...
 
     async def names(self, kind: Kind, ids: Sequence[bytes]) -> dict[bytes, str]:
-        """Return the names of ids; for an id without a name, the id in hex. Raises StoreError."""
+        """Return the names of ids; for an id without a name, the id in hex. Raise StoreError."""
         ...
 
     def order(self, numbers: Iterable[int]) -> Sequence[int]:
@@ -295,13 +295,13 @@ class RollupSource(Protocol):
         *,
         pre_aggregated: bool,
     ) -> None:
-        """Read the cells of some aggregators, page by page. Raises StoreError and what `take` raises."""
+        """Read the cells of some aggregators, page by page. Raise StoreError and what `take` raises."""
         ...
 
     async def read_pre_aggregated(
         self, span: ScanRange, take: Callable[[EncodedPage[PointPage]], Awaitable[None]], *, annotations: bool
     ) -> None:
-        """Read pre-aggregates that are stored like raw points. Raises StoreError and what `take` raises."""
+        """Read pre-aggregates that are stored like raw points. Raise StoreError and what `take` raises."""
         ...
 
 
@@ -327,7 +327,7 @@ class HistogramSource(Protocol):
     """The histograms of a selection's series."""
 
     async def read(self, span: ScanRange, take: Callable[[EncodedPage[HistogramPage]], Awaitable[None]]) -> None:
-        """Read histograms, page by page. Raises StoreError and what `take` raises."""
+        """Read histograms, page by page. Raise StoreError and what `take` raises."""
         ...
 
 
@@ -352,7 +352,7 @@ class TextSource(Protocol):
     """The texts of a selection's series, for layouts whose points may be texts."""
 
     async def read(self, span: ScanRange, take: Callable[[EncodedPage[TextPage]], Awaitable[None]]) -> None:
-        """Read texts, page by page. Raises StoreError and what `take` raises."""
+        """Read texts, page by page. Raise StoreError and what `take` raises."""
         ...
 
 
@@ -379,7 +379,7 @@ class SignatureSource(Protocol):
         ...
 
     async def read(self, hours: Sequence[SignedHour]) -> Mapping[int, Signatures]:
-        """Return the signatures of stored hours as of now. Raises StoreError."""
+        """Return the signatures of stored hours as of now. Raise StoreError."""
         ...
 
 
@@ -407,7 +407,7 @@ class JointSource(Protocol):
         takes: Sequence[tuple["Selection", Callable[[EncodedPage[PointPage]], Awaitable[None]]]],
     ) -> None:
         """Read raw rows of some selections with equal keys, each row once, page by page: `Selection.read` for all of
-        them. Raises StoreError and what a `take` raises."""
+        them. Raise StoreError and what a `take` raises."""
         ...
 
 
@@ -461,13 +461,13 @@ class Selection(Protocol):
 
     async def find_known(self, series: KnownSeries) -> Places | None:  # noqa: ARG002
         """Return the places of the matching ones among some series of the request's metric, without looking at each of
-        them. None: that is not faster, or not possible. Raises BadQuery, StoreError."""
+        them. None: that is not faster, or not possible. Raise BadQuery, StoreError."""
         return None
 
     async def read(
         self, span: ScanRange, take: Callable[[EncodedPage[PointPage]], Awaitable[None]], *, annotations: bool
     ) -> None:
-        """Read raw rows, page by page: those of one series in order of time. Raises StoreError and what `take`
+        """Read raw rows, page by page: those of one series in order of time. Raise StoreError and what `take`
         raises."""
         ...
 
@@ -488,7 +488,7 @@ class Selection(Protocol):
 
     async def delete(self, read_ms: int) -> None:
         """Delete the cells read for a request with `delete`, unless they changed after `read_ms`, when reading began.
-        Raises StoreError."""
+        Raise StoreError."""
         ...
 
 
@@ -508,11 +508,11 @@ class PointDeleter(Protocol):
     """Deletes points by metric, filters and time, whatever their type."""
 
     async def delete(self, request: SeriesRequest, first_ms: int, last_ms: int) -> None:
-        """Delete the points of matching series, both ends included; there may be none. Raises BadQuery, StoreError."""
+        """Delete the points of matching series, both ends included; there may be none. Raise BadQuery, StoreError."""
         ...
 
     async def delete_metric(self, metric: str) -> None:
-        """Delete all points of a metric, and its name. An unknown metric is no error. Raises StoreError."""
+        """Delete all points of a metric, and its name. An unknown metric is no error. Raise StoreError."""
         ...
 
 
@@ -530,9 +530,9 @@ class PointReader(Protocol):
     selects_together: bool = False  # whether to resolve the requests of one query at once, as each asks the store
 
     async def select(self, request: SeriesRequest) -> Selection:
-        """Resolve a request. Raises BadQuery in OpenTSDB's words, StoreError."""
+        """Resolve a request. Raise BadQuery in OpenTSDB's words, StoreError."""
         ...
 
     async def global_annotations(self, first_s: int, last_s: int) -> list[Annotation]:  # noqa: ARG002
-        """Return the global annotations of all hours from one time to another, unordered. Raises StoreError."""
+        """Return the global annotations of all hours from one time to another, unordered. Raise StoreError."""
         return []

@@ -58,7 +58,7 @@ class GraphEndpoint:
         self._drawing = trio.CapacityLimiter(MAX_PROCESSES)
 
     async def answer(self, request: Request) -> Response:
-        """Answer a request. Raises Refused, StoreError."""
+        """Answer a request. Raise Refused, StoreError."""
         if not any(map(request.has, _FORMS)):
             location = f"/#{request.split.query if request.split else ''}"
             return Response(200, pages.moved(location), HTML, [("Location", location)])

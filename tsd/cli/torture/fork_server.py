@@ -89,7 +89,7 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the exit and return its status. Raises subprocess.TimeoutExpired after `timeout` seconds.
+        """Wait for the exit and return its status. Raise subprocess.TimeoutExpired after `timeout` seconds.
 
         Several threads may wait, and one of them may close it meanwhile.
         """

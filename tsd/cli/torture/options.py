@@ -28,7 +28,7 @@ class BadFaults(TsdError):
 
 
 def parse_faults(words: str, rounds: int, *, servers: bool, bigtable: bool = False) -> dict[str, int]:
-    """Parse fault names with commas between, each with or without `=ROUNDS`. Raises BadFaults.
+    """Parse fault names with commas between, each with or without `=ROUNDS`. Raise BadFaults.
 
     An empty text means all faults but those of ON_PROCESSES, `rounds` each.
 

@@ -74,7 +74,7 @@ class DaemonProcess:
         self.exited.set()
 
     async def logged(self, *names: str) -> dict[str, Any]:
-        """Return the first event with one of these names, once it is logged. Raises DaemonExited."""
+        """Return the first event with one of these names, once it is logged. Raise DaemonExited."""
         with trio.move_on_after(TIMEOUT_S):
             while not (found := [event for event in self.events if event["event"] in names]):
                 if not self.alive:
@@ -99,7 +99,7 @@ class DaemonProcess:
         return "\n".join(self.other_output[-TRACE_LINES:]) or str(self.events[-3:])
 
     async def ready(self) -> None:
-        """Return once the daemon is ready. Raises DaemonExited."""
+        """Return once the daemon is ready. Raise DaemonExited."""
         self.port = (await self.logged("daemon.ready"))["port"]
 
     async def ended(self) -> int:
@@ -112,13 +112,13 @@ class DaemonProcess:
             raise DaemonExited(f"a daemon {'failed' if self.alive else 'exited'}: {self.last_output()}")
 
     async def kill(self) -> None:
-        """Kill the daemon (SIGKILL). Raises DaemonExited."""
+        """Kill the daemon (SIGKILL). Raise DaemonExited."""
         self.check()
         self.killed = True
         await self.end()
 
     async def terminate(self) -> list[str]:
-        """Stop the daemon (SIGTERM); it stores all points. Return the names of its events. Raises DaemonExited."""
+        """Stop the daemon (SIGTERM); it stores all points. Return the names of its events. Raise DaemonExited."""
         self.killed = True
         self.process.terminate()
         status = -1
@@ -129,7 +129,7 @@ class DaemonProcess:
         return [event["event"] for event in self.events]
 
     async def end(self) -> None:
-        """Kill the process and wait for its exit. Raises DaemonExited."""
+        """Kill the process and wait for its exit. Raise DaemonExited."""
         self.process.kill()
         with trio.move_on_after(TIMEOUT_S):
             await self.ended()

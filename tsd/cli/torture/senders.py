@@ -319,7 +319,7 @@ def reset(stream: trio.SocketStream) -> None:
 
 
 async def _response(stream: trio.SocketStream, tail: bytes) -> tuple[int, bytes]:
-    """Return the status of the next response and the input after it. Raises BrokenResourceError."""
+    """Return the status of the next response and the input after it. Raise BrokenResourceError."""
     while True:
         if head := _HEAD.match(tail):
             length = _LENGTH.search(head[0])

@@ -150,7 +150,7 @@ def has_own_window(config: Config) -> bool:
 
 
 def config_of(settings: Mapping[str, str]) -> Config:
-    """Return the Config of settings. Raises BadConfig."""
+    """Return the Config of settings. Raise BadConfig."""
     return read_config(Given("tsd torture", key, value) for key, value in settings.items())[0]
 
 

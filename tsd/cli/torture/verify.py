@@ -97,7 +97,7 @@ async def _read_page(uids: Uids, config: Config, page: Sequence[Row], *, thoroug
 
 
 def _named(names: Sequence[object]) -> SentSeries:
-    """Return a series from its metric and alternating tag names and values. Raises NoSuchName for an unknown UID."""
+    """Return a series from its metric and alternating tag names and values. Raise NoSuchName for an unknown UID."""
     metric, *tags = (_text(name) for name in names)
     return SentSeries(metric, tuple(sorted(zip(tags[::2], tags[1::2], strict=True))))
 
@@ -262,7 +262,7 @@ class QueryCheck:
         self._stored.update((row.series, time, value) for time, value in zip(times, row.values.tolist(), strict=True))
 
     async def compare(self, port: int, metrics: Sequence[str]) -> tuple[Discrepancy, Discrepancy, Discrepancy]:
-        """Return points that are only stored, only answered, or answered twice. Raises UnexpectedAnswer."""
+        """Return points that are only stored, only answered, or answered twice. Raise UnexpectedAnswer."""
         answered: Points = Counter()
         for at in range(0, len(metrics), MAX_METRICS):
             answered.update(await _answer(port, metrics[at : at + MAX_METRICS]))
@@ -304,7 +304,7 @@ async def _answer(port: int, metrics: Sequence[str]) -> Points:
 
 
 def _post(port: int, body: str) -> tuple[int, Any]:
-    """Return status and answer. Raises UnexpectedAnswer."""
+    """Return status and answer. Raise UnexpectedAnswer."""
     connection = http.client.HTTPConnection(HOST, port, timeout=TIMEOUT_S)
     try:
         connection.request("POST", "/api/query?arrays", body)

@@ -180,7 +180,7 @@ def _parse_intervals(found: object, problems: list[str]) -> tuple[Interval, ...]
 
 
 def _parse_interval(entry: object) -> Interval:
-    """Raises ValueError."""
+    """Raise ValueError."""
     if not isinstance(entry, dict):
         raise ValueError(f"got {entry!r}, wanted an object")
     texts = [entry.get(name) for name in ("interval", "rowSpan", "table", "preAggregationTable")]
@@ -333,7 +333,7 @@ def read_rollup(line: bytes, rollups: Rollups | None, rules: NameRules) -> Summa
 def rollup_summary(
     kind: SummaryKind, metric: bytes, tags: Tags, time: int, word: bytes, rollups: Rollups, rules: NameRules
 ) -> SummaryCell:
-    """Return the cell of a rollup point from its fields. Raises BadLine."""
+    """Return the cell of a rollup point from its fields. Raise BadLine."""
     flags, value = parse_value(word, metric, time)
     name = metric.decode("latin-1")
     if time >= FIRST_MS:

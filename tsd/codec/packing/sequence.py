@@ -138,7 +138,7 @@ def _bits(numbers: UInt64, width: int) -> bytes:
 
 
 class Reader:
-    """Reads bytes from the front. Raises CorruptRow if they are not a sequence."""
+    """Reads bytes from the front. Raise CorruptRow if they are not a sequence."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data = data

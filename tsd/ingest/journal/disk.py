@@ -44,7 +44,7 @@ class DirectWriter:
     def write(self, fd: int, parts: list[memoryview], at: int) -> Remainder:
         """Write whole pages of `parts` from byte `at` on, a multiple of PAGE_BYTES. Return the rest.
 
-        Raises nothing: the caller writes the rest through the page cache, which reports errors. A part of the rest may
+        Raise nothing: the caller writes the rest through the page cache, which reports errors. A part of the rest may
         be written already."""
         if self._refused or not self._in_use.acquire(blocking=False):
             return Remainder(parts, at)

@@ -236,7 +236,7 @@ def is_unstored(name: str) -> bool:
 
 
 def mark_unstored(unstored: Path, marks: Sequence[Replayed]) -> None:
-    """Write marks next to the writer's files, and sync them. Raises OSError."""
+    """Write marks next to the writer's files, and sync them. Raise OSError."""
     by_file: dict[str, list[Record]] = {}
     for mark in marks:
         by_file.setdefault(mark.of.rpartition("-")[0], []).append(mark)

@@ -273,7 +273,7 @@ class RejectedLog:
         return new if old is None else replace(new, time=old.time, peer=old.peer, account=old.account)
 
     def _write(self, records: list[Record], *, sync: bool = False) -> None:
-        """Append all records or none, and delete the oldest files beyond `max_bytes`. Raises OSError."""
+        """Append all records or none, and delete the oldest files beyond `max_bytes`. Raise OSError."""
         text = encode_records(records)
         fd = self._open()
         try:

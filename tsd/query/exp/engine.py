@@ -173,7 +173,7 @@ class Evaluation:
         self._done: dict[str, ExpTable] = {}
 
     def outputs(self) -> list[OutputTable]:
-        """Return the outputs in the order of the request. Raises BadQuery."""
+        """Return the outputs in the order of the request. Raise BadQuery."""
         wanted = self._request.outputs
         if wanted:
             pairs = [(out.id or "", out.alias) for out in wanted]

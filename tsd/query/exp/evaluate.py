@@ -38,7 +38,7 @@ Value = Mapping[ValueKind, KindValues]
 
 
 def evaluate(expression: Expression, variables: Mapping[str, Float64], shape: tuple[int, ...]) -> Float64:
-    """Return the results: an array of `shape`, to which the variables broadcast. True is 1.0. Raises BadResult."""
+    """Return the results: an array of `shape`, to which the variables broadcast. True is 1.0. Raise BadResult."""
     if 0 in shape:  # without times there is no error
         return np.zeros(shape)
     stack: list[Value] = []
@@ -279,7 +279,7 @@ def _is_float(kind: ValueKind) -> bool:
 
 
 def _result(value: Value, shape: tuple[int, ...]) -> Float64:
-    """Return doubles and booleans as doubles. Raises BadResult for any other kind."""
+    """Return doubles and booleans as doubles. Raise BadResult for any other kind."""
     if (error := value.get(ValueKind.ERROR)) is not None:
         raise BadResult(error.data)
     found = np.zeros(shape)

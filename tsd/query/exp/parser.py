@@ -93,7 +93,7 @@ class _Token(NamedTuple):
 
 
 def parse(text: str, *, singles: bool = True) -> Expression:
-    """Return the steps of a text; `singles`: literals with a point are 32-bit floats. Raises BadExpression.
+    """Return the steps of a text; `singles`: literals with a point are 32-bit floats. Raise BadExpression.
 
     >>> parse("a + b * 2").names
     ('a', 'b')

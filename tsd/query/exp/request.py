@@ -117,7 +117,7 @@ class ExpRequest:
 
 def read_request(body: bytes, *, params: Params = NO_PARAMS, quirks: Quirks) -> ExpRequest:
     """Parse a body and check it as far as possible without data. `quirks` is the default, which the body and `params`
-    may change. Raises BadQuery, with the quirk `mistakes_as_500` with status 500."""
+    may change. Raise BadQuery, with the quirk `mistakes_as_500` with status 500."""
     if len(body) > LARGEST:
         raise BadQuery(f"Query of {len(body)} bytes, wanted at most {LARGEST}", status=413)
     quirks = quirks_in(params, default=quirks)
@@ -155,7 +155,7 @@ def _request(top: Mapping[str, Any], *, quirks: Quirks) -> ExpRequest:
 
 
 def to_query(request: ExpRequest, now_ms: int) -> tuple[Query, list[int]]:
-    """Convert the metrics to distinct sub queries; return also the number of each metric's. Raises BadQuery."""
+    """Convert the metrics to distinct sub queries; return also the number of each metric's. Raise BadQuery."""
     try:
         return _to_query(request, now_ms)
     except BadQuery as exc:
@@ -209,7 +209,7 @@ def _draft(request: ExpRequest, metric: ExpMetric, sets: Mapping[str, FilterSet]
 
 
 def _check_range(request: ExpRequest, now_ms: int) -> None:
-    """Check the range. Raises BadQuery with status 500."""
+    """Check the range. Raise BadQuery with status 500."""
     time = request.time
     try:
         read = partial(read_time, now_ms=now_ms, zone=time.zone or "", quirks=request.quirks)
@@ -400,7 +400,7 @@ def _wrong(message: str) -> BadQuery:
 
 
 def by_dependency(formulas: Sequence[Formula]) -> list[Formula]:
-    """Sort expressions so that each is after those that it uses. Raises BadQuery for a cycle.
+    """Sort expressions so that each is after those that it uses. Raise BadQuery for a cycle.
 
     Each is visited once, without recursion: a chain may be longer than Python's stack.
     """

@@ -38,7 +38,7 @@ class AnswerSource(Protocol):
         ...
 
     def add_memory(self, size: int) -> None:
-        """Account for additional bytes; negative numbers release. Raises BadQuery if that is too much."""
+        """Account for additional bytes; negative numbers release. Raise BadQuery if that is too much."""
         ...
 
 
@@ -51,7 +51,7 @@ class GexpRequest(NamedTuple):
 
 
 def read_gexp(params: Params, now_ms: int, *, quirks: Quirks, local: tzinfo | None = None) -> GexpRequest:
-    """Parse the parameters of a URI. Raises BadQuery.
+    """Parse the parameters of a URI. Raise BadQuery.
 
     OpenTSDB uses the n-th sub query of the request for the n-th metric query, although sub queries of `m` come first
     and equal ones are joined. Without the quirk `numbers_metric_queries` each metric query uses its own.
@@ -71,7 +71,7 @@ def read_gexp(params: Params, now_ms: int, *, quirks: Quirks, local: tzinfo | No
 
 
 def read_extra(params: Params, *, quirks: Quirks) -> list[Draft]:
-    """Return the metric queries in `exp`, which /api/query answers like those of `m`. Raises BadQuery."""
+    """Return the metric queries in `exp`, which /api/query answers like those of `m`. Raise BadQuery."""
     quirks = quirks_in(params, default=quirks)
     try:
         queries = parse(params["exp"], FUNCTIONS.__contains__).queries
@@ -81,7 +81,7 @@ def read_extra(params: Params, *, quirks: Quirks) -> list[Draft]:
 
 
 async def run_gexp(request: GexpRequest, job: AnswerSource) -> Answer:
-    """Return the series of all expressions, in their order. Raises BadQuery."""
+    """Return the series of all expressions, in their order. Raise BadQuery."""
     query = request.query
     wanted: dict[int, set[int]] = {}  # shift in ms → numbers of sub queries
     for call in request.calls:
@@ -124,7 +124,7 @@ def _queries(call: Call, shift: int, *, quirks: Quirks) -> Iterator[tuple[Metric
 
 
 def _shifted(query: Query, shift: int, places: Sequence[int]) -> Query:
-    """Return some sub queries for earlier times, with TSUIDs, which order metrics. Raises BadQuery."""
+    """Return some sub queries for earlier times, with TSUIDs, which order metrics. Raise BadQuery."""
     start_ms, end_ms = max(0, query.start_ms - shift), query.end_ms - shift
     if end_ms <= start_ms:
         raise BadQuery(f"Invalid timestamp: {end_ms}")
@@ -149,7 +149,7 @@ class _Work:
         self._add_memory = add_memory
 
     def evaluated(self, call: Call) -> SubAnswer:
-        """Return the groups of one expression, with the sub query of its first metric query. Raises BadQuery."""
+        """Return the groups of one expression, with the sub query of its first metric query. Raise BadQuery."""
         found: list[SubAnswer] = []
         groups, _ = self._made(call, 0, found)
         if not found:

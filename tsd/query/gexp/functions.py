@@ -47,7 +47,7 @@ def combined(
     """Return one group for each set of tags of any operand, in the order of their ids; a missing operand counts as 0.
 
     OpenTSDB pairs points by their places. Without the quirk `pairs_by_place`, points are paired by the times that all
-    operands with the series have. `check` is called often and raises an exception to stop the work. Raises BadQuery."""
+    operands with the series have. `check` is called often and raises an exception to stop the work. Raise BadQuery."""
     sides = [{_key(group.tag_uids): group for group in groups} for groups in operands]
     found = []
     for key in sorted({key for side in sides for key in side}):
@@ -81,7 +81,7 @@ def _group(groups: Sequence[Group | None], operation: Arithmetic, *, quirks: Qui
 
 
 def _earliest_times(series: Sequence[Points]) -> Int64:
-    """Return the earliest time at each place. Raises BadQuery if series differ in length."""
+    """Return the earliest time at each place. Raise BadQuery if series differ in length."""
     if len({len(points.times) for points in series}) > 1:
         raise BadQuery("No more elements")
     return reduce(np.minimum, [points.times for points in series])
@@ -262,7 +262,7 @@ class AverageWindow(NamedTuple):
 
 
 def read_window(text: str) -> AverageWindow:
-    """Parse a number of points, or `'2min'`. Raises BadQuery.
+    """Parse a number of points, or `'2min'`. Raise BadQuery.
 
     >>> read_window("3"), read_window("'2min'")
     (AverageWindow(points=3, length_ms=0), AverageWindow(points=0, length_ms=120000))
@@ -466,7 +466,7 @@ def time_shift(operands: Sequence[Groups], words: Sequence[str], context: Functi
 
 
 def shift_ms(words: Sequence[str], *, quirks: Quirks) -> int:
-    """Return by how much a timeShift moves earlier points, in ms. Raises BadQuery, with the quirk `refuses_shifts`
+    """Return by how much a timeShift moves earlier points, in ms. Raise BadQuery, with the quirk `refuses_shifts`
     always."""
     if not words:
         raise BadQuery("Need amount of timeshift to perform timeshift")

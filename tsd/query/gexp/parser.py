@@ -44,7 +44,7 @@ class Expressions(NamedTuple):
 
 
 def parse(texts: Sequence[str], functions: Callable[[str], bool]) -> Expressions:
-    """Parse the expressions of a request; `functions` tests names. Raises BadQuery with status 500.
+    """Parse the expressions of a request; `functions` tests names. Raise BadQuery with status 500.
 
     >>> parse(["scale(sum:1m-avg:a.b{host=*},2)"], {"scale"}.__contains__).queries
     ['sum:1m-avg:a.b{host=*}']

@@ -39,7 +39,7 @@ class MetricAnswer(NamedTuple):
 
 
 def evaluate(series: Sequence[TaggedColumn], metric: MetricQuery, frame: Frame) -> MetricAnswer:
-    """Return the answer to a metric from the points of its series. Raises BadQuery."""
+    """Return the answer to a metric from the points of its series. Raise BadQuery."""
     read = [limited(one, metric) for one in series]
     size = sum(len(one.column) for one in read)
     groups = list(result_groups(read, metric))

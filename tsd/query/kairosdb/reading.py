@@ -69,7 +69,7 @@ async def built_query(wanted: Sequence[MetricQuery], *, delete: bool = False) ->
 
 def filter_of(name: str, values: Sequence[str]) -> Filter:
     """Return the filter of a tag: one literal by its name, several alternatives and patterns by a pattern. Of several
-    patterns the last one counts, as in KairosDB. Raises BadQuery."""
+    patterns the last one counts, as in KairosDB. Raise BadQuery."""
     literals = [one for one in values if not one.startswith(PATTERN)]
     patterns = [one.removeprefix(PATTERN) for one in values if one.startswith(PATTERN)]
     if len(literals) == 1 and not patterns and "|" not in literals[0]:
@@ -79,7 +79,7 @@ def filter_of(name: str, values: Sequence[str]) -> Filter:
 
 
 async def answer_metrics(wanted: KairosQuery, job: QueryJob, now_ms: int) -> list[MetricAnswer]:
-    """Return the answer to each metric. Raises BadQuery, StoreError."""
+    """Return the answer to each metric. Raise BadQuery, StoreError."""
     answers = []
     together = await _together(wanted.metrics, job.stored.series_together)
     for at, metric in enumerate(wanted.metrics):
@@ -144,7 +144,7 @@ def _cut(found: Sequence[SeriesPoints], texts: Sequence[SeriesTexts], metric: Me
 
 
 async def answer_tags(wanted: KairosQuery, job: QueryJob) -> list[MetricAnswer]:
-    """Return the tags of each metric's series with rows in the hours of the query. Raises BadQuery, StoreError."""
+    """Return the tags of each metric's series with rows in the hours of the query. Raise BadQuery, StoreError."""
     answers = []
     together = await _together(wanted.metrics, job.stored.tags_together)
     for at, metric in enumerate(wanted.metrics):
@@ -164,7 +164,7 @@ def _tags_of(metric: MetricQuery, each: Sequence[Mapping[str, str]]) -> MetricAn
 
 
 async def delete_points(wanted: Sequence[MetricQuery], deleter: PointDeleter | None, job: QueryJob) -> None:
-    """Delete the points of some metrics within the times of a query. Raises BadQuery, StoreError.
+    """Delete the points of some metrics within the times of a query. Raise BadQuery, StoreError.
 
     Without a `deleter` tables delete whole hours. A deletion whose first or last hour has points outside of it is
     refused then.

@@ -33,7 +33,7 @@ class Frame(NamedTuple):
 
 
 def apply(column: Column, step: Step, frame: Frame) -> Column:
-    """Return the points after one aggregator. Raises BadQuery."""
+    """Return the points after one aggregator. Raise BadQuery."""
     frame.check()
     if column.texts is not None and step.name not in TAKES_TEXT:
         return column
@@ -48,7 +48,7 @@ def apply(column: Column, step: Step, frame: Frame) -> Column:
 
 
 def apply_all(columns: Sequence[Column], step: Step, frame: Frame) -> list[Column]:
-    """Return the points of each of several groups after one aggregator. Raises BadQuery.
+    """Return the points of each of several groups after one aggregator. Raise BadQuery.
 
     Small groups are taken together: each call on arrays costs more than its few points.
     """

@@ -102,7 +102,7 @@ class Buckets:
     """Consecutive buckets from `start_ms` on, and before it."""
 
     def __init__(self, start_ms: int, sampling: Sampling, zone: tzinfo) -> None:
-        """Raises BadRequest for a sampling of no length."""
+        """Raise BadRequest for a sampling of no length."""
         if sampling.value < 1:
             raise BadRequest(f"sampling.value must be greater than 0, got {sampling.value}")
         self.start_ms = start_ms

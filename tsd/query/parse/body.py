@@ -58,7 +58,7 @@ def read_body(
     body: bytes, now_ms: int, *, params: Params = NO_PARAMS, quirks: Quirks = OPENTSDB, local: tzinfo | None = None
 ) -> Query:
     """Return the checked query of a request's body. `quirks` is the default, which the body and `params` may change;
-    `local` the zone of dates if the body names none (None: the machine's). Raises BadQuery.
+    `local` the zone of dates if the body names none (None: the machine's). Raise BadQuery.
 
     >>> read_body(b'{"start":1,"end":"2s-ago","queries":[{"aggregator":"sum","metric":"m"}]}', 9000).end_ms
     7000
@@ -105,7 +105,7 @@ def _with_other_times(body: bytes, quirks: Quirks) -> Query | None:
 
 @lru_cache(KEPT)
 def _read_rest(rest: bytes, quirks: Quirks) -> Query:
-    """Return the query of what follows the times in a body. Raises BadQuery."""
+    """Return the query of what follows the times in a body. Raise BadQuery."""
     return _read_whole(b'{"start":1,"end":2,' + rest, 0, NO_PARAMS, quirks, None)
 
 

@@ -23,7 +23,7 @@ _FILLS = {fill.value: fill for fill in Fill}
 
 
 def read_duration(text: str, *, quirks: Quirks = OPENTSDB) -> int:
-    """Return milliseconds of a duration. Raises BadQuery.
+    """Return milliseconds of a duration. Raise BadQuery.
 
     OpenTSDB ignores text between the leading digits and the unit at the end, so that `1.5h` is an hour.
 
@@ -44,7 +44,7 @@ def read_duration(text: str, *, quirks: Quirks = OPENTSDB) -> int:
 
 
 def split_duration(text: str) -> tuple[int, str]:
-    """Return number and unit. Raises BadQuery.
+    """Return number and unit. Raise BadQuery.
 
     >>> split_duration("12h"), split_duration("5MS")
     ((12, 'h'), (5, 'ms'))
@@ -68,7 +68,7 @@ def split_duration(text: str) -> tuple[int, str]:
 def read_downsample(
     text: str, *, zone: str = "UTC", use_calendar: bool = False, quirks: Quirks = OPENTSDB
 ) -> Downsample:
-    """Parse `interval-function[-fill]`; `zone` applies to calendar buckets. Raises BadQuery.
+    """Parse `interval-function[-fill]`; `zone` applies to calendar buckets. Raise BadQuery.
 
     >>> read_downsample("1dc-sum-zero").calendar, read_downsample("0all-max").is_all
     (Calendar(number=1, unit='d', zone='UTC'), True)
@@ -97,7 +97,7 @@ def read_downsample(
 
 
 def _calendar(span: str, zone: str) -> Calendar:
-    """Return calendar buckets, limited to LONGEST_CALENDAR_MS. Raises BadQuery."""
+    """Return calendar buckets, limited to LONGEST_CALENDAR_MS. Raise BadQuery."""
     number, unit = split_duration(span)
     if number > MOST_OF_UNIT:
         raise BadQuery(f"Invalid duration (number): {span}")
@@ -135,7 +135,7 @@ def find_zone(name: str) -> ZoneInfo | None:
 
 def read_time(text: str, now_ms: int, zone: str = "", *, local: tzinfo | None = None, quirks: Quirks = OPENTSDB) -> int:
     """Return milliseconds of a time, not empty; dates are in `zone`, or without one in `local` (None: the machine's).
-    Raises BadQuery.
+    Raise BadQuery.
 
     >>> read_time("1356998400", 0), read_time("1356998400500", 0), read_time("1H-ago", 3_600_000)
     (1356998400000, 1356998400500, 0)

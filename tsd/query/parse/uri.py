@@ -39,7 +39,7 @@ def read_uri(
     extra: Sequence[Draft] = (),
 ) -> Query:
     """Return the checked query of a URI's parameters. `quirks` is the default; `local` the zone of dates (None: the
-    machine's); `extra` are the metric queries of `exp`. Raises BadQuery."""
+    machine's); `extra` are the metric queries of `exp`. Raise BadQuery."""
     quirks = quirks_in(params, default=quirks)
     try:
         query = read_frame(params, quirks=quirks)
@@ -52,7 +52,7 @@ def read_uri(
 
 
 def read_frame(params: Params, *, quirks: Quirks = OPENTSDB) -> Query:
-    """Return a URI's query without sub queries, unchecked. Raises BadQuery without a start."""
+    """Return a URI's query without sub queries, unchecked. Raise BadQuery without a start."""
     start = _last(params, "start")
     if not start:
         raise BadQuery("Missing parameter <code>start</code>")
@@ -74,7 +74,7 @@ def read_frame(params: Params, *, quirks: Quirks = OPENTSDB) -> Query:
 
 
 def read_drafts(params: Params, *, quirks: Quirks = OPENTSDB) -> list[Draft]:
-    """Return the sub queries of `tsuid` and `m`, in this order, with duplicates. Raises BadQuery."""
+    """Return the sub queries of `tsuid` and `m`, in this order, with duplicates. Raise BadQuery."""
     return [
         *(read_tsuid(text, quirks=quirks) for text in params.get("tsuid", ())),
         *((_read_short_m if len(text) <= SHORT else read_m)(text, quirks=quirks) for text in params.get("m", ())),
@@ -82,7 +82,7 @@ def read_drafts(params: Params, *, quirks: Quirks = OPENTSDB) -> list[Draft]:
 
 
 def read_sub_query(text: str, *, quirks: Quirks = OPENTSDB) -> SubQuery:
-    """Return the checked sub query of one `m`. Raises BadQuery.
+    """Return the checked sub query of one `m`. Raise BadQuery.
 
     >>> read_sub_query("sum:1m-avg:rate:sys.cpu{host=*}").metric
     'sys.cpu'
@@ -91,7 +91,7 @@ def read_sub_query(text: str, *, quirks: Quirks = OPENTSDB) -> SubQuery:
 
 
 def quirks_in(params: Params, *, default: Quirks) -> Quirks:
-    """Return the quirks that a request's parameters choose. Raises BadQuery for a word that is no yes or no.
+    """Return the quirks that a request's parameters choose. Raise BadQuery for a word that is no yes or no.
 
     >>> quirks_in({"corrected": [""]}, default=OPENTSDB).loose_wildcards
     False
@@ -112,7 +112,7 @@ def quirks_in_body(members: Mapping[str, T], is_true: Callable[[T], bool], defau
 
 
 def read_m(text: str, *, quirks: Quirks = OPENTSDB) -> Draft:
-    """Parse one `m`: aggregator, options, metric and filters. Raises BadQuery."""
+    """Parse one `m`: aggregator, options, metric and filters. Raise BadQuery."""
     if not text:
         raise BadQuery("The query string was empty")
     aggregator, *middle, last = _split(text)
@@ -124,7 +124,7 @@ _read_short_m = lru_cache(MAX_KEPT)(read_m)
 
 
 def read_tsuid(text: str, *, quirks: Quirks = OPENTSDB) -> Draft:  # noqa: ARG001  the same shape as read_m
-    """Parse one `tsuid`. Raises BadQuery."""
+    """Parse one `tsuid`. Raise BadQuery."""
     if not text:
         raise BadQuery("The tsuid query string was empty")
     aggregator, *middle, last = _split(text)
@@ -178,7 +178,7 @@ def rollup_usage(text: str) -> str:
 
 
 def read_rate_options(text: str) -> RateOptions:
-    """Parse `rate{counter[,max[,reset]]}`. Raises BadQuery.
+    """Parse `rate{counter[,max[,reset]]}`. Raise BadQuery.
 
     >>> read_rate_options("rate{dropcounter,65535}")
     RateOptions(counter=True, counter_max=65535, reset_value=0, drop_resets=True)
@@ -207,7 +207,7 @@ def _long(text: str, what: str) -> int:
 
 
 def read_percentiles(text: str) -> tuple[float, ...]:
-    """Parse `percentiles[99,50.5]`, ascending. Raises BadQuery."""
+    """Parse `percentiles[99,50.5]`, ascending. Raise BadQuery."""
     first, last = text.find("["), text.find("]")
     if first < 0 or last < first:
         raise BadQuery(f"Malformated percentile query paramater: {text}")
@@ -215,7 +215,7 @@ def read_percentiles(text: str) -> tuple[float, ...]:
 
 
 def read_float(text: str) -> float:
-    """Parse a 32-bit float, with the digits that OpenTSDB shows. Raises BadQuery.
+    """Parse a 32-bit float, with the digits that OpenTSDB shows. Raise BadQuery.
 
     >>> read_float("99.90000001")
     99.9
@@ -241,7 +241,7 @@ def shortest_float(number: float) -> float:
 
 
 def read_metric(text: str, *, quirks: Quirks = OPENTSDB) -> tuple[str, tuple[Filter, ...]]:
-    """Parse `metric[{group by}[{others}]]`; the others are first in the result. Raises BadQuery, 500.
+    """Parse `metric[{group by}[{others}]]`; the others are first in the result. Raise BadQuery, 500.
 
     >>> metric, filters = read_metric("sys.cpu{host=*}{dc=lga}")
     >>> metric, [(f.tagk, f.group_by) for f in filters]
@@ -303,7 +303,7 @@ NOT_ENOUGH = "Not enough arguments."
 
 
 def read_words(words: Sequence[str], now_ms: int, *, quirks: Quirks = OPENTSDB) -> Query:
-    """Parse the words of a command line. Raises BadQuery.
+    """Parse the words of a command line. Raise BadQuery.
 
     >>> words = "1356998400 sum rate downsample 60000 avg sys.cpu host=*".split()
     >>> read_words(words, 1356999000000).queries[0].rate

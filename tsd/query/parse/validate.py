@@ -48,7 +48,7 @@ def check(query: Query, drafts: Sequence[Draft], now_ms: int, zone: str = "", *,
 
 
 def with_times(query: Query, start: str, end: str, now_ms: int = 0) -> Query:
-    """Return a checked query with other times, which depend on no time zone; an empty `end` is now. Raises BadQuery."""
+    """Return a checked query with other times, which depend on no time zone; an empty `end` is now. Raise BadQuery."""
     start_ms = read_time(start, now_ms, quirks=query.quirks)
     end_ms = read_time(end, now_ms, quirks=query.quirks) if end else now_ms
     if not 0 <= start_ms < end_ms <= LAST_MS:
@@ -72,7 +72,7 @@ def _times(query: Query, now_ms: int, zone: str, local: tzinfo | None) -> tuple[
 
 
 def check_sub(draft: Draft, query: Query, zone: str = "", index: int = 0) -> SubQuery:
-    """Return the checked sub query. Raises BadQuery."""
+    """Return the checked sub query. Raise BadQuery."""
     sub = draft.sub
     if draft.is_null:
         raise BadQuery("queries: got null, wanted an object")
@@ -108,7 +108,7 @@ def _check_histogram(sub: SubQuery, function: str) -> None:
 
 def deduplicated(drafts: Sequence[Draft], *, quirks: Quirks = OPENTSDB) -> list[Draft]:
     """Return the distinct drafts. With the quirk `equal_without_grouping`, sub queries that differ only in what they
-    group by are equal. Raises BadQuery for too many."""
+    group by are equal. Raise BadQuery for too many."""
     if len(drafts) > MAX_SUB_QUERIES:
         raise BadQuery(f"{len(drafts)} sub queries, wanted at most {MAX_SUB_QUERIES}", status=413)
     if len(drafts) == 1:

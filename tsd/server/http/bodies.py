@@ -61,7 +61,7 @@ class Reservation:
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
-        """Receive the body in this block. Raises TooSlowError if it is late while others wait for memory."""
+        """Receive the body in this block. Raise TooSlowError if it is late while others wait for memory."""
         self._begun = trio.current_time()
         self._scope = scope = trio.CancelScope()
         self.received(0)
@@ -113,7 +113,7 @@ class Reservation:
         self.size = amount
 
     def grow(self, amount: int) -> None:
-        """Reserve `amount` bytes in total. Raises Refused if they are not free."""
+        """Reserve `amount` bytes in total. Raise Refused if they are not free."""
         more = amount - self.size
         if more > 0:
             if not self._budget.is_free(self.client, more):
@@ -241,7 +241,7 @@ def content_codings(value: str) -> list[str]:
 async def decompressed(body: bytes, coding: str, limit: int, reservation: Reservation) -> bytes:
     """Return a body without a coding: gzip or deflate.
 
-    Raises Refused: 400 for damaged data, 413 past `limit` bytes, 503 if the memory budget is exhausted.
+    Raise Refused: 400 for damaged data, 413 past `limit` bytes, 503 if the memory budget is exhausted.
     """
     inflater = _Inflater(body, coding)
     parts: list[bytes] = []
@@ -274,7 +274,7 @@ class _Inflater:
         self.done = False
 
     def step(self) -> bytes:
-        """Return the next bytes. Raises Refused for damaged or truncated data."""
+        """Return the next bytes. Raise Refused for damaged or truncated data."""
         try:
             data = self._stream.decompress(self._input, STEP_BYTES)
         except zlib.error as exc:
@@ -304,7 +304,7 @@ def too_large(limit: int) -> Refused:
 
 
 def parse_json(body: bytes) -> Any:
-    """Return the value of a JSON body. Raises Refused (413) if parsing would take long, and ValueError if it is not
+    """Return the value of a JSON body. Raise Refused (413) if parsing would take long, and ValueError if it is not
     JSON.
 
     Brackets and commas in texts count too: texts of a usual request have few.
@@ -328,7 +328,7 @@ def parse_json(body: bytes) -> Any:
 async def as_utf8(body: bytes, content_type: str, limit: int) -> bytes:
     """Return a body in UTF-8, converted from the charset of its content type.
 
-    Raises Refused: 400 for an unknown charset or invalid text, 413 past `limit` bytes.
+    Raise Refused: 400 for an unknown charset or invalid text, 413 past `limit` bytes.
     """
     _, found, rest = content_type.lower().partition("charset=")
     charset = rest.partition(";")[0].strip(" \"'")

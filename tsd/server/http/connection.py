@@ -327,7 +327,7 @@ class HttpConnection:
         return b""
 
     async def _receive_in_time(self) -> bytes:
-        """Return more bytes of the current request. Raises TooSlowError after its deadline."""
+        """Return more bytes of the current request. Raise TooSlowError after its deadline."""
         with trio.fail_at(self._start_deadline()):
             data = await self._receive()
         self._deadline += len(data) / MIN_BYTES_PER_S  # a large body has more time than `timeout_s`
@@ -340,7 +340,7 @@ class HttpConnection:
         return self._deadline
 
     async def _read_body(self, headers: Mapping[str, str], reservation: Reservation) -> bytes:
-        """Return the body, decompressed and in UTF-8. Raises Refused, TooSlowError.
+        """Return the body, decompressed and in UTF-8. Raise Refused, TooSlowError.
 
         Without roles the body is not read: it would only take memory from other requests.
         """
@@ -368,7 +368,7 @@ class HttpConnection:
         return await self._decoded(body, headers, reservation)
 
     async def _decoded(self, body: bytes, headers: Mapping[str, str], reservation: Reservation) -> bytes:
-        """Return a body decompressed and in UTF-8. Raises Refused."""
+        """Return a body decompressed and in UTF-8. Raise Refused."""
         if not body:
             return b""
         content_type = headers.get("content-type", "")
@@ -398,7 +398,7 @@ class HttpConnection:
         return received
 
     async def _reserve_body(self, headers: Mapping[str, str], reservation: Reservation) -> None:
-        """Reserve memory for the announced length, before the client sends the body. Raises Refused."""
+        """Reserve memory for the announced length, before the client sends the body. Raise Refused."""
         length = int(headers.get("content-length") or 0)
         if length or "transfer-encoding" in headers:
             content_codings(headers.get("content-encoding", ""))  # before the body is read
@@ -465,7 +465,7 @@ class HttpConnection:
             state = sock.getsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_INFO, 1)[0]
 
     async def _send_last(self, error: Refused) -> None:
-        """Send an error for an incomplete request. Raises _ConnectionEnded."""
+        """Send an error for an incomplete request. Raise _ConnectionEnded."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             headers = self._headers or read_origin(self._unread)
             await self._send(self._router.refuse_early(error, headers), {}, last=True)
@@ -566,7 +566,7 @@ class HttpConnection:
             await self._send_bytes(self._http.send(h11.Data(data=data)) or b"")
 
     async def _send_bytes(self, data: bytes) -> None:
-        """Send data in parts. Raises SlowConsumer if the client does not read a part before the timeout."""
+        """Send data in parts. Raise SlowConsumer if the client does not read a part before the timeout."""
         left = memoryview(data)
         left = left[self._sent_at_once(left[:WRITE_BYTES]) :]
         if not left:

@@ -23,7 +23,7 @@ class DisconnectWatch:
 
     async def run_with(self, serve: Callable[[], Awaitable[None]]) -> None:
         """Run `serve`, which calls `begin` and `end` for each query, until it ends or the client of a query has
-        disconnected. Raises what it raises."""
+        disconnected. Raise what it raises."""
         error: Exception | None = None
         async with trio.open_nursery() as self._nursery:
             try:

@@ -98,12 +98,12 @@ class Target(NamedTuple):
 
 
 def parse_target(text: str) -> Target:
-    """Return a parsed request target; clients often repeat short ones. Raises Refused as `read_target` does."""
+    """Return a parsed request target; clients often repeat short ones. Raise Refused as `read_target` does."""
     return _read_short_target(text) if len(text) <= SHORT_TARGET else read_target(text)
 
 
 def read_target(text: str) -> Target:
-    """Parse a request target. Raises Refused if it is not a path or has an invalid percent escape.
+    """Parse a request target. Raise Refused if it is not a path or has an invalid percent escape.
 
     >>> read_target("/API/v1/Query/last/?ms&m=sum:a;m=max:b")[1:6]
     (True, '1', 'api/query', ('query', 'last'), {'ms': [''], 'm': ['sum:a', 'max:b']})
@@ -136,7 +136,7 @@ _read_short_target = lru_cache(KEPT_TARGETS)(read_target)
 def parse_params(query: str) -> Mapping[str, Sequence[str]]:
     """Return the parameters of a query string, each with its values in order; "" for one without `=`.
 
-    Raises Refused for too many.
+    Raise Refused for too many.
 
     >>> parse_params("a=1%202&b;a=x+y")
     {'a': ['1 2', 'x y'], 'b': ['']}

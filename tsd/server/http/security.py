@@ -189,7 +189,7 @@ class Authorizer:
     def _behind_proxy(authenticator: Authenticator, headers: Headers, peer: Peer) -> Peer:
         """Return the sender of a request on the connection of a trusted proxy.
 
-        Raises Refused if the proxy's headers are invalid or the client's address is not allowed.
+        Raise Refused if the proxy's headers are invalid or the client's address is not allowed.
         """
         try:
             address = authenticator.client_address(peer.address, headers)
@@ -222,7 +222,7 @@ class Authorizer:
     async def _authenticated(authenticator: Authenticator, headers: Headers, peer: Peer) -> Peer:
         """Return the peer that a request's credentials name; without credentials the connection's peer. For accounts.
 
-        Raises Refused for wrong credentials, and for too many attempts.
+        Raise Refused for wrong credentials, and for too many attempts.
         """
         header = headers.get("authorization")
         if header is None:

@@ -90,7 +90,7 @@ class DriverSession:
     """A session of the driver. See Session."""
 
     def __init__(self, contact: Contact) -> None:
-        """Connect. Raises StoreError."""
+        """Connect. Raise StoreError."""
         level = ConsistencyLevel.name_to_value[contact.consistency]
         local = contact.consistency.startswith("LOCAL_")
         serial = ConsistencyLevel.LOCAL_SERIAL if local else ConsistencyLevel.SERIAL
@@ -265,7 +265,7 @@ def _batch(statement: PreparedStatement, rows: Sequence[Parameters]) -> BatchSta
 
 
 def connect(contact: Contact) -> DriverSession:
-    """Connect to a cluster. Raises StoreError."""
+    """Connect to a cluster. Raise StoreError."""
     return DriverSession(contact)
 
 
@@ -328,7 +328,7 @@ def _no_host(error: NoHostAvailable) -> StoreError:
 
 
 def _credentials(contact: Contact) -> PlainTextAuthProvider | None:
-    """Return the user and the password. Raises OSError."""
+    """Return the user and the password. Raise OSError."""
     if not contact.user:
         return None
     password = Path(contact.password_file).read_text("utf-8").rstrip("\r\n") if contact.password_file else ""
@@ -336,7 +336,7 @@ def _credentials(contact: Contact) -> PlainTextAuthProvider | None:
 
 
 def _tls(contact: Contact) -> ssl.SSLContext | None:
-    """Return the TLS settings, None without TLS. Raises TsdError."""
+    """Return the TLS settings, None without TLS. Raise TsdError."""
     if not contact.ca_file:
         return None
     with named_errors(contact.ca_file):

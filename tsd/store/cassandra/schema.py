@@ -53,7 +53,7 @@ def create_directory(keyspace: str) -> str:
 
 
 def create_table(keyspace: str, shape: Shape, compression: str, version: str) -> str:
-    """Return the statement for a table of cells on a Cassandra `version`. Raises StoreError."""
+    """Return the statement for a table of cells on a Cassandra `version`. Raise StoreError."""
     if compression == "NONE":
         compressed = "{'enabled': 'false'}"
     elif compression in COMPRESSIONS:

@@ -124,7 +124,7 @@ class Connector:
         self._slots = trio.Semaphore(in_flight, max_value=in_flight)
 
     async def connect(self) -> None:
-        """Connect, unless it is connected. Raises StoreError."""
+        """Connect, unless it is connected. Raise StoreError."""
         await self._session.get()
 
     async def prepared(self, cql: str, *, conditional: bool = False) -> Statement:

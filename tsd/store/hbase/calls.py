@@ -51,7 +51,7 @@ C_co = TypeVar("C_co", covariant=True)
 
 
 class Connect(Protocol[C_co]):
-    """Opens a connection to a gateway. `probe`: the last call to it failed. Raises NoAnswer."""
+    """Opens a connection to a gateway. `probe`: the last call to it failed. Raise NoAnswer."""
 
     def __call__(self, address: Address, /, *, probe: bool) -> C_co: ...
 

@@ -114,7 +114,7 @@ class HeroicReader(reading.PointReader):
         self._now_ms = now_ms
 
     async def select(self, request: SeriesRequest) -> HeroicSelection:
-        """Resolve a request. Raises BadQuery, StoreError."""
+        """Resolve a request. Raise BadQuery, StoreError."""
         resolved = resolve(request, series_id, parse_series_id)
         if not self._is_known(resolved.metric) and not await self._index.has_metric(resolved.metric):
             raise UnknownName(Kind.METRIC.value, resolved.metric)

@@ -388,7 +388,7 @@ class KairosReader(reading.PointReader):
         self._listed = TTLCache[str, bool](MOST_LISTED, LISTED_S, timer=tables.now_s)  # metrics that exist
 
     async def select(self, request: SeriesRequest) -> KairosSelection:
-        """Resolve a request. Raises BadQuery, StoreError."""
+        """Resolve a request. Raise BadQuery, StoreError."""
         resolved = resolve(request, names_id, parse_series_id)
         await self._tables.spec()
         if not await self._exists(resolved.metric):

@@ -42,7 +42,7 @@ class AnnotationRows:
 
     async def put(self, annotation: Annotation, series: bytes, fields: Collection[str] | None = None) -> Annotation:
         """Store an annotation, and return what is stored. Of an existing annotation only `fields` change (None: all).
-        If both share a column, the lower start time is kept. Raises StoreError, CorruptRow."""
+        If both share a column, the lower start time is kept. Raise StoreError, CorruptRow."""
 
         def merged(before: bytes | None) -> bytes:
             if before is None:
@@ -61,7 +61,7 @@ class AnnotationRows:
         return decode_annotation(value or b"{}")
 
     async def delete(self, start_time: int, series: bytes) -> None:
-        """Delete the annotation with this start time, if there is one. Raises StoreError."""
+        """Delete the annotation with this start time, if there is one. Raise StoreError."""
         row, column = self._place(start_time, series)
         cell = await read(self._store, self._table, row, column)
         if cell is not None:
@@ -80,7 +80,7 @@ class AnnotationRows:
 
     async def delete_between(self, start_ms: int, end_ms: int, series: Sequence[bytes], *, global_: bool) -> int:
         """Delete the annotations that start between two times, on some series and, with `global_`, global ones. Return
-        how many. Raises StoreError."""
+        how many. Raise StoreError."""
         pairs_of: dict[bytes, set[bytes]] = {}  # by salt and metric, which scans have in common
         for tsuid in [*series, b""] if global_ else series:
             key = annotation_row(self._layout, 1, tsuid)
@@ -92,7 +92,7 @@ class AnnotationRows:
         return deleted
 
     async def _delete_of_metric(self, prefix: bytes, pairs: Collection[bytes], start_ms: int, end_ms: int) -> int:
-        """Delete the annotations of some series with one salt and metric. Return how many. Raises StoreError.
+        """Delete the annotations of some series with one salt and metric. Return how many. Raise StoreError.
 
         The range may be decades long, and each series may have few rows in it, or be one of many with rows in each
         hour. So scans and reads by key alternate: if a page covers fewer hours than one read by keys would, such a
@@ -122,7 +122,7 @@ class AnnotationRows:
         return deleted
 
     async def _page(self, start: bytes, stop: bytes | None) -> CellPage:
-        """Return the first page of a range. Raises StoreError."""
+        """Return the first page of a range. Raise StoreError."""
         if (reader := self._store.cell_reader) is None:
             found = await self._store.page(self._table, start, stop, limit=PAGE_ROWS)
             return cells_of_rows(found.rows, found.next_start)

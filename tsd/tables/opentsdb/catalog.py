@@ -31,7 +31,7 @@ class SelectedTsuids:
         self._selector = selector
 
     async def pages(self, limit: int | None = None) -> AsyncGenerator[list[bytes], None]:
-        """Pages of at most `limit` matching TSUIDs, in ascending order. Raises StoreError."""
+        """Pages of at most `limit` matching TSUIDs, in ascending order. Raise StoreError."""
         async with aclosing(self._finder.select(self._selector, limit)) as pages:
             async for page in pages:
                 yield [metric + pairs for metric, pairs in page]
@@ -151,7 +151,7 @@ class UidNames:
         return await self._uids.find_or_assign(kind, names, admission)
 
     async def rename(self, kind: Kind, old: bytes, new: bytes) -> None:
-        """Give the UID of `old` the name `new`. Raises NoSuchName, NameTaken in OpenTSDB's words, StoreError, and
+        """Give the UID of `old` the name `new`. Raise NoSuchName, NameTaken in OpenTSDB's words, StoreError, and
         TsdError if another process changes the same names."""
         rows = await self._store.get(self._table, [old, new], columns=[id_column(kind)])
         if old not in rows:

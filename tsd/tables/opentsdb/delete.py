@@ -42,13 +42,13 @@ class _Deletion(NamedTuple):
 
 
 async def remove_rows(store: Store, table: str, rows: Iterable[Row], *, read_ms: int) -> None:
-    """Delete the cells of rows if they are no newer than when read; reading began at `read_ms`. Raises StoreError."""
+    """Delete the cells of rows if they are no newer than when read; reading began at `read_ms`. Raise StoreError."""
     await _delete(store, table, [one for row in rows for one in _deletions(row, row.cells, read_ms)])
 
 
 async def remove_joined(store: Store, table: str, rows: Sequence[Row], *, read_ms: int) -> None:
     """Delete what a compaction has made meanwhile of the cells of rows that `remove_rows` was given: cells that are no
-    newer than those. Raises StoreError."""
+    newer than those. Raise StoreError."""
     ascending = store.capabilities.ascending_timestamps
     for at in range(0, len(rows), READ_AGAIN):
         await trio.lowlevel.checkpoint()
@@ -68,7 +68,7 @@ async def remove_joined(store: Store, table: str, rows: Sequence[Row], *, read_m
 
 async def remove_parts(store: Store, table: str, parts: Sequence[RowRemoval], *, read_ms: int) -> set[bytes]:
     """Apply removals to rows; reading began at `read_ms`. Return the keys of rows that were left unchanged, because
-    they are being written to, or their remaining points would not be visible. Raises StoreError."""
+    they are being written to, or their remaining points would not be visible. Raise StoreError."""
     spare_ms = read_ms - busy_ms(store)
     busy = {row.key for row, removal in parts if removal.puts != () and _newest_ms(row) >= spare_ms}
     parts = [part for part in parts if part.row.key not in busy]

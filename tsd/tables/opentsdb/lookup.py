@@ -173,7 +173,7 @@ class SeriesFinder:
         self, wanted: ResolvedSelector, limit: int | None = None
     ) -> AsyncGenerator[list[tuple[bytes, bytes]], None]:
         """Yield matching series in pages, at most `limit` in all, as (metric UID, joined tag pairs) in order of their
-        TSUIDs. Raises StoreError."""
+        TSUIDs. Raise StoreError."""
         left = limit
         metrics = [wanted.metric] if wanted.metric is not None else await self._metrics()
         for metric in metrics:

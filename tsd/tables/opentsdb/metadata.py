@@ -33,7 +33,7 @@ async def edit(
     """Apply `change` to the value of a cell (None: absent), and return the new value, durably stored.
 
     `change` returns None to leave the cell as it is. It is called again if another process changed the cell meanwhile.
-    Raises StoreError.
+    Raise StoreError.
     """
     for _ in range(MAX_EDITS):
         cell = await read(store, table, row, column)
@@ -48,7 +48,7 @@ async def edit(
 
 
 async def read(store: Store, table: str, row: bytes, column: bytes) -> Cell | None:
-    """One cell. Raises StoreError."""
+    """One cell. Raise StoreError."""
     rows = await store.get(table, [row], columns=[column])
     return rows[row][0] if row in rows else None
 
@@ -74,7 +74,7 @@ class UidMetas:
         return {uid: decode_uid_meta(rows[uid][0].value) if uid in rows else UidMeta(kind) for uid in uids}
 
     async def edit(self, kind: Kind, uid: bytes, change: Callable[[UidMeta], UidMeta]) -> UidMeta:
-        """Change the metadata of a UID, and return it. Raises StoreError, CorruptRow."""
+        """Change the metadata of a UID, and return it. Raise StoreError, CorruptRow."""
 
         def changed(before: bytes | None) -> bytes:
             return encode_uid_meta(change(decode_uid_meta(before) if before else UidMeta(kind)))
@@ -83,7 +83,7 @@ class UidMetas:
         return decode_uid_meta(value or b"{}")
 
     async def delete(self, kind: Kind, uid: bytes) -> None:
-        """Delete the metadata of a UID. Raises StoreError."""
+        """Delete the metadata of a UID. Raise StoreError."""
         await _delete(self._store, self._table, uid, meta_column(kind))
 
 
@@ -116,7 +116,7 @@ class MetaTable:
                     yield key, series, found
 
     async def edit(self, tsuid: bytes, change: Callable[[TsMeta], TsMeta], *, create: bool) -> TsMeta:
-        """Change the metadata of a series, and return it. Raises NoSuchMetadata if there is none and `create` is
+        """Change the metadata of a series, and return it. Raise NoSuchMetadata if there is none and `create` is
         not set, StoreError, CorruptRow."""
 
         def changed(before: bytes | None) -> bytes:
@@ -128,7 +128,7 @@ class MetaTable:
         return decode_ts_meta(await edit(self._store, self._table, tsuid, TS_META, changed) or b"{}")
 
     async def delete(self, tsuid: bytes) -> None:
-        """Delete the metadata of a series, but not its counter. Raises StoreError."""
+        """Delete the metadata of a series, but not its counter. Raise StoreError."""
         await _delete(self._store, self._table, tsuid, TS_META)
 
 
@@ -150,7 +150,7 @@ async def _delete(store: Store, table: str, row: bytes, column: bytes) -> None:
 
 
 async def named(uids: Uids, metas: UidMetas, kind: Kind, wanted: list[bytes]) -> list[NamedUid]:
-    """UIDs with their names and metadata. Raises NoSuchName for a UID without name, StoreError, CorruptRow."""
+    """UIDs with their names and metadata. Raise NoSuchName for a UID without name, StoreError, CorruptRow."""
     names = await uids.names(kind, wanted)
     stored = await metas.get(kind, wanted)
     found = []
@@ -177,12 +177,12 @@ class MetadataTables:
         return (await named(self._uids, self._names, kind, [uid]))[0]
 
     async def edit_uid(self, kind: Kind, uid: bytes, change: Callable[[UidMeta], UidMeta]) -> NamedUid:
-        """Change the metadata of a UID, and return it. Raises NoSuchName, StoreError, CorruptRow."""
+        """Change the metadata of a UID, and return it. Raise NoSuchName, StoreError, CorruptRow."""
         found = await self.get_uid(kind, uid)
         return found._replace(meta=await self._names.edit(kind, uid, change))
 
     async def delete_uid(self, kind: Kind, uid: bytes) -> None:
-        """Delete the metadata of a UID. Raises StoreError."""
+        """Delete the metadata of a UID. Raise StoreError."""
         await self._names.delete(kind, uid)
 
     async def has_series(self, series: bytes) -> bool:
@@ -204,7 +204,7 @@ class MetadataTables:
                     yield await self._with_names(tsuid, series, found)
 
     async def edit_series(self, series: bytes, change: Callable[[TsMeta], TsMeta], *, create: bool) -> SeriesMetadata:
-        """Change the metadata of a series, and return it. Raises NoSuchName, NoSuchMetadata, StoreError, CorruptRow."""
+        """Change the metadata of a series, and return it. Raise NoSuchName, NoSuchMetadata, StoreError, CorruptRow."""
         split = split_tsuid(self._widths, series)
         names = await self._with_names(series, split, StoredTsMeta(TsMeta("")))  # every UID must have a name
         meta = await self._series.edit(series, change, create=create)
@@ -212,7 +212,7 @@ class MetadataTables:
         return names._replace(meta=found.meta, points=found.points, last_received_s=found.last_received_s)
 
     async def delete_series(self, series: bytes) -> None:
-        """Delete the metadata of a series. Raises StoreError."""
+        """Delete the metadata of a series. Raise StoreError."""
         await self._series.delete(series)
 
     async def _with_names(self, tsuid: bytes, series: Series, found: StoredTsMeta) -> SeriesMetadata:

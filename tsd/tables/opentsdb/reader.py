@@ -154,7 +154,7 @@ class StoredSelection:
         return known.places[rows] if len(rows) * KNOWN_COST < len(series) else None
 
     async def read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
-        """Read raw rows with scans. Raises StoreError and what `take` raises."""
+        """Read raw rows with scans. Raise StoreError and what `take` raises."""
         with self._naming_damage():
             await self._read(span, take, annotations=annotations)
 
@@ -247,7 +247,7 @@ class StoredSelection:
         return ColumnPage(parts, self._table.layout.pairs_start, self._pages, decode_cells, self._naming_damage)
 
     async def read_few(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
-        """Read raw rows by their keys if that is faster. Raises BadQuery, StoreError and what `take` raises."""
+        """Read raw rows by their keys if that is faster. Raise BadQuery, StoreError and what `take` raises."""
         table, hours = self._table, hours_of(self._resolved, span)
         pairs: Sequence[bytes] | None = self._resolved.pairs
         most = table.rules.max_gets
@@ -271,7 +271,7 @@ class StoredSelection:
         return True
 
     async def read_table(self, table: str, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
-        """Read another table whose rows are like raw ones. Raises StoreError and what `take` raises."""
+        """Read another table whose rows are like raw ones. Raise StoreError and what `take` raises."""
         ranges = key_ranges(self._table.layout, self._resolved, span)
         handler = self._page_handler(take, annotations=annotations, keeps_rows=False)
         await read_ranges(self._table.store, table, ranges, handler, parallel=1)
@@ -313,7 +313,7 @@ class StoredSelection:
         return [Row(key, cells) for key, cells in rows.items()]
 
     async def delete(self, read_ms: int) -> None:
-        """Delete the raw cells that were read, also those that a compaction has joined since. Raises StoreError."""
+        """Delete the raw cells that were read, also those that a compaction has joined since. Raise StoreError."""
         store, table = self._table.store, self._table.name
         keys = [row.key for row in self._rows]
         async with self._table.deleting(keys):
@@ -364,7 +364,7 @@ class StoredRollups:
         *,
         pre_aggregated: bool,
     ) -> None:
-        """Read the cells of some aggregators. Raises StoreError and what `take` raises."""
+        """Read the cells of some aggregators. Raise StoreError and what `take` raises."""
         config, numbers = self._rollups.config, self._selection.series.numbers
         found = config.interval(interval.name)
         columns = RollupColumns(found, config.column_starts(aggregators))
@@ -372,7 +372,7 @@ class StoredRollups:
         await read_rollups(self._table.store, table, self._table.layout, self._resolved, span, columns, numbers, take)
 
     async def read_pre_aggregated(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
-        """Read pre-aggregates of the default interval. Raises StoreError and what `take` raises."""
+        """Read pre-aggregates of the default interval. Raise StoreError and what `take` raises."""
         table = self._rollups.config.default.pre_aggregate_table
         await self._selection.read_table(table, span, take, annotations=annotations)
 
@@ -387,7 +387,7 @@ class StoredHistograms:
         self._format = HistogramFormat(table.layout, codec_id)
 
     async def read(self, span: ScanRange, take: Callable[[EncodedPage[HistogramPage]], Awaitable[None]]) -> None:
-        """Read histograms. Raises StoreError and what `take` raises."""
+        """Read histograms. Raise StoreError and what `take` raises."""
         layout = self._table.layout
         decode_page = partial(decode_histograms, self._series.numbers, self._format)
         ranges = key_ranges(layout, self._resolved, span)
@@ -442,7 +442,7 @@ class StoredSignatures:
         return found
 
     async def read(self, hours: Sequence[SignedHour]) -> dict[int, dict[bytes, bytes]]:
-        """Return the signatures as of now. Raises StoreError."""
+        """Return the signatures as of now. Raise StoreError."""
         found: dict[int, dict[bytes, bytes]] = {}
 
         async def read(part: Sequence[SignedHour]) -> None:
@@ -537,7 +537,7 @@ class OpenTsdbReader:
             self.changes = StoredChanges(table.store.change_feed, table.name, table.layout)
 
     async def select(self, request: SeriesRequest) -> Selection:
-        """Resolve a request. Raises BadQuery in OpenTSDB's words, StoreError."""
+        """Resolve a request. Raise BadQuery in OpenTSDB's words, StoreError."""
         names_at = self._uids.changes
         return self._selection(await self._resolver.resolve(request), names_at, keeps_rows=request.delete)
 
@@ -564,7 +564,7 @@ class OpenTsdbReader:
         return selection
 
     async def global_annotations(self, first_s: int, last_s: int) -> list[Annotation]:
-        """Return the global annotations of the hours from one time to another. Raises StoreError."""
+        """Return the global annotations of the hours from one time to another. Raise StoreError."""
         table, layout = self._table, self._table.layout
         prefix = bytes(layout.metric_end)
         start, stop = prefix + base_bytes(base_time(first_s)), prefix_end(prefix + base_bytes(base_time(last_s)))

@@ -30,7 +30,7 @@ async def read_rollups(
     take: TakeRollups,
 ) -> None:
     """Pass the rows of a span to `take`, those of a series in order of time. `numbers` has each series that `take` has
-    matched, by its pairs. Raises StoreError and what `take` raises."""
+    matched, by its pairs. Raise StoreError and what `take` raises."""
     decode_page = partial(decode_rollups, numbers, layout, columns)
 
     async def take_cells(page: CellPage) -> None:

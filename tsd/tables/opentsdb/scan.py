@@ -133,7 +133,7 @@ def row_keys(layout: KeyLayout, resolved: ResolvedRequest, span: ScanRange, pair
 
 
 async def read_rows(store: Store, table: str, keys: Sequence[bytes], take: TakeCells) -> None:
-    """Pass the existing rows among `keys` to `take`. Raises StoreError and what `take` raises."""
+    """Pass the existing rows among `keys` to `take`. Raise StoreError and what `take` raises."""
     left = iter(keys)
     while part := list(islice(left, GET_ROWS)):
         if (page := await cells_of_keys(store, table, part)).keys:
@@ -158,7 +158,7 @@ async def read_ranges(
     hours_of: KeyLayout | None = None,
 ) -> None:
     """Pass all pages of the ranges to `take`, in order. Rows with a key that does not match `pattern` may be missing.
-    Raises as `read_pages` does.
+    Raise as `read_pages` does.
 
     Ranges are taken one after the other, and each is read a page ahead: most of the time only one is read. With
     `hours_of`, the layout of keys by the hour, the rest of a range that is larger than a page is split, and its parts
@@ -232,7 +232,7 @@ async def read_pages(
 ) -> None:
     """Pass all pages of the ranges to `take`, in order.
 
-    Up to `parallel` ranges are read at once, each one page ahead. Raises StoreError, and any TsdError of `take`.
+    Up to `parallel` ranges are read at once, each one page ahead. Raise StoreError, and any TsdError of `take`.
     """
     if len(ranges) == 1:
         await take_pages(open_range(ranges[0]), take)
@@ -248,7 +248,7 @@ async def few_series(
     index: SeriesIndex, resolved: ResolvedRequest, matcher: SeriesMatcher, hours: int, max_rows: int
 ) -> Sequence[bytes] | None:
     """Return the matching series if reading their rows by key is faster than a scan, and they have at most `max_rows`;
-    else None. Raises BadQuery, StoreError."""
+    else None. Raise BadQuery, StoreError."""
     if resolved.metric is None or resolved.impossible or not resolved.conditions or not await index.complete():
         return None
     most = max_rows // max(hours, 1)

@@ -93,7 +93,7 @@ class FilterResolver:
         self._kept_at = uids.changes
 
     async def resolve(self, request: SeriesRequest) -> ResolvedRequest:
-        """Resolve names and filters. Raises BadQuery in OpenTSDB's words, StoreError.
+        """Resolve names and filters. Raise BadQuery in OpenTSDB's words, StoreError.
 
         Clients repeat their queries: short ones are kept until names leave the caches.
         """
@@ -155,7 +155,7 @@ class FilterResolver:
         raise UnknownName(kind.value, name)
 
     async def _find(self, kind: Kind, names: Iterable[str]) -> dict[str, bytes | None]:
-        """Return the UIDs of names, None for a name without one. Raises BadQuery for a damaged UID, StoreError."""
+        """Return the UIDs of names, None for a name without one. Raise BadQuery for a damaged UID, StoreError."""
         encoded: dict[str, bytes | None] = {}
         for name in names:
             try:
@@ -323,7 +323,7 @@ class SeriesMatcher:
         )
 
     async def find(self, table: TagTable) -> Places:
-        """Return the rows of all series of a table that match. Raises BadQuery, StoreError.
+        """Return the rows of all series of a table that match. Raise BadQuery, StoreError.
 
         Names are tested once for each distinct tag value, and cached for later requests.
         """
@@ -403,7 +403,7 @@ class SeriesMatcher:
                 self.pairs.append(one)
 
     async def match(self, pairs: Iterable[bytes]) -> None:
-        """Match new series and number those that match. Raises BadQuery, StoreError."""
+        """Match new series and number those that match. Raise BadQuery, StoreError."""
         new = sorted([one for one in pairs if one not in self.numbers])  # numbers in the order of rows
         if len(new) > FEW_NEW and self._listed is None:
             await self._match_many(new)
@@ -496,7 +496,7 @@ class SeriesMatcher:
         return passes
 
     async def names(self, kind: Kind, ids: Sequence[bytes]) -> dict[bytes, str]:
-        """Return the names of UIDs; for a UID without a name, the UID in hex. Raises StoreError."""
+        """Return the names of UIDs; for a UID without a name, the UID in hex. Raise StoreError."""
         found: dict[bytes, str] = {}
         for uid, name in (await self._uids.names(kind, ids)).items():
             if isinstance(name, bytes):

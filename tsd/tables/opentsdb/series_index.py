@@ -196,7 +196,7 @@ class SeriesIndex:
 
     async def add(self, series: dict[bytes, list[bytes]], *, again: bool = False) -> None:
         """Add up to BATCH series: joined tag pairs by metric UID. With `again`, do not check whether they were added
-        before. Raises StoreError."""
+        before. Raise StoreError."""
         widths = self._layout.widths
         rows = own_rows(series, widths)
         known = {} if again else await self._store.get(self._table, rows, columns=[OWN])
@@ -255,7 +255,7 @@ class SeriesIndex:
 
     async def table(self, metric: bytes) -> TagTable | None:
         """Return all series of a metric, held in memory; None if they need too much of it. Series that other processes
-        added may be missing for CACHE_S. Raises StoreError."""
+        added may be missing for CACHE_S. Raise StoreError."""
         held = self._tables.get(metric)
         if held is None or held.expires <= trio.current_time():
             held = await self._load(metric)

@@ -167,7 +167,7 @@ def decode_histograms(numbers: Mapping[bytes, int], form: HistogramFormat, page:
 
 
 def _histogram(value: bytes, codec_id: int) -> Histogram:
-    """Return the histogram of a cell. Raises CorruptRow."""
+    """Return the histogram of a cell. Raise CorruptRow."""
     found, payload = split_value(value)
     if found != codec_id:
         raise CorruptRow(f"no codec has the id {found}")

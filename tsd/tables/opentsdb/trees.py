@@ -75,7 +75,7 @@ class TreeTable:
         return TreeDefinition(tree_id, tree[0], sorted(rules, key=lambda rule: (rule.level, rule.order)))
 
     async def create(self, tree: Tree) -> int:
-        """Create a tree, and return its id. Raises StoreError, and TsdError if every id is taken."""
+        """Create a tree, and return its id. Raise StoreError, and TsdError if every id is taken."""
         value = encode_tree(tree._replace(created_s=self._now_s()))
         first = max(await self.ids(), default=0) + 1
         for tree_id in range(first, LAST_TREE + 1):
@@ -85,7 +85,7 @@ class TreeTable:
         raise TsdError("Exhausted all Tree IDs")
 
     async def edit(self, tree_id: int, change: Callable[[Tree], Tree]) -> bool:
-        """Change a tree, and return whether it differs. Raises NoSuchTree, StoreError, CorruptRow."""
+        """Change a tree, and return whether it differs. Raise NoSuchTree, StoreError, CorruptRow."""
         return await self._edit(
             tree_row(tree_id),
             TREE,
@@ -93,7 +93,7 @@ class TreeTable:
         )
 
     async def edit_rule(self, tree_id: int, level: int, order: int, change: Callable[[Rule | None], Rule]) -> bool:
-        """Change or create a rule, and return whether it differs. Raises StoreError, CorruptRow, and what `change`
+        """Change or create a rule, and return whether it differs. Raise StoreError, CorruptRow, and what `change`
         raises."""
         return await self._edit(
             tree_row(tree_id),
@@ -112,7 +112,7 @@ class TreeTable:
         return await edit(self._store, self._table, row, column, keep_stored) != stored
 
     async def delete_rules(self, tree_id: int, places: Iterable[tuple[int, int]] | None = None) -> None:
-        """Delete some rules, by level and order, or all. Raises StoreError."""
+        """Delete some rules, by level and order, or all. Raise StoreError."""
         row = tree_row(tree_id)
         columns = None if places is None else {rule_column(*place) for place in places}
         cells = (await self._store.get(self._table, [row])).get(row, [])
@@ -127,7 +127,7 @@ class TreeTable:
         await self._store.sync()
 
     async def delete(self, tree_id: int, *, definition: bool) -> None:
-        """Delete the contents of a tree, and with `definition` the tree. Raises StoreError."""
+        """Delete the contents of a tree, and with `definition` the tree. Raise StoreError."""
         row = tree_row(tree_id)
         async for rows in scan(self._store, self._table, row, prefix_end(row)):
             for key, cells in rows:
@@ -171,7 +171,7 @@ class TreeTable:
         return BranchContents(row, branch, leaves, below)
 
     async def failures(self, tree_id: int, series: Sequence[bytes], *, collisions: bool) -> Mapping[bytes, str]:
-        """Why series are not in a tree, by TSUID: all series, or some. Raises StoreError."""
+        """Why series are not in a tree, by TSUID: all series, or some. Raise StoreError."""
         row = collision_row(tree_id) if collisions else not_matched_row(tree_id)
         prefix = COLLISION_PREFIX if collisions else NOT_MATCHED_PREFIX
         cells = (await self._store.get(self._table, [row])).get(row, [])
@@ -179,7 +179,7 @@ class TreeTable:
         return {tsuid: text for tsuid, text in found.items() if not series or tsuid in series}
 
     async def insert(self, definition: TreeDefinition, series: NamedSeries) -> Placed:
-        """Insert a series into a tree at the branch that the rules give. Raises StoreError."""
+        """Insert a series into a tree at the branch that the rules give. Raise StoreError."""
         placed = place(series, definition.rules)
         tsuid = bytes.fromhex(series.tsuid)
         tree_id, tree = definition.tree_id, definition.tree
@@ -247,7 +247,7 @@ class TreeBuilder:
         self._loaded_s: int | None = None
 
     async def insert(self, tsuids: Sequence[bytes]) -> None:
-        """Insert series into every enabled tree. Raises StoreError, and may then be repeated."""
+        """Insert series into every enabled tree. Raise StoreError, and may then be repeated."""
         definitions = await self._enabled()
         if not definitions:
             return

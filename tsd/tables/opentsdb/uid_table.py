@@ -174,7 +174,7 @@ async def _publish(store: Store, table: str, kind: Kind, name: bytes, uid: bytes
 
 
 async def delete(store: Store, table: str, kind: Kind, name: bytes) -> bytes:
-    """Delete a name and its UID, and return the UID. Rows with the UID stay, without a name. Raises NoSuchName,
+    """Delete a name and its UID, and return the UID. Rows with the UID stay, without a name. Raise NoSuchName,
     StoreError.
 
     The name is deleted first, so that a crash in between, or a concurrent write, never finds a UID without a name.

@@ -200,7 +200,7 @@ class Uids:
         return sum(table.overflows for table in self._kinds.values())
 
     async def read_counters(self) -> None:
-        """Read how many UIDs of each kind are used, and warn if they run out. Raises StoreError; and, after reading all
+        """Read how many UIDs of each kind are used, and warn if they run out. Raise StoreError; and, after reading all
         counters, CorruptRow if one is damaged."""
         broken: CorruptRow | None = None
         for table in self._kinds.values():

@@ -197,7 +197,7 @@ class TallReader(reading.PointReader):
         self._is_known = is_known
 
     async def select(self, request: SeriesRequest) -> TallSelection:
-        """Resolve a request. Raises BadQuery, StoreError."""
+        """Resolve a request. Raise BadQuery, StoreError."""
         resolved, rule = self.resolve(request), self.rule(request)
         if rule is None or not (self._is_known(resolved.metric) or await self._index.has_metric(resolved.metric)):
             raise UnknownName(Kind.METRIC.value, resolved.metric)
