@@ -1,4 +1,4 @@
-"""The table of raw points, as what works on its rows receives it."""
+"""A table of points or rollups, with its store and the layout of its row keys."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from tsd.store import Store
 
 
 class DataTable(NamedTuple):
-    """OpenTSDB's table of raw points in a store."""
+    """A table of OpenTSDB in a store: the data table, or one of rollups, whose row keys have the same layout."""
 
     store: Store
     name: str

@@ -20,6 +20,7 @@ from tsd.store.capabilities import CellSignatures, ChangeFeed
 from tsd.store.cells import CellSigner, prefix_end
 from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.column_pages import ColumnPage, NumberedPages, column_pages, columns_of_rows
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.decode import NumberedRows, decode, number_rows
 from tsd.tables.opentsdb.delete import remove_joined, remove_rows
 from tsd.tables.opentsdb.known_series import known_table
@@ -368,8 +369,9 @@ class StoredRollups:
         config, numbers = self._rollups.config, self._selection.series.numbers
         found = config.interval(interval.name)
         columns = RollupColumns(found, config.column_starts(aggregators))
-        table = found.pre_aggregate_table if pre_aggregated else found.table
-        await read_rollups(self._table.store, table, self._table.layout, self._resolved, span, columns, numbers, take)
+        name = found.pre_aggregate_table if pre_aggregated else found.table
+        table = DataTable(self._table.store, name, self._table.layout)
+        await read_rollups(table, self._resolved, span, columns, numbers, take)
 
     async def read_pre_aggregated(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
         """Read pre-aggregates of the default interval. Raise StoreError and what `take` raises."""

@@ -5,9 +5,10 @@ from functools import partial
 
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Interval
-from tsd.codec.opentsdb.rowkey import KeyLayout, base_bytes
-from tsd.store import CellPage, Store
+from tsd.codec.opentsdb.rowkey import base_bytes
+from tsd.store import CellPage
 from tsd.store.cells import prefix_end
+from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.rollup_columns import DIRECTORY, DerivedRollups
 from tsd.tables.opentsdb.scan import KeyRange, StoredPage, key_ranges, read_ranges
 from tsd.tables.opentsdb.selection import ResolvedRequest
@@ -20,9 +21,7 @@ TakeRollups = Callable[[EncodedPage[RollupPage]], Awaitable[None]]
 
 
 async def read_rollups(
-    store: Store,
-    table: str,
-    layout: KeyLayout,
+    table: DataTable,
     resolved: ResolvedRequest,
     span: ScanRange,
     columns: RollupColumns,
@@ -31,6 +30,7 @@ async def read_rollups(
 ) -> None:
     """Pass the rows of a span to `take`, those of a series in order of time. `numbers` has each series that `take` has
     matched, by its pairs. Raise StoreError and what `take` raises."""
+    store, name, layout = table
     decode_page = partial(decode_rollups, numbers, layout, columns)
 
     async def take_cells(page: CellPage) -> None:
@@ -39,7 +39,7 @@ async def read_rollups(
     derived = store.derived_values
     ranges = key_ranges(layout, resolved, span)
     if derived is None:
-        await read_ranges(store, table, ranges, take_cells, parallel=1)
+        await read_ranges(store, name, ranges, take_cells, parallel=1)
         return
     kinds = [starts[0][len(COLUMN)] for starts in columns.starts]
     for part in ranges:
@@ -48,17 +48,17 @@ async def read_rollups(
         prefixes = [one for one in every if part.start <= one and (part.stop is None or one < part.stop)]
         at, lacking = part.start, resolved.fuzzy
         for some in (prefixes[first : first + AT_ONCE] for first in range(0, len(prefixes), AT_ONCE)):
-            found = await derived.derived(table, some, bytes((*kinds, DIRECTORY)))
+            found = await derived.derived(name, some, bytes((*kinds, DIRECTORY)))
             for prefix in some:
                 if prefix not in found:
                     lacking = True
                     continue
                 if lacking:
-                    await read_ranges(store, table, [KeyRange(at, prefix)], take_cells, parallel=1)
+                    await read_ranges(store, name, [KeyRange(at, prefix)], take_cells, parallel=1)
                 await take(DerivedRollups(found[prefix], prefix, kinds, columns.interval, numbers))
                 at, lacking = prefix_end(prefix) or prefix, resolved.fuzzy
         if lacking:
-            await read_ranges(store, table, [KeyRange(at, part.stop)], take_cells, parallel=1)
+            await read_ranges(store, name, [KeyRange(at, part.stop)], take_cells, parallel=1)
 
 
 def row_bases(interval: Interval, span: ScanRange) -> list[int]:
