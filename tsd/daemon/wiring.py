@@ -39,6 +39,7 @@ from tsd.query.model import AGGREGATORS
 from tsd.store import Family, Store, Table, VersionedCells
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.opentsdb import layout as opentsdb
+from tsd.tables.opentsdb.reader import SummarySources
 from tsd.tables.opentsdb.resolver import AutoCreate
 from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, RollupProgress
 from tsd.tables.opentsdb.rollup_sums import intervals_to_build
@@ -427,7 +428,8 @@ async def configured_reader(config: Config, store: Store, uids: Uids) -> PointRe
         with folder_errors(state_folder(config), STATE):
             await progress.load()
         complete = progress.complete_until_s
-    return opentsdb.make_reader(config, store, uids, None, rollups, configured_histograms(config), complete=complete)
+    summaries = SummarySources(rollups, complete, configured_histograms(config))
+    return opentsdb.make_reader(config, store, uids, summaries)
 
 
 def rollup_progress(config: Config, intervals: Iterable[Interval]) -> RollupProgress:

@@ -15,7 +15,7 @@ from tsd.errors import BadQuery
 from tsd.query.model import Downsample
 from tsd.query.rollups import cells_for, intervals_for
 from tsd.store import CellPage
-from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadTable
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadTable, SummarySources
 from tsd.tables.opentsdb.summary_cells import RollupColumns, decode_rollups
 from tsd.tables.reading import RollupSource, SeriesRequest
 
@@ -39,7 +39,7 @@ SETTINGS = {
 async def source() -> RollupSource:
     """The rollups of a metric."""
     env = await QueryEnvironment.build(FEW)
-    reader = OpenTsdbReader(ReadTable(env.store, DATA, env.layout), env.uids, rollups=ROLLUPS)
+    reader = OpenTsdbReader(ReadTable(env.store, DATA, env.layout), env.uids, summaries=SummarySources(ROLLUPS))
     selection = await reader.select(SeriesRequest("sys.cpu"))
     assert selection.rollups is not None
     return selection.rollups

@@ -21,7 +21,7 @@ from tsd.query.histograms import added
 from tsd.query.limits import Bounds, Limits
 from tsd.query.model import Query
 from tsd.store import Family, Put, Table, scan
-from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadTable
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadTable, SummarySources
 
 T = TypeVar("T")
 
@@ -54,7 +54,9 @@ class SummaryEnvironment(QueryEnvironment):
     def new_summary_engine(self, settings: EngineSettings) -> QueryEngine:
         """Return an engine that reads rollups and histograms."""
         reader = OpenTsdbReader(
-            ReadTable(self.store, DATA, self.layout), self.uids, rollups=ROLLUPS, histogram_codec=CODEC
+            ReadTable(self.store, DATA, self.layout),
+            self.uids,
+            summaries=SummarySources(ROLLUPS, histogram_codec=CODEC),
         )
         return QueryEngine(reader, settings=settings, flush=self._flush, now_ms=lambda: NOW_MS)
 

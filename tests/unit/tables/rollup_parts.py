@@ -28,7 +28,7 @@ from tsd.store import Family, Store, Table, scan
 from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.delete import remove_rows
-from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadTable
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadTable, SummarySources
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
 from tsd.tables.opentsdb.rollup_builder import BuildRules, BuildStep, RollupBuilder
 from tsd.tables.opentsdb.rollup_progress import START, BuildPosition, BuildRange, LateDay, RollupProgress, days_of
@@ -163,7 +163,7 @@ class Rolled:
 
         complete = self.task.progress.complete_until_s
         table = ReadTable(env.store, DATA, env.layout, deleting=deleting)
-        self.reader = OpenTsdbReader(table, env.uids, rollups=ROLLUPS, complete=complete)
+        self.reader = OpenTsdbReader(table, env.uids, summaries=SummarySources(ROLLUPS, complete))
         self.engine = QueryEngine(
             self.reader, settings=EngineSettings(), flush=flushed, now_ms=lambda: self.now_s * 1000
         )

@@ -1,15 +1,13 @@
 """Builds OpenTSDB's tables from the configuration: UIDs, rows of one hour per series, metadata, trees, annotations."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from tsd.codec.metadata import UidMeta
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.meta import encode_uid_meta
 from tsd.codec.opentsdb.rollup import Rollups
-from tsd.codec.putline import NameRules
 from tsd.config.loader import Config, key_layout
 from tsd.config.retention import parse_age, parse_rules
 from tsd.store import Store
@@ -26,14 +24,14 @@ from tsd.tables.opentsdb.last_point_cache import LastPointCache
 from tsd.tables.opentsdb.last_points import LastPointReader
 from tsd.tables.opentsdb.lookup import LookupTables, RowScanRules, SeriesFinder
 from tsd.tables.opentsdb.metadata import MetadataTables, MetaTable, UidMetas
-from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules, ReadTable, RollupCompleteness
+from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules, ReadTable, SummarySources
 from tsd.tables.opentsdb.retention import Retention, RetentionPolicy
-from tsd.tables.opentsdb.rollup_progress import days_of
+from tsd.tables.opentsdb.rollup_progress import Changing, days_of
 from tsd.tables.opentsdb.rollup_task import RollupTask
 from tsd.tables.opentsdb.scan import SeriesRows
 from tsd.tables.opentsdb.selection import FilterRules
 from tsd.tables.opentsdb.series_index import SeriesIndex
-from tsd.tables.opentsdb.summaries import HistogramChecker, RollupChecker
+from tsd.tables.opentsdb.summaries import HistogramChecker, RollupChecker, SummaryRules
 from tsd.tables.opentsdb.trees import TreeTable
 from tsd.tables.opentsdb.uid_table import recheck_forever, watch_counters
 from tsd.tables.opentsdb.uids import Uids
@@ -44,25 +42,6 @@ LOOKUP_LOOK_BACK_H = 6  # hours of rows that a lookup of series scans without in
 LAST_LOOK_BACK_H = 2  # hours of rows that query/last scans for series that this daemon has not written
 PARALLEL_SCANS = 4  # of one query, if the engine supports as many
 CACHE_S = 60  # seconds that lookups cache tables that other processes may write
-
-
-class SummaryFormats(Protocol):
-    """Which rollups and histograms are configured."""
-
-    @property
-    def names(self) -> NameRules:
-        """Legal names."""
-        ...
-
-    @property
-    def rollups(self) -> Rollups | None:
-        """None: off."""
-        ...
-
-    @property
-    def histogram_id(self) -> int | None:
-        """The id of the simple histograms' codec; None: off."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -144,13 +123,15 @@ def build(
     store: Store,
     now_ms: Callable[[], int],
     on_change: Callable[[], None],
-    summaries: SummaryFormats,
+    summaries: SummaryRules,
     daemon: DaemonParts,
 ) -> Tables:
     """Build the tables. `on_change` is called when another process renamed or deleted names: it must drop all
     caches."""
     layout, uids, codec_id = key_layout(config), parts.uids, summaries.histogram_id
-    rollup_tables = _rollup_tables(config, summaries.rollups)
+    rollup_tables, task = _rollup_tables(config, summaries.rollups), daemon.rollup_task
+    read = SummarySources(summaries.rollups, task.progress.complete_until_s if task else None, codec_id)
+    deleting = _deleting(config, store, parts, summaries.rollups, task)
 
     async def check() -> None:
         await store.get(config.data_table, [b"\0"])
@@ -163,7 +144,7 @@ def build(
     meta_table = MetaTable(store, config.meta_table, layout.widths, lambda: now_ms() // 1000)
     return Tables(
         OpentsdbCatalog(store, config.uid_table, uids, layout.widths, parts.finder, parts.points),
-        make_reader(config, store, uids, parts.index, summaries.rollups, codec_id, daemon.rollup_task, parts.cache),
+        make_reader(config, store, uids, read, index=parts.index, deleting=deleting),
         SeriesRows(store, config.data_table),
         daemon.resolver,
         daemon.writer,
@@ -213,39 +194,49 @@ def make_reader(
     config: Config,
     store: Store,
     uids: Uids,
-    index: SeriesIndex | None,
-    rollups: Rollups | None,
-    histogram_codec: int | None,
-    task: RollupTask | None = None,
-    newest: LastPointCache | None = None,
-    complete: RollupCompleteness | None = None,
+    summaries: SummarySources,
+    *,
+    index: SeriesIndex | None = None,
+    deleting: Changing | None = None,
 ) -> OpenTsdbReader:
-    """Return the reader of the data table. `task` builds the daemon's rollups, `newest` forgets deleted points.
-    Without a task `complete` tells up to when rollups are complete."""
+    """Return the reader of the data table. `deleting` is entered around deletes of rows; without it, the rollups that
+    keep deleted points are logged after each."""
+    filters = FilterRules(config.expansion_limit, config.skip_unresolved_tagvs, config.fuzzy_filter)
+    rules = ReadRules(filters, scans=_parallel_scans(store))
+    deleting = deleting or _reporting_kept(config, store, uids, summaries.rollups)
+    table = ReadTable(*configured_data_table(config, store), rules, deleting)
+    return OpenTsdbReader(table, uids, index=index, summaries=summaries)
+
+
+def _deleting(
+    config: Config, store: Store, parts: OpentsdbParts, rollups: Rollups | None, task: RollupTask | None
+) -> Changing:
+    """Return what a daemon enters around deletes of rows: rollups of their days are built again by `task`, and newest
+    points are read again."""
+    layout = key_layout(config)
+    reporting = _reporting_kept(config, store, parts.uids, rollups)
+
+    @asynccontextmanager
+    async def deleting(rows: Sequence[bytes]) -> AsyncIterator[None]:
+        async with task.changing(days_of(layout, rows), deleted=True) if task is not None else reporting(rows):
+            parts.cache.forget(layout, rows)
+            yield
+            parts.cache.forget(layout, rows)
+
+    return deleting
+
+
+def _reporting_kept(config: Config, store: Store, uids: Uids, rollups: Rollups | None) -> Changing:
+    """Return what is entered around deletes of rows whose rollups no daemon builds again: it logs which ones there
+    are."""
     layout = key_layout(config)
 
     @asynccontextmanager
     async def deleting(rows: Sequence[bytes]) -> AsyncIterator[None]:
-        days = days_of(layout, rows)
-        async with task.changing(days, deleted=True) if task is not None else nullcontext():
-            if newest is not None:
-                newest.forget(layout, rows)
-            yield
-            if newest is not None:
-                newest.forget(layout, rows)
-        if task is None:
-            await report_kept(store, layout, _rollup_tables(config, rollups), uids, days)
+        yield
+        await report_kept(store, layout, _rollup_tables(config, rollups), uids, days_of(layout, rows))
 
-    filters = FilterRules(config.expansion_limit, config.skip_unresolved_tagvs, config.fuzzy_filter)
-    rules = ReadRules(filters, scans=_parallel_scans(store))
-    return OpenTsdbReader(
-        ReadTable(*configured_data_table(config, store), rules, deleting),
-        uids,
-        index=index,
-        rollups=rollups,
-        complete=task.progress.complete_until_s if task else complete,
-        histogram_codec=histogram_codec,
-    )
+    return deleting
 
 
 def make_points_reader(config: Config, store: Store, uids: Uids) -> OpenTsdbReader:

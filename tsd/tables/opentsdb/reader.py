@@ -507,6 +507,17 @@ class SignedChanges:
         """Do nothing."""
 
 
+class SummarySources(NamedTuple):
+    """Which rollups and histograms are read."""
+
+    rollups: Rollups | None = None
+    complete: RollupCompleteness | None = None  # up to when rollups are complete; None: that is not known
+    histogram_codec: int | None = None  # the id of simple histograms
+
+
+NO_SUMMARIES = SummarySources()
+
+
 class OpenTsdbReader:
     """Reads one set of OpenTSDB's tables."""
 
@@ -518,18 +529,12 @@ class OpenTsdbReader:
         uids: Uids,
         *,
         index: SeriesIndex | None = None,
-        rollups: Rollups | None = None,
-        complete: RollupCompleteness | None = None,
-        histogram_codec: int | None = None,
+        summaries: SummarySources = NO_SUMMARIES,
     ) -> None:
-        """`complete` tells up to when rollups are complete. `histogram_codec` is the id of simple histograms, None if
-        there are none."""
         self._table = table
         self._uids = uids
         self._index = index
-        self._rollups = rollups
-        self._complete = complete
-        self._histogram_codec = histogram_codec
+        self._summaries = summaries
         self._resolver = FilterResolver(uids, table.layout.widths, table.rules.filters)
         self._tag_tests = TagTests()
         self.changes: ChangeSource | None = None
@@ -559,10 +564,11 @@ class OpenTsdbReader:
             keeps_rows=keeps_rows,
             has_same_names=lambda: uids.changes == names_at,
         )
-        if self._rollups is not None:
-            selection.rollups = StoredRollups(table, resolved, selection, self._rollups, self._complete)
-        if self._histogram_codec is not None:
-            selection.histograms = StoredHistograms(table, resolved, series, self._histogram_codec)
+        rollups, complete, histogram_codec = self._summaries
+        if rollups is not None:
+            selection.rollups = StoredRollups(table, resolved, selection, rollups, complete)
+        if histogram_codec is not None:
+            selection.histograms = StoredHistograms(table, resolved, series, histogram_codec)
         return selection
 
     async def global_annotations(self, first_s: int, last_s: int) -> list[Annotation]:
