@@ -22,6 +22,7 @@ from tsd.ingest.series import SeriesTable
 from tsd.ingest.windows import PendingSegment, Window
 from tsd.tables.open_points import ChooseSeries
 from tsd.tables.reading import ScanRange
+from tsd.tables.writing import AHEAD_S
 
 LATE_S = 120  # after the end of an hour: points that arrive until then still belong to it
 FEW = 4  # series that are searched one by one, at most
@@ -29,7 +30,6 @@ SMALL = 20_000  # points that are searched in the event loop
 SMALL_CHOSEN = 500_000  # the same for the points of chosen series, if none is packed
 MERGED = 16  # packed points that are packed again at once
 FEW_A_SERIES = 1.5  # packed points of a series: fewer are packed again
-AHEAD_S = 60  # before the start of an hour: clients' clocks may be fast
 
 
 class Split(NamedTuple):

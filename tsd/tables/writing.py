@@ -43,6 +43,7 @@ class SeriesKey(NamedTuple):
 
 
 NO_KEY = SeriesKey(b"", b"")
+AHEAD_S = 60  # before the start of an hour its points are held, and may be written: clients' clocks may be fast
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class Folding:
         self.packer = BlockPacker(
             blocks or store.column_blocks, "tsdb", KeyLayout(), FoldRules(limit, LATE_S, least_rows)
         )
-        queue = RowQueue(KeyLayout(), 1000, 0)
+        queue = RowQueue(KeyLayout(), 1000, -3600)
         rate = CompactionRate(1, 0, 1000, 3600)
         self.scheduler = CompactionScheduler(
             queue, compactor(store), rate, lambda: self.behind, lambda: self.now_s, self.packer

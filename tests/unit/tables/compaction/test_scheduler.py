@@ -36,7 +36,7 @@ class Scheduled:
         self.store = FlakyStore(store)
         self.now_s = 0
         self.behind = False
-        queue = RowQueue(KeyLayout(), 10**6, 0)
+        queue = RowQueue(KeyLayout(), 10**6, -3600)
         self.scheduler = CompactionScheduler(
             queue,
             compactor(self.store, settle_ms=settle_ms),

@@ -15,6 +15,7 @@ from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, KeyLayout, base_byt
 from tsd.codec.putline import HOUR_S
 from tsd.store import Put
 from tsd.tables.opentsdb.compaction.hour_buckets import GONE, SINGLE, WAITING, HourBucket, bucket_key
+from tsd.tables.writing import AHEAD_S
 
 try:
     from tsd.tables.opentsdb.compaction import _queue
@@ -28,14 +29,14 @@ class RowQueue:
     """Rows by base time, then by salt and metric."""
 
     def __init__(self, layout: KeyLayout, limit: int, started_s: int, *, compiled: bool = HAS_LOOP) -> None:
-        """The queue holds `limit` rows. Rows of hours that began before `started_s` may have cells that were not
-        recorded, so one recorded cell is enough to queue them. `compiled` selects the compiled loop."""
+        """The queue holds `limit` rows. Rows of hours that begin up to AHEAD_S after the start of the daemon may have
+        cells of an earlier run, so one recorded cell is enough to queue them. `compiled` selects the compiled loop."""
         self._compiled = compiled
         self._salt = layout.salt_width
         self._start = layout.metric_end
         self._end = layout.pairs_start
         self._limit = limit
-        self._closed_s = started_s - 1  # last base time of hours whose rows may have unrecorded cells
+        self._closed_s = started_s + AHEAD_S  # last base time of hours whose rows may have unrecorded cells
         self._whole_s = self._closed_s  # last base time of hours with rows whose only cell may be unrecorded
         self._buckets: SortedDict = SortedDict()  # bucket_key(row) → HourBucket
         self._size = 0
@@ -55,9 +56,9 @@ class RowQueue:
     def record(self, puts: Sequence[Put], *, whole: bool = False) -> None:
         """Record cells that were written. Raise ValueError for an invalid row key.
 
-        `whole`: the cells are of different rows of one hour, and none of these had other cells to come when they were
-        made. Rows without another recorded cell are not added to the queue: the next cell makes them need compaction,
-        unless it is recorded as `whole` too.
+        `whole`: the cells are of rows of one hour, as compaction would make them, and none of these rows had other
+        cells to come. Rows without another recorded cell are not added to the queue: the next cell makes them need
+        compaction, unless it is recorded as `whole` too.
         """
         at = 0
         closed_s = self._closed_s if whole else max(self._closed_s, self._whole_s)
