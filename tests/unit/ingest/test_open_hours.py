@@ -180,8 +180,9 @@ async def test_row_of_an_hour_is_written_once(tmp_path: Path) -> None:
 
 @layouts.opentsdb_only
 @pytest.mark.parametrize("points", [2, CELL_POINTS + 1])
-async def test_rows_with_several_cells_need_compaction(tmp_path: Path, points: int) -> None:
-    """Those with one cell, of all points that came until the end of the hour, need none."""
+async def test_rows_that_were_written_twice_need_compaction(tmp_path: Path, points: int) -> None:
+    """Others, with all points that came until the end of the hour, need none. Those of many points have several cells,
+    which compaction leaves as they are."""
     queue = RowQueue(KeyLayout(), 100, 0)
     async with going(await holding(tmp_path, on_cells=queue.record)) as parts:
         await parts.take(line(0, 1, "early"))
@@ -192,10 +193,10 @@ async def test_rows_with_several_cells_need_compaction(tmp_path: Path, points: i
         parts.now_s = OVER_S
         await settled(parts)
         assert parts.writer.held_points == 0
-        assert queue.waiting == 1 + (points > CELL_POINTS)
+        assert queue.waiting == 1
         await parts.take(line(2, 3, "late"))
         assert await parts.writer.flush()
-        assert queue.waiting == 2 + (points > CELL_POINTS)
+        assert queue.waiting == 2
 
 
 @layouts.opentsdb_only

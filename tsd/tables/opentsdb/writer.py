@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Protocol
 
 import trio
@@ -67,7 +66,7 @@ class CellWriter:
 
     async def _write_slice(self, points: Columns, series: SeriesLookup, whole: bool, places: Int32) -> None:
         parts = await trio.to_thread.run_sync(self._encode, points, series, places)
-        whole = whole and len(parts) == 1 and are_rows(parts[0][1])
+        whole = whole and self._join  # all cells of a row, those of more than `CELL_POINTS` points too, are joined
         for part, puts in parts:
             await self._store.put(self._rules.table, puts)
             self._points += len(puts)
@@ -96,15 +95,6 @@ class CellWriter:
     async def sync(self) -> None:
         """Return when all that was put survives a crash."""
         await self._store.sync()
-
-
-def are_rows(puts: Sequence[Put]) -> bool:
-    """Return whether each cell is of another row; the rows are sorted.
-
-    >>> [are_rows([Put(row, b"", b"") for row in rows]) for rows in ([], [b"1", b"2"], [b"1", b"2", b"2"])]
-    [True, True, False]
-    """
-    return all(one.row != following.row for one, following in pairwise(puts))
 
 
 class SummaryCellWriter:
