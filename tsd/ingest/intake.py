@@ -24,6 +24,8 @@ from tsd.tables.writing import SeriesResolver, SeriesText
 
 log = LazyLogger(__name__)
 
+MOST_ROUNDS = 8  # in which series of a block are inserted: as many as have room in each
+
 
 class Ledger:
     """Counts of lines since the start: each received line is stored, refused or waits in a window.
@@ -174,12 +176,21 @@ async def _insert_unknown(
     its lines, or with None if its lines are kept only in the journal."""
     refusals: dict[SeriesText, BadLine | None] = {**await _validate(open_window.validator, unknown)}
     series = [text for text in unknown if text not in refusals]
-    if admission is not None:
-        refusals |= admission.over_limit(series)
-        series = [text for text in series if text not in refusals]
+    over: dict[SeriesText, BadLine] = {}
     table = open_window.table
     try:
-        resolved = await resolver.resolve(series, admission)
+        for _ in range(MOST_ROUNDS):
+            over = admission.over_limit(series) if admission is not None else {}
+            series = [text for text in series if text not in over]
+            resolved = await resolver.resolve(series, admission)
+            before = len(table)
+            table.insert_all(series, resolved.keys)
+            refusals |= {series[at]: error for at, error in resolved.refused.items()}
+            if admission is not None:
+                admission.count_series(len(table) - before)
+            if admission is None or not over or not admission.room:
+                break
+            series = list(over)  # some of those before them were refused, or are one series
     except (StoreError, CorruptRow) as error:
         if max_unresolved is None:
             raise
@@ -190,12 +201,7 @@ async def _insert_unknown(
                 table.insert(text, None)
             else:
                 refusals[text] = None
-        return refusals
-    before = len(table)
-    table.insert_all(series, resolved.keys)
-    if admission is not None:
-        admission.count_series(len(table) - before)
-    return refusals | {series[at]: error for at, error in resolved.refused.items()}
+    return refusals | over
 
 
 async def _validate(validator: Validator, unknown: Sequence[SeriesText]) -> dict[SeriesText, BadLine]:

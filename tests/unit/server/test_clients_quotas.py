@@ -222,6 +222,20 @@ async def test_series_over_the_cap_are_refused_known_ones_accepted(tmp_path: Pat
             assert (await client.stats())["ledger.stored"] == 5
 
 
+async def test_refused_and_equal_series_of_a_block_take_no_room(tmp_path: Path) -> None:
+    """Regression: series after them were refused though there was room."""
+    settings = {"tsd.ingest.max_series": "3", "tsd.core.auto_create_tagks": "false"}
+    async with running(tmp_path, settings) as daemon:
+        uids = make_uids(daemon.daemon.config, daemon.daemon.store)
+        await uids.find_or_assign(Kind.TAGK, [b"host", b"dc"])
+        unknown = b"".join(b"put m %d 1 unknown=%d\n" % (T, at) for at in range(3))
+        equal = b"put m %d 1 host=a dc=b\nput m %d 2 dc=b host=a\n" % (T, T + 1)
+        answer = await daemon.send_lines(unknown + equal + b"".join(put(n, f"h{n}") for n in range(4)))
+        assert answer.count(b"unknown metric") == 3
+        assert answer.count(b"too many series") == 2
+        assert answer.endswith(b"synced 4\n")
+
+
 async def test_acknowledged_points_are_stored_under_new_caps(tmp_path: Path) -> None:
     """Replay after a crash is not limited by caps."""
     async with running(tmp_path, {"tsd.storage.flush_interval": "3600000"}) as daemon:
