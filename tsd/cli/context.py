@@ -103,7 +103,12 @@ async def flush_pending(opened: Access, *, delete: bool) -> None:
 
     Raise StoreError for `delete`: points written later would reappear.
     """
-    reason = await opened.flush_daemon()
+    try:
+        reason = await opened.flush_daemon()
+    except TsdError as exc:
+        if delete or opened.daemon is not None:
+            raise
+        reason = f"{exc}. So pending points of a daemon there cannot be written"  # another user's folder
     if reason and delete:
         raise StoreError(f"{reason}. These points would reappear after the deletion: nothing deleted")
     if reason:

@@ -62,11 +62,16 @@ async def find(config: Config, wanted: Query) -> Answer:
     TsdError."""
     async with access(config, must_exist=True) as opened:
         await flush_pending(opened, delete=False)
-        reader = await configured_reader(config, opened.store, opened.uids)
+        reader = await configured_reader(config, opened.store, opened.uids, warn)
         answer = await make_engine(config, reader).run(wanted)
     for warning in answer.warnings:
-        click.echo(f"tsd: {warning}", err=True)
+        warn(warning)
     return answer
+
+
+def warn(warning: str) -> None:
+    """Print a warning."""
+    click.echo(f"tsd: {warning}", err=True)
 
 
 def lines(answer: Answer) -> Iterator[str]:

@@ -33,7 +33,7 @@ from tsd.config.loader import (
 )
 from tsd.config.state_dir import STATE, folder_errors
 from tsd.daemon.settings import elapsed_ms, now_ms
-from tsd.errors import BadConfig, NoTable
+from tsd.errors import BadConfig, NoTable, TsdError
 from tsd.lazy import LazyModule
 from tsd.query.model import AGGREGATORS
 from tsd.store import Family, Store, Table, VersionedCells
@@ -419,14 +419,17 @@ def store_settings(target: str, option: str) -> list[Given] | None:
     raise BadConfig([f"{option}: got {target!r}, wanted {wanted}"])
 
 
-async def configured_reader(config: Config, store: Store, uids: Uids) -> PointReader:
+async def configured_reader(config: Config, store: Store, uids: Uids, on_warning: Callable[[str], None]) -> PointReader:
     """Return a reader without series index, for one query. It takes rollups as far as the daemon of the state folder
-    has built them. Raise BadConfig, TsdError."""
+    has built them, and none if it cannot read how far that is: `on_warning` gets the reason. Raise BadConfig."""
     rollups, complete = configured_rollups(config), None
     if rollups is not None and config.rollups_build:
         progress = rollup_progress(config, intervals_to_build(rollups.config))
-        with folder_errors(state_folder(config), STATE):
-            await progress.load()
+        try:
+            with folder_errors(state_folder(config), STATE):
+                await progress.load()
+        except TsdError as exc:
+            on_warning(f"{exc}. Points are read instead of rollups")
         complete = progress.complete_until_s
     summaries = SummarySources(rollups, complete, configured_histograms(config))
     return opentsdb.make_reader(config, store, uids, summaries)

@@ -232,7 +232,7 @@ async def engine_that_waits(flush: Flush) -> QueryEngine:
     await store.create_tables(tables(Config()))
     uids = make_uids(Config(), store)
     await uids.find_or_assign(Kind.METRIC, [b"a.b"])
-    reader = await configured_reader(Config(), store, uids)
+    reader = await configured_reader(Config(), store, uids, print)
     return build_engine(Config(), reader, flush, None, lambda: 1, cache=False)
 
 
