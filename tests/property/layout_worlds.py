@@ -165,6 +165,7 @@ class LayoutWorld:
         self.ingest = build_ingest(
             config, SeriesTable(), self.tables, IngestLoad(), now_ms, hold_s=math.inf if form.holds_hours else 0
         )
+        self.tables.include_open_points(self.open_points())
         self.engine = QueryEngine(
             self.tables.reader,
             settings=EngineSettings(),

@@ -68,6 +68,7 @@ def build_daemon(
     ingest = build_ingest(config, known, tables, load, now_ms, hold_s=hold_s)
     engine = build_engine(config, tables.reader, ingest.writer.write_metric, load, now_ms, open_points=ingest.writer)
     query = QueryParts(engine, QueryRegistry(now_ms, duplicates=config.query_duplicates))
+    tables.include_open_points(ingest.writer)
     if tables.entities is not None:
         tables.entities.include_open_points(ingest.writer)
     access = build_access(config, now_ms)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tsd.tables.catalog import Annotations, Metadata, Names, SeriesCatalog, ServiceMetadata, Stat, Trees
 from tsd.tables.entities import Entities
 from tsd.tables.key_ranges import KeyRanges
+from tsd.tables.open_points import OpenPointSource
 from tsd.tables.reading import PointDeleter, PointReader, SeriesReader
 from tsd.tables.writing import HistogramBodies, PointWriter, RollupBodies, SeriesResolver
 
@@ -40,6 +41,7 @@ class Tables:
     histograms: HistogramBodies | None = None  # None: not configured
     key_ranges: KeyRanges | None = None  # None: load is not counted by range of row keys
     on_change: Callable[[str, Collection[bytes]], None] = lambda *_: None  # after a command changed rows
+    include_open_points: Callable[[OpenPointSource], None] = lambda _: None  # for newest points of the catalog
     required: Sequence[str] = ()  # names of the tables without which points cannot be stored
     tasks: Mapping[str, Task] = field(default_factory=dict)  # by name; run while the daemon serves, restarted on errors
     fatal_tasks: Sequence[Task] = ()  # run while the daemon serves; an unexpected error ends it

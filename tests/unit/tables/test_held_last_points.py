@@ -56,6 +56,36 @@ async def test_stored_point_is_forgotten_once_a_command_deletes_it(tmp_path: Pat
         assert await world.newest("a", None) == {}
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_late_point_in_memory_is_the_newest_once_a_command_deletes_the_stored_ones(
+    is_known: bool, tmp_path: Path
+) -> None:
+    """Regression: a point of the hour before was answered, or none, until the open hour was written."""
+    async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: (T + 50) * 1000) as worlds:
+        world = worlds["held"]
+        await world.put([f"a {T - 5} 7 host={host}" for host in "xy"] if is_known else [])
+        await world.put([f"a {T + 40} 5 host={host}" for host in "xy"])
+        await world.flush()
+        await world.put([f"a {T + 5} 1 host=x", f"a {T + 4} 3 host=x", f"a {T + 6} 2.5 host=y"])
+        await delete_since(world, T)
+        newest = {(("host", "x"),): ((T + 5) * 1000, 1.0), (("host", "y"),): ((T + 6) * 1000, 2.5)}
+        for back_h in (None, 0, 1):
+            assert await world.newest("a", back_h) == newest
+        await world.flush()
+        assert await world.newest("a", None) == newest
+        await delete_since(world, T - HOUR_S)
+        assert await world.newest("a", None) == {}
+
+
+async def delete_since(world: LayoutWorld, start_s: int) -> None:
+    """Delete the stored rows of points from some hour on, as a command does."""
+    table = world.config.data_table
+    page = await world.store.page(table, b"", None, limit=10)
+    rows = {row.key: [cell.column for cell in row.cells] for row in page.rows if row.key[3:7] >= start_s.to_bytes(4)}
+    await world.store.delete(table, rows, up_to_ms=None)
+    world.tables.on_change(table, rows.keys())
+
+
 async def test_point_that_is_not_stored_yet_is_known_on_shared_tables(tmp_path: Path) -> None:
     """Regression: its row is read again after a while, lacks it, and it counted as deleted by another process."""
     now_ms = (T + 10) * 1000

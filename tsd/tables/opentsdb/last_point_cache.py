@@ -21,6 +21,7 @@ from tsd.codec.points import Columns, newest_points, series_ends, wide_values
 from tsd.codec.putline import HOUR_S
 from tsd.tables.catalog import LastPoint
 from tsd.tables.opentsdb.encode import series_by_metric
+from tsd.tables.reading import ScanRange
 from tsd.tables.writing import SeriesLookup
 
 try:
@@ -59,6 +60,11 @@ class LookBack(NamedTuple):
         """The first millisecond searched."""
         return (self.this_hour_s - self.hours * HOUR_S) * 1000
 
+    @property
+    def range(self) -> ScanRange:
+        """The hours searched."""
+        return ScanRange(self.start_ms // 1000, self.this_hour_s + HOUR_S)
+
 
 class _Runs(NamedTuple):
     """Runs of points of one series."""
@@ -88,6 +94,7 @@ class LastPointCache:
         self._generations = np.zeros(_GROWTH, np.int64)
         self.evicted = 0  # series
         self._drops = 0  # how often slots were dropped or reassigned
+        self.changes = 0  # how often a command changed rows
 
     def __len__(self) -> int:
         return self._count
@@ -244,12 +251,21 @@ class LastPointCache:
             self._times[slot] = NO_TIME  # of a late point: an older row may have a newer one
         self.checked_ms[slot] = checked_ms
         self.depth_h[slot] = max(depth_h, int(self.depth_h[slot]))
-        if found is not None and found.time_ms > self._times[slot]:
-            self._times[slot] = found.time_ms
-            self._held[slot] = False
-            is_float = isinstance(found.number, float)
-            self._floats[slot] = is_float
-            self._bits[slot] = np.float64(found.number).view(np.int64) if is_float else found.number
+        if found is not None:
+            self._set_newer(slot, found, held=False)
+
+    def set_held(self, slot: int, point: LastPoint) -> None:
+        """Record the newest point of a series that is not in its row yet."""
+        self._set_newer(slot, point, held=True)
+
+    def _set_newer(self, slot: int, point: LastPoint, *, held: bool) -> None:
+        if point.time_ms <= self._times[slot]:
+            return
+        self._times[slot] = point.time_ms
+        self._held[slot] = held
+        is_float = isinstance(point.number, float)
+        self._floats[slot] = is_float
+        self._bits[slot] = np.float64(point.number).view(np.int64) if is_float else point.number
 
     def forget_point(self, slot: int, point: LastPoint) -> None:
         """Forget a newest point that its row lacks, unless it is not in its row yet or another one is known by now."""
@@ -259,6 +275,7 @@ class LastPointCache:
     def forget(self, layout: KeyLayout, rows: Iterable[bytes]) -> None:
         """Forget the newest points of series that lie in rows, by their row keys, or before: a command has changed the
         rows. Points that are not in their rows yet remain."""
+        self.changes += 1
         end, start, salt = layout.metric_end, layout.pairs_start, layout.salt_width
         for row in rows:
             series = self._slots.get(row[salt:end])

@@ -20,10 +20,13 @@ from tsd.store import Cell, scan
 from tsd.tables.catalog import LastPoint
 from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.last_point_cache import FORGOTTEN, NO_TIME, LastPointCache, LookBack, Series, Slots
+from tsd.tables.opentsdb.unstored_newest import UnstoredNewest
 
 log = LazyLogger(__name__)
 
 ROWS = 1000  # per call of the store
+HELD_H = 2  # hours before the current one that may have points in memory only
+MOST_READS = 3  # of rows that commands change meanwhile
 SCAN_GROWTH = 4  # of the hours that are scanned next
 SCAN_SHARE = 8  # a scan ends once it has met this part of the rows that it saves
 MAX_UNREADABLE = 10_000  # series with unreadable rows, which every request reads again
@@ -60,7 +63,12 @@ class LastPointReader:
         self._max_unreadable = max_unreadable
         self._since_ms, self._drops = now_ms(), cache.drops  # all later points are recorded, unless they are forgotten
         self._unreadable: dict[Series, UnreadableRow] = {}
+        self._unstored: UnstoredNewest | None = None
         self.warnings = 0  # about unreadable rows, since the start
+
+    def include_unstored(self, points: UnstoredNewest) -> None:
+        """Take points that are not stored into account."""
+        self._unstored = points
 
     async def of(self, series: Sequence[Series], back_h: int | None) -> list[LastPoint | None]:
         """Return the newest point of each series, no older than `back_h` hours before the current hour (None: of any
@@ -104,21 +112,40 @@ class LastPointReader:
             known &= np.array([one not in self._unreadable for one in series], np.bool_)
         unknown = np.flatnonzero(~known).tolist()
         for at in range(0, len(unknown), ROWS):
-            part = list(dict.fromkeys(series[index] for index in unknown[at : at + ROWS]))
-            places = self._cache.slots(part)
-            newest_ms = self._cache.times_ms(places)
-            is_late = (self._cache.depth_h[places] == FORGOTTEN) & (newest_ms < span.start_ms)  # see `set_read`
-            # Rows may lack a held point, also one that is written during the read.
-            is_known = ((newest_ms != NO_TIME) & ~is_late & ~self._cache.are_held(places)).tolist()
-            points = self._cache.points(places.tolist())
-            known = dict(compress(zip(part, points, strict=True), is_known))
-            found = await self._newest(part, span)
-            gone = set() if self._cache_ms is None else await self._changed(known, found, span)
-            for one in part:  # by name: slots may have been reassigned
-                slot = self._cache.slot(*one)
-                if one in gone:
-                    self._cache.forget_point(slot, known[one])
-                self._cache.set_read(slot, found.get(one), checked_ms=span.now_ms, depth_h=span.hours)
+            left: Sequence[Series] = list(dict.fromkeys(series[index] for index in unknown[at : at + ROWS]))
+            for tries in range(MOST_READS):
+                left = await self._read(left, span, is_last=tries + 1 == MOST_READS) if left else left
+
+    async def _read(self, part: Sequence[Series], span: LookBack, *, is_last: bool) -> list[Series]:
+        """Read the rows of some series. Unless `is_last`, return those whose rows commands have changed meanwhile."""
+        places = self._cache.slots(part)
+        newest_ms = self._cache.times_ms(places)
+        is_forgotten = self._cache.depth_h[places] == FORGOTTEN
+        if is_forgotten.any():
+            span = span._replace(hours=max(span.hours, HELD_H))
+        is_late = is_forgotten & (newest_ms < span.start_ms)  # see `set_read`
+        # Rows may lack a held point, also one that is written during the read.
+        is_known = ((newest_ms != NO_TIME) & ~is_late & ~self._cache.are_held(places)).tolist()
+        points = self._cache.points(places.tolist())
+        known = dict(compress(zip(part, points, strict=True), is_known))
+        changes = self._cache.changes
+        # The cache never had held points that were older than one which is forgotten, or has dropped them.
+        lost = part if self._cache.drops else list(compress(part, is_forgotten.tolist()))
+        held = await self._unstored.of(lost, span.range) if self._unstored is not None and lost else {}
+        found = await self._newest(part, span)
+        gone = set() if self._cache_ms is None else await self._changed(known, found, span)
+        again: list[Series] = []
+        for one in part:  # by name: slots may have been reassigned
+            slot = self._cache.slot(*one)
+            if not is_last and changes != self._cache.changes and self._cache.depth_h[slot] == FORGOTTEN:
+                again.append(one)
+                continue
+            if one in gone:
+                self._cache.forget_point(slot, known[one])
+            self._cache.set_read(slot, found.get(one), checked_ms=span.now_ms, depth_h=span.hours)
+            if (point := held.get(one)) is not None:
+                self._cache.set_held(slot, point)
+        return again
 
     async def _changed(
         self, known: Mapping[Series, LastPoint], found: dict[Series, LastPoint], span: LookBack

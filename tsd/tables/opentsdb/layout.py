@@ -13,6 +13,7 @@ from tsd.config.retention import parse_age, parse_rules
 from tsd.store import Store
 from tsd.tables import Operation, Tables, Task
 from tsd.tables.catalog import Stat
+from tsd.tables.open_points import OpenPointSource
 from tsd.tables.opentsdb.annotations import AnnotationRows
 from tsd.tables.opentsdb.catalog import OpentsdbCatalog, UidNames, uid_stats
 from tsd.tables.opentsdb.compaction.block_packer import FoldStats
@@ -35,6 +36,7 @@ from tsd.tables.opentsdb.summaries import HistogramChecker, RollupChecker, Summa
 from tsd.tables.opentsdb.trees import TreeTable
 from tsd.tables.opentsdb.uid_table import recheck_forever, watch_counters
 from tsd.tables.opentsdb.uids import Uids
+from tsd.tables.opentsdb.unstored_newest import UnstoredNewest
 from tsd.tables.retention_task import RetentionTask
 from tsd.tables.writing import PointWriter, SeriesResolver
 
@@ -141,6 +143,9 @@ def build(
         if table == config.data_table:
             parts.cache.forget(layout, rows)
 
+    def include_open_points(source: OpenPointSource) -> None:
+        parts.points.include_unstored(UnstoredNewest(source, uids, layout.salt_width))
+
     meta_table = MetaTable(store, config.meta_table, layout.widths, lambda: now_ms() // 1000)
     return Tables(
         OpentsdbCatalog(store, config.uid_table, uids, layout.widths, parts.finder, parts.points),
@@ -162,6 +167,7 @@ def build(
             layout, uids, (config.data_table, *rollup_tables), (config.meta_table, config.series_table)
         ),
         on_change=forget_newest,
+        include_open_points=include_open_points,
         required=(config.data_table, config.uid_table, *rollup_tables),
         tasks=_tasks(parts, config, daemon, on_change),
         fatal_tasks=(daemon.compactor.run,) if daemon.compactor else (),
