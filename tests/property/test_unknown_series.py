@@ -50,7 +50,7 @@ class Way:
         self.name_limit = NewNameLimit(self.open_window.table, max_series=most)
 
     async def take(self, block: bytes) -> tuple[object, ...]:
-        absorbed = await absorb(self.open_window, self.names, block, admission=OriginAdmission(self.name_limit, None))
+        absorbed = await absorb(self.open_window, self.names, block, OriginAdmission(self.name_limit, None))
         return absorbed.accepted, absorbed.kept, [(at, str(error)) for at, error in absorbed.rejects]
 
     async def outcome(self) -> tuple[object, ...]:

@@ -20,6 +20,7 @@ from tsd.config.settings import Mode
 from tsd.ingest.intake import Backpressure, Intake, Ledger
 from tsd.ingest.journal.disk import Disk
 from tsd.ingest.journal.journal import Journal, JournalSettings
+from tsd.ingest.limits import NewNameLimit
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.summaries import Summaries
@@ -138,8 +139,8 @@ class SimulatedDaemon:
             self.ledger,
             self.backpressure,
             self.writer.regulate,
-            max_unresolved=plan.max_unresolved,
             summaries=summaries,
+            name_limit=NewNameLimit(self.open_window.table, max_unresolved=plan.max_unresolved),
         )
         self.telnet_stats = TelnetStats()
         self._replies = ReplyBudget(16 << 20)

@@ -137,7 +137,7 @@ def build_ingest(
         per_second=REJECTED_PER_S,
         now_ms=now_ms,
     )
-    new_names = NewNameLimit(known)
+    new_names = NewNameLimit(known, max_unresolved=config.memory_limit // UNRESOLVED_SHARE // UNRESOLVED_BYTES)
     limit_new_names(new_names, config)
     intake = Intake(
         open_window,
@@ -146,7 +146,6 @@ def build_ingest(
         ledger,
         backpressure,
         writer.regulate,
-        max_unresolved=config.memory_limit // UNRESOLVED_SHARE // UNRESOLVED_BYTES,
         summaries=summaries,
         name_limit=new_names,
         load=load,

@@ -126,8 +126,6 @@ async def absorb(
     open_window: OpenWindow,
     resolver: SeriesResolver,
     block: bytes,
-    *,
-    max_unresolved: int | None = None,
     admission: OriginAdmission | None = None,
 ) -> Absorbed:
     """Absorb a block into `open_window`, and return without a checkpoint after that.
@@ -137,16 +135,17 @@ async def absorb(
     need a second set of points, whose series are numbered later. For the look-up of a name waits, and points must not
     be in the open window before they can be journaled. The second pass takes 0.04 us a line, a new name 17 us.
 
-    Raise StoreError if the store does not answer, and CorruptRow if it has no UID table. With `max_unresolved` these
-    are not raised: well-formed series are inserted without keys and resolved when their window is written. Beyond that
-    number of series, valid lines are accepted but kept only in the journal. `admission` limits new names and series.
+    Raise StoreError if the store does not answer, and CorruptRow if it has no UID table. With `admission`, which
+    limits new names and series, these are not raised: well-formed series are inserted without keys and resolved when
+    their window is written. Valid lines of series that it does not admit then are accepted but kept only in the
+    journal.
     """
     refusals: dict[SeriesText, BadLine | None] = {}
     while True:  # a third pass only if series were evicted during the insertion
         absorbed = _absorb_once(open_window, resolver, block, refusals, admission)
         if not absorbed.unknown:
             return absorbed
-        refusals |= await _insert_unknown(open_window, resolver, absorbed.unknown, max_unresolved, admission)
+        refusals |= await _insert_unknown(open_window, resolver, absorbed.unknown, admission)
 
 
 def _absorb_once(
@@ -169,7 +168,6 @@ async def _insert_unknown(
     open_window: OpenWindow,
     resolver: SeriesResolver,
     unknown: Sequence[SeriesText],
-    max_unresolved: int | None,
     admission: OriginAdmission | None,
 ) -> dict[SeriesText, BadLine | None]:
     """Validate, filter, resolve and insert unknown series. Return those that were not inserted, each with the error for
@@ -192,12 +190,12 @@ async def _insert_unknown(
                 break
             series = list(over)  # some of those before them were refused, or are one series
     except (StoreError, CorruptRow) as error:
-        if max_unresolved is None:
+        if admission is None:
             raise
         error.with_traceback(None)  # the traceback's frames hold the error and the block
         log.debug("series.unresolved", series=len(series), error=str(error))
         for text in series:
-            if len(table.unresolved) < max_unresolved:
+            if admission.admits_unresolved:
                 table.insert(text, None)
             else:
                 refusals[text] = None
@@ -251,21 +249,19 @@ class Intake:
         backpressure: Backpressure,
         on_taken: Callable[[], None],
         *,
-        max_unresolved: int,
         summaries: Summaries,
         name_limit: NewNameLimit | None = None,
         load: IngestLoad | None = None,
         on_refused: Callable[[Origin, Sequence[RefusedLine]], None] = lambda *_: None,
     ) -> None:
-        """`on_taken` is called after each block. `max_unresolved` limits the series that are inserted while the store
-        does not answer. `on_refused` gets the refused lines of each origin that does not collect them itself."""
+        """`on_taken` is called after each block. `on_refused` gets the refused lines of each origin that does not
+        collect them itself."""
         self._open_window = open_window
         self._resolver = resolver
         self._journal = journal
         self._ledger = ledger
         self.backpressure = backpressure
         self._on_taken = on_taken
-        self._max_unresolved = max_unresolved
         self._summaries = summaries
         self._name_limit = name_limit or NewNameLimit(open_window.table)
         self._on_refused = on_refused
@@ -277,9 +273,7 @@ class Intake:
         some are left for the next call, so that other connections are served in between. `explain` may replace the
         errors of refused lines."""
         admission = OriginAdmission(self._name_limit, origin)
-        absorbed = await absorb(
-            self._open_window, self._resolver, block, max_unresolved=self._max_unresolved, admission=admission
-        )
+        absorbed = await absorb(self._open_window, self._resolver, block, admission)
         return self._journal_and_count(absorbed, block, origin, explain)
 
     def try_take(self, block: bytes, origin: Origin, explain: Explain = unchanged) -> Taken | None:
@@ -347,7 +341,7 @@ class Intake:
         refused: Sequence[RefusedLine],
         kept: Sequence[RefusedLine] | None = None,
     ) -> None:
-        """Count lines, and keep those that were refused: None: all of `refused`."""
+        """Count lines, and keep the refused ones: `kept` instead of `refused`, if it is given."""
         origin.count_lines(accepted, refused)
         if refused:
             kept = refused if kept is None else kept

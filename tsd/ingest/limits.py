@@ -127,10 +127,13 @@ class NewNameLimit:
         *,
         max_series: int = 0,
         names_per_minute: int = 0,
+        max_unresolved: int = sys.maxsize,
         now_s: Callable[[], float] = trio.current_time,
     ) -> None:
-        """0: no limit. `now_s` is a monotonic clock."""
+        """`max_series` and `names_per_minute` 0: no limit. `max_unresolved` limits the series that are inserted while
+        the store does not answer. `now_s` is a monotonic clock."""
         self.table = table
+        self._max_unresolved = max_unresolved
         self._max_series = max_series
         self._per_minute = names_per_minute
         self._now_s = now_s
@@ -163,6 +166,11 @@ class NewNameLimit:
     def room(self) -> int:
         """How many series may be inserted."""
         return max(self._max_series - len(self.table), 0) if self._max_series else sys.maxsize
+
+    @property
+    def admits_unresolved(self) -> bool:
+        """Whether a series may be inserted without a key."""
+        return len(self.table.unresolved) < self._max_unresolved
 
     def over_limit(self, series: Collection[SeriesText]) -> dict[SeriesText, BadLine]:
         """Return errors for the well-formed unknown series that exceed the limit."""
@@ -200,6 +208,11 @@ class OriginAdmission:
     def room(self) -> int:
         """How many series may be inserted."""
         return self._limit.room
+
+    @property
+    def admits_unresolved(self) -> bool:
+        """Whether a series may be inserted without a key."""
+        return self._limit.admits_unresolved
 
     def over_limit(self, series: Collection[SeriesText]) -> dict[SeriesText, BadLine]:
         """Return errors for the unknown series that exceed the limit."""

@@ -20,6 +20,7 @@ from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.codec.putline import NameRules
 from tsd.ingest.intake import Backpressure, Intake, Ledger, Taken
 from tsd.ingest.journal.journal import Journal, JournalSettings
+from tsd.ingest.limits import NewNameLimit
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.summaries import Summaries
@@ -113,8 +114,8 @@ class Parts:
             self.ledger,
             self.backpressure,
             self.writer.regulate,
-            max_unresolved=int(str(chosen["max_unresolved"])),
             summaries=self.summaries,
+            name_limit=NewNameLimit(self.open_window.table, max_unresolved=int(str(chosen["max_unresolved"]))),
             load=chosen["load"],  # type: ignore[arg-type]
         )
 
