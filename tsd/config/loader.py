@@ -304,7 +304,8 @@ def _check_ignored(key: str, known: Mapping[str, object]) -> None:
     """Raise ValueError for an unknown key."""
     if any(key == only or (only.endswith(".") and key.startswith(only)) for only in OPENTSDB_ONLY):
         return
-    near = difflib.get_close_matches(key, [*known, *OPENTSDB_ONLY, *MUST_BE_OFF, *UNSUPPORTED], n=1, cutoff=0.6)
+    whole = [only for only in OPENTSDB_ONLY if not only.endswith(".")]
+    near = difflib.get_close_matches(key, [*known, *whole, *MUST_BE_OFF, *UNSUPPORTED], n=1, cutoff=0.6)
     raise ValueError("no such key" + (f"; did you mean {near[0]}?" if near else ""))
 
 

@@ -172,6 +172,13 @@ def test_control_characters_are_refused(key: str, text: str) -> None:
     assert read_config([Given("test", "tsd.storage.path", undecodable)])[0].path == undecodable
 
 
+@pytest.mark.parametrize("key", ["hbase", "tsd.addin", "tsd.proces"])
+def test_prefix_of_keys_is_not_suggested(key: str) -> None:
+    [problem] = refusal(**{key.replace(".", "__"): "1"})
+    assert key in problem
+    assert not problem.endswith(".?")
+
+
 def test_all_origins_are_allowed_alone() -> None:
     [problem] = refusal(tsd__http__request__cors_domains="*,http://a")
     assert problem.startswith("test: tsd.http.request.cors_domains: got *,http://a, wanted * alone")
