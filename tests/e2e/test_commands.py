@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import re
 import signal
 import socket
@@ -263,11 +262,13 @@ def test_check_config_reads_the_files_that_are_named(tmp_path: Path) -> None:
     }
     words = [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
     done = tsd.run("check-config", *words)
-    named = [line.split(": ")[1] for line in done.err.splitlines()]
-    files = [key for key in given if "file" in key or "config" in key]
-    assert (done.status, sorted(named)) == (2, sorted([*files, "tsd.tls", "tsd.network.bind"]))
+    named = [line.split(": ")[1:3] for line in done.err.splitlines()]
+    files = [key for key in given if "file" in key or "config" in key or "certificate" in key]
+    assert (done.status, sorted(named)) == (2, [["--set", key] for key in sorted([*files, "tsd.network.bind"])])
     for key in ("tsd.tls.certificate", "tsd.query.limits.overrides.config"):
-        assert tsd.run("serve", "--set", f"{key}={wrong}").status == 2
+        (file := tmp_path / "tsd.conf").write_text(f"{key} = {wrong}\n")
+        served = tsd.run("serve", "--config", file)
+        assert (served.status, f"tsd: {file}, line 1: {key}: " in served.err) == (2, True), served
     wrong.write_text("[]")
     only = ["--set", f"tsd.query.limits.overrides.config={wrong}", "--set", "tsd.network.bind=::1"]
     assert tsd.run("check-config", *only).status == 0

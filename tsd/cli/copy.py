@@ -24,8 +24,8 @@ from tsd.config.loader import Config, Loaded, key_layout, keys, name_rules, stat
 from tsd.config.state_dir import STATE, FolderKind
 from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import load_config, now_ms, read_config
-from tsd.daemon.wiring import create_tables as make_tables
 from tsd.daemon.wiring import (
+    check_parts,
     default_compression,
     has_local_store,
     opened_store,
@@ -35,6 +35,7 @@ from tsd.daemon.wiring import (
     tables,
     uses_hbase,
 )
+from tsd.daemon.wiring import create_tables as make_tables
 from tsd.errors import BadConfig, StoreError, TsdError
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.copy import CopyJob, CopyProgress, CopyStats, TablePair, copy_store
@@ -194,8 +195,12 @@ def _target(source: Config, to: str, to_set: Sequence[str]) -> Config:
     given = [*(named or ()), *given]
     try:
         if named is None:
-            return load_config(Path(to), given).config
+            loaded = load_config(Path(to), given)
+            with loaded.placed_problems():
+                check_parts(loaded.config)
+            return loaded.config
         read, _ = read_config(given)
+        check_parts(read)
     except BadConfig as exc:
         # Without the place of a setting, it is the default, and the engine that --to names contradicts it.
         raise BadConfig([f"--to {to}: {text}" if text.startswith("tsd.") else text for text in exc.problems]) from exc

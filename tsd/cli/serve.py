@@ -18,7 +18,8 @@ def serve(port: str | None, bind: str | None, **_: object) -> None:
     settings = loaded(given)
     log.configure(settings.config.log_level, settings.config.log_format, time.monotonic)
 
-    trio.run(lifecycle.serve, settings, trio.Event(), tune_collector, lambda: loaded(given))
+    with settings.placed_problems():
+        trio.run(lifecycle.serve, settings, trio.Event(), tune_collector, lambda: loaded(given))
 
 
 def tune_collector(*_: object) -> None:

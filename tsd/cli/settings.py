@@ -14,13 +14,18 @@ from tsd.errors import BadConfig
 
 
 def with_config(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of `config_options` to a command, and pass a Loaded as its first argument."""
+    """Add the options of `config_options` to a command, and pass a Loaded as its first argument.
+
+    What the command finds wrong with a setting is raised with the place of that setting.
+    """
 
     @config_options
     @functools.wraps(command)
     def wrapper(config: Path | None, data: str | None, settings: Sequence[str], **others: Any) -> Any:
         del config, data, settings  # `loaded` reads them, and those before a sub-command
-        return command(loaded(), **others)
+        found = loaded()
+        with found.placed_problems():
+            return command(found, **others)
 
     return wrapper
 

@@ -86,7 +86,8 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
         }
         missing, error = "", None
         try:
-            missing = _check_places(loaded.config)
+            with loaded.placed_problems():
+                missing = _check_places(loaded.config)
         except TsdError as exc:
             error = exc
         click.echo(json.dumps({**report, "missing": missing, "error": error and str(error)}))

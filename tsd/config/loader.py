@@ -12,10 +12,11 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import Field, fields
 from enum import Enum
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from tsd.codec.names import Widths
@@ -161,6 +162,17 @@ class Loaded(NamedTuple):
     source: Path | None
     ignored: Ignored
     repeated: Sequence[Repeated] = ()
+    places: Mapping[str, str] = MappingProxyType({})  # of the settings with effect, e.g. "tsd.conf, line 3"
+
+    @contextmanager
+    def placed_problems(self) -> Iterator[None]:
+        """Raise the block's problems of settings with the places of those settings. Each begins with its key."""
+        try:
+            yield
+        except BadConfig as exc:
+            places = [self.places.get(problem.partition(":")[0]) for problem in exc.problems]
+            placed = zip(places, exc.problems, strict=True)
+            raise BadConfig([f"{place}: {problem}" if place else problem for place, problem in placed]) from exc
 
 
 def keys() -> dict[str, Field[Any]]:
@@ -187,7 +199,8 @@ def load(path: Path | None, overrides: Sequence[Given], checks: Sequence[Check])
         raise BadConfig(unreadable + exc.problems) from exc
     if unreadable:
         raise BadConfig(unreadable)
-    return Loaded(config, source, ignored, _repeated(given))
+    places = {ALIASES.get(setting.key, setting.key): setting.where for setting in (*given, *overrides)}
+    return Loaded(config, source, ignored, _repeated(given), places)
 
 
 def _searched() -> Path | None:

@@ -193,8 +193,8 @@ def check_files(config: Config) -> None:
 
 
 def _check_tls(config: Config) -> None:
-    if config.tls_certificate and all(map(_is_checked, tls_files(config))):
-        with _named("tsd.tls"):
+    if config.tls_certificate and all(map(_is_checked, tls_files(config).values())):
+        with _tls_errors(config):
             check_tls(config)
 
 
@@ -227,10 +227,21 @@ def _named(key: str) -> Iterator[None]:
         raise BadConfig([f"{key}: {line}" for line in str(exc).splitlines()]) from exc
 
 
+@contextmanager
+def _tls_errors(config: Config) -> Iterator[None]:
+    """Raise BadConfig with the setting that names the file for a TsdError of the block."""
+    try:
+        yield
+    except TsdError as exc:
+        problem = str(exc)
+        keys = (key for key, name in tls_files(config).items() if problem.startswith((f"{name}:", f"{name} and ")))
+        raise BadConfig([f"{next(keys, 'tsd.tls')}: {problem}"]) from exc
+
+
 def build_access(config: Config, now_ms: Clock) -> AccessControl:
     """Build authentication, TLS and the table of clients. Raise BadConfig."""
     clients = Clients(configured_quotas(config), now_ms, prefix=config.ipv6_prefix)
-    with _named("tsd.tls"):
+    with _tls_errors(config):
         tls = Tls(config, now_ms) if config.tls_certificate else None
     with _named("tsd.auth.file"):
         authenticator = Authenticator(config, now_ms)

@@ -158,6 +158,13 @@ def _check_library(backend: Backend) -> None:
         raise BadConfig([f"tsd.storage.backend: {extra} lacks the module {module}: pip install 'tsd-daemon[{extra}]'"])
 
 
+def check_parts(config: Config) -> None:
+    """Raise BadConfig if the engine's library is not installed, or a file that the tables need cannot be used."""
+    _check_library(config.backend)
+    configured_rollups(config)
+    configured_histograms(config)
+
+
 @asynccontextmanager
 async def opened_store(
     config: Config, on_loss: Callable[[str], None] = lambda _: None, load: IngestLoad | None = None

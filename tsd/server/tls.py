@@ -131,7 +131,7 @@ class Tls:
         self.handshake_s = HANDSHAKE_S  # the longest that one handshake may take
         self._settings = settings
         self._now_ms = now_ms
-        self._files = tls_files(settings)
+        self._files = list(tls_files(settings).values())
         self._loaded_state = _file_states(self._files)
         self._keys = _read(settings)
         self._limiter = HandshakeLimiter()
@@ -212,7 +212,7 @@ def _read(settings: AccessSettings) -> _Keys:
     """Load the files. Raise TsdError."""
     name = ""
     try:
-        for name in tls_files(settings):
+        for name in tls_files(settings).values():
             with open(name, "rb"):  # ssl's errors do not name the file
                 pass
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -248,10 +248,15 @@ def _check_revocations(name: str) -> None:
         raise TsdError(f"{name}: tsd.tls.client_crl wants revocation lists in PEM form, and nothing else")
 
 
-def tls_files(settings: AccessSettings) -> list[str]:
-    """Return the files of the settings."""
-    named = (settings.tls_certificate, settings.tls_key, settings.tls_client_ca, settings.tls_client_crl)
-    return [name for name in named if name]
+def tls_files(settings: AccessSettings) -> dict[str, str]:
+    """Return the files of the settings by their keys."""
+    named = {
+        "tsd.tls.certificate": settings.tls_certificate,
+        "tsd.tls.key": settings.tls_key,
+        "tsd.tls.client_ca": settings.tls_client_ca,
+        "tsd.tls.client_crl": settings.tls_client_crl,
+    }
+    return {key: name for key, name in named.items() if name}
 
 
 def _file_states(files: list[str]) -> list[FileState]:

@@ -179,6 +179,16 @@ def test_prefix_of_keys_is_not_suggested(key: str) -> None:
     assert not problem.endswith(".?")
 
 
+def test_place_of_the_setting_is_put_before_a_problem_that_is_found_later(tmp_path: Path) -> None:
+    file = tmp_path / "tsd.conf"
+    file.write_text("tsd.mode = rw\ntsd.rollups.config = x.json\ntsd.network.bind = a\n")
+    loaded = load_config(file, [Given("--set", "tsd.network.bind", "b")])
+    found = ["tsd.rollups.config: no", "tsd.network.bind: no", "tsd.mode = rw", "tsd.auth.file: no"]
+    with pytest.raises(BadConfig) as caught, loaded.placed_problems():
+        raise BadConfig(found)
+    assert caught.value.problems == [f"{file}, line 2: {found[0]}", f"--set: {found[1]}", *found[2:]]
+
+
 def test_all_origins_are_allowed_alone() -> None:
     [problem] = refusal(tsd__http__request__cors_domains="*,http://a")
     assert problem.startswith("test: tsd.http.request.cors_domains: got *,http://a, wanted * alone")
