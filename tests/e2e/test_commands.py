@@ -274,6 +274,16 @@ def test_check_config_reads_the_files_that_are_named(tmp_path: Path) -> None:
     assert tsd.run("check-config", *only).status == 0
 
 
+def test_check_config_shows_the_values_in_use(tmp_path: Path) -> None:
+    """Regression: those that depend on other settings were shown as None. The values are valid settings."""
+    tsd = Tsd(tmp_path / "state")
+    for given in ({}, {"tsd.query.series_index": "false", "tsd.storage.flush_interval": "20000"}):
+        words = [f"--set={key}={value}" for key, value in given.items()]
+        shown = tsd.run("check-config", "--show", *words).out
+        (file := tmp_path / "shown.conf").write_text("".join(f"{x}\n" for x in shown.splitlines() if "unset" not in x))
+        assert tsd.run("check-config", "--show", "--config", file).out == shown
+
+
 def test_check_config_reports_files_in_place_of_folders(tmp_path: Path) -> None:
     """Regression: it found no problem, and the daemon did not start."""
     (file := tmp_path / "file").touch()
