@@ -477,3 +477,8 @@ def test_health_reports_the_daemons_state(tmp_path: Path) -> None:
         assert (done.status, done.out) == (0, "status: ok\nwrite: tsd.mode is ro\nread: ok\nstore: ok\n")
         done = tsd.run("health", "write")
         assert (done.status, done.out) == (1, "status: not ready\nwrite: tsd.mode is ro\n")
+
+
+def test_wrong_duration_is_reported_without_a_daemon(tmp_path: Path) -> None:
+    done = Tsd(tmp_path / "state").run("hot", "--since", "yesterday")
+    assert (done.status, "'yesterday'" in done.err) == (2, True), done

@@ -9,6 +9,7 @@ import msgspec
 
 from tsd.cli.control import connect
 from tsd.cli.settings import with_config
+from tsd.codec.dates import BadDate, duration_ms
 from tsd.config.loader import Loaded
 
 SORTS = ("writes", "bytes", "reads")
@@ -27,6 +28,10 @@ def hot(loaded: Loaded, since: str, sort: str, limit: int, as_json: bool) -> Non
     A range is an hour of a metric (and salt), a metric, or the rest of a table. The load of one is not counted again in
     a wider one. The numbers are estimates from samples; GET /api/stats/hot has them, too.
     """
+    try:
+        duration_ms(since)  # before a daemon is asked: there may be none
+    except BadDate as exc:
+        raise click.BadParameter(str(exc), param_hint="'--since'") from exc
     with connect(loaded.config) as daemon:
         found = daemon.call("hot", since=since, sort=sort, limit=limit)
     click.echo(msgspec.json.encode(found) if as_json else "\n".join(table(found)))
