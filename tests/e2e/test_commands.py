@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 import signal
 import socket
@@ -482,3 +483,21 @@ def test_health_reports_the_daemons_state(tmp_path: Path) -> None:
 def test_wrong_duration_is_reported_without_a_daemon(tmp_path: Path) -> None:
     done = Tsd(tmp_path / "state").run("hot", "--since", "yesterday")
     assert (done.status, "'yesterday'" in done.err) == (2, True), done
+
+
+def test_import_of_no_readable_file_makes_no_store(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    nosuch = tmp_path / "nosuch"
+    done = tsd.run("import", nosuch, tmp_path)
+    assert (done.status, str(nosuch) in done.err, f"{tmp_path}: " in done.err) == (1, True, True), done
+    assert not tsd.folder.exists()
+
+
+def test_import_stores_the_files_that_can_be_read(tmp_path: Path) -> None:
+    tsd = Tsd(tmp_path / "state")
+    (file := tmp_path / "lines").write_text("m 1356998400 1 host=a\n")
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with tsd.popen("import", "--json", tmp_path / "nosuch", file, pipe) as process:
+        pipe.write_text("m 1356998401 1 host=a\n")  # read once only
+        done = json.loads(process.communicate()[0])
+    assert (process.wait(), done["points"], len(done["unreadable"])) == (1, 2, 1)

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import stat
 import sys
 import zlib
 from collections import Counter
@@ -168,26 +169,28 @@ def import_lines(
     if rejects is not None:
         _check_rejects(rejects.name, paths)
     report = ImportStats(rejects)
-    unreadable: list[Unreadable] = []
+    unreadable = {path: error for path in paths if (error := _open_error(path)) is not None}
+    readable = [path for path in paths if path not in unreadable]
 
     async def run() -> None:
         async with access(config) as opened:
             importer = Importer(config, opened, report)
             await importer.flush_daemon()  # first, so that an unavailable store is reported early
-            for path in paths:
+            for path in readable:
                 try:
                     for lines in _read(path, MAX_LINE_BYTES):
                         await importer.absorb(path, lines)
                 except Unreadable as exc:
-                    unreadable.append(exc)  # points read before the error are stored nevertheless
+                    unreadable[path] = exc  # points read before the error are stored nevertheless
             await importer.write()
             report.flush()
 
-    trio.run(run)
-    for error in unreadable:
+    if readable:  # without one, a store would be made for nothing
+        trio.run(run)
+    for error in unreadable.values():
         click.echo(f"tsd: {error}", err=True)
     if as_json:
-        unread = [str(error) for error in unreadable]
+        unread = [str(error) for error in unreadable.values()]
         click.echo(json.dumps({"points": report.points, "refused": dict(report.refused), "unreadable": unread}))
         sys.exit(1 if report.refused or unreadable else 0)
     click.echo(
@@ -240,6 +243,21 @@ def _too_long(piece: TooLong) -> BadLine:
     return BadLine(LINE_TOO_LONG, f"illegal argument: line too long: more than {piece.limit} bytes")
 
 
+def _open_error(path: str) -> Unreadable | None:
+    """Return why a file cannot be opened. A pipe is not opened: it can be read only once."""
+    try:
+        if path != "-" and not stat.S_ISFIFO(os.stat(path).st_mode):
+            with open(path, "rb"):
+                pass
+    except OSError as exc:
+        return _unreadable(path, exc)
+    return None
+
+
+def _unreadable(path: str, error: Exception) -> Unreadable:
+    return Unreadable(f"{path}: {getattr(error, 'strerror', None) or error}")
+
+
 class _Source(NamedTuple):
     text: BufferedIOBase  # to be read with `read1`: `read` would lose what comes before a damaged place
     raw: BufferedReader  # the file whose position is compared with `size`
@@ -258,7 +276,7 @@ def _opened(path: str) -> Iterator[_Source]:
             else:
                 yield _Source(raw, raw, size)
     except (OSError, EOFError, zlib.error) as exc:
-        raise Unreadable(f"{path}: {getattr(exc, 'strerror', None) or exc}") from exc
+        raise _unreadable(path, exc) from exc
 
 
 def _numbered(lines: Sequence[bytes], first: int) -> Numbered:
