@@ -1,7 +1,9 @@
 """What settings contradict each other, or do not fit their engine or layout."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from tsd.codec.opentsdb.rowkey import most_tags
 from tsd.codec.text import illegal_character
@@ -14,11 +16,14 @@ from tsd.config.loader import (
     cassandra_hosts,
     credential_name,
     gateways,
+    journal_folder,
     key_layout,
+    state_folder,
     versions_gateways,
 )
 from tsd.config.retention import parse_age, parse_rules
 from tsd.config.settings import Backend, Config
+from tsd.config.state_dir import STATE_FOLDERS
 
 LAYOUT_NAMES = {"kairosdb": "KairosDB's", "heroic": "Heroic's", "tall": "tall"}
 BIGTABLE_KEY = 4096  # bytes of a row key
@@ -174,6 +179,17 @@ def _client_problems(config: Config) -> Iterator[tuple[set[str], str]]:
         yield {"tsd.rejected.max_bytes"}, f"tsd.rejected.max_bytes: {wanted}"
 
 
+def _folder_problems(config: Config) -> Iterator[tuple[set[str], str]]:
+    """Yield that the journal's folder has other files of the state folder: a restoration would remove them with it."""
+    if not config.journal_path.strip():
+        return
+    state, journal = (Path(os.path.realpath(folder)) for folder in (state_folder(config), journal_folder(config)))
+    parts = [state / name for name in (*STATE_FOLDERS, "rejected") if name != "journal"]
+    if journal == state or any(map(journal.is_relative_to, parts)):
+        wanted = f"wanted a folder of its own: state folder {state} has other files there"
+        yield {"tsd.journal.path", "tsd.storage.path"}, f"tsd.journal.path: got {config.journal_path!r}, {wanted}"
+
+
 def _retention_problems(config: Config) -> Iterator[tuple[set[str], str]]:
     """Yield what is wrong with the rules of retention: the keys concerned, and a sentence."""
     for key, read in (
@@ -216,6 +232,7 @@ CONTRADICTIONS: Sequence[Check] = (
     _tall_problems,
     _entity_problems,
     _client_problems,
+    _folder_problems,
     _retention_problems,
     _table_problems,
 )

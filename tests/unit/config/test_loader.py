@@ -172,6 +172,19 @@ def test_control_characters_are_refused(key: str, text: str) -> None:
     assert read_config([Given("test", "tsd.storage.path", undecodable)])[0].path == undecodable
 
 
+@pytest.mark.parametrize("part", ["", "store", "refused", "rejected/below"])
+def test_journal_has_a_folder_of_its_own(part: str, tmp_path: Path) -> None:
+    """Regression: an interrupted restoration removed the folder of its journal, so the whole state folder."""
+    (tmp_path / "link").symlink_to(tmp_path / "state")
+    for folder in (tmp_path / "state" / part, tmp_path / "link" / part):
+        given = {"tsd__storage__path": str(tmp_path / "state"), "tsd__journal__path": str(folder)}
+        [problem] = refusal(**given)
+        assert problem.startswith("test: tsd.journal.path: ")
+    for own in ("journal", "wal", "stored"):
+        given = {"tsd.storage.path": str(tmp_path / "state"), "tsd.journal.path": str(tmp_path / "state" / own)}
+        read_config(Given("test", key, value) for key, value in given.items())
+
+
 @pytest.mark.parametrize("key", ["hbase", "tsd.addin", "tsd.proces"])
 def test_prefix_of_keys_is_not_suggested(key: str) -> None:
     [problem] = refusal(**{key.replace(".", "__"): "1"})
