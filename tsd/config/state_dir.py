@@ -85,7 +85,10 @@ def check_content(folder: Path, kind: FolderKind = STATE, files: Iterable[Path] 
             others = sorted(path.name for path in found if not _is_empty_folder(path))
     if others:
         named = ", ".join(others[:_SHOWN_NAMES]) + (", …" if len(others) > _SHOWN_NAMES else "")
-        wanted = f"wanted a folder that tsd has used, or an empty or missing one: give it with {kind.option}"
+        wanted = (
+            f"wanted a folder that tsd has used, or an empty or missing one: give it with {kind.option}, or move the "
+            "files to another folder"
+        )
         raise BadConfig([f"{kind.name} {folder}: it has other files ({named}) and no store, {wanted}"])
 
 
