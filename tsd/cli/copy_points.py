@@ -2,7 +2,7 @@
 Heroic's tables."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from types import MappingProxyType
@@ -12,7 +12,6 @@ import click
 import numpy as np
 import trio
 
-from tsd.codec.names import Kind
 from tsd.codec.points import Columns, Int32, Int64
 from tsd.codec.putline import FIRST_MS, LAST_BASE_MS, NameRules, check_series
 from tsd.codec.text import FLOAT, counted, illegal_character
@@ -20,6 +19,7 @@ from tsd.errors import BadLine
 from tsd.tables import Tables
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.reading import EncodedPage, HistogramPage, PointPage, ScanRange, Selection, SeriesRequest, TextPage
+from tsd.tables.stored_windows import series_tags
 from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesLookup, SeriesText
 
 WINDOW_POINTS = 200_000  # written together
@@ -218,16 +218,7 @@ class _MetricCopy:
 
     async def _resolve(self, selection: Selection) -> None:
         """Look up the keys of new series in the target."""
-        found = selection.series
-        new = found.pairs[len(self._keys) :]
-        if not new:
-            return
-        tagk_size, tagv_size = found.widths.tagk, found.widths.tagv
-        split = [list(_split(pairs, tagk_size, tagv_size)) for pairs in new]
-        tagks = await found.names(Kind.TAGK, list(dict.fromkeys(tagk for pairs in split for tagk, _ in pairs)))
-        tagvs = await found.names(Kind.TAGV, list(dict.fromkeys(tagv for pairs in split for _, tagv in pairs)))
-        for pairs in split:
-            tags = {tagks[tagk]: tagvs[tagv] for tagk, tagv in pairs}
+        for tags in await series_tags(selection.series, len(self._keys)):
             text, key = await self._key(tags)
             self._texts.append(text)
             self._keys.append(key)
@@ -270,9 +261,3 @@ def columns_of(series: Int32, times: Int64, bits: Int64, floats: np.typing.NDArr
         bound = 1 << (8 * length - 1)
         flags[(bits >= -bound) & (bits < bound)] = length - 1
     return Columns(series, instants, np.where(floats, FLOAT | 7, flags).astype(np.uint8), bits)
-
-
-def _split(pairs: bytes, tagk_size: int, tagv_size: int) -> Iterator[tuple[bytes, bytes]]:
-    for at in range(0, len(pairs), tagk_size + tagv_size):
-        middle = at + tagk_size
-        yield pairs[at:middle], pairs[middle : middle + tagv_size]

@@ -22,10 +22,10 @@ from tsd.config.loader import Config, Loaded, key_layout
 from tsd.daemon.settings import now_ms
 from tsd.errors import CorruptRow, NoSuchName
 from tsd.store import Row
-from tsd.tables.entity.stored_points import TimeRange
 from tsd.tables.opentsdb.data_table import configured_data_table
 from tsd.tables.opentsdb.delete import RowRemoval, busy_ms, remove_parts
 from tsd.tables.opentsdb.rollup_progress import days_of
+from tsd.tables.stored_windows import TimeRange
 
 BUSY_TRIES = 5  # of rows that are being written to
 BUSY_ROWS = 500  # read again at once

@@ -33,9 +33,9 @@ from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.entities import Entity
 from tsd.tables.entity.building import Difference, EntityBuilder, EntityChecker
 from tsd.tables.entity.layout import name_check
-from tsd.tables.entity.stored_points import TimeRange, metrics_from
 from tsd.tables.entity.tables import EntityTables
 from tsd.tables.entity_decode import decode_rows, split_metadata
+from tsd.tables.stored_windows import TimeRange, metrics_from
 
 PAGE_ENTITIES = 500  # of one call of the store
 SHOWN = 100  # differences that are printed one by one

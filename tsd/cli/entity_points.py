@@ -11,7 +11,7 @@ from tsd.daemon.wiring import versioned_cells
 from tsd.errors import BadLine
 from tsd.tables.entity.newest import EntityColumn
 from tsd.tables.entity.removal import EntityRemoval, with_tags
-from tsd.tables.entity.stored_points import TimeRange
+from tsd.tables.stored_windows import TimeRange
 
 
 async def delete_range(

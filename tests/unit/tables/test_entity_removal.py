@@ -19,9 +19,9 @@ from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.versions import END_MS, VersionPut
 from tsd.tables.entity.newest import EntityColumn, NewestValues
 from tsd.tables.entity.removal import ALWAYS, STEP_COLUMNS, STEP_VERSIONS, EntityRemoval, with_tags
-from tsd.tables.entity.stored_points import TimeRange
 from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityPoint, EntityTables
 from tsd.tables.entity.writer import EntityWriter
+from tsd.tables.stored_windows import TimeRange
 from tsd.tables.writing import SeriesText
 
 HOUR_MS = 3_600_000

@@ -15,7 +15,7 @@ from tsd.daemon.layouts import TableCallbacks, build_configured_tables
 from tsd.daemon.settings import now_ms
 from tsd.store import Store
 from tsd.store.retry import run_bounded
-from tsd.tables.entity.stored_points import OnWindow, TextLookup, TimeRange, read_metric
+from tsd.tables.stored_windows import OnWindow, TextLookup, TimeRange, read_metric
 
 METRICS_AT_ONCE = 16
 SENT_MS = TimeRange((BASE_S - 86_400) * 1000, (BASE_S + 30 * 86_400) * 1000)  # all sent times are in it

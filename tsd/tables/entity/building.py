@@ -18,10 +18,10 @@ from tsd.errors import CorruptRow
 from tsd.store import Cell, VersionedCells
 from tsd.store.versions import Wanted
 from tsd.tables.entity.newest import CheckName, EntityColumn, NewestValues, any_name
-from tsd.tables.entity.stored_points import TextLookup, TimeRange, read_metric
 from tsd.tables.entity.tables import ENTITIES, NEWEST
 from tsd.tables.entity.writer import EntityWriter
 from tsd.tables.reading import PointReader
+from tsd.tables.stored_windows import TextLookup, TimeRange, read_metric
 from tsd.tables.writing import PointWriter, SeriesLookup, SummaryWriter
 
 COMPARED_ROWS = 100  # entities per call of the store

@@ -16,7 +16,6 @@ from tsd.codec.putline import split_tags
 from tsd.errors import BadLine, BadQuery
 from tsd.tables.entity.newest import EntityColumn
 from tsd.tables.entity.removal import ALWAYS, Choice, EntityRemoval
-from tsd.tables.entity.stored_points import TimeRange, series_texts
 from tsd.tables.reading import (
     EncodedPage,
     Places,
@@ -27,6 +26,7 @@ from tsd.tables.reading import (
     Selection,
     SeriesRequest,
 )
+from tsd.tables.stored_windows import TimeRange, series_texts
 from tsd.tables.writing import KnownSeries, SeriesKeys
 
 SLICE = 500  # series that are handled at once

@@ -17,9 +17,9 @@ from tsd.store import Cell, VersionedCells
 from tsd.store.retry import run_bounded
 from tsd.store.versions import VersionColumns, VersionPut, Wanted
 from tsd.tables.entity.newest import EntityColumn, NewestValues
-from tsd.tables.entity.stored_points import TimeRange
 from tsd.tables.entity.tables import ENTITIES, NEWEST
 from tsd.tables.retention_task import Amount
+from tsd.tables.stored_windows import TimeRange
 
 PAGE_ROWS = 50  # entities that are searched per call of the store
 IN_FLIGHT = 4  # entities that are deleted at the same time

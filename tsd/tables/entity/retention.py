@@ -14,9 +14,9 @@ from tsd.errors import CorruptRow
 from tsd.store import VersionedCells
 from tsd.store.versions import Wanted
 from tsd.tables.entity.removal import PAGE_ROWS, STEP_COLUMNS, RowPart, measure, remove_part
-from tsd.tables.entity.stored_points import TimeRange
 from tsd.tables.entity.tables import ENTITIES, NEWEST
 from tsd.tables.retention_task import Amount
+from tsd.tables.stored_windows import TimeRange
 
 
 class ExpiredColumns(NamedTuple):

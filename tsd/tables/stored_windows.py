@@ -8,9 +8,8 @@ import numpy as np
 import trio
 
 from tsd.codec.names import Kind
-from tsd.codec.points import Batch, Bool, Columns, Int32, Int64, joined_columns
+from tsd.codec.points import Batch, Columns, Int32, Int64, joined_columns, shortest
 from tsd.codec.putline import HOUR_S
-from tsd.codec.text import FLOAT
 from tsd.tables.reading import EncodedPage, PointPage, PointReader, ScanRange, Selection, SeriesRequest, SeriesSet
 from tsd.tables.writing import NO_KEY, SeriesKeys, SeriesText
 
@@ -98,13 +97,18 @@ class _Reading:
 
 async def series_texts(metric: bytes, series: SeriesSet, start: int, stop: int | None = None) -> list[SeriesText]:
     """Return the texts of the series of a metric from the number `start` to before `stop` (None: the end)."""
+    named = await series_tags(series, start, stop)
+    return [SeriesText(metric, " ".join(map("=".join, tags.items())).encode("latin-1")) for tags in named]
+
+
+async def series_tags(series: SeriesSet, start: int, stop: int | None = None) -> list[dict[str, str]]:
+    """Return the tags of series from the number `start` to before `stop` (None: the end). Raise StoreError."""
     split = [list(_split(pairs, series.widths.tagk, series.widths.tagv)) for pairs in series.pairs[start:stop]]
     if not split:
         return []
     tagks = await series.names(Kind.TAGK, list(dict.fromkeys(tagk for pairs in split for tagk, _ in pairs)))
     tagvs = await series.names(Kind.TAGV, list(dict.fromkeys(tagv for pairs in split for _, tagv in pairs)))
-    words = ([f"{tagks[tagk]}={tagvs[tagv]}".encode("latin-1") for tagk, tagv in pairs] for pairs in split)
-    return [SeriesText(metric, b" ".join(of_series)) for of_series in words]
+    return [{tagks[tagk]: tagvs[tagv] for tagk, tagv in pairs} for pairs in split]
 
 
 def _split(pairs: bytes, tagk_size: int, tagv_size: int) -> Iterator[tuple[bytes, bytes]]:
@@ -124,24 +128,9 @@ def window_of(batch: Batch, span: TimeRange) -> Columns:
     """
     series = np.repeat(batch.series, np.diff(batch.starts)).astype(np.int32)
     times, floats = batch.times, batch.floats
-    flags, bits = _numbers(batch.bits, floats)
+    flags, bits = shortest(batch.bits.copy(), np.ascontiguousarray(floats))
     columns = Columns(series, times << 1 | (times % 1000 != 0), flags, bits)
     return columns.at((times >= span.since_ms) & (times < span.until_ms))
-
-
-def _numbers(bits: Int64, floats: Bool) -> tuple[np.typing.NDArray[np.uint8], Int64]:
-    """Return flags and bits of numbers: floats take four bytes where they are the same as with eight."""
-    flags = np.full(len(bits), 7, np.uint8)
-    for length in (4, 2, 1):
-        bound = 1 << (8 * length - 1)
-        flags[(bits >= -bound) & (bits < bound)] = length - 1
-    doubles = bits.view(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        singles = doubles.astype(np.float32)
-    is_short = singles.astype(np.float64) == doubles
-    short_bits = singles.view(np.uint32).astype(np.int64)
-    flags = np.where(floats, np.where(is_short, FLOAT | 3, FLOAT | 7), flags).astype(np.uint8)
-    return flags, np.where(floats & is_short, short_bits, bits)
 
 
 def metrics_from(metrics: Sequence[str], done: str) -> list[str]:
