@@ -14,7 +14,7 @@ READER, WRITER, ADMIN, NO_ROLES = (f"127.0.0.{number}" for number in (2, 3, 4, 5
 
 
 @asynccontextmanager
-async def coming(daemon: Running, address: str) -> AsyncIterator[Client]:
+async def client_at(daemon: Running, address: str) -> AsyncIterator[Client]:
     """A connection from an address."""
     async with await trio.open_tcp_stream("127.0.0.1", daemon.port, local_address=address) as stream:
         yield Client(stream)
@@ -29,6 +29,7 @@ def changed(daemon: Running, **settings: str) -> None:
 
 
 async def client_disconnects(client: Client) -> bool:
+    """Return whether the connection ends without a reply."""
     with trio.fail_after(60):
         try:
             return await client.read_to_end() == b""

@@ -1,12 +1,11 @@
 """The pace of new names: a client beyond it is slowed, never refused, and other clients are not."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
 
-from tests.running import OPEN, Client, Running, running
+from tests.running import OPEN, Running, running
+from tests.unit.server.networks import client_at
 from tests.unit.server.web_parts import post, read_response
 from tsd.server.clients import Quotas
 
@@ -18,12 +17,6 @@ NAMES = 2000  # more than a burst
 
 def lines(first: int, count: int) -> bytes:
     return b"".join(b"put m %d 1 a=v%d\n" % (T, number) for number in range(first, first + count))
-
-
-@asynccontextmanager
-async def client_at(daemon: Running, address: str) -> AsyncIterator[Client]:
-    async with await trio.open_tcp_stream("127.0.0.1", daemon.port, local_address=address) as stream:
-        yield Client(stream)
 
 
 async def is_paused(daemon: Running) -> None:

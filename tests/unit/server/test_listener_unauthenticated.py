@@ -7,7 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.running import Client, running
+from tests.running import running
+from tests.unit.server.networks import client_disconnects
 from tests.unit.server.web_parts import Served, echo, get, post, read_response, serving
 from tsd.auth.accounts import Account, write_lines
 from tsd.auth.authenticator import Authenticator
@@ -198,7 +199,7 @@ async def test_incomplete_lines_are_bounded_together(tmp_path: Path) -> None:
                     await trio.lowlevel.checkpoint()
             for _ in range((1 << 20) // len(half)):
                 nursery.start_soon(hold)
-            assert await closing(first)
+            assert await client_disconnects(first)
             await small.send(b"a=b\n")
             assert await small.send_lines(b"") == b"synced 1\n"
             stats = await small.stats()
@@ -218,10 +219,3 @@ async def test_complete_line_of_throttled_client_is_not_partial(tmp_path: Path) 
             while not daemon.daemon.access.clients.statistics().pausing:
                 await trio.lowlevel.checkpoint()
         assert daemon.daemon.server.listener.statistics().partial_input_bytes == 0
-
-
-async def closing(client: Client) -> bool:
-    try:
-        return await client.read_to_end() == b""
-    except trio.BrokenResourceError:
-        return True

@@ -5,9 +5,9 @@ import struct
 from pathlib import Path
 
 import pytest
-import trio
 
 from tests.running import Client, Running, running
+from tests.unit.server.networks import client_disconnects
 from tsd.server.proxy_protocol import (
     SIGNATURE_V2,
     MissingProxyHeader,
@@ -131,26 +131,17 @@ async def test_proxy_header_names_the_client(tmp_path: Path) -> None:
             assert names(daemon) == {"192.0.2.7", "2001:db8::/64"}
             async with daemon.client() as outside:
                 await outside.send(b"PROXY TCP4 203.0.113.1 10.0.0.1 4711 4242\r\nversion\n")
-                assert await closed(outside)
+                assert await client_disconnects(outside)
             async with daemon.client() as one_more:
                 await one_more.send(SIGNATURE_V1 + b"version\n")
-                assert await closed(one_more)
-
-
-async def closed(client: Client) -> bool:
-    """Return whether the connection ended without a reply."""
-    with trio.fail_after(60):
-        try:
-            return await client.read_to_end() == b""
-        except trio.BrokenResourceError:
-            return True
+                assert await client_disconnects(one_more)
 
 
 @pytest.mark.parametrize("first", [b"version\n", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"])
 async def test_proxy_header_is_required_of_balancers_only(tmp_path: Path, first: bytes) -> None:
     async with running(tmp_path / "a", BALANCED) as daemon, daemon.client() as client:
         await client.send(first)
-        assert await closed(client)
+        assert await client_disconnects(client)
         statistics = daemon.daemon.server.listener.statistics()
         assert (statistics.missing_proxy_header, statistics.failed) == (1, 0)  # not an internal error
     async with (
@@ -181,7 +172,7 @@ async def test_forwarded_header_names_the_client(tmp_path: Path) -> None:
         assert await request(other, "/version", header="X-Forwarded-For: not an address") == 400
         async with daemon.client() as telnet:
             await telnet.send(b"version\n")
-            assert await closed(telnet)
+            assert await client_disconnects(telnet)
 
 
 async def test_bytes_count_with_the_client_behind_a_proxy(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from tests.running import Running, running
 from tests.unit.api.http_requests import http_request
-from tests.unit.server.networks import READER, WRITER, changed, client_disconnects, coming
+from tests.unit.server.networks import READER, WRITER, changed, client_at, client_disconnects
 from tests.unit.server.telnet_parts import BAD, GOOD, T, session
 from tsd.server.quiet_connections import QuietConnections, SendRate
 
@@ -214,7 +214,7 @@ async def test_connection_with_unread_lines_is_not_idle(tmp_path: Path, autojump
 async def test_lines_are_read_before_a_change_of_networks_ends_the_connection(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    async with running(tmp_path) as daemon, coming(daemon, WRITER) as client:
+    async with running(tmp_path) as daemon, client_at(daemon, WRITER) as client:
         lines = b"".join(b"put quiet %d 1 host=web%03d\n" % (T, number) for number in range(200))  # no small packet
         sent = 0
         while sent < 60 * 200 or daemon.daemon.ingest.ledger.received == sent:  # until lines wait to be read
