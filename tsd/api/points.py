@@ -405,7 +405,7 @@ class PutHandler:
         self._timeout_s = timeout_s
 
     async def throttle(self, peer: Peer) -> None:
-        """Wait until the client's quota allows more lines. Call before any work is done for the request. Raises
+        """Wait until the client's quota allows more lines. Call before any work is done for the request. Raise
         Refused if the wait would be too long."""
         debt_s = peer.client.quota_debt_s
         if debt_s > self._timeout_s:
@@ -426,7 +426,7 @@ class PutHandler:
             raise
 
     async def put(self, slices: list[BodySlice], echo: Echo, ingest: Ingest, request: Request) -> Response:
-        """Ingest the lines of a request, and respond when they are on disk, or with `sync` in the store. Raises
+        """Ingest the lines of a request, and respond when they are on disk, or with `sync` in the store. Raise
         Refused; after status 503 a client may repeat the request."""
         if not any(one.size for one in slices):
             raise Refused(400, "No datapoints found in content")

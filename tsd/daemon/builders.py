@@ -180,7 +180,7 @@ def build_canary(parts: CoreParts, host: str, watchdog_s: float | None) -> Canar
 
 
 def check_files(config: Config) -> None:
-    """Read the files that a configuration names, and resolve its address, as the daemon does when it starts. Raises
+    """Read the files that a configuration names, and resolve its address, as the daemon does when it starts. Raise
     BadConfig with all problems. A file that this user cannot read is not checked: the daemon may be another user."""
     problems: list[str] = []
     for check in (configured_rollups, configured_histograms, query_limits, _check_tls, _check_accounts, _check_address):

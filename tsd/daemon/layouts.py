@@ -250,7 +250,7 @@ def rollup_builder(
     on_retry: Callable[[StoreError], None],
     on_warning: Callable[[str], None],
 ) -> RollupBuilder:
-    """Return what writes the rollups of some intervals, by name; without names, of all that can be computed. Raises
+    """Return what writes the rollups of some intervals, by name; without names, of all that can be computed. Raise
     BadConfig."""
     rollups = configured_rollups(config)
     if rollups is None:

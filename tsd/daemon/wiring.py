@@ -463,7 +463,7 @@ def versioned_cells(config: Config, store: Store) -> VersionedCells:
 
 
 async def create_tables(config: Config, store: Store, compression: str) -> dict[str, bool]:
-    """Create the tables of the configured layout that are missing. Return all, and whether each is new. Raises
+    """Create the tables of the configured layout that are missing. Return all, and whether each is new. Raise
     StoreError, BadConfig."""
     if config.has_kairosdb_tables:
         made = await kairosdb.make_tables(store, config.cassandra_keyspace, now_ms).create(compression)

@@ -197,7 +197,7 @@ class ShortQueries:
 
     async def answer_longer(self, query: Query, share: MemoryShare, *, is_cut: bool) -> Answer | None:
         """Return the answer to a longer query, or to one whose rows cannot be read at once; None if the general path
-        must answer it. `share` accounts for its memory. `is_cut`: none of its points after the end is shown. Raises
+        must answer it. `share` accounts for its memory. `is_cut`: none of its points after the end is shown. Raise
         BadQuery, StoreError."""
         if (found := self._find(query)) is None:
             return None

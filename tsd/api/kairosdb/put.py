@@ -27,7 +27,7 @@ class DatapointsEndpoint:
         self._parse = partial(parse_body, has_ttl=has_ttl, has_texts=has_texts)
 
     async def answer(self, request: Request) -> Response:
-        """Ingest the points of a request. With the parameter `sync` they are in the store when it is answered. Raises
+        """Ingest the points of a request. With the parameter `sync` they are in the store when it is answered. Raise
         Refused."""
         if len(request.segments) > 1:  # such as a query in a mode without queries: it is no point
             raise Refused(404, "Endpoint not found")

@@ -32,7 +32,7 @@ NULL_DRAFT = Draft(SubQuery(""), is_null=True)
 
 
 def check(query: Query, drafts: Sequence[Draft], now_ms: int, zone: str = "", *, local: tzinfo | None = None) -> Query:
-    """Return the query with times and sub queries; `zone` is the request's, `local` applies without one. Raises
+    """Return the query with times and sub queries; `zone` is the request's, `local` applies without one. Raise
     BadQuery."""
     try:
         start_ms, end_ms = _times(query, now_ms, zone, local)

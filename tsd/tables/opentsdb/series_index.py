@@ -345,7 +345,7 @@ class SeriesIndex:
         return cells.get(WANTED, FIRST), cells.get(DONE)
 
     async def outdate(self) -> None:
-        """Mark the index incomplete, because another process stored rows of new series. It is then rebuilt. Raises
+        """Mark the index incomplete, because another process stored rows of new series. It is then rebuilt. Raise
         StoreError."""
         self._complete_until = -math.inf
         self._note_rows(None)
@@ -409,7 +409,7 @@ class SeriesIndex:
             await sleep_until_next(RETRY_S)
 
     async def rebuild(self, data_table: str) -> int:
-        """Add every series with a row, and return how many. After each page, sleep for as long as the page took. Raises
+        """Add every series with a row, and return how many. After each page, sleep for as long as the page took. Raise
         StoreError."""
         wanted, _ = await self._state()
         count = 0
