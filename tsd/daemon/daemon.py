@@ -1,4 +1,4 @@
-"""The daemon, made of built parts: statistics, background tasks, control commands and reloads.
+"""The daemon, made of built parts: statistics, background tasks, operations of the control socket and reloads.
 
 `tsd.daemon.assembly` and `tsd.daemon.builders` build the parts, `tsd.daemon.wiring` the store, `tsd.daemon.layouts` the
 tables; `tsd.daemon.lifecycle` starts and stops them.
@@ -20,7 +20,7 @@ from tsd.config.log import set_level
 from tsd.daemon.builders import ServerParts, limit_new_names
 from tsd.daemon.diagnostics import Allocator, BackgroundTasks, Task, trim_memory
 from tsd.daemon.parts import CoreParts
-from tsd.daemon.replay import Replay, verbs
+from tsd.daemon.replay import Replay, replay_operations
 from tsd.daemon.systemd import FEEDS
 from tsd.errors import Refused, StoreError, TsdError
 from tsd.ingest.canary import Canary
@@ -244,8 +244,8 @@ class Daemon:
             tasks.append(lambda: canary.run(min(CANARY_S, (self.watchdog_s or math.inf) / FEEDS)))
         return tasks
 
-    def control_verbs(self) -> dict[str, control.Operation]:
-        """Return the commands of the control socket."""
+    def control_operations(self) -> dict[str, control.Operation]:
+        """Return the operations of the control socket."""
         http = self.server.http
 
         async def drop_caches() -> None:
@@ -272,7 +272,7 @@ class Daemon:
             "retention": _refuse_retention,  # where nothing expires
             "change_days": _build_no_days,
             **self.tables.operations,
-            **verbs(replay, self.ingest.rejected),
+            **replay_operations(replay, self.ingest.rejected),
             "clients": clients,
             "hot": hot,
             "flush": self.flush,

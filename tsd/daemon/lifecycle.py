@@ -291,7 +291,7 @@ async def _start_servers(
     for task in daemon.tasks():
         servers.start_soon(task)
     path = await control.open_listener(control_path(daemon.config))
-    servers.start_soon(control.serve, path, daemon.control_verbs(), daemon.tables.connection_operations)
+    servers.start_soon(control.serve, path, daemon.control_operations(), daemon.tables.connection_operations)
     return await _listen(daemon, listeners, servers)
 
 

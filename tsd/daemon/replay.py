@@ -5,7 +5,7 @@ as lines of their own: a further replay must not write the others over newer val
 log repeats a line.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -23,6 +23,7 @@ from tsd.ingest.rejected.files import LINE_BYTES, Outcome, is_unstored
 from tsd.ingest.rejected.log import RejectedLog
 from tsd.server.http.messages import Endpoint, Request
 from tsd.server.peer import local_peer
+from tsd.tables import Operation
 
 TIMEOUT_S = 30.0  # wait at most this long for a full journal or a slow disk
 END_S = 1.0  # the end of the daemon waits at most this long for the journal
@@ -158,11 +159,8 @@ def _is_whole(refused: RefusedLine) -> bool:
     return b" " in refused.line and len(refused.line) <= LINE_BYTES
 
 
-Verb = Callable[..., Awaitable[object]]
-
-
-def verbs(replay: Replay, rejected: RejectedLog) -> dict[str, Verb]:
-    """Return the replay commands of the control socket."""
+def replay_operations(replay: Replay, rejected: RejectedLog) -> dict[str, Operation]:
+    """Return the operations of the control socket that send rejected lines again."""
 
     async def rejected_flush() -> None:
         await rejected.flush()

@@ -44,12 +44,12 @@ class Unknown(StoreError):
 
 
 @asynccontextmanager
-async def listening(folder: Path, verbs: Mapping[str, control.Operation]) -> AsyncIterator[Path]:
+async def listening(folder: Path, operations: Mapping[str, control.Operation]) -> AsyncIterator[Path]:
     """A control socket with these operations."""
     path = folder / "control.sock"
     listener = await control.open_listener(path)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(control.serve, listener, verbs)
+        nursery.start_soon(control.serve, listener, operations)
         yield path
         nursery.cancel_scope.cancel()
 
