@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.blocks.numbers import spread
 from tsd.codec.points import Bool, Float64, Int64
-from tsd.query.calendar import quotient, truncated
+from tsd.query.java_arithmetic import quotient, truncated
 from tsd.query.model import RANKS
 from tsd.tables.quirks import OPENTSDB, Quirks
 

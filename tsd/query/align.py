@@ -10,8 +10,8 @@ import numpy as np
 
 from tsd.codec.points import NO_POINTS, Bool, Int64, Points
 from tsd.query.aggregate import Kernel, Missing, Numbers, Slots
-from tsd.query.calendar import quotient
 from tsd.query.columns import CHUNK, Chosen, SeriesColumns
+from tsd.query.java_arithmetic import quotient
 from tsd.tables.reading import ScanRange
 
 

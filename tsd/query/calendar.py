@@ -2,19 +2,13 @@
 
 Steps are computed as in Java, because OpenTSDB's answers depend on it (docs/compat/query.md §9.2). Fields are lenient.
 A wall-clock time that does not exist moves past the gap; of one that exists twice the later is used.
-
-Also Java's arithmetic where numpy's differs: division and casts that truncate toward zero.
 """
 
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import numpy as np
-
 from tsd.codec.dates import UNITS_MS
-from tsd.codec.points import Float64, Int64
 from tsd.errors import BadQuery
 from tsd.query.model import Calendar
 
@@ -166,29 +160,3 @@ def _instant(wall: datetime, zone: ZoneInfo) -> int:
     offset = (early if gap else late).utcoffset()
     assert offset is not None
     return (wall - _EPOCH - offset) // _MS
-
-
-_LIMIT = 2.0**63
-
-
-def quotient(numerator: Int64, denominator: Int64) -> Int64:
-    """Return `numerator / denominator`, truncated toward zero; denominators are positive.
-
-    >>> quotient(np.array([7, -7]), np.array([2, 2])).tolist()
-    [3, -3]
-    """
-    floor = numerator // denominator
-    floor += (numerator < 0) & (floor * denominator != numerator)
-    return floor
-
-
-def truncated(values: Float64) -> Int64:
-    """Return Java's `(long) value`: toward zero, the nearest limit if it does not fit, 0 for NaN.
-
-    >>> truncated(np.array([-1.5, 1e30, np.nan])).tolist()
-    [-1, 9223372036854775807, 0]
-    """
-    inside = np.abs(values) < _LIMIT  # False for NaN
-    whole: Any = np.where(inside, values, 0.0).astype(np.int64)
-    limits = np.iinfo(np.int64)
-    return np.where(inside, whole, np.where(values > 0, limits.max, np.where(values < 0, limits.min, 0)))

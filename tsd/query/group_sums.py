@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsd.codec.points import Bool, Float64, Int64, Points
-from tsd.query.calendar import quotient
 from tsd.query.downsample import series_order
+from tsd.query.java_arithmetic import quotient
 from tsd.query.merge import GroupValues, group_values
 from tsd.query.plan import Plan
 from tsd.query.row_buckets import HAS_LOOP

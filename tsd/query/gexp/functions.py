@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.points import Bool, Float64, Int64, Points, doubles_as_points
 from tsd.errors import BadQuery
-from tsd.query.calendar import quotient, truncated
+from tsd.query.java_arithmetic import quotient, truncated
 from tsd.query.parse.times import MOST_DIGITS, read_duration
 from tsd.query.result import Group
 from tsd.tables.quirks import Quirks
