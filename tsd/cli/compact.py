@@ -18,7 +18,7 @@ from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, state_folder
 from tsd.daemon.layouts import block_packer, row_compactor
 from tsd.daemon.settings import now_ms
-from tsd.daemon.wiring import has_local_store, store_address
+from tsd.daemon.wiring import store_address
 from tsd.errors import CorruptRow, StoreError, TsdError
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, summary
@@ -27,7 +27,6 @@ from tsd.tables.opentsdb.data_table import configured_data_table
 
 CLOSED_S = 300  # after the end of an hour, for late points
 SAVE_S = 1.0  # shortest interval between saves of the position
-DAEMON_PAUSE_RATIO = 1.0  # pause ratio if a daemon shares the embedded store: pause for as long as a page took
 SHOWN = 100  # corrupt rows printed one by one
 
 
@@ -102,12 +101,11 @@ async def _sweep(
     messages = _Messages(progress)
     compactor = row_compactor(config, opened.store, now_ms, messages.on_corrupt, dry=file is None)
     compactor.stats = state.stats
-    pause_ratio = DAEMON_PAUSE_RATIO if has_local_store(config) and opened.daemon is not None else 0.0
     sweep = Sweep(
         configured_data_table(config, opened.store),
         compactor,
         rate=rate,
-        pause_ratio=pause_ratio,
+        pause_ratio=opened.pause_ratio,
         on_retry=messages.on_retry,
         packer=None if file is None else block_packer(config, opened.store),
     )

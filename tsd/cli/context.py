@@ -27,6 +27,7 @@ else:  # the help of a command needs no engine
 
 
 RECENT_MS = 3_600_000  # most points that wait in a daemon are newer
+SHARED_PAUSE_RATIO = 1.0  # a job on a daemon's embedded store pauses after each part for as long as the part took
 
 
 class Access(NamedTuple):
@@ -41,6 +42,11 @@ class Access(NamedTuple):
         """Return the folder where accepted lines may wait. It may be another than that of the command's settings.
         Raise TsdError if it is missing."""
         return used_journal(journal_folder(self.config), state_folder(self.config))
+
+    @property
+    def pause_ratio(self) -> float:
+        """The pause after each part of a long job, as a share of the time that the part took."""
+        return SHARED_PAUSE_RATIO if self.daemon is not None and wiring.has_local_store(self.config) else 0.0
 
     async def flush_daemon(self) -> str:
         """Have the daemon write its pending points. Return why points are not in the store, or an empty text."""

@@ -19,8 +19,6 @@ from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.tall.export import DayCopy, copy_day, drop, expired_copies
 from tsd.tables.tall.tables import TallTables, copy_name
 
-DAEMON_PAUSE_RATIO = 1.0  # while a daemon has the embedded store open
-
 
 def export(loaded: Loaded, day: str | None, table: str | None, keep: int | None, as_json: bool) -> None:
     """Run `tsd export`."""
@@ -69,7 +67,6 @@ async def _export(config: Config, rule: TableRule, day_ms: int, first_ms: int | 
         await tables.check()
         name = copy_name(rule.table, day_ms)
         job = ["export", wiring.store_name(config), name]
-        shared = wiring.has_local_store(config) and opened.daemon is not None
         progress = Progress("rows")
         try:
             done = await copy_day(
@@ -78,7 +75,7 @@ async def _export(config: Config, rule: TableRule, day_ms: int, first_ms: int | 
                 day_ms,
                 Checkpoint(state_folder(config) / f"export-{name}.json", job),
                 compression=wiring.default_compression(config).upper(),
-                pause_ratio=DAEMON_PAUSE_RATIO if shared else 0.0,
+                pause_ratio=opened.pause_ratio,
                 on_rows=progress.add,
             )
         finally:

@@ -20,7 +20,6 @@ from tsd.errors import TsdError
 from tsd.tables.opentsdb.prune import Ages, KindNames, NamePruner, Pruned, PrunedTables
 
 _NO_AGE = re.compile("0+[hdwny]?")
-DAEMON_PAUSE_RATIO = 1.0  # pause ratio if a daemon shares the embedded store: pause for as long as a page took
 
 
 def prune_uids(
@@ -74,10 +73,9 @@ async def _run(config: Config, kinds: Collection[Kind], ages: Ages, dry_run: boo
         else:
             await _check_stopped(config, opened, all_stopped)
         tables = await _tables(config, opened)
-        pause_ratio = DAEMON_PAUSE_RATIO if wiring.has_local_store(config) and opened.daemon is not None else 0.0
         with closing(Progress("cells")) as progress:
             pruner = NamePruner(
-                opened.store, tables, key_layout(config), ages, pause_ratio=pause_ratio, on_cells=progress.add
+                opened.store, tables, key_layout(config), ages, pause_ratio=opened.pause_ratio, on_cells=progress.add
             )
             return await pruner.run(kinds, delete=not dry_run)
 

@@ -17,11 +17,10 @@ from tsd.config.loader import Config, Loaded, state_folder
 from tsd.daemon.diagnostics import tune_malloc
 from tsd.daemon.layouts import rollup_builder
 from tsd.daemon.settings import now_ms
-from tsd.daemon.wiring import has_local_store, rollup_tables, store_address
+from tsd.daemon.wiring import rollup_tables, store_address
 from tsd.errors import NoTable, StoreError
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.rollup_progress import START, BuildPosition, BuildRange
-from tsd.tables.opentsdb.rollup_task import DAEMON_PAUSE_RATIO
 from tsd.tables.reading import ScanRange
 
 CLOSED_S = 300  # after the end of an interval, for late points
@@ -96,7 +95,6 @@ async def _run(config: Config, file: Checkpoint, job: _Job) -> BuildState:
 
 
 async def _build(config: Config, opened: Access, file: Checkpoint, state: BuildState, job: _Job) -> BuildState:
-    shares = has_local_store(config) and opened.daemon is not None
     progress = Progress("points")
     warnings: list[str] = []
 
@@ -111,7 +109,7 @@ async def _build(config: Config, opened: Access, file: Checkpoint, state: BuildS
 
     builder = rollup_builder(
         config, opened.store, opened.uids, job.intervals, now_ms,
-        pause_ratio=(DAEMON_PAUSE_RATIO if shares else 0.0) if job.pause is None else job.pause,
+        pause_ratio=opened.pause_ratio if job.pause is None else job.pause,
         on_retry=lambda error: show(f"retrying: {error}"), on_warning=warn,
     )  # fmt: skip
     before, due_s = state.warnings, trio.current_time()
