@@ -65,7 +65,7 @@ COMPACTION_ROUND_ROWS = 10_000  # most rows of one round
 class TableCallbacks(NamedTuple):
     """Callbacks of a table layout into parts that are built later."""
 
-    writer_is_busy: Callable[[], bool]
+    is_writer_behind: Callable[[], bool]
     on_change: Callable[[], None]  # another process renamed or deleted names: drop all caches
 
 
@@ -76,11 +76,11 @@ def build_opentsdb_tables(config: Config, store: Store, now_ms: Clock, callbacks
     """Build OpenTSDB's table layout. Raise BadConfig."""
     parts = opentsdb.make_parts(config, store, now_ms)
     formats = summary_rules(config)
-    compactor = paced_compactor(config, store, now_ms, callbacks.writer_is_busy)
+    compactor = compaction_scheduler(config, store, now_ms, callbacks.is_writer_behind)
     recorder = make_recorder(parts, config, store, now_ms)
     on_points: OnPoints = recorder.record
     on_held: OnPoints = partial(recorder.record, held=True)
-    retention = daemon_retention(config, store, parts, formats.rollups, now_ms, callbacks.writer_is_busy)
+    retention = daemon_retention(config, store, parts, formats.rollups, now_ms, callbacks.is_writer_behind)
     if retention is not None:
         on_points, on_held = retention.observing(on_points), retention.observing(on_held)
     rollup_task = daemon_rollups(config, store, parts.uids, now_ms)
@@ -166,10 +166,10 @@ def row_compactor(
     )
 
 
-def paced_compactor(
-    config: Config, store: Store, now_ms: Callable[[], int], is_busy: Callable[[], bool]
+def compaction_scheduler(
+    config: Config, store: Store, now_ms: Callable[[], int], is_writer_behind: Callable[[], bool]
 ) -> CompactionScheduler | None:
-    """Return the compactor of a daemon, None if it is off. It pauses while the writer `is_busy`."""
+    """Return what compacts rows in a daemon, None if it is off. It pauses while `is_writer_behind`."""
     if not config.enable_compaction:
         return None
     # A daemon has time: it waits until the old cells of a row can be deleted together.
@@ -183,7 +183,7 @@ def paced_compactor(
             COMPACTION_ROUND_ROWS,
             config.compaction_speed,
         ),
-        is_busy,
+        is_writer_behind,
         lambda: now_ms() // 1000,
         block_packer(config, store),
         recent_s=waits_s or RECENT_S,
@@ -204,9 +204,9 @@ def daemon_retention(
     parts: opentsdb.OpentsdbParts,
     rollups: Rollups | None,
     now_ms: Clock,
-    is_busy: Callable[[], bool],
+    is_writer_behind: Callable[[], bool],
 ) -> RetentionTask | None:
-    """Return the task that deletes expired points, None if nothing expires. It pauses while the writer `is_busy`."""
+    """Return the task that deletes expired points, None if nothing expires. It pauses while `is_writer_behind`."""
     retention = opentsdb.make_retention(config, store, parts.uids, rollups)
     if not retention.policy.expires:
         return None
@@ -215,7 +215,7 @@ def daemon_retention(
         await parts.cache.forget_before(prefix[key_layout(config).salt_width :], stop_s)
 
     further = expiring_tables(config, store, now_ms)
-    return RetentionTask(retention, clock_guard(config), now_ms, is_busy, further, on_expired)
+    return RetentionTask(retention, clock_guard(config), now_ms, is_writer_behind, further, on_expired)
 
 
 def layout_retention(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> RetentionTask | None:
@@ -223,7 +223,7 @@ def layout_retention(config: Config, store: Store, now_ms: Clock, callbacks: Tab
     if not parse_rules(config.retention_rules).expires:
         return None
     further = expiring_tables(config, store, now_ms)
-    return RetentionTask(None, clock_guard(config), now_ms, callbacks.writer_is_busy, further)
+    return RetentionTask(None, clock_guard(config), now_ms, callbacks.is_writer_behind, further)
 
 
 def expiring_tables(config: Config, store: Store, now_ms: Clock) -> list[ExpiringTables]:
