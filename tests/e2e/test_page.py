@@ -367,6 +367,18 @@ def _count_pixels(canvas: Locator, color: Sequence[int]) -> int:
     return int(canvas.evaluate(script, color))
 
 
+def test_values_that_have_no_place_on_an_axis_leave_the_others_drawn(daemon: Served, page: Page) -> None:
+    """Regression: no value was drawn, on an axis from -1 to 4."""
+    values = ("5e3", "1e308", "-1e308", "7e3")
+    daemon.send_lines("".join(f"put large {BASE + 60 * at} {one} host=a\n" for at, one in enumerate(values)).encode())
+    page.add_init_script(KEEP_TEXTS)
+    page.goto(address(daemon, graph("none:large")))
+    assert [cells[-1] for cells in shown(page).values()] == ["4"]
+    assert {"5k", "6k", "7k"} & set(page.evaluate("texts"))
+    expect(page.locator("#graph .ytick text").filter(has_text=re.compile("^[5-7]")).first).to_be_attached()
+    expect(page.get_by_text("1e300")).to_be_visible()
+
+
 def test_unknown_metric_is_named_in_the_error(daemon: Served, page: Page) -> None:
     page.goto(address(daemon, graph("sum:no.such.metric")))
     message = page.locator("#message.error")

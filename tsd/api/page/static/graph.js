@@ -1,7 +1,7 @@
 // The graph: by the plotting library, or without it the daemon's own SVG.
 
 import { getBlob } from "./http.js";
-import { extremes, MARGIN, sketch } from "./sketch.js";
+import { extremes, isDrawable, MARGIN, sketch } from "./sketch.js";
 import { expression, rangeOf } from "./state.js";
 
 export const MOST_CURVES = 300; // drawn; the table and CSV have all
@@ -55,12 +55,17 @@ function isMarked(curve) {
   return curve.points.length < MARKED_POINTS;
 }
 
+/** Return whether a curve has values that are not drawn. */
+export function hasUndrawn(curve) {
+  return curve.points.some((point) => typeof point[1] === "number" && !isDrawable(point[1]));
+}
+
 const hidden = new Set(); // names of curves that are not drawn
 
 function traces(curves) {
   return curves.slice(0, MOST_CURVES).map((curve, at) => ({
     x: curve.points.map((point) => new Date(point[0])),
-    y: curve.points.map((point) => (typeof point[1] === "number" ? point[1] : null)),
+    y: curve.points.map((point) => (isDrawable(point[1]) ? point[1] : null)),
     name: verbatim(curve.name),
     visible: !hidden.has(curve.name),
     yaxis: curve.axis === "right" ? "y2" : "y",

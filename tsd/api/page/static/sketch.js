@@ -3,6 +3,7 @@
 import { tickStep } from "./state.js";
 
 export const MARGIN = { l: 56, r: 20, t: 16, b: 48 }; // enough for most labels: the library makes room for longer ones
+const MOST_DRAWN = 1e300; // the span of larger values may be infinite, and an axis then has no place for any value
 const PIXELS_A_TICK = { x: 120, y: 60 };
 const DASHES = { solid: [], dash: [9, 9], dot: [3, 3] };
 const MARKER = 2; // radius
@@ -57,12 +58,17 @@ function timeText(ms, step) {
   return new Intl.DateTimeFormat("en", step >= DAY_MS ? date : time).format(ms);
 }
 
+/** Return whether a value has a place on an axis. */
+export function isDrawable(value) {
+  return typeof value === "number" && Math.abs(value) <= MOST_DRAWN;
+}
+
 /** Return the least and the most value of curves, for a logarithmic axis of those above 0; null without values. */
 export function extremes(curves, isLog = false) {
   let [least, most] = [Infinity, -Infinity];
   for (const curve of curves) {
     for (const [, value] of curve.points) {
-      if (typeof value !== "number" || (isLog && value <= 0)) continue;
+      if (!isDrawable(value) || (isLog && value <= 0)) continue;
       least = Math.min(least, value);
       most = Math.max(most, value);
     }
@@ -158,7 +164,7 @@ export function sketch(box, curves, { range, marks, axes, colors, height, label 
       pen.beginPath();
       let isOpen = false; // no line goes to a value that is missing
       for (const [ms, value] of points) {
-        const isDrawn = typeof value === "number" && !(isLog && value <= 0);
+        const isDrawn = isDrawable(value) && !(isLog && value <= 0);
         const place = isDrawn ? [x(ms), y(isLog ? Math.log10(value) : value)] : null;
         if (isDrawn && isOpen) pen.lineTo(...place);
         else if (isDrawn) pen.moveTo(...place);
