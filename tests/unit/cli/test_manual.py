@@ -69,6 +69,19 @@ FILES = {
 def test_shells_complete_commands_and_options(
     tmp_path: Path, program: Callable[[str], Path], shell: str, words: tuple[str, ...], wanted: str
 ) -> None:
+    assert wanted in re.split(r"[\s:]+", completed(tmp_path, program, shell, words))
+
+
+@pytest.mark.parametrize(("words", "wanted"), [(("import", "poi"), "points.txt"), (("uid", "fs"), "and repair it")])
+def test_fish_completes_files_and_shows_descriptions_with_commas(
+    tmp_path: Path, program: Callable[[str], Path], words: tuple[str, ...], wanted: str
+) -> None:
+    (tmp_path / "points.txt").touch()
+    assert wanted in completed(tmp_path, program, "fish", words)
+
+
+def completed(tmp_path: Path, program: Callable[[str], Path], shell: str, words: tuple[str, ...]) -> str:
+    """Return what a shell completes the last word to."""
     (tmp_path / "tsd").write_text(f'#!/bin/sh\nexec {sys.executable} -m tsd "$@"\n')
     (tmp_path / "tsd").chmod(0o755)
     script = (START[shell] + ASK[shell]).format(
@@ -76,4 +89,4 @@ def test_shells_complete_commands_and_options(
     )
     env = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([program(shell), "-c", script], capture_output=True, text=True, env=env, cwd=tmp_path)
-    assert wanted in re.split(r"[\s:]+", done.stdout), done.stderr
+    return done.stdout

@@ -10,7 +10,7 @@ from tsd.config.loader import Loaded
 
 
 @click.command("import")
-@click.argument("paths", nargs=-1, required=True, metavar="FILE...")
+@click.argument("paths", nargs=-1, required=True, metavar="FILE...", type=click.Path(allow_dash=True))
 @click.option("--auto-metric", is_flag=True, help="Assign UIDs to unknown metrics.")
 @click.option("--rejects", type=click.File("wb"), help="Write refused lines to this file, each below its reason.")
 @click.option(
