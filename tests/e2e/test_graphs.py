@@ -1,10 +1,13 @@
 """`/q` of a daemon: images, their descriptions, and text."""
 
+import html
 import http.client
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urljoin
 
 import pytest
 
@@ -85,4 +88,11 @@ def test_graph_errors_as_json(served: Served, path: str, status: int, message: s
 
 
 def test_graph_without_query_redirects_to_home_page(served: Served) -> None:
-    assert get(served, GRAPH_PATH).headers["location"] == f"/#start={START_S}&end={START_S + 600}&m=sum:graph.cpu"
+    found = get(served, GRAPH_PATH)
+    wanted = f"/#start={START_S}&end={START_S + 600}&m=sum:graph.cpu"
+    assert found.headers["location"] == wanted
+    redirect = re.search(rb'url=([^"]*)"', found.body)
+    assert redirect is not None
+    link = html.unescape(redirect[1].decode())
+    for proxied in ("", "/tools/tsd"):  # a path that a proxy serves the daemon below, and removes
+        assert urljoin(f"https://example.com{proxied}{GRAPH_PATH}", link) == f"https://example.com{proxied}{wanted}"

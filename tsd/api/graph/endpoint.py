@@ -61,7 +61,8 @@ class GraphEndpoint:
         """Answer a request. Raise Refused, StoreError."""
         if not any(map(request.has, _FORMS)):
             location = f"/#{request.split.query if request.split else ''}"
-            return Response(200, pages.moved(location), HTML, [("Location", location)])
+            # Browsers follow the page and not the header, which is OpenTSDB's: a proxy may serve both below a path.
+            return Response(200, pages.moved(f".{location}"), HTML, [("Location", location)])
         parse = partial(parse_query, request, self._rules, self._now_ms())
         query = await parsed(request, self._engine.workers, parse)
         age = max_age_s(request, query, self._now_ms())
