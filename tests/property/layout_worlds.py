@@ -15,7 +15,7 @@ from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Float64
 from tsd.config.loader import Config, Given, key_layout
 from tsd.daemon.builders import build_ingest
-from tsd.daemon.layouts import TableCallbacks, build_configured_tables
+from tsd.daemon.layouts import build_configured_tables
 from tsd.daemon.settings import read_config
 from tsd.daemon.wiring import create_tables
 from tsd.errors import BadQuery
@@ -161,7 +161,7 @@ class LayoutWorld:
 
     def __init__(self, form: LayoutForm, config: Config, store: Any, now_ms: Callable[[], int]) -> None:
         self.form, self.config, self.store = form, config, store
-        self.tables = build_configured_tables(config, store, now_ms, TableCallbacks(lambda: False, lambda: None))
+        self.tables = build_configured_tables(config, store, now_ms)
         self.ingest = build_ingest(
             config, SeriesTable(), self.tables, IngestLoad(), now_ms, hold_s=math.inf if form.holds_hours else 0
         )

@@ -22,7 +22,7 @@ from tsd.cli.settings import overrides
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, key_layout, keys, name_rules, state_folder
 from tsd.config.state_dir import STATE, FolderKind
-from tsd.daemon.layouts import TableCallbacks, build_configured_tables
+from tsd.daemon.layouts import build_configured_tables
 from tsd.daemon.settings import load_config, now_ms, read_config
 from tsd.daemon.wiring import (
     check_parts,
@@ -141,10 +141,9 @@ def _copy_points(
 async def _run_points(source: Config, target: Config, rules: Sequence[Rename], file: Checkpoint) -> PointCopyStats:
     async with _opened(source, must_exist=True) as own, _opened(target, kind=TARGET) as other:
         await make_tables(target, other.store, default_compression(target).upper())
-        callbacks = TableCallbacks(lambda: False, lambda: None)
-        read = build_configured_tables(replace(source, rollups_build=False), own.store, now_ms, callbacks)
+        read = build_configured_tables(replace(source, rollups_build=False), own.store, now_ms)
         writes = replace(target, auto_create_metrics=True, rollups_build=False)  # a daemon builds them
-        where = Target(build_configured_tables(writes, other.store, now_ms, callbacks), name_rules(target), rules)
+        where = Target(build_configured_tables(writes, other.store, now_ms), name_rules(target), rules)
         if target.has_opentsdb_tables:
             where = where._replace(
                 changing=lambda columns, series: changing(

@@ -21,7 +21,7 @@ from tsd.codec.entity.records import EntitySeries
 from tsd.codec.metaline import check_entity
 from tsd.codec.text import counted, encode_name
 from tsd.config.loader import Config, Loaded, name_rules, state_folder
-from tsd.daemon.layouts import TableCallbacks, build_configured_tables
+from tsd.daemon.layouts import build_configured_tables
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import store_address, versioned_cells
 from tsd.errors import BadLine, StoreError, TsdError
@@ -249,9 +249,7 @@ async def _run(job: _Job) -> BuildState:
             raise StoreError(f"{reason}. They would be left out: nothing done")
         await opened.entities.create()
         await opened.entities.check()
-        tables = build_configured_tables(
-            job.config, opened.access.store, now_ms, TableCallbacks(lambda: False, lambda: None)
-        )
+        tables = build_configured_tables(job.config, opened.access.store, now_ms)
         with job.file.lock():
             state = _load(job.file) or BuildState(since_ms, until_ms)
             if state.metric:

@@ -69,6 +69,7 @@ class TableCallbacks(NamedTuple):
     on_change: Callable[[], None]  # another process renamed or deleted names: drop all caches
 
 
+NO_CALLBACKS = TableCallbacks(lambda: False, lambda: None)  # of a command, which has neither a writer nor caches
 BuildTables = Callable[[Config, Store, Clock, TableCallbacks], Tables]
 
 
@@ -129,7 +130,9 @@ def build_tall_tables(config: Config, store: Store, now_ms: Clock, callbacks: Ta
     return tall.build(store, settings, now_ms, layout_retention(config, store, now_ms, callbacks))
 
 
-def build_configured_tables(config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks) -> Tables:
+def build_configured_tables(
+    config: Config, store: Store, now_ms: Clock, callbacks: TableCallbacks = NO_CALLBACKS
+) -> Tables:
     """Build the configured table layout, with entities if they are configured. Raise BadConfig."""
     build: BuildTables = build_opentsdb_tables
     if config.has_kairosdb_tables:

@@ -7,7 +7,7 @@ import pytest
 from tests.running import Running, running
 from tsd.codec.entity.records import EntitySeries
 from tsd.config.loader import Given
-from tsd.daemon.layouts import TableCallbacks, build_configured_tables
+from tsd.daemon.layouts import build_configured_tables
 from tsd.daemon.settings import now_ms, read_config
 from tsd.errors import BadConfig, WrongTable
 from tsd.store.memory import MemoryStore
@@ -116,4 +116,4 @@ def test_an_engine_without_versions_is_refused(monkeypatch: pytest.MonkeyPatch) 
     store = MemoryStore(now_ms)
     monkeypatch.setattr(store, "versioned_cells", None)
     with pytest.raises(BadConfig, match="embedded"):
-        build_configured_tables(config, store, now_ms, TableCallbacks(lambda: False, lambda: None))
+        build_configured_tables(config, store, now_ms)

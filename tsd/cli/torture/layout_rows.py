@@ -11,7 +11,7 @@ import numpy as np
 from tsd.cli.torture.senders import BASE_S, Numbers, SentSeries, Values
 from tsd.codec.points import Columns, Points, wide_values
 from tsd.config.loader import Config
-from tsd.daemon.layouts import TableCallbacks, build_configured_tables
+from tsd.daemon.layouts import build_configured_tables
 from tsd.daemon.settings import now_ms
 from tsd.store import Store
 from tsd.store.retry import run_bounded
@@ -38,7 +38,7 @@ class DecodedPage(NamedTuple):
 
 async def layout_rows(store: Store, config: Config, metrics: Sequence[str] | None) -> AsyncIterator[DecodedPage]:
     """Yield the points of these metrics, or of all, some metrics at a time. Raise StoreError."""
-    tables = build_configured_tables(config, store, now_ms, TableCallbacks(lambda: False, lambda: None))
+    tables = build_configured_tables(config, store, now_ms)
     known = await tables.catalog.metrics()
     wanted = known if metrics is None else sorted(set(known).intersection(metrics))
     for at in range(0, len(wanted), METRICS_AT_ONCE):
