@@ -13,20 +13,20 @@ import zlib
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from itertools import groupby
 from threading import Lock
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from rocksdict import ColumnFamily, Rdict, ReadOptions
+from rocksdict import ColumnFamily, Rdict
 
 from tsd.codec.blocks.block import Block, BlockPoints
 from tsd.codec.blocks.compacted import cells_of
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.points import AlikePoints, Bool, Int64
 from tsd.errors import CorruptRow, DamagedBlock
+from tsd.store.rocksdb.cursor import Cursor, Translated
 from tsd.store.rocksdb.keys import TIME_BYTES
 
 ROW_BYTES = 150  # of a row's entries in a decoded directory, its tag pairs included
@@ -34,7 +34,6 @@ _HEAD = struct.Struct("<HII")  # width of the prefix, bytes of the bitmap, CRC-3
 
 P = TypeVar("P")
 T = TypeVar("T")
-Translated = Callable[[], AbstractContextManager[None]]
 
 
 class BlockFamily(NamedTuple):
@@ -230,42 +229,22 @@ class BlockRows:
         return wanted
 
 
-class BlockReader:
+class BlockReader(Cursor):
     """A snapshot of a table's blocks. Any method may raise DamagedBlock, or StoreError."""
 
     def __init__(self, family: BlockFamily, translated: Translated) -> None:
+        super().__init__(family.rows, translated)
         self._family = family
-        self._translated = translated
-        self._options = ReadOptions()  # must outlive the iterator
-        self._options.set_background_purge_on_iterator_cleanup(True)
-        self._at = family.rows.iter(self._options)
 
     def key_of(self, row: bytes) -> bytes | None:
         """Return the key of the block that may have a row."""
         width = self._family.width
-        self._at.seek_for_prev(row)
-        key = self._key()
+        key = self._key_to(row)
         return key if key is not None and key[:width] == row[:width] else None
-
-    def key_from(self, row: bytes) -> bytes | None:
-        """Return the first key of a block that is not below a row's."""
-        self._at.seek(row)
-        return self._key()
-
-    def _key(self) -> bytes | None:
-        if not self._at.valid():
-            with self._translated():
-                self._at.status()
-            return None
-        key: bytes = self._at.key()
-        return key
 
     def load(self, key: bytes) -> StoredBlock:
         """Return the block with a key that exists."""
-        if not self._at.valid() or self._at.key() != key:
-            self._at.seek(key)
-            assert self._key() == key, key.hex()
-        return self._family.cache.get(self._family.table, key, self._at.value(), self._family.width)
+        return self._family.cache.get(self._family.table, key, self._value(key), self._family.width)
 
     def between(self, start: bytes, stop: bytes | None) -> Iterator[StoredBlock]:
         """Yield all blocks that may have rows from `start` to before `stop`."""

@@ -10,12 +10,12 @@ A cell of the table itself takes precedence over a run's cell with the same key:
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import NamedTuple
 
-from rocksdict import ColumnFamily, Rdict, RdictIter, ReadOptions, WriteBatch
+from rocksdict import ColumnFamily, Rdict, RdictIter, WriteBatch
 
 from tsd.codec.blocks.run import (
     Matrix,
@@ -29,12 +29,11 @@ from tsd.codec.blocks.run import (
     without_range,
 )
 from tsd.errors import CorruptRow, DamagedBlock
+from tsd.store.rocksdb.cursor import Cursor, Translated
 
 RUN_CELLS = 4096  # about; a run has whole rows when it is made
 
 _HEAD = struct.Struct("<HI")  # bytes of the last key; CRC-32 of both keys
-
-Translated = Callable[[], AbstractContextManager[None]]
 
 
 class RunFamily(NamedTuple):
@@ -73,41 +72,24 @@ def _split_stored(key: bytes, stored: bytes) -> tuple[bytes, bytes]:
     raise CorruptRow(f"the head of a run of cells is damaged: {len(stored)} bytes, {stored[:40].hex()}")
 
 
-class RunReader:
+class RunReader(Cursor):
     """A snapshot of a table's runs. Any method may raise DamagedBlock, or StoreError."""
 
     def __init__(self, family: RunFamily, translated: Translated) -> None:
+        super().__init__(family.rows, translated)
         self._family = family
-        self._translated = translated
-        self._options = ReadOptions()  # must outlive the iterator
-        self._options.set_background_purge_on_iterator_cleanup(True)
-        self._at = family.rows.iter(self._options)
         self._last: tuple[bytes, Matrix] | None = None
-
-    def _key(self) -> bytes | None:
-        if not self._at.valid():
-            with self._translated():
-                self._at.status()
-            return None
-        key: bytes = self._at.key()
-        return key
 
     def key_of(self, key: bytes) -> bytes | None:
         """Return the key of the run that may have the cell with a key."""
-        self._at.seek_for_prev(key)
-        return self._key()
-
-    def key_from(self, key: bytes) -> bytes | None:
-        """Return the first key of a run that is not below a key."""
-        self._at.seek(key)
-        return self._key()
+        return self._key_to(key)
 
     def load(self, key: bytes) -> Matrix:
         """Return the run with a key that exists."""
         if self._last is not None and self._last[0] == key:
             return self._last[1]
         with self._reading(key):
-            found = decode_run(_split_stored(key, self._stored(key))[1], key)
+            found = decode_run(_split_stored(key, self._value(key))[1], key)
         self._last = key, found
         return found
 
@@ -119,13 +101,6 @@ class RunReader:
         except CorruptRow as exc:
             raise DamagedBlock(f"table {self._family.table}, cells from {key.hex()} on: {exc}") from exc
 
-    def _stored(self, key: bytes) -> bytes:
-        if not self._at.valid() or self._at.key() != key:
-            self._at.seek(key)
-            assert self._key() == key, key.hex()
-        stored: bytes = self._at.value()
-        return stored
-
     def between(self, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, Matrix]]:
         """Yield each run that may have cells from the key `start` to before `stop`, and its key."""
         for key in self._keys_between(start, stop):
@@ -135,14 +110,14 @@ class RunReader:
         """Yield the same runs as they are stored."""
         for key in self._keys_between(start, stop):
             with self._reading(key):
-                last, content = _split_stored(key, self._stored(key))
+                last, content = _split_stored(key, self._value(key))
             yield StoredRun(key, last, content)
 
     def _keys_between(self, start: bytes, stop: bytes | None) -> Iterator[bytes]:
         key = self.key_of(start)
         if key is not None and key < start:
             with self._reading(key):
-                last, _ = _split_stored(key, self._stored(key))
+                last, _ = _split_stored(key, self._value(key))
             if last < start:
                 key = None
         key = key or self.key_from(start)
