@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -25,6 +25,15 @@ AXES = {
     "y2range": ("y2range", "[LOW:HIGH]", "Range of the right axis."),
 }  # option: the parameter of /q, its metavar and its help
 FLAGS = {"ylog": "Logarithmic left axis.", "y2log": "Logarithmic right axis."}
+
+
+class GraphFile(NamedTuple):
+    """A graph to draw."""
+
+    path: Path
+    kind: str  # of the picture: png or svg
+    right: Sequence[int]  # numbers of the queries with the axis at the right, from 1
+    picture: Mapping[str, Sequence[str]]  # parameters of /q
 
 
 def picture_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,16 +86,17 @@ def query(
     form = _checked_form(form, as_json, default="lines" if url is None else "table")
     if graph is None and (picture or right):
         raise click.UsageError("--graph FILE is missing: only graphs have a size, a title and axes")
-    kind = None
+    file = None
     if graph is not None:
         kind = KINDS.get(graph.suffix.lower())
         if kind is None:
             raise click.UsageError(f"--graph {graph}: wanted a name that ends in {' or '.join(KINDS)}")
         imported("tsd.cli.query_picture:check")(picture)
+        file = GraphFile(graph, kind, right, picture)
     if url is not None:
-        _query_daemon(loaded, words, url, timeout, form, graph, kind, right, picture)
-    elif graph is not None:
-        imported("tsd.cli.query_picture:draw_query")(loaded, words, picture, right, graph, kind)
+        _query_daemon(loaded, words, url, timeout, form, file)
+    elif file is not None:
+        imported("tsd.cli.query_picture:draw_query")(loaded, words, file)
     else:
         imported("tsd.cli.query_store:print_query")(loaded, words, form)
 
@@ -98,18 +108,21 @@ def _checked_form(form: str | None, as_json: bool, default: str) -> str:
 
 
 def _query_daemon(
-    loaded: Loaded, words: Sequence[str], url: str, timeout_s: float, form: str, graph: Path | None, kind: str | None,
-    right: Sequence[int], picture: Mapping[str, Sequence[str]],
-) -> None:  # fmt: skip
+    loaded: Loaded, words: Sequence[str], url: str, timeout_s: float, form: str, graph: GraphFile | None
+) -> None:
     split_url(url)
     wanted = read(words)
     more = [] if form == "json" and graph is None else [("ms", "true")]
-    body = ask(url, [*wanted.params(), *more, *([("show_query", "true")] if right else [])], timeout_s)
+    body = ask(
+        url,
+        [*wanted.params(), *more, *([("show_query", "true")] if graph is not None and graph.right else [])],
+        timeout_s,
+    )
     for warning in warnings_of(body):
         click.echo(f"tsd: {warning}", err=True)
     if graph is not None:
         draw = imported("tsd.cli.query_picture:draw_series")
-        draw(read_answer(body), wanted.start, wanted.end, loaded, picture, right, graph, kind)
+        draw(read_answer(body), wanted.start, wanted.end, loaded, graph)
         return
     for text in in_form(body, form):
         click.echo(text, nl=False)

@@ -1,15 +1,15 @@
 """A picture of an answer in a file: `tsd query --graph`."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import trio
 
-from tsd.api.graph.picture import Kind, Picture, curve, read_picture
+from tsd.api.graph.picture import Picture, curve, read_picture
 from tsd.api.graph.process import check_can_draw, draw_picture
+from tsd.cli.query import GraphFile
 from tsd.cli.query_output import Series
 from tsd.codec.points import Float64, Int64
 from tsd.config.loader import Loaded, state_folder
@@ -48,35 +48,28 @@ def series_lines(found: Iterable[Series]) -> Iterable[Line]:
         yield series.label, times, values, series.sub_query
 
 
-def draw_series(
-    found: Sequence[Series], start: str, end: str, loaded: Loaded, options: Mapping[str, Sequence[str]],
-    right: Sequence[int], file: Path, kind: Kind,
-) -> None:  # fmt: skip
+def draw_series(found: Sequence[Series], start: str, end: str, loaded: Loaded, graph: GraphFile) -> None:
     """Draw an answer over HTTP to a file. `start` and `end` are its texts. Raise TsdError."""
     now = now_ms()
-    picture = read_picture(options, read_time(start, now), read_time(end, now) if end else now)
-    trio.run(draw, picture, series_lines(found), right, loaded, file, kind)
+    picture = read_picture(graph.picture, read_time(start, now), read_time(end, now) if end else now)
+    trio.run(_draw, picture, series_lines(found), loaded, graph)
 
 
-def draw_query(
-    loaded: Loaded, words: Sequence[str], options: Mapping[str, Sequence[str]], right: Sequence[int], file: Path,
-    kind: Kind,
-) -> None:  # fmt: skip
+def draw_query(loaded: Loaded, words: Sequence[str], graph: GraphFile) -> None:
     """Run a query on the store and draw it to a file. Raise TsdError."""
     wanted = query_store.read_query(loaded.config, words)
 
     async def run() -> None:
         answer = await query_store.find(loaded.config, wanted)
-        picture = read_picture(options, answer.query.start_ms, answer.query.end_ms)
-        await draw(picture, lines_of(answer), right, loaded, file, kind)
+        picture = read_picture(graph.picture, answer.query.start_ms, answer.query.end_ms)
+        await _draw(picture, lines_of(answer), loaded, graph)
 
     trio.run(run)
 
 
-async def draw(
-    picture: Picture, lines: Iterable[Line], right: Sequence[int], loaded: Loaded, file: Path, kind: Kind
-) -> None:
-    """Draw curves to a file. Those of the sub queries `right`, counted from 1, have the axis at the right."""
-    curves = [curve(name, times, values, picture, second=number + 1 in right) for name, times, values, number in lines]
-    picture = msgspec.structs.replace(picture, kind=kind, curves=curves)
-    await trio.Path(file).write_bytes(await draw_picture(picture, state_folder(loaded.config) / "matplotlib"))
+async def _draw(picture: Picture, lines: Iterable[Line], loaded: Loaded, graph: GraphFile) -> None:
+    """Draw curves to a file."""
+    right = {number - 1 for number in graph.right}
+    curves = [curve(name, times, values, picture, second=number in right) for name, times, values, number in lines]
+    picture = msgspec.structs.replace(picture, kind=graph.kind, curves=curves)
+    await trio.Path(graph.path).write_bytes(await draw_picture(picture, state_folder(loaded.config) / "matplotlib"))
