@@ -1,4 +1,4 @@
 """Every byte of the stored formats and of put lines: pure functions, without a clock, I/O or tasks.
 
-Each layout has a package with a FORMATS page (`opentsdb`, `kairosdb`). `packing` and `blocks` are forms of cells in
-the embedded store."""
+Each table layout has a package with a FORMATS page, and so have the entity tables. `packing` and `blocks` are forms of
+cells in the embedded store."""

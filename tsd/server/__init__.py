@@ -1,1 +1,1 @@
-"""The server: sockets, TLS, telnet, HTTP, clients and their limits. It knows no tables and no cells."""
+"""The server: sockets, TLS, telnet, HTTP, clients and their limits. It imports no table layout."""

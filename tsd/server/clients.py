@@ -4,8 +4,7 @@ A client is an address (or an IPv6 prefix), and each account at each address: ho
 clients, and so are accounts that share an address.
 
 `Client.debt_s` is how long a client's connections are not read, computed from the quotas of the client and of its
-account. `Quotas` are the configured limits, and `QuotaUsage` measures a client or an account
-against them.
+account. `Quotas` are the configured limits, and `QuotaUsage` measures a client or an account against them.
 """
 
 from collections import Counter, OrderedDict
