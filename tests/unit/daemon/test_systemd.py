@@ -21,7 +21,7 @@ from tsd.daemon.systemd import (
     notify_soon,
 )
 from tsd.ingest.canary import Canary, Stage
-from tsd.tables.opentsdb.scan import SeriesRows
+from tsd.tables.opentsdb.series_rows import SeriesRows
 
 
 def test_message_has_one_variable_a_line(systemd: socket.socket) -> None:

@@ -29,9 +29,9 @@ from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules, ReadTable, Sum
 from tsd.tables.opentsdb.retention import Retention, RetentionPolicy
 from tsd.tables.opentsdb.rollup_progress import Changing, days_of
 from tsd.tables.opentsdb.rollup_task import RollupTask
-from tsd.tables.opentsdb.scan import SeriesRows
 from tsd.tables.opentsdb.selection import FilterRules
 from tsd.tables.opentsdb.series_index import SeriesIndex
+from tsd.tables.opentsdb.series_rows import SeriesRows
 from tsd.tables.opentsdb.summaries import HistogramChecker, RollupChecker, SummaryRules
 from tsd.tables.opentsdb.trees import TreeTable
 from tsd.tables.opentsdb.uid_table import recheck_forever, watch_counters

@@ -1,7 +1,5 @@
 """Reads the rows of a request page by page: with scans, several in parallel if the store is another process, or by key
 if there are few rows. The next page is read while the caller processes one.
-
-`SeriesRows` reads the points of one series from its rows without a query.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -9,21 +7,14 @@ from contextlib import aclosing
 from itertools import islice
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
-import numpy as np
-
-from tsd.codec.opentsdb.merge import MergeRules
-from tsd.codec.opentsdb.row import data_cells, points
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, KeyLayout, base_bytes, row_key, row_pattern, salts
-from tsd.codec.points import NO_POINTS, Points
-from tsd.codec.putline import HOUR_MS, HOUR_S
+from tsd.codec.opentsdb.rowkey import LAST_BASE, KeyLayout, base_bytes, row_key, row_pattern, salts
+from tsd.codec.putline import HOUR_S
 from tsd.store import CELL_PAGE_BYTES, CellPage, Store, cell_pages, cells_of_keys
 from tsd.store.cells import prefix_end
-from tsd.tables.opentsdb.encode import row_key as series_row_key
 from tsd.tables.opentsdb.selection import Condition, ResolvedRequest, SeriesMatcher
 from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.read_ahead import take_ahead, take_pages
 from tsd.tables.reading import UNWANTED, ScanRange
-from tsd.tables.writing import SeriesKey
 
 PATTERN_LITERALS = 50  # most literals of one tag name in a key pattern: the server tests each key for all of them
 FILTERED_SCAN_H = 2  # hours of one filtered scan: the server must answer in time even if no row matches
@@ -296,31 +287,3 @@ async def _by_literals(
             if len(condition.literals) <= limit:
                 best = found
     return best
-
-
-RULES = MergeRules(fix_duplicates=True)
-
-
-class SeriesRows:
-    """Reads the rows of series in the data table: OpenTSDB's `SeriesReader`."""
-
-    def __init__(self, store: Store, table: str) -> None:
-        self._store = store
-        self._table = table
-
-    async def read_series(self, key: SeriesKey, start_ms: int, end_ms: int) -> Points:
-        """Return the points of a series from `start_ms` to `end_ms`, inclusive. Raise StoreError, or CorruptRow."""
-        bases = range(start_ms // HOUR_MS * HOUR_S, end_ms // 1000 + 1, HOUR_S)
-        keys = {series_row_key(key, base.to_bytes(BASE_BYTES, "big")): base for base in bases}
-        found: list[tuple[int, int | float]] = []
-        rows = await self._store.get(self._table, list(keys))
-        for row, base in keys.items():
-            cells = data_cells((cell.column, cell.value, cell.time_ms) for cell in rows.get(row, []))
-            found += [(base * 1000 + point.offset_ms, point.number) for point in points(row, cells, RULES)]
-        found = [(time_ms, number) for time_ms, number in found if start_ms <= time_ms <= end_ms]
-        if not found:
-            return NO_POINTS
-        times, numbers = zip(*found, strict=True)
-        floats = [isinstance(number, float) for number in numbers]
-        bits = [np.float64(number).view(np.int64) if isinstance(number, float) else number for number in numbers]
-        return Points(np.array(times, np.int64), np.array(bits, np.int64), np.array(floats, np.bool_))
