@@ -9,8 +9,8 @@ from typing import Generic, TypeAlias, TypeVar
 import msgspec
 import trio
 
+from tsd.api.kairosdb.body_lines import Collector, ParsedBody, check_brackets
 from tsd.api.kairosdb.messages import errors_response, failures_response, with_errors
-from tsd.api.kairosdb.points import Collector, ParsedBody, check_brackets
 from tsd.api.kairosdb.refused_points import encode, keep_points
 from tsd.api.messages import check_method
 from tsd.api.points import PutFlags, PutHandler, parse_flags

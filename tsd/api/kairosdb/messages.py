@@ -6,7 +6,7 @@ from itertools import islice
 import msgspec
 import trio
 
-from tsd.api.kairosdb.points import ParsedBody
+from tsd.api.kairosdb.body_lines import ParsedBody
 from tsd.api.points import LARGE_FAILURES, PutFailure
 from tsd.errors import Refused, StoreError
 from tsd.query.kairosdb.model import BadRequest

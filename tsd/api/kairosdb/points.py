@@ -6,29 +6,25 @@ A body is read in one thread, piece by piece, so that other tasks run in between
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
+from tsd.api.kairosdb.body_lines import Collector, ParsedBody, check_brackets
 from tsd.api.kairosdb.refused_points import (
     POINTS,
     SINGLE,
     UNREADABLE,
-    Kept,
     keep_metric,
     keep_point,
     keep_single,
     metric_head,
 )
-from tsd.api.points import BodySlice
 from tsd.codec.kairosline import NO_TEXT, NO_TTL, TTL, put_line, text_line
 from tsd.codec.lenient_json import BadJson, Lenient, Members, Number, Reader, read_value
 from tsd.codec.putline import illegal
-from tsd.errors import INVALID_VALUE, BadLine, Refused, bare
+from tsd.errors import INVALID_VALUE, BadLine
 
-SLICE_POINTS = 2000  # of the lines that are ingested at once
-MOST_BRACKETS = 500_000  # arrays and objects of a body: a point takes some 500 bytes of memory until it is stored
-TEXT_BYTES = 128 << 20  # of a body's put lines and errors: each repeats the names of its metric
 NAME_CHARS = 1_000  # of a metric's name in an error
 _DECIMAL = r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
 _PAIR = re.compile(rf"\[\s*(-?[0-9]+)\s*,\s*({_DECIMAL})\s*\]")
@@ -37,138 +33,6 @@ _LIKE_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 _TYPES = ("long", "double", "string")
 _body = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _ABSENT = object()
-
-
-class KairosPoint(NamedTuple):
-    """The place of a point in its request."""
-
-    place: str
-
-    def echo(self, error: str) -> dict[str, Any]:
-        """Return what the log of refused lines shows."""
-        del error
-        return {"point": self.place}
-
-
-class SlicePoints(NamedTuple):
-    """The points of a slice."""
-
-    places: list[KairosPoint | None]  # None where the error names the place already
-    kept: dict[int, Kept]  # of refused points, by index
-
-
-class ParsedBody(NamedTuple):
-    """A body in slices, and the points of each."""
-
-    slices: list[BodySlice]
-    of_slices: list[SlicePoints]
-
-    def _of(self, one: BodySlice) -> SlicePoints:
-        return next(found for other, found in zip(self.slices, self.of_slices, strict=True) if other is one)
-
-    def points(self, one: BodySlice) -> Sequence[KairosPoint | None]:
-        """Return the points of a slice."""
-        return self._of(one).places
-
-    def kept(self, one: BodySlice, number: int) -> Sequence[bytes]:
-        """Return what the log of refused lines keeps of a point without a line."""
-        return [b"".join(pieces) for pieces in self._of(one).kept[number]]
-
-    def clear(self) -> None:
-        """Free the slices."""
-        self.slices.clear()
-        self.of_slices.clear()
-
-
-class _Part:
-    """A slice that is being collected."""
-
-    def __init__(self) -> None:
-        self.lines: list[bytes] = []
-        self.numbers: list[int] = []
-        self.refused: dict[int, BadLine] = {}
-        self.kept: dict[int, Kept] = {}
-        self.points: list[KairosPoint | None] = []
-
-    def add(self, line: bytes, place: str) -> None:
-        """Add the line of a point."""
-        self.numbers.append(len(self.points))
-        self.lines.append(line)
-        self.points.append(KairosPoint(place))
-
-    def refuse(self, error: BadLine, kept: Kept) -> None:
-        """Add an error."""
-        self.refused[len(self.points)] = error
-        self.kept[len(self.points)] = kept
-        self.points.append(None)
-
-    def slice(self) -> BodySlice:
-        """Return what was collected."""
-        return BodySlice(b"", b"".join(self.lines), self.numbers, self.refused, len(self.points))
-
-
-class Collector:
-    """Collects lines and errors into slices. Each has lines of numbers only, or of texts only."""
-
-    def __init__(self) -> None:
-        self._slices: list[BodySlice] = []
-        self._points: list[SlicePoints] = []
-        self._text_bytes = 0
-        self._numbers, self._texts = _Part(), _Part()
-
-    def _count_text(self, size: int) -> None:
-        """Raise Refused if the lines and errors take too much memory."""
-        self._text_bytes += size
-        if self._text_bytes > TEXT_BYTES:
-            details = f"The put lines of its points have more than {TEXT_BYTES} bytes: send several requests"
-            raise Refused(413, "Request body is too large", details)
-
-    def add(self, line: bytes, place: str) -> None:
-        """Add the put line of a point. Raise Refused."""
-        self._count_text(len(line) + len(place))
-        self._numbers.add(line, place)
-        if len(self._numbers.points) >= SLICE_POINTS:
-            self._end_numbers()
-
-    def add_text(self, line: bytes, place: str) -> None:
-        """Add the line of a text. Raise Refused."""
-        self._count_text(len(line) + len(place))
-        self._texts.add(line, place)
-        if len(self._texts.points) >= SLICE_POINTS:
-            self._end_texts()
-
-    def refuse(self, error: BadLine, kept: Kept) -> None:
-        """Add an error, and what the log of refused lines keeps of its point. Raise Refused."""
-        self._count_text(len(str(error)))
-        self._numbers.refuse(bare(error), kept)
-        if len(self._numbers.points) >= SLICE_POINTS:
-            self._end_numbers()
-
-    def _end_numbers(self) -> None:
-        self._end(self._numbers)
-        self._numbers = _Part()
-
-    def _end_texts(self) -> None:
-        self._end(self._texts)
-        self._texts = _Part()
-
-    def _end(self, part: _Part) -> None:
-        self._slices.append(part.slice())
-        self._points.append(SlicePoints(part.points, part.kept))
-
-    def finish(self) -> ParsedBody:
-        """Return what was collected."""
-        for part in (self._numbers, self._texts):
-            if part.points:
-                self._end(part)
-        return ParsedBody(self._slices, self._points)
-
-
-def check_brackets(body: bytes) -> None:
-    """Raise Refused for a body whose points would take too much memory."""
-    if (count := body.count(b"[") + body.count(b"{")) > MOST_BRACKETS:
-        details = f"got {count} arrays and objects, wanted at most {MOST_BRACKETS}: send several requests"
-        raise Refused(413, "Request body is too large", details)
 
 
 def parse_body(body: bytes, *, has_ttl: bool = False, has_texts: bool = False) -> ParsedBody:
