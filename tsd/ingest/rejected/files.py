@@ -93,19 +93,23 @@ class Outcome(NamedTuple):
     message: str = ""
 
 
-def refused(
-    time_ms: int,
-    reason: str,
-    message: str,
-    peer: str,
-    account: str,
-    line: bytes,
-    cut: int = 0,
-    as_sent: bool = False,
-) -> RejectedLine:
-    """Return the record of a line, which lacks `cut` bytes at its end. See RejectedLine."""
-    text = message[:MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()  # JSON has no lone surrogates
-    return RejectedLine(time_ms, reason, text, peer, account, line.decode("latin-1"), cut, as_sent)
+class RejectedBytes(NamedTuple):
+    """A line that was refused, before its record is made. See RejectedLine."""
+
+    time_ms: int
+    reason: str
+    message: str
+    peer: str
+    account: str
+    line: bytes
+    cut: int = 0
+    as_sent: bool = False
+
+    def record(self) -> RejectedLine:
+        """Return the record of the line."""
+        text = self.message[:MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()  # JSON has no lone surrogates
+        line = self.line.decode("latin-1")
+        return RejectedLine(self.time_ms, self.reason, text, self.peer, self.account, line, self.cut, self.as_sent)
 
 
 def encode_records(records: list[Record]) -> bytes:
@@ -116,7 +120,7 @@ def encode_records(records: list[Record]) -> bytes:
 def decode_record(line: bytes) -> Record:
     """Decode a line of JSON. Raise InvalidRecord.
 
-    >>> decode_record(encode_records([refused(1, "r", "m", "p:1", "", b"put \\xff")])).bytes
+    >>> decode_record(encode_records([RejectedBytes(1, "r", "m", "p:1", "", b"put \\xff").record()])).bytes
     b'put \\xff'
     """
     try:

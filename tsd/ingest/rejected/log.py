@@ -25,6 +25,7 @@ from tsd.ingest.rejected.files import (
     DroppedLines,
     Outcome,
     Record,
+    RejectedBytes,
     RejectedLine,
     Replayed,
     encode_records,
@@ -33,7 +34,6 @@ from tsd.ingest.rejected.files import (
     is_unstored,
     mark_unstored,
     read_line,
-    refused,
 )
 from tsd.lazy import LazyLogger
 
@@ -59,19 +59,6 @@ class RejectedStats(NamedTuple):
     failures: int  # of writes
 
 
-class _WaitingLine(NamedTuple):
-    """A refused line that waits for the thread."""
-
-    time_ms: int
-    reason: str
-    message: str
-    peer: str
-    account: str
-    line: bytes
-    cut: int  # see RejectedLine
-    as_sent: bool
-
-
 class RejectedLog:
     """The log of refused lines of a running daemon."""
 
@@ -87,7 +74,7 @@ class RejectedLog:
         self._now_ms = now_ms
         self._all: TokenBucket | None = None
         self._shares: dict[str, TokenBucket] = {}
-        self._waiting: list[_WaitingLine] = []
+        self._waiting: list[RejectedBytes] = []
         self._waiting_bytes = 0
         self._dropped: Counter[str] = Counter()  # lines by reason, since the last record of them
         self._dropped_since_ms = 0
@@ -117,7 +104,7 @@ class RejectedLog:
             kept = line[:LINE_BYTES]
             only_start = error.reason == LINE_TOO_LONG and len(line) <= START_BYTES
             cut = UNCOUNTED if only_start else len(line) - len(kept)
-            self._waiting.append(_WaitingLine(now_ms, error.reason, str(error), peer, account, kept, cut, as_sent))
+            self._waiting.append(RejectedBytes(now_ms, error.reason, str(error), peer, account, kept, cut, as_sent))
             self._waiting_bytes += len(kept)
         if count < len(refusals):
             self._count_dropped(Counter([one.error.reason for one in refusals[count:]]))
@@ -241,8 +228,8 @@ class RejectedLog:
             self._sizes = {number: path.stat().st_size for number, path in files(self.folder)}
             self._number = max(self._sizes, default=0)
 
-    def _write_lines(self, lines: list[_WaitingLine], dropped: DroppedLines | None) -> None:
-        records: list[Record] = [refused(*waiting) for waiting in lines]
+    def _write_lines(self, lines: list[RejectedBytes], dropped: DroppedLines | None) -> None:
+        records: list[Record] = [waiting.record() for waiting in lines]
         self._write([*records, dropped] if dropped is not None else records)
 
     def _write_marks(self, marks: Sequence[Replayed], left: Mapping[str, Sequence[RefusedLine]]) -> None:
@@ -268,7 +255,7 @@ class RejectedLog:
 
     def _left(self, mark: Replayed, one: RefusedLine) -> RejectedLine:
         """Return the record of a point that was refused again, with the sender of its old record."""
-        new = refused(mark.time, one.error.reason, str(one.error), "", "", one.line)
+        new = RejectedBytes(mark.time, one.error.reason, str(one.error), "", "", one.line).record()
         old = read_line(self.folder, mark.of)
         return new if old is None else replace(new, time=old.time, peer=old.peer, account=old.account)
 
