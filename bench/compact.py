@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.daemon import Daemon, serving
+from bench.daemon import Daemon, run_tsd, serving, tsd_command
 from bench.lines import Load, rounds
 from bench.peers import running_hbase
 from bench.report import machine, publish, spread, table
@@ -88,9 +88,9 @@ def _written(load: Load, lines: Path) -> Path:
 
 def _pass(load: Load, lines: Path, settings: Mapping[str, str]) -> Figures:
     given = {**SINGLE_CELLS, **settings}
-    _tsd(given, "import", str(lines))
+    run_tsd(given, "import", str(lines))
     before, begun = os.times(), time.monotonic()
-    report = _tsd(given, "compact")
+    report = run_tsd(given, "compact")
     took_s, after = time.monotonic() - begun, os.times()
     check(read_config(Given("benchmark", *item) for item in given.items())[0], [load])
     match = REPORT.search(report)
@@ -112,13 +112,13 @@ def _pass(load: Load, lines: Path, settings: Mapping[str, str]) -> Figures:
 def _waits(home: Path, lines: Path, busy: Busy) -> Waits:
     """Measure the p99 of `sync` in ms under load, alternately without and during a pass."""
     given = {**SINGLE_CELLS, "tsd.storage.path": str(home)}
-    _tsd(given, "import", str(lines))
+    run_tsd(given, "import", str(lines))
     waits = Waits([], [])
     with serving(home, {"tsd.storage.enable_compaction": "false"}) as daemon:
         pace = Pace(4, (busy.lines_per_s or round(_top_speed(daemon) / 2)) // 4)
         for _ in range(busy.pairs):
             waits.alone.append(measure(daemon, pace, busy.seconds, PROBES))
-            with subprocess.Popen([*AS_ITS_UNIT, *_command(given, "compact")], stdout=subprocess.DEVNULL) as running:
+            with subprocess.Popen([*AS_ITS_UNIT, *tsd_command(given, "compact")], stdout=subprocess.DEVNULL) as running:
                 waits.busy.append(measure(daemon, pace, busy.seconds, PROBES))
                 assert running.poll() is None, "the pass ended before the measurement: use more points"
                 running.terminate()
@@ -129,15 +129,6 @@ def _waits(home: Path, lines: Path, busy: Busy) -> Waits:
 def _top_speed(daemon: Daemon) -> float:
     """Return the lines per second that the daemon accepts from faster senders."""
     return measure(daemon, Pace(4, MORE_THAN_IT_TAKES), TOP_SPEED_S).lines_per_s
-
-
-def _tsd(settings: Mapping[str, str], *words: str) -> str:
-    return subprocess.run(_command(settings, *words), check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
-def _command(settings: Mapping[str, str], *words: str) -> list[str]:
-    named = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    return [sys.executable, "-m", "tsd", *words, *named]
 
 
 def _report(load: Load, found: Mapping[str, list[Figures]], waits: Waits | None) -> str:

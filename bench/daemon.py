@@ -105,6 +105,17 @@ def _environment(plain: bool) -> dict[str, str]:
     return others | ({"TSD_PURE": "1"} if plain else {})
 
 
+def tsd_command(settings: Mapping[str, str], *words: str) -> list[str]:
+    """Return the words of a command of tsd with settings."""
+    named = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    return [sys.executable, "-m", "tsd", *words, *named]
+
+
+def run_tsd(settings: Mapping[str, str], *words: str) -> str:
+    """Run a command of tsd with settings, and return its output."""
+    return subprocess.run(tsd_command(settings, *words), check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
 def await_port(process: subprocess.Popen[bytes], log: Path) -> int:
     """Return the port once the daemon serves. `log` has its standard error, as JSON."""
     deadline = time.monotonic() + START_S

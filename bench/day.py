@@ -5,7 +5,6 @@ and on HBase as a real OpenTSDB does. It also fails if HBase's files do not shri
 """
 
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.contents import Contents, answered, stored
+from bench.daemon import run_tsd
 from bench.lines import Load, rounds
 from bench.peers import ONE_REGION, Opentsdb, running_hbase, running_opentsdb
 from bench.report import machine, publish, table
@@ -95,12 +95,12 @@ def _hbase(home: Path) -> Iterator[Engine]:
 
 def _compacted(load: Load, engine: Engine, lines: Path) -> tuple[Side, Pass, Side]:
     _log(engine, f"writing {load.lines:,} points")
-    _tsd(engine, "import", str(lines))
+    run_tsd(engine.settings, "import", str(lines))
     before = _side(load, engine)
     assert before.contents.cells == load.lines, f"{before.contents.cells} cells, {load.lines} points were sent"
     _log(engine, "compacting")
     usage, begun = os.times(), time.monotonic()
-    report = _tsd(engine, "compact")
+    report = run_tsd(engine.settings, "compact")
     took_s, after = time.monotonic() - begun, os.times()
     cpu_s = after.children_user + after.children_system - usage.children_user - usage.children_system
     print(report, file=sys.stderr)
@@ -137,17 +137,6 @@ def _log(engine: Engine, what: str) -> None:
 def log_progress(name: str, what: str) -> None:
     """Print the progress of a system."""
     print(f"bench: {name}: {what}", file=sys.stderr)
-
-
-def _tsd(engine: Engine, *words: str) -> str:
-    return command(engine.settings, *words)
-
-
-def command(settings: Mapping[str, str], *words: str) -> str:
-    """Run a command with these settings and return its output."""
-    named = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    ordered = [sys.executable, "-m", "tsd", *words, *named]
-    return subprocess.run(ordered, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _figures(load: Load, before: Side, run: Pass, after: Side) -> dict[str, float]:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.contents import Contents, stored
-from bench.day import SINGLE_CELLS, command, log_progress
+from bench.daemon import run_tsd
+from bench.day import SINGLE_CELLS, log_progress
 from bench.lines import METRICS_A_HOST, ROUND_S, START_S, Load, rounds, series_text
 from bench.report import machine, publish, table
 from bench.table_size import merge_embedded, table_bytes
@@ -119,10 +120,10 @@ def _embedded(home: Path, points: int) -> tuple[float, float]:
     state = home / "state"
     settings = {**SINGLE_CELLS, "tsd.storage.path": str(state)}
     log_progress(EMBEDDED, f"writing {points:,} points")
-    command(settings, "import", str(home / "lines"))
+    run_tsd(settings, "import", str(home / "lines"))
     before, contents = _measured(state, settings, points)
     log_progress(EMBEDDED, "compacting")
-    command(settings, "compact")
+    run_tsd(settings, "compact")
     after, contents_after = _measured(state, settings, points)
     if contents.digests != contents_after.digests:
         raise SystemExit("the compaction changed points: the figures mean nothing")

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.daemon import Daemon, serving
+from bench.daemon import Daemon, run_tsd, serving
 from bench.lines import START_S, Load
 from bench.query import DAY_S, Size, lines
 from bench.report import machine, publish, spread, table
@@ -73,7 +73,7 @@ def mixed_load(series: int, load: Load, pairs: int, seconds: float) -> None:
             file.writelines(lines(Size(series, 0)))
         settings = {"tsd.storage.path": str(folder / "state"), "tsd.query.memory_limit": str(2 << 30)}
         for words in (["import", str(text)], ["compact", "--until", str(START_S + 2 * DAY_S)]):
-            _tsd(settings, *words)
+            run_tsd(settings, *words)
         text.unlink()
         with serving(folder / "state", settings) as daemon:
             alone_ms = _alone_ms(daemon)
@@ -95,11 +95,6 @@ def mixed_load(series: int, load: Load, pairs: int, seconds: float) -> None:
         _report(series, load, alone_ms, speeds, over, waits, ends),
         {"speeds": speeds, "over": over, "waits": waits, "ends": ends},
     )
-
-
-def _tsd(settings: Mapping[str, str], *words: str) -> None:
-    named = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    subprocess.run([sys.executable, "-m", "tsd", *words, *named], check=True, stdout=subprocess.DEVNULL)
 
 
 # ---- the repeated query

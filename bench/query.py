@@ -7,7 +7,6 @@ import http.client
 import json
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.daemon import serving
+from bench.daemon import run_tsd, serving
 from bench.lines import ROUND_S, START_S
 from bench.peers import running_hbase, running_opentsdb
 from bench.report import machine, publish, spread, table
@@ -124,8 +123,8 @@ def query(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
         tables = {**hbase.settings("query", **index), "tsd.storage.path": str(folder / "on-hbase")}
         embedded = {"tsd.storage.path": str(folder / "embedded")}
         for given in (tables, embedded):
-            _tsd(given, "import", str(text))
-            _tsd(given, "compact", "--until", str(START_S + 2 * DAY_S))
+            run_tsd(given, "import", str(text))
+            run_tsd(given, "compact", "--until", str(START_S + 2 * DAY_S))
         peer = stack.enter_context(running_opentsdb(folder / "opentsdb", hbase, tables))
         on_hbase = stack.enter_context(serving(folder / "on-hbase", tables))
         in_folder = stack.enter_context(serving(folder / "embedded", embedded))
@@ -144,11 +143,6 @@ def query(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
             shown = {system.name: round(statistics.median(system.taken[question.name]), 1) for system in systems}
             print(f"bench: {question.name}: {shown} ms", file=sys.stderr)
     publish("query", _report(systems, chosen), {system.name: system.taken for system in systems})
-
-
-def _tsd(settings: Mapping[str, str], *words: str) -> None:
-    named = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    subprocess.run([sys.executable, "-m", "tsd", *words, *named], check=True, stdout=subprocess.DEVNULL)
 
 
 def _check(systems: Sequence[System], question: Question) -> None:

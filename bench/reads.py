@@ -11,7 +11,6 @@ import re
 import select
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,7 +22,7 @@ from urllib.parse import quote, urlencode
 
 import numpy as np
 
-from bench.daemon import Daemon, serving
+from bench.daemon import Daemon, run_tsd, serving
 from bench.process_usage import usage
 from bench.report import machine, publish, spread, table
 from bench.victoria import running_victoria
@@ -229,10 +228,10 @@ def reads(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
             text = folder / rows.metric
             with text.open("w") as file:
                 file.writelines(rows.lines())
-            _tsd(settings, "import", str(text))
+            run_tsd(settings, "import", str(text))
             lines += _send(victoria.port, text)
             text.unlink()
-        _tsd(settings, "compact", "--until", str(START_S + (size.days + 1) * DAY_S))
+        run_tsd(settings, "compact", "--until", str(START_S + (size.days + 1) * DAY_S))
         text = folder / "fresh"
         with text.open("w") as file:
             file.writelines(fresh.lines())
@@ -307,11 +306,6 @@ def _is_whole(answer: bytes) -> bool:
         return False
     length = re.search(rb"(?i)content-length: *(\d+)", head)
     return len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n")
-
-
-def _tsd(settings: Mapping[str, str], *words: str) -> None:
-    named = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    subprocess.run([sys.executable, "-m", "tsd", *words, *named], check=True, stdout=subprocess.DEVNULL)
 
 
 def _send(port: int, text: Path) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from bench.comparison.systems import free_ports
 from bench.process_usage import Usage, usage
 
 PROGRAM = shutil.which("victoria-metrics", path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"]))
@@ -115,7 +116,7 @@ class Victoria:
 def running_victoria(home: Path) -> Iterator[Victoria]:
     """Start VictoriaMetrics with its data in `home`, and stop it."""
     assert PROGRAM is not None, "apt-get install victoria-metrics"
-    port, web_port, http_port = _free_ports(3)
+    port, web_port, http_port = free_ports(3)
     words = [
         PROGRAM,
         f"-storageDataPath={home}",
@@ -133,14 +134,6 @@ def running_victoria(home: Path) -> Iterator[Victoria]:
             yield Victoria(process, home, port, web_port, http_port)
         finally:
             process.kill()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def _await_listening(process: subprocess.Popen[bytes], ports: tuple[int, ...]) -> None:

@@ -1,7 +1,5 @@
 """The systems with OpenTSDB's API: the daemon on its two stores, and OpenTSDB."""
 
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 from bench.comparison import opentsdb_api
 from bench.comparison.mixes import Sums
 from bench.comparison.systems import Answer, Needs, Question
-from bench.daemon import Daemon, serving
+from bench.daemon import Daemon, run_tsd, serving
 from bench.peers import Hbase, running_opentsdb
 from bench.peers import Opentsdb as Peer
 from bench.process_usage import Usage
@@ -51,7 +49,7 @@ class Tsd:
     def merged_bytes(self) -> int:
         """Run `tsd compact` and the store's own compaction."""
         self.daemon.stop()
-        _tsd(self._settings, "compact")
+        run_tsd(self._settings, "compact")
         if self._hbase:
             return hbase_bytes(self._hbase, self._settings["tsd.storage.hbase.data_table"])
         home = Path(self._settings["tsd.storage.path"])
@@ -112,8 +110,3 @@ def running_peer(home: Path, needs: Needs, hbase: Hbase) -> Iterator[Opentsdb]:
     settings = hbase.settings(home.name)
     with running_opentsdb(home, hbase, settings) as peer:
         yield Opentsdb(peer, hbase, settings["tsd.storage.hbase.data_table"])
-
-
-def _tsd(settings: Mapping[str, str], *words: str) -> None:
-    named = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    subprocess.run([sys.executable, "-m", "tsd", *words, *named], check=True, stdout=subprocess.DEVNULL)
