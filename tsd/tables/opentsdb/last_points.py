@@ -131,9 +131,10 @@ class LastPointReader:
         changes = self._cache.changes
         # The cache never had held points that were older than one which is forgotten, or has dropped them.
         lost = part if self._cache.drops else list(compress(part, is_forgotten.tolist()))
-        held = await self._unstored.of(lost, span.range) if self._unstored is not None and lost else {}
+        held = await self._held(lost, span)
         found = await self._newest(part, span)
         gone = set() if self._cache_ms is None else await self._changed(known, found, span)
+        held |= await self._held(list(gone), span)
         again: list[Series] = []
         for one in part:  # by name: slots may have been reassigned
             slot = self._cache.slot(*one)
@@ -146,6 +147,10 @@ class LastPointReader:
             if (point := held.get(one)) is not None:
                 self._cache.set_held(slot, point)
         return again
+
+    async def _held(self, series: Sequence[Series], span: LookBack) -> dict[Series, LastPoint]:
+        """Return the newest points of series that the store may lack."""
+        return await self._unstored.of(series, span.range) if self._unstored is not None and series else {}
 
     async def _changed(
         self, known: Mapping[Series, LastPoint], found: dict[Series, LastPoint], span: LookBack
