@@ -42,6 +42,14 @@ class NewestSegmentFirst(Journal):
         return super().recover()[::-1]
 
 
+class RemovalsNotSynced(Journal):
+    """Does not wait until removed segments stay removed."""
+
+    async def sync_removals(self) -> bool:
+        await trio.lowlevel.checkpoint()
+        return True
+
+
 class EarlyRemovalJournal(Journal):
     """Allows a segment to be removed before its window is written."""
 
@@ -184,6 +192,7 @@ INJECTED_BUGS = {
     "never synced": Parts(disk=NoSync),
     "replayed newest first": Parts(journal=NewestSegmentFirst),
     "segment removed before the put": Parts(journal=EarlyRemovalJournal, writer_store=RemovesBeforePut),
+    "removed segments come back": Parts(journal=RemovalsNotSynced),
     "failed put dropped": Parts(store=FailedPutsDropped),
     "UID used after a lost answer": Parts(store=LostAnswerTakenForSuccess),
     "backpressure never ends": Parts(backpressure=OpensOnce),

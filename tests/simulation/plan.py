@@ -2,7 +2,7 @@
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 BASE = 1_356_998_400  # start of an hour
@@ -71,6 +71,7 @@ class Plan:
     second_daemon: bool  # another daemon assigns UIDs in the same table
     hurried: bool  # clients hardly pause
     hold_intervals: float  # for which the writer holds points of open hours; 0: not
+    deletes: bool  # rows of points are deleted
     writer_lag_s: int  # the writer's clock is that much behind, so that hours of points may be open, or end meanwhile
     events: tuple[Event, ...]
 
@@ -86,7 +87,7 @@ def random_plan(rng: random.Random) -> Plan:
     hurried = rng.random() < 0.3
     length_s = 1.0 if hurried else 10.0
     events = tuple(_event(rng, length_s) for _ in range(rng.choice((0, 1, 2, 2, 3, 3, 4, 6))))
-    return Plan(
+    plan = Plan(
         engine=engine,
         clients=rng.choice((1, 1, 2, 2, 3)),
         rounds=rng.choice((1, 2, 4, 6)),
@@ -106,7 +107,11 @@ def random_plan(rng: random.Random) -> Plan:
         writer_lag_s=rng.choice((3480, 3476, 3000, 7076, 7000)),
         gather_s=rng.choice((0.0, 0.01, 1.0)),
         events=tuple(sorted(events, key=lambda event: event.at_s)),
+        deletes=False,
     )
+    # Points that are deleted while their row is compacted may reappear. Clocks that are set back repeat write times.
+    jumps = engine is Engine.HBASE and any(event.kind is FaultKind.CLOCK_JUMPS for event in events)
+    return replace(plan, deletes=not plan.compacts and not jumps and rng.random() < 0.5)
 
 
 def _event(rng: random.Random, length_s: float) -> Event:

@@ -1,7 +1,7 @@
 """The lines that clients sent, their acknowledgements, and checks that stored points agree with both."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tsd.codec.names import Kind
@@ -10,7 +10,7 @@ from tsd.codec.opentsdb.row import data_cells, points, problems
 from tsd.codec.opentsdb.rowkey import KeyLayout, split_key
 from tsd.codec.opentsdb.uid import COUNTER_ROW, decode_counter, id_column, name_column
 from tsd.codec.text import decode_number
-from tsd.store import Store, scan
+from tsd.store import Row, Store, scan
 from tsd.tables.open_points import OpenPoints
 
 Series = tuple[str, tuple[tuple[str, str], ...]]  # metric, sorted tags
@@ -24,7 +24,7 @@ class Violation(AssertionError):
 class Sent:
     """One complete line."""
 
-    __slots__ = ("acked", "acked_at", "connection", "daemon", "sent_at", "value")
+    __slots__ = ("acked", "acked_at", "connection", "daemon", "deleted", "may_be_deleted", "sent_at", "value")
 
     def __init__(self, value: float, connection: int, daemon: int, sent_at: int) -> None:
         self.value = value
@@ -33,6 +33,8 @@ class Sent:
         self.sent_at = sent_at
         self.acked = False
         self.acked_at = 0
+        self.may_be_deleted = False
+        self.deleted = False  # for certain
 
 
 class SentPoints:
@@ -42,6 +44,24 @@ class SentPoints:
         self._sent: dict[Key, list[Sent]] = defaultdict(list)
         self._moment = 0
         self.acked = 0
+        self.deleted = 0
+
+    @property
+    def moment(self) -> int:
+        """The number of lines sent and acknowledged so far."""
+        return self._moment
+
+    def begin_delete(self, keys: Collection[Key]) -> None:
+        """Record that what was stored at some keys is about to be deleted."""
+        for sent in (sent for key in keys for sent in self._sent[key]):
+            sent.may_be_deleted = True
+
+    def end_delete(self, keys: Collection[Key], flushed_at: int) -> None:
+        """Record that it is deleted. Lines that were acknowledged before `flushed_at` had been written before."""
+        for sent in (sent for key in keys for sent in self._sent[key]):
+            if sent.acked and sent.acked_at <= flushed_at:
+                sent.deleted = True
+                self.deleted += 1
 
     def send(self, series: Series, ms: int, value: float, connection: int, daemon: int) -> Sent:
         """Record a line before it is sent."""
@@ -68,6 +88,8 @@ class SentPoints:
     def check_read(self, stored: Mapping[Key, Sequence[float]], safe: Mapping[Key, Sent]) -> None:
         """Check that a read found the points acknowledged before it, or later ones. Raise Violation."""
         for key, sent in safe.items():
+            if sent.may_be_deleted:
+                continue
             found = [one for one in self._sent[key] if one.value in stored.get(key, ())]
             if not any(one is sent or not _supersedes(sent, one) for one in found):
                 raise Violation(f"not read: {key} = {sent.value}, but {stored.get(key)}")
@@ -78,14 +100,15 @@ class SentPoints:
             if strange := set(values) - {sent.value for sent in self._sent.get(key, ())}:
                 raise Violation(f"invented: {key} = {strange}")
         for key, lines in self._sent.items():
+            if again := [sent.value for sent in lines if sent.deleted and sent.value in stored.get(key, ())]:
+                raise Violation(f"not deleted: {key} = {again}")
+            kept = [sent for sent in lines if sent.acked and not sent.may_be_deleted]
             if key not in stored:
-                if any(sent.acked for sent in lines):
-                    raise Violation(f"lost: {key} = {[sent.value for sent in lines if sent.acked]}")
+                if kept:
+                    raise Violation(f"lost: {key} = {[sent.value for sent in kept]}")
                 continue
             winners = [sent for sent in lines if sent.value in stored[key]]
-            beaten = {
-                sent: [late.value for late in lines if late.acked and _supersedes(late, sent)] for sent in winners
-            }
+            beaten = {sent: [late.value for late in kept if _supersedes(late, sent)] for sent in winners}
             if all(beaten.values()):
                 overwritten = ", ".join(f"{sent.value} after {later}" for sent, later in beaten.items())
                 raise Violation(f"older value stored: {key} = {overwritten} was acknowledged")
@@ -156,17 +179,21 @@ async def read_points(store: Store, names: Names, renamed: Mapping[bytes, bytes]
     found: dict[Key, list[float]] = defaultdict(list)
     async for rows in scan(store, "tsdb"):
         for row in rows:
-            cells = data_cells(row.cells)
-            if len(cells) == 1 and (wrong := problems(row.key, cells)):
-                raise Violation(f"row {row.key.hex()}: {wrong}")
-            _, series, base = split_key(KeyLayout(), row.key)
-            metric = names.by_uid[Kind.METRIC][series.metric]
-            metric = renamed.get(metric, metric)
-            tags = tuple(
-                sorted(
-                    (names.by_uid[Kind.TAGK][k].decode(), names.by_uid[Kind.TAGV][v].decode()) for k, v in series.pairs
-                )
-            )
-            for point in points(row.key, cells, MergeRules(fix_duplicates=True)):
-                found[(metric.decode(), tags), base * 1000 + point.offset_ms].append(point.number)
+            for key, value in points_of(row, names, renamed):
+                found[key].append(value)
     return found
+
+
+def points_of(row: Row, names: Names, renamed: Mapping[bytes, bytes]) -> Iterator[tuple[Key, float]]:
+    """Yield the points of a row as `read_points` returns them."""
+    cells = data_cells(row.cells)
+    if len(cells) == 1 and (wrong := problems(row.key, cells)):
+        raise Violation(f"row {row.key.hex()}: {wrong}")
+    _, series, base = split_key(KeyLayout(), row.key)
+    metric = names.by_uid[Kind.METRIC][series.metric]
+    metric = renamed.get(metric, metric)
+    tags = tuple(
+        sorted((names.by_uid[Kind.TAGK][k].decode(), names.by_uid[Kind.TAGV][v].decode()) for k, v in series.pairs)
+    )
+    for point in points(row.key, cells, MergeRules(fix_duplicates=True)):
+        yield ((metric.decode(), tags), base * 1000 + point.offset_ms), point.number

@@ -12,8 +12,8 @@ import trio
 from tests.simulation.client import METRICS, Client
 from tests.simulation.daemon import Parts, SimulatedDaemon, row_compactor
 from tests.simulation.disk import Crash
-from tests.simulation.plan import START_S, Event, FaultKind, Plan
-from tests.simulation.sent_points import SentPoints, Violation, open_values, read_names, read_points
+from tests.simulation.plan import START_S, Engine, Event, FaultKind, Plan
+from tests.simulation.sent_points import SentPoints, Violation, open_values, points_of, read_names, read_points
 from tests.simulation.store import CommandKilled, FaultyStore, StoreServer
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.cell import FAMILY
@@ -24,6 +24,7 @@ from tsd.ingest.journal.folder import segment_paths
 from tsd.store import Family, Table
 from tsd.tables.opentsdb.compaction.sweep import Sweep, SweepRange
 from tsd.tables.opentsdb.data_table import DataTable
+from tsd.tables.opentsdb.delete import BUSY_MS, remove_rows
 from tsd.tables.opentsdb.uid_table import rename
 from tsd.tables.opentsdb.uids import Uids
 
@@ -99,6 +100,8 @@ class Simulation:
                     background.start_soon(self._read, self._draw())
                 if self.plan.compacts:
                     background.start_soon(self._sweep, self._draw())
+                if self.plan.deletes:
+                    background.start_soon(self._delete, self._draw())
                 if self.plan.second_daemon:
                     background.start_soon(self._run_second_daemon, self._draw())
                 async with trio.open_nursery() as clients:
@@ -259,6 +262,33 @@ class Simulation:
                 stored.update(open_values(waiting, names))
             self.sent_points.check_read(stored, safe)
 
+    async def _delete(self, rng: random.Random) -> None:
+        """Delete rows now and then."""
+        while True:
+            await trio.sleep(rng.random() * self.plan.length_s / 3)
+            if self.daemon is not None and self.daemon.serves:
+                await self._delete_row(self.daemon, rng)
+
+    async def _delete_row(self, daemon: SimulatedDaemon, rng: random.Random) -> None:
+        """Delete a row of points, as a command does through the daemon."""
+        sound, flushed_at, is_flushed = FaultyStore(self.server, sound=True), self.sent_points.moment, False
+        with trio.move_on_after(self.plan.length_s), suppress(Crash):  # a daemon that ends does not answer
+            is_flushed = await daemon.writer.flush(patient=False)
+        rows, read_ms = (await sound.page("tsdb", b"", None, limit=100)).rows, self.now_ms()
+        if self.plan.engine is Engine.HBASE:  # later writes have later times
+            rows = [row for row in rows if max(cell.time_ms for cell in row.cells) < read_ms - BUSY_MS]
+        if not is_flushed or daemon.over or not rows:
+            return
+        row = rng.choice(rows)
+        keys = {key for key, _ in points_of(row, await read_names(sound, OLD), {NEW: OLD})}
+        if any(metric == METRICS[-1] for (metric, _), _ in keys):  # renamed: it may have rows under two UIDs
+            return
+        self.sent_points.begin_delete(keys)
+        await remove_rows(sound, "tsdb", [row], read_ms=read_ms)
+        await sound.sync()
+        if not daemon.over:
+            self.sent_points.end_delete(keys, flushed_at)
+
     async def _rename(self) -> None:
         """Rename a metric, as `tsd uid rename` does."""
         self.renames += 1
@@ -274,6 +304,8 @@ class Simulation:
         try:
             with trio.fail_after(SETTLE_S):
                 daemon = await self._ready()
+                if self.plan.deletes:
+                    await self._delete_row(daemon, self._rng)
                 if last is not None:
                     self._end_daemon(last)
                     await _until(lambda: self.daemon is not daemon)

@@ -19,6 +19,7 @@ FOUND_WITHIN = {
     "never synced": 200,
     "replayed newest first": 1000,
     "segment removed before the put": 1000,
+    "removed segments come back": 1000,
     "failed put dropped": 600,
     "UID used after a lost answer": 1500,
     "backpressure never ends": 600,

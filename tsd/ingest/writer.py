@@ -418,10 +418,10 @@ class Writer:
         self._renamed = self._sealed
 
     async def flush(self, *, patient: bool = True) -> bool:
-        """Write all points accepted so far, those of open hours too, and return whether they are stored. Unless
-        `patient`, give up when the store or the journal's disk fails."""
+        """Write all points accepted so far, those of open hours too. Return whether they are stored, and no replay
+        brings them back once they are deleted. Unless `patient`, give up when the store or the journal's disk fails."""
         self.seal(hold=False)
-        return await self._wait_written(self._sealed, patient=patient)
+        return await self._wait_written(self._sealed, patient=patient) and await self._journal.sync_removals()
 
     async def flush_due(self) -> bool:
         """Write all points accepted so far but those held until the end of their hour, and return whether they are

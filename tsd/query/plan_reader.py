@@ -108,8 +108,11 @@ class PlanReader:
         return plan
 
     async def flush(self, metric: str) -> bool:
-        """Write the points of a metric that are not stored yet. Return whether all are stored."""
+        """Write the points of a metric that are not stored yet, before some are deleted. Return whether all are
+        stored."""
         name = _name_in_lines(metric)
+        if name and self._open_points is not None:
+            return await self._open_points.flush(patient=False)
         return not name or await self._flush(name)
 
     def budget(self, query: Query, metric: str, set_memory: Callable[[int], None]) -> QueryBudget:

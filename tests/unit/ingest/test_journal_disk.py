@@ -44,6 +44,42 @@ async def test_segment_has_a_header_once_it_is_named(tmp_path: Path) -> None:
     assert seen == [[]]  # when the folder was synced; not when the header was
 
 
+async def test_removed_segments_stay_removed_once_that_is_synced(tmp_path: Path) -> None:
+    """Regression: points that a command had deleted came back after a loss of power, whose replay found them."""
+    calls = []
+
+    class Watched(Disk):
+        fails = False
+
+        def remove(self, path: Path) -> None:
+            super().remove(path)
+            calls.append("remove")
+
+        def sync_folder(self, folder: Path) -> None:
+            if self.fails:
+                raise OSError(errno.EIO, "as the test wants")
+            super().sync_folder(folder)
+            calls.append("sync")
+
+    disk = Watched()
+    journal = make(tmp_path, disk=disk)
+    journal.recover()
+    assert await journal.sync_removals()  # what an earlier run removed
+    assert calls.pop() == "sync"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.run)
+        await journal.wait_synced(journal.append(LINE, 1))
+        segment = journal.rotate()
+        assert segment is not None
+        assert await journal.remove(segment)
+        disk.fails = True
+        assert not await journal.sync_removals()
+        disk.fails = False
+        assert await journal.sync_removals()
+        assert calls[-2:] == ["remove", "sync"]
+        journal.close()
+
+
 async def test_disk_error_at_a_segments_end_spares_the_next(tmp_path: Path) -> None:
     """Its lines are on disk by then, so the window may be stored and the file removed before a second try."""
 

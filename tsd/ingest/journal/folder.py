@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from pathlib import Path
 
-from tsd.config.state_dir import IDENTITY, JOURNAL, STATE, folder_errors, lock_folder, write_atomically
+from tsd.config.state_dir import IDENTITY, JOURNAL, STATE, folder_errors, lock_folder, sync_folder, write_atomically
 from tsd.errors import TsdError
 from tsd.ingest.journal.segment import read_header
 from tsd.lazy import LazyLogger
@@ -87,6 +87,7 @@ def held_journal(folder: Path, state: Path) -> Iterator[None]:
         finally:
             with suppress(OSError):  # the record only stays longer than needed
                 if not segment_paths(folder):
+                    sync_folder(folder)  # a command may delete points of removed segments before the next start
                     _adopted(folder).unlink(missing_ok=True)
                     _path_record(state).unlink()
 

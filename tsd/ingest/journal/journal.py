@@ -154,6 +154,7 @@ class Journal:
         self._segments: dict[Path, Segment] = {}
         self._size = 0  # bytes of all segments if nothing were compressed since the start
         self._saved = 0  # by compression since the start; of the journal's thread
+        self._removed, self._removed_for_good = 1, 0  # segments; an earlier run may have removed one
         self._full_at: int | None = None  # the limit that was reached since a segment was removed
         self._frames = FrameMaker()
         self._next = 0
@@ -374,11 +375,22 @@ class Journal:
         if not await self.is_settled(segment):
             return False
         await trio.to_thread.run_sync(self.disk.remove, segment.path)
+        self._removed += 1
         del self._segments[segment.path]
         self._size -= segment.size
         self._full_at = None
         self._note_progress()
         return True
+
+    async def sync_removals(self) -> bool:
+        """Sync the removals of segments. Return whether these are not found again after a loss of power."""
+        removed = self._removed
+        with suppress(OSError):
+            if self._removed_for_good < removed:
+                await trio.to_thread.run_sync(self.disk.sync_folder, self.folder)
+                self._removed_for_good = removed
+            return True
+        return False
 
     def close(self, *, deadline: float = inf) -> None:
         """Have `run` write the remaining lines that are not stored, and return. Failing writes are retried until
