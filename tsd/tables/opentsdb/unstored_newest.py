@@ -67,6 +67,10 @@ class UnstoredNewest:
             newest.series.tolist(), (newest.instants >> 1).tolist(),
             bits.tolist(), bits.view(np.float64).tolist(), floats.tolist(), strict=True,
         ):  # fmt: skip
-            if (one := pairs[number]) in wanted and one is not None:
+            one = pairs[number]
+            if one is None or one not in wanted:
+                continue
+            known = found.get((metric, one))  # two numbers may be of one series
+            if known is None or known.time_ms <= at_ms:
                 found[metric, one] = LastPoint(at_ms, double if is_float else integer)
         return found
