@@ -95,3 +95,21 @@ def test_points_that_expire_and_texts_are_counted(shared: Tsd, cassandra: Runnin
     assert (counts["points"], counts["expiring_points"], counts["texts"]) == (4, 3, 1)
     assert "time to live" in done.err
     assert points_of(own) == {"a.b": ({"host": "a"}, [[T_MS, 0], [T_MS + 1, 1], [T_MS + 2, 2], [T_MS + 3, 7]])}
+
+
+def test_points_at_times_that_the_target_lacks_are_reported(
+    shared: Tsd, cassandra: RunningCassandra, tmp_path: Path
+) -> None:
+    """Regression: they were left out in silence, and the exit status was 0."""
+    keyspace = shared.settings["tsd.storage.cassandra.keyspace"]
+
+    async def put() -> None:
+        async with opened_keyspace(cassandra, created=False, name=keyspace) as opened:
+            times = (-(10**14), -1000, T_MS, 32_503_680_000_000)
+            await opened.put([(SeriesText(b"cpu.load", b"host=a"), time, 1) for time in times])
+
+    trio.run(put)
+    done = shared.run(*to_embedded(tmp_path / "own"), "--json")
+    counts = json.loads(done.out)
+    assert (done.status, counts["points"], counts["refused_points"]) == (1, 1, 3), done
+    assert "cpu.load: 3 points" in done.err

@@ -15,7 +15,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access
-from tsd.cli.copy_points import PointCopyStats, Rename, Target, copy_points, parse_rename
+from tsd.cli.copy_points import ALL_HOURS, ALL_TIMES, PointCopyStats, Rename, Target, copy_points, parse_rename
 from tsd.cli.late_rollups import changing, changing_rows
 from tsd.cli.output import Progress
 from tsd.cli.settings import overrides
@@ -134,7 +134,7 @@ def _copy_points(
         points = counted(total.expiring_points, "point")
         click.echo(f"tsd: copied {points} without the time to live: in the target they do not expire", err=True)
     if left := total.not_copied():
-        click.echo(f"tsd: {', '.join(left)} of the source were not copied: only numbers are", err=True)
+        click.echo(f"tsd: not copied: {', '.join(left)} of the source; only numbers are copied", err=True)
     sys.exit(1 if total.refused_points or total.warnings or left else 0)
 
 
@@ -154,7 +154,8 @@ async def _run_points(source: Config, target: Config, rules: Sequence[Rename], f
         index = make_index(target, other.store) if target.has_opentsdb_tables else None
         try:
             async with _outdated(index):
-                return await copy_points(read, where, file, progress.add)
+                span = ALL_TIMES if source.has_kairosdb_tables else ALL_HOURS
+                return await copy_points(read, where, file, progress.add, span)
         finally:
             progress.close()
 

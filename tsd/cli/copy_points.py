@@ -25,6 +25,7 @@ from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesLookup, SeriesText
 WINDOW_POINTS = 200_000  # written together
 SHOWN = 100  # refused series that are reported one by one
 ALL_HOURS = ScanRange(0, (LAST_BASE_MS + 1) // 1000)
+ALL_TIMES = ScanRange(-9_223_372 * 10**9, 9_223_372 * 10**9)  # of KairosDB's tables: of times in 64 bits
 
 
 class Rename(NamedTuple):
@@ -114,11 +115,15 @@ def _is_valid(name: str, rules: NameRules) -> bool:
 
 
 async def copy_points(
-    source: Tables, target: Target, checkpoint: Checkpoint, progress: Callable[[int], None]
+    source: Tables,
+    target: Target,
+    checkpoint: Checkpoint,
+    progress: Callable[[int], None],
+    span: ScanRange = ALL_HOURS,
 ) -> PointCopyStats:
-    """Copy all points. An interrupted copy continues after the last metric that it completed, with the counts until
-    then. It starts over if the target lacks the last metric with copied points: the checkpoint is for another target.
-    Raise TsdError."""
+    """Copy all points of the source, which has them in `span`. An interrupted copy continues after the last metric that
+    it completed, with the counts until then. It starts over if the target lacks the last metric with copied points: the
+    checkpoint is for another target. Raise TsdError."""
     stats, done = PointCopyStats(), ""
     with checkpoint.lock():
         saved = checkpoint.load() or {}
@@ -129,7 +134,7 @@ async def copy_points(
             if metric.encode() <= done.encode():
                 continue
             before = stats.points
-            await _MetricCopy(metric, target, stats, progress).run(source)
+            await _MetricCopy(metric, target, stats, progress).run(source, span)
             await target.tables.writer.sync()
             stats.metrics += 1
             copied = metric if stats.points > before else copied
@@ -180,15 +185,19 @@ class _MetricCopy:
         self._texts: list[SeriesText | None] = []  # the same
         self._window: list[Columns] = []
         self._points = 0
+        self._untimely = 0  # points at times that no put line has
 
-    async def run(self, source: Tables) -> None:
+    async def run(self, source: Tables, span: ScanRange) -> None:
         selection = await source.reader.select(SeriesRequest(self._metric, counts_expiring=True))
-        await selection.read(ALL_HOURS, partial(self._take, selection), annotations=True)
+        await selection.read(span, partial(self._take, selection), annotations=True)
         await self._write()
+        if self._untimely:
+            wanted = "wanted times from 1970 to 2106, and whole seconds until 1970-02-19"
+            self._stats.refuse(self._metric, f"{counted(self._untimely, 'point')} refused for the time, {wanted}")
         if selection.texts is not None:
-            await selection.texts.read(ALL_HOURS, partial(self._count_texts, selection))
+            await selection.texts.read(span, partial(self._count_texts, selection))
         if selection.histograms is not None:
-            await selection.histograms.read(ALL_HOURS, partial(self._count_histograms, selection))
+            await selection.histograms.read(span, partial(self._count_histograms, selection))
 
     async def _count_texts(self, selection: Selection, page: EncodedPage[TextPage]) -> None:
         await selection.series.match(page.series())
@@ -207,10 +216,13 @@ class _MetricCopy:
         await self._resolve(selection)
         batch = decoded.batch
         series = np.repeat(batch.series, np.diff(batch.starts)).astype(np.int32)
-        is_known = np.array([key is not None for key in self._keys], np.bool_)[series] & (batch.times > 0)
-        is_known &= (batch.times >= FIRST_MS) | (batch.times % 1000 == 0)  # other times have no put line
-        self._stats.refused_points += int(len(series) - is_known.sum())
-        columns = columns_of(series, batch.times, batch.bits, batch.floats).at(is_known)
+        is_known = np.array([key is not None for key in self._keys], np.bool_)[series]
+        is_timely = (batch.times > 0) & (batch.times <= LAST_BASE_MS)
+        is_timely &= (batch.times >= FIRST_MS) | (batch.times % 1000 == 0)
+        is_copied = is_known & is_timely
+        self._untimely += int((is_known & ~is_timely).sum())
+        self._stats.refused_points += int(len(series) - is_copied.sum())
+        columns = columns_of(series, batch.times, batch.bits, batch.floats).at(is_copied)
         self._window.append(columns)
         self._points += len(columns.series)
         if self._points >= WINDOW_POINTS:
