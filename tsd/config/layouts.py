@@ -18,8 +18,44 @@ NO_PERIOD = "0"  # of entities
 
 
 @settings_section
+class LayoutSettings:
+    """Which layout the tables have."""
+
+    # fmt: off
+
+    layout: str = setting(
+        "tsd.storage.layout", OPENTSDB,
+        "opentsdb: OpenTSDB's rows. kairosdb: KairosDB's tables in tsd.storage.cassandra.keyspace, which requires "
+        "tsd.storage.backend = cassandra. heroic: Heroic's rows, of tsd.heroic.table. tall: rows of "
+        "events or days, of tsd.tall.tables. With the last three, metrics are created unless "
+        "tsd.core.auto_create_metrics is false.")
+
+    # fmt: on
+
+    @property
+    def has_opentsdb_tables(self) -> bool:
+        """Whether points are stored in OpenTSDB's tables."""
+        return self.layout == OPENTSDB
+
+    @property
+    def has_heroic_tables(self) -> bool:
+        """Whether points are stored in Heroic's table."""
+        return self.layout == HEROIC
+
+    @property
+    def has_tall_tables(self) -> bool:
+        """Whether points are stored in rows of events or days."""
+        return self.layout == TALL
+
+    @property
+    def has_kairosdb_tables(self) -> bool:
+        """Whether points are stored in KairosDB's tables."""
+        return self.layout == KAIROSDB
+
+
+@settings_section
 class KairosSettings:
-    """Which layout the tables have, and whether KairosDB's clients are served."""
+    """Whether KairosDB's clients are served, and who else writes its tables."""
 
     # fmt: off
 
@@ -31,12 +67,6 @@ class KairosSettings:
         "Where OpenTSDB and KairosDB differ on the port, speak KairosDB's dialect: the telnet commands put, putm and "
         "puts, and version. Telnet lines are then read as UTF-8, or as ISO-8859-1 where they are not valid UTF-8. "
         "Needs tsd.kairosdb.enabled, or KairosDB's tables.")
-    layout: str = setting(
-        "tsd.storage.layout", OPENTSDB,
-        "opentsdb: OpenTSDB's rows. kairosdb: KairosDB's tables in tsd.storage.cassandra.keyspace, which requires "
-        "tsd.storage.backend = cassandra. heroic: Heroic's rows, of tsd.heroic.table. tall: rows of "
-        "events or days, of tsd.tall.tables. With the last three, metrics are created unless "
-        "tsd.core.auto_create_metrics is false.")
     kairosdb_shared: bool = setting(
         "tsd.storage.kairosdb.shared", True,
         "A KairosDB writes to the same tables. Deletes then leave index rows, because a running KairosDB does not "
@@ -47,26 +77,6 @@ class KairosSettings:
         "tag_indexed_row_key_lookup_metrics.")
 
     # fmt: on
-
-    @property
-    def has_opentsdb_tables(self) -> bool:
-        """Return whether points are stored in OpenTSDB's tables."""
-        return self.layout == OPENTSDB
-
-    @property
-    def has_heroic_tables(self) -> bool:
-        """Return whether points are stored in Heroic's table."""
-        return self.layout == HEROIC
-
-    @property
-    def has_tall_tables(self) -> bool:
-        """Return whether points are stored in rows of events or days."""
-        return self.layout == TALL
-
-    @property
-    def has_kairosdb_tables(self) -> bool:
-        """Return whether points are stored in KairosDB's tables."""
-        return self.layout == KAIROSDB
 
 
 @settings_section

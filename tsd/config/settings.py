@@ -10,7 +10,7 @@ from enum import Enum
 from tsd.config.bigtable import BigtableSettings
 from tsd.config.cassandra import CassandraSettings
 from tsd.config.keys import setting
-from tsd.config.layouts import NO_PERIOD, EntitySettings, HeroicSettings, KairosSettings, TallSettings
+from tsd.config.layouts import NO_PERIOD, EntitySettings, HeroicSettings, KairosSettings, LayoutSettings, TallSettings
 from tsd.config.limits import LimitSettings
 from tsd.config.retention import parse_age
 
@@ -27,7 +27,7 @@ SECTIONS = {
     ),
     "network": (("tsd.network.port",), ""),
     "names": (("tsd.core.auto_create_metrics",), ""),
-    "storage": (("tsd.storage.backend",), ""),
+    "storage": (("tsd.storage.layout", "tsd.storage.backend"), ""),
     "Bigtable": (("tsd.storage.bigtable.project",), ""),
     "Cassandra": (("tsd.storage.cassandra.hosts",), ""),
     "compaction": (
@@ -179,8 +179,8 @@ class Charset(Enum):
 
 @dataclass(frozen=True)
 class Config(
-    AccessSettings, LimitSettings, BigtableSettings, CassandraSettings, KairosSettings, HeroicSettings, TallSettings,
-    EntitySettings,
+    AccessSettings, LimitSettings, BigtableSettings, CassandraSettings, KairosSettings, LayoutSettings, HeroicSettings,
+    TallSettings, EntitySettings,
 ):
     """The settings of one daemon or command. `None` stands for a default that depends on other settings."""
 
