@@ -190,7 +190,11 @@ class Authenticator:
             self._succeeded[protocol] += 1
             return session
         self._denied[protocol] += 1
-        await self._throttle.record_failure(address, protocol, _loggable(name))
+        if account is None:
+            reason = "credentials"
+        else:  # those of an account: its owner cannot see what is wrong
+            name, reason = account.name, "expired" if account.networks.has(address) else "network"
+        await self._throttle.record_failure(address, protocol, _loggable(name), reason)
         return None
 
     def _session_of(self, account: Account, address: str) -> Session | None:

@@ -73,14 +73,14 @@ class LoginThrottle:
         failures.next_at = begin + _delay_s(self._decayed(failures, now))
         await trio.sleep_until(begin)
 
-    async def record_failure(self, address: str, protocol: str, name: str) -> None:
+    async def record_failure(self, address: str, protocol: str, name: str, reason: str) -> None:
         """Count a failed login and delay its reply. Each failure has its own delay: they do not queue."""
         key = client_prefix(address, self._prefix)
         failures = self._by_prefix.setdefault(key, _Failures())
         now = trio.current_time()
         delay_s = _delay_s(self._decayed(failures, now))
         failures.count += 1
-        self._log(failures, now, address=address, protocol=protocol, name=name)
+        self._log(failures, now, address=address, protocol=protocol, name=name, reason=reason)
         await trio.sleep(delay_s)
 
     def _decayed(self, failures: _Failures, now: float) -> float:

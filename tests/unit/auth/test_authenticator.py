@@ -1,9 +1,11 @@
 """Authentication by tokens, passwords and certificates, and the delays after failures."""
 
 import hashlib
+import re
 from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -147,6 +149,29 @@ async def test_token_sent_as_name_is_not_logged(
     assert token[4:20] not in output.out + output.err
 
 
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"networks": parse_networks("10.0.0.0/8")}, "network"),
+        ({"expires_s": NOW_MS // 1000}, "expired"),
+        ({}, "credentials"),
+    ],
+)
+async def test_log_says_why_a_login_failed(
+    tmp_path: Path, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str], limits: dict[str, Any], reason: str
+) -> None:
+    """Operators could not tell a right token from another network from a wrong one."""
+    token = new_token()
+    subject = authenticator(tmp_path, [Account("agent", Role.WRITE, hash_token(token), **limits)])
+    sent = new_token() if reason == "credentials" else token
+    assert await subject.authenticate_header(f"Bearer {sent}", LOCAL) is None
+    output = capsys.readouterr()
+    logged = re.search(r"login.failed.*", output.out + output.err)
+    assert logged is not None
+    assert reason in logged[0]
+    assert ("agent" in logged[0]) == (sent is token)
+
+
 async def test_verification_results_are_cached(tmp_path: Path) -> None:
     subject = authenticator(tmp_path, [Account("a", Role.READ, quick("correct horse"))])
     assert await subject.authenticate_header(basic("a", "correct horse"), LOCAL) is not None
@@ -220,7 +245,7 @@ async def test_failures_delay_only_their_address(autojump_clock: MockClock) -> N
     waits = []
     for _ in range(8):
         began = trio.current_time()
-        await throttle.record_failure(LOCAL, "http", "a")
+        await throttle.record_failure(LOCAL, "http", "a", "credentials")
         waits.append(round(trio.current_time() - began, 3))
     assert waits == sorted(waits)
     assert waits[0] < waits[-2] == waits[-1]  # up to a limit
@@ -229,14 +254,14 @@ async def test_failures_delay_only_their_address(autojump_clock: MockClock) -> N
     assert trio.current_time() == began
     await trio.sleep(3600)
     began = trio.current_time()
-    await throttle.record_failure(LOCAL, "http", "a")
+    await throttle.record_failure(LOCAL, "http", "a", "credentials")
     assert trio.current_time() - began < 0.2  # failures are forgotten
 
 
 async def test_many_parallel_attempts_are_refused(autojump_clock: MockClock) -> None:
     throttle = LoginThrottle(64)
     for _ in range(5):
-        await throttle.record_failure("2001:db8::1", "http", "a")
+        await throttle.record_failure("2001:db8::1", "http", "a", "credentials")
     allowed = []
 
     async def guess(host: int) -> None:
@@ -256,7 +281,7 @@ async def test_tracked_failures_are_bounded(autojump_clock: MockClock) -> None:
     throttle = LoginThrottle(64, max_tracked=50)
     async with trio.open_nursery() as nursery:
         for at in range(150):
-            nursery.start_soon(throttle.record_failure, f"10.0.0.{at}", "telnet", "")
+            nursery.start_soon(throttle.record_failure, f"10.0.0.{at}", "telnet", "", "credentials")
         await wait_all_tasks_blocked()
         assert throttle.tracked_prefixes == 50
 
