@@ -26,6 +26,7 @@ STORED_S = 600
 COMPACTED_S = 1800  # OpenTSDB compacts the rows of an hour when it stops
 BODY_BYTES = 4 << 20
 BUFFERED_MS = 100  # OpenTSDB's longest wait for a batch; the default of 1 s would lengthen a short run
+HEAP = "2g"  # of OpenTSDB: with 512m it ended after an hour and a half of 50,000 series, whose rows wait for compaction
 # One region: a split would leave several files, and OpenTSDB refuses lines meanwhile.
 ONE_REGION = {
     "hbase.regionserver.region.split.policy": "org.apache.hadoop.hbase.regionserver.DisabledRegionSplitPolicy"
@@ -139,7 +140,7 @@ def running_opentsdb(
         "tsd.storage.enable_compaction": str(compacts).lower(),
         "tsd.storage.compaction.flush_interval": str(STORED_S),
     }
-    opentsdb.start(home, opentsdb.Options(zk_port=base.zk_port, port=0, settings=given, owner=os.getpid()))
+    opentsdb.start(home, opentsdb.Options(zk_port=base.zk_port, port=0, heap=HEAP, settings=given, owner=os.getpid()))
     try:
         yield Opentsdb(home)
     finally:
