@@ -4,10 +4,11 @@ Task dumps have names of functions and line numbers, and no values, which may ho
 
 malloc: glibc returns memory at the end of a heap to the kernel as soon as 128 KiB are free, and maps large blocks
 separately. A scan that reads pages of megabytes then faults in every page again, which took half of its time in a
-measurement. So each heap keeps some megabytes. glibc creates up to eight heaps per core; after hours of ingest on two
-cores, seven of them kept 4 to 8 MiB each. So the number of heaps is limited. Threads rarely compete for a heap, because
-Python's threads hold the GIL. Free memory inside heaps is only returned by malloc_trim(): after a million new series
-that was 50 MiB, an eighth of the process, and took 3 ms.
+measurement. So the heap keeps some megabytes. glibc creates up to eight heaps per core; after hours of ingest on two
+cores, seven of them kept 4 to 8 MiB each. So there is one. Threads rarely compete for it, because Python's threads hold
+the GIL: a flood of lines takes as much CPU as with two. With two, a million series took 12 MiB more, since each had
+room for the arrays of a window. Free memory inside the heap is only returned by malloc_trim(): after a million new
+series that was 50 MiB, an eighth of the process, and took 3 ms.
 """
 
 import ctypes
@@ -102,14 +103,14 @@ def _frames(waiting: Any) -> Iterator[FrameType]:
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # malloc.h
-KEPT_BYTES = 12 << 20  # free memory at the end of each heap
+KEPT_BYTES = 12 << 20  # free memory at the end of the heap
 LARGEST_BYTES = 16 << 20  # larger blocks are mapped separately
-HEAPS = 2
+HEAPS = 1
 
 SAMPLE_S = 2.0  # between two samples of much free memory
-SELDOM = 30  # times as long between two samples of little free memory: an idle daemon wakes up seldom
+SELDOM = 5  # times as long between two samples of little free memory: an idle daemon wakes up seldom
 SAMPLES = 7  # longer than a write window, because the next window reuses what this one frees
-MIN_TRIM_BYTES = 8 << 20  # of all heaps
+MIN_TRIM_BYTES = 8 << 20
 
 
 class _Mallinfo(ctypes.Structure):
@@ -122,7 +123,7 @@ class _Mallinfo(ctypes.Structure):
 
 
 def tune_malloc() -> bool:
-    """Have malloc keep free memory in few heaps. False if the C library is not glibc.
+    """Have malloc keep free memory in one heap. False if the C library is not glibc.
 
     Must be called before threads start.
     """
@@ -150,7 +151,7 @@ class Allocator:
         return self._mallinfo is not None
 
     def free_bytes(self) -> int:
-        """Return the free bytes in all heaps, also those that the kernel has. Walks the free lists: call it in a
+        """Return the free bytes in the heap, also those that the kernel has. Walks the free lists: call it in a
         thread."""
         return self._mallinfo().fordblks if self._mallinfo is not None else 0
 
