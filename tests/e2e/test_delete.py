@@ -1,6 +1,7 @@
 """Deletion of points with `tsd delete` and `tsd scan --delete`, on both engines and with a daemon."""
 
 import json
+import re
 import time
 import urllib.request
 from contextlib import nullcontext
@@ -128,13 +129,16 @@ def test_delete_handles_lines_left_in_journal(tmp_path: Path) -> None:
     ids=["delete", "scan"],
 )
 def test_deleted_points_are_not_the_newest_of_their_series(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Nor are they after a loss of power: the store is synced."""
     tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "true"})
     with tsd.serve() as daemon:
         lines = "".join(f"put {line}\n" for line in [*WEB01, *OTHER])
         assert daemon.send_lines(lines.encode()).startswith(b"synced ")
         daemon.flush()
         assert [point["timestamp"] for point in _newest(daemon, "sys.cpu")] == [(T + 6600) * 1000]
+        syncs = _store_syncs(daemon)
         assert tsd.run(*words).status == 0
+        assert _store_syncs(daemon) > syncs
         assert _newest(daemon, "sys.cpu") == []
         assert [point["timestamp"] for point in _newest(daemon, "sys.mem")] == [T * 1000]
 
@@ -150,6 +154,13 @@ def test_imported_points_are_the_newest_of_their_series(tmp_path: Path, ago_s: i
         assert tsd.run("import", "-", stdin=f"m {now_s - 3600} 2 host=web01\n".encode()).status == 0
         found = [(point["timestamp"], point["value"]) for point in _newest(daemon, "m")]
         assert found == [((now_s - 3600) * 1000, "2")]
+
+
+def _store_syncs(daemon: Served) -> int:
+    """Return how often the store was synced."""
+    with urllib.request.urlopen(f"http://{HOST}:{daemon.port}/metrics", timeout=60) as answer:
+        found = re.search(r'tsd_store_call_duration_seconds_count{call="sync"} (\d+)', answer.read().decode())
+    return int(found[1]) if found else 0
 
 
 def _newest(daemon: Served, metric: str) -> list[dict[str, Any]]:

@@ -213,6 +213,8 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_
                         deleted += len(done.printed)
                         metrics |= dict.fromkeys(name.metric for name in done.names)
                     read_ms = now_ms()
+            if delete:
+                await opened.store.sync()
             left.extend(await names_left(config, opened, metrics))
 
     trio.run(run)

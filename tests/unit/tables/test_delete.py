@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.flaky_store import FlakyStore
 from tests.interfering_store import InterferingStore
 from tests.unit.codec.codec_rows import KEY, cells, show
 from tests.unit.query.engines import DATA, NOW_MS, START_S, QueryEnvironment, make_query
@@ -89,6 +90,15 @@ async def test_query_deletes_points_that_a_compaction_has_joined_since_they_were
     store.before["delete"] = compact
     await env.engine.run(replace(make_query("sum:m"), delete=True))
     assert await store.store.get(DATA, [key]) == {}
+
+
+async def test_points_that_a_query_deletes_are_deleted_after_a_loss_of_power() -> None:
+    """Regression: while an hour was open, nothing else synced the store until its end."""
+    store = FlakyStore(MemoryStore(lambda: NOW_MS))
+    env = await QueryEnvironment.build([f"m {START_S} 1 host=a"], store=store)
+    await env.engine.run(replace(make_query("sum:m"), delete=True))
+    assert "delete" in store.calls
+    assert store.calls[-1] == "sync"
 
 
 @pytest.mark.parametrize("ascending", [True, False])

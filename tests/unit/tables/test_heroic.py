@@ -224,6 +224,11 @@ async def test_series_are_listed_again_after_an_interrupted_delete() -> None:
     assert deleter is not None
     await deleter.delete(SeriesRequest("edge"), 0, 2 * PERIOD)
 
+    assert store.calls[-1] == "sync"  # after a loss of power, too, they are deleted
+    selection = await heroic.tables.reader.select(SeriesRequest("edge", delete=True))
+    await selection.delete(NOW_MS)
+    assert store.calls[-1] == "sync"
+
     async def fail() -> None:
         store.plan = [Fault.ANSWER_LOST]
 

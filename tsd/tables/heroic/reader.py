@@ -94,6 +94,7 @@ class HeroicSelection(reading.Selection):
         for row in self._read:
             newest_ms = max(cell.time_ms for cell in row.cells)
             await self._reader.tables.delete({row.row: row.cells}, newest_ms)
+        await self._reader.tables.store.sync()
 
 
 class HeroicReader(reading.PointReader):
@@ -152,6 +153,7 @@ class HeroicReader(reading.PointReader):
                 async for part in parts:
                     rows = {row.row: row.cells for stored in part.values() for row in stored}
                     await self.tables.delete(rows, None)
+        await self.tables.store.sync()
 
     async def delete_metric(self, metric: str) -> None:
         """Delete all points of a metric, and its name, see `PointDeleter`."""

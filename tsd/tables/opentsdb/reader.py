@@ -320,6 +320,7 @@ class StoredSelection:
         async with self._table.deleting(keys):
             await remove_rows(store, table, self._rows, read_ms=read_ms)
             await remove_joined(store, table, self._rows, read_ms=read_ms)
+            await store.sync()
 
 
 RollupCompleteness = Callable[[bytes, str], int]  # metric UID and interval → time in s

@@ -122,6 +122,7 @@ class TallSelection(reading.Selection):
         succession later than `read_ms`, so the stamps that were read count."""
         for row, columns in self._read.items():
             await self._reader.tables.delete(self._rule, {row: columns}, self._written_ms[row])
+        await self._reader.tables.store.sync()
 
 
 class Owner(NamedTuple):
@@ -270,6 +271,7 @@ class TallReader(reading.PointReader):
                     for row, column in zip(one.rows(), one.columns(), strict=True):
                         rows.setdefault(row, []).append(column)
                 await self.tables.delete(rule, rows, None)
+        await self.tables.store.sync()
 
     async def delete_metric(self, metric: str) -> None:
         """Delete all points of a metric, and its name, see `PointDeleter`."""
