@@ -29,34 +29,38 @@ from tsd.ingest.windows import SMALL_INTERVALS, Window, WindowSettings
 from tsd.ingest.writer import Writer
 from tsd.store import Family, Table, scan
 from tsd.store.memory import MemoryStore
+from tsd.store.scheduling import IngestLoad
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
 from tsd.tables.opentsdb.summaries import SummaryRules
 from tsd.tables.opentsdb.uids import Uids
-from tsd.tables.opentsdb.writer import CellWriter
+from tsd.tables.opentsdb.writer import CellWriter, OnCells
 from tsd.tables.writing import PointWriter, SeriesResolver
 
 BASE = 1356998400
 SERIES = b"\0\0\1" + b"\0\0\1" + b"\0\0\1"
+NO_SUMMARIES = SummaryRules(NameRules(), "tsdb")
 
 
 class Parts:
-    """The way in, without a socket. `run` runs it."""
+    """Ingest without a socket. `run` runs it."""
 
-    def __init__(self, folder: Path, store: FlakyStore, **settings: object) -> None:
-        chosen = {
-            "join": True,
-            "memory_limit": 64 << 20,
-            "max_bytes": 1 << 30,
-            "metrics": True,
-            "max_unresolved": 1000,
-            "rules": SummaryRules(NameRules(), "tsdb"),
-            "load": None,
-            "hold_intervals": 0,
-            "interval_s": 3600,
-            "small_intervals": SMALL_INTERVALS,
-            "on_cells": None,
-            **settings,
-        }
+    def __init__(
+        self,
+        folder: Path,
+        store: FlakyStore,
+        *,
+        join: bool = True,
+        memory_limit: int = 64 << 20,
+        max_bytes: int = 1 << 30,  # of the journal
+        metrics: bool = True,  # whether unknown ones are created
+        max_unresolved: int = 1000,
+        rules: SummaryRules = NO_SUMMARIES,
+        load: IngestLoad | None = None,
+        hold_intervals: float = 0,
+        interval_s: float = 3600,
+        small_intervals: int = SMALL_INTERVALS,
+        on_cells: OnCells | None = None,
+    ) -> None:
         self.store = store
         self.folder = folder
         self.now_s = 1_000_000  # the wall clock
@@ -65,24 +69,21 @@ class Parts:
         self.ledger = Ledger()
         self.journal = Journal(
             folder / "journal",
-            JournalSettings(0.001, int(str(chosen["max_bytes"])), retry_s=0.001),
+            JournalSettings(0.001, max_bytes, retry_s=0.001),
             owner="0" * 32,
         )
         self.uids = Uids(store, "tsdb-uid", Widths())
         self.open_window = OpenWindow(SeriesTable(), NameRules())
-        creates = bool(chosen["metrics"])
-        self.resolver: SeriesResolver = UidResolver(self.uids, KeyLayout(), AutoCreate(creates, True, True))
-        rules = chosen["rules"]
-        assert isinstance(rules, SummaryRules)
+        self.resolver: SeriesResolver = UidResolver(self.uids, KeyLayout(), AutoCreate(metrics, True, True))
         self.summary_rules = rules
         self.points: PointWriter = CellWriter(
             store,
             rules,
-            join=bool(chosen["join"]),
-            on_cells=chosen["on_cells"],  # type: ignore[arg-type]
+            join=join,
+            on_cells=on_cells,
         )
         if layouts.is_readable():
-            self.resolver = self.readable = ReadableSeries(store, creates_metrics=creates)
+            self.resolver = self.readable = ReadableSeries(store, creates_metrics=metrics)
             self.points = ReadableWriter(store)
         self.summaries = Summaries(self.resolver, self.points.summaries, lambda: BASE * 1000)
         reader = WindowReader(
@@ -96,12 +97,12 @@ class Parts:
             self.ledger,
             self.backpressure,
             WindowSettings(
-                interval_s=float(str(chosen["interval_s"])),
-                memory_limit=int(str(chosen["memory_limit"])),
+                interval_s=interval_s,
+                memory_limit=memory_limit,
                 series_ttl_s=7200,
-                hold_intervals=float(str(chosen["hold_intervals"])),
+                hold_intervals=hold_intervals,
                 due_metrics=[b"due"],
-                small_intervals=int(str(chosen["small_intervals"])),
+                small_intervals=small_intervals,
                 retry_s=(0.001, 0.002),
             ),
             now_s=lambda: self.now_s,
@@ -115,8 +116,8 @@ class Parts:
             self.backpressure,
             self.writer.regulate,
             summaries=self.summaries,
-            name_limit=NewNameLimit(self.open_window.table, max_unresolved=int(str(chosen["max_unresolved"]))),
-            load=chosen["load"],  # type: ignore[arg-type]
+            name_limit=NewNameLimit(self.open_window.table, max_unresolved=max_unresolved),
+            load=load,
         )
 
     async def take(self, *lines: bytes) -> Taken:
