@@ -77,10 +77,24 @@ async def test_late_point_in_memory_is_the_newest_once_a_command_deletes_the_sto
         assert await world.newest("a", None) == {}
 
 
+async def test_late_points_of_many_series_are_found_once_the_stored_ones_are_deleted(tmp_path: Path) -> None:
+    """They are written first: a search of memory for some series at a time could take minutes."""
+    hosts = [f"h{number:03d}" for number in range(150)]
+    async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: (T + 50) * 1000) as worlds:
+        world = worlds["held"]
+        await world.put([f"a {T + 40} 5 host={host}" for host in hosts])
+        await world.flush()
+        for at, some in enumerate((hosts, hosts[:3])):
+            await world.put([f"a {T + 5 + at} 1 host={host}" for host in some])
+            await delete_since(world, T)
+            found = await world.newest("a", None)
+            assert found == {(("host", host),): ((T + 5 + at) * 1000, 1.0) for host in some}
+
+
 async def delete_since(world: LayoutWorld, start_s: int) -> None:
     """Delete the stored rows of points from some hour on, as a command does."""
     table = world.config.data_table
-    page = await world.store.page(table, b"", None, limit=10)
+    page = await world.store.page(table, b"", None, limit=1000)
     rows = {row.key: [cell.column for cell in row.cells] for row in page.rows if row.key[3:7] >= start_s.to_bytes(4)}
     await world.store.delete(table, rows, up_to_ms=None)
     world.tables.on_change(table, rows.keys())

@@ -129,9 +129,8 @@ class LastPointReader:
         points = self._cache.points(places.tolist())
         known = dict(compress(zip(part, points, strict=True), is_known))
         changes = self._cache.changes
-        # The cache never had held points that were older than one which is forgotten, or has dropped them.
-        lost = part if self._cache.drops else list(compress(part, is_forgotten.tolist()))
-        held = await self._held(lost, span)
+        # The cache never had held points that were older than one which is forgotten.
+        held = await self._held(list(compress(part, is_forgotten.tolist())), span)
         found = await self._newest(part, span)
         gone = set() if self._cache_ms is None else await self._changed(known, found, span)
         held |= await self._held(list(gone), span)

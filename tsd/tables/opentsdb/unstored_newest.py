@@ -1,5 +1,6 @@
 """The newest points of series among those that are not stored, for series whose newest stored point was deleted."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
@@ -17,6 +18,9 @@ from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.reading import Places, ScanRange
 from tsd.tables.writing import KnownSeries
 
+FEW = 100  # series: for more, points in memory are written first
+FLUSHED_S = 60.0  # after such a write: memory has few points
+
 
 class UnstoredNewest:
     """Finds newest points in memory."""
@@ -25,9 +29,15 @@ class UnstoredNewest:
         self._source = source
         self._uids = uids
         self._salt_width = salt_width
+        self._flushed_s = -math.inf  # by trio's clock
 
     async def of(self, series: Sequence[Series], span: ScanRange) -> dict[Series, LastPoint]:
-        """Return the newest points of series within a span that the store may lack. Raise StoreError."""
+        """Return the newest points of series within a span that the store may lack. Raise StoreError.
+
+        A request for many series asks for some at a time. Each time all points of an open hour would be unpacked."""
+        if len(series) > FEW and trio.current_time() > self._flushed_s + FLUSHED_S:
+            self._flushed_s = trio.current_time()
+            await self._source.flush(patient=False)
         by_metric: dict[bytes, set[bytes]] = defaultdict(set)
         for metric, pairs in series:
             by_metric[metric].add(pairs)
