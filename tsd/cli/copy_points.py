@@ -222,7 +222,7 @@ class _MetricCopy:
         is_copied = is_known & is_timely
         self._untimely += int((is_known & ~is_timely).sum())
         self._stats.refused_points += int(len(series) - is_copied.sum())
-        columns = columns_of(series, batch.times, batch.bits, batch.floats).at(is_copied)
+        columns = window_columns(series, batch.times, batch.bits, batch.floats).at(is_copied)
         self._window.append(columns)
         self._points += len(columns.series)
         if self._points >= WINDOW_POINTS:
@@ -260,10 +260,10 @@ class _MetricCopy:
         self._window, self._points = [], 0
 
 
-def columns_of(series: Int32, times: Int64, bits: Int64, floats: np.typing.NDArray[np.bool_]) -> Columns:
+def window_columns(series: Int32, times: Int64, bits: Int64, floats: np.typing.NDArray[np.bool_]) -> Columns:
     """Return points in the form of a window: whole seconds as seconds, integers in as few bytes as they need.
 
-    >>> made = columns_of(np.zeros(2, np.int32), np.array([2000, 2500]), np.array([5, 300]), np.zeros(2, np.bool_))
+    >>> made = window_columns(np.zeros(2, np.int32), np.array([2000, 2500]), np.array([5, 300]), np.zeros(2, np.bool_))
     >>> made.instants.tolist(), made.flags.tolist()
     ([4000, 5001], [0, 1])
     """

@@ -17,8 +17,8 @@ from tsd.tables.stored_windows import TimeRange
 async def delete_range(
     config: Config, opened: Access, series: tuple[bytes, Tags], span: TimeRange, *, yes: bool
 ) -> int | None:
-    """Delete the points of the series of a metric that have some tags, unless it is not `yes`. Return how many there
-    are, None without tables of entities. Raise StoreError."""
+    """Return how many points the series of a metric have that have some tags, None without tables of entities; with
+    `yes` delete these points. Raise StoreError."""
     if not config.entity:
         return None
     removal = EntityRemoval(versioned_cells(config, opened.store))
