@@ -480,8 +480,11 @@ def test_health_reports_the_daemons_state(tmp_path: Path) -> None:
         assert (done.status, done.out) == (1, "status: not ready\nwrite: tsd.mode is ro\n")
 
 
-def test_wrong_duration_is_reported_without_a_daemon(tmp_path: Path) -> None:
-    done = Tsd(tmp_path / "state").run("hot", "--since", "yesterday")
+@pytest.mark.parametrize(
+    "words", [["hot", "--since"], ["compact", "--since"], ["compact", "--until"], ["rollup", "build", "--start"]]
+)
+def test_wrong_time_is_reported_without_a_daemon_and_a_store(words: list[str], tmp_path: Path) -> None:
+    done = Tsd(tmp_path / "state").run(*words, "yesterday")
     assert (done.status, "'yesterday'" in done.err) == (2, True), done
 
 

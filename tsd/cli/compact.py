@@ -66,6 +66,7 @@ def compact(
 ) -> None:
     """Run `tsd compact`."""
     config = loaded.config
+    _range(since, until, [])  # reports wrong times before the store is opened
     job = [config.backend.value, store_address(config), config.data_table, since, until, *sorted(set(metrics))]
     file = Checkpoint(checkpoint or state_folder(config) / "compact.json", job)
     stats = trio.run(_run, config, None if dry_run else file, (since, until, metrics), rate)

@@ -65,6 +65,7 @@ def build(
     if clear and not metrics:
         raise click.UsageError("got --clear without a metric, wanted those whose points were deleted")
     job = _Job(tuple(sorted(set(metrics))), start, end, intervals, pause, clear)
+    _range(job, [])  # reports wrong times before the store is opened
     words = [config.backend.value, store_address(config), config.data_table, start, end, ",".join(intervals)]
     words += [config.rollups_config, *(["--clear"] if clear else [])]
     file = Checkpoint(checkpoint or state_folder(config) / "rollup-build.json", [*words, *job.metrics])
