@@ -1,15 +1,19 @@
 """The newest points of series while points of open hours are in memory only, and commands change the rows."""
 
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.property.layout_worlds import COMMON, FORMS, LayoutWorld, PagedMemory, made_world, opened_worlds
+from tests.property.layout_worlds import COMMON, FORMS, LayoutWorld, OpenRows, PagedMemory, made_world, opened_worlds
 from tsd.codec.putline import HOUR_S
 from tsd.config.loader import Given
 from tsd.daemon.settings import read_config
-from tsd.store import Put
+from tsd.ingest.writer import Writer
+from tsd.store import Cell, Put, scan
+from tsd.tables.open_points import ChooseSeries, OpenPoints
+from tsd.tables.reading import ScanRange
 
 T = 1356998400
 
@@ -78,7 +82,7 @@ async def test_late_point_in_memory_is_the_newest_once_a_command_deletes_the_sto
 
 
 async def test_late_points_of_many_series_are_found_once_the_stored_ones_are_deleted(tmp_path: Path) -> None:
-    """They are written first: a search of memory for some series at a time could take minutes."""
+    """They are written first: a search of memory may unpack all points of an open hour."""
     hosts = [f"h{number:03d}" for number in range(150)]
     async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: (T + 50) * 1000) as worlds:
         world = worlds["held"]
@@ -91,11 +95,68 @@ async def test_late_points_of_many_series_are_found_once_the_stored_ones_are_del
             assert found == {(("host", host),): ((T + 5 + at) * 1000, 1.0) for host in some}
 
 
+async def test_memory_is_searched_once_for_the_newest_points_of_all_series_of_a_metric(tmp_path: Path) -> None:
+    """Regression: it was searched for some series at a time, and each search went through all series."""
+    searches: list[bytes] = []
+
+    class Searched(OpenRows):
+        def __init__(self, writer: Writer, flush: Callable[[], Awaitable[None]]) -> None:
+            super().__init__(writer, flush)
+            found = self.open_points
+
+            async def counted(
+                metric: bytes, choose: ChooseSeries | None = None, span: ScanRange | None = None
+            ) -> OpenPoints | None:
+                searches.append(metric)
+                return await found(metric, choose, span)
+
+            self.open_points = counted
+
+    hosts = [f"h{number:04d}" for number in range(2500)]
+    async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: (T + 50) * 1000) as worlds:
+        world = worlds["held"]
+        await world.put([f"a {T + 40} 5 host={host}" for host in hosts])
+        await world.flush()
+        await world.put([f"a {T + 5} 1 host={host}" for host in hosts[:3]])
+        world.tables.include_open_points(Searched(world.ingest.writer, world.flush))
+        await delete_since(world, T)
+        assert len(await world.newest("a", None)) == 3
+        assert searches == [b"m.a"]
+
+
+async def test_deleted_points_stay_so_while_commands_delete_during_each_read(tmp_path: Path) -> None:
+    """Regression: of points that were in memory at the start of the last read."""
+    async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: (T + 50) * 1000) as worlds:
+        world = worlds["held"]
+        await world.put([f"a {T + 40} 5 host=x"])
+        await world.flush()
+        await world.put([f"a {T + 39} 5 host=x"])
+        await delete_since(world, T)
+        left = iter(range(38, 0, -1))
+        get = world.store.get
+
+        async def deleting(
+            table: str, rows: Sequence[bytes], *, columns: Collection[bytes] | None = None
+        ) -> Mapping[bytes, Sequence[Cell]]:
+            found: Mapping[bytes, Sequence[Cell]] = await get(table, rows, columns=columns)
+            if table == world.config.data_table:
+                await world.flush()
+                await delete_since(world, T)
+                await world.put([f"a {T + next(left)} 5 host=x"])
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.store, "get", deleting)
+            await world.newest("a", None)
+        await world.flush()
+        assert await world.newest("a", None) == {(("host", "x"),): ((T + next(left) + 1) * 1000, 5.0)}
+
+
 async def delete_since(world: LayoutWorld, start_s: int) -> None:
     """Delete the stored rows of points from some hour on, as a command does."""
     table = world.config.data_table
-    page = await world.store.page(table, b"", None, limit=1000)
-    rows = {row.key: [cell.column for cell in row.cells] for row in page.rows if row.key[3:7] >= start_s.to_bytes(4)}
+    found = [row async for rows in scan(world.store, table) for row in rows]
+    rows = {row.key: [cell.column for cell in row.cells] for row in found if row.key[3:7] >= start_s.to_bytes(4)}
     await world.store.delete(table, rows, up_to_ms=None)
     world.tables.on_change(table, rows.keys())
 

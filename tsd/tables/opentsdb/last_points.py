@@ -110,40 +110,60 @@ class LastPointReader:
             known &= np.maximum(times, self._cache.checked_ms[slots]) > span.now_ms - self._cache_ms
         if self._unreadable:  # read again: rows may have been repaired
             known &= np.array([one not in self._unreadable for one in series], np.bool_)
-        unknown = np.flatnonzero(~known).tolist()
-        for at in range(0, len(unknown), ROWS):
-            left: Sequence[Series] = list(dict.fromkeys(series[index] for index in unknown[at : at + ROWS]))
-            for tries in range(MOST_READS):
-                left = await self._read(left, span, is_last=tries + 1 == MOST_READS) if left else left
+        left: Sequence[Series] = list(dict.fromkeys(series[index] for index in np.flatnonzero(~known).tolist()))
+        for tries in range(MOST_READS):
+            left = await self._read_all(left, span, is_last=tries + 1 == MOST_READS) if left else left
 
-    async def _read(self, part: Sequence[Series], span: LookBack, *, is_last: bool) -> list[Series]:
-        """Read the rows of some series. Unless `is_last`, return those whose rows commands have changed meanwhile."""
+    async def _read_all(self, series: Sequence[Series], span: LookBack, *, is_last: bool) -> list[Series]:
+        """Read the rows of series. Unless `is_last`, return those whose rows commands have changed meanwhile."""
+        changes = self._cache.changes
+        is_forgotten = self._cache.depth_h[self._cache.slots(series)] == FORGOTTEN
+        # The cache never had held points that were older than one which is forgotten. They are searched for at once: a
+        # search goes through all series of a metric.
+        held = await self._held(list(compress(series, is_forgotten.tolist())), _with_held_hours(span))
+        again: list[Series] = []
+        for at in range(0, len(series), ROWS):
+            again += await self._read(series[at : at + ROWS], held, span, changes, is_last=is_last)
+        return again
+
+    async def _read(
+        self,
+        part: Sequence[Series],
+        held: Mapping[Series, LastPoint],
+        span: LookBack,
+        changes: int,
+        *,
+        is_last: bool,
+    ) -> list[Series]:
+        """Read the rows of some series. Return those whose rows commands have changed since there were `changes`: their
+        `held` points may be deleted. If `is_last`, what was read of these counts until the next request."""
         places = self._cache.slots(part)
         newest_ms = self._cache.times_ms(places)
         is_forgotten = self._cache.depth_h[places] == FORGOTTEN
         if is_forgotten.any():
-            span = span._replace(hours=max(span.hours, HELD_H))
+            span = _with_held_hours(span)
         is_late = is_forgotten & (newest_ms < span.start_ms)  # see `set_read`
         # Rows may lack a held point, also one that is written during the read.
         is_known = ((newest_ms != NO_TIME) & ~is_late & ~self._cache.are_held(places)).tolist()
         points = self._cache.points(places.tolist())
         known = dict(compress(zip(part, points, strict=True), is_known))
-        changes = self._cache.changes
-        # The cache never had held points that were older than one which is forgotten.
-        held = await self._held(list(compress(part, is_forgotten.tolist())), span)
         found = await self._newest(part, span)
         gone = set() if self._cache_ms is None else await self._changed(known, found, span)
-        held |= await self._held(list(gone), span)
+        late = await self._held(list(gone), span)
         again: list[Series] = []
         for one in part:  # by name: slots may have been reassigned
             slot = self._cache.slot(*one)
-            if not is_last and changes != self._cache.changes and self._cache.depth_h[slot] == FORGOTTEN:
+            has_changed = changes != self._cache.changes and self._cache.depth_h[slot] == FORGOTTEN
+            if has_changed:
                 again.append(one)
-                continue
+                if not is_last:
+                    continue
             if one in gone:
                 self._cache.forget_point(slot, known[one])
             self._cache.set_read(slot, found.get(one), checked_ms=span.now_ms, depth_h=span.hours)
-            if (point := held.get(one)) is not None:
+            if has_changed:
+                self._cache.depth_h[slot] = FORGOTTEN
+            elif (point := late.get(one, held.get(one))) is not None:
                 self._cache.set_held(slot, point)
         return again
 
@@ -268,6 +288,11 @@ class LastPointReader:
             if last is not None:
                 found[name] = LastPoint(base * 1000 + last.offset_ms, last.number)
         return found
+
+
+def _with_held_hours(span: LookBack) -> LookBack:
+    """Return a span that has all hours of points in memory only."""
+    return span._replace(hours=max(span.hours, HELD_H))
 
 
 def last_of(row: MergedRow) -> Point | None:
