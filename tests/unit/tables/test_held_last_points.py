@@ -3,13 +3,17 @@
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 
 from tests.property.layout_worlds import COMMON, FORMS, LayoutWorld, OpenRows, PagedMemory, made_world, opened_worlds
+from tests.unit.query.engines import make_query
 from tsd.codec.putline import HOUR_S
 from tsd.config.loader import Given
 from tsd.daemon.settings import read_config
+from tsd.errors import StoreError
 from tsd.ingest.writer import Writer
 from tsd.store import Cell, Put, scan
 from tsd.tables.open_points import ChooseSeries, OpenPoints
@@ -150,6 +154,30 @@ async def test_deleted_points_stay_so_while_commands_delete_during_each_read(tmp
             await world.newest("a", None)
         await world.flush()
         assert await world.newest("a", None) == {(("host", "x"),): ((T + next(left) + 1) * 1000, 5.0)}
+
+
+async def test_deleted_point_is_forgotten_though_the_delete_fails_after_it(tmp_path: Path) -> None:
+    """Regression: a request that read its row before the delete had cached it."""
+    async with opened_worlds({"held": FORMS["held"]}, tmp_path, lambda: (T + 50) * 1000) as worlds:
+        world = worlds["held"]
+        await world.put([f"a {T + 40} 5 host=x"])
+        await world.flush()
+        delete = world.store.delete
+
+        async def read_and_delete(*words: Any, **options: Any) -> None:
+            assert await world.newest("a", None) == {(("host", "x"),): ((T + 40) * 1000, 5.0)}
+            await delete(*words, **options)
+
+        async def fail() -> None:
+            await trio.lowlevel.checkpoint()
+            raise StoreError("as the test wants")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.store, "delete", read_and_delete)
+            patch.setattr(world.store, "sync", fail)
+            with pytest.raises(StoreError):
+                await world.engine.run(replace(make_query("sum:m.a"), delete=True))
+        assert await world.newest("a", None) == {}
 
 
 async def delete_since(world: LayoutWorld, start_s: int) -> None:

@@ -226,8 +226,10 @@ def _deleting(
     async def deleting(rows: Sequence[bytes]) -> AsyncIterator[None]:
         async with task.changing(days_of(layout, rows), deleted=True) if task is not None else reporting(rows):
             parts.cache.forget(layout, rows)
-            yield
-            parts.cache.forget(layout, rows)
+            try:
+                yield
+            finally:  # a request may have read rows before they were deleted
+                parts.cache.forget(layout, rows)
 
     return deleting
 
