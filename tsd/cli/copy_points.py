@@ -14,12 +14,12 @@ import trio
 
 from tsd.codec.points import Columns, Int32, Int64
 from tsd.codec.putline import FIRST_MS, LAST_BASE_MS, NameRules, check_series
-from tsd.codec.text import FLOAT, counted, illegal_character
+from tsd.codec.text import counted, illegal_character
 from tsd.errors import BadLine
 from tsd.tables import Tables
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.reading import EncodedPage, HistogramPage, PointPage, ScanRange, Selection, SeriesRequest, TextPage
-from tsd.tables.stored_windows import series_tags
+from tsd.tables.stored_windows import series_tags, window_columns
 from tsd.tables.writing import SeriesKey, SeriesKeys, SeriesLookup, SeriesText
 
 WINDOW_POINTS = 200_000  # written together
@@ -222,7 +222,7 @@ class _MetricCopy:
         is_copied = is_known & is_timely
         self._untimely += int((is_known & ~is_timely).sum())
         self._stats.refused_points += int(len(series) - is_copied.sum())
-        columns = window_columns(series, batch.times, batch.bits, batch.floats).at(is_copied)
+        columns = window_columns(batch).at(is_copied)
         self._window.append(columns)
         self._points += len(columns.series)
         if self._points >= WINDOW_POINTS:
@@ -258,18 +258,3 @@ class _MetricCopy:
             self._stats.points += self._points
             self._progress(self._points)
         self._window, self._points = [], 0
-
-
-def window_columns(series: Int32, times: Int64, bits: Int64, floats: np.typing.NDArray[np.bool_]) -> Columns:
-    """Return points in the form of a window: whole seconds as seconds, integers in as few bytes as they need.
-
-    >>> made = window_columns(np.zeros(2, np.int32), np.array([2000, 2500]), np.array([5, 300]), np.zeros(2, np.bool_))
-    >>> made.instants.tolist(), made.flags.tolist()
-    ([4000, 5001], [0, 1])
-    """
-    instants = times << 1 | (times % 1000 != 0)
-    flags = np.full(len(times), 7, np.uint8)
-    for length in (4, 2, 1):
-        bound = 1 << (8 * length - 1)
-        flags[(bits >= -bound) & (bits < bound)] = length - 1
-    return Columns(series, instants, np.where(floats, FLOAT | 7, flags).astype(np.uint8), bits)

@@ -117,20 +117,24 @@ def _split(pairs: bytes, tagk_size: int, tagv_size: int) -> Iterator[tuple[bytes
         yield pairs[at:middle], pairs[middle : middle + tagv_size]
 
 
-def window_of(batch: Batch, span: TimeRange) -> Columns:
+def window_columns(batch: Batch) -> Columns:
     """Return points that were read in the form of a window: numbers in as few bytes as they need, as ingest has them.
 
     >>> batch = Batch(np.array([7], np.int32), np.array([0, 2]), np.array([2000, 2500]), np.array([5, 300]),
     ...     np.zeros(2, np.bool_))
-    >>> made = window_of(batch, TimeRange(0, 3000))
+    >>> made = window_columns(batch)
     >>> made.series.tolist(), made.instants.tolist(), made.flags.tolist()
     ([7, 7], [4000, 5001], [0, 1])
     """
     series = np.repeat(batch.series, np.diff(batch.starts)).astype(np.int32)
     times, floats = batch.times, batch.floats
     flags, bits = shortest(batch.bits.copy(), np.ascontiguousarray(floats))
-    columns = Columns(series, times << 1 | (times % 1000 != 0), flags, bits)
-    return columns.at((times >= span.since_ms) & (times < span.until_ms))
+    return Columns(series, times << 1 | (times % 1000 != 0), flags, bits)
+
+
+def window_of(batch: Batch, span: TimeRange) -> Columns:
+    """Return the points of a span in the form of a window."""
+    return window_columns(batch).at((batch.times >= span.since_ms) & (batch.times < span.until_ms))
 
 
 def metrics_from(metrics: Sequence[str], done: str) -> list[str]:
