@@ -37,6 +37,7 @@ CALM = Plan(
     second_daemon=False,
     hurried=False,
     hold_intervals=0,
+    deletes=False,
     writer_lag_s=0,
     events=(),
 )

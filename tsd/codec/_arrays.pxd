@@ -37,13 +37,13 @@ cdef extern from *:
     #endif
     }
     #define TSD_MAPPED_BYTES ((size_t) 256 << 10)
-    #define TSD_LARGEST_HEAP_BLOCK ((size_t) 32 << 20) /* of glibc, at any M_MMAP_THRESHOLD */
+    #define TSD_ALWAYS_MAPPED ((size_t) 1 << 30) /* no heap has so much free memory in one piece */
     /* Memory that is kept for long. A large block gets a mapping of its own: in a heap it would lie between blocks that
        are soon freed, and each growth would leave a gap. glibc keeps blocks mapped that were mapped at first. */
     static inline void* tsd_kept(size_t size) {
     #ifdef __GLIBC__
-        if (size >= TSD_MAPPED_BYTES && size <= TSD_LARGEST_HEAP_BLOCK) {
-            void* mapped = malloc(TSD_LARGEST_HEAP_BLOCK + 1); /* of which no page is used */
+        if (size >= TSD_MAPPED_BYTES && size < TSD_ALWAYS_MAPPED) {
+            void* mapped = malloc(TSD_ALWAYS_MAPPED); /* of which no page is used */
             void* cut = mapped ? realloc(mapped, size) : NULL;
             if (cut)
                 return cut;

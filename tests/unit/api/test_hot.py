@@ -114,7 +114,7 @@ async def test_command_shows_ranges_of_the_daemon(tmp_path: Path) -> None:
         assert status == 0
         assert len(json.loads(shown)["ranges"]) == 2
         status, _, error = await command(tmp_path, "--since", "1x")
-        assert (status, "got duration '1x'" in error) == (1, True)
+        assert (status, "got duration '1x'" in error) == (2, True)
     status, _, error = await command(tmp_path)
     assert (status, "no daemon runs" in error) == (3, True)
 
