@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tsd.codec.entity.records import entity_series, series_column
+from tsd.codec.kept_arrays import grown
 from tsd.codec.points import Columns, Int32, Int64
 from tsd.codec.putline import split_tags
 from tsd.errors import BadLine
@@ -157,16 +158,13 @@ class NewestValues:
         old = len(self._generations)
         if size <= old:
             return
-        room = max(2 * old, size)
-        more = room - old
-        self._generations = np.concatenate([self._generations, np.zeros(more, np.int64)])
-        self._unstored = self._unstored + bytes(more)
-        self._points = Columns(
-            np.arange(room, dtype=np.int32),
-            np.concatenate([self._points.instants, np.full(more, -1, np.int64)]),
-            np.concatenate([self._points.flags, np.zeros(more, np.uint8)]),
-            np.concatenate([self._points.bits, np.zeros(more, np.int64)]),
-        )
+        self._generations = grown(self._generations, size)
+        room = len(self._generations)
+        self._unstored = self._unstored + bytes(room - old)
+        instants = grown(self._points.instants, room)
+        instants[old:] = -1
+        flags, bits = grown(self._points.flags, room), grown(self._points.bits, room)
+        self._points = Columns(np.arange(room, dtype=np.int32), instants, flags, bits)
 
     def places(self, numbers: Iterable[int]) -> dict[int, EntityColumn]:
         """Return the places of those series that have an entity."""
