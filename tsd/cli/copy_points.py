@@ -185,15 +185,15 @@ class _MetricCopy:
         self._texts: list[SeriesText | None] = []  # the same
         self._window: list[Columns] = []
         self._points = 0
-        self._untimely = 0  # points at times that no put line has
+        self._out_of_range = 0  # points at times that no put line has
 
     async def run(self, source: Tables, span: ScanRange) -> None:
         selection = await source.reader.select(SeriesRequest(self._metric, counts_expiring=True))
         await selection.read(span, partial(self._take, selection), annotations=True)
         await self._write()
-        if self._untimely:
+        if self._out_of_range:
             wanted = "wanted times from 1970 to 2106, and whole seconds until 1970-02-19"
-            self._stats.refuse(self._metric, f"{counted(self._untimely, 'point')} refused for the time, {wanted}")
+            self._stats.refuse(self._metric, f"{counted(self._out_of_range, 'point')} refused for the time, {wanted}")
         if selection.texts is not None:
             await selection.texts.read(span, partial(self._count_texts, selection))
         if selection.histograms is not None:
@@ -217,10 +217,10 @@ class _MetricCopy:
         batch = decoded.batch
         series = np.repeat(batch.series, np.diff(batch.starts)).astype(np.int32)
         is_known = np.array([key is not None for key in self._keys], np.bool_)[series]
-        is_timely = (batch.times > 0) & (batch.times <= LAST_BASE_MS)
-        is_timely &= (batch.times >= FIRST_MS) | (batch.times % 1000 == 0)
-        is_copied = is_known & is_timely
-        self._untimely += int((is_known & ~is_timely).sum())
+        is_in_range = (batch.times > 0) & (batch.times <= LAST_BASE_MS)
+        is_in_range &= (batch.times >= FIRST_MS) | (batch.times % 1000 == 0)
+        is_copied = is_known & is_in_range
+        self._out_of_range += int((is_known & ~is_in_range).sum())
         self._stats.refused_points += int(len(series) - is_copied.sum())
         columns = window_columns(batch).at(is_copied)
         self._window.append(columns)

@@ -17,8 +17,8 @@ from tsd.tables.stored_windows import TimeRange
 async def delete_range(
     config: Config, opened: Access, series: tuple[bytes, Tags], span: TimeRange, *, yes: bool
 ) -> int | None:
-    """Return how many points the series of a metric have that have some tags, None without tables of entities; with
-    `yes` delete these points. Raise StoreError."""
+    """Find the points of a metric's series with some tags in the tables of entities, and with `yes` delete them. Return
+    how many there are, None without these tables. Raise StoreError."""
     if not config.entity:
         return None
     removal = EntityRemoval(versioned_cells(config, opened.store))

@@ -154,7 +154,7 @@ class Journal:
         self._segments: dict[Path, Segment] = {}
         self._size = 0  # bytes of all segments if nothing were compressed since the start
         self._saved = 0  # by compression since the start; of the journal's thread
-        self._removed, self._removed_for_good = 1, 0  # segments; an earlier run may have removed one
+        self._removals, self._synced_removals = 1, 0  # segments; an earlier run may have removed one
         self._full_at: int | None = None  # the limit that was reached since a segment was removed
         self._frames = FrameMaker()
         self._next = 0
@@ -375,7 +375,7 @@ class Journal:
         if not await self.is_settled(segment):
             return False
         await trio.to_thread.run_sync(self.disk.remove, segment.path)
-        self._removed += 1
+        self._removals += 1
         del self._segments[segment.path]
         self._size -= segment.size
         self._full_at = None
@@ -384,11 +384,11 @@ class Journal:
 
     async def sync_removals(self) -> bool:
         """Sync the removals of segments. Return whether these are not found again after a loss of power."""
-        removed = self._removed
+        removed = self._removals
         with suppress(OSError):
-            if self._removed_for_good < removed:
+            if self._synced_removals < removed:
                 await trio.to_thread.run_sync(self.disk.sync_folder, self.folder)
-                self._removed_for_good = removed
+                self._synced_removals = removed
             return True
         return False
 

@@ -34,7 +34,7 @@ class UnstoredNewest:
     async def of(self, series: Sequence[Series], span: ScanRange) -> dict[Series, LastPoint]:
         """Return the newest points of series within a span that the store may lack. Raise StoreError.
 
-        For each metric the points of open hours may be unpacked. So for many series they are written first."""
+        Points of open hours are unpacked once for each metric. So for many series they are written first."""
         if len(series) > FEW and trio.current_time() > self._flushed_s + FLUSHED_S:
             self._flushed_s = trio.current_time()
             await self._source.flush(patient=False)
