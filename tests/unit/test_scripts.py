@@ -301,6 +301,18 @@ def test_run_passes_exactly_its_options_to_the_daemon(tmp_path: Path, words: lis
     assert f" query --url http://127.0.0.1:{port} " in hint  # the daemon, whatever its store and state folder
 
 
+@pytest.mark.parametrize("word", ["--help", "tests"])
+def test_setup_refuses_an_unknown_extra_before_it_changes_anything(tmp_path: Path, word: str) -> None:
+    """Regression: it made .venv and kept the word among its extras."""
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
+    shutil.copy(ROOT / "setup.cfg", tmp_path)
+    done = subprocess.run([tmp_path / "scripts" / "setup", "check", word], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert word in done.stderr
+    assert "test" in done.stderr.split("wanted:")[1]
+    assert not (tmp_path / ".venv").exists()
+
+
 def test_release_gives_pypi_only_python_packages(tmp_path):
     """Regression: the archive of the container image was among them, and PyPI refuses it."""
     workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
