@@ -19,7 +19,7 @@ from tsd.codec.putline import HOUR, HOUR_S
 from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.packed_points import PackedPoints, Place, between, merge, pack
 from tsd.ingest.series import SeriesTable
-from tsd.ingest.windows import PendingSegment, Window
+from tsd.ingest.windows import HourWindow, PendingSegment
 from tsd.tables.open_points import ChooseSeries
 from tsd.tables.reading import ScanRange
 from tsd.tables.writing import AHEAD_S
@@ -71,13 +71,13 @@ class OpenHour:
         """Return whether the hour is not open any more."""
         return now_s >= self.until_s or not is_held(self.base_s, now_s)
 
-    def window(self, since_s: int, last_whole_s: int) -> Window:
+    def window(self, since_s: int, last_whole_s: int) -> HourWindow:
         """Return a window of the points. `since_s`: when they became due, by the wall clock. Hours up to `last_whole_s`
         may have been written whole: if the clock was set back, their points are held again."""
         is_whole = since_s >= self.until_s == end_s(self.base_s) and self.base_s > last_whole_s
-        return Window(
-            self.segments, self.parts.copy(), self.points, self.sealed_s, None, since_s,
-            is_hour=True, is_whole=is_whole, packed=self.packed.copy(), held_memory=self.memory,
+        return HourWindow(
+            self.segments, self.parts.copy(), self.points, self.sealed_s, since_s, self.memory,
+            packed=self.packed.copy(), is_whole=is_whole,
         )  # fmt: skip
 
     async def pack(self, table: SeriesTable) -> None:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple
 
 from tsd.codec.points import Columns
@@ -60,67 +60,72 @@ class Written(NamedTuple):
     refused: list[RefusedLine]
 
 
+@dataclass(eq=False)
 class Window:
-    """Points that are written together: those of one interval, of some segments of an earlier run, or of an hour."""
+    """Points that are written together."""
 
-    def __init__(
-        self,
-        segments: Sequence[PendingSegment],
-        parts: Sequence[Columns] | None,
-        points: int,
-        sealed_s: int,
-        summaries: SummaryBatch | None,
-        since_s: int,
-        *,
-        held: Sequence[Columns] = (),
-        is_hour: bool = False,
-        is_whole: bool = False,
-        packed: Sequence[PackedPoints] = (),
-        held_memory: int = 0,
-    ) -> None:
-        """`held`: points of the interval that open hours hold; they are not part of the window. `is_hour`: the window
-        has the points that an open hour held, the oldest of them `packed`. Neither kind can be dropped: `held_memory`
-        is what they take, in bytes. `is_whole`: the hour was over, so that only late points can follow."""
-        self.segments = segments
-        self.parts = parts  # in order of arrival; None: read the segments
-        self.summaries = summaries
-        self.points = points
-        self.sealed_s = sealed_s  # of the oldest point's interval, by the monotonic clock
-        self.since_s = since_s  # when its first point was accepted, by the wall clock
-        self.held = held
-        self.is_hour = is_hour
-        self.is_whole = is_whole
-        self.packed = packed  # older than the parts
-        self.is_packed = bool(packed)
-        self.stored_to: Place | None = None  # the points of series up to this one are stored, if `is_packed`
-        self.held_memory = held_memory
-        self.written: Written | None = None  # None: not stored yet
+    segments: Sequence[PendingSegment]
+    parts: Sequence[Columns] | None  # in order of arrival; None: read the segments
+    points: int
+    sealed_s: int  # of the oldest point's interval, by the monotonic clock
+    since_s: int  # when its first point was accepted, or became due, by the wall clock
+    held_memory: int = 0  # bytes of its points, if they cannot be dropped
+    _: KW_ONLY
+    summaries: SummaryBatch | None = None
+    written: Written | None = None  # None: not stored yet
+
+    def may_have(self, metric: bytes, table: SeriesTable) -> bool:
+        """Return whether its write may make points or series of a metric known to the tables."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class IntervalWindow(Window):
+    """The points of one interval, or of some segments of an earlier run."""
+
+    _: KW_ONLY
+    held: Sequence[Columns] = ()  # points of the interval that open hours hold: not part of the window
 
     @property
     def size(self) -> int:
-        """Bytes of memory that `drop` frees."""
-        if self.parts is None or self.held or self.is_hour:
+        """Bytes of memory that `drop` frees. What open hours hold of the interval keeps it in memory."""
+        if self.parts is None or self.held:
             return 0
         return self.points * POINT_BYTES + (self.summaries.size if self.summaries else 0)
 
     def may_have(self, metric: bytes, table: SeriesTable) -> bool:
-        """Return whether it may have points of a metric, or gave some to open hours. Series of a released hour are
-        known to the tables since its points arrived."""
-        if self.is_hour:
-            return False
+        """Return whether it may have points of a metric, or gave some to open hours."""
         if self.parts is None or (self.summaries is not None and metric in self.summaries.metrics):
             return True
         return any(table.has_metric(metric, part.series) for part in (*self.parts, *self.held))
+
+    def drop(self) -> None:
+        """Drop the points; the segments still have them."""
+        self.parts = self.summaries = None
+
+
+@dataclass(eq=False)
+class HourWindow(Window):
+    """The points that an open hour held. They cannot be dropped."""
+
+    parts: Sequence[Columns]
+    _: KW_ONLY
+    packed: Sequence[PackedPoints] = ()  # older than the parts
+    is_whole: bool  # the hour was over, so that only late points can follow
+    stored_to: Place | None = None  # the points of series up to this one are stored, if some were packed
+
+    def __post_init__(self) -> None:
+        self.is_packed = bool(self.packed)
+
+    def may_have(self, metric: bytes, table: SeriesTable) -> bool:  # noqa: ARG002 - as for intervals
+        """Return False: its series are known to the tables since its points arrived."""
+        return False
 
     def set_stored(self, last: Place | None) -> None:
         """Drop packed points of series up to `last`, which are stored; None: all. Queries that read them keep them."""
         left = [] if last is None else [one.after(last) for one in self.packed]
         self.packed = [one for one in left if one.points]
         self.stored_to = last or self.stored_to
-
-    def drop(self) -> None:
-        """Drop the points; the segments still have them."""
-        self.parts = self.summaries = None
 
 
 class WindowMemory:
@@ -129,11 +134,13 @@ class WindowMemory:
 
     def __init__(self) -> None:
         self.size = 0  # bytes
-        self._windows: deque[tuple[Window, int]] = deque()  # those with points in memory and their sizes, oldest first
+        self._windows: deque[tuple[IntervalWindow, int]] = (
+            deque()
+        )  # those with points in memory and their sizes, oldest first
 
     def add(self, window: Window) -> None:
         """Add the newest window."""
-        if size := window.size:
+        if isinstance(window, IntervalWindow) and (size := window.size):
             self._windows.append((window, size))
             self.size += size
 

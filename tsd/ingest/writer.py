@@ -37,7 +37,7 @@ from tsd.ingest.open_hours import (
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.packed_points import PackedPoints, slices
 from tsd.ingest.window_reader import FolderFails, WindowReader, as_store_error, monotonic_s
-from tsd.ingest.windows import PendingSegment, Window, WindowMemory, WindowSettings, Written
+from tsd.ingest.windows import HourWindow, IntervalWindow, PendingSegment, Window, WindowMemory, WindowSettings, Written
 from tsd.lazy import LazyLogger
 from tsd.store.scheduling import sleep_until_next
 from tsd.tables.open_points import ChooseSeries, OpenPoints
@@ -188,7 +188,7 @@ class Writer:
     def _adopt(self, segments: list[Segment], lines: int) -> None:
         """Queue segments of an earlier run as one window."""
         since_s = self._now_s() if segments[0].found_s is None else segments[0].found_s
-        self._enqueue(Window([*map(self._pending, segments)], None, lines, self._uptime_s(), None, since_s))
+        self._enqueue(IntervalWindow([*map(self._pending, segments)], None, lines, self._uptime_s(), since_s))
 
     def _pending(self, segment: Segment) -> PendingSegment:
         self._segments.append(PendingSegment(segment))
@@ -214,7 +214,7 @@ class Writer:
         points -= sum(len(part.series) for part in held)
         parts, summaries = ([due], summaries) if complete else (None, None)
         memory = points * POINT_BYTES if held else 0
-        self._enqueue(Window([pending], parts, points, now, summaries, since_s, held=held, held_memory=memory))
+        self._enqueue(IntervalWindow([pending], parts, points, now, since_s, memory, summaries=summaries, held=held))
         self._open_since_s = None
         self._evict(now)
         self.regulate()
@@ -527,7 +527,8 @@ class Writer:
                 return None
             if metric is not None and window.summaries is not None and metric in window.summaries.metrics:
                 return None
-            parts += [*window.packed, *(part for part in window.parts if has_hours_of(part, span))]
+            parts += window.packed if isinstance(window, HourWindow) else ()
+            parts += [part for part in window.parts if has_hours_of(part, span)]
         for hour in self._hours:
             if span is None or span.start_s <= hour.base_s < span.stop_s:
                 parts += [*hour.packed, *hour.parts]
@@ -563,11 +564,12 @@ class Writer:
 
     async def _put(self, window: Window) -> Written:
         """Put a window's points into the store. May be repeated."""
-        for part in window.held:
-            await self._points.record(part, self._open_window.table)
-        if window.is_packed:
+        if isinstance(window, HourWindow) and window.is_packed:
             await self._put_packed(window)
             return Written(window.points, [])
+        if isinstance(window, IntervalWindow):
+            for part in window.held:
+                await self._points.record(part, self._open_window.table)
         columns, summaries, refused = await self._reader.read(window)
         lines = len(columns.series) + (summaries.lines if summaries else 0)
         if lines:
@@ -581,12 +583,11 @@ class Writer:
 
     def _is_whole(self, window: Window) -> bool:
         """Return whether only late points of the window's hour can follow, or none in this run."""
-        return window.is_whole or (window.is_hour and self._finishing)
+        return isinstance(window, HourWindow) and (window.is_whole or self._finishing)
 
-    async def _put_packed(self, window: Window) -> None:
+    async def _put_packed(self, window: HourWindow) -> None:
         """Put the points of an hour, some series at a time: few of them are unpacked at once, and those that are stored
         leave memory. When it is repeated, it goes on after them."""
-        assert window.parts is not None
         table, most = self._open_window.table, min(self._max_points, UNPACKED_POINTS)
         while True:
             _, last = next(slices(window.packed, most))

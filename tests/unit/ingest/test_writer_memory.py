@@ -8,17 +8,17 @@ import pytest
 
 from tests.seeds import seeds
 from tsd.codec.points import Columns
-from tsd.ingest.windows import Window, WindowMemory
+from tsd.ingest.windows import IntervalWindow, WindowMemory
 
 NOTHING = np.empty(0, np.int64)
 COLUMNS = Columns(NOTHING.astype(np.int32), NOTHING, NOTHING.astype(np.uint8), NOTHING)
 
 
-def window(points: int, *, in_memory: bool) -> Window:
-    return Window([], [COLUMNS] if in_memory else None, points, 0, None, 0)
+def window(points: int, *, in_memory: bool) -> IntervalWindow:
+    return IntervalWindow([], [COLUMNS] if in_memory else None, points, 0, 0)
 
 
-class CountingWindow(Window):
+class CountingWindow(IntervalWindow):
     """Counts how often its points are dropped."""
 
     drops = 0
@@ -28,7 +28,7 @@ class CountingWindow(Window):
         super().drop()
 
 
-def shrink(windows: deque[Window], most: int) -> None:
+def shrink(windows: deque[IntervalWindow], most: int) -> None:
     """As it was done with every block: it took 400 us where an outage had lasted a day."""
     held = sum(one.size for one in windows)
     for one in list(windows)[:0:-1]:
@@ -41,7 +41,7 @@ def shrink(windows: deque[Window], most: int) -> None:
 @pytest.mark.parametrize("seed", seeds(30, fast=5))
 def test_drop_order_equals_that_of_a_full_scan(seed: int) -> None:
     chance = random.Random(seed)
-    windows, twins, held = deque[Window](), deque[Window](), WindowMemory()
+    windows, twins, held = deque[IntervalWindow](), deque[IntervalWindow](), WindowMemory()
     for _ in range(300):
         what = chance.random()
         if what < 0.5:
@@ -63,7 +63,7 @@ def test_drop_order_equals_that_of_a_full_scan(seed: int) -> None:
 def test_dropped_windows_are_not_visited_again() -> None:
     """The newest window is dropped once, however often memory is short."""
     held, first = WindowMemory(), window(10, in_memory=True)
-    others = [CountingWindow([], [COLUMNS], 10, 0, None, 0) for _ in range(100)]
+    others = [CountingWindow([], [COLUMNS], 10, 0, 0) for _ in range(100)]
     for one in (first, *others):
         held.add(one)
     for _ in range(2):
