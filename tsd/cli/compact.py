@@ -16,7 +16,7 @@ from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.putline import HOUR_S
 from tsd.codec.text import counted
 from tsd.config.loader import Config, Loaded, state_folder
-from tsd.daemon.layouts import block_packer, row_compactor
+from tsd.daemon.layouts import hour_folding, row_compactor
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import store_address
 from tsd.errors import CorruptRow, StoreError, TsdError
@@ -108,7 +108,7 @@ async def _sweep(
         rate=rate,
         pause_ratio=opened.pause_ratio,
         on_retry=messages.on_retry,
-        packer=None if file is None else block_packer(config, opened.store),
+        folding=None if file is None else hour_folding(config, opened.store),
     )
     due_s = trio.current_time() + SAVE_S
     async for rows, position in sweep.run(state.range, state.position):

@@ -31,8 +31,8 @@ from tsd.store import Store
 from tsd.tables import Tables
 from tsd.tables.clock_guard import ClockGuard
 from tsd.tables.opentsdb import layout as opentsdb
-from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
 from tsd.tables.opentsdb.compaction.compactor import SETTLE_MS, RowCompactor
+from tsd.tables.opentsdb.compaction.hour_folding import FoldRules, HourFolding
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.opentsdb.compaction.scheduler import RECENT_S, CompactionRate, CompactionScheduler, log_corrupt_row
 from tsd.tables.opentsdb.data_table import configured_data_table
@@ -188,17 +188,17 @@ def compaction_scheduler(
         ),
         is_writer_behind,
         lambda: now_ms() // 1000,
-        block_packer(config, store),
+        hour_folding(config, store),
         recent_s=waits_s or RECENT_S,
     )
 
 
-def block_packer(config: Config, store: Store) -> BlockPacker | None:
+def hour_folding(config: Config, store: Store) -> HourFolding | None:
     """Return what folds past hours into blocks, None if nothing does."""
     if not config.blocks or store.column_blocks is None:
         return None
     rules = FoldRules(FOLDED_HOURS, config.blocks_delay_s, config.blocks_least_rows)
-    return BlockPacker(store.column_blocks, config.data_table, key_layout(config), rules)
+    return HourFolding(store.column_blocks, config.data_table, key_layout(config), rules)
 
 
 def daemon_retention(

@@ -16,7 +16,7 @@ from tsd.tables.catalog import Stat
 from tsd.tables.open_points import OpenPointSource
 from tsd.tables.opentsdb.annotations import AnnotationRows
 from tsd.tables.opentsdb.catalog import OpentsdbCatalog, UidNames, uid_stats
-from tsd.tables.opentsdb.compaction.block_packer import FoldStats
+from tsd.tables.opentsdb.compaction.hour_folding import FoldStats
 from tsd.tables.opentsdb.compaction.scheduler import CompactionScheduler
 from tsd.tables.opentsdb.data_table import configured_data_table
 from tsd.tables.opentsdb.kept_rollups import report_kept

@@ -14,8 +14,8 @@ from tsd.codec.opentsdb.rowkey import KeyLayout, row_key
 from tsd.errors import StoreDown, StoreError, WrongClock
 from tsd.store import Family, Put, Store, Table
 from tsd.store.rocksdb.engine import EmbeddedStore
-from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
 from tsd.tables.opentsdb.compaction.compactor import RowCompactor
+from tsd.tables.opentsdb.compaction.hour_folding import FoldRules, HourFolding
 from tsd.tables.opentsdb.compaction.sweep import Sweep, SweepRange
 from tsd.tables.opentsdb.data_table import DataTable
 
@@ -163,9 +163,9 @@ async def test_sweep_folds_the_hours_that_it_compacted(tmp_path: Path) -> None:
     try:
         await store.create_tables([Table(TABLE, (Family(b"t"),))])
         await store.put(TABLE, [Put(row, b"t:\0\0", b"\x2a") for row in rows])
-        packer = BlockPacker(store.column_blocks, TABLE, KeyLayout(), FoldRules(0, 0, 1))
-        await run(sweep(store, packer=packer), SweepRange(HOURS[0], HOURS[3]))
-        assert packer.stats.cells == 2 * 3 * 299
+        folding = HourFolding(store.column_blocks, TABLE, KeyLayout(), FoldRules(0, 0, 1))
+        await run(sweep(store, folding=folding), SweepRange(HOURS[0], HOURS[3]))
+        assert folding.stats.cells == 2 * 3 * 299
         assert await store.column_blocks.next_unfolded(TABLE, b"", None) == key(HOURS[3], 1)
         assert len(await store.get(TABLE, rows)) == len(rows)
     finally:

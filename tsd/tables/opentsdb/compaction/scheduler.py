@@ -18,8 +18,8 @@ from tsd.lazy import LazyLogger
 from tsd.store import Put
 from tsd.store.retry import backoff
 from tsd.store.scheduling import next_time
-from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldStats
 from tsd.tables.opentsdb.compaction.compactor import CompactionStats, RowCompactor
+from tsd.tables.opentsdb.compaction.hour_folding import FoldStats, HourFolding
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 
 log = LazyLogger(__name__)
@@ -74,13 +74,13 @@ class CompactionScheduler:
         rate: CompactionRate,
         is_writer_behind: Callable[[], bool],
         now_s: Callable[[], int],
-        packer: BlockPacker | None = None,
+        folding: HourFolding | None = None,
         *,
         recent_s: float = RECENT_S,
     ) -> None:
-        """No row is compacted while `is_writer_behind` returns True; `now_s` is the wall clock. `packer` folds hours
+        """No row is compacted while `is_writer_behind` returns True; `now_s` is the wall clock. `folding` folds hours
         whose rows are compacted. Rows that are being written to are tried again after `recent_s`."""
-        self._packer = packer
+        self._folding = folding
         self._queue = queue
         self._compactor = compactor
         self._rate = rate
@@ -95,14 +95,14 @@ class CompactionScheduler:
     def record(self, puts: Sequence[Put], *, whole: bool = False) -> None:
         """Record cells that were written. `whole`: see `RowQueue.record`."""
         self._queue.record(puts, whole=whole)
-        if self._packer is not None:
-            self._packer.record(puts, self._now_s(), self._delay_s)
+        if self._folding is not None:
+            self._folding.record(puts, self._now_s(), self._delay_s)
 
     def statistics(self) -> SchedulerStats:
         """Return counters since the start."""
         oldest = self._queue.oldest if self._queue.waiting else None
         age_s = 0 if oldest is None else max(self._now_s() - oldest - HOUR_S, 0)
-        folding = self._packer.stats if self._packer else None
+        folding = self._folding.stats if self._folding else None
         return SchedulerStats(self._compactor.stats, self._queue.waiting, self._queue.dropped, age_s, folding)
 
     async def run(self) -> None:
@@ -142,23 +142,23 @@ class CompactionScheduler:
 
     async def _recover(self) -> None:
         """Find the hours that an earlier run did not fold."""
-        if self._packer is None:
+        if self._folding is None:
             return
         try:
-            await self._packer.recover(self._now_s(), self._delay_s)
+            await self._folding.recover(self._now_s(), self._delay_s)
         except StoreError as exc:
             log.warning("compaction.folding_delayed", error=str(exc))
 
     async def _fold(self, end: float) -> None:
         """Fold hours that are due, in at most half of the time: one at least, and others until the time `end`."""
-        packer, queue = self._packer, self._queue
-        while packer and packer.is_due(self._now_s(), queue.oldest if queue.waiting else None):
+        folding, queue = self._folding, self._queue
+        while folding and folding.is_due(self._now_s(), queue.oldest if queue.waiting else None):
             if self._is_writer_behind():
                 return
             begun = trio.current_time()
             error: StoreError | None = None
             try:
-                await packer.step()
+                await folding.step()
             except StoreError as exc:
                 error = exc.with_traceback(None)
             if error is not None:

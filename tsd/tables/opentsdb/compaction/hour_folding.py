@@ -1,6 +1,6 @@
 """Folding of a daemon: it moves the cells of hours that are over to the store's blocks, a metric and hour at a time.
 
-`BlockPacker` records in memory the hours that this daemon writes. A start finds those of the last day that an earlier
+`HourFolding` records in memory the hours that this daemon writes. A start finds those of the last day that an earlier
 run left; `tsd compact` folds older ones.
 """
 
@@ -41,7 +41,7 @@ class FoldRules(NamedTuple):
     least_rows: int  # fewer rows stay as they are: a reader of one row of a block reads more than that row
 
 
-class BlockPacker:
+class HourFolding:
     """Folds hours of metrics into blocks. Until they are due, it holds the prefixes of their rows."""
 
     def __init__(self, blocks: ColumnBlocks, table: str, layout: KeyLayout, rules: FoldRules) -> None:

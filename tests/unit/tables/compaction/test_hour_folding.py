@@ -14,7 +14,7 @@ from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.errors import DamagedBlock, StoreError
 from tsd.store import ColumnBlocks, ColumnPart, Family, Folded, Put, RangeOf, Table
 from tsd.store.rocksdb.engine import EmbeddedStore
-from tsd.tables.opentsdb.compaction.block_packer import BlockPacker, FoldRules
+from tsd.tables.opentsdb.compaction.hour_folding import FoldRules, HourFolding
 from tsd.tables.opentsdb.compaction.queue import RowQueue
 from tsd.tables.opentsdb.compaction.scheduler import JITTER_S, SAFE_S, CompactionRate, CompactionScheduler
 
@@ -32,13 +32,13 @@ class Folding:
         self.store = store
         self.now_s = 0
         self.behind = False
-        self.packer = BlockPacker(
+        self.folding = HourFolding(
             blocks or store.column_blocks, "tsdb", KeyLayout(), FoldRules(limit, LATE_S, least_rows)
         )
         queue = RowQueue(KeyLayout(), 1000, -3600)
         rate = CompactionRate(1, 0, 1000, 3600)
         self.scheduler = CompactionScheduler(
-            queue, compactor(store), rate, lambda: self.behind, lambda: self.now_s, self.packer
+            queue, compactor(store), rate, lambda: self.behind, lambda: self.now_s, self.folding
         )
 
     async def put(self, *rows: bytes) -> None:
@@ -64,13 +64,13 @@ async def test_hours_are_folded_some_minutes_after_their_end(tmp_path: Path, aut
         await found.put(key(0, 1), key(0, 2), key(3600, 1))
         found.now_s = 3600 + SAFE_S - 1
         await found.scheduler.round()
-        assert found.packer.stats.cells == 0
+        assert found.folding.stats.cells == 0
         found.now_s = OVER_S
         await found.scheduler.round()
-        assert (found.packer.stats.cells, found.packer.stats.points) == (2, 4)
+        assert (found.folding.stats.cells, found.folding.stats.points) == (2, 4)
         found.now_s = 3600 + OVER_S
         await found.scheduler.round()
-        assert found.packer.stats.cells == 3
+        assert found.folding.stats.cells == 3
         assert len(await store.get("tsdb", [key(0, 1), key(0, 2), key(3600, 1)])) == 3
 
 
@@ -82,10 +82,10 @@ async def test_late_points_are_folded_together(tmp_path: Path) -> None:
         found.now_s += LATE_S - 1
         await found.put(key(0, 2))
         await found.scheduler.round()
-        assert found.packer.stats.cells == 0
+        assert found.folding.stats.cells == 0
         found.now_s += 1
         await found.scheduler.round()
-        assert found.packer.stats.cells == 2
+        assert found.folding.stats.cells == 2
 
 
 async def test_rows_are_compacted_before_they_are_folded(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_rows_are_compacted_before_they_are_folded(tmp_path: Path) -> None
         found.now_s = OVER_S
         await found.scheduler.round()
         await found.scheduler.round()
-        assert found.packer.stats.points == 3
+        assert found.folding.stats.points == 3
 
 
 async def test_no_hour_is_folded_while_the_writer_is_behind(tmp_path: Path) -> None:
@@ -107,17 +107,17 @@ async def test_no_hour_is_folded_while_the_writer_is_behind(tmp_path: Path) -> N
         await found.put(key(0, 1))
         found.now_s, found.behind = OVER_S, True
         await found.scheduler.round()
-        assert found.packer.stats.cells == 0
+        assert found.folding.stats.cells == 0
 
 
 async def test_hours_beyond_the_limit_are_counted(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         found = Folding(store, limit=1)
         await found.put(key(0, 1), key(3600, 1))
-        assert found.packer.stats.dropped == 1
+        assert found.folding.stats.dropped == 1
         found.now_s = 3600 + OVER_S
         await found.scheduler.round()
-        assert found.packer.stats.cells == 1
+        assert found.folding.stats.cells == 1
 
 
 class FailingOnce:
@@ -158,7 +158,7 @@ async def test_damaged_block_does_not_stop_other_hours(tmp_path: Path, autojump_
         await found.put(key(0, 1), key(3600, 1))
         found.now_s = 3600 + OVER_S
         await found.scheduler.round()
-        assert (found.packer.stats.damaged, found.packer.stats.cells) == (1, 1)
+        assert (found.folding.stats.damaged, found.folding.stats.cells) == (1, 1)
 
 
 async def test_failed_fold_is_repeated(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_failed_fold_is_repeated(tmp_path: Path) -> None:
         found.now_s = OVER_S
         await found.scheduler.round()
         await found.scheduler.round()
-        assert (found.packer.stats.damaged, found.packer.stats.cells) == (0, 1)
+        assert (found.folding.stats.damaged, found.folding.stats.cells) == (0, 1)
 
 
 async def test_start_finds_hours_an_earlier_run_did_not_fold(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -178,10 +178,10 @@ async def test_start_finds_hours_an_earlier_run_did_not_fold(tmp_path: Path, aut
         await store.put("tsdb", [Put(b"short", *CELL)])  # not a row of points
         found = Folding(store)
         found.now_s = 110 * 3600
-        await found.packer.recover(found.now_s, 0)
+        await found.folding.recover(found.now_s, 0)
         found.now_s += LATE_S
         await found.scheduler.round()
-        assert found.packer.stats.cells == 3
+        assert found.folding.stats.cells == 3
         assert await store.column_blocks.next_unfolded("tsdb", key(0, 1), None) == old
         assert await store.column_blocks.next_unfolded("tsdb", other, b"s") is None
 
@@ -192,6 +192,6 @@ async def test_hours_of_few_rows_are_left(tmp_path: Path, autojump_clock: MockCl
         await found.put(key(0, 1), key(0, 2), *(key(3600, series) for series in (1, 2, 3)))
         found.now_s = 3600 + OVER_S
         await found.scheduler.round()
-        assert found.packer.stats.cells == 3
+        assert found.folding.stats.cells == 3
         assert await store.column_blocks.next_unfolded("tsdb", key(3600, 1), None) is None
         assert await store.column_blocks.next_unfolded("tsdb", b"", None) == key(0, 1)
