@@ -18,7 +18,8 @@ from tsd.daemon.diagnostics import tune_malloc
 from tsd.daemon.layouts import rollup_builder
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import rollup_tables, store_address
-from tsd.errors import NoTable, StoreError
+from tsd.errors import StoreError
+from tsd.store import check_tables
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.rollup_progress import START, BuildPosition, BuildRange
 from tsd.tables.reading import ScanRange
@@ -80,9 +81,7 @@ def build(
 
 async def _run(config: Config, file: Checkpoint, job: _Job) -> BuildState:
     async with access(config, must_exist=True) as opened:
-        existing = await opened.store.tables()
-        if missing := [name for name in [config.data_table, *rollup_tables(config)] if name not in existing]:
-            raise NoTable(f"there is no table {', '.join(missing)}: `tsd create-tables` creates it")
+        await check_tables(opened.store, [config.data_table, *rollup_tables(config)])
         if reason := await opened.flush_daemon():
             raise StoreError(f"{reason}. Rollups would lack them: nothing built")
         with file.lock():

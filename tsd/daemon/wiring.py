@@ -36,7 +36,7 @@ from tsd.daemon.settings import elapsed_ms, now_ms
 from tsd.errors import BadConfig, NoTable, TsdError
 from tsd.lazy import LazyModule
 from tsd.query.model import AGGREGATORS
-from tsd.store import Family, Store, Table, VersionedCells
+from tsd.store import Family, Store, Table, VersionedCells, check_tables
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.reader import SummarySources
@@ -282,9 +282,7 @@ async def _check_tables(config: Config, store: Store) -> None:
     if config.has_kairosdb_tables:
         await kairosdb.make_tables(store, config.cassandra_keyspace, now_ms).spec()
         return
-    existing = await store.tables()
-    if missing := [table.name for table in tables(config) if table.name not in existing]:
-        raise NoTable(f"there is no table {', '.join(missing)}: `tsd create-tables` creates it")
+    await check_tables(store, [table.name for table in tables(config)])
 
 
 async def check_entities(config: Config) -> None:

@@ -4,12 +4,13 @@ This package knows no points, metrics or UIDs. A cell keeps only its newest valu
 Unix milliseconds.
 """
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from tsd.errors import NoTable
 from tsd.store.capabilities import (
     AtomicRewrites,
     Capabilities,
@@ -89,6 +90,7 @@ __all__ = [
     "cell_pages",
     "cells_of_keys",
     "cells_of_rows",
+    "check_tables",
     "scan",
 ]
 
@@ -261,6 +263,16 @@ class Store(Protocol):
     def statistics(self) -> Mapping[str, int]:
         """Return counters since the start, by name."""
         ...
+
+
+async def check_tables(store: Store, names: Iterable[str]) -> None:
+    """Raise NoTable if tables are missing, StoreError."""
+    existing = await store.tables()
+    missing = [name for name in names if name not in existing]
+    if len(missing) == 1:
+        raise NoTable(f"there is no table {missing[0]}: `tsd create-tables` creates it")
+    if missing:
+        raise NoTable(f"there are no tables {', '.join(missing)}: `tsd create-tables` creates them")
 
 
 async def scan(

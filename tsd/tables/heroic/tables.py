@@ -4,8 +4,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from itertools import islice
 
 from tsd.codec.heroic.values import DISTRIBUTIONS, EVENTS, OFFSET_BYTES, POINTS
-from tsd.errors import NoTable
-from tsd.store import Cell, Family, Put, StampedSpan, Store, Table
+from tsd.store import Cell, Family, Put, StampedSpan, Store, Table, check_tables
 from tsd.store.cells import prefix_end
 
 INDEX = b"i"  # family of the index
@@ -32,9 +31,7 @@ class HeroicTables:
 
     async def check(self) -> None:
         """Raise StoreError unless both tables exist."""
-        existing = await self.store.tables()
-        if missing := [name for name in (self.points, self.index) if name not in existing]:
-            raise NoTable(f"there is no table {', '.join(missing)}: `tsd create-tables` creates it")
+        await check_tables(self.store, (self.points, self.index))
 
     async def read(
         self, rows: Collection[bytes], first: int, last: int, family: bytes = POINTS

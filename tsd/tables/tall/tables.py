@@ -6,8 +6,7 @@ from tsd.codec.tall.fields import COLUMN, FAMILY
 from tsd.codec.tall.rules import TableRule
 from tsd.codec.tall.template import RowTime
 from tsd.codec.tall.times import DAY_BYTES, day_text
-from tsd.errors import NoTable
-from tsd.store import Family, Store, Table
+from tsd.store import Family, Store, Table, check_tables
 from tsd.store.cassandra.keys import Prefixes
 
 DELETE_CELLS = 10_000  # of one request
@@ -61,9 +60,7 @@ class TallTables:
 
     async def check(self) -> None:
         """Raise StoreError unless all tables exist."""
-        existing = await self.store.tables()
-        if missing := [name for name in self.names if name not in existing]:
-            raise NoTable(f"there is no table {', '.join(missing)}: `tsd create-tables` creates it")
+        await check_tables(self.store, self.names)
 
     async def delete(self, rule: TableRule, cells: Mapping[bytes, Sequence[bytes]], up_to_ms: int | None) -> None:
         """Delete columns of rows that were written by a time; None: by now. A row that has only columns of tags then is
