@@ -61,6 +61,8 @@ def fsck(
                         report.print_row(result, progress)
                     progress.add(len(rows))
                     read_ms = now_ms()
+            if options.fix:
+                await opened.store.sync()
         report.print_summary(round(trio.current_time() - started))
 
     trio.run(run)
