@@ -86,6 +86,16 @@ class LazyGroup(click.Group):
         """Import a command. None: there is no such command."""
         return find_command(cmd_name) if cmd_name in COMMANDS else None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of some arguments. A wrong name is an error with the most similar command."""
+        if args[0] not in COMMANDS and not ctx.resilient_parsing:
+            near = imported("difflib:get_close_matches")(args[0], COMMANDS, n=1)
+            hint = "".join([f" Did you mean {name!r}?" for name in near])
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the sections of the help."""
         for title, commands in SECTIONS.items():

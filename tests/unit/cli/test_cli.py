@@ -163,6 +163,12 @@ def test_wrong_usage_has_status_2(words: list[str]) -> None:
     assert done.stdout == ""
 
 
+def test_wrong_command_names_the_one_that_was_meant() -> None:
+    done = run("querry", "--help")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'query'" in done.stderr
+
+
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "BaseExceptionGroup('', [KeyboardInterrupt()])"])
 def test_interrupted_command_has_status_130(error: str) -> None:
     """Regression: one that was interrupted in a nursery, such as `tsd query`, printed a traceback."""
