@@ -473,7 +473,7 @@ def test_health_reports_the_daemons_state(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state", {"tsd.mode": "ro"})
     done = tsd.run("health")
     assert (done.status, done.out) == (1, "")
-    assert done.err.startswith(f"tsd: no daemon answers at {tmp_path}/state/control.sock: ")
+    assert done.err.startswith(f"tsd: no daemon runs on {tmp_path}/state: ")
     with tsd.serve():
         done = tsd.run("health")
         assert (done.status, done.out) == (0, "status: ok\nwrite: tsd.mode is ro\nread: ok\nstore: ok\n")

@@ -79,10 +79,11 @@ class DaemonConnection(AbstractContextManager["DaemonConnection"]):
         return None
 
 
-def connect(config: Config) -> DaemonConnection:
-    """Connect to the daemon of a state folder. Raise StoreDown if none runs, or this user may not connect."""
+def connect(config: Config, *, timeout_s: float | None = None) -> DaemonConnection:
+    """Connect to the daemon of a state folder, see `DaemonConnection`. Raise StoreDown if none runs, or this user may
+    not connect."""
     try:
-        return DaemonConnection(config)
+        return DaemonConnection(config, timeout_s=timeout_s)
     except PermissionError as exc:
         raise StoreDown(
             f"{control_path(config)}: {exc.strerror}: only the daemon's user may connect. Run the command as that "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tsd import build_data, version_reply
-from tsd.cli.control import DaemonConnection
+from tsd.cli.control import connect
 from tsd.cli.settings import shown, with_config
 from tsd.config.health import CHECKS, OK
 from tsd.config.loader import (
@@ -29,8 +29,7 @@ from tsd.config.loader import (
     state_folder,
 )
 from tsd.config.state_dir import JOURNAL, STATE, check_content, check_folder
-from tsd.daemon.settings import control_path
-from tsd.errors import BadConfig, TsdError
+from tsd.errors import BadConfig, StoreDown, TsdError
 from tsd.lazy import LazyModule
 
 if TYPE_CHECKING:
@@ -185,9 +184,9 @@ def health(loaded: Loaded, which: str, as_json: bool) -> None:
 
 def _check_health(config: Config, which: str) -> Mapping[str, str]:
     try:
-        daemon = DaemonConnection(config, timeout_s=TIMEOUT_S)
-    except OSError as exc:
-        raise TsdError(f"no daemon answers at {control_path(config)}: {exc.strerror or exc}") from exc
+        daemon = connect(config, timeout_s=TIMEOUT_S)
+    except StoreDown as exc:
+        raise TsdError(str(exc)) from exc  # with status 1, as for a check that fails
     with daemon:
         found: Mapping[str, str] = daemon.call("health", which=which)
         return found

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import pwd
 import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -115,8 +116,8 @@ def check_owner(folder: Path, kind: FolderKind = STATE) -> None:
         lock = folder / "lock"
         if os.geteuid() == ROOT != owner and not (lock.exists() and lock.stat().st_uid == ROOT):
             raise TsdError(
-                f"{kind.name} {folder} belongs to user {owner}, who could not write the files of this process, which "
-                "is of user 0 (root). Run it as that user, for example with sudo -u, or while the daemon runs"
+                f"{kind.name} {folder} belongs to user {_user(owner)}, who could not write the files of this process, "
+                "which is of user 0 (root). Run it as that user, for example with sudo -u, or while the daemon runs"
             )
 
 
@@ -220,7 +221,24 @@ def folder_errors(folder: Path, kind: FolderKind) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise TsdError(f"{kind.name} {folder}: {_reason(exc, folder)}; set another with {kind.option}") from exc
+        hint = "run this as its user, for example with sudo -u, or " if _is_denied(exc, folder) else ""
+        raise TsdError(f"{kind.name} {folder}: {_reason(exc, folder)}; {hint}set another with {kind.option}") from exc
+
+
+def _is_denied(error: OSError, folder: Path) -> bool:
+    """Return whether the folder of another user, who is not root, denies access."""
+    try:
+        return isinstance(error, PermissionError) and folder.stat().st_uid not in (os.geteuid(), ROOT)
+    except OSError:
+        return False
+
+
+def _user(number: int) -> str:
+    """Return the number and the name of a user."""
+    try:
+        return f"{number} ({pwd.getpwuid(number).pw_name})"
+    except KeyError:
+        return str(number)
 
 
 def _reason(error: OSError, folder: Path) -> str:
@@ -232,7 +250,7 @@ def _reason(error: OSError, folder: Path) -> str:
         with suppress(OSError):  # there is no such file, or it is in a folder without access
             owner = known.stat().st_uid
             if isinstance(error, PermissionError) and owner != own:
-                text += f" ({known} belongs to user {owner}, and this process is of user {own})"
+                text += f" ({known} belongs to user {_user(owner)}, and this process is of user {_user(own)})"
             break
     return text
 

@@ -258,9 +258,24 @@ def test_file_or_folder_of_another_user_is_named_with_both_users(closed: str) ->
     assert str(folder / closed) in str(caught.value)
     if user == 0:
         assert {"0", str(other)} <= set(re.findall(r"user (\d+)", str(caught.value)))
+        assert "(root)" in str(caught.value)
+        assert "sudo" not in str(caught.value)  # no daemon should run as root
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files in other users' folders")
+
+
+@needs_root
+def test_who_may_not_read_a_users_folder_is_told_to_run_as_that_user() -> None:
+    with tempfile.TemporaryDirectory() as made:
+        os.chown(made, 65534, 65534)  # with mode 0700
+        os.seteuid(65533)
+        try:
+            with pytest.raises(TsdError, match="sudo -u") as caught, lock_state(Path(made)):
+                raise AssertionError("it is used")
+        finally:
+            os.seteuid(0)
+    assert {"65533", "65534"} <= set(re.findall(r"user (\d+)", str(caught.value)))
 
 
 @needs_root
