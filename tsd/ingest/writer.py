@@ -36,6 +36,7 @@ from tsd.ingest.open_hours import (
 )
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.packed_points import PackedPoints, slices
+from tsd.ingest.store_pauses import StorePauses
 from tsd.ingest.window_reader import FolderFails, WindowReader, as_store_error, monotonic_s
 from tsd.ingest.windows import HourWindow, IntervalWindow, PendingSegment, Window, WindowMemory, WindowSettings, Written
 from tsd.lazy import LazyLogger
@@ -87,7 +88,7 @@ class Writer:
         self._uptime_s = uptime_s
         self._windows: deque[Window] = deque()
         self._left: list[Window] = []  # in the journal, as they could not be read at the end
-        self._memory = WindowMemory()
+        self.memory = WindowMemory()  # of sealed windows
         self._hours = OpenHours()
         self._last_whole_s = -1  # base time of the last hour that was released whole
         self._found = FoundPoints()
@@ -105,9 +106,7 @@ class Writer:
         self._progress = trio.Event()
         self._finishing = False
         self._writing_metric = trio.Lock()
-        self._writing_since_s = math.inf  # start of the write of a window, by trio's clock
-        self._seen_cells = 0  # that were put when the store was last seen to take some
-        self._seen_s = -math.inf  # that time
+        self._pauses = StorePauses(lambda: points.cells)
         self.trouble: str | None = None  # error of the last write, None if it succeeded
         self.retries = 0
 
@@ -138,11 +137,6 @@ class Writer:
         return self._windows[0] if self._windows else None
 
     @property
-    def window_memory(self) -> int:
-        """Bytes of points in sealed windows."""
-        return self._memory.size
-
-    @property
     def waiting_s(self) -> int:
         """Age of the oldest point that is due and not stored, or 0. Points of open hours are not due."""
         oldest_s = self._windows[0].since_s if self._windows else self._open_since_s
@@ -154,16 +148,17 @@ class Writer:
         return self.trouble is not None or len(self._windows) > 1 or not self._backpressure.is_open
 
     def _leaves(self) -> bool:
-        """Return whether new points are left to the journal: the store is away, or still gets older ones of it."""
+        """Return whether new points are left to the journal: the store is away, or gets older ones of it."""
+        return self._is_away() or self._gets_older()
+
+    def _gets_older(self) -> bool:
+        """Return whether the store gets points of the journal that are older than those of the open window."""
         reads = bool(self._windows) and self._windows[0].parts is None
-        return self._is_away() or (reads and (len(self._windows) > 1 or self._written < self._backlog))
+        return reads and (len(self._windows) > 1 or self._written < self._backlog)
 
     def _is_away(self) -> bool:
         """Return whether the store fails, or has taken nothing of the window that is being written for AWAY_S."""
-        now, cells = trio.current_time(), self._points.cells
-        if self._seen_cells != cells:
-            self._seen_cells, self._seen_s = cells, now
-        return self.trouble is not None or now - max(self._writing_since_s, self._seen_s) > AWAY_S
+        return self.trouble is not None or self._pauses.length_s() > AWAY_S
 
     def adopt(self, segments: list[Segment]) -> None:
         """Queue the segments of an earlier run, before anything else, and count their damaged lines."""
@@ -243,8 +238,8 @@ class Writer:
             reason = "memory"
         elif self._journal.size > self._journal.max_bytes // 2:
             reason = "journal"
-        elif self._leaves() and not math.isinf(self._settings.hold_intervals):
-            reason = "store"  # what is held cannot be dropped
+        elif (self.trouble or self._gets_older()) and not math.isinf(self._settings.hold_intervals):
+            reason = "store"  # what is held cannot be dropped; a pause of the store ends before it takes much memory
         if reason and self._hours.points:
             self.early_releases += 1
             log.info("open_hours.released_early", reason=reason, points=self._hours.points)
@@ -293,7 +288,7 @@ class Writer:
             for segment in window.segments:
                 segment.users += 1
         self._windows.append(window)
-        self._memory.add(window)
+        self.memory.add(window)
         self._released_memory += window.held_memory
         self._sealed += 1
         self._waiting.set()
@@ -321,7 +316,7 @@ class Writer:
         if leaves and not self._settings.hold_intervals and self._open_window.size > OPEN_BYTES:
             self._open_window.table.mark_seen(self._open_window.drop().series, self._uptime_s())
         most = 0 if leaves else self._settings.memory_limit // 2 - self._open_window.size - self.held_memory
-        self._memory.shrink(most, but=self.next_window)
+        self.memory.shrink(most, but=self.next_window)
         self._backpressure.set(JOURNAL_FULL, journal.is_full)
         self._backpressure.set(JOURNAL_SLOW, journal.pending > part)
 
@@ -371,7 +366,7 @@ class Writer:
                 self._waiting = trio.Event()
                 await self._waiting.wait()
                 continue
-            self._writing_since_s = trio.current_time()
+            self._pauses.begin_write()
             try:
                 written = await self._write(window)
             except (StoreError, CorruptRow) as error:
@@ -383,11 +378,12 @@ class Writer:
                 await trio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - jitter
                 pause = min(2 * pause, longest_s)
                 continue
-            pause, self._writing_since_s = first_s, math.inf
+            pause = first_s
+            self._pauses.end_write()
             if self.trouble is not None:
                 log.info("store.available", windows_waiting=len(self._windows))
             self.trouble = None
-            self._memory.remove(self._windows.popleft())
+            self.memory.remove(self._windows.popleft())
             self._count(window, written)  # in one step with the removal, so that the ledger always balances
             self._written += 1
             self._note_progress()
@@ -396,7 +392,7 @@ class Writer:
     def _leave(self, error: FolderFails) -> None:
         """Leave the first window to the next start, which replays its segments before those of later windows."""
         self._left.append(window := self._windows.popleft())
-        self._memory.remove(window)
+        self.memory.remove(window)
         paths = [str(pending.segment.path) for pending in window.segments]
         log.error("journal.window_left", points=window.points, paths=paths, error=str(error))
 

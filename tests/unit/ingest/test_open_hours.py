@@ -293,6 +293,25 @@ async def test_points_of_an_outage_are_not_held_for_an_interval(tmp_path: Path) 
         assert list((await parts.stored()).values()) == list(range(20))
 
 
+async def test_points_are_held_while_the_store_pauses(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Regression: after 2 s without an answer of HBase the points of an interval became several cells."""
+    async with going(await holding(tmp_path, hold_intervals=60)) as parts:
+        await parts.take(line(0, 0))
+        parts.writer.seal()
+        parts.store.hold = trio.Event()
+        await parts.take(line(-7200, 0))
+        parts.writer.seal()
+        await parts.store.held.wait()
+        for at in range(1, 6):
+            await trio.sleep(5)
+            await parts.take(line(at, at))
+            parts.writer.seal()
+        assert (parts.writer.held_points, parts.writer.early_releases) == (6, 0)
+        parts.store.hold.set()
+        assert await parts.writer.flush()
+        assert len(await parts.stored()) == 7
+
+
 @pytest.mark.slow
 async def test_packed_points_are_read_and_written(tmp_path: Path) -> None:
     """Hours with many points are packed: they take little memory, and lose nothing."""
@@ -440,7 +459,7 @@ async def test_points_wait_while_the_store_fails(tmp_path: Path) -> None:
         for at in range(1, 200):
             await parts.take(line(at, at))
             parts.writer.seal()
-            assert parts.writer.held_memory + parts.writer.window_memory <= 3 * POINT_BYTES * 64
+            assert parts.writer.held_memory + parts.writer.memory.size <= 3 * POINT_BYTES * 64
         parts.check_ledger()
         assert not await parts.writer.flush(patient=False)
         parts.store.always = Fault.NONE

@@ -121,7 +121,7 @@ async def test_windows_over_the_memory_limit_are_read_from_the_journal(tmp_path:
             count += (await parts.take(*lines)).accepted
             parts.writer.seal()
         assert count == 60_000
-        held = parts.writer.window_memory
+        held = parts.writer.memory.size
         assert held <= 1 << 20
         parts.store.always = Fault.NONE
         assert await parts.writer.flush()
@@ -136,11 +136,11 @@ async def test_one_window_is_in_memory_while_the_store_is_away(tmp_path: Path) -
         parts.store.always = Fault.REFUSED
         await parts.take(*(line(offset, offset) for offset in range(2000)))
         assert not await parts.writer.flush(patient=False)
-        held = parts.writer.window_memory
+        held = parts.writer.memory.size
         for host in range(20):
             await parts.take(*(line(offset, offset, f"h{host}") for offset in range(2000)))
             parts.writer.seal()
-        assert 0 < parts.writer.window_memory == held
+        assert 0 < parts.writer.memory.size == held
         parts.store.always = Fault.NONE
         assert await parts.writer.flush()
         assert len(await parts.stored()) == 21 * 2000
@@ -229,7 +229,7 @@ async def test_points_wait_in_the_journal_while_older_ones_are_read_from_it(tmp_
                 after.writer.seal()
             after.writer.regulate()
             most = max(most, after.open_window.size)
-        assert after.writer.window_memory == 0
+        assert after.writer.memory.size == 0
         assert most < 1000 * hosts * POINT_BYTES
         nursery.start_soon(after.writer.write_windows)
         assert await after.writer.flush()
