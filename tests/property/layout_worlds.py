@@ -21,7 +21,7 @@ from tsd.daemon.wiring import create_tables
 from tsd.errors import BadQuery
 from tsd.ingest.intake import absorb_whole
 from tsd.ingest.series import SeriesTable
-from tsd.ingest.writer import Writer
+from tsd.ingest.unstored_points import UnstoredPoints
 from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.model import Query
 from tsd.query.result import SubAnswer
@@ -142,12 +142,12 @@ Shown = list[ShownSub] | int  # or the status of an error
 class OpenRows:
     """Points in memory, as a writer returns them; `flush` writes them."""
 
-    def __init__(self, writer: Writer, flush: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, points: UnstoredPoints, flush: Callable[[], Awaitable[None]]) -> None:
         self._flush = flush
         self.open_points, self.known_series, self.points_now = (
-            writer.open_points,
-            writer.known_series,
-            writer.points_now,
+            points.open_points,
+            points.known_series,
+            points.points_now,
         )
 
     async def flush(self, *, patient: bool = True) -> bool:
@@ -176,7 +176,7 @@ class LayoutWorld:
 
     def open_points(self) -> OpenPointSource:
         """Return the points in memory."""
-        return OpenRows(self.ingest.writer, self.flush)
+        return OpenRows(self.ingest.unstored, self.flush)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -250,7 +250,7 @@ class HoldingWorld(LayoutWorld):
 
     def open_points(self) -> OpenPointSource:
         """Return the points in memory."""
-        return self.ingest.writer
+        return self.ingest.unstored
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

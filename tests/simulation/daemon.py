@@ -24,6 +24,7 @@ from tsd.ingest.limits import NewNameLimit
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.summaries import Summaries
+from tsd.ingest.unstored_points import UnstoredPoints
 from tsd.ingest.window_reader import WindowReader
 from tsd.ingest.windows import WindowSettings
 from tsd.ingest.writer import Writer
@@ -132,6 +133,7 @@ class SimulatedDaemon:
             ),
             now_s=lambda: now_ms() // 1000 - (plan.writer_lag_s if plan.hold_intervals else 0),
         )
+        self.unstored = UnstoredPoints(self.writer, self.open_window.table)
         self.intake = Intake(
             self.open_window,
             resolver,

@@ -253,7 +253,7 @@ class Simulation:
             safe, daemon = self.sent_points.safe(metric), self.daemon
             if daemon is None or not daemon.serves or not await daemon.writer.write_metric(metric.encode()):
                 continue
-            waiting = await daemon.writer.open_points(metric.encode()) if self.plan.hold_intervals else None
+            waiting = await daemon.unstored.open_points(metric.encode()) if self.plan.hold_intervals else None
             if daemon.over or (self.plan.hold_intervals and waiting is None):
                 continue
             names = await read_names(sound, OLD)

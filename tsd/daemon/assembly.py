@@ -66,11 +66,11 @@ def build_daemon(
         remove_progress(state_folder(config) / ROLLUPS_FILE)
     hold_s = held_s(config, tables, shared=store.capabilities.shared)
     ingest = build_ingest(config, known, tables, load, now_ms, hold_s=hold_s)
-    engine = build_engine(config, tables.reader, ingest.writer.write_metric, load, now_ms, open_points=ingest.writer)
+    engine = build_engine(config, tables.reader, ingest.writer.write_metric, load, now_ms, open_points=ingest.unstored)
     query = QueryParts(engine, QueryRegistry(now_ms, duplicates=config.query_duplicates))
-    tables.include_open_points(ingest.writer)
+    tables.include_open_points(ingest.unstored)
     if tables.entities is not None:
-        tables.entities.include_open_points(ingest.writer)
+        tables.entities.include_open_points(ingest.unstored)
     access = build_access(config, now_ms)
     control = DaemonControl(drop_caches, stop.set, statistics, stats_tags, stats)
     hot = HotKeys(key_load, tables.key_ranges) if tables.key_ranges else None

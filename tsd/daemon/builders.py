@@ -39,6 +39,7 @@ from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.rejected.log import RejectedLog
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.summaries import Summaries
+from tsd.ingest.unstored_points import UnstoredPoints
 from tsd.ingest.window_reader import WindowReader
 from tsd.ingest.windows import SMALL_INTERVALS, WindowSettings
 from tsd.ingest.writer import Writer
@@ -151,7 +152,8 @@ def build_ingest(
         load=load,
         on_refused=rejected.add,
     )
-    return IngestParts(ledger, backpressure, journal, open_window, writer, intake, rejected, new_names)
+    unstored = UnstoredPoints(writer, known)
+    return IngestParts(ledger, backpressure, journal, open_window, writer, unstored, intake, rejected, new_names)
 
 
 def _write_intervals(config: Config, hold_s: float) -> tuple[float, float]:

@@ -186,7 +186,7 @@ class Daemon:
         if await writer.flush_due():
             log.info("journal.replayed", lines=self.replayed - journal.damaged)
         else:
-            log.warning("journal.replay_deferred", error=writer.trouble or journal.trouble)
+            log.warning("journal.replay_deferred", error=writer.failure)
 
     async def flush(self) -> bool:
         """Write all pending points now, also those of open hours and those in lines that have arrived and are not read

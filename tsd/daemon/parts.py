@@ -12,6 +12,7 @@ from tsd.ingest.journal.journal import Journal
 from tsd.ingest.limits import NewNameLimit
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.rejected.log import RejectedLog
+from tsd.ingest.unstored_points import UnstoredPoints
 from tsd.ingest.writer import Writer
 from tsd.query.engine import QueryEngine
 from tsd.query.registry import QueryRegistry
@@ -30,6 +31,7 @@ class IngestParts:
     journal: Journal
     open_window: OpenWindow
     writer: Writer
+    unstored: UnstoredPoints
     intake: Intake
     rejected: RejectedLog
     new_names: NewNameLimit

@@ -18,20 +18,16 @@ from functools import partial
 import numpy as np
 import trio
 
-from tsd.codec.points import Columns, Int32, Int64, no_columns
-from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreDown, StoreError
-from tsd.ingest.found_points import FoundPoints
+from tsd.codec.points import Columns
+from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreError
 from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, Ledger
 from tsd.ingest.journal.journal import Journal, Segment
 from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.open_hours import (
     OpenHour,
     OpenHours,
-    choose_series,
-    find_points,
     has_hours_of,
     points_between,
-    points_of_series,
     split,
 )
 from tsd.ingest.open_window import OpenWindow
@@ -41,13 +37,11 @@ from tsd.ingest.window_reader import FolderFails, WindowReader, as_store_error, 
 from tsd.ingest.windows import HourWindow, IntervalWindow, PendingSegment, Window, WindowMemory, WindowSettings, Written
 from tsd.lazy import LazyLogger
 from tsd.store.scheduling import sleep_until_next
-from tsd.tables.open_points import ChooseSeries, OpenPoints
 from tsd.tables.reading import ScanRange
-from tsd.tables.writing import KnownSeries, PointWriter
+from tsd.tables.writing import PointWriter
 
 log = LazyLogger(__name__)
 
-MAX_FOUND = 4_000_000  # points of one metric that a query reads from memory; if it has more, they are written first
 HELD_SHARE = 4  # points of open hours may use 1/4 of the memory for points
 UNPACKED_SHARE = 16  # 1/16 of that is packed at once
 UNPACKED_POINTS = 1 << 18  # at once: malloc reuses their memory, which the kernel would zero each time for more
@@ -91,11 +85,10 @@ class Writer:
         self.memory = WindowMemory()  # of sealed windows
         self._hours = OpenHours()
         self._last_whole_s = -1  # base time of the last hour that was released whole
-        self._found = FoundPoints()
         self._packing_due = trio.Event()
         self._released_memory = 0  # bytes, of windows made of open hours, and of windows that gave points to them
         self._segments: deque[PendingSegment] = deque()  # all with points that are not stored, in order
-        self._evicted = 0  # series, since the start
+        self.evicted = 0  # series, since the start
         self.early_releases = 0  # how often open hours were written before their end because a bound was reached
         self._open_since_s: int | None = None  # when the first point of the open window was accepted
         self._sealed = 0  # windows, since the start
@@ -146,6 +139,11 @@ class Writer:
     def is_behind(self) -> bool:
         """Whether the store is slow or fails, so that windows wait for it."""
         return self.trouble is not None or len(self._windows) > 1 or not self._backpressure.is_open
+
+    @property
+    def failure(self) -> str | None:
+        """Error of the last write, or of the journal's disk; None if both work."""
+        return self.trouble or self._journal.trouble
 
     def _leaves(self) -> bool:
         """Return whether new points are left to the journal: the store is away, or gets older ones of it."""
@@ -219,7 +217,7 @@ class Writer:
         sealed_s = [window.sealed_s for window in self._windows]
         if self._hours.oldest_s is not None:
             sealed_s.append(self._hours.oldest_s)
-        self._evicted += self._open_window.table.evict(
+        self.evicted += self._open_window.table.evict(
             max(now - self._settings.series_ttl_s, 0), held_since_s=min(sealed_s)
         )
 
@@ -443,73 +441,7 @@ class Writer:
                 self.seal()
             return await self._wait_written(min(wanted, self._sealed), patient=False)
 
-    def known_series(self, metric: bytes) -> KnownSeries | None:
-        """Return the series of a metric, see `OpenPointSource`."""
-        table = self._open_window.table
-        return None if table.unresolved or table.refused else table.known_series(metric)
-
-    def points_now(
-        self, metric: bytes, span: ScanRange, known: KnownSeries | None, number: Int32 | None
-    ) -> Columns | None:
-        """Return the points of one series that are not stored, see `OpenPointSource`."""
-        parts = self._parts_with(metric, span)
-        if parts == []:
-            return no_columns()
-        if parts is None or known is None or number is None or self.known_series(metric) is not known:
-            return None
-        return self._found.of_series(self._open_window.table.metric_number(metric), number, parts)
-
-    async def open_points(
-        self, metric: bytes, choose: ChooseSeries | None = None, span: ScanRange | None = None
-    ) -> OpenPoints | None:
-        """Return the points of a metric that are not stored, see `OpenPointSource`."""
-        table = self._open_window.table
-        parts = self._parts_with(metric, span)
-        if parts == []:  # as for most hours that are over
-            return OpenPoints(no_columns(), table.keys(np.empty(0, np.int32)))
-        while True:
-            evicted = self._evicted
-            wanted = await choose_series(table, metric, choose)
-            if parts is None:
-                return None
-            if wanted is not None and len(wanted) == 1:
-                columns = await self._found.find(table.metric_number(metric), int(wanted[0]), parts)
-                numbers = wanted if len(columns.series) else wanted[:0]
-            else:
-                columns, numbers = await find_points(metric, wanted, parts, table)
-            if evicted == self._evicted:  # else numbers may have been reused during the search
-                break
-            parts = self._parts_with(metric, span)
-        if len(columns.series) > MAX_FOUND:
-            return None
-        without_key = table.unresolved.keys() | table.refused
-        if without_key and not without_key.isdisjoint(numbers.tolist()):
-            return None
-        return OpenPoints(columns, table.keys(numbers))
-
-    async def open_series(self, numbers: Int32, generations: Int64) -> Columns:
-        """Return the points of series that are not stored, see `OpenSeriesSource`."""
-        while True:
-            same = self._open_window.table.generations(numbers) == generations
-            numbers, generations = numbers[same], generations[same]
-            if not len(numbers):
-                return no_columns()
-            parts = self._parts_with(None)
-            if parts is None:
-                await trio.lowlevel.checkpoint()
-                if await self.flush_due():
-                    continue
-                reason = self.trouble or self._journal.trouble
-                raise StoreDown(f"points that only the journal has cannot be written to the store now: {reason}")
-            if not parts:
-                await trio.lowlevel.checkpoint()
-                return no_columns()
-            evicted = self._evicted
-            columns = await trio.to_thread.run_sync(points_of_series, numbers, parts)
-            if evicted == self._evicted:  # else numbers may have been reused during the search
-                return columns
-
-    def _parts_with(self, metric: bytes | None, span: ScanRange | None = None) -> list[Columns | PackedPoints] | None:
+    def unstored(self, metric: bytes | None, span: ScanRange | None = None) -> list[Columns | PackedPoints] | None:
         """Return all points that are not stored, those of one hour in order of arrival; with a `span` without parts
         that have no points of its hours. None: some are only in the journal, or may have new names, or a metric has
         rollups or histograms."""

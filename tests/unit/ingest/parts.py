@@ -24,6 +24,7 @@ from tsd.ingest.limits import NewNameLimit
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.summaries import Summaries
+from tsd.ingest.unstored_points import UnstoredPoints
 from tsd.ingest.window_reader import WindowReader
 from tsd.ingest.windows import SMALL_INTERVALS, Window, WindowSettings
 from tsd.ingest.writer import Writer
@@ -108,6 +109,7 @@ class Parts:
             now_s=lambda: self.now_s,
             uptime_s=lambda: self.uptime_s,
         )
+        self.unstored = UnstoredPoints(self.writer, self.open_window.table)
         self.intake = Intake(
             self.open_window,
             self.resolver,

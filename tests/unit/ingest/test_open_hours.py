@@ -329,7 +329,7 @@ async def test_packed_points_are_read_and_written(tmp_path: Path) -> None:
         assert (writer.early_releases, writer.held_points) == (0, rounds * 40 + rounds // 2)
         assert writer.held_memory < writer.held_points * POINT_BYTES // 2
         for metric in ("m0", "m39", "rare10"):
-            found = await writer.open_points(metric.encode())
+            found = await parts.unstored.open_points(metric.encode())
             assert found is not None
             last = dict(zip((found.columns.instants // 2000 - BASE).tolist(), found.columns.bits.tolist(), strict=True))
             assert last == {offset: value for (name, offset), value in wanted.items() if name == metric}
@@ -353,7 +353,7 @@ async def test_points_of_many_series_are_packed_again(tmp_path: Path) -> None:
         assert (writer.early_releases, writer.held_points) == (0, rounds * series)
         assert min(after - before for before, after in pairwise(held)) < 0
         for one in (0, series - 1):
-            found = await writer.open_points(b"m%d" % one)
+            found = await parts.unstored.open_points(b"m%d" % one)
             assert found is not None
             assert (found.columns.instants // 2000 - BASE).tolist() == [10 * at for at in range(rounds)]
             assert found.columns.bits.tolist() == [1000 * one + at for at in range(rounds)]
@@ -363,7 +363,7 @@ async def test_points_of_many_series_are_packed_again(tmp_path: Path) -> None:
         assert 0 < len(stored) < series
         assert set(stored.values()) == {rounds}
         for one in range(0, series, 100):
-            found = await writer.open_points(b"m%d" % one)
+            found = await parts.unstored.open_points(b"m%d" % one)
             assert one in stored or (found is not None and len(found.columns.bits) == rounds)
         parts.store.plan, parts.store.always = [Fault.NONE, Fault.ANSWER_LOST, Fault.REFUSED], Fault.NONE
         assert await writer.flush()
@@ -500,16 +500,16 @@ async def test_points_of_a_span_are_found_wherever_they_wait(tmp_path: Path, rea
         for at, offset in enumerate(offsets):
             await parts.take(line(offset, at))
             if reads_between:
-                await parts.writer.open_points(b"m", span=ScanRange(BASE - 3600, BASE))
+                await parts.unstored.open_points(b"m", span=ScanRange(BASE - 3600, BASE))
             if at == 10:
                 parts.writer.seal()
         for first in range(BASE - 10800, BASE + 10800, 3600):
             for hours in (1, 2):
                 span = ScanRange(first, first + hours * 3600)
-                found = await parts.writer.open_points(b"m", span=span)
+                found = await parts.unstored.open_points(b"m", span=span)
                 assert found is not None
                 times = {BASE + offset for offset in offsets} & set(range(span.start_s, span.stop_s))
                 assert times <= {instant // 2000 for instant in found.columns.instants.tolist()}
-        away = await parts.writer.open_points(b"m", span=ScanRange(BASE + 36000, BASE + 39600))
+        away = await parts.unstored.open_points(b"m", span=ScanRange(BASE + 36000, BASE + 39600))
         assert away is not None
         assert not len(away.columns.instants)

@@ -63,10 +63,10 @@ async def test_waiting_points_are_read_by_any_name_once_they_are_stored(tmp_path
     async with going(Parts(tmp_path, await make_store())) as parts:
         await parts.take(line(0, 1))
         drop_caches(parts)
-        assert await parts.writer.open_points(b"renamed") is None
+        assert await parts.unstored.open_points(b"renamed") is None
         assert await parts.writer.write_metric(b"renamed")
         assert await parts.stored() == {(SERIES, BASE * 1000): 1}
-        found = await parts.writer.open_points(b"renamed")
+        found = await parts.unstored.open_points(b"renamed")
         assert found is not None
         assert not len(found.columns.series)
 
@@ -246,14 +246,14 @@ async def test_reads_of_series_fail_while_only_the_journal_has_their_points(tmp_
         parts.store.always = Fault.REFUSED
         await parts.take(line(0, 1))
         series = numbers, parts.open_window.table.generations(numbers)
-        assert len((await parts.writer.open_series(*series)).series) == 1
+        assert len((await parts.unstored.open_series(*series)).series) == 1
         parts.writer.seal()
         parts.window().drop()
         with pytest.raises(StoreDown, match="journal"):
-            await parts.writer.open_series(*series)
+            await parts.unstored.open_series(*series)
         parts.store.always = Fault.NONE
         await until(lambda: parts.ledger.stored == 1, trio.lowlevel.checkpoint)
-        assert len((await parts.writer.open_series(*series)).series) == 0
+        assert len((await parts.unstored.open_series(*series)).series) == 0
 
 
 @layouts.opentsdb_only

@@ -14,7 +14,7 @@ from tsd.codec.putline import HOUR_S
 from tsd.config.loader import Given
 from tsd.daemon.settings import read_config
 from tsd.errors import StoreError
-from tsd.ingest.writer import Writer
+from tsd.ingest.unstored_points import UnstoredPoints
 from tsd.store import Cell, Put, scan
 from tsd.tables.open_points import ChooseSeries, OpenPoints
 from tsd.tables.reading import ScanRange
@@ -104,8 +104,8 @@ async def test_memory_is_searched_once_for_the_newest_points_of_all_series_of_a_
     searches: list[bytes] = []
 
     class Searched(OpenRows):
-        def __init__(self, writer: Writer, flush: Callable[[], Awaitable[None]]) -> None:
-            super().__init__(writer, flush)
+        def __init__(self, points: UnstoredPoints, flush: Callable[[], Awaitable[None]]) -> None:
+            super().__init__(points, flush)
             found = self.open_points
 
             async def counted(
@@ -122,7 +122,7 @@ async def test_memory_is_searched_once_for_the_newest_points_of_all_series_of_a_
         await world.put([f"a {T + 40} 5 host={host}" for host in hosts])
         await world.flush()
         await world.put([f"a {T + 5} 1 host={host}" for host in hosts[:3]])
-        world.tables.include_open_points(Searched(world.ingest.writer, world.flush))
+        world.tables.include_open_points(Searched(world.ingest.unstored, world.flush))
         await delete_since(world, T)
         assert len(await world.newest("a", None)) == 3
         assert searches == [b"m.a"]

@@ -64,7 +64,7 @@ async def test_open_points_of_tsuids(tmp_path: Path) -> None:
         async def found(*pairs: bytes) -> OpenPoints:
             request = SeriesRequest(tsuids=tuple((METRIC + one).hex() for one in pairs))
             selection = await reader.select(request)
-            points = await parts.writer.open_points(b"m", selection.find_known)
+            points = await parts.unstored.open_points(b"m", selection.find_known)
             assert points is not None
             return points
 

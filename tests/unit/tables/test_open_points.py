@@ -53,7 +53,7 @@ class Readers:
         if layouts.is_readable():
             reader = ReadableReader(parts.store, parts.readable)
         self.live = QueryEngine(
-            reader, settings=settings, flush=self._flush, now_ms=lambda: NOW_MS, open_points=parts.writer
+            reader, settings=settings, flush=self._flush, now_ms=lambda: NOW_MS, open_points=parts.unstored
         )
         self.stored = QueryEngine(reader, settings=settings, flush=self._flush, now_ms=lambda: NOW_MS)
 
@@ -295,11 +295,11 @@ async def test_points_of_a_span_are_all_those_of_its_hours(tmp_path: Path, seed:
             await parts.take(*(random_line(rng) for _ in range(rng.randrange(1, 20))))
             if rng.random() < 0.5:
                 parts.writer.seal()
-            every = await parts.writer.open_points(b"m")
+            every = await parts.unstored.open_points(b"m")
             assert every is not None
             for first, hours in ((0, 1), (1, 1), (1, 2), (3, 4), (-5, 4), (-1, 9)):
                 span = ScanRange(BASE + first * 3600, BASE + (first + hours) * 3600)
-                found = await parts.writer.open_points(b"m", None, span)
+                found = await parts.unstored.open_points(b"m", None, span)
                 assert found is not None
                 assert _within(found, span) == _within(every, span)
 
@@ -327,9 +327,9 @@ async def test_points_only_in_the_journal_are_written_first(tmp_path: Path) -> N
         await parts.take(put(BASE, 1, "a"))
         parts.writer.seal()
         parts.window().drop()
-        assert await parts.writer.open_points(b"m") is None
+        assert await parts.unstored.open_points(b"m") is None
         await parts.writer.flush()
-        assert await parts.writer.open_points(b"m") is not None
+        assert await parts.unstored.open_points(b"m") is not None
 
 
 async def test_series_without_key_are_written_first(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ async def test_series_without_key_are_written_first(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, store)) as parts:
         store.always = Fault.REFUSED
         await parts.take(put(BASE, 1, "a"))
-        assert await parts.writer.open_points(b"m") is None
+        assert await parts.unstored.open_points(b"m") is None
         store.always = Fault.NONE
         await parts.writer.flush()
 

@@ -1,0 +1,97 @@
+"""Reading of points that are accepted and not stored: queries and the newest points add them to those of the store."""
+
+import numpy as np
+import trio
+
+from tsd.codec.points import Columns, Int32, Int64, no_columns
+from tsd.errors import StoreDown
+from tsd.ingest.found_points import FoundPoints
+from tsd.ingest.open_hours import choose_series, find_points, points_of_series
+from tsd.ingest.series import SeriesTable
+from tsd.ingest.writer import Writer
+from tsd.tables.open_points import ChooseSeries, OpenPoints
+from tsd.tables.reading import ScanRange
+from tsd.tables.writing import KnownSeries
+
+MAX_FOUND = 4_000_000  # points of one metric that a query reads from memory; if it has more, they are written first
+
+
+class UnstoredPoints:
+    """The points of a writer that are not stored: an `OpenPointSource` and an `OpenSeriesSource`."""
+
+    def __init__(self, writer: Writer, table: SeriesTable) -> None:
+        """`table` numbers the writer's series."""
+        self._writer = writer
+        self._table = table
+        self._found = FoundPoints()
+
+    def known_series(self, metric: bytes) -> KnownSeries | None:
+        """Return the series of a metric, see `OpenPointSource`."""
+        table = self._table
+        return None if table.unresolved or table.refused else table.known_series(metric)
+
+    def points_now(
+        self, metric: bytes, span: ScanRange, known: KnownSeries | None, number: Int32 | None
+    ) -> Columns | None:
+        """Return the points of one series that are not stored, see `OpenPointSource`."""
+        parts = self._writer.unstored(metric, span)
+        if parts == []:
+            return no_columns()
+        if parts is None or known is None or number is None or self.known_series(metric) is not known:
+            return None
+        return self._found.of_series(self._table.metric_number(metric), number, parts)
+
+    async def open_points(
+        self, metric: bytes, choose: ChooseSeries | None = None, span: ScanRange | None = None
+    ) -> OpenPoints | None:
+        """Return the points of a metric that are not stored, see `OpenPointSource`."""
+        table = self._table
+        parts = self._writer.unstored(metric, span)
+        if parts == []:  # as for most hours that are over
+            return OpenPoints(no_columns(), table.keys(np.empty(0, np.int32)))
+        while True:
+            evicted = self._writer.evicted
+            wanted = await choose_series(table, metric, choose)
+            if parts is None:
+                return None
+            if wanted is not None and len(wanted) == 1:
+                columns = await self._found.find(table.metric_number(metric), int(wanted[0]), parts)
+                numbers = wanted if len(columns.series) else wanted[:0]
+            else:
+                columns, numbers = await find_points(metric, wanted, parts, table)
+            if evicted == self._writer.evicted:  # else numbers may have been reused during the search
+                break
+            parts = self._writer.unstored(metric, span)
+        if len(columns.series) > MAX_FOUND:
+            return None
+        without_key = table.unresolved.keys() | table.refused
+        if without_key and not without_key.isdisjoint(numbers.tolist()):
+            return None
+        return OpenPoints(columns, table.keys(numbers))
+
+    async def open_series(self, numbers: Int32, generations: Int64) -> Columns:
+        """Return the points of series that are not stored, see `OpenSeriesSource`."""
+        while True:
+            same = self._table.generations(numbers) == generations
+            numbers, generations = numbers[same], generations[same]
+            if not len(numbers):
+                return no_columns()
+            parts = self._writer.unstored(None)
+            if parts is None:
+                await trio.lowlevel.checkpoint()
+                if await self._writer.flush_due():
+                    continue
+                raise StoreDown(
+                    f"points that only the journal has cannot be written to the store now: {self._writer.failure}"
+                )
+            if not parts:
+                await trio.lowlevel.checkpoint()
+                return no_columns()
+            evicted = self._writer.evicted
+            columns = await trio.to_thread.run_sync(points_of_series, numbers, parts)
+            if evicted == self._writer.evicted:  # else numbers may have been reused during the search
+                return columns
+
+    async def flush(self, *, patient: bool = True) -> bool:
+        """Write all points accepted so far, see `Writer.flush`."""
+        return await self._writer.flush(patient=patient)
