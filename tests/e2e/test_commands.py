@@ -191,6 +191,20 @@ def test_files_that_settings_name_may_be_in_a_new_state_folder(tmp_path: Path) -
         pass
 
 
+def test_accounts_without_authentication_are_reported(tmp_path: Path) -> None:
+    """Regression: a daemon whose settings named an accounts file was open without a word."""
+    tsd = Tsd(tmp_path / "state", {"tsd.auth.file": str(tmp_path / "accounts")})
+    assert tsd.run("token", "add", "a", "--role", "read").status == 0
+    assert "tsd.auth.file: " in tsd.run("check-config").err
+    assert json.loads(tsd.run("check-config", "--json").out)["unused_accounts"]
+    with tsd.serve() as daemon:
+        assert daemon.await_event("access.accounts_unused")["level"] == "warning"
+    enabled = tsd.but({"tsd.core.authentication.enable": "true"})
+    assert "tsd.auth.file: " not in enabled.run("check-config").err
+    with enabled.serve() as daemon:
+        assert not daemon.events("access.accounts_unused")
+
+
 def test_embedded_tables_always_exist(tmp_path: Path) -> None:
     names = ("tsdb", "tsdb-uid", "tsdb-tree", "tsdb-meta", "tsdb-series")
     there = "".join(f"{name}: exists\n" for name in names)

@@ -233,7 +233,7 @@ def contradictions(settings: AccessSettings) -> Iterator[tuple[set[str], str]]:
 
 
 def warnings(settings: AccessSettings, anonymous: Role, bind: str) -> Iterator[tuple[str, str]]:
-    """Yield warnings at startup about settings that give more access than the operator may want: event, hint."""
+    """Yield warnings at startup about settings that give other access than the operator may want: event, hint."""
     local = bind in ("localhost", "::1") or bind.startswith("127.")
     if Role.ADMIN in anonymous and not settings.admin_networks:
         yield "access.anonymous_admin", "every client may administer this daemon: see tsd.access.anonymous"
@@ -243,6 +243,8 @@ def warnings(settings: AccessSettings, anonymous: Role, bind: str) -> Iterator[t
             "every client that reaches the port may read and write: set tsd.core.authentication.enable or "
             "tsd.network.allow (docs/security.md)",
         )
+    if settings.auth_file and not settings.authentication:
+        yield "access.accounts_unused", "tsd.auth.file has no effect: set tsd.core.authentication.enable"
     if not local and settings.authentication and not settings.tls_required:
         yield (
             "access.unencrypted_credentials",

@@ -80,6 +80,7 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
             "unsupported": loaded.ignored.unsupported,
             "repeated": [one._asdict() for one in loaded.repeated],
             "lacks_static_files": lacks_static_files(loaded.config),
+            "unused_accounts": _has_unused_accounts(loaded.config),
         }
         missing, error = "", None
         try:
@@ -102,6 +103,8 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
         click.echo(f"{where}: {key}: has no effect, as {instead} sets it again", err=True)
     if lacks_static_files(loaded.config):
         click.echo(f"tsd.http.staticroot: there is no folder {loaded.config.staticroot}", err=True)
+    if _has_unused_accounts(loaded.config):
+        click.echo("tsd.auth.file: has no effect without tsd.core.authentication.enable = true", err=True)
     missing = _check_places(loaded.config)
     click.echo(f"{shown(loaded)}: {missing or 'no problem found'}", err=True)
 
@@ -131,6 +134,11 @@ def _check_folders(config: Config) -> None:
                 problems.append(str(exc))
     if problems:
         raise BadConfig(problems)
+
+
+def _has_unused_accounts(config: Config) -> bool:
+    """Return whether accounts are set, and no client is asked for one."""
+    return bool(config.auth_file) and not config.authentication
 
 
 def _needs_server(config: Config) -> bool:
