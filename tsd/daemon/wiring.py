@@ -188,12 +188,8 @@ async def opened_store(
             load=load,
         )
         may_lack_writes = store.may_lack_writes
-    elif config.backend is Backend.CASSANDRA:
-        store = cassandra_store(config)
-    elif config.backend is Backend.BIGTABLE:
-        store = served_store(config)
     else:
-        store = hbase_store(config)
+        store = served_store(config)
     try:
         if config.backend is Backend.EMBEDDED:
             await store.create_tables(tables(config))
