@@ -270,7 +270,7 @@ def sort_columns(columns: Columns, *, join: bool, compiled: bool = HAS_LOOP) -> 
 
 
 def sort_times(columns: Columns, *, join: bool) -> Columns:
-    """Do the same as `sort_columns` for points that are already sorted by series, then by arrival."""
+    """Sort points as `sort_columns` does. They are sorted by series, then by arrival, already."""
     times = columns.instants >> 1
     same = columns.series[1:] == columns.series[:-1]
     if (same & (times[1:] < times[:-1])).any():
@@ -388,7 +388,7 @@ def sorted_parts(columns: Columns, places: Int32, *, join: bool, compiled: bool 
 
 
 def counted_order(series: Int32, *, compiled: bool = HAS_LOOP) -> Int32:
-    """Do the same as `series_order`, by counting the points of each series."""
+    """Return the stable order by series, found by counting the points of each series, see `series_order`."""
     numbers = int(series.max()) + 1 if len(series) else 0
     if numbers > SPARSE * len(series) or not compiled:
         return series_order(series).astype(np.int32)

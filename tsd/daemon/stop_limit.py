@@ -31,7 +31,7 @@ class StopLimit:
         self._timer.start()
 
     def end(self) -> None:
-        """Do not end the process."""
+        """Cancel the limit: the process is not ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -277,14 +277,15 @@ class Intake:
         return self._journal_and_count(absorbed, block, origin, explain)
 
     def try_take(self, block: bytes, origin: Origin, explain: Explain = unchanged) -> Taken | None:
-        """Do what `take` does, without waiting. Return None, and take nothing, if a name of a series is not cached."""
+        """Accept lines as `take` does, without a wait. Return None, and take nothing, if a name of a series is not
+        cached."""
         absorbed = _absorb_once(self._open_window, self._resolver, block, {}, OriginAdmission(self._name_limit, origin))
         return None if absorbed.unknown else self._journal_and_count(absorbed, block, origin, explain)
 
     def take_packets(self, block: bytes, bounds: Sequence[int], first: int) -> tuple[int, int]:
-        """Do what `take` does for packets of several connections, from number `first` up to the first packet that needs
-        the slow path; see `OpenWindow.absorb_packets`. Return that packet's number, and the position in the journal.
-        The caller counts the lines of each connection."""
+        """Accept the packets of several connections, from number `first` up to the first packet that needs the slow
+        path; see `OpenWindow.absorb_packets`. Return that packet's number, and the position in the journal. The caller
+        counts the lines of each connection."""
         stop, accepted = self._open_window.absorb_packets(block, bounds, first)
         if accepted:
             taken = block[bounds[first] : bounds[stop]]

@@ -264,7 +264,7 @@ class CacheFiller:
         return self._signing is None or rows.sign(part, self._signing, self._newest_ms)
 
     def _skip(self, base_s: int) -> None:
-        """Do not cache an hour."""
+        """Drop the rows of an hour that cannot be cached."""
         self._room += sum(piece.buckets.values.nbytes for piece in self._pieces.pop(base_s))
 
     @property

@@ -256,8 +256,8 @@ class ShortQueries:
         return None if page is None else _with_open(known, scan, columns, page)
 
     async def _fetch_one(self, query: Query, known: Known, scan: ScanRange, *, is_cut: bool) -> Answer | None:
-        """Do the same, with a wait; without points after the end where an answer that `is_cut` there does not need
-        them. Raise StoreError."""
+        """Return the answer to a query of one series of a remote store, see `_answer_one`. If it `is_cut`, points after
+        the end are read only where it needs them. Raise StoreError."""
         started = perf_counter()
         columns = self._open_now(known, scan)
         if columns is None:

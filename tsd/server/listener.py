@@ -419,7 +419,7 @@ class Listener:
             for connection in self._connections:
                 peer = connection.peer
                 if peer.idle_since is not None and peer.idle_since < idle_since:
-                    if _has_input(connection.stream):  # it is read later (quiet.py), or in a moment
+                    if _has_input(connection.stream):  # it is read later (QuietConnections), or in a moment
                         continue
                     connection.is_idle = True
                 elif peer.line_since is not None and peer.line_since < line_since:

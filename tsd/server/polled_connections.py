@@ -65,7 +65,7 @@ class PolledConnections(Generic[S]):
         trio.lowlevel.reschedule(self._remove(fd), outcome.Error(error))
 
     def _fail_to_read(self, fd: int, error: OSError) -> None:
-        """Do so with a BrokenResourceError, as trio's streams do."""
+        """Remove a connection whose read failed, and raise BrokenResourceError in its task, as trio's streams do."""
         broken = trio.BrokenResourceError(f"read failed: {error.strerror}")
         broken.__cause__ = error
         self._fail(fd, broken)

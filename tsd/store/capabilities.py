@@ -280,8 +280,8 @@ class StampedCells(Protocol):
 
     async def delete_spans(self, table: str, spans: Sequence[StampedSpan]) -> None:
         """Delete cells of rows, also those that the caller does not know, at a cost that does not depend on their
-        number. Without
-        `Capabilities.deletes_exact_spans` the whole family of a span's columns is deleted. Raise StoreError."""
+        number. Without `Capabilities.deletes_exact_spans` the whole family of a span's columns is deleted. Raise
+        StoreError."""
         ...
 
     async def delete_rows(self, table: str, start: bytes, stop: bytes, *, up_to_ms: int) -> None:

@@ -70,7 +70,7 @@ class QuietThread(Generic[T]):
             trio.lowlevel.reschedule(task, outcome.Value(self._result))
 
     def want_running(self) -> None:
-        """Do what `want` does, for a call that runs or has ended."""
+        """Let `run` return as soon as its call ends, or has ended. If no call runs, nothing changes."""
         if self._task is not None:
             self.want()
 

@@ -80,7 +80,7 @@ def timed_as(
 ) -> Callable[
     [Callable[Concatenate[S, P], Coroutine[Any, Any, T]]], Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 ]:
-    """Do the same with another form of the method `name`."""
+    """Decorate a method as `timed` does, and record its duration under `name`, of which it is another form."""
 
     def decorate(
         call: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],

@@ -295,7 +295,7 @@ class VersionedCells(Protocol):
         ...
 
     async def put_columns(self, table: str, columns: VersionColumns) -> None:
-        """Do the same as `put`. No place occurs twice, and no time of a place."""
+        """Write versions as `put` does, given as columns. No place occurs twice, and no time of a place."""
         ...
 
     async def get_columns(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> VersionColumns:
@@ -305,7 +305,7 @@ class VersionedCells(Protocol):
     async def page_columns(
         self, table: str, start: bytes, stop: bytes | None, *, limit: int, wanted: Wanted = ALL
     ) -> VersionPage:
-        """Do the same as `page`. Raise TooManyVersions as `get_columns` does."""
+        """Return a page as `page` does, as columns. Raise TooManyVersions as `get_columns` does."""
         ...
 
 

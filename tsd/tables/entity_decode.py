@@ -48,7 +48,7 @@ def decode_rows(columns: VersionColumns, *, compiled: bool = HAS_LOOP) -> list[E
 
 
 def decode_rows_python(columns: VersionColumns) -> list[Entity]:
-    """Do the same without the loop."""
+    """Return the entities of rows without the compiled loop. Raise CorruptRow."""
     is_text = np.array([is_metadata(column) for _, column in columns.places], np.bool_)
     counts = np.diff(columns.bounds)
     texts = np.repeat(is_text, counts)

@@ -39,7 +39,7 @@ class NameList(NamedTuple):
                 yield row.key[1:].decode(self.charset, "replace")
 
     async def names(self, kind: Kind, prefix: str, limit: int) -> list[str]:
-        """Return the same."""
+        """Return listed names with a prefix in order of their bytes, at most `limit`."""
         async with aclosing(self.each(kind, prefix, limit)) as found:
             return [name async for name in found]
 

@@ -65,7 +65,8 @@ async def _resumed(begin: list[P], pages: AsyncGenerator[P, None]) -> AsyncGener
 async def take_sequences(
     sequences: AsyncGenerator[AsyncGenerator[P, None], None], take: Callable[[P], Awaitable[None]], parallel: int
 ) -> None:
-    """Do the same as `take_ahead` for sequences that are found one after the other. Raise what finding raises, too."""
+    """Pass the pages of sequences that are found one after the other to `take`, see `take_ahead`. Raise what finding
+    raises, too."""
     async with aclosing(sequences):
         begin: list[AsyncGenerator[P, None]] = []
         async for pages in sequences:

@@ -436,8 +436,8 @@ class MatchedSeries(Protocol):
     async def fetch(
         self, spans: Sequence[SeriesSpan], limit: StepLimit, *, annotations: bool
     ) -> EncodedPage[PointPage] | None:
-        """Do the same for spans that have no row in common, with a wait for the store. Of the limit only the number of
-        rows counts. Raise StoreError."""
+        """Return the rows in spans, which have no row in common, with a wait for the store. None as from `read`; of the
+        limit only the number of rows counts. Raise StoreError."""
         ...
 
 

@@ -302,7 +302,8 @@ class Block:
         return BlockPoints(rows, starts, self._offsets(rows, self.counts[rows]), bits, floats)
 
     def decode_alike(self, wanted: Bool | None = None) -> AlikePoints | None:
-        """Do the same for rows that all have the same times, one or more; None for others."""
+        """Return the points of the rows that are `wanted`, of all rows without it; one or more. None if their times
+        differ. Raise CorruptRow as `decode` does."""
         rows = np.arange(self.rows) if wanted is None else np.flatnonzero(wanted)
         vector = self._vector_of[rows[0]]
         if (self._vector_of[rows] != vector).any():

@@ -65,7 +65,7 @@ def choose_forms(bits: Int64, floats: Bool, starts: Int64, *, compiled: bool = H
 
 
 def _choose(bits: Int64, floats: Bool, starts: Int64) -> Forms:
-    """Do the same for rows whose points fit in the processor's caches."""
+    """Return the form of each row, see `choose_forms`. All points fit in the processor's caches."""
     first, counts = starts[:-1], np.diff(starts)
     any_float = np.logical_or.reduceat(floats, first)
     all_float = np.logical_and.reduceat(floats, first)

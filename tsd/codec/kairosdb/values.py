@@ -55,7 +55,7 @@ def decode_long(value: bytes) -> int:
 
 
 def encode_longs(bits: Int64) -> list[bytes]:
-    """Do the same as `encode_long` for many numbers.
+    """Encode many numbers, each as `encode_long` does.
 
     >>> [value.hex() for value in encode_longs(np.array([64, -1]))]
     ['8001', '01']
@@ -74,8 +74,8 @@ def encode_longs(bits: Int64) -> list[bytes]:
 
 
 def decode_longs_at(body: bytes, starts: Int64, lengths: Int64, *, compiled: bool = HAS_VALUES_LOOP) -> Int64:
-    """Do the same as `decode_long` for values at some places of a body. Raise CorruptRow. Not `compiled`: use the
-    Python code.
+    """Decode the values at some places of a body, each as `decode_long` does. Raise CorruptRow. Not `compiled`: use
+    the Python code.
 
     >>> decode_longs_at(bytes.fromhex("80010101"), np.array([0, 3]), np.array([2, 1])).tolist()
     [64, -1]
@@ -90,7 +90,7 @@ def decode_longs_at(body: bytes, starts: Int64, lengths: Int64, *, compiled: boo
 
 
 def decode_longs(values: Sequence[bytes]) -> Int64:
-    """Do the same as `decode_long` for many values. Raise CorruptRow."""
+    """Decode many values, each as `decode_long` does. Raise CorruptRow."""
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     joined = np.frombuffer(b"".join(values), np.uint8)
     ends = np.cumsum(lengths)

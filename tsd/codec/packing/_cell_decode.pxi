@@ -33,7 +33,8 @@ cdef inline double as_double(int64_t number, int kind, double power) noexcept no
 
 
 cdef Py_ssize_t put_floats(uint8_t* to, Scratch* room, Cell* cell, int kind, int rule) noexcept nogil:
-    """Do the same for numbers of which some are floats. `kind` and `rule` are the cell's, constants where inlined."""
+    """Write the flags and bytes of numbers of which some are floats. Return the number of bytes. `kind` and `rule` are
+    the cell's, constants where inlined."""
     cdef uint8_t* start = to
     cdef double power = POWERS[cell.decimals], number
     cdef float single
@@ -58,7 +59,7 @@ cdef Py_ssize_t put_floats(uint8_t* to, Scratch* room, Cell* cell, int kind, int
 
 
 cdef Py_ssize_t put_singles(uint8_t* to, Scratch* room, Cell* cell) noexcept nogil:
-    """Do the same for the bits of singles."""
+    """Write the flags and bytes of singles, given by their bits. Return the number of bytes."""
     cdef uint8_t* start = to
     cdef int64_t bits
     cdef Py_ssize_t i

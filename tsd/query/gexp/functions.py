@@ -361,7 +361,7 @@ def _bits(powers: Int64) -> Int64:
 
 
 def _sums(values: Float64, begins: Int64, start: int, check: Callable[[], None], block_size: int) -> Float64:
-    """Return the same for windows that end at `start` or later, summed from the newest value back: the order of
+    """Return the sum of each window that ends at `start` or later, added from the newest value back: the order of
     additions shows in the last digit."""
     sums = np.zeros(len(values))
     done = 0

@@ -60,7 +60,7 @@ def engine_query(wanted: Sequence[MetricQuery], *, delete: bool = False) -> Quer
 
 
 async def built_query(wanted: Sequence[MetricQuery], *, delete: bool = False) -> Query:
-    """Return the same as `engine_query`; a query with many alternatives is built in a thread. Raise BadQuery."""
+    """Return what `engine_query` returns, built in a thread for many alternatives. Raise BadQuery."""
     build = partial(engine_query, wanted, delete=delete)
     if len(wanted) + sum(len(values) for one in wanted for values in one.tags.values()) <= SMALL:
         return build()

@@ -69,7 +69,7 @@ def read_body(
 
 
 def _read_whole(body: bytes, now_ms: int, params: Params, quirks: Quirks, local: tzinfo | None) -> Query:
-    """Do the same, whatever was read before."""
+    """Return the checked query of a whole body, see `read_body`. Raise BadQuery."""
     if not body:
         raise BadQuery(MISSING, details=SUPPLY)
     if len(body) > LARGEST:

@@ -66,7 +66,7 @@ class Cors:
         )
 
     def early_headers(self, headers: Mapping[str, str]) -> Sequence[tuple[str, str]]:
-        """Return the same for a request whose headers may be unknown, and empty then."""
+        """Return the headers of `response_headers` for a request whose headers may be unknown, and empty then."""
         if headers or "*" not in self._domains:
             return self.response_headers(headers)
         return (("Access-Control-Allow-Origin", "*"),)

@@ -485,7 +485,7 @@ class CassandraStore:
         return cells_in(await self._ask_raw(cql, parameters))
 
     async def _ask_raw(self, cql: str, parameters: Parameters) -> RawRows:
-        """Do the same; rows are answered as sent."""
+        """Execute a statement for cells, which may be repeated. Return its rows as sent."""
         return await self._patiently(lambda: self._connector.ask_raw(cql, parameters))
 
     async def _batch(self, cql: str, rows: Sequence[bytes], partition: bytes) -> None:

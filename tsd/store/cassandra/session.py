@@ -154,7 +154,7 @@ class Connector:
         return await self._answer(partial(session.submit, statement, parameters))
 
     async def ask_raw(self, cql: str, parameters: Parameters, partition: bytes | None = None) -> RawRows:
-        """Do the same as `ask`; rows are answered as sent. For `partition` see `Session.submit_raw`."""
+        """Execute a statement as `ask` does. Return its rows as sent. For `partition` see `Session.submit_raw`."""
         statement = self._statements.get(cql) or await self.prepared(cql)
         session = await self._session.get()
         return await self._answer(partial(session.submit_raw, statement, parameters, partition))
@@ -178,7 +178,7 @@ class Connector:
         return bool(answer[0][0])
 
     async def batch_encoded(self, cql: str, rows: Sequence[bytes], partition: bytes | None) -> None:
-        """Do the same as `batch` for encoded values, see `Session.submit_encoded`."""
+        """Execute a statement for each of `rows`, whose values are encoded, see `Session.submit_encoded`."""
         statement = self._statements.get(cql) or await self.prepared(cql)
         session = await self._session.get()
         await self._answer(partial(session.submit_encoded, statement, rows, partition))

@@ -89,7 +89,7 @@ class GatewayCalls(Generic[C]):
         return await self._spread(partial(self.call, method), parts, limit)
 
     async def spread_gets(self, method: Callable[..., Steps[T]], parts: Iterable[tuple[object, ...]]) -> list[T]:
-        """Do the same with a method that reads rows by their keys in steps."""
+        """Call a method that reads rows by their keys in steps for each of `parts`, see `spread`."""
         return await self._spread(partial(self.get, method), parts, CONCURRENT_PARTS)
 
     async def _spread(
@@ -114,7 +114,7 @@ class GatewayCalls(Generic[C]):
     async def call_near(
         self, near: Address | None, method: Callable[Concatenate[C, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Do the same, and prefer the gateway `near` if it is available."""
+        """Return the answer of the gateway `near` if it is available, else of another one. Raise as `call` does."""
 
         async def run(lease: Lease[C]) -> T:
             return await self._in_thread(lease, lambda connection: method(connection, *args, **kwargs))

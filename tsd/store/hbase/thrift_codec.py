@@ -292,7 +292,8 @@ class RowReader:
         return all_steps(self.reading(name, number))
 
     def reading(self, name: bytes, number: int) -> Steps[RawCells]:
-        """Do the same in steps. Each begins with a receive; it is short unless much has been received."""
+        """Read the answer to a call, see `read`, in steps. Each begins with a receive. A step is short unless much has
+        been received."""
         at, count = yield from self._begin(name, number)
         cells = RawCells([], [], [], [], count)
         left = count

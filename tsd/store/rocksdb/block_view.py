@@ -38,7 +38,7 @@ class BlockView(View):
         self._blocks = BlockReader(blocks, translated)
 
     def _items(self, start: bytes, *, cached: bool = True) -> Iterator[tuple[bytes, bytes]]:
-        """Do the same with new snapshots of table and blocks."""
+        """Return an iterator over all cells from the row `start` on, with new snapshots of table and blocks."""
         self._renew()
         return super()._items(start, cached=cached)
 
@@ -163,7 +163,7 @@ class BlockView(View):
         return parts
 
     def _parts_of(self, rows: Sequence[bytes]) -> list[ColumnPart]:
-        """Do the same in one step."""
+        """Return those of some rows that exist, in one step, see `get_columns`."""
         plain = self._plain(rows)
         parts: list[ColumnPart] = []
         left: list[Row] = []  # cells of the next part

@@ -261,7 +261,8 @@ class Database:
         return self._derived.get(table)
 
     def derived_family(self, table: str, width: int) -> DerivedFamily:
-        """Return the same. A table without any gets some of prefixes of `width` bytes."""
+        """Return the values derived from a table. If it never had any, create their family for prefixes of `width`
+        bytes."""
         if (found := self._derived.get(table)) is not None:
             return found
         name = table + DERIVED
@@ -340,7 +341,7 @@ class Database:
             )
 
     def plain_view(self, table: str, stop: bytes | None = None) -> View:
-        """Return the same without the cells of blocks and runs."""
+        """Return a snapshot of a table up to before the row `stop`, without the cells of blocks and runs."""
         with self.translated():
             return View(self._family(table).rows, stop, self.translated, cached_bytes=self._cached_bytes)
 

@@ -340,7 +340,7 @@ class EmbeddedStore:
         await self._put(table, cells, time_ms)
 
     async def put_unnoticed(self, table: str, cells: Sequence[Put], watch: PrefixWatch) -> None:
-        """Do the same, unnoticed by a watch of the caller."""
+        """Write cells as `put` does, unnoticed by a watch of the caller."""
         await self._put(table, cells, None, watch)
 
     async def _put(
@@ -524,7 +524,7 @@ class EmbeddedStore:
         await trio.lowlevel.checkpoint()
 
     async def _enter_writing(self, call: str) -> None:
-        """Do the same, and reopen the database if it failed."""
+        """Count a call that writes, do a checkpoint, and reopen the database if it failed. Raise StoreError."""
         await self._enter(call)
         if self._broken is None:
             return

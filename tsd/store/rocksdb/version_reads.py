@@ -268,7 +268,7 @@ class VersionView:
         return VersionPage(found.columns(), None)
 
     def _page_of_newest(self, start: bytes, limit: int, found: Gathered) -> Generator[None, None, VersionPage]:
-        """Do the same for a table that keeps one version of each column. Each entry is one place."""
+        """Return a page, see `page`, of a table that keeps one version of each column: each entry is one place."""
         with self._translated():
             entries = self._rows.items(from_key=row_prefix(start), read_opt=self._options)
         rows, row, prefix, key = 0, b"", row_prefix(b""), row_prefix(start)  # no key starts with the prefix

@@ -87,7 +87,8 @@ class View:
             return merged_items(items, runs)
 
     def _few_items(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Do the same without a new iterator of the database, whose making takes as long as some cells."""
+        """Yield the cells from the row `start` on. No new iterator of the database is made: that takes as long as some
+        cells."""
         at = self._at
         at.seek(row_prefix(start))
         while at.valid():
@@ -220,8 +221,8 @@ class View:
     def _pages(
         self, start: bytes, limit_bytes: int, expand: Callable[[list[bytes], list[bytes], list[bytes], int], int]
     ) -> Generator[CellPage | None, None, None]:
-        """Do the same. `expand` is called with keys, columns and values for the cells from an index on: it changes
-        them, and returns the bytes that their decoded form has in addition."""
+        """Yield pages of cells, see `cells`. `expand` is called with keys, columns and values for the cells from an
+        index on: it changes them, and returns the bytes that their decoded form has in addition."""
         keys: list[bytes] = []
         columns: list[bytes] = []
         values: list[bytes] = []

@@ -139,7 +139,7 @@ class EntityTables(Entities):
     async def read(
         self, name: bytes, start_ms: int, end_ms: int | None = None, *, versions: int | None = None
     ) -> Entity | None:
-        """Do the same as `read_columns`, decoded. None if there is nothing."""
+        """Return what `read_columns` returns, decoded; None if that is nothing."""
         columns = await self.read_columns(name, start_ms, end_ms, versions=versions)
         found = await trio.to_thread.run_sync(decode_rows, columns)
         return found[0] if found else None
@@ -223,7 +223,7 @@ class EntityTables(Entities):
         return await trio.to_thread.run_sync(encode, columns, places)
 
     async def newest(self, start: bytes, stop: bytes | None, *, limit: int) -> EntityPage:
-        """Do the same as `newest_columns`, decoded."""
+        """Return what `newest_columns` returns, decoded."""
         page = await self.newest_columns(start, stop, limit=limit)
         return EntityPage(await trio.to_thread.run_sync(decode_rows, page.columns), page.next_start)
 

@@ -170,7 +170,7 @@ class ColumnPage(NumberingPage):
         return pages
 
     def _buckets_of_packed(self, at: int, packed: PackedRows, interval_ms: int, function: int) -> BucketPage | None:
-        """Do the same for packed rows, by the place of their part."""
+        """Return the buckets of a packed part, given by its place. None if its rows must be decoded."""
         rows = self._numbered(at)
         assert not rows.unnumbered, rows.unnumbered[:3]
         wanted = rows.numbers >= 0
@@ -186,7 +186,7 @@ class ColumnPage(NumberingPage):
         return BucketPage(page.numbers, found, len(wanted), int(page.sizes.sum()), page.rows)
 
     def _buckets_of(self, at: int, rows: ColumnRows, interval_ms: int, function: int) -> BucketPage | None:
-        """Do the same for rows of one prefix."""
+        """Return the buckets of a part with rows of one prefix. None if they must be decoded."""
         numbers = self._numbers_of(at)
         wanted = numbers >= 0
         complete = bool(wanted.all())

@@ -125,8 +125,8 @@ def encode_chunk(page: CellPage, layout: KeyLayout, number: int) -> dict[bytes, 
 def encode_sums(
     sums: Sums, interval: Interval, config: RollupConfig, base_s: int, tails: Sequence[bytes]
 ) -> dict[bytes, bytes]:
-    """Return the same for rows of one salt, metric and base time that have the cells of some aggregates and no others.
-    The aggregates are in order of rows (see `row_order`); `tails` are the tag pairs by number of the series."""
+    """Return the derived values, by name, of rows of one salt, metric and base time. The rows have the cells of `sums`
+    and no others. `sums` are in order of rows (see `row_order`); `tails` are the tag pairs by number of the series."""
     first = np.flatnonzero(np.diff(sums.series, prepend=-1))
     rows = np.repeat(np.arange(len(first)), np.diff(first, append=len(sums.series)))
     offsets = (sums.times_s - base_s) // interval.seconds

@@ -250,8 +250,8 @@ def rollup_puts(sums: Sums, interval: Interval, config: RollupConfig, keys: RowK
 def rollup_matrices(
     sums: Sums, interval: Interval, config: RollupConfig, keys: RowKeys, base_s: int
 ) -> Iterator[CellMatrix]:
-    """Yield the same cells by row and column, for intervals of one salt, metric and base time. A matrix has about
-    MATRIX_CELLS places for whole rows, whichever of their intervals there are."""
+    """Yield the cells of intervals of one salt, metric and base time, see `rollup_puts`, by row and column. A matrix
+    has about MATRIX_CELLS places for whole rows, whichever of their intervals there are."""
     heads, tails = keys
     names = sorted((name for name in AGGREGATORS if name in config.ids), key=config.ids.__getitem__)
     aggregates = dict(zip(AGGREGATORS, sums.aggregates, strict=True))
