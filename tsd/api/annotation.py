@@ -23,7 +23,7 @@ from tsd.api.messages import (
     tsuids_in,
     words_of_all,
 )
-from tsd.api.uid import custom_in
+from tsd.api.uid_meta import custom_in
 from tsd.codec.metadata import Annotation
 from tsd.codec.putline import FIRST_MS, LAST_MS, storable
 from tsd.errors import BadLine, BadQuery, Refused

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from tsd.api import annotation, health, hot, put, query, search, stats, system, tree, uid
+from tsd.api import annotation, health, hot, put, query, search, stats, suggest, system, tree, uid, uid_meta
 from tsd.api.points import PutHandler, StoreFlush
 from tsd.auth.hosts import LOCAL_HOSTS, parse_hosts
 from tsd.auth.roles import endpoint_permissions
@@ -210,13 +210,13 @@ def _catalog_routes(parts: CoreParts) -> dict[str, Endpoint]:
         **search.last_routes(catalog, stored, rules),
         **search.lookup_routes(catalog, stored),
         **tree.routes(tables.trees, catalog),
-        **uid.suggest_routes(catalog),
+        **suggest.routes(catalog),
         **uid.routes(
             tables.names,
             partial(parts.ingest.writer.flush, patient=False),
             parts.control.drop_caches,
             extra=extra,
-            meta=uid.meta_endpoints(tables.metadata, tables.names, catalog),
+            meta=uid_meta.endpoints(tables.metadata, tables.names, catalog),
             new_names=parts.ingest.new_names,
         ),
     }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.tables.endpoints import NOW_MS, World, at_once, flushed, loosened, make_world
-from tsd.api import annotation, search, tree, uid
+from tsd.api import annotation, search, suggest, tree, uid, uid_meta
 from tsd.codec.names import Kind
 from tsd.ingest.limits import NewNameLimit
 from tsd.ingest.series import SeriesTable
@@ -100,14 +100,14 @@ def endpoints(world: World) -> dict[str, Any]:
         DataTable(world.store, "tsdb", world.layout), cache, lambda: NOW_MS, look_back_h=2, cache_ms=None
     )
     catalog = world.catalog(world.finder(cache, look_back_h=2), points)
-    pages = uid.meta_endpoints(world.metadata, world.names, catalog)
+    meta = uid_meta.endpoints(world.metadata, world.names, catalog)
     return {
         **search.last_routes(catalog, at_once, search.LastRules(exact_back_scans=True)),
         **annotation.routes(AnnotationRows(world.store, "tsdb", world.layout), catalog, lambda: NOW_MS),
         **search.lookup_routes(catalog, at_once),
         **tree.routes(world.trees, catalog),
-        **uid.suggest_routes(catalog),
+        **suggest.routes(catalog),
         **uid.routes(
-            world.names, flushed, world.drop_caches, extra=b"", meta=pages, new_names=NewNameLimit(SeriesTable())
+            world.names, flushed, world.drop_caches, extra=b"", meta=meta, new_names=NewNameLimit(SeriesTable())
         ),
     }

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.unit.tables.endpoints import NOW_MS, TABLES, World, flushed, make_world
-from tsd.api import uid
+from tsd.api import suggest, uid, uid_meta
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.uid import meta_column
 from tsd.ingest.limits import NewNameLimit
@@ -16,10 +16,10 @@ from tsd.tables.opentsdb.uids import Uids
 
 async def with_names() -> World:
     world = await make_world()
-    meta = uid.meta_endpoints(world.metadata, world.names, world.catalog())
+    meta = uid_meta.endpoints(world.metadata, world.names, world.catalog())
     limit = NewNameLimit(SeriesTable())
     names = uid.routes(world.names, flushed, world.drop_caches, extra=b"", meta=meta, new_names=limit)
-    world.endpoints = {**uid.suggest_routes(world.catalog(), max_limit=40), **names}
+    world.endpoints = {**suggest.routes(world.catalog(), max_limit=40), **names}
     return world
 
 
