@@ -104,14 +104,14 @@ def read_inventory(request: Request, now_ms: int) -> InventoryRequest:
     except (BadDate, ValueError) as error:
         raise Refused(400, "Invalid max_age", f"got {age[:100] if age else ''!r}, wanted e.g. 10m") from error
     return InventoryRequest(
-        prefix,
-        max(prefix, _encoded(request, "from")),
-        _patterns(request),
-        metric,
-        descending,
-        oldest,
-        stale,
-        _count(request, "limit", MOST_ENTITIES) or DEFAULT_ENTITIES,
+        prefix=prefix,
+        first=max(prefix, _encoded(request, "from")),
+        metrics=_patterns(request),
+        metric=metric,
+        is_descending=descending,
+        oldest_ms=oldest,
+        stale=stale,
+        limit=_count(request, "limit", MOST_ENTITIES) or DEFAULT_ENTITIES,
     )
 
 

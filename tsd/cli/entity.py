@@ -54,7 +54,16 @@ def list_entities(loaded: Loaded, prefix: str, silent_for: str | None, as_json: 
     first = _encoded("--prefix", prefix)
     oldest_ms = _oldest(silent_for)
 
-    wanted = InventoryRequest(first, first, [], None, False, oldest_ms, oldest_ms is not None, sys.maxsize)
+    wanted = InventoryRequest(
+        prefix=first,
+        first=first,
+        metrics=[],
+        metric=None,
+        is_descending=False,
+        oldest_ms=oldest_ms,
+        stale=oldest_ms is not None,
+        limit=sys.maxsize,
+    )
 
     async def run() -> list[VersionColumns]:
         async with _opened(loaded.config) as opened:

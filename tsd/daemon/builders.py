@@ -255,10 +255,10 @@ def build_access(config: Config, now_ms: Clock) -> AccessControl:
 def listener_limits(config: Config) -> ListenerLimits:
     """Return the limits of connections."""
     return ListenerLimits(
-        config.connections_limit,
-        config.socket_timeout_s,
-        config.line_timeout_s,
-        config.partial_input_memory,
+        connections=config.connections_limit,
+        idle_timeout_s=config.socket_timeout_s,
+        line_timeout_s=config.line_timeout_s,
+        partial_input_bytes=config.partial_input_memory,
     )
 
 

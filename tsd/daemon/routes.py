@@ -273,12 +273,12 @@ class HttpServer:
         """Return the current statistics."""
         request_stats = self.request_stats
         return HttpStatistics(
-            request_stats.requests,
-            request_stats.puts,
-            request_stats.client_disconnects,
-            dict(request_stats.queries),
-            request_stats.latencies,
-            request_stats.graph_latencies,
-            self._bodies.used,
-            self._router.failures,
+            requests=request_stats.requests,
+            puts=request_stats.puts,
+            client_disconnects=request_stats.client_disconnects,
+            queries=dict(request_stats.queries),
+            latencies=request_stats.latencies,
+            graph_latencies=request_stats.graph_latencies,
+            body_bytes=self._bodies.used,
+            failures=self._router.failures,
         )

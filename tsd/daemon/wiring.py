@@ -218,13 +218,13 @@ def hbase_store(config: Config) -> "hbase.HBaseStore":
 def bigtable_contact(config: Config) -> "bigtable_session.Contact":
     """Return how to reach Bigtable."""
     return bigtable_session.Contact(
-        config.bigtable_project,
-        config.bigtable_instance,
-        config.bigtable_app_profile,
-        config.bigtable_credentials,
-        bigtable_emulator(config),
-        config.bigtable_channels,
-        config.bigtable_timeout_ms / 1000,
+        project=config.bigtable_project,
+        instance=config.bigtable_instance,
+        app_profile=config.bigtable_app_profile,
+        credentials=config.bigtable_credentials,
+        emulator=bigtable_emulator(config),
+        channels=config.bigtable_channels,
+        timeout_s=config.bigtable_timeout_ms / 1000,
     )
 
 
@@ -306,15 +306,15 @@ def cassandra_store(config: Config) -> "cassandra.CassandraStore":
 def cassandra_contact(config: Config) -> "cassandra_session.Contact":
     """Return how to reach Cassandra."""
     return cassandra_session.Contact(
-        tuple(cassandra_hosts(config)),
-        config.cassandra_consistency,
-        config.cassandra_user,
-        config.cassandra_password,
-        config.cassandra_ca,
-        config.cassandra_certificate,
-        config.cassandra_key,
-        config.cassandra_timeout_ms / 1000,
-        config.cassandra_checks_names,
+        hosts=tuple(cassandra_hosts(config)),
+        consistency=config.cassandra_consistency,
+        user=config.cassandra_user,
+        password_file=config.cassandra_password,
+        ca_file=config.cassandra_ca,
+        certificate_file=config.cassandra_certificate,
+        key_file=config.cassandra_key,
+        timeout_s=config.cassandra_timeout_ms / 1000,
+        checks_names=config.cassandra_checks_names,
     )
 
 

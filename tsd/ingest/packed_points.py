@@ -305,19 +305,19 @@ def _packed(columns: Columns, numbers: Int32, counts: Int64, first: Place, last:
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     kinds, values = _packed_values(bits, floats, starts)
     return _Chunk(
-        first,
-        last,
-        len(numbers),
-        len(floats),
-        encode_numbers(numbers.astype(np.int64), INTEGERS, steps=True),
-        encode_numbers(counts, INTEGERS, steps=False),
-        scale,
-        encode_numbers(columns.instants // scale, INTEGERS, steps=True),
-        b"" if (floats == is_float).all() else zlib.compress(np.packbits(floats).tobytes(), _LEVEL),
-        is_float,
-        b"" if is_shortest else zlib.compress(columns.flags.tobytes(), _LEVEL),
-        b"" if len(values) == 1 else zlib.compress(kinds.tobytes(), _LEVEL),
-        values,
+        first=first,
+        last=last,
+        rows=len(numbers),
+        points=len(floats),
+        series=encode_numbers(numbers.astype(np.int64), INTEGERS, steps=True),
+        counts=encode_numbers(counts, INTEGERS, steps=False),
+        scale=scale,
+        times=encode_numbers(columns.instants // scale, INTEGERS, steps=True),
+        floats=b"" if (floats == is_float).all() else zlib.compress(np.packbits(floats).tobytes(), _LEVEL),
+        is_float=is_float,
+        flags=b"" if is_shortest else zlib.compress(columns.flags.tobytes(), _LEVEL),
+        kinds=b"" if len(values) == 1 else zlib.compress(kinds.tobytes(), _LEVEL),
+        values=values,
     )
 
 

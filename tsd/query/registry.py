@@ -124,7 +124,9 @@ class QueryRegistry:
         now_ms = self._now_ms()
         self.counts["succeeded"] += 1
         self._ended.append(
-            RunningQuery(self._last, query, peer, headers, now_ms, None, now_ms, status, sent=True, figures=figures)
+            RunningQuery(
+                self._last, query, peer, headers, now_ms, ended_ms=now_ms, status=status, sent=True, figures=figures
+            )
         )
 
     def end(self, running: RunningQuery, error: BaseException | None = None) -> None:

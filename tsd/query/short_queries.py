@@ -103,19 +103,21 @@ class ShortQueries:
             groups.append(KnownGroup(replace(group, points=NO_POINTS, tsuids=(), interpolated=0), numbers, tsuids))
         self._forget((sub, query.quirks))  # the newest comes last
         self._known[sub, query.quirks] = Known(
-            series,
-            metric.encode(),
-            groups,
-            answer.filter_tagks,
-            counts["uidPairsResolved"],
-            None if listed is None else ref(listed),
-            OpenRow(),
-            _texts_of(sub, groups, len(pairs)),
-            number,
-            None if plan.open_hours else selection,
-            has_points,
-            LaterReads(),
-            *(counts[name] / plan.scan.hours for name in ("rowsPreFilter", "bytesFetched", "dpsPreFilter")),
+            series=series,
+            metric=metric.encode(),
+            groups=groups,
+            filter_tagks=answer.filter_tagks,
+            resolved=counts["uidPairsResolved"],
+            listed=None if listed is None else ref(listed),
+            open_row=OpenRow(),
+            texts=_texts_of(sub, groups, len(pairs)),
+            number=number,
+            selection=None if plan.open_hours else selection,
+            has_points=has_points,
+            later=LaterReads(),
+            hourly_rows=counts["rowsPreFilter"] / plan.scan.hours,
+            hourly_bytes=counts["bytesFetched"] / plan.scan.hours,
+            hourly_points=counts["dpsPreFilter"] / plan.scan.hours,
         )
         self._kept_series += len(has_points)
         while len(self._known) > KEPT or self._kept_series > KEPT_SERIES:

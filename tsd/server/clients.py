@@ -67,14 +67,14 @@ def configured_quotas(settings: LimitSettings) -> Quotas:
     """Return the quotas of the configuration."""
     exempt, exempt_accounts = exemptions(settings.quota_exempt)
     return Quotas(
-        settings.quota_lines,
-        settings.quota_names,
-        settings.address_connections,
-        settings.account_lines,
-        settings.account_names,
-        settings.names_pace,
-        exempt,
-        exempt_accounts,
+        lines_per_s=settings.quota_lines,
+        names_per_minute=settings.quota_names,
+        connections=settings.address_connections,
+        account_lines_per_s=settings.account_lines,
+        account_names_per_minute=settings.account_names,
+        names_pace=settings.names_pace,
+        exempt=exempt,
+        exempt_accounts=exempt_accounts,
     )
 
 

@@ -431,19 +431,19 @@ class Listener:
     def statistics(self) -> ListenerStatistics:
         """Return a snapshot of the counts."""
         return ListenerStatistics(
-            len(self._connections),
-            self._total,
-            self._rejected + self._over_address_limit,
-            self._reset,
-            self._idle + self._slow + self._unauthenticated,
-            self._failed,
-            self._closed,
-            self._over_address_limit,
-            self._slow,
-            self._missing_proxy_header,
-            self._unauthenticated,
-            self._partial_input.disconnected,
-            self._partial_input.used,
+            open=len(self._connections),
+            total=self._total,
+            rejected=self._rejected + self._over_address_limit,
+            reset=self._reset,
+            timed_out=self._idle + self._slow + self._unauthenticated,
+            failed=self._failed,
+            closed=self._closed,
+            over_address_limit=self._over_address_limit,
+            slow=self._slow,
+            missing_proxy_header=self._missing_proxy_header,
+            unauthenticated=self._unauthenticated,
+            over_partial_input_limit=self._partial_input.disconnected,
+            partial_input_bytes=self._partial_input.used,
         )
 
 

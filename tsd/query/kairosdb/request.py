@@ -91,9 +91,16 @@ def _metric(value: Lenient, place: str, start: int | None, end: int) -> MetricQu
         raise BadRequest(f"{place}.limit must be greater than or equal to 0")
     excludes = flag(value["exclude_tags"]) if "exclude_tags" in value else False
     return MetricQuery(
-        text(name, f"{place}.name"), start, end, tags, tuple(steps), tuple(groupings), limit,
-        order.lower() == "desc", excludes,
-    )  # fmt: skip
+        name=text(name, f"{place}.name"),
+        start_ms=start,
+        end_ms=end,
+        tags=tags,
+        steps=tuple(steps),
+        groupings=tuple(groupings),
+        limit=limit,
+        descending=order.lower() == "desc",
+        exclude_tags=excludes,
+    )
 
 
 def _tags(value: Lenient, place: str) -> Mapping[str, Sequence[str]]:
