@@ -33,6 +33,15 @@ class Widths(NamedTuple):
         """Return the width of one kind."""
         return self.metric if kind is Kind.METRIC else self.tagk if kind is Kind.TAGK else self.tagv
 
+    def tags(self, pairs: bytes) -> dict[bytes, bytes]:
+        """Return the tags of a series, whose joined pairs of UIDs are given.
+
+        >>> {tagk.hex(): tagv.hex() for tagk, tagv in Widths().tags(bytes.fromhex("000001000002")).items()}
+        {'000001': '000002'}
+        """
+        name, step = self.tagk, self.pair
+        return {pairs[at : at + name]: pairs[at + name : at + step] for at in range(0, len(pairs), step)}
+
 
 _HEX = re.compile("[0-9a-fA-F]+")
 

@@ -10,7 +10,7 @@ from operator import getitem
 
 import numpy as np
 
-from tsd.codec.points import Columns, no_columns, number_columns
+from tsd.codec.points import Columns, joined_columns, number_columns
 from tsd.codec.putline import LAST_BASE_MS, Instant, NameRules, instant, parse_time, parse_value
 from tsd.errors import BadLine, bare
 from tsd.ingest.lines import SLOW_BYTES, SLOW_LINES, Absorbed, Point, Refusals, Reject, bits_of, is_put, read_put
@@ -173,7 +173,7 @@ class PureParser:
         """Remove and return all points."""
         self._flush_singles()
         whole, self._whole = self._whole, []
-        return _concatenate(whole)
+        return joined_columns(whole)
 
 
 class _Times(dict[bytes, Instant]):
@@ -187,20 +187,6 @@ class _Times(dict[bytes, Instant]):
             self.clear()
         self[word] = instant(time)
         return self[word]
-
-
-def _concatenate(parts: Sequence[Columns]) -> Columns:
-    """Concatenate columns."""
-    if not parts:
-        return no_columns()
-    if len(parts) == 1:
-        return parts[0]
-    return Columns(
-        np.concatenate([part.series for part in parts]),
-        np.concatenate([part.instants for part in parts]),
-        np.concatenate([part.flags for part in parts]),
-        np.concatenate([part.bits for part in parts]),
-    )
 
 
 def _leading_puts(block: bytes, lines: list[bytes]) -> tuple[list[bytes], bytes]:

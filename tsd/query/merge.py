@@ -354,16 +354,6 @@ def group_values(
     return wide.view(">u8")[:, 0].astype(np.uint64)
 
 
-def tags_of(pairs: bytes, widths: Widths) -> dict[bytes, bytes]:
-    """Return the tags of one series.
-
-    >>> {tagk.hex(): tagv.hex() for tagk, tagv in tags_of(bytes.fromhex("000001000001"), Widths()).items()}
-    {'000001': '000001'}
-    """
-    name, step = widths.tagk, widths.pair
-    return {pairs[at : at + name]: pairs[at + name : at + step] for at in range(0, len(pairs), step)}
-
-
 class _SameTags(NamedTuple):
     """Which tags of the first of some series with equally many tags all others have in the same place."""
 
@@ -388,7 +378,7 @@ def common_tags(pairs: Sequence[bytes], widths: Widths, *, compiled: bool = HAS_
     ({'000002': '000001'}, ['000001'])
     """
     if len(pairs) == 1:
-        only = tags_of(pairs[0], widths)
+        only = widths.tags(pairs[0])
         if len(only) * widths.pair == len(pairs[0]):  # no tag name is repeated, as in a damaged key
             return CommonTags(dict(sorted(only.items())), [])
     found: dict[bytes, bytes] = {}

@@ -9,7 +9,6 @@ from tsd.errors import BadQuery, StoreDown
 from tsd.query.collect import SERIES_BYTES, Collected, SeriesPoints, take_series
 from tsd.query.joint import joint_groups
 from tsd.query.limits import MemoryShare
-from tsd.query.merge import tags_of
 from tsd.query.model import Query
 from tsd.query.plan import Plan
 from tsd.query.plan_reader import CONCURRENT_SELECTS, PlanReader, request_of
@@ -157,7 +156,7 @@ class StoredSeries:
     async def _names(self, series: SeriesSet) -> list[Mapping[str, str]]:
         """Return the tags of series, by number."""
         each = await self._reader.workers.run_sized(
-            len(series.pairs), lambda: [tags_of(pairs, series.widths) for pairs in series.pairs]
+            len(series.pairs), lambda: [series.widths.tags(pairs) for pairs in series.pairs]
         )
         tagks = await series.names(Kind.TAGK, list(dict.fromkeys(uid for tags in each for uid in tags)))
         tagvs = await series.names(Kind.TAGV, list(dict.fromkeys(uid for tags in each for uid in tags.values())))

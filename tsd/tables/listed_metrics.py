@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from tsd.codec.names import Kind
 from tsd.errors import UNKNOWN_NAME, BadLine
+from tsd.tables.name_list import forget_oldest
 from tsd.tables.writing import Admission
 
 MOST_KNOWN = 100_000  # metrics
@@ -30,8 +31,7 @@ class ListedMetrics:
             if error is not None:
                 raise error
         self._known[name] = None
-        while len(self._known) > MOST_KNOWN:
-            del self._known[next(iter(self._known))]
+        forget_oldest(self._known, MOST_KNOWN)
 
     def knows(self, metric: str) -> bool:
         """Return whether a metric was admitted. It is listed when its first points are written."""

@@ -1,6 +1,6 @@
 """Reads the points of a metric from the tables of any layout, window by window, as they would come from ingest."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -103,18 +103,12 @@ async def series_texts(metric: bytes, series: SeriesSet, start: int, stop: int |
 
 async def series_tags(series: SeriesSet, start: int, stop: int | None = None) -> list[dict[str, str]]:
     """Return the tags of series from the number `start` to before `stop` (None: the end). Raise StoreError."""
-    split = [list(_split(pairs, series.widths.tagk, series.widths.tagv)) for pairs in series.pairs[start:stop]]
-    if not split:
+    each = [series.widths.tags(pairs) for pairs in series.pairs[start:stop]]
+    if not each:
         return []
-    tagks = await series.names(Kind.TAGK, list(dict.fromkeys(tagk for pairs in split for tagk, _ in pairs)))
-    tagvs = await series.names(Kind.TAGV, list(dict.fromkeys(tagv for pairs in split for _, tagv in pairs)))
-    return [{tagks[tagk]: tagvs[tagv] for tagk, tagv in pairs} for pairs in split]
-
-
-def _split(pairs: bytes, tagk_size: int, tagv_size: int) -> Iterator[tuple[bytes, bytes]]:
-    for at in range(0, len(pairs), tagk_size + tagv_size):
-        middle = at + tagk_size
-        yield pairs[at:middle], pairs[middle : middle + tagv_size]
+    tagks = await series.names(Kind.TAGK, list(dict.fromkeys(uid for tags in each for uid in tags)))
+    tagvs = await series.names(Kind.TAGV, list(dict.fromkeys(uid for tags in each for uid in tags.values())))
+    return [{tagks[tagk]: tagvs[tagv] for tagk, tagv in tags.items()} for tags in each]
 
 
 def window_columns(batch: Batch) -> Columns:
