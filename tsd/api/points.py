@@ -18,7 +18,7 @@ import trio
 from tsd.api.messages import not_allowed
 from tsd.codec.putline import Tags, illegal
 from tsd.codec.text import encode_name, parse_long
-from tsd.errors import BadLine, Refused, bare, json_mistake
+from tsd.errors import INVALID_VALUE, UNKNOWN_NAME, BadLine, Refused, bare, json_mistake
 from tsd.ingest.intake import Intake, Taken
 from tsd.server.http.messages import Request, Response
 from tsd.server.peer import Peer
@@ -336,9 +336,9 @@ def own_message(error: BadLine) -> str:
 
 def http_message(error: BadLine) -> str:
     """Return the error of a telnet line in the words of the HTTP API."""
-    if error.reason == "invalid_values":
+    if error.reason == INVALID_VALUE:
         return "Unable to parse value to a number"
-    if error.reason == "unknown_metrics":
+    if error.reason == UNKNOWN_NAME:
         return "Unknown metric"
     return own_message(error)
 

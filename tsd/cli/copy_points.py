@@ -15,7 +15,7 @@ import trio
 from tsd.codec.points import Columns, Int32, Int64
 from tsd.codec.putline import FIRST_MS, LAST_BASE_MS, NameRules, check_series
 from tsd.codec.text import counted, illegal_character
-from tsd.errors import BadLine
+from tsd.errors import ILLEGAL_ARGUMENT, BadLine
 from tsd.tables import Tables
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.reading import EncodedPage, HistogramPage, PointPage, ScanRange, Selection, SeriesRequest, TextPage
@@ -91,7 +91,7 @@ def series_text(metric: str, tags: dict[str, str], target: Target) -> SeriesText
     name = _spelled(metric, target)
     pairs = tuple((_spelled(tagk, target), _spelled(tagv, target)) for tagk, tagv in sorted(tags.items()))
     if len(dict(pairs)) < len(pairs):
-        raise BadLine("illegal_arguments", "two tags have one name after --rename")
+        raise BadLine(ILLEGAL_ARGUMENT, "two tags have one name after --rename")
     check_series(name, pairs, target.rules)
     return SeriesText(name, b" ".join(b"%b=%b" % pair for pair in pairs))
 
@@ -104,7 +104,7 @@ def _spelled(name: str, target: Target) -> bytes:
     try:
         return name.encode("latin-1")
     except UnicodeEncodeError as exc:
-        raise BadLine("illegal_arguments", f"illegal character: {name[exc.start]}") from None
+        raise BadLine(ILLEGAL_ARGUMENT, f"illegal character: {name[exc.start]}") from None
 
 
 def _is_valid(name: str, rules: NameRules) -> bool:
