@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import trio
 
-from tsd.errors import StoreError, TsdError
+from tsd.errors import StoreError, TsdError, bare
 from tsd.ingest.intake import Intake
 from tsd.lazy import LazyLogger
 from tsd.tables.reading import SeriesReader
@@ -87,8 +87,7 @@ class Canary:
         try:
             found = await self._round()
         except StoreError as error:
-            error.with_traceback(None)  # the traceback's frames hold the error
-            self.trouble = str(error)
+            self.trouble = str(bare(error))
             return
         except TsdError as error:  # the operator has to act: a damaged row or UID table, or no UIDs left
             if self.trouble != str(error):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import trio
 
-from tsd.errors import BadLine, CorruptRow, StoreError
+from tsd.errors import BadLine, CorruptRow, StoreError, bare
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.limits import NewNameLimit, Origin, OriginAdmission, RefusedLine
 from tsd.ingest.lines import SLOW_LINES, Absorbed, Reject, is_put, leading_others
@@ -192,7 +192,7 @@ async def _insert_unknown(
     except (StoreError, CorruptRow) as error:
         if admission is None:
             raise
-        error.with_traceback(None)  # the traceback's frames hold the error and the block
+        bare(error)
         log.debug("series.unresolved", series=len(series), error=str(error))
         for text in series:
             if admission.admits_unresolved:

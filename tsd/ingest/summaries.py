@@ -70,7 +70,7 @@ class Summaries:
         except (StoreError, CorruptRow) as error:
             if not journal_only:
                 raise
-            error.with_traceback(None)  # the traceback's frames hold the error and the block
+            bare(error)
             log.debug("summaries.left_to_journal", lines=len(lines), error=str(error))
         else:
             found = {text: refused.get(at) or key for at, (text, key) in enumerate(zip(texts, keys, strict=True))}
