@@ -28,10 +28,10 @@ def start_ms(note: Annotation) -> int:
     return note.start_time if note.start_time >= FIRST_MS else note.start_time * 1000
 
 
-def within(notes: Iterable[Annotation], first_ms: int, last_ms: int) -> list[Annotation]:
+def notes_within(notes: Iterable[Annotation], first_ms: int, last_ms: int) -> list[Annotation]:
     """Return the annotations that start in a range, both ends included.
 
-    >>> [n.start_time for n in within([Annotation(5), Annotation(6), Annotation(7)], 6000, 6500)]
+    >>> [n.start_time for n in notes_within([Annotation(5), Annotation(6), Annotation(7)], 6000, 6500)]
     [6]
     """
     return [note for note in notes if first_ms <= start_ms(note) <= last_ms]
@@ -56,7 +56,7 @@ async def global_annotations(reader: PointReader, first_ms: int, last_ms: int, *
     found = in_order(await reader.global_annotations(first_s, last_s), quirks=quirks)
     if quirks.annotations_by_number:
         return [note for note in found if note.start_time >= first_s and note.end_time <= last_s]
-    return within(found, first_ms, last_ms)
+    return notes_within(found, first_ms, last_ms)
 
 
 ANSWER_BYTES = 17  # of a point in an answer

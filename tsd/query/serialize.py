@@ -19,7 +19,7 @@ import numpy as np
 from tsd.codec.metadata import Annotation
 from tsd.codec.points import Float64, Int64, Points
 from tsd.errors import BadQuery
-from tsd.query.assemble import within
+from tsd.query.assemble import notes_within
 from tsd.query.model import Downsample, Fill, Query
 from tsd.query.plan import output_range
 from tsd.query.result import Answer, Group, SubAnswer, echo, group_stats, summary
@@ -377,7 +377,7 @@ def _head(answer: Answer, sub: SubAnswer, group: Group) -> Mapping[str, Any]:
 
 def _notes(notes: Sequence[Annotation], query: Query) -> list[dict[str, Any]]:
     """Return the annotations that start within the query's times."""
-    return [_note(note) for note in within(notes, query.start_ms, query.end_ms)]
+    return [_note(note) for note in notes_within(notes, query.start_ms, query.end_ms)]
 
 
 def _note(note: Annotation) -> dict[str, Any]:

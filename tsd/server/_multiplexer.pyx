@@ -73,7 +73,7 @@ def credit_batch(packets not None, position, now_s, now_ms):
         client.accepted += lines
         client.last_ms = now_ms
         if client.is_limited:
-            client.sent(lines)
+            client.count_received(lines)
         else:
             client.lines += lines
         connection = slot.connection

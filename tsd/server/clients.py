@@ -256,7 +256,7 @@ class Client:
         has_pace = self._pace is None or self._pace.is_full(now_s=trio.current_time())
         return not (self.connections or self.pausing) and self._own_usage.is_full and has_pace
 
-    def sent(self, lines: int) -> None:
+    def count_received(self, lines: int) -> None:
         """Count received lines of any kind."""
         self.lines += lines
         for usage in self._usages:
@@ -269,7 +269,7 @@ class Client:
 
     def count_lines(self, accepted: int, refusals: Sequence[RefusedLine], peer: str = "") -> None:
         """Count processed lines with data points; `peer` sent them."""
-        self.sent(accepted + len(refusals))
+        self.count_received(accepted + len(refusals))
         self.accepted += accepted
         self.last_ms = self.now_ms()
         if refusals:

@@ -144,7 +144,7 @@ def credit_batch_python(packets: Sequence[Packet], position: int, now_s: float, 
         client.accepted += lines
         client.last_ms = now_ms
         if client.is_limited:
-            client.sent(lines)
+            client.count_received(lines)
         else:
             client.lines += lines
         connection.accepted += lines

@@ -405,7 +405,7 @@ class TelnetSession:
                 await self._ingest_bare(bare, self._ingest_puts)
                 return
         self._stats.commands += 1
-        self.peer.client.sent(1)
+        self.peer.client.count_received(1)
         name = bare.split(b" ", 1)[0].decode("latin-1")
         is_sync = name == "sync" and self._options.mode is not Mode.READ_ONLY
         if name == "auth" and self._can_log_in():

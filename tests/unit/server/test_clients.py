@@ -145,7 +145,7 @@ async def test_connected_account_is_not_evicted() -> None:
     """An evicted account would start without its debt; so would an address that has just connected."""
     clients = Clients(Quotas(lines_per_s=100), max_idle=10, eviction_batch=1)
     relay, inventor = clients.of(LOCAL, "relay"), clients.of(LOCAL, "inventor")
-    relay.sent(5000)
+    relay.count_received(5000)
     for number in range(100):
         client = clients.of(f"10.0.0.{number}")
         assert clients.of(f"10.0.0.{number}") is client
@@ -200,7 +200,7 @@ async def test_raised_quota_ends_the_pause() -> None:
     """The pause must not last for the debt that it started with."""
     clients = Clients(Quotas(lines_per_s=10))
     client = clients.at(LOCAL)
-    client.sent(5000)
+    client.count_received(5000)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.throttle, clients.draining)
         await wait_all_tasks_blocked()
@@ -214,7 +214,7 @@ async def test_raised_quota_ends_the_pause() -> None:
 async def test_paused_time_grows_while_throttled(autojump_clock: MockClock) -> None:
     clients = Clients(Quotas(lines_per_s=10))
     client = clients.at(LOCAL)
-    client.sent(5000)
+    client.count_received(5000)
     async with trio.open_nursery() as nursery:
         for connections in (1, 2):
             nursery.start_soon(client.throttle, clients.draining)
