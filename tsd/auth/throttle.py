@@ -56,11 +56,6 @@ class LoginThrottle:
         self._logged = 0
         self._logged_since = -float("inf")
 
-    @property
-    def tracked_prefixes(self) -> int:
-        """Number of addresses with failures."""
-        return len(self._by_prefix)
-
     async def wait(self, address: str) -> None:
         """Wait until a password of this address may be verified. Raise TooManyAttempts."""
         failures = self._by_prefix.get(client_prefix(address, self._prefix))

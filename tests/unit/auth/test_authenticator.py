@@ -277,13 +277,18 @@ async def test_many_parallel_attempts_are_refused(autojump_clock: MockClock) -> 
     assert 0 < len(allowed) < 10
 
 
-async def test_tracked_failures_are_bounded(autojump_clock: MockClock) -> None:
-    throttle = LoginThrottle(64, max_tracked=50)
-    async with trio.open_nursery() as nursery:
-        for at in range(150):
-            nursery.start_soon(throttle.record_failure, f"10.0.0.{at}", "telnet", "", "credentials")
-        await wait_all_tasks_blocked()
-        assert throttle.tracked_prefixes == 50
+async def test_failures_of_addresses_that_failed_longest_ago_are_forgotten(autojump_clock: MockClock) -> None:
+    throttle = LoginThrottle(64, max_tracked=2)
+
+    async def delay_s(address: str) -> float:
+        began = trio.current_time()
+        await throttle.record_failure(address, "telnet", "", "credentials")
+        return trio.current_time() - began
+
+    first = await delay_s("10.0.0.1")
+    for host in (2, 3, 1):  # the last one is forgotten by then
+        assert await delay_s(f"10.0.0.{host}") == pytest.approx(first)
+    assert await delay_s("10.0.0.3") > 1.5 * first  # not forgotten
 
 
 def test_missing_file_of_accounts_is_an_error(tmp_path: Path) -> None:
