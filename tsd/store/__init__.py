@@ -1,7 +1,7 @@
 """Cells by table, row and column: the interface of every engine.
 
-This package knows no points, metrics or UIDs. A cell keeps only its newest value, with the timestamp of that write in
-Unix milliseconds.
+A cell keeps only its newest value, with the timestamp of that write in Unix milliseconds. No interface knows metrics or
+UIDs. `ColumnBlocks` and what it returns know points: the embedded store keeps values of cells packed by their points.
 """
 
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
