@@ -208,7 +208,7 @@ def metric_type(stat: Stat) -> MetricType | None:
 
 
 def families(stats: Sequence[Stat]) -> Iterator[Metric]:
-    """The metric families of statistics, each with all label values.
+    """Yield the metric families of statistics, each with all label values.
 
     >>> family, *_ = families([Stat("uid.ids-used", 3, "kind=tagk"), Stat("uid.ids-used", 4, "kind=tagv")])
     >>> family.name, [(sample.labels, sample.value) for sample in family.samples]

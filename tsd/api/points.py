@@ -262,7 +262,7 @@ def tag_texts(tags: Mapping[str, msgspec.Raw]) -> dict[str, str | None]:
 
 
 def check_members(point: JsonPoint | None) -> tuple[bytes, Tags, int, bytes]:
-    """Metric, tags, timestamp and value of a point. Raise BadLine for the first member that is missing or not
+    """Return metric, tags, timestamp and value of a point. Raise BadLine for the first member that is missing or not
     possible in a line."""
     if point is None:
         raise illegal("Unexpected null datapoint encountered in set.")
@@ -285,7 +285,7 @@ def check_metric(point: JsonPoint) -> bytes:
 
 
 def tags_of(tags: Mapping[str, str | None]) -> Tags:
-    """Tags as bytes; raises BadLine for illegal characters and null."""
+    """Return tags as bytes. Raise BadLine for illegal characters and null."""
     pairs = []
     for tagk, tagv in tags.items():
         if tagv is None:
@@ -311,7 +311,7 @@ def check_separators(metric: bytes, tags: Tags) -> None:
 
 
 def join_tags(tags: Tags) -> bytes:
-    """Tags as words of a line."""
+    """Return tags as words of a line."""
     return b" ".join(map(b"=".join, tags))
 
 
@@ -547,7 +547,8 @@ async def _failures(
     flags: PutFlags,
     echo: Echo,
 ) -> list[PutFailure]:
-    """The refused points of a slice, in order, shown only with `details`. `points` are all of the slice, or none."""
+    """Return the refused points of a slice, in order, shown only with `details`. `points` are all of the slice, or
+    none."""
     if not flags.details:
         return [UNSHOWN] * len(refused)
     points = points or (await _points_of(one, echo) if refused else ())

@@ -140,7 +140,7 @@ class PutEndpoint:
         self._header = header
 
     async def answer(self, request: Request) -> Response:
-        """Ingest the points of a request; raises Refused."""
+        """Ingest the points of a request. Raise Refused."""
         check_posted(request)
         tag = parse_header_tag(request, self._header)
         await self._handler.throttle(request.peer)
@@ -196,7 +196,7 @@ class RollupEndpoint:
         self._rollups = rollups
 
     async def answer(self, request: Request) -> Response:
-        """Ingest the rollups of a request; raises Refused."""
+        """Ingest the rollups of a request. Raise Refused."""
         check_posted(request)
         await self._handler.throttle(request.peer)
         slices = await self._handler.parse(request, self._parse)
@@ -290,7 +290,7 @@ class HistogramEndpoint:
         self._histograms = histograms
 
     async def answer(self, request: Request) -> Response:
-        """Ingest the histograms of a request; raises Refused."""
+        """Ingest the histograms of a request. Raise Refused."""
         check_posted(request)
         await self._handler.throttle(request.peer)
         slices = await self._handler.parse(request, self._parse)

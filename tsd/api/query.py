@@ -276,7 +276,7 @@ class AnswerBody(AsyncIterator[bytes]):
 
 
 def cancel(registry: QueryRegistry, request: Request) -> Response:
-    """Cancel a running query by the `id` in the list of queries; raises Refused if there is none."""
+    """Cancel a running query by the `id` in the list of queries. Raise Refused if there is none."""
     text = request.param("id") or ""
     if not text.isdecimal() or len(text) > MOST_DIGITS or not registry.cancel(int(text)):
         raise Refused(404, "No such query", f"No query with the id [{text}] is running")

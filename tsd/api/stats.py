@@ -98,7 +98,7 @@ def as_points(stats: Iterable[Stat], now_s: int, host_tags: str) -> list[dict[st
 
 
 def collect(snapshot: DaemonStats) -> Iterator[Stat]:
-    """The statistics in order: OpenTSDB's first, in its order."""
+    """Yield the statistics in order: OpenTSDB's first, in its order."""
     yield from _opentsdb_connections(snapshot)
     yield from (stat for stat in snapshot.tables if stat.name.startswith("uid."))
     yield Stat("datapoints.added", snapshot.accepted, "type=all", "class=TSDB")
@@ -281,7 +281,7 @@ def _threads() -> list[dict[str, object]]:
 
 
 def _process(now_ms: int) -> dict[str, object]:
-    """OpenTSDB's statistics of its Java machine, as far as they apply to a Python process."""
+    """Return OpenTSDB's statistics of its Java machine, as far as they apply to a Python process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "memory": {"heapMemoryUsage": {"max": usage.ru_maxrss << 10}},
@@ -310,8 +310,8 @@ SORTS = (
 
 
 def rank_clients(clients: Iterable[Client], by: str, limit: int) -> list[dict[str, Any]]:
-    """Clients with the greatest value of a field, greatest first; a `limit` of 0 means all. The sum of all others is
-    last."""
+    """Return the clients with the greatest value of a field, greatest first; a `limit` of 0 means all. The sum of
+    all others is last."""
     found = [client.as_json() for client in clients]
     others = [one for one in found if one["client"] == OTHERS]
     named = sorted((one for one in found if one["client"] != OTHERS), key=lambda one: (-one[by], one["client"]))

@@ -44,7 +44,7 @@ def _suggestion_in_body(request: Request) -> tuple[Kind, str, int]:
 
 
 def _suggestion(members: Mapping[str, Any]) -> tuple[Kind, str, int]:
-    """Kind, prefix and limit of a request for suggestions; raises Refused."""
+    """Return kind, prefix and limit of a request for suggestions. Raise Refused."""
     kind = text_in(members, "type")
     try:
         limit = int(text_in(members, "max") or "0")

@@ -79,7 +79,7 @@ def config_routes(config: Config) -> dict[str, Endpoint]:
 
 
 def in_force(config: Config) -> dict[str, str]:
-    """Every setting as text, sorted by key; secrets are hidden."""
+    """Return every setting as text, sorted by key; secrets are hidden."""
     values = {key: _text(getattr(config, field.name)) for key, field in keys().items()}
     values["tsd.core.auto_create_metrics"] = _text(config.creates_metrics)
     values["tsd.storage.flush_interval"] = _text(config.write_interval_ms)

@@ -87,7 +87,7 @@ def tree_changes(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rule_position(members: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Tree, level and order of a rule, all required. Raise Refused."""
+    """Return tree, level and order of a rule, all required. Raise Refused."""
     tree_id = tree_id_in(members, required=True)
     found = []
     for name in ("level", "order"):
@@ -349,7 +349,7 @@ class TreePages:
         return branch_id
 
     async def _leaves(self, leaves: Sequence[Leaf]) -> list[dict[str, Any]]:
-        """Leaves with the names of their series. Series with a nameless UID are omitted."""
+        """Return leaves with the names of their series. Series with a nameless UID are omitted."""
         described = await self._catalog.describe([bytes.fromhex(leaf.tsuid) for leaf in leaves])
         names = {show_uid(one.series): one for one in described}
         return [

@@ -129,7 +129,7 @@ async def _assign_names(
 
 
 def name_error(word: str, name: str, extra: bytes) -> str | None:
-    """Why a name is illegal; None if it is legal.
+    """Return why a name is illegal, None if it is legal.
 
     >>> name_error("metric", "bad$name", b"")
     'Invalid metric ("bad$name"): illegal character: $'

@@ -90,7 +90,7 @@ class Bar:
 
 
 def byte_columns() -> "list[bars.ProgressColumn]":
-    """Columns of a bar that counts bytes: those done, and the speed."""
+    """Return the columns of a bar that counts bytes: those done, and the speed."""
     return [bars.DownloadColumn(), bars.TransferSpeedColumn()]
 
 

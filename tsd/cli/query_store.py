@@ -75,7 +75,7 @@ def warn(warning: str) -> None:
 
 
 def lines(answer: Answer) -> Iterator[str]:
-    """The points of each group, with integers as they are and six decimals for the others."""
+    """Yield the points of each group, with integers as they are and six decimals for the others."""
     for group in (group for sub in answer.subs for group in sub.groups):
         yield "".join(_lines(group))
 
@@ -90,7 +90,7 @@ def _lines(group: Group) -> Iterator[str]:
 
 
 def six_decimals(value: float) -> str:
-    """A double as Java's %f: its shortest digits, rounded half up.
+    """Return a double as Java's %f: its shortest digits, rounded half up.
 
     >>> six_decimals(0.3), six_decimals(float("nan")), six_decimals(-2.5e-7)
     ('0.300000', 'NaN', '-0.000000')

@@ -71,7 +71,7 @@ class BadRequest(TsdError):
 
 
 def parse_request(words: Sequence[str], now_ms: int) -> ScanRequest:
-    """The request of a command line; raises BadRequest.
+    """Return the request of a command line. Raise BadRequest.
 
     >>> parse_request(["1356998400", "1356998500", "sum", "sys.cpu", "host=a"], 0).selections
     [RowSelection(metric=b'sys.cpu', tags=((b'host', b'a'),))]
@@ -120,7 +120,7 @@ def _selections(words: list[str]) -> list[RowSelection]:
 
 
 def parse_selection(metric: str, tags: Sequence[str]) -> RowSelection:
-    """The rows of `metric` whose series have at least `tags`, each TAGK=TAGV; raises BadRequest."""
+    """Return the rows of `metric` whose series have at least `tags`, each TAGK=TAGV. Raise BadRequest."""
     try:
         return RowSelection(encode_name(metric), split_tags(b" ".join(map(encode_name, tags))))
     except BadLine as exc:

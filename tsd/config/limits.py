@@ -10,7 +10,7 @@ MIN_REJECTED_BYTES = 1 << 20  # of the log of rejected lines, which drops its ol
 
 
 def exemptions(text: str) -> tuple[tuple[Network, ...], frozenset[str]]:
-    """Return networks and accounts of `tsd.quota.exempt`; raises ValueError.
+    """Return networks and accounts of `tsd.quota.exempt`. Raise ValueError.
 
     >>> exemptions("10.0.0.0/8, @collector, ::ffff:192.0.2.1")
     ((IPv4Network('10.0.0.0/8'), IPv4Network('192.0.2.1/32')), frozenset({'collector'}))

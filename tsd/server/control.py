@@ -27,7 +27,7 @@ Operation = Callable[..., Awaitable[Any]]
 
 
 async def open_listener(path: Path) -> trio.SocketListener:
-    """Listen at `path`. Replaces the socket of a crashed daemon: this process holds the state folder's lock."""
+    """Listen at `path`. Replace the socket of a crashed daemon: this process holds the state folder's lock."""
     with suppress(FileNotFoundError):
         os.unlink(path)
     listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)

@@ -75,6 +75,6 @@ class QuietThread(Generic[T]):
             self.want()
 
     def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        """A cancelled caller waits for the end of its call."""
+        """Let a cancelled caller wait for the end of its call."""
         self.want()
         return trio.lowlevel.Abort.FAILED

@@ -117,7 +117,7 @@ class Names(Protocol):
     """Names and the UIDs that a layout gives them."""
 
     def width(self, kind: Kind) -> int:
-        """Bytes of a UID of a kind."""
+        """Return the bytes of a UID of a kind."""
         ...
 
     async def find(self, kind: Kind, names: Iterable[bytes]) -> Mapping[bytes, bytes | TsdError]:
@@ -282,7 +282,8 @@ class Trees(Protocol):
         ...
 
     async def failures(self, tree_id: int, series: Sequence[bytes], *, collisions: bool) -> Mapping[bytes, str]:
-        """Why series are not in a tree: of all, or of some. `collisions` selects those whose leaf is another's."""
+        """Return why series are not in a tree: of all, or of some. `collisions` selects those whose leaf is
+        another's."""
         ...
 
     async def describe(self, series: bytes) -> NamedSeries:

@@ -121,7 +121,7 @@ def thinned(times: Float64, values: Float64, columns: int) -> Int64:
 
 
 def axis_options(options: Sequence[str]) -> list[bool]:
-    """For each `o` whether its sub query uses the right axis. Raise BadQuery for any other option."""
+    """Return for each `o` whether its sub query uses the right axis. Raise BadQuery for any other option."""
     found = []
     for option in options:
         if option.strip() not in ("", "axis x1y1", "axis x1y2"):

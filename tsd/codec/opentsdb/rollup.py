@@ -280,7 +280,7 @@ class Rollups(NamedTuple):
     group_bys: frozenset[str] = frozenset()  # aggregators, in lower case
 
     def tables(self) -> list[str]:
-        """All tables in use, the raw one too if an interval names it."""
+        """Return all tables in use, the raw one too if an interval names it."""
         names = (name for one in self.config.intervals for name in (one.table, one.pre_aggregate_table))
         return list(dict.fromkeys(names))
 

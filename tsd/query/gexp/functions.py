@@ -401,12 +401,12 @@ Function = Callable[[Sequence[Groups], Sequence[str], FunctionContext], list[Gro
 
 
 def absolute(operands: Sequence[Groups], _: Sequence[str], context: FunctionContext) -> list[Group]:
-    """|v|, of the same type."""
+    """Return |v|, of the same type."""
     return [_with_points(group, _absolute(group.points)) for group in _flat(operands, context)]
 
 
 def scale(operands: Sequence[Groups], words: Sequence[str], context: FunctionContext) -> list[Group]:
-    """v · factor: integers stay integers if the factor is whole."""
+    """Return v · factor: integers stay integers if the factor is whole."""
     if not words:
         raise BadQuery("Missing scaling factor")
     if not _FACTOR.fullmatch(words[0]):
@@ -431,7 +431,7 @@ def alias(operands: Sequence[Groups], words: Sequence[str], context: FunctionCon
 
 
 def average(operands: Sequence[Groups], words: Sequence[str], context: FunctionContext) -> list[Group]:
-    """Moving average over the points between start and end."""
+    """Return the moving average over the points between start and end."""
     if not words:
         raise BadQuery("Missing moving average window size")
     window = read_window(words[0])

@@ -31,7 +31,7 @@ class SelectedTsuids:
         self._selector = selector
 
     async def pages(self, limit: int | None = None) -> AsyncGenerator[list[bytes], None]:
-        """Pages of at most `limit` matching TSUIDs, in ascending order. Raise StoreError."""
+        """Yield pages of at most `limit` matching TSUIDs, in ascending order. Raise StoreError."""
         async with aclosing(self._finder.select(self._selector, limit)) as pages:
             async for page in pages:
                 yield [metric + pairs for metric, pairs in page]
@@ -137,7 +137,7 @@ class UidNames:
         self._widths = widths
 
     def width(self, kind: Kind) -> int:
-        """Bytes of a UID of a kind."""
+        """Return the bytes of a UID of a kind."""
         return self._widths.of(kind)
 
     async def find(self, kind: Kind, names: Iterable[bytes]) -> Mapping[bytes, bytes | TsdError]:

@@ -83,7 +83,7 @@ class LastPointReader:
         return [point if time >= oldest else None for point, time in zip(points, times.tolist(), strict=True)]
 
     def unreadable(self, series: Sequence[Series], points: Sequence[LastPoint | None], back_h: int | None) -> list[str]:
-        """Warnings about unreadable rows in the range that are newer than `points`, the result of `of`."""
+        """Return warnings about unreadable rows in the range that are newer than `points`, the result of `of`."""
         span = self._span(back_h)
         found = []
         for one, point in zip(series, points, strict=True) if self._unreadable else ():

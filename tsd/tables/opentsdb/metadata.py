@@ -48,7 +48,7 @@ async def edit(
 
 
 async def read(store: Store, table: str, row: bytes, column: bytes) -> Cell | None:
-    """One cell. Raise StoreError."""
+    """Return one cell. Raise StoreError."""
     rows = await store.get(table, [row], columns=[column])
     return rows[row][0] if row in rows else None
 
@@ -150,7 +150,7 @@ async def _delete(store: Store, table: str, row: bytes, column: bytes) -> None:
 
 
 async def named(uids: Uids, metas: UidMetas, kind: Kind, wanted: list[bytes]) -> list[NamedUid]:
-    """UIDs with their names and metadata. Raise NoSuchName for a UID without name, StoreError, CorruptRow."""
+    """Return UIDs with their names and metadata. Raise NoSuchName for a UID without name, StoreError, CorruptRow."""
     names = await uids.names(kind, wanted)
     stored = await metas.get(kind, wanted)
     found = []

@@ -86,8 +86,8 @@ def other_entries(rows: list[bytes], widths: Widths, *, compiled: bool = HAS_LOO
 
 
 def _by_prefix(rows: list[bytes], start: int, width: int) -> dict[bytes, list[bytes]]:
-    """Series by the row prefixes of their other entries: the metric without a tag, and the metric with each tag except
-    that of the own entry."""
+    """Return series by the row prefixes of their other entries: the metric without a tag, and the metric with each tag
+    except that of the own entry."""
     found: dict[bytes, list[bytes]] = {}
     none = bytes(width)
     for row in rows:
@@ -101,7 +101,7 @@ def _by_prefix(rows: list[bytes], start: int, width: int) -> dict[bytes, list[by
 
 
 def entries_of(prefix: bytes, some: list[bytes]) -> Iterator[Put]:
-    """The entries of series with one row prefix: one for each number of tags."""
+    """Yield the entries of series with one row prefix: one for each number of tags."""
     sizes = {*map(len, some)}
     for size in sizes:
         same = some if len(sizes) == 1 else [pairs for pairs in some if len(pairs) == size]
@@ -113,7 +113,7 @@ def entries_of(prefix: bytes, some: list[bytes]) -> Iterator[Put]:
 
 
 def series_in(page: CellPage, prefix_bytes: int) -> Iterator[bytes]:
-    """The joined tag pairs of all series in a page of entries, whose keys have a prefix of `prefix_bytes`."""
+    """Yield the joined tag pairs of all series in a page of entries, whose keys have a prefix of `prefix_bytes`."""
     for key, column, value in zip(page.keys, page.columns, page.values, strict=True):
         if column in (OWN, ALONE):
             yield key[prefix_bytes:]

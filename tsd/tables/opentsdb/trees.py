@@ -171,7 +171,7 @@ class TreeTable:
         return BranchContents(row, branch, leaves, below)
 
     async def failures(self, tree_id: int, series: Sequence[bytes], *, collisions: bool) -> Mapping[bytes, str]:
-        """Why series are not in a tree, by TSUID: all series, or some. Raise StoreError."""
+        """Return why series are not in a tree, by TSUID: all series, or some. Raise StoreError."""
         row = collision_row(tree_id) if collisions else not_matched_row(tree_id)
         prefix = COLLISION_PREFIX if collisions else NOT_MATCHED_PREFIX
         cells = (await self._store.get(self._table, [row])).get(row, [])

@@ -97,7 +97,7 @@ class NameCache:
         self.map.put(key, value)
 
     def chunks(self, size: int) -> Iterator[dict[bytes, bytes]]:
-        """The entries, `size` at a time. Stops early if entries are dropped meanwhile."""
+        """Yield the entries, `size` at a time. Stop early if entries are dropped meanwhile."""
         at, rebuilt = 0, self.map.rebuilt
         while self.map.rebuilt == rebuilt:
             chunk, at = self.map.items(at, size)
@@ -180,7 +180,7 @@ class Uids:
         return self._kinds[kind].by_name
 
     def cached(self) -> Iterator[CachedCells]:
-        """All cached cells, in chunks that one call of the store can check."""
+        """Yield all cached cells, in chunks that one call of the store can check."""
         for table in self._kinds.values():
             yield from table.cached()
 
@@ -217,7 +217,7 @@ class Uids:
 
 
 def _names_another(found: Found, uid: Uid) -> bool:
-    """Whether a name was found with a UID other than this one."""
+    """Return whether a name was found with a UID other than this one."""
     return isinstance(found, bytes) and found != uid
 
 
@@ -422,7 +422,7 @@ class _KindTable:
             log.warning("uids.unused_left", kind=self._kind.value, count=len(pairs), error=str(error))
 
     async def _numbers(self, count: int) -> list[int]:
-        """Numbers reserved for this daemon: `count`, or fewer if the kind is nearly exhausted."""
+        """Return numbers reserved for this daemon: `count`, or fewer if the kind is nearly exhausted."""
         if self._random:
             return [secrets.randbelow(capacity(min(self._width, 7))) + 1 for _ in range(count)]
         if not self._used or self._used + count > capacity(self._width):
@@ -533,7 +533,7 @@ class _KindTable:
         self.name_of.clear()
 
     def cached(self) -> Iterator[CachedCells]:
-        """The cached cells, in chunks."""
+        """Yield the cached cells, in chunks."""
         for column, cache in ((id_column(self._kind), self.uid_of), (name_column(self._kind), self.name_of)):
             for chunk in cache.chunks(LOOKUP_ROWS):
                 yield CachedCells(column, chunk)
