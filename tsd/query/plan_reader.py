@@ -177,14 +177,14 @@ class PlanReader:
 def request_of(query: Query, sub: SubQuery) -> SeriesRequest:
     """Return what a sub query asks of a layout: its series, and what is to be done with their rows."""
     return SeriesRequest(
-        sub.metric or "",
-        sub.tsuids,
-        sub.filters,
-        sub.explicit_tags,
-        sub.use_fuzzy_filter,
-        query.quirks,
-        query.global_annotations,
-        query.delete,
+        metric=sub.metric or "",
+        tsuids=sub.tsuids,
+        filters=sub.filters,
+        explicit_tags=sub.explicit_tags,
+        fuzzy_filter=sub.use_fuzzy_filter,
+        quirks=query.quirks,
+        global_annotations=query.global_annotations,
+        delete=query.delete,
     )
 
 

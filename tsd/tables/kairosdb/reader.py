@@ -120,7 +120,16 @@ class NumberPage:
         joined = Points(*map(np.concatenate, zip(NO_POINTS, *parts, strict=True)))
         starts = np.cumsum([0, *lengths], dtype=np.int64)
         batch = hourly_batch(np.array(numbers, np.int64), starts, joined)
-        return PointPage(batch, rows_read, size, (), warnings[:WARNINGS], duplicates, None, expiring)
+        return PointPage(
+            batch=batch,
+            rows_read=rows_read,
+            size=size,
+            annotations=(),
+            warnings=warnings[:WARNINGS],
+            duplicates=duplicates,
+            rows=None,
+            expiring=expiring,
+        )
 
     def _number(self, tags: bytes) -> int:
         return self._decoding.numbers[self._pairs[tags]]

@@ -148,14 +148,14 @@ def build(
 
     meta_table = MetaTable(store, config.meta_table, layout.widths, lambda: now_ms() // 1000)
     return Tables(
-        OpentsdbCatalog(store, config.uid_table, uids, layout.widths, parts.finder, parts.points),
-        make_reader(config, store, uids, read, index=parts.index, deleting=deleting),
-        SeriesRows(store, config.data_table),
-        daemon.resolver,
-        daemon.writer,
-        check,
-        parts.drop_caches,
-        lambda: [*uid_stats(uids), *daemon.statistics()],
+        catalog=OpentsdbCatalog(store, config.uid_table, uids, layout.widths, parts.finder, parts.points),
+        reader=make_reader(config, store, uids, read, index=parts.index, deleting=deleting),
+        series_reader=SeriesRows(store, config.data_table),
+        resolver=daemon.resolver,
+        writer=daemon.writer,
+        check=check,
+        drop_caches=parts.drop_caches,
+        statistics=lambda: [*uid_stats(uids), *daemon.statistics()],
         holds_hours=config.join_points,
         names=UidNames(store, config.uid_table, uids, layout.widths),
         metadata=MetadataTables(uids, parts.uid_metas, meta_table, layout.widths),
