@@ -15,7 +15,7 @@ from tsd.codec.opentsdb.merge import (
     merge,
     point_cells,
 )
-from tsd.codec.opentsdb.row import compact, data_cells, points, repair_append
+from tsd.codec.opentsdb.row import compact, data_cells, points
 from tsd.codec.text import FLOAT
 from tsd.errors import CorruptRow
 
@@ -188,7 +188,6 @@ def test_data_cells_have_no_family() -> None:
 
 def test_empty_append_column_has_no_points() -> None:
     assert merge(KEY, cells("050000=@1")).size == 0
-    assert repair_append(b"") == b""
 
 
 @pytest.mark.difference(

@@ -113,18 +113,6 @@ def cut(row: MergedRow, size: int) -> list[Point]:
     return [join_all(chosen[at : at + size]) for at in range(0, len(chosen), size)]
 
 
-def repair_append(value: bytes) -> bytes:
-    """Return an append column's value in time order, with the last append of each time. Raise CorruptRow.
-
-    The result equals `value` if nothing needs repair. The column may grow in the meantime: OpenTSDB writes the result
-    back only an hour after the start of the row's hour.
-
-    >>> repair_append(bytes.fromhex("00102b00002a00102c")).hex()
-    '00002a00102c'
-    """
-    return join_append(cell_points(StoredCell(b"\5\0\0", value, 0)))
-
-
 def problems(key: bytes, cells: Iterable[StoredCell], layout: KeyLayout = KeyLayout()) -> list[Problem]:  # noqa: B008
     """Return all deviations of a row from FORMATS.md, and everything that a correct writer would not write.
 
