@@ -1,7 +1,9 @@
 """HBase through gateways that misbehave. What the calls do is held against a model in tests/property/test_stores.py."""
 
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import happybase  # noqa: TID251 (the judge must not be the code it judges)
 import pytest
@@ -438,6 +440,21 @@ async def test_one_of_several_creates_is_refused() -> None:
             await store.create("cells", cells)
         assert await store.create("cells", cells) == [True, False, True]
         assert store.statistics()["connections_opened"] == 2  # nothing is read after a refusal
+        await store.aclose()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
+async def test_failed_connect_says_why(host: str) -> None:
+    with socket.socket() as bound:  # and not listening
+        bound.bind(("127.0.0.1", 0))
+        address = (host, bound.getsockname()[1])
+        with pytest.raises(OSError) as refusal:  # noqa: PT011 (the judge: whatever the system says)
+            socket.create_connection(address)
+        store = HBaseStore([address], versions_gateways=[address])
+        assert store.versioned_cells
+        for call in (store.tables, partial(store.versioned_cells.families, "cells")):
+            with pytest.raises(StoreDown, match=refusal.value.strerror):
+                await call()
         await store.aclose()
 
 

@@ -489,5 +489,9 @@ def first_line(message: bytes | str | None) -> str:
 
 
 def reason(exc: Exception) -> str:
-    """Return the text of an exception."""
-    return first_line(exc.message) if isinstance(exc, TTransportException) else str(exc)
+    """Return the text of an exception, of a failed connect that of the system's error: thriftpy2 leaves it out."""
+    if isinstance(exc, TTransportException) and isinstance(exc.__context__, OSError):
+        exc = exc.__context__
+    if isinstance(exc, TTransportException):
+        return first_line(exc.message)
+    return (exc.strerror if isinstance(exc, OSError) else None) or str(exc)
