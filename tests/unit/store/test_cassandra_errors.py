@@ -7,12 +7,13 @@ from tsd.errors import StoreBusy, StoreDown, StoreError
 pytest.importorskip("cassandra")
 from cassandra import OperationTimedOut, ReadFailure, Unavailable
 from cassandra.cluster import NoHostAvailable
-from cassandra.protocol import OverloadedErrorMessage
+from cassandra.protocol import OverloadedErrorMessage, UnavailableErrorMessage
 
 from tsd.store.cassandra.driver import translated
 from tsd.store.cassandra.session import ReadFailed, TooManyTombstones
 
 OVERLOADED = OverloadedErrorMessage(0x1001, "too many requests", {})
+UNAVAILABLE = UnavailableErrorMessage(0x1000, "not enough replicas", {"required_replicas": 2, "alive_replicas": 1})
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,7 @@ OVERLOADED = OverloadedErrorMessage(0x1001, "too many requests", {})
         (OVERLOADED, StoreBusy, "overloaded"),
         (NoHostAvailable("all failed", {"10.0.0.1": OVERLOADED, "10.0.0.2": OVERLOADED}), StoreBusy, "10.0.0.2"),
         (NoHostAvailable("all failed", {"10.0.0.1": OVERLOADED, "10.0.0.2": OSError("gone")}), StoreDown, "gone"),
+        (NoHostAvailable("all failed", {"10.0.0.1": UNAVAILABLE, "10.0.0.2": OSError("gone")}), StoreDown, "too few"),
         (NoHostAvailable("all failed", ["10.0.0.1"]), StoreDown, "10.0.0.1"),
         (NoHostAvailable("all failed", {}), StoreDown, "no node answers"),
         (OperationTimedOut(), StoreDown, "no answer in time"),

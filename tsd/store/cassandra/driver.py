@@ -34,7 +34,13 @@ from cassandra.policies import (
     TokenAwarePolicy,
 )
 from cassandra.pool import Host
-from cassandra.protocol import ErrorMessage, IsBootstrappingErrorMessage, OverloadedErrorMessage, SyntaxException
+from cassandra.protocol import (
+    ErrorMessage,
+    IsBootstrappingErrorMessage,
+    OverloadedErrorMessage,
+    SyntaxException,
+    UnavailableErrorMessage,
+)
 from cassandra.query import BatchStatement, BatchType, BoundStatement, PreparedStatement
 
 from tsd.config.certificate_files import load_certificate, named_errors
@@ -324,7 +330,9 @@ def _no_host(error: NoHostAvailable) -> StoreError:
         return StoreError(f"Cassandra refuses the user or the password: {said}")
     if causes and all(_UNVERIFIED.search(str(cause)) for cause in causes):
         return StoreError(f"Cassandra: the nodes' certificates are refused (tsd.storage.cassandra.tls): {said}")
-    return StoreDown(f"Cassandra: no node answers: {said or error}")
+    if any(isinstance(cause, UnavailableErrorMessage | IsBootstrappingErrorMessage) for cause in causes):
+        return StoreDown(f"Cassandra: too few replicas are up: {said}")
+    return StoreDown(f"Cassandra: no node answers: {said or 'none is connected'}")
 
 
 def _credentials(contact: Contact) -> PlainTextAuthProvider | None:
