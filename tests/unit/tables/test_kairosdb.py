@@ -17,7 +17,7 @@ from tsd.codec.kairosdb.rows import COLUMNS, RowSpec
 from tsd.codec.kairosdb.values import decode_long, encode_long
 from tsd.codec.names import Kind
 from tsd.daemon.settings import now_ms
-from tsd.errors import StoreDown, StoreError
+from tsd.errors import NoTable, StoreDown, StoreError
 from tsd.store.cassandra.session import BatchTooLarge
 from tsd.tables.catalog import LastPoint
 from tsd.tables.filters import make_filter
@@ -441,6 +441,14 @@ async def test_missing_keyspace_is_named(cassandra: RunningCassandra) -> None:
         line = await problem(keyspace)
     assert keyspace.name in line
     assert "create-tables" in line
+
+
+async def test_check_reads_the_tables_each_time(cassandra: RunningCassandra) -> None:
+    async with opened_keyspace(cassandra) as keyspace:
+        await keyspace.tables.check()
+        await keyspace.cql.command(f"DROP TABLE {keyspace.name}.data_points")
+        with pytest.raises(NoTable, match="data_points"):
+            await keyspace.tables.check()
 
 
 @pytest.mark.parametrize(("unit", "width"), [("MINUTES", "1814400000"), ("LEGACY", "x"), ("LEGACY", "0")])

@@ -61,7 +61,7 @@ def build(store: Store, settings: KairosTableSettings, now_ms: Callable[[], int]
     writer = KairosWriter(tables, index, settings.names)
 
     async def check() -> None:
-        await tables.spec()
+        await tables.check()
 
     def drop_caches() -> None:
         index.forget()

@@ -144,10 +144,11 @@ class KairosTables:
         if self._spec is None:
             async with self._lock:
                 if self._spec is None:
-                    self._spec = await self._check()
+                    self._spec = await self.check()
         return self._spec
 
-    async def _check(self) -> RowSpec:
+    async def check(self) -> RowSpec:
+        """Read from the tables whether they are in order, and how they divide time. Raise StoreError."""
         if not await self._cql.command(KEYSPACES, (self.keyspace,)):
             raise NoTable(f"there is no keyspace {self.keyspace}: `tsd create-tables` creates it")
         wrong = schema.wrong_shape(await self._columns())
