@@ -36,6 +36,7 @@ BAD_POINTS = "One or more data points had errors"
 SEE_DETAILS = 'Please see the TSD logs or append "details" to the put request'
 BAD_JSON = "Unable to parse the given JSON"
 _BETWEEN_OBJECTS = re.compile(rb"\}\s*(,)\s*\{")
+_STRINGS_AND_NOT_FINITE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[-+]?Infinity|NaN', re.DOTALL)
 _BAD_JSON_ERRORS = (ValueError, msgspec.DecodeError, RecursionError)
 _ABSENT = msgspec.Raw(b"null")
 _strings = msgspec.json.Decoder(list[str])
@@ -162,7 +163,10 @@ async def parse_slices(
 
     A body is cut between two objects, found by a pattern. If the match is inside a string or another object, the slice
     is invalid JSON; then the body is parsed as a whole, unless it is too large.
+
+    Numbers that JSON lacks, which Python's encoder writes, make a bad point and not a bad body, as in OpenTSDB.
     """
+    parse = partial(_parse_not_finite, parse)
     text = body.strip()
     if not text:
         raise Refused(400, "Missing request content")
@@ -178,6 +182,26 @@ async def parse_slices(
         return [_checked(await trio.to_thread.run_sync(parse, text, limiter=_threads), 0, limits)]
     except _BAD_JSON_ERRORS as exc:
         raise Refused(400, BAD_JSON, json_mistake(exc)) from exc
+
+
+def _parse_not_finite(parse: Callable[[bytes], BodySlice], text: bytes) -> BodySlice:
+    """Parse JSON in which numbers may be NaN or infinite. They are parsed as strings."""
+    try:
+        return parse(text)
+    except _BAD_JSON_ERRORS:
+        quoted = quote_not_finite(text)
+        if quoted == text:
+            raise
+        return parse(quoted)
+
+
+def quote_not_finite(text: bytes) -> bytes:
+    """Return JSON with numbers that it lacks as strings.
+
+    >>> quote_not_finite(b'{"NaN": NaN, "value": -Infinity}')
+    b'{"NaN": "NaN", "value": "-Infinity"}'
+    """
+    return _STRINGS_AND_NOT_FINITE.sub(lambda found: found[0] if found[0][:1] == b'"' else b'"%b"' % found[0], text)
 
 
 async def _parse_cut(text: bytes, parse: Callable[[bytes], BodySlice], limits: BodyLimits) -> list[BodySlice]:
@@ -225,9 +249,10 @@ def text_of(raw: msgspec.Raw) -> str | None:
 
 
 def time_of(raw: msgspec.Raw) -> int:
-    """Return a timestamp: an integer, a truncated number, or a string of digits; 0 if absent. Raise ValueError."""
+    """Return a timestamp: an integer, a truncated number, or a string of digits; 0 if absent or blank. Raise
+    ValueError."""
     text = text_of(raw)
-    if text is None:
+    if text is None or not text.strip():
         return 0
     try:
         number = parse_long(text.strip().encode()) if set(text).isdisjoint(".eE") else _truncated(raw)

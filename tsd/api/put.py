@@ -53,7 +53,7 @@ else:
     HAS_LOOP = not os.environ.get("TSD_PURE")  # to compare both
 
 
-_ODD = (b'"', b"[", b"{", b"\r", b"  ", b" =", b"= ", b"=\n")  # strings or arrays as values, empty names
+_ODD = (b'"', b"[", b"{", b" null ", b"\r", b"  ", b" =", b"= ", b"=\n")  # values that are no numbers, empty names
 _BLANKS = bytes(range(33))  # what Java's float parser strips
 
 
