@@ -31,6 +31,7 @@ from tsd.query.parse.times import read_time
 from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.tables.catalog import Annotations, SeriesCatalog
 
+END_BEFORE_START = "The end timestamp cannot be less than the start timestamp"
 MAX_ANNOTATIONS = 10_000  # of one bulk request
 STEP_ANNOTATIONS = 500  # parsed between two checkpoints
 MAX_SERIES = 1000  # of one bulk deletion
@@ -136,7 +137,8 @@ class AnnotationPages:
             start, end = text_in(members, "startTime"), text_in(members, "endTime")
         else:
             required(request, "start_time")
-            tsuids, global_ = words_of_all(request.params.get("tsuids", ())), is_true(request.param("global"))
+            tsuids = words_of_all(request.params.get("tsuids", ()))
+            global_ = request.param("global") == "" or is_true(request.param("global"))
             start, end = request.param("start_time") or "", request.param("end_time") or ""
         if not start:
             raise Refused(400, "Missing the start time value")
@@ -149,6 +151,8 @@ class AnnotationPages:
             end_ms = read_time(end, self._now_ms()) if end else self._now_ms()
         except BadQuery as error:
             raise Refused(400, error.message, error.message) from error
+        if end_ms < start_ms:
+            raise Refused(400, END_BEFORE_START, END_BEFORE_START)
         series = [self._series(tsuid) for tsuid in tsuids]
         deleted = await self._annotations.delete_between(start_ms, end_ms, series, global_=global_)
         return answer(

@@ -149,8 +149,11 @@ def as_object(value: Any) -> dict[str, Any]:
 def text_in(members: Mapping[str, Any], name: str) -> str:
     """Return a member that is a string, a number or a boolean, as text; empty if absent or null. Raise Refused."""
     value = members.get(name)
-    if value is None:
-        return ""
+    return "" if value is None else as_text(value, name)
+
+
+def as_text(value: Any, name: str) -> str:
+    """Return a string, a number or a boolean as text. Raise Refused, with the name of the member."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str | int | float):

@@ -5,7 +5,7 @@ from typing import Any
 
 import trio
 
-from tsd.api.messages import answer, missing_part, not_allowed, object_of, text_in, unparsable
+from tsd.api.messages import answer, as_text, missing_part, not_allowed, object_of, text_in, unparsable
 from tsd.codec.names import Kind, show_uid
 from tsd.codec.text import encode_name, illegal_character, java_map_order
 from tsd.errors import BadLine, NoSuchName, Refused, StoreError, TsdError
@@ -90,9 +90,9 @@ def _lists_in_url(request: Request) -> dict[str, list[str]]:
 def _lists_in_body(request: Request) -> dict[str, list[str]]:
     members = object_of(request)
     for kind, names in members.items():
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        if not isinstance(names, list):
             raise unparsable(f"{kind}: got {type(names).__name__}, wanted an array of names")
-    return members
+    return {kind: [as_text(name, kind) for name in names] for kind, names in members.items()}
 
 
 async def _assign_names(

@@ -53,6 +53,14 @@ async def test_answers_are_opentsdbs(vectors: list[dict[str, Any]]) -> None:
         assert loosened(response.body, loose) == loosened(vector["response"], loose), request
 
 
+async def test_numbers_are_assigned_as_texts() -> None:
+    """As by OpenTSDB: ports are tag values that programs write as numbers."""
+    world = await make_world()
+    world.endpoints = endpoints(world)
+    response = await world.request("POST", "/api/uid/assign", {"tagv": [8080, 1.5, True]})
+    assert (response.status, set(response.body["tagv"])) == (200, {"8080", "1.5", "true"})
+
+
 async def test_parameters_are_read_if_there_is_no_body() -> None:
     """Whatever the method: conformance/test_bad_requests.py has what OpenTSDB answers."""
     world = await make_world()
