@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterat
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tsd.api.messages import answer, check_method, meant_method, warned
@@ -316,5 +317,6 @@ def _show(one: RunningQuery) -> dict[str, object]:
         "stats": dict(one.stats),
     }
     if one.ended_ms:
-        shown |= {"httpResponse": one.status, "queryCompletedTimestamp": one.ended_ms}
+        answered = {"code": one.status, "reasonPhrase": HTTPStatus(one.status).phrase} if one.status else None
+        shown |= {"httpResponse": answered, "queryCompletedTimestamp": one.ended_ms}
     return shown
