@@ -248,30 +248,33 @@ def text_of(raw: msgspec.Raw) -> str | None:
     return None if written == b"null" else written.decode()
 
 
-def time_of(raw: msgspec.Raw) -> int:
-    """Return a timestamp: an integer, a truncated number, or a string of digits; 0 if absent or blank. Raise
-    ValueError."""
+def integer_of(raw: msgspec.Raw) -> int:
+    """Return an integer, a truncated number, or a string of digits; 0 if absent or blank. Raise ValueError.
+
+    >>> integer_of(msgspec.Raw(b"5.9")), integer_of(msgspec.Raw(b'"5"')), integer_of(msgspec.Raw(b'""'))
+    (5, 5, 0)
+    """
     text = text_of(raw)
     if text is None or not text.strip():
         return 0
     try:
         number = parse_long(text.strip().encode()) if set(text).isdisjoint(".eE") else _truncated(raw)
     except BadLine as exc:
-        raise ValueError(f"timestamp: {exc}") from exc
+        raise ValueError(f"{exc}") from exc
     return number
 
 
 def _truncated(raw: msgspec.Raw) -> int:
     number = msgspec.json.decode(raw, type=float)
     if not -(2.0**63) <= number < 2.0**63:
-        raise ValueError(f"timestamp: {number} is out of range")
+        raise ValueError(f"{number} is out of range")
     return int(number)
 
 
 def parse_point(raw: RawPoint) -> JsonPoint:
     """Return the members of a point as texts. Raise ValueError for a member of a wrong type."""
     tags = None if raw.tags is None else tag_texts(raw.tags)
-    return JsonPoint(text_of(raw.metric), time_of(raw.timestamp), text_of(raw.value), tags)
+    return JsonPoint(text_of(raw.metric), integer_of(raw.timestamp), text_of(raw.value), tags)
 
 
 def tag_texts(tags: Mapping[str, msgspec.Raw]) -> dict[str, str | None]:

@@ -23,6 +23,7 @@ from tsd.api.points import (
     check_metric,
     check_posted,
     check_separators,
+    integer_of,
     join_tags,
     parse_header_tag,
     parse_point,
@@ -39,8 +40,7 @@ from tsd.codec.putline import (
     check_point,
     illegal,
 )
-from tsd.codec.text import parse_long
-from tsd.errors import BadLine, Refused
+from tsd.errors import Refused
 from tsd.ingest.intake import Intake
 from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.tables.writing import HistogramBodies, RollupBodies, RollupKind
@@ -340,20 +340,11 @@ def _histogram(raw: _RawHistogram) -> PutHistogram:
     buckets = raw.buckets
     return PutHistogram(
         parse_point(raw),
-        _integer(raw.id),
-        None if buckets is None else {bounds: _integer(count) for bounds, count in buckets.items()},
-        _integer(raw.underflow),
-        _integer(raw.overflow),
+        integer_of(raw.id),
+        None if buckets is None else {bounds: integer_of(count) for bounds, count in buckets.items()},
+        integer_of(raw.underflow),
+        integer_of(raw.overflow),
     )
-
-
-def _integer(raw: msgspec.Raw) -> int:
-    """Return a count, 0 if absent. Raise ValueError."""
-    text = text_of(raw)
-    try:
-        return 0 if text is None else parse_long(text.encode())
-    except BadLine as exc:
-        raise ValueError(str(exc)) from exc
 
 
 def _echo(one: BodySlice) -> list[PutHistogram | None]:
