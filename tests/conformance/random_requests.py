@@ -64,7 +64,7 @@ times = st.one_of(
     st.datetimes().map(lambda t: t.strftime("%Y/%m/%d-%H:%M:%S").rjust(19, "0")),
     one_of("-5", "+5", "-", "2013/1/001", "2013/ 1/ 1", "2013/-1/01", "1h-ago"),
 )
-zones = one_of("", "", "UTC", "America/New_York", "Australia/Lord_Howe", "Nope/Zone")
+zones = one_of("", "", "UTC", "PST", "IST", "America/New_York", "Australia/Lord_Howe", "Nope/Zone")
 
 scalars = st.sampled_from([None, True, False, 0, 1, 2, -3, 1.5, "", "true", "True", "TRUE", "x", "5", " 7 ", "0"])
 json_filters = st.one_of(
@@ -109,7 +109,7 @@ bodies = st.fixed_dictionaries(
     {"start": st.sampled_from([1, "2", "2013/01/01", 1356998400.5, 5.0]), "queries": st.lists(json_subs, max_size=2)},
     optional={
         "end": st.sampled_from([1500000000, "1500000001", "", None, 3]),
-        "timezone": st.sampled_from(["Europe/Berlin", "", None, "Nope/Zone"]),
+        "timezone": st.sampled_from(["Europe/Berlin", "JST", "", None, "Nope/Zone"]),
         "useCalendar": scalars,
         "msResolution": scalars,
         "showTSUIDs": scalars,

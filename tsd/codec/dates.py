@@ -19,6 +19,33 @@ UNITS_MS = {
 MOST_DIGITS = 20  # Python refuses to read some thousands
 _DURATION = re.compile(rf"(\d{{1,{MOST_DIGITS}}})(ms|[smhdwny])", re.IGNORECASE)
 _DATE_FORMS = {10: "%Y/%m/%d", 16: "%Y/%m/%d-%H:%M", 19: "%Y/%m/%d-%H:%M:%S"}
+JAVA_ZONES = {  # short names that Java has besides those of the tz database
+    "ACT": "Australia/Darwin",
+    "AET": "Australia/Sydney",
+    "AGT": "America/Argentina/Buenos_Aires",
+    "ART": "Africa/Cairo",
+    "AST": "America/Anchorage",
+    "BET": "America/Sao_Paulo",
+    "BST": "Asia/Dhaka",
+    "CAT": "Africa/Harare",
+    "CNT": "America/St_Johns",
+    "CST": "America/Chicago",
+    "CTT": "Asia/Shanghai",
+    "EAT": "Africa/Addis_Ababa",
+    "ECT": "Europe/Paris",
+    "IET": "America/Indiana/Indianapolis",
+    "IST": "Asia/Kolkata",
+    "JST": "Asia/Tokyo",
+    "MIT": "Pacific/Apia",
+    "NET": "Asia/Yerevan",
+    "NST": "Pacific/Auckland",
+    "PLT": "Asia/Karachi",
+    "PNT": "America/Phoenix",
+    "PRT": "America/Puerto_Rico",
+    "PST": "America/Los_Angeles",
+    "SST": "Pacific/Guadalcanal",
+    "VST": "Asia/Ho_Chi_Minh",
+}
 WANTED = "wanted e.g. 1h-ago, now, 1700000000, 1700000000500 or 2023/11/14-22:13:20"
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from tsd.codec.dates import UNITS_MS
+from tsd.codec.dates import JAVA_ZONES, UNITS_MS
 from tsd.errors import BadQuery
 from tsd.query.model import Calendar
 
@@ -28,7 +28,7 @@ _ANCHORS = {
 def find_zone(name: str) -> ZoneInfo:
     """Return the zone of a name. Raise BadQuery."""
     try:
-        return ZoneInfo(name)
+        return ZoneInfo(JAVA_ZONES.get(name, name))
     except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
         raise BadQuery("The timezone specification could not be found") from exc
 

@@ -42,6 +42,7 @@ def test_times_are_parsed(text: str, wanted: int) -> None:
         ("America/New_York", "2013/03/10-02:30", 1362900600),  # left out: an hour later
         ("America/New_York", "2013/11/03-01:30", 1383460200),  # twice: the second
         ("Asia/Kolkata", "2013/01/01", 1356978600),
+        ("IST", "2013/01/01", 1356978600),  # a short name of Java
     ],
 )
 def test_date_is_in_its_zone(zone: str, text: str, wanted_s: int) -> None:
@@ -97,6 +98,10 @@ def test_downsampler_of_all_has_no_calendar() -> None:
     assert found.is_all
     assert found.calendar is None
     assert found.fill is Fill.ZERO
+
+
+def test_calendar_knows_javas_short_names() -> None:
+    assert base(NOW_MS, Calendar(1, "d", "PST")) == base(NOW_MS, Calendar(1, "d", "America/Los_Angeles"))
 
 
 def test_calendar_buckets_are_those_of_the_zone() -> None:

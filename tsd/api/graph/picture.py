@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import msgspec
 import numpy as np
 
+from tsd.codec.dates import JAVA_ZONES
 from tsd.codec.points import Float64, Int64
 from tsd.errors import BadQuery
 
@@ -84,7 +85,7 @@ def read_picture(params: Mapping[str, Sequence[str]], start_ms: int, end_ms: int
         kind="svg" if "svg" in params else "png",
         width=width,
         height=height,
-        zone=last("tz") or "UTC",
+        zone=JAVA_ZONES.get(last("tz"), last("tz")) or "UTC",
         title=_text(last("title"), "title"),
         left=_axis("y", params),
         right=_axis("y2", params),

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
-from tsd.codec.dates import UNITS_MS
+from tsd.codec.dates import JAVA_ZONES, UNITS_MS
 from tsd.codec.text import parse_long
 from tsd.errors import BadLine, BadQuery
 from tsd.query.model import AGGREGATORS, NONE, Calendar, Downsample, Fill
@@ -122,13 +122,13 @@ _TIME_FORMS = {
 
 @lru_cache(64)
 def find_zone(name: str) -> ZoneInfo | None:
-    """Return a time zone of the tz database, or None.
+    """Return a time zone of Java, or None.
 
-    >>> find_zone("Europe/Berlin"), find_zone("Nope/Zone")
-    (zoneinfo.ZoneInfo(key='Europe/Berlin'), None)
+    >>> find_zone("Europe/Berlin"), find_zone("JST"), find_zone("Nope/Zone")
+    (zoneinfo.ZoneInfo(key='Europe/Berlin'), zoneinfo.ZoneInfo(key='Asia/Tokyo'), None)
     """
     try:
-        return ZoneInfo(name)
+        return ZoneInfo(JAVA_ZONES.get(name, name))
     except (KeyError, ValueError, OSError):
         return None
 
