@@ -36,7 +36,8 @@ BAD_POINTS = "One or more data points had errors"
 SEE_DETAILS = 'Please see the TSD logs or append "details" to the put request'
 BAD_JSON = "Unable to parse the given JSON"
 _BETWEEN_OBJECTS = re.compile(rb"\}\s*(,)\s*\{")
-_STRINGS_AND_NOT_FINITE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[-+]?Infinity|NaN', re.DOTALL)
+_NOT_FINITE = re.compile(rb"[-+]?Infinity|NaN")
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _BAD_JSON_ERRORS = (ValueError, msgspec.DecodeError, RecursionError)
 _ABSENT = msgspec.Raw(b"null")
 _strings = msgspec.json.Decoder(list[str])
@@ -198,10 +199,17 @@ def _parse_not_finite(parse: Callable[[bytes], BodySlice], text: bytes) -> BodyS
 def quote_not_finite(text: bytes) -> bytes:
     """Return JSON with numbers that it lacks as strings.
 
-    >>> quote_not_finite(b'{"NaN": NaN, "value": -Infinity}')
-    b'{"NaN": "NaN", "value": "-Infinity"}'
+    >>> print(quote_not_finite(rb'{"NaN": NaN, "\\"NaN": -Infinity}').decode())
+    {"NaN": "NaN", "\\"NaN": "-Infinity"}
     """
-    return _STRINGS_AND_NOT_FINITE.sub(lambda found: found[0] if found[0][:1] == b'"' else b'"%b"' % found[0], text)
+    parts: list[bytes] = []
+    at, in_string = 0, False
+    for found in _NOT_FINITE.finditer(text):
+        between = text[at : found.start()]
+        in_string ^= _ESCAPED.sub(b"", between).count(b'"') % 2 == 1
+        parts += (between, found[0] if in_string else b'"%b"' % found[0])
+        at = found.end()
+    return b"".join((*parts, text[at:]))
 
 
 async def _parse_cut(text: bytes, parse: Callable[[bytes], BodySlice], limits: BodyLimits) -> list[BodySlice]:
