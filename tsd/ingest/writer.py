@@ -47,7 +47,7 @@ UNPACKED_SHARE = 16  # 1/16 of that is packed at once
 UNPACKED_POINTS = 1 << 18  # at once: malloc reuses their memory, which the kernel would zero each time for more
 LEAST_PACKED = 4096  # points: fewer would not get smaller
 SMALL_SHARE = 16  # a window with 1/16 of the most points is small
-AWAY_S = 2.0  # a store that takes nothing of a window for longer counts as failing
+AWAY_S = 2.0  # a store that takes nothing of a window for longer is away
 LEFT_SHARE = 4  # a window that is left to the journal has 1/4 of the most points: it is read again as a whole
 OPEN_BYTES = 2 << 20  # of open points while they are left to the journal; more are dropped, and read again
 
@@ -206,7 +206,10 @@ class Writer:
             due, held = columns, []
         points -= sum(len(part.series) for part in held)
         parts, summaries = ([due], summaries) if complete else (None, None)
-        memory = points * POINT_BYTES if held else 0
+        # Windows that wait for a pause of the store keep what is held, which its hour may have packed. The embedded
+        # store has no pauses: those that wait while a large hour is written should not release the next one.
+        kept = points if math.isinf(self._settings.hold_intervals) else len(columns.series)
+        memory = kept * POINT_BYTES if held else 0
         self._enqueue(IntervalWindow([pending], parts, points, now, since_s, memory, summaries=summaries, held=held))
         self._open_since_s = None
         self._evict(now)
@@ -237,7 +240,7 @@ class Writer:
         elif self._journal.size > self._journal.max_bytes // 2:
             reason = "journal"
         elif (self.trouble or self._gets_older()) and not math.isinf(self._settings.hold_intervals):
-            reason = "store"  # what is held cannot be dropped; a pause of the store ends before it takes much memory
+            reason = "store"  # what is held cannot be dropped. A pause is no reason: HELD_SHARE bounds its memory
         if reason and self._hours.points:
             self.early_releases += 1
             log.info("open_hours.released_early", reason=reason, points=self._hours.points)

@@ -312,6 +312,25 @@ async def test_points_are_held_while_the_store_pauses(tmp_path: Path, autojump_c
         assert len(await parts.stored()) == 7
 
 
+async def test_what_a_waiting_window_gave_to_open_hours_counts_as_memory(tmp_path: Path) -> None:
+    """Regression: it counted as what it takes in the open hour, where it is packed, until the store went on."""
+    windows, points = 3, 150
+    async with going(await holding(tmp_path, memory_limit=4 << 20, hold_intervals=60)) as parts:
+        await parts.take(line(0, 0))
+        await settled(parts)
+        parts.store.hold = trio.Event()
+        await parts.take(line(-7200, 0))
+        parts.writer.seal()
+        for at in range(windows):
+            await parts.take(*(line(points * at + one, one) for one in range(points)))
+            parts.writer.seal()
+        waits = parts.writer.held_points * POINT_BYTES
+        assert parts.writer.held_memory > waits
+        parts.store.hold.set()
+        await settled(parts)
+        assert parts.writer.held_memory <= waits
+
+
 @pytest.mark.slow
 async def test_packed_points_are_read_and_written(tmp_path: Path) -> None:
     """Hours with many points are packed: they take little memory, and lose nothing."""
