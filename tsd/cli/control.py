@@ -89,6 +89,8 @@ def connect(config: Config, *, timeout_s: float | None = None) -> DaemonConnecti
             f"{control_path(config)}: {exc.strerror}: only the daemon's user may connect. Run the command as that "
             "user, for example with sudo -u"
         ) from exc
+    except BlockingIOError as exc:
+        raise StoreDown(f"the daemon at {control_path(config)} accepts no connection: {exc.strerror}") from exc
     except OSError as exc:
         raise StoreDown(f"no daemon runs on {state_folder(config)}: {exc.strerror}") from exc
 

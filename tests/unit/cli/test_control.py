@@ -25,6 +25,16 @@ def test_missing_daemon_is_reported_with_its_state_folder(tmp_path: Path) -> Non
     assert "user" not in said
 
 
+def test_daemon_that_accepts_no_connection_is_not_reported_as_missing(tmp_path: Path) -> None:
+    """Regression: `tsd health` said of a stopped process that no daemon runs."""
+    config = Config(path=str(tmp_path))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "control.sock"))
+        listener.listen(0)
+        with connect(config), pytest.raises(StoreDown, match="accepts no connection"):  # the first fills the queue
+            connect(config, timeout_s=60)
+
+
 def test_daemon_of_another_user_is_not_reported_as_missing() -> None:
     """Regression: `tsd rejected --replay` said that no daemon runs."""
     user = os.geteuid()
