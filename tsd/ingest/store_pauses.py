@@ -25,7 +25,8 @@ class StorePauses:
         self._since_s = math.inf
 
     def length_s(self) -> float:
-        """Return the length of the present pause since the last call that saw new cells; not positive without one."""
+        """Return how long no cells were taken: since the write began, or a call here first saw new cells, whichever is
+        later. Without a write that is minus infinity."""
         now, cells = trio.current_time(), self._cells()
         if self._seen_cells != cells:
             self._seen_cells, self._seen_s = cells, now

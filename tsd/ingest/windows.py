@@ -69,7 +69,7 @@ class Window:
     points: int
     sealed_s: int  # of the oldest point's interval, by the monotonic clock
     since_s: int  # when its first point was accepted, or became due, by the wall clock
-    held_memory: int = 0  # bytes of its points, if they cannot be dropped
+    held_memory: int = 0  # bytes that it keeps in memory, if they cannot be dropped
     _: KW_ONLY
     summaries: SummaryBatch | None = None
     written: Written | None = None  # None: not stored yet
@@ -134,9 +134,8 @@ class WindowMemory:
 
     def __init__(self) -> None:
         self.size = 0  # bytes
-        self._windows: deque[tuple[IntervalWindow, int]] = (
-            deque()
-        )  # those with points in memory and their sizes, oldest first
+        # Those with points in memory and their sizes, oldest first.
+        self._windows: deque[tuple[IntervalWindow, int]] = deque()
 
     def add(self, window: Window) -> None:
         """Add the newest window."""
