@@ -210,7 +210,7 @@ class Downsampler:
             if not self._quirks.bucket_before_range:
                 grid = grid[grid >= self._scan.start_ms]
             return self._filled(series, stamps, values, grid, series_count, has_points)
-        order = order_of_runs(series, series_count)
+        order = stable_order(series, series_count)
         bounds = np.searchsorted(series[order], np.arange(series_count + 1))
         return SeriesColumns(doubles_as_points(stamps[order], values[order]), bounds)
 
@@ -303,7 +303,7 @@ class PointJoiner:
         points = Points(whole.times, whole.bits, whole.floats)
         if (whole.series[1:] >= whole.series[:-1]).all():
             return SeriesColumns(points, whole.starts[np.searchsorted(whole.series, np.arange(series_count + 1))])
-        order = order_of_runs(whole.series, series_count)
+        order = stable_order(whole.series, series_count)
         lengths = np.diff(whole.starts)[order]
         bounds = np.append(0, np.cumsum(lengths))[np.searchsorted(whole.series[order], np.arange(series_count + 1))]
         return SeriesColumns(points.at(spread(whole.starts[:-1][order], lengths)), bounds)
@@ -372,8 +372,8 @@ def _transposed(pairs: list[tuple[Int64, Int64]]) -> tuple[list[Int64], list[Int
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
-def order_of_runs(series: NDArray[np.integer[Any]], series_count: int) -> Slots:
-    """Return the stable order by series. Series come in ascending runs, one for each hour: these are merged, many times
-    faster than `tsd.codec.points.series_order` sorts them."""
-    short = series.astype(np.uint16) if series_count <= _SMALL else series  # numpy sorts 16 bits in linear time
+def stable_order(numbers: NDArray[np.integer[Any]], count: int) -> Slots:
+    """Return the stable order by numbers below `count`, such as those of series. They often come in ascending runs, one
+    for each hour: these are merged, many times faster than `tsd.codec.points.series_order` sorts them."""
+    short = numbers.astype(np.uint16) if count <= _SMALL else numbers  # numpy sorts 16 bits in linear time
     return np.argsort(short, kind="stable")

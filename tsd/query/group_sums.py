@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsd.codec.points import Bool, Float64, Int64, Points
-from tsd.query.downsample import order_of_runs
+from tsd.query.downsample import stable_order
 from tsd.query.java_arithmetic import quotient
 from tsd.query.merge import GroupValues, group_values
 from tsd.query.plan import Plan
@@ -121,7 +121,7 @@ class GroupSums:
         numbered in their order."""
         ranks = self._groups.ranks()
         found = ranks[self._group_of[: self._grouped]]
-        order = order_of_runs(found, len(ranks))
+        order = stable_order(found, len(ranks))
         return np.split(order, np.cumsum(np.bincount(found, minlength=len(ranks)))[:-1])
 
     def points_of(self, series: int) -> Points:

@@ -15,7 +15,7 @@ from tsd.errors import BadQuery
 from tsd.query.buckets import within
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES, Collected, PointCollector, ReadCounts, decode_page
 from tsd.query.columns import SeriesColumns
-from tsd.query.downsample import Downsampler, PointJoiner, order_of_runs
+from tsd.query.downsample import Downsampler, PointJoiner, stable_order
 from tsd.query.limits import QueryBudget, check_fetched
 from tsd.query.model import Downsample, Fill, Query
 from tsd.query.plan import Plan, scan_range
@@ -223,7 +223,7 @@ def _join(
         (one[is_before], two, one[~is_before]) for one, two in zip((series, times, bits), _flat(stored), strict=True)
     ]
     series, times, bits = (np.concatenate(three) for three in parts)
-    order = order_of_runs(series, count)  # within a series they are in order of time already
+    order = stable_order(series, count)  # within a series they are in order of time already
     bounds = np.searchsorted(series[order], np.arange(count + 1)).astype(np.int64)
     floats = np.ones(len(order), np.bool_)
     if spec.fill is Fill.NONE:
