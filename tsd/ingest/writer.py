@@ -19,7 +19,7 @@ import numpy as np
 import trio
 
 from tsd.codec.points import Columns
-from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreError
+from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreError, bare
 from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, Ledger
 from tsd.ingest.journal.journal import Journal, Segment
 from tsd.ingest.lines import POINT_BYTES
@@ -398,11 +398,11 @@ class Writer:
         log.error("journal.window_left", points=window.points, paths=paths, error=str(error))
 
     def _note_trouble(self, error: StoreError | CorruptRow) -> None:
-        error.with_traceback(None)  # the traceback's frames hold the error and a window
+        text = str(bare(error))
         self.retries += 1
         if self.trouble is None:
-            log.warning("store.unavailable", error=str(error))
-        self.trouble = str(error)
+            log.warning("store.unavailable", error=text)
+        self.trouble = text
         self._note_progress()
 
     def _note_progress(self) -> None:
