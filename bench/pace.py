@@ -41,6 +41,7 @@ WINDOWS = "tsd, embedded, hour not held"  # points are stored at the end of each
 ENTITIES = "tsd, embedded, entities"  # points are also stored in the tables of entities
 SYSTEMS = EMBEDDED, VICTORIA, WINDOWS, ENTITIES, HBASE, HBASE_10S, HBASE_MINUTES, OPENTSDB
 QUIET_ROWS = 100  # tsd.storage.compaction.min_flush_threshold: fewer rows are left to `tsd compact`
+WARM_SERIES = 50_000  # at most, while HBase is warmed up: each point is a cell then
 DAEMON_IDLE_S, HBASE_IDLE_S = 3.0, 15.0  # for which CPU is measured while nothing is done
 QUIET_S = 1800  # simulated time after the last hour for the first rows to be compacted
 POLL_S = 0.5
@@ -111,7 +112,8 @@ def pace(fleet: Fleet, speed: float, pairs: int, wanted: Callable[[str], bool]) 
         if hbase:  # else the first system pays for its compilers: half of what a point takes
             print("bench: warming up HBase", file=sys.stderr)
             settings = hbase.settings("warm-up", **ON_HBASE[HBASE_10S])
-            _tsd(fleet._replace(hours=fleet.hours / 2), speed, Path(name) / "warm-up", settings, hbase)
+            few = fleet._replace(series=min(fleet.series, WARM_SERIES), hours=fleet.hours / 2)
+            _tsd(few, speed, Path(name) / "warm-up", settings, hbase)
         idle_share = _share_of(hbase.cpu_s, HBASE_IDLE_S) if hbase else 0.0
         for number in range(pairs):
             for system in SYSTEMS:
