@@ -32,9 +32,17 @@ from tsd.ingest.open_hours import (
 )
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.packed_points import PackedPoints, slices
-from tsd.ingest.store_pauses import StorePauses
 from tsd.ingest.window_reader import FolderFails, WindowReader, as_store_error, monotonic_s
-from tsd.ingest.windows import HourWindow, IntervalWindow, PendingSegment, Window, WindowMemory, WindowSettings, Written
+from tsd.ingest.windows import (
+    HourWindow,
+    IntervalWindow,
+    PendingSegment,
+    StorePauses,
+    Window,
+    WindowMemory,
+    WindowSettings,
+    Written,
+)
 from tsd.lazy import LazyLogger
 from tsd.store.scheduling import sleep_until_next
 from tsd.tables.reading import ScanRange
