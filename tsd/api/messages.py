@@ -13,6 +13,8 @@ from tsd.server.http.messages import WARNINGS, Endpoint, Request, Response
 
 MAX_WARNING = 500  # characters in a header
 _NOT_PRINTABLE = re.compile(r"[^ -~]")
+_NOT_FINITE = re.compile(rb"[-+]?Infinity|NaN")
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _OVERRIDES = ("GET", "POST", "PUT", "DELETE")
 _TRUE = ("true", "1", "yes")
 
@@ -109,6 +111,22 @@ def parts_after(request: Request, word: str) -> list[str]:
 def members_in_url(request: Request, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the members of a request without a body: its parameters in `names`, renamed."""
     return {name: request.param(parameter) for parameter, name in names.items() if request.has(parameter)}
+
+
+def quote_not_finite(text: bytes) -> bytes:
+    """Return JSON with numbers that it lacks as strings.
+
+    >>> print(quote_not_finite(rb'{"NaN": NaN, "\\"NaN": -Infinity}').decode())
+    {"NaN": "NaN", "\\"NaN": "-Infinity"}
+    """
+    parts: list[bytes] = []
+    at, in_string = 0, False
+    for found in _NOT_FINITE.finditer(text):
+        between = text[at : found.start()]
+        in_string ^= _ESCAPED.sub(b"", between).count(b'"') % 2 == 1
+        parts += (between, found[0] if in_string else b'"%b"' % found[0])
+        at = found.end()
+    return b"".join((*parts, text[at:]))
 
 
 def json_of(request: Request) -> Any:

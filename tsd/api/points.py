@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 import trio
 
-from tsd.api.messages import not_allowed
+from tsd.api.messages import not_allowed, quote_not_finite
 from tsd.codec.putline import Tags, illegal
 from tsd.codec.text import encode_name, parse_long
 from tsd.errors import INVALID_VALUE, UNKNOWN_NAME, BadLine, Refused, bare, json_mistake
@@ -36,8 +36,6 @@ BAD_POINTS = "One or more data points had errors"
 SEE_DETAILS = 'Please see the TSD logs or append "details" to the put request'
 BAD_JSON = "Unable to parse the given JSON"
 _BETWEEN_OBJECTS = re.compile(rb"\}\s*(,)\s*\{")
-_NOT_FINITE = re.compile(rb"[-+]?Infinity|NaN")
-_ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _BAD_JSON_ERRORS = (ValueError, msgspec.DecodeError, RecursionError)
 _ABSENT = msgspec.Raw(b"null")
 _strings = msgspec.json.Decoder(list[str])
@@ -196,22 +194,6 @@ def _parse_not_finite(parse: Callable[[bytes], BodySlice], text: bytes) -> BodyS
         return parse(quoted)
 
 
-def quote_not_finite(text: bytes) -> bytes:
-    """Return JSON with numbers that it lacks as strings.
-
-    >>> print(quote_not_finite(rb'{"NaN": NaN, "\\"NaN": -Infinity}').decode())
-    {"NaN": "NaN", "\\"NaN": "-Infinity"}
-    """
-    parts: list[bytes] = []
-    at, in_string = 0, False
-    for found in _NOT_FINITE.finditer(text):
-        between = text[at : found.start()]
-        in_string ^= _ESCAPED.sub(b"", between).count(b'"') % 2 == 1
-        parts += (between, found[0] if in_string else b'"%b"' % found[0])
-        at = found.end()
-    return b"".join((*parts, text[at:]))
-
-
 async def _parse_cut(text: bytes, parse: Callable[[bytes], BodySlice], limits: BodyLimits) -> list[BodySlice]:
     found: list[BodySlice] = []
     start, refused, size = 1, 0, min(limits.first_bytes, limits.slice_bytes)
@@ -268,7 +250,7 @@ def integer_of(raw: msgspec.Raw) -> int:
     try:
         number = parse_long(text.strip().encode()) if set(text).isdisjoint(".eE") else _truncated(raw)
     except BadLine as exc:
-        raise ValueError(f"{exc}") from exc
+        raise ValueError(str(exc)) from exc
     return number
 
 
@@ -282,7 +264,11 @@ def _truncated(raw: msgspec.Raw) -> int:
 def parse_point(raw: RawPoint) -> JsonPoint:
     """Return the members of a point as texts. Raise ValueError for a member of a wrong type."""
     tags = None if raw.tags is None else tag_texts(raw.tags)
-    return JsonPoint(text_of(raw.metric), integer_of(raw.timestamp), text_of(raw.value), tags)
+    try:
+        timestamp = integer_of(raw.timestamp)
+    except ValueError as exc:
+        raise ValueError(f"timestamp: {exc}") from exc
+    return JsonPoint(text_of(raw.metric), timestamp, text_of(raw.value), tags)
 
 
 def tag_texts(tags: Mapping[str, msgspec.Raw]) -> dict[str, str | None]:

@@ -159,6 +159,16 @@ async def test_name_with_separators_is_refused_without_harm_to_others(tmp_path: 
         assert parts.ledger.received == 7
 
 
+@pytest.mark.parametrize("timestamp", ["x", 1e30, float("nan")])
+async def test_timestamp_that_is_no_number_is_named(timestamp: object, tmp_path: Path) -> None:
+    """Regression: the error had the text, and not the member that it is of."""
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        request = make_request(json.dumps([point(), {**point(1), "timestamp": timestamp}]), "details")
+        status, reply = await call_endpoint(put_of(parts), request)
+        assert status == 400
+        assert "timestamp: " in reply["error"]["details"]
+
+
 @pytest.mark.parametrize("separator", [",", " ,\n "])
 async def test_large_body_with_a_bad_end_stores_nothing(separator: str, tmp_path: Path) -> None:
     odd = {**point(2000), "extra": [{"a": 1}, {"b": "},{"}]}
