@@ -214,8 +214,8 @@ class Writer:
             due, held = columns, []
         points -= sum(len(part.series) for part in held)
         parts, summaries = ([due], summaries) if complete else (None, None)
-        # Windows that wait for a pause of the store keep what is held, which its hour may have packed. The embedded
-        # store has no pauses: those that wait while a large hour is written should not release the next one.
+        # While the store pauses, waiting windows keep what open hours hold of them, unpacked. The embedded store does
+        # not pause: windows that wait while a large hour is written should not have the next hour released.
         kept = points if math.isinf(self._settings.hold_intervals) else len(columns.series)
         memory = kept * POINT_BYTES if held else 0
         self._enqueue(IntervalWindow([pending], parts, points, now, since_s, memory, summaries=summaries, held=held))
