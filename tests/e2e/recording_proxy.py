@@ -6,6 +6,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from tests.e2e.command import PATIENCE_S
+
 HOST = "127.0.0.1"
 RECEIVE_BYTES = 64 << 10
 
@@ -30,6 +32,14 @@ class RecordingProxy:
         """Return the data of each connection that the daemon accepted, in order."""
         with self.changed:
             return [bytes(text) for text in self._sent]
+
+    def drain(self) -> None:
+        """Return once everything that agents have sent is recorded and read by the daemon. They must have ended."""
+        with socket.create_connection((HOST, self.port), timeout=PATIENCE_S) as last:  # accepted after theirs
+            last.shutdown(socket.SHUT_WR)
+            assert last.recv(1) == b""
+        with self.changed:
+            assert self.changed.wait_for(lambda: not self._sockets, PATIENCE_S), "an agent is still connected"
 
     def __enter__(self) -> Self:
         return self
@@ -81,6 +91,7 @@ class RecordingProxy:
         answers.join()
         with self.changed:
             self._sockets -= {agent, daemon}
+            self.changed.notify_all()
         agent.close()
         daemon.close()
 

@@ -149,6 +149,8 @@ def minute(hbase: RunningHbase, tmp_path_factory: pytest.TempPathFactory) -> Min
             after = stack.enter_context(embedded.serve())
             second.upstream = after.port
             await_seconds(first, SECONDS)
+        first.drain()
+        second.drain()
         later = second.sent()[len(cut) :]
         return Minute(
             tables,

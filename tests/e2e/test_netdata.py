@@ -77,14 +77,12 @@ def netdata(program: Path, folder: Path, exporting: str) -> Iterator[None]:
 
 def test_what_netdata_sends_is_stored(tmp_path: Path) -> None:
     program, tsd = need_program("netdata"), Tsd(tmp_path / "state")
-    with (
-        tsd.serve() as daemon,
-        RecordingProxy(daemon.port) as telnet,
-        RecordingProxy(daemon.port) as http,
-        netdata(program, tmp_path / "netdata", shipped(telnet.port) + BY_HTTP.format(port=http.port)),
-    ):
-        await_seconds(telnet, points_of_lines)
-        await_seconds(http, points_of_bodies)
+    with tsd.serve() as daemon, RecordingProxy(daemon.port) as telnet, RecordingProxy(daemon.port) as http:
+        with netdata(program, tmp_path / "netdata", shipped(telnet.port) + BY_HTTP.format(port=http.port)):
+            await_seconds(telnet, points_of_lines)
+            await_seconds(http, points_of_bodies)
+        telnet.drain()
+        http.drain()
     sent = points_of_lines(telnet.sent()) | points_of_bodies(http.sent())
     for points in sent.values():
         points.pop(0, None)  # of charts that are not collected yet: refused, as by OpenTSDB
