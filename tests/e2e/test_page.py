@@ -26,6 +26,7 @@ MANY = 100_000
 PNG = b"\x89PNG\r\n\x1a\n"
 FIRST_COLOR = 0x1F, 0x77, 0xB4  # of the first curve
 SECOND_COLOR = 0xE6, 0x55, 0x0D
+CELLS = "rows => rows.map(row => [...row.querySelectorAll('td')].map(cell => cell.innerText))"
 KEEP_TEXTS = """
     window.texts = []; // that canvases show
     const fillText = CanvasRenderingContext2D.prototype.fillText;
@@ -64,10 +65,8 @@ def curves(page: Page) -> dict[str, list[str]]:
     """Return the rows of the table of curves: last, min, mean, max and number of points, by name."""
     page.locator("#graph:not(.busy)").wait_for()
     page.locator("#below").wait_for()
-    rows = page.locator("#curves tbody tr")
-    return {
-        cells[0]: cells[1:] for cells in (rows.nth(at).locator("td").all_inner_texts() for at in range(rows.count()))
-    }
+    rows = page.locator("#curves tbody tr").evaluate_all(CELLS)  # in one step: the page may replace the rows
+    return {cells[0]: cells[1:] for cells in rows}
 
 
 def shown(page: Page) -> dict[str, list[str]]:
