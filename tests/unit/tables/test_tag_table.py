@@ -14,7 +14,7 @@ from tsd.store.memory import MemoryStore
 from tsd.tables.filters import TYPES, make_filter
 from tsd.tables.opentsdb.selection import FilterResolver, FilterRules, SeriesMatcher
 from tsd.tables.opentsdb.series_index import SeriesIndex
-from tsd.tables.opentsdb.tag_table import TagTable, TagTests
+from tsd.tables.opentsdb.tag_table import PASSED, UNTESTED, TagTable, TagTests
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.reading import UNWANTED, SeriesRequest
 
@@ -82,6 +82,14 @@ def test_cached_results_are_bounded() -> None:
         table.remember(key, np.zeros(1, np.intp))
     assert table.result(0) is None
     assert table.result(999) is not None
+
+
+def test_cached_tests_of_few_values_are_bounded() -> None:
+    tests, values = TagTests(), np.array([7], np.uint64)
+    for key in range(10_000):
+        tests.states(key, values)[0] = PASSED
+    assert tests.states(9_999, values).tolist() == [PASSED]
+    assert tests.states(0, values).tolist() == [UNTESTED]
 
 
 async def test_table_of_a_metric_gets_series_that_others_write_to_the_store() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from tsd.codec.names import Widths
@@ -182,6 +183,7 @@ def _numbers(uids: NDArray[np.uint8]) -> Uint64:
 
 UNTESTED, FAILED, PASSED = 0, 1, 2
 MAX_TESTED = 4_000_000  # tag values in all cached tests
+TEST_VALUES = 1000  # values that take as much memory as a filter
 
 
 class _Tested(NamedTuple):
@@ -193,25 +195,23 @@ class TagTests:
     """Results of tests of tag values by name, for filters that are used again."""
 
     def __init__(self) -> None:
-        self._tested: OrderedDict[Hashable, _Tested] = OrderedDict()
-        self._size = 0
+        self._tested: LRUCache[Hashable, _Tested] = LRUCache(MAX_TESTED, getsizeof=_room_of)
 
     def states(self, key: Hashable, values: Uint64) -> NDArray[np.int8]:
         """Return the state of each of some ascending values, to be changed in place: it is cached."""
-        known = self._tested.pop(key, None)
-        if known is not None:
-            self._size -= len(known.values)
+        known = self._tested.get(key)
         if known is None or known.values is not values:
             states = np.zeros(len(values), np.int8)
             if known is not None and len(known.values):
                 places = np.minimum(np.searchsorted(known.values, values), len(known.values) - 1)
                 states = np.where(known.values[places] == values, known.states[places], states)
-            known = _Tested(values, states)
-        self._tested[key] = known
-        self._size += len(values)
-        while self._size > MAX_TESTED and len(self._tested) > 1:
-            self._size -= len(self._tested.popitem(last=False)[1].values)
+            known = self._tested[key] = _Tested(values, states)
         return known.states
+
+
+def _room_of(tested: _Tested) -> int:
+    """Return how much of MAX_TESTED a test takes: at most all."""
+    return min(len(tested.values) + TEST_VALUES, MAX_TESTED)
 
 
 def uid_bytes(values: Iterable[Any], width: int) -> list[bytes]:
