@@ -8,6 +8,8 @@ from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from cachetools import FIFOCache
+
 from tsd.api.messages import answer, check_method, meant_method, warned
 from tsd.errors import BadQuery, Refused, UnknownName
 from tsd.lazy import LazyModule
@@ -127,7 +129,7 @@ class QueryReader:
     def __init__(self, rules: QueryRules, now_ms: Callable[[], int]) -> None:
         self._rules = rules
         self._now_ms = now_ms
-        self._kept: dict[str, Query | _AtTimes] = {}  # by what follows the question mark; the oldest first
+        self._kept: FIFOCache[str, Query | _AtTimes] = FIFOCache(KEPT_QUERIES)  # by what follows the question mark
 
     def read(self, request: Request) -> Query:
         """Return the query of a request, by its method. Raise Refused."""
@@ -154,8 +156,6 @@ class QueryReader:
             kept: Query | _AtTimes = timed.at(0) if is_fixed else timed
         except BadQuery:
             return None
-        if len(self._kept) >= KEPT_QUERIES:
-            del self._kept[next(iter(self._kept))]
         self._kept[text] = kept
         return kept
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import trio
+from cachetools import FIFOCache
 
 from tsd.store.cassandra.cells import take_cells
 from tsd.store.cassandra.directory import Directory
@@ -87,7 +88,7 @@ class CassandraScans:
         self._ask = ask
         self.latencies = latencies
         self._scans: WeakKeyDictionary[Cursor, _Scan] = WeakKeyDictionary()
-        self._begins: dict[tuple[str, bytes], list[bytes]] = {}  # first partitions by table and start, oldest first
+        self._begins: FIFOCache[tuple[str, bytes], list[bytes]] = FIFOCache(KEPT_BEGINS)  # by table and start
 
     @timed
     async def read_cells(
@@ -138,8 +139,6 @@ class CassandraScans:
             await self._read(scan, cql, known, span, limit_bytes)
 
         await run_bounded([look, read] if known else [look], lambda call: call(), limit=2)
-        if len(self._begins) > KEPT_BEGINS:
-            del self._begins[next(iter(self._begins))]
 
     async def _fill(
         self, page: CellPage, scan: _Scan, cql: Statements, span: tuple[bytes, bytes | None], limit_bytes: int

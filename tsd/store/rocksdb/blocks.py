@@ -11,13 +11,13 @@ value of a block has a bitmap of its rows whose cells were deleted, because a bl
 import struct
 import zlib
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from threading import Lock
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import NDArray
 from rocksdict import ColumnFamily, Rdict
 
@@ -166,9 +166,9 @@ class BlockCache:
 
     def __init__(self, limit: int) -> None:
         """`limit`: bytes."""
-        self._limit = limit
-        self._blocks: OrderedDict[tuple[str, bytes], StoredBlock] = OrderedDict()
-        self._size = 0
+        self._blocks: LRUCache[tuple[str, bytes], StoredBlock] = LRUCache(
+            limit, getsizeof=lambda block: min(block.size, limit)
+        )
         self._lock = Lock()
 
     def get(self, table: str, key: bytes, stored: bytes, width: int) -> StoredBlock:
@@ -176,17 +176,10 @@ class BlockCache:
         place = table, key
         with self._lock:
             block = self._blocks.get(place)
-            if block is not None and block.stored == stored:
-                self._blocks.move_to_end(place)
-                return block
-        block = StoredBlock(table, key, stored, width)
-        with self._lock:
-            if (old := self._blocks.pop(place, None)) is not None:
-                self._size -= old.size
-            self._blocks[place] = block
-            self._size += block.size
-            while self._size > self._limit and len(self._blocks) > 1:
-                self._size -= self._blocks.popitem(last=False)[1].size
+        if block is None or block.stored != stored:
+            block = StoredBlock(table, key, stored, width)
+            with self._lock:
+                self._blocks[place] = block
         return block
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapp
 from typing import NamedTuple, Protocol
 
 import trio
+from cachetools import FIFOCache
 
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.rowkey import KeyLayout, base_bytes, join_pairs, salts, split_pairs
@@ -163,7 +164,7 @@ class SeriesFinder:
         self._now_s = now_s
         self._row_scans = row_scans
         self._index = index
-        self._scans: dict[bytes, _RowScan] = {}
+        self._scans: FIFOCache[bytes, _RowScan] = FIFOCache(CACHED_SERIES, getsizeof=_series_of)
 
     def clear(self) -> None:
         """Drop the cached scans."""
@@ -250,11 +251,10 @@ class SeriesFinder:
                     missing -= len(self._matching(metric, new, wanted))
                     if missing <= 0:
                         return found  # incomplete: not cached
-        self._cache(metric, _RowScan(found, since, now))
+        self._scans[metric] = _RowScan(found, since, now)
         return found
 
-    def _cache(self, metric: bytes, found: _RowScan) -> None:
-        self._scans.pop(metric, None)
-        while self._scans and sum(len(one.series) for one in self._scans.values()) + len(found.series) > CACHED_SERIES:
-            del self._scans[next(iter(self._scans))]
-        self._scans[metric] = found
+
+def _series_of(found: _RowScan) -> int:
+    """Return how many of CACHED_SERIES a scan has: at most all."""
+    return min(len(found.series), CACHED_SERIES)

@@ -25,6 +25,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import trio
+from cachetools import FIFOCache
 
 from tsd.codec.names import Widths
 from tsd.codec.opentsdb.rowkey import KeyLayout
@@ -162,6 +163,11 @@ class _CachedRead(NamedTuple):
     expires: float
 
 
+def _room_of(read: _CachedRead) -> int:
+    """Return how much of CACHED_SERIES a read takes: also one without series takes some."""
+    return len(read.series) + 1
+
+
 class _HeldTable(NamedTuple):
     """All series of a metric."""
 
@@ -185,8 +191,7 @@ class SeriesIndex:
         self._table = table
         self._layout = layout
         self._all = bytes(layout.widths.pair)
-        self._cache: OrderedDict[bytes, _CachedRead] = OrderedDict()  # by row prefix
-        self._cached_series = 0
+        self._cache: FIFOCache[bytes, _CachedRead] = FIFOCache(CACHED_SERIES, getsizeof=_room_of)  # by row prefix
         self._adds = 0  # calls of add: a read that overlaps one may lack its series
         self._tables: OrderedDict[bytes, _HeldTable] = OrderedDict()  # by metric UID
         self._loading: list[tuple[bytes, set[bytes]]] = []  # metrics being read, and series added meanwhile
@@ -217,13 +222,9 @@ class SeriesIndex:
             return
         width = self._layout.widths.pair
         for metric, some in series.items():
-            self._drop(metric + self._all)
+            self._cache.pop(metric + self._all, None)
             for pair in {one[at : at + width] for one in some for at in range(0, len(one), width)}:
-                self._drop(metric + pair)
-
-    def _drop(self, prefix: bytes) -> None:
-        if prefix in self._cache:
-            self._cached_series -= len(self._cache.pop(prefix).series)
+                self._cache.pop(metric + pair, None)
 
     def _note_rows(self, rows: Iterable[bytes] | None) -> None:
         """Add the series of written entries to the tables of their metrics, and drop cached reads of their prefixes;
@@ -233,13 +234,12 @@ class SeriesIndex:
             self._tables.clear()
             self._loading.clear()
             self._cache.clear()
-            self._cached_series = 0
             return
         metric_end, pairs_at = self._layout.widths.metric, self._layout.widths.metric + self._layout.widths.pair
         if self._cache:
             rows = list(rows)
             for prefix in {row[:pairs_at] for row in rows}:
-                self._drop(prefix)
+                self._cache.pop(prefix, None)
         if not self._tables and not self._loading:
             return
         for row in rows:
@@ -369,17 +369,9 @@ class SeriesIndex:
                 if len(found) > limit:
                     return None
         series = await trio.to_thread.run_sync(sorted, found) if len(found) > SORT_IN_THREAD else sorted(found)
-        if adds == self._adds:
-            self._cache_read(prefix, _CachedRead(series, expires))
+        if adds == self._adds and len(series) < CACHED_SERIES:
+            self._cache[prefix] = _CachedRead(series, expires)
         return series
-
-    def _cache_read(self, prefix: bytes, read: "_CachedRead") -> None:
-        self._drop(prefix)
-        if len(read.series) <= CACHED_SERIES:
-            self._cache[prefix] = read
-            self._cached_series += len(read.series)
-        while self._cached_series > CACHED_SERIES or len(self._cache) > CACHED_SERIES:
-            self._cached_series -= len(self._cache.popitem(last=False)[1].series)  # the oldest
 
     async def series_of(self, metric: bytes, pairs: Iterable[bytes]) -> Collection[bytes] | None:
         """Return the series of a metric that have all given tag pairs; None if the index is incomplete. Raise
