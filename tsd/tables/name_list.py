@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from tsd.codec.names import Kind
@@ -54,5 +55,5 @@ class NameList(NamedTuple):
 
 def forget_oldest(known: dict[T, None], most: int) -> None:
     """Remove the oldest entries of a cache beyond `most`."""
-    while len(known) > most:
-        del known[next(iter(known))]
+    for key in list(islice(known, max(len(known) - most, 0))):
+        del known[key]  # after one pass: a dict skips deleted entries one by one

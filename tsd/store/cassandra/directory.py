@@ -6,6 +6,7 @@ and a listed partition may be empty. Writers cache the entries that they have wr
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
+from itertools import islice
 
 from tsd.store.cassandra.keys import ROOT, Shape
 from tsd.store.cassandra.schema import directory_statements
@@ -37,8 +38,8 @@ class Directory:
 
         await run_bounded(entries, write, limit=CONCURRENT)
         self._known.update(((shape.name, partition), None) for partition in new)
-        while len(self._known) > MOST_KNOWN:
-            del self._known[next(iter(self._known))]
+        for entry in list(islice(self._known, max(len(self._known) - MOST_KNOWN, 0))):
+            del self._known[entry]  # after one pass: a dict skips deleted entries one by one
 
     def forget(self) -> None:
         """Forget which partitions are entered."""
