@@ -110,7 +110,10 @@ def lookup_routes(catalog: SeriesCatalog, stored: Stored) -> dict[str, Endpoint]
 
 
 def read_lookup(request: Request) -> LookupRequest:
-    """Return the lookup in a request's body, or without one in its parameters, whatever its method. Raise Refused."""
+    """Return the lookup in a request's body, or without one in its parameters, whatever its method. Raise Refused.
+
+    `useMeta` is ignored: the catalog chooses its source.
+    """
     if request.body:
         try:
             members = object_of(request)
@@ -122,7 +125,6 @@ def read_lookup(request: Request) -> LookupRequest:
         if not isinstance(listed, list):
             raise unparsable(f"tags: got {type(listed).__name__}, wanted an array")
         tags = [(text_in(tag, "key"), text_in(tag, "value")) for tag in listed if isinstance(tag, Mapping)]
-        is_true(members.get("useMeta"))  # ignored: the catalog chooses its source
         metric = text_in(members, "metric") or "*"
         return LookupRequest(SeriesSelector(metric, tags), number_in(members, "limit", DEFAULT_LIMIT), True, bool(tags))
     text = required(request, "m")

@@ -3,8 +3,7 @@
 Texts that answers echo are kept as sent. Also the names of aggregators (docs/compat/query.md §12).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
@@ -114,7 +113,6 @@ class Query:
     override_byte_limit: bool = False
     override_point_limit: bool = False
     quirks: Quirks = OPENTSDB  # none of them if the request is corrected (docs/compat/query.md §21)
-    options: Mapping[str, str] = field(default_factory=dict)
 
     def at_times(self, start_ms: int, end_ms: int, start_text: str, end_text: str) -> "Query":
         """Return the query with other times. `replace` takes ten times as long."""

@@ -18,7 +18,7 @@ class Group:
     """One series of an answer: the aggregated series of a group.
 
     `points` are merged over the scan range; they are cut to the query's start and end when written
-    (docs/compat/query.md §1 step 8, §7). `first_metric_uid` and `pairs` serve `gexp` and `exp`, which join by UIDs.
+    (docs/compat/query.md §1 step 8, §7). `gexp` and `exp` join groups by the UIDs of their tags.
     """
 
     metric: str
@@ -30,7 +30,6 @@ class Group:
     tag_uids: Mapping[bytes, bytes] = field(default_factory=dict)  # tagk UID → tagv UID of `tags`
     aggregate_tag_uids: Sequence[bytes] = ()  # ascending
     interpolated: int = 0  # values between two points
-    stats: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -86,8 +85,7 @@ _COUNTS = (
 
 def group_stats(sub: SubAnswer, group: Group, emitted: int, writing_ms: float) -> dict[str, Any]:
     """Return the `stats` of a group with `emitted` points that took `writing_ms` to write."""
-    known = sub.stats | dict(group.stats)
-    stats: dict[str, Any] = {name: float(known.get(name, 0)) for name in _GROUP_TIMES}
+    stats: dict[str, Any] = {name: float(sub.stats.get(name, 0)) for name in _GROUP_TIMES}
     stats |= {"emittedDPs": emitted, "queryIndex": sub.sub.index, "serializationTime": writing_ms}
     return dict(sorted(stats.items())) | {"interpolatedDPs": group.interpolated}
 
@@ -98,7 +96,7 @@ def summary(answer: Answer, writing_ms: float) -> dict[str, Any]:
     figures = figures_of(answer)
     return totals(figures, writing_ms) | {
         f"queryIdx_{sub.sub.index:02d}": _joined([_of_sub(own) | written])
-        | {"scannerStats": sub.stats.get("scannerStats", {}), "warnings": sub.warnings, "duplicateDPs": sub.duplicates}
+        | {"scannerStats": {}, "warnings": sub.warnings, "duplicateDPs": sub.duplicates}
         for sub, own in zip(answer.subs, figures, strict=True)
     }
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import tzinfo
 from typing import NamedTuple, Protocol
 
 from tsd.codec.metadata import Annotation
@@ -50,7 +49,7 @@ class GexpRequest(NamedTuple):
     subs: Sequence[int]  # the number of each metric query's sub query
 
 
-def read_gexp(params: Params, now_ms: int, *, quirks: Quirks, local: tzinfo | None = None) -> GexpRequest:
+def read_gexp(params: Params, now_ms: int, *, quirks: Quirks) -> GexpRequest:
     """Parse the parameters of a URI. Raise BadQuery.
 
     OpenTSDB uses the n-th sub query of the request for the n-th metric query, although sub queries of `m` come first
@@ -62,7 +61,7 @@ def read_gexp(params: Params, now_ms: int, *, quirks: Quirks, local: tzinfo | No
         extra = [read_m(text, quirks=quirks) for text in queries]
     except BadQuery as exc:
         raise as_client_error(exc, quirks=quirks) from exc
-    query = read_uri(params, now_ms, quirks=quirks, local=local, extra=extra)
+    query = read_uri(params, now_ms, quirks=quirks, extra=extra)
     if quirks.numbers_metric_queries:
         return GexpRequest(calls, query, range(len(queries)))
     kept = deduplicated([*read_drafts(params, quirks=quirks), *extra], quirks=quirks)

@@ -1,7 +1,7 @@
 """Parse and check the JSON of KairosDB's queries, in its order and with its messages."""
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, tzinfo
+from datetime import UTC
 
 from tsd.codec.lenient_json import BadJson, Lenient, Members, read_value
 from tsd.codec.regex import BadPattern, compile_pattern
@@ -14,8 +14,8 @@ MOST_METRICS = 500  # of a request: each takes some 50 us to check
 MOST_TAGS = 500  # names of a metric
 
 
-def read_request(text: str, now_ms: int, *, zone: tzinfo = UTC) -> KairosQuery:
-    """Return the query of a body. `zone` is used where the request has none. Raise BadRequest."""
+def read_request(text: str, now_ms: int) -> KairosQuery:
+    """Return the query of a body. Without a zone it is in UTC. Raise BadRequest."""
     try:
         body = read_value(text)
     except BadJson as error:
@@ -25,8 +25,7 @@ def read_request(text: str, now_ms: int, *, zone: tzinfo = UTC) -> KairosQuery:
     start, end = read_span(body, now_ms)
     if "cache_time" in body and integer(body["cache_time"], "cache_time") < 0:
         raise BadRequest("cache_time must be greater than or equal to 0")
-    if body.get("time_zone") is not None:
-        zone = find_zone(str(body["time_zone"]))
+    zone = UTC if body.get("time_zone") is None else find_zone(str(body["time_zone"]))
     if "metrics" not in body:
         raise BadRequest("query.metric[] must have a size of at least 1")
     _refuse_plugins(body, "")

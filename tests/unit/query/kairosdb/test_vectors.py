@@ -1,7 +1,6 @@
 """KairosDB's recorded queries, on its recorded points in memory."""
 
 import json
-from datetime import UTC
 from typing import Any
 
 from tests.cases import all_of
@@ -33,7 +32,7 @@ def cases() -> list[dict[str, Any]]:
 
 def answer_of(body: str) -> tuple[int, Any]:
     try:
-        wanted = read_request(body, NOW_MS, zone=UTC)
+        wanted = read_request(body, NOW_MS)
         found = [
             evaluate(
                 series_of(one),
