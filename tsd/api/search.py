@@ -24,6 +24,7 @@ from tsd.api.messages import (
     warned,
     words_of_all,
 )
+from tsd.codec.names import show_uid
 from tsd.codec.text import encode_name, show_double
 from tsd.errors import BadLine, BadQuery, NoSuchName, Refused, TsdError
 from tsd.query.parse.uri import CORRECTED_KEYS, quirks_in, quirks_in_body
@@ -167,20 +168,11 @@ async def _lookup_answer(
         yield encode(head)[:-1] + b',"results":['
         while page is not None:
             if page:
-                shown = [{"tsuid": show_series(one.series), "metric": one.metric, "tags": one.tags} for one in page]
+                shown = [{"tsuid": show_uid(one.series), "metric": one.metric, "tags": one.tags} for one in page]
                 yield (b"," if count else b"") + encode(shown)[1:-1]
                 count += len(page)
             page = await anext(pages, None)
     yield b"]," + encode({"startIndex": 0, "totalResults": count})[1:]
-
-
-def show_series(series: bytes) -> str:
-    """Return the TSUID of a series in hex.
-
-    >>> show_series(bytes.fromhex("00000a"))
-    '00000A'
-    """
-    return series.hex().upper()
 
 
 HEAD_BYTES = 256 << 10  # built before the headers are sent; most answers are smaller
@@ -349,14 +341,14 @@ class LastAnswer:
         points = [(one, point) for one, point in zip(series, found.points, strict=True) if point is not None]
         if not self._wanted.resolve:
             return [
-                {"timestamp": point.time_ms, "value": _text(point), "tsuid": show_series(one)} for one, point in points
+                {"timestamp": point.time_ms, "value": _text(point), "tsuid": show_uid(one)} for one, point in points
             ]
         names = {name.series: name for name in await self._catalog.describe([one for one, _ in points])}
         shown = []
         for one, point in points:
             if name := names.get(one):
                 member = {"metric": name.metric, "timestamp": point.time_ms, "value": _text(point), "tags": name.tags}
-                shown.append({**member, "tsuid": show_series(one)})
+                shown.append({**member, "tsuid": show_uid(one)})
         return shown
 
 

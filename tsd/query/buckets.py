@@ -6,7 +6,7 @@ are a matrix with one row per series, built without sorting.
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -374,7 +374,7 @@ def by_series_of(parts: Sequence[SeriesBuckets], series_count: int) -> SeriesCol
     if (table := _table_by_hour(series, lengths, stamps, values, series_count)) is not None:
         return table
     if np.count_nonzero(series[1:] < series[:-1]):
-        order = np.argsort(series.astype(np.uint16) if series_count <= _SMALL else series, kind="stable")
+        order = stable_order(series, series_count)
         begins = (np.cumsum(lengths) - lengths)[order]
         series, lengths = series[order], lengths[order]
         index = spread(begins, lengths)
@@ -382,6 +382,12 @@ def by_series_of(parts: Sequence[SeriesBuckets], series_count: int) -> SeriesCol
     bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
     bounds = bounds[np.searchsorted(series, np.arange(series_count + 1))]
     return SeriesColumns(doubles_as_points(stamps, values), bounds)
+
+
+def stable_order(numbers: NDArray[np.integer[Any]], count: int) -> NDArray[np.intp]:
+    """Return the stable order by numbers below `count`, such as those of series. They often come in ascending runs, one
+    for each hour: these are merged, many times faster than `tsd.codec.points.series_order` sorts them."""
+    return np.argsort(numbers.astype(np.uint16) if count <= _SMALL else numbers, kind="stable")
 
 
 def _table_by_hour(

@@ -5,7 +5,6 @@ the values of open buckets.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from tsd.query.buckets import (
     by_series,
     by_series_of,
     runs_of,
+    stable_order,
     table_of,
     within,
 )
@@ -34,7 +34,6 @@ from tsd.tables.quirks import OPENTSDB, Quirks
 from tsd.tables.reading import BucketPage, HourTable, ScanRange
 
 _NEVER = -(1 << 62)
-_SMALL = 1 << 16
 FEW_VALUES = 16384  # of a page: with fewer, sorting its rows at the end is faster than a table of the hours
 FEW_ROWS = 8  # of an hour: with fewer, sorting all buckets at the end is faster than a table of the hours
 
@@ -370,10 +369,3 @@ def _joined(batches: list[Batch]) -> Batch:
 
 def _transposed(pairs: list[tuple[Int64, Int64]]) -> tuple[list[Int64], list[Int64]]:
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-
-
-def stable_order(numbers: NDArray[np.integer[Any]], count: int) -> Slots:
-    """Return the stable order by numbers below `count`, such as those of series. They often come in ascending runs, one
-    for each hour: these are merged, many times faster than `tsd.codec.points.series_order` sorts them."""
-    short = numbers.astype(np.uint16) if count <= _SMALL else numbers  # numpy sorts 16 bits in linear time
-    return np.argsort(short, kind="stable")

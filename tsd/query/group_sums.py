@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsd.codec.points import Bool, Float64, Int64, Points
-from tsd.query.downsample import stable_order
+from tsd.query.buckets import stable_order
 from tsd.query.java_arithmetic import quotient
 from tsd.query.merge import GroupValues, group_values
 from tsd.query.plan import Plan

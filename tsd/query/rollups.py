@@ -12,10 +12,10 @@ import numpy as np
 from tsd.codec.points import Batch, Int64, Points
 from tsd.codec.putline import HOUR_S
 from tsd.errors import BadQuery
-from tsd.query.buckets import within
+from tsd.query.buckets import stable_order, within
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES, Collected, PointCollector, ReadCounts, decode_page
 from tsd.query.columns import SeriesColumns
-from tsd.query.downsample import Downsampler, PointJoiner, stable_order
+from tsd.query.downsample import Downsampler, PointJoiner
 from tsd.query.limits import QueryBudget, check_fetched
 from tsd.query.model import Downsample, Fill, Query
 from tsd.query.plan import Plan, scan_range
@@ -50,10 +50,15 @@ def cells_for(rollups: RollupSource, interval: RollupInterval, function: str) ->
     """Return what to read of an interval for a downsample function. Raise BadQuery if there are no such cells."""
     if function == "dev":
         raise BadQuery("dev cannot be computed from rollups: use rollupUsage ROLLUP_RAW")
-    wanted = ("sum", "count") if function in _MEAN else (_SAME.get(function, function),)
+    wanted = _aggregators_of(function)
     if not all(map(rollups.has, wanted)):
         raise BadQuery(f"No ID found mapping to aggregator: {function}")
     return Cells(interval, wanted, "sum" if function in ("count", *_MEAN) else function)
+
+
+def _aggregators_of(function: str) -> tuple[str, ...]:
+    """Return the aggregators whose cells a downsample function needs."""
+    return ("sum", "count") if function in _MEAN else (_SAME.get(function, function),)
 
 
 def rollup_range(query: Query, interval: RollupInterval, downsample: Downsample, *, rate: bool) -> ScanRange:
@@ -196,9 +201,8 @@ def complete_part(plan: Plan, query: Query, rollups: RollupSource) -> CompletePa
     if spec is None or spec.calendar or spec.function not in _EXACT or sub.rollup_usage == RAW or query.delete:
         return None
     for interval in intervals_for(rollups, spec):
-        wanted = ("sum", "count") if spec.function in _MEAN else (_SAME.get(spec.function, spec.function),)
         until_s = None if interval.is_default else rollups.complete_until_s(interval)
-        if until_s is None or not all(map(rollups.has, wanted)):
+        if until_s is None or not all(map(rollups.has, _aggregators_of(spec.function))):
             continue
         unit_s = math.lcm(spec.interval_ms, HOUR_S * 1000) // 1000
         start_s = -(-scan.start_s // unit_s) * unit_s

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from tsd.codec.metadata import Annotation
+from tsd.codec.names import show_uid
 from tsd.codec.points import Float64, Int64, Points
 from tsd.errors import BadQuery
 from tsd.query.assemble import notes_within
@@ -366,7 +367,7 @@ def _head(answer: Answer, sub: SubAnswer, group: Group) -> Mapping[str, Any]:
     if query.show_query:
         head["query"] = echo(sub)
     if query.show_tsuids:
-        head["tsuids"] = sorted(tsuid.hex().upper() for tsuid in group.tsuids)
+        head["tsuids"] = sorted(map(show_uid, group.tsuids))
     if not query.no_annotations:
         if group.annotations is not None:
             head["annotations"] = _notes(group.annotations, query)

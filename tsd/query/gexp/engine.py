@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 from tsd.codec.metadata import Annotation
 from tsd.errors import BadQuery
-from tsd.query.assemble import ANSWER_BYTES, GROUP_BYTES
+from tsd.query.assemble import answer_bytes
 from tsd.query.gexp.functions import FUNCTIONS, SHIFTS, FunctionContext, TimeSpan, shift_ms
 from tsd.query.gexp.parser import Call, MetricQuery, parse
 from tsd.query.model import Query
@@ -169,10 +169,10 @@ class _Work:
         every = [group for groups in given for group in groups]
         points = [len(group.points.times) for group in every]
         together = sum(points) if call.function in RANKINGS else max(points, default=0)
-        meanwhile = _bytes(every) + together * WORKING_BYTES  # no function returns more than its operands
+        meanwhile = answer_bytes(every) + together * WORKING_BYTES  # no function returns more than its operands
         self._add_memory(meanwhile)
         groups = FUNCTIONS[call.function](given, call.words, self._context)
-        size = _bytes(groups)
+        size = answer_bytes(groups)
         self._add_memory(size - meanwhile - held)
         return groups, size
 
@@ -184,13 +184,9 @@ class _Work:
         groups = subs[place].groups
         if not shift:
             return groups, 0
-        size = _bytes(groups)
+        size = answer_bytes(groups)
         self._add_memory(size)
         return [_moved(group, shift) for group in groups], size
-
-
-def _bytes(groups: Sequence[Group]) -> int:
-    return sum(len(group.points.times) * ANSWER_BYTES + GROUP_BYTES for group in groups)
 
 
 def _moved(group: Group, shift: int) -> Group:
