@@ -2,6 +2,8 @@
 
 import re
 from datetime import datetime, tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo
 
 from tsd.codec.putline import FIRST_MS
 from tsd.errors import TsdError
@@ -51,6 +53,19 @@ WANTED = "wanted e.g. 1h-ago, now, 1700000000, 1700000000500 or 2023/11/14-22:13
 
 class BadDate(TsdError):
     """A time that cannot be read."""
+
+
+@lru_cache(64)
+def find_zone(name: str) -> ZoneInfo | None:
+    """Return a time zone of Java, or None.
+
+    >>> find_zone("Europe/Berlin"), find_zone("JST"), find_zone("Nope/Zone")
+    (zoneinfo.ZoneInfo(key='Europe/Berlin'), zoneinfo.ZoneInfo(key='Asia/Tokyo'), None)
+    """
+    try:
+        return ZoneInfo(JAVA_ZONES.get(name, name))
+    except (KeyError, ValueError, OSError):
+        return None
 
 
 def duration_ms(text: str) -> int:

@@ -6,9 +6,9 @@ A wall-clock time that does not exist moves past the gap; of one that exists twi
 
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
-from tsd.codec.dates import JAVA_ZONES, UNITS_MS
+from tsd.codec.dates import UNITS_MS, find_zone
 from tsd.errors import BadQuery
 from tsd.query.model import Calendar
 
@@ -25,12 +25,12 @@ _ANCHORS = {
 }  # anchor if the number divides the container, and if it does not
 
 
-def find_zone(name: str) -> ZoneInfo:
-    """Return the zone of a name. Raise BadQuery."""
-    try:
-        return ZoneInfo(JAVA_ZONES.get(name, name))
-    except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
-        raise BadQuery("The timezone specification could not be found") from exc
+def _zone_of(calendar: Calendar) -> ZoneInfo:
+    """Return the zone of a calendar. Raise BadQuery."""
+    zone = find_zone(calendar.zone)
+    if zone is None:
+        raise BadQuery("The timezone specification could not be found")
+    return zone
 
 
 @lru_cache(4096)
@@ -43,7 +43,7 @@ def base(time_ms: int, calendar: Calendar) -> int:
     >>> base(1362800000000, Calendar(1, "d", "UTC")) == 1362787200000
     True
     """
-    zone = find_zone(calendar.zone)
+    zone = _zone_of(calendar)
     start = _anchor(time_ms, calendar.number, calendar.unit, zone)
     if start == time_ms:
         return start
@@ -68,7 +68,7 @@ def _stepped(start_ms: int, calendar: Calendar, sign: int) -> int:
     number = calendar.number * sign
     if calendar.unit in EXACT:
         return start_ms + number * UNITS_MS[calendar.unit]
-    zone = find_zone(calendar.zone)
+    zone = _zone_of(calendar)
     if calendar.unit in ("d", "w"):
         return _plus_days(start_ms, number * (7 if calendar.unit == "w" else 1), zone)
     wall = _wall(start_ms, zone)

@@ -4,10 +4,11 @@ from datetime import UTC
 
 import pytest
 
+from tsd.codec.dates import find_zone
 from tsd.errors import BadQuery
 from tsd.query.calendar import base
 from tsd.query.model import Calendar, Fill
-from tsd.query.parse.times import find_zone, read_downsample, read_duration, read_time
+from tsd.query.parse.times import read_downsample, read_duration, read_time
 
 NOW_MS = 1_356_998_400_000
 

@@ -14,11 +14,12 @@ from tsd.api.graph.picture import Picture, axis_options, curve, read_picture
 from tsd.api.graph.process import DrawnPicture, PictureCache, check_can_draw, draw_picture
 from tsd.api.messages import required, warned
 from tsd.api.query import QueryRules, parsed
+from tsd.codec.dates import find_zone
 from tsd.codec.putline import HOUR_MS
 from tsd.errors import BadQuery, Refused, UnknownName
 from tsd.query.engine import QueryEngine
 from tsd.query.model import Query
-from tsd.query.parse.times import find_zone, read_time
+from tsd.query.parse.times import read_time
 from tsd.query.parse.uri import read_uri
 from tsd.query.registry import QueryRegistry
 from tsd.query.result import Answer, Group

@@ -3,10 +3,8 @@
 import re
 from calendar import timegm
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import lru_cache
-from zoneinfo import ZoneInfo
 
-from tsd.codec.dates import JAVA_ZONES, UNITS_MS
+from tsd.codec.dates import UNITS_MS, find_zone
 from tsd.codec.text import parse_long
 from tsd.errors import BadLine, BadQuery
 from tsd.query.model import AGGREGATORS, NONE, Calendar, Downsample, Fill
@@ -118,19 +116,6 @@ _TIME_FORMS = {
         re.compile(rf"{_DAY} {_NUMBER}:{_NUMBER}:{_NUMBER}"),
     ),
 }
-
-
-@lru_cache(64)
-def find_zone(name: str) -> ZoneInfo | None:
-    """Return a time zone of Java, or None.
-
-    >>> find_zone("Europe/Berlin"), find_zone("JST"), find_zone("Nope/Zone")
-    (zoneinfo.ZoneInfo(key='Europe/Berlin'), zoneinfo.ZoneInfo(key='Asia/Tokyo'), None)
-    """
-    try:
-        return ZoneInfo(JAVA_ZONES.get(name, name))
-    except (KeyError, ValueError, OSError):
-        return None
 
 
 def read_time(text: str, now_ms: int, zone: str = "", *, local: tzinfo | None = None, quirks: Quirks = OPENTSDB) -> int:

@@ -5,9 +5,10 @@ from dataclasses import replace
 from datetime import tzinfo
 from typing import Any, NamedTuple
 
+from tsd.codec.dates import find_zone
 from tsd.errors import BadQuery
 from tsd.query.model import AGGREGATORS, NONE, Query, SubQuery
-from tsd.query.parse.times import LAST_MS, find_zone, read_downsample, read_time
+from tsd.query.parse.times import LAST_MS, read_downsample, read_time
 from tsd.tables.filters import identity
 from tsd.tables.quirks import OPENTSDB, Quirks
 
