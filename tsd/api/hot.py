@@ -5,10 +5,9 @@ from typing import Any, NamedTuple
 
 import trio
 
-from tsd.api.messages import answer, check_method, missing_part
+from tsd.api.messages import answer, check_method, limit_in, missing_part
 from tsd.codec.dates import BadDate, duration_ms
 from tsd.errors import Refused, TsdError
-from tsd.query.parse.times import MOST_DIGITS
 from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.store.key_load import MINUTE_MS, MINUTES, HotRange, HotRanges, KeyLoad
 from tsd.tables.key_ranges import KeyRanges, RangeName
@@ -103,9 +102,7 @@ def read_request(since: str, sort: str, limit: str) -> HotRequest:
         raise Refused(400, "'since' is out of range", f"got {got!r}, wanted more than 0 and up to {MINUTES}m")
     if sort not in SORTS:
         raise Refused(400, f"Cannot sort by {sort[:LONGEST_DURATION]!r}", f"Sort by one of {', '.join(SORTS)}")
-    if not limit.isascii() or not limit.isdigit() or len(limit) > MOST_DIGITS:
-        raise Refused(400, "Unable to parse 'limit' to a whole number")
-    return HotRequest(length_ms, sort, int(limit))
+    return HotRequest(length_ms, sort, limit_in(limit))
 
 
 def routes(hot: HotKeys | None) -> Mapping[str, Endpoint]:

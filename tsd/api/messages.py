@@ -8,6 +8,7 @@ from urllib.parse import unquote
 import msgspec
 
 from tsd.errors import Refused
+from tsd.query.parse.times import MOST_DIGITS
 from tsd.server.http.bodies import parse_json
 from tsd.server.http.messages import WARNINGS, Endpoint, Request, Response
 
@@ -193,6 +194,13 @@ def number_in(members: Mapping[str, Any], name: str, default: int = 0) -> int:
     if not -(1 << 63) <= number < 1 << 63:
         raise unparsable(f"{name}: {number} has more than 64 bits")
     return number
+
+
+def limit_in(text: str) -> int:
+    """Return the number in a parameter `limit`. Raise Refused."""
+    if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS:
+        raise Refused(400, "Unable to parse 'limit' to a whole number")
+    return int(text)
 
 
 def tsuids_in(members: Mapping[str, Any]) -> list[str]:

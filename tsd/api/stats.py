@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from tsd.api.messages import answer, check_method
+from tsd.api.messages import answer, check_method, limit_in
 from tsd.auth.authenticator import AuthStatistics
 from tsd.errors import ILLEGAL_ARGUMENT, INVALID_VALUE, REASONS, UNKNOWN_NAME, Refused
 from tsd.ingest.canary import CanaryStats
@@ -25,7 +25,6 @@ from tsd.ingest.journal.journal import JournalStats
 from tsd.ingest.rejected.files import RejectedFilter, groups, read_entries
 from tsd.ingest.rejected.log import RejectedStats
 from tsd.ingest.series import HAS_LOOP
-from tsd.query.parse.times import MOST_DIGITS
 from tsd.server.clients import OTHERS, Client, ClientStatistics
 from tsd.server.http.messages import TEXT, Endpoint, Request, Response
 from tsd.server.http.stats import PERCENTILES, HttpStatistics, RecentLatencies
@@ -324,12 +323,9 @@ def client_routes(clients: Iterable[Client]) -> dict[str, Endpoint]:
     async def endpoint(request: Request) -> Response:
         check_method(request, "GET")
         by = request.param("sort") or "lines"
-        limit = request.param("limit") or "100"
         if by not in SORTS:
             raise Refused(400, f"Cannot sort by {by!r}", f"Sort by one of {', '.join(SORTS)}")
-        if not limit.isascii() or not limit.isdigit() or len(limit) > MOST_DIGITS:
-            raise Refused(400, "Unable to parse 'limit' to a whole number")
-        return answer(rank_clients(clients, by, int(limit)))
+        return answer(rank_clients(clients, by, limit_in(request.param("limit") or "100")))
 
     return {"api/stats/clients": endpoint}
 
