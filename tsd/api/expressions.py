@@ -5,7 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tsd.api.messages import check_method, meant_method, not_allowed, warned
-from tsd.api.query import LARGE_POINTS, AnswerBody, QueryRules, check_enabled, encode_answer, parsed, register
+from tsd.api.query import LARGE_POINTS, QueryRules, check_enabled, encode_answer, parsed, register, streamed
 from tsd.query.engine import QueryEngine, QueryJob
 from tsd.query.exp.engine import Evaluation, OutputTable
 from tsd.query.exp.output import write_outputs, written_values
@@ -88,11 +88,7 @@ async def _evaluate(wanted: _ExpQuery, job: QueryJob) -> _ExpAnswer:
 
 
 def _encode_exp(found: _ExpAnswer, engine: QueryEngine) -> Response:
-    """Return the response. A large one is encoded while it is sent, and until then counts against the engine's memory
-    limit."""
     headers = warned(found.warnings)
     if written_values(found.outputs) <= LARGE_POINTS:
         return Response(200, b"".join(found.chunks()), headers=headers)
-    share = engine.memory.share()
-    share.resize(found.size)
-    return Response(200, AnswerBody(found.chunks, engine.workers, share), headers=headers)
+    return streamed(found.chunks, found.size, engine, headers)

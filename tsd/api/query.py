@@ -209,18 +209,23 @@ def check_enabled(rules: QueryRules) -> None:
 
 
 def encode_answer(found: Answer, engine: QueryEngine, *, arrays: bool) -> Response:
-    """Return the response of an answer. A large answer is encoded while it is sent, and until then counts against the
-    engine's memory limit. A header has the warnings. Raise BadQuery for values that JSON cannot express."""
+    """Return the response of an answer, see `streamed`. A header has the warnings. Raise BadQuery for values that JSON
+    cannot express."""
     size = sum([len(group.points.times) + GROUP_POINTS for sub in found.subs for group in sub.groups])
+    headers = warned(found.warnings)
     if size <= LARGE_POINTS:
-        return Response(200, written_answer(found, arrays=arrays), headers=warned(found.warnings))
+        return Response(200, written_answer(found, arrays=arrays), headers=headers)
+    return streamed(lambda: write_answer(found, arrays=arrays), size * ANSWER_BYTES, engine, headers)
+
+
+def streamed(
+    write: Callable[[], Iterator[bytes]], size: int, engine: QueryEngine, headers: Sequence[tuple[str, str]] = ()
+) -> Response:
+    """Return the response of a large answer, which is encoded while it is sent. Until then its `size` in bytes counts
+    against the engine's memory limit. Raise BadQuery if that is exceeded."""
     share = engine.memory.share()
-    share.resize(size * ANSWER_BYTES)
-    return Response(
-        200,
-        AnswerBody(lambda: write_answer(found, arrays=arrays), engine.workers, share),
-        headers=warned(found.warnings),
-    )
+    share.resize(size)
+    return Response(200, AnswerBody(write, engine.workers, share), headers=headers)
 
 
 class AnswerBody(AsyncIterator[bytes]):

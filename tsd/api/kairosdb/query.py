@@ -6,7 +6,7 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from tsd.api.messages import check_method
-from tsd.api.query import DISABLED, LARGE_POINTS, AnswerBody, parsed, register
+from tsd.api.query import DISABLED, LARGE_POINTS, parsed, register, streamed
 from tsd.errors import Refused
 from tsd.query.assemble import ANSWER_BYTES
 from tsd.query.engine import QueryEngine, QueryJob
@@ -95,14 +95,10 @@ async def _answer(
 
 
 def _encoded(found: Sequence[MetricAnswer], engine: QueryEngine) -> Response:
-    """Return the response of an answer. A large one is encoded while it is sent, and until then counts against the
-    engine's memory limit."""
     size = sum(one.points for one in found)
     if size <= LARGE_POINTS:
         return Response(200, b"".join(write_answer(found)))
-    share = engine.memory.share()
-    share.resize(size * ANSWER_BYTES)
-    return Response(200, AnswerBody(lambda: write_answer(found), engine.workers, share))
+    return streamed(lambda: write_answer(found), size * ANSWER_BYTES, engine)
 
 
 async def _delete(request: Request, queries: KairosQueries, metrics: Sequence[MetricQuery]) -> Response:
