@@ -36,8 +36,7 @@ def limited(series: TaggedColumn, metric: MetricQuery) -> TaggedColumn:
     if not limit or not len(column):
         return series
     times = column.times
-    rows = times - np.sign(times) * (np.abs(times) % ROW_MS)
-    rows = np.where(times < 0, times - np.abs(times) % ROW_MS, rows)
+    rows = times - np.abs(times) % ROW_MS
     kept = np.zeros(len(column), np.bool_)
     for kind in (False, True):
         places = np.flatnonzero(column.points.floats == kind)

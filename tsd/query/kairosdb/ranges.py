@@ -20,7 +20,7 @@ from tsd.query.kairosdb.model import BadRequest, Step
 from tsd.query.kairosdb.times import Buckets, aligned
 from tsd.tables.quirks import OPENTSDB
 
-KERNELS = {"avg": "avg", "max": "max", "min": "min", "sum": "sum"}  # aggregators that OpenTSDB's queries have too
+KERNELS = frozenset(("avg", "max", "min", "sum"))  # aggregators that OpenTSDB's queries have too
 
 
 class Ranges(NamedTuple):
@@ -114,7 +114,7 @@ def aggregate_all(columns: Sequence[Column], step: Step, buckets: Buckets) -> li
 def _by_kernel(name: str, values: Float64, starts: Int64) -> Float64:
     """Return the results of one of the engine's kernels; NaN where a bucket has one."""
     count = len(starts) - 1
-    kernel = BY_NAME[KERNELS[name]].make(integers=False, quirks=OPENTSDB)
+    kernel = BY_NAME[name].make(integers=False, quirks=OPENTSDB)
     kernel.grow(count)
     with np.errstate(all="ignore"):
         if count:
