@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.points import Int64, Points
-from tsd.query.background import Background, InOrder, Prepared, working
+from tsd.query.background import InOrder, Prepared, working
 from tsd.query.buckets import Bucketed
 from tsd.query.cache import (
     CachedHour,
@@ -20,11 +20,12 @@ from tsd.query.cache import (
 )
 from tsd.query.columns import SeriesColumns
 from tsd.query.downsample import Downsampler, PointJoiner
-from tsd.query.group_sums import VALUE_BYTES, GroupSums
+from tsd.query.group_sums import GroupSums
 from tsd.query.limits import QueryBudget, check_fetched
 from tsd.query.model import Query
 from tsd.query.plan import Plan
-from tsd.query.workers import SMALL
+from tsd.query.summed_pages import SummedPages, SumsInThread
+from tsd.query.workers import SMALL, SMALL_PAGE
 from tsd.tables.reading import (
     UNWANTED,
     BucketPage,
@@ -39,11 +40,9 @@ from tsd.tables.reading import (
 T = TypeVar("T")
 
 SHORT_PAGE = 2000  # cells that are signed for the cache without a thread
-SMALL_PAGE = 64  # cells that are decoded without a thread, which would cost as much
 HOUR_COST = 20  # buckets that take as long to join as a cached hour
 POINT_BYTES = 40  # of a kept point: its arrays twice, because they are joined at the end
 SHORT_ORDER = 500  # series that are put in order without a thread: with salts each takes microseconds
-ROW_BYTES = 300  # of a row that is kept as stored, besides its value
 SUMMED_SERIES_BYTES = 300  # of a series whose points are not kept
 SERIES_BYTES = 500  # of a series besides its points: its tags and arrays
 FIRST_COUNTS = 16  # series with room for their counts from the start
@@ -97,14 +96,6 @@ class Collected(NamedTuple):
     sums: GroupSums | None = None  # the groups' points, in place of the points of `series`
 
 
-class SumsInThread(NamedTuple):
-    """What aggregates the groups of a sub query, and what runs it."""
-
-    sums: GroupSums
-    background: Background
-    held_bytes: int  # of pages that are kept until all rows are added
-
-
 class PointCollector:
     """Collects the points of one sub query. Pages arrive in order: rows of one series in order of time."""
 
@@ -113,7 +104,7 @@ class PointCollector:
         query: Query,
         plan: Plan,
         budget: QueryBudget,
-        sums: "SumsInThread | None" = None,
+        sums: SumsInThread | None = None,
         decoding: InOrder | None = None,
     ) -> None:
         """`sums`: aggregate groups while rows are read, if all have the same times. `decoding`: downsample some pages
@@ -125,22 +116,17 @@ class PointCollector:
         self._counts: Int64 = np.zeros(FIRST_COUNTS, np.int64)
         self.read = ReadCounts()
         self.filler: CacheFiller | None = None  # for the hours that are being read
-        self._sums: GroupSums | None = None if sums is None else sums.sums
-        self._background: Background | None = None if sums is None else sums.background
-        self._most_held = 0 if sums is None else sums.held_bytes
-        self._summed: list[NumberingPage] = []  # the pages in `sums`, to be decoded again if others do not fit
-        self._summed_size = 0  # bytes that these hold
-        self._dropped_summed = False  # whether others were in `sums`: then all rows have to be read again
+        self._summed = None if sums is None else SummedPages(sums, budget.workers, self._count_tables)
         self._reads_again = False  # whether all rows have to be read again
         self._numbered: tuple[tuple[bytes, ...], Int64] = (), np.empty(0, np.int64)
         self._annotations: dict[int, list[Annotation]] = {}
 
     async def take(self, page: EncodedPage[PointPage]) -> None:
         """Process the next page. Raise BadQuery where a limit is exceeded, StoreError."""
-        if self._sums is not None:
-            if await self._take_sums(page):
+        if self._summed is not None:
+            if await self._take_sums(self._summed, page):
                 return
-            await self._drop_sums()
+            await self._drop_sums(self._summed)
         if self._reads_again:
             return
         by_cell = self._sink.by_cell if isinstance(self._sink, Downsampler) else None
@@ -167,44 +153,22 @@ class PointCollector:
         if self._decoding is not None:
             await self._decoding.finish()
 
-    async def _take_sums(self, page: EncodedPage[PointPage]) -> bool:
+    async def _take_sums(self, summed: SummedPages, page: EncodedPage[PointPage]) -> bool:
         """Add the rows of a page to their groups. Return False if they do not fit."""
-        is_small = page.cells <= SMALL_PAGE
-        if not isinstance(page, NumberingPage) or (is_small and not self._summed):  # the last page of a range is small
+        if not isinstance(page, NumberingPage) or not summed.may_add(page):
             return False
         await _number(page, self._series, self._budget)  # while a thread adds the page before
-        if not await self._are_added():
-            return False
-        self._summed.append(page)
-        add = partial(self._add_sums, page)
-        if not is_small:
-            assert self._background is not None
-            self._background.begin(add)
-        elif not self._budget.workers.run_here(add):
-            self._summed.pop()
-            return False
-        return True
+        return await self._are_added(summed) and summed.add(page)
 
-    async def _are_added(self) -> bool:
+    async def _are_added(self, summed: SummedPages) -> bool:
         """Wait until all pages so far are added. Return False if they do not fit, or hold more memory than points.
         Raise BadQuery where a limit is exceeded."""
-        assert self._background is not None
-        if not await self._background.result():
+        if not await summed.are_added():
             return False
-        if self._held_by_sums() > self.read.points * POINT_BYTES:  # as with few matching rows, or few points in each
+        if summed.held > self.read.points * POINT_BYTES:  # as with few matching rows, or few points in each
             return False
-        if self._summed_size > self._most_held:
-            self._summed, self._summed_size, self._dropped_summed = [], 0, True
+        summed.drop_many()
         self.check()
-        return True
-
-    def _add_sums(self, page: NumberingPage) -> bool:
-        assert self._sums is not None
-        found = page.decode_tables()
-        if found is None or not all(map(self._sums.add, found.hours)):
-            return False
-        self._summed_size += found.held + found.rows_read * ROW_BYTES
-        self._count_tables(found)
         return True
 
     def _count_tables(self, page: TablePage) -> None:
@@ -218,22 +182,17 @@ class PointCollector:
             read.rows_wanted += len(hour.numbers)
             read.points += hour.bits.size
 
-    async def _drop_sums(self) -> None:
+    async def _drop_sums(self, summed: SummedPages) -> None:
         """Keep the points of all rows read so far, as without sums. Raise as `take` does."""
-        if self._background is not None:
-            await self._background.result()
-        pages, self._summed, self._sums = self._summed[::-1], [], None
-        self._reads_again = self._dropped_summed
+        pages = await summed.release()
+        self._summed = None
+        self._reads_again = pages is None
         self.read = ReadCounts()
         self._counts[:] = 0
-        while pages and not self._reads_again:
+        if pages is not None:
+            pages.reverse()
+        while pages:
             await self.take(pages.pop())
-
-    def _held_by_sums(self) -> int:
-        """Return the bytes of the groups' values and of the pages in them."""
-        if self._sums is None:
-            return 0
-        return self._sums.size * VALUE_BYTES + self._summed_size
 
     @property
     def size(self) -> int:
@@ -248,8 +207,9 @@ class PointCollector:
     def check(self) -> None:
         """Account for the memory of kept points. Raise BadQuery where a limit is exceeded."""
         check_fetched(self._budget.bounds, size=self.read.size, points=self.read.points)
-        held = self.size * POINT_BYTES + self._held_by_sums()
-        each = SERIES_BYTES if self._sums is None else SUMMED_SERIES_BYTES
+        held, each = self.size * POINT_BYTES, SERIES_BYTES
+        if self._summed is not None:
+            held, each = held + self._summed.held, SUMMED_SERIES_BYTES
         self._budget.set_memory(len(self._series.pairs) * each + held)
 
     async def take_cached(self, hours: Sequence[CachedHour]) -> None:
@@ -375,11 +335,10 @@ class PointCollector:
     async def has_all(self) -> bool:
         """Return whether all rows were collected. If not, all have to be read again. Raise as `take` does."""
         await self.decoded()
-        if self._sums is not None:
-            workers, finish = self._budget.workers, self._sums.finish
+        if self._summed is not None:
             is_short = len(self._series.pairs) <= SHORT_ORDER
-            if not await self._are_added() or not (workers.run_here(finish) if is_short else await workers.run(finish)):
-                await self._drop_sums()
+            if not (await self._are_added(self._summed) and await self._summed.finish(is_short=is_short)):
+                await self._drop_sums(self._summed)
         reads_again, self._reads_again = self._reads_again, False
         return not reads_again
 
@@ -393,8 +352,8 @@ class PointCollector:
         """Return what was collected."""
         count = len(self._series.pairs)
         self._grow_counts()
-        self._summed = []
-        sums = self._sums if self.read.points else None
+        sums = self._summed.sums if self._summed is not None and self.read.points else None
+        self._summed = None
         counts = self._counts[:count]
         return Collected(self._sink.finish(count, counts > 0), counts, self._annotations, self.read, sums=sums)
 

@@ -16,6 +16,7 @@ PAUSE_RATIO = 6  # a pause is this multiple of the CPU time used, while ingest l
 MIN_PAUSE_S = 0.002  # shorter pauses are added up first
 MAX_PAUSE_S = 2.0  # a query pauses no longer on account of earlier queries
 SMALL = 5_000  # points that are processed without a thread
+SMALL_PAGE = 64  # cells that are decoded without a thread, which would cost as much
 _FREE_OF_CHARGE = nullcontext()
 _FREE = trio.CapacityLimiter(math.inf)
 
