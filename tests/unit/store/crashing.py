@@ -13,7 +13,8 @@ import trio
 from tsd.errors import DaemonRuns, StoreError
 from tsd.store import CellMatrix, Family, Put, Table, scan
 from tsd.store.rocksdb.database import Batch, Database
-from tsd.store.rocksdb.engine import REOPEN_S, EmbeddedStore
+from tsd.store.rocksdb.engine import EmbeddedStore
+from tsd.store.rocksdb.reopening import REOPEN_S
 
 NOW_MS = 1_700_000_000_000
 ROWS, COLUMNS = 20, 7

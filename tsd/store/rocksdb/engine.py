@@ -8,7 +8,7 @@ increment and the cells of a row atomic. Calls that release the lock (syncs, and
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice, product
 from operator import itemgetter
@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 
 import trio
 
-from tsd.errors import DaemonRuns, StoreBusy, StoreError
+from tsd.errors import StoreBusy
 from tsd.store import (
     Capabilities,
     Cell,
@@ -39,6 +39,7 @@ from tsd.store.rocksdb.database import VERSIONS, Batch, Database, Place
 from tsd.store.rocksdb.derived import EmbeddedDerived, drop
 from tsd.store.rocksdb.keys import ABSENT, TIME_BYTES, decode_cell, time_of
 from tsd.store.rocksdb.options import options
+from tsd.store.rocksdb.reopening import ReopenedDatabase
 from tsd.store.rocksdb.rewriting import EmbeddedRewrites
 from tsd.store.rocksdb.row_cache import LEAST_ROWS, RowCache
 from tsd.store.rocksdb.versions import Changes, EmbeddedVersions, VersionDatabase
@@ -57,19 +58,12 @@ BATCH_BYTES = 256 << 10  # of values in one write
 GET_CELLS = 4000  # named cells read by one call
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.01, 0.5, 12  # while RocksDB is stalled: 2 to 4 s in all
-REOPEN_S = 1.0  # between attempts to reopen a database after an error
-
-
-class _WritesLost(StoreError):
-    """The reopened database lacks writes that were accepted but not yet synced."""
 
 
 class EmbeddedStore:
     """Store on RocksDB, for one event loop. Open it with `open`.
 
-    After an I/O error the next write reopens the database, at most once a second, so a full disk needs no restart. If
-    the reopened database lacks accepted writes, it stays closed. Callers may already rely on those writes, so the
-    process should exit as after a crash.
+    After an I/O error the next write reopens the database, see `ReopenedDatabase`.
     """
 
     capabilities = Capabilities(ascending_timestamps=True, shared=False, filters_rows=False, parallel_scans=1)
@@ -80,20 +74,19 @@ class EmbeddedStore:
     def __init__(
         self, reopen: Callable[[], Database], on_loss: Callable[[str], None], load: IngestLoad, cache: RowCache
     ) -> None:
-        self._reopen = reopen
-        self._on_loss = on_loss
-        self._database = reopen()
         self._count: Counter[str] = Counter()
+        self._opened = ReopenedDatabase(reopen, on_loss, self._count)
         self.latencies = new_latencies()
         self._written = self._synced = 0  # numbers of batches: all since the start, and those covered by a sync
         self._throttle = Throttle(load)
         self._syncing = trio.Lock()
-        self._reopening = trio.Lock()
-        self._reopen_at = 0.0
-        self._broken: str | None = None
         self._subscribers: dict[str, OnWrite] = {}
         self._watches = Watches(cache)
         self._folding = trio.Lock()
+
+    @property
+    def _database(self) -> Database:
+        return self._opened.current
 
     @property
     def may_lack_writes(self) -> bool:
@@ -279,7 +272,7 @@ class EmbeddedStore:
     async def create_versioned(self, tables: Sequence[Table]) -> list[str]:
         """See `Engine` in tsd.store.rocksdb.versions."""
         await self._enter_writing("create_versioned")
-        with self._breaking():
+        with self._opened.writing():
             return self._database.create_versioned(tables)
 
     async def write_versions(self, table: str, changes: Callable[[VersionDatabase], Changes]) -> Changes:
@@ -306,7 +299,7 @@ class EmbeddedStore:
         """See Store. `compression` is ignored: all tables have the same."""
         await self._enter_writing("create_tables")
         made = [table.name for table in tables if table.name not in self._database.tables()]
-        with self._breaking():
+        with self._opened.writing():
             for name in made:
                 self._database.create(name)
         return made
@@ -504,14 +497,14 @@ class EmbeddedStore:
         async with self._syncing:
             if self._synced < wanted:
                 written = self._written
-                with self._breaking():
+                with self._opened.writing():
                     await trio.to_thread.run_sync(self._database.sync)
                 self._synced = written
 
     async def aclose(self) -> None:
         """See Store. The database is closed even if StoreError is raised."""
-        async with self._reopening, self._syncing:
-            await trio.to_thread.run_sync(self._database.close)
+        async with self._syncing:
+            await self._opened.aclose()
 
     def statistics(self) -> Mapping[str, int]:
         """See Store."""
@@ -526,38 +519,14 @@ class EmbeddedStore:
     async def _enter_writing(self, call: str) -> None:
         """Count a call that writes, do a checkpoint, and reopen the database if it failed. Raise StoreError."""
         await self._enter(call)
-        if self._broken is None:
-            return
-        async with self._reopening:
-            if self._broken is None:  # another call has reopened it
-                return
-            if trio.current_time() < self._reopen_at:
-                raise StoreError(self._broken)
-            self._reopen_at = trio.current_time() + REOPEN_S
-            try:
-                self._database = await trio.to_thread.run_sync(self._reopened)
-            except _WritesLost as exc:
-                self._on_loss(str(exc))
-                raise
-            self._broken = None
-            self._count["reopened"] += 1
-            self._watches.note_all()
-            for on_write in self._subscribers.values():  # a failed write may still have been applied
-                on_write(None)
+        if self._opened.is_broken:
+            await self._opened.reopen(self._note_all)
 
-    def _reopened(self) -> Database:
-        """Return the database reopened with all accepted writes. Raise StoreError if that fails."""
-        self._database.probe()  # raises while the disk refuses writes, so that the database stays open for reads
-        with suppress(StoreError):  # closing may fail with the same error
-            self._database.close()
-        try:
-            database = self._reopen()
-        except DaemonRuns as exc:  # locked by this process: a scan still uses it
-            raise StoreError(str(self._broken)) from exc
-        if database.sequence < self._database.sequence:
-            database.close()
-            raise _WritesLost(f"{database.path} was reopened without its last writes, which must be sent again")
-        return database
+    def _note_all(self) -> None:
+        """Note that any row may have changed: a failed write may still have been applied."""
+        self._watches.note_all()
+        for on_write in self._subscribers.values():
+            on_write(None)
 
     async def _retried(self, write: Callable[[], T]) -> T:
         """Return the result of `write`, retried while RocksDB is stalled."""
@@ -580,18 +549,6 @@ class EmbeddedStore:
             drop(batch, derived, rows)
         if on_write := self._subscribers.get(table):
             on_write(rows)
-        with self._breaking():
+        with self._opened.writing():
             self._database.write(batch)
         self._written += 1
-
-    @contextmanager
-    def _breaking(self) -> Iterator[None]:
-        """Remember an error after which RocksDB refuses writes until it is reopened."""
-        try:
-            yield
-        except StoreBusy:
-            raise
-        except StoreError as exc:
-            self._count["errors"] += 1
-            self._broken = str(exc)
-            raise
