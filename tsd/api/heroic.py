@@ -7,20 +7,18 @@ from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
-import trio
 
 from tsd.api.kairosdb.body_lines import Collector, ParsedBody, check_brackets
-from tsd.api.kairosdb.messages import errors_response, failures_response, with_errors
+from tsd.api.kairosdb.messages import errors_response, store_body, with_errors
 from tsd.api.kairosdb.refused_points import encode, keep_points
 from tsd.api.messages import check_method
-from tsd.api.points import PutFlags, PutHandler, parse_flags
+from tsd.api.points import PutHandler, parse_flags
 from tsd.codec.kairosline import put_line
 from tsd.codec.putline import illegal
 from tsd.errors import BadLine, Refused, json_mistake
 from tsd.ingest.intake import Intake
 from tsd.server.http.messages import Endpoint, Request, Response
 
-SMALL_BODY = 2_000  # bytes that are parsed without a thread
 POINTS = "points"
 
 
@@ -138,20 +136,11 @@ class WriteEndpoint:
         check_method(request, "POST")
         flags = parse_flags(request)
         await self._handler.throttle(request.peer)
-        small = len(request.body) <= SMALL_BODY
         try:
-            parsed = self._parse(request.body) if small else await trio.to_thread.run_sync(self._parse, request.body)
+            errors = await store_body(self._handler, self._parse, self._intake.take, request, flags)
         except BadLine as error:
             return errors_response(400, [str(error).removeprefix("illegal argument: ")])
-        wanted = PutFlags(summary=False, details=True, sync=flags.sync, timeout_ms=flags.timeout_ms)
-        outcome = await self._handler.store(
-            parsed.slices, wanted, parsed.points, self._intake.take, request, parsed.kept
-        )
-        if outcome.refused:
-            return await failures_response(outcome.refused, self._handler.limits.shown_errors, parsed)
-        if late := [*outcome.unstored, *outcome.late]:
-            raise Refused(503, f"{len(late)} points are accepted, but not in the store yet: {late[0].error}")
-        return errors_response(200, [])
+        return errors or errors_response(200, [])
 
 
 def routes(handler: PutHandler, intake: Intake, resource_tags: frozenset[str] | None) -> dict[str, Endpoint]:

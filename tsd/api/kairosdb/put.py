@@ -2,19 +2,16 @@
 
 from functools import partial
 
-import trio
-
-from tsd.api.kairosdb.messages import errors_response, failures_response
+from tsd.api.kairosdb.messages import errors_response, store_body
 from tsd.api.kairosdb.points import parse_body
 from tsd.api.messages import check_method
-from tsd.api.points import PutFlags, PutHandler, parse_flags
+from tsd.api.points import PutHandler, parse_flags
 from tsd.codec.kairosline import is_text_line
 from tsd.errors import Refused
 from tsd.ingest.intake import Intake, Taken
 from tsd.server.http.messages import Request, Response
 from tsd.server.peer import Peer
 
-SMALL_BODY = 2_000  # bytes that are parsed without a thread
 NO_INPUT = "Invalid json. No content due to end of input."
 
 
@@ -36,15 +33,8 @@ class DatapointsEndpoint:
         await self._handler.throttle(request.peer)
         if not request.body.strip():
             return errors_response(400, [NO_INPUT])
-        small = len(request.body) <= SMALL_BODY
-        parsed = self._parse(request.body) if small else await trio.to_thread.run_sync(self._parse, request.body)
-        wanted = PutFlags(summary=False, details=True, sync=flags.sync, timeout_ms=flags.timeout_ms)
-        outcome = await self._handler.store(parsed.slices, wanted, parsed.points, self._ingest, request, parsed.kept)
-        if outcome.refused:
-            return await failures_response(outcome.refused, self._handler.limits.shown_errors, parsed)
-        if late := [*outcome.unstored, *outcome.late]:
-            raise Refused(503, f"{len(late)} points are accepted, but not in the store yet: {late[0].error}")
-        return Response(204, b"", None)
+        errors = await store_body(self._handler, self._parse, self._ingest, request, flags)
+        return errors or Response(204, b"", None)
 
     async def _ingest(self, block: bytes, peer: Peer) -> Taken:
         """Ingest the lines of a slice, which are all of numbers or all of texts."""
