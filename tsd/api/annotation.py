@@ -28,6 +28,7 @@ from tsd.codec.metadata import Annotation
 from tsd.codec.putline import FIRST_MS, LAST_MS, storable
 from tsd.errors import BadLine, BadQuery, Refused
 from tsd.query.parse.times import read_time
+from tsd.query.serialize import show_annotation
 from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.tables.catalog import Annotations, SeriesCatalog
 
@@ -83,7 +84,7 @@ class AnnotationPages:
             sent = self._sent(members)
             if not sent.fields:
                 return UNCHANGED
-            return answer(show(await self._put(sent, replace=method == "PUT")))
+            return answer(show_annotation(await self._put(sent, replace=method == "PUT")))
         start_time = number_in(members, "startTime")
         if start_time < 1:
             raise Refused(400, NO_START_IN_URL)
@@ -94,7 +95,7 @@ class AnnotationPages:
         found = await self._annotations.get(start_time, series)
         if found is None:
             raise Refused(404, "Unable to locate annotation in storage")
-        return answer(show(found))
+        return answer(show_annotation(found))
 
     async def _put(self, sent: SentAnnotation, *, replace: bool) -> Annotation:
         return await self._annotations.put(sent.annotation, sent.series, None if replace else sent.fields)
@@ -110,7 +111,7 @@ class AnnotationPages:
         if start_ms is None:
             raise Refused(400, NO_START_IN_URL)
         found = await self._annotations.global_between(start_ms, self._now_ms() if end_ms is None else end_ms)
-        return answer([show(one) for one in found])
+        return answer([show_annotation(one) for one in found])
 
     async def bulk(self, request: Request) -> Response:
         """Several annotations."""
@@ -128,7 +129,7 @@ class AnnotationPages:
                 await trio.lowlevel.checkpoint()
             sent.append(self._sent(members, in_bulk=True))
         stored = [await self._put(one, replace=method == "PUT") for one in sent if one.fields]
-        return answer([show(one) for one in stored])
+        return answer([show_annotation(one) for one in stored])
 
     async def _delete_many(self, request: Request) -> Response:
         if request.body:
@@ -229,14 +230,3 @@ def _ms(time: int) -> int | None:
     if time < 1:
         return None
     return time if time >= FIRST_MS else time * 1000
-
-
-def show(annotation: Annotation) -> dict[str, object]:
-    """Return the JSON of an annotation, with `custom` only if it has one.
-
-    >>> list(show(Annotation(1356998400)))
-    ['tsuid', 'description', 'notes', 'startTime', 'endTime']
-    """
-    custom = {} if annotation.custom is None else {"custom": annotation.custom}
-    shown = {"tsuid": annotation.tsuid, "description": annotation.description, "notes": annotation.notes, **custom}
-    return {**shown, "startTime": annotation.start_time, "endTime": annotation.end_time}

@@ -378,10 +378,15 @@ def _head(answer: Answer, sub: SubAnswer, group: Group) -> Mapping[str, Any]:
 
 def _notes(notes: Sequence[Annotation], query: Query) -> list[dict[str, Any]]:
     """Return the annotations that start within the query's times."""
-    return [_note(note) for note in notes_within(notes, query.start_ms, query.end_ms)]
+    return [show_annotation(note) for note in notes_within(notes, query.start_ms, query.end_ms)]
 
 
-def _note(note: Annotation) -> dict[str, Any]:
+def show_annotation(note: Annotation) -> dict[str, Any]:
+    """Return the JSON of an annotation, with `custom` only if it has one.
+
+    >>> list(show_annotation(Annotation(1356998400)))
+    ['tsuid', 'description', 'notes', 'startTime', 'endTime']
+    """
     shown: dict[str, Any] = {"tsuid": note.tsuid, "description": note.description, "notes": note.notes}
     if note.custom is not None:
         shown["custom"] = dict(note.custom)
