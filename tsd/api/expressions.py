@@ -33,8 +33,7 @@ def routes(
         return await register(run, registry, wanted.query, request, request.body)
 
     async def gexp(request: Request) -> Response:
-        if check_method(request, "GET", "POST", "DELETE") != "GET":
-            raise not_allowed(request.method)
+        check_method(request, "GET")
         parse = partial(read_gexp, request.params, now_ms(), quirks=rules.quirks)
         wanted = await parsed(request, engine.workers, parse)
         if meant_method(request) == "DELETE":

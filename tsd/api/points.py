@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 import trio
 
-from tsd.api.messages import not_allowed, quote_not_finite
+from tsd.api.messages import quote_not_finite
 from tsd.codec.putline import Tags, illegal
 from tsd.codec.text import encode_name, parse_long
 from tsd.errors import INVALID_VALUE, UNKNOWN_NAME, BadLine, Refused, bare, json_mistake
@@ -123,12 +123,6 @@ class PutOutcome(NamedTuple):
     refused: list[PutFailure]
     unstored: Sequence[PutFailure] = ()  # not stored although `sync` was set
     late: Sequence[PutFailure] = ()  # not stored within `sync_timeout`
-
-
-def check_posted(request: Request) -> None:
-    """Raise Refused for another method, like OpenTSDB, which ignores `method_override` here."""
-    if request.method != "POST":
-        raise not_allowed(request.method)
 
 
 def parse_flags(request: Request, *, wrong_status: int = 400) -> PutFlags:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from tsd.api.messages import check_method
 from tsd.api.points import (
     BodySlice,
     HeaderTag,
@@ -21,7 +22,6 @@ from tsd.api.points import (
     RawPoint,
     check_members,
     check_metric,
-    check_posted,
     check_separators,
     integer_of,
     join_tags,
@@ -141,7 +141,7 @@ class PutEndpoint:
 
     async def answer(self, request: Request) -> Response:
         """Ingest the points of a request. Raise Refused."""
-        check_posted(request)
+        check_method(request, "POST")
         tag = parse_header_tag(request, self._header)
         await self._handler.throttle(request.peer)
         parse = partial(parse_put, tag=tag, rules=self._rules)
@@ -197,7 +197,7 @@ class RollupEndpoint:
 
     async def answer(self, request: Request) -> Response:
         """Ingest the rollups of a request. Raise Refused."""
-        check_posted(request)
+        check_method(request, "POST")
         await self._handler.throttle(request.peer)
         slices = await self._handler.parse(request, self._parse)
         return await self._handler.put(slices, self._echo, self._ingest, request)
@@ -291,7 +291,7 @@ class HistogramEndpoint:
 
     async def answer(self, request: Request) -> Response:
         """Ingest the histograms of a request. Raise Refused."""
-        check_posted(request)
+        check_method(request, "POST")
         await self._handler.throttle(request.peer)
         slices = await self._handler.parse(request, self._parse)
         return await self._handler.put(slices, _echo, self._ingest, request)

@@ -5,7 +5,7 @@ from typing import Any
 
 import trio
 
-from tsd.api.messages import answer, as_text, missing_part, not_allowed, object_of, text_in, unparsable
+from tsd.api.messages import answer, as_text, check_method, missing_part, object_of, text_in, unparsable
 from tsd.codec.names import Kind, show_uid
 from tsd.codec.text import encode_name, illegal_character, java_map_order
 from tsd.errors import BadLine, NoSuchName, Refused, StoreError, TsdError
@@ -38,9 +38,8 @@ def routes(
     uids = names
 
     async def assign(request: Request) -> Response:
-        if request.method not in ("GET", "POST"):
-            raise not_allowed(request.method)
-        wanted = _lists_in_body(request) if request.method == "POST" else _lists_in_url(request)
+        is_post = check_method(request, "GET", "POST") == "POST"
+        wanted = _lists_in_body(request) if is_post else _lists_in_url(request)
         if not wanted:
             raise Refused(400, "Missing values to assign UIDs")
         if sum(map(len, wanted.values())) > MAX_NAMES:
