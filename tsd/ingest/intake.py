@@ -360,7 +360,7 @@ class Intake:
         async with self._draining:
             most = 2 * self._journal.group_bytes  # the group that is being written, and the next
             while self._journal.pending > most:
-                await self._journal.progressed()
+                await self._journal.wait_progress()
 
     @property
     def synced(self) -> int:

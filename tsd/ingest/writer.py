@@ -341,11 +341,11 @@ class Writer:
             await self._backpressure.wait_held()
             self.regulate()  # the journal may have advanced before this task ran
             if not self._backpressure.is_open:
-                await self._journal.progressed()
+                await self._journal.wait_progress()
 
     async def _watch_failures(self) -> None:
         while True:
-            await self._journal.failed()
+            await self._journal.wait_failure()
             self.regulate()
             self._note_progress()
 

@@ -385,7 +385,7 @@ async def test_end_stores_all_windows_though_the_journal_cannot_be_written(tmp_p
             for at in range(3):
                 await parts.take(line(at, 10 + at), line(at, 20 + at, "b"))
                 parts.writer.seal()
-                await parts.journal.failed()
+                await parts.journal.wait_failure()
             parts.writer.regulate()
             parts.store.always = Fault.NONE
     assert sorted((await parts.stored()).values()) == [10, 11, 12, 20, 21, 22]

@@ -335,15 +335,15 @@ class Journal:
     async def wait_synced(self, position: int) -> None:
         """Wait until every line up to `position` is on disk."""
         while self.synced < position:
-            await self.progressed()
+            await self.wait_progress()
 
-    async def progressed(self) -> None:
+    async def wait_progress(self) -> None:
         """Wait until a group is written, a write fails, or a segment is removed."""
         self._thread.want()
         self._awaited.set()
         await self._progress.wait()
 
-    async def failed(self) -> None:
+    async def wait_failure(self) -> None:
         """Wait until a write fails."""
         await self._failed.wait()
 
@@ -352,16 +352,16 @@ class Journal:
         self._ending = True
         self._note_progress()
 
-    async def is_settled(self, segment: Segment) -> bool:
+    async def wait_settled(self, segment: Segment) -> bool:
         """Wait until the lines of a segment are on disk, or until `end_waits`. Return whether they are on disk."""
         while self.synced < segment.position and not self._ending:
-            await self.progressed()
+            await self.wait_progress()
         return self.synced >= segment.position
 
     async def read(self, segment: Segment) -> Iterator[Block | Damage]:
         """Return the pieces of an ended segment once its lines are on disk. After `end_waits`, those that are not come
         from memory."""
-        if await self.is_settled(segment):
+        if await self.wait_settled(segment):
             return segment.pieces()
         with self._counting:
             unwritten = [(list(group.blocks), group.lines) for group in self._groups if group.segment is segment]
@@ -372,7 +372,7 @@ class Journal:
     async def remove(self, segment: Segment) -> bool:
         """Remove a segment once it is synced: its points are stored. Return whether it is removed: after `end_waits`
         it stays if it is not synced, and `run` removes it at its end. Raise OSError."""
-        if not await self.is_settled(segment):
+        if not await self.wait_settled(segment):
             return False
         await trio.to_thread.run_sync(self.disk.remove, segment.path)
         self._removals += 1
