@@ -157,8 +157,8 @@ def _ledger(snapshot: DaemonStats) -> Iterator[Stat]:
 
 def _clients(snapshot: DaemonStats) -> Iterator[Stat]:
     yield Stat("clients.known", snapshot.clients.known)
-    yield Stat("clients.throttled", snapshot.clients.pausing)
-    yield Stat("clients.throttled-ms", snapshot.clients.paused_ms)
+    yield Stat("clients.throttled", snapshot.clients.connections_throttled)
+    yield Stat("clients.throttled-ms", snapshot.clients.throttled_ms)
     yield Stat("clients.names-over-pace", snapshot.clients.names_over_pace)
     yield Stat("clients.closed", snapshot.listener.over_address_limit, "reason=address")
     yield Stat("clients.closed", snapshot.listener.slow, "reason=line-timeout")

@@ -27,7 +27,7 @@ class WorkerPool:
     def __init__(self, threads: int, load: IngestLoad) -> None:
         """`threads`: largest number of parallel calls."""
         self._slots = trio.CapacityLimiter(threads)
-        self._pausing = trio.Lock()
+        self._pause_lock = trio.Lock()
         self._load = load
         self._due_s = 0.0
         self._charged_at = 0.0  # time of the last charge
@@ -101,7 +101,7 @@ class WorkerPool:
         """Make the pause that is due. Only one task pauses at a time."""
         if self._due_s < MIN_PAUSE_S:
             return
-        async with self._pausing:
+        async with self._pause_lock:
             self._due_s = min(self._due_s, MAX_PAUSE_S)
             while self._due_s > 0 and self._load.is_high():
                 nap_s = min(self._due_s, NAP_S)

@@ -176,12 +176,12 @@ class Client:
     """The counts and quotas of one client, over all its connections."""
 
     __slots__ = (
-        "_account_usage", "_last_paused_s", "_max_connections", "_own_usage", "_pace", "_pace_rate", "_paused_s",
-        "_quotas_changed", "_usages",
-        "accepted", "account", "address", "bytes", "connections", "connections_refused", "connections_total", "example",
+        "_account_usage", "_max_connections", "_own_usage", "_pace", "_pace_rate", "_quotas_changed",
+        "_throttled_changed_s", "_throttled_s", "_usages",
+        "accepted", "account", "address", "bytes", "connections", "connections_refused", "connections_throttled",
+        "connections_total", "example",
         "first_ms", "is_limited", "last_ms", "lines", "name", "name_example", "names_over_pace",
-        "new_names", "new_series", "now_ms",
-        "pausing", "refused", "turn",
+        "new_names", "new_series", "now_ms", "refused", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -203,6 +203,7 @@ class Client:
         self.connections = 0
         self.connections_total = 0
         self.connections_refused = 0  # over the limit
+        self.connections_throttled = 0  # now
         self.lines = 0  # of all kinds, commands included
         self.bytes = 0
         self.accepted = 0  # data points
@@ -212,10 +213,9 @@ class Client:
         self.name_example = ""
         self.names_over_pace = 0
         self.new_series = 0
-        self.pausing = 0  # connections that are throttled now
         self.turn = trio.Lock()  # orders the client's large blocks
-        self._paused_s = 0.0  # up to the last change of `pausing`
-        self._last_paused_s = 0.0  # time of that change
+        self._throttled_s = 0.0  # up to the last change of `connections_throttled`
+        self._throttled_changed_s = 0.0  # time of that change
         self._own_usage = QuotaUsage()
         self._account_usage = account_usage
         self._usages: tuple[QuotaUsage, ...] = ()  # those with a quota
@@ -254,7 +254,7 @@ class Client:
     def may_be_evicted(self) -> bool:
         """Return whether there is no connection and no debt: a new client would start without debt."""
         has_pace = self._pace is None or self._pace.is_full(now_s=trio.current_time())
-        return not (self.connections or self.pausing) and self._own_usage.is_full and has_pace
+        return not (self.connections or self.connections_throttled) and self._own_usage.is_full and has_pace
 
     def count_received(self, lines: int) -> None:
         """Count received lines of any kind."""
@@ -322,24 +322,24 @@ class Client:
         while (debt_s := self.debt_s) and not draining.is_set():
             if self._quotas_changed is None:
                 self._quotas_changed = trio.Event()
-            self._add_paused(1)
+            self._add_throttled(1)
             try:
                 with trio.move_on_after(debt_s):
                     await self._quotas_changed.wait()
             finally:
-                self._add_paused(-1)
+                self._add_throttled(-1)
 
-    def _add_paused(self, connections: int) -> None:
-        self._paused_s = self.paused_s
-        self._last_paused_s = trio.current_time()
-        self.pausing += connections
+    def _add_throttled(self, connections: int) -> None:
+        self._throttled_s = self.throttled_s
+        self._throttled_changed_s = trio.current_time()
+        self.connections_throttled += connections
 
     @property
-    def paused_s(self) -> float:
+    def throttled_s(self) -> float:
         """Return the time for which connections have been throttled, summed over connections."""
-        if not self.pausing:
-            return self._paused_s
-        return self._paused_s + self.pausing * (trio.current_time() - self._last_paused_s)
+        if not self.connections_throttled:
+            return self._throttled_s
+        return self._throttled_s + self.connections_throttled * (trio.current_time() - self._throttled_changed_s)
 
     def check_name(self, kind: Kind, name: bytes) -> BadLine | None:
         """Return the error for a new name if the quotas allow none now."""
@@ -364,7 +364,7 @@ class Client:
         self.new_names += other.new_names
         self.names_over_pace += other.names_over_pace
         self.new_series += other.new_series
-        self._paused_s += other.paused_s
+        self._throttled_s += other.throttled_s
         self.example = other.example or self.example
 
     def as_json(self) -> dict[str, Any]:
@@ -386,8 +386,8 @@ class Client:
             "names_over_pace": self.names_over_pace,
             "new_name_example": self.name_example,
             "new_series": self.new_series,
-            "paused_ms": round(self.paused_s * 1000),
-            "pausing": self.pausing,
+            "paused_ms": round(self.throttled_s * 1000),
+            "pausing": self.connections_throttled,
             "first_seen": self.first_ms,
             "last_seen": self.last_ms,
         }
@@ -397,8 +397,8 @@ class ClientStatistics(NamedTuple):
     """A snapshot of all clients."""
 
     known: int
-    pausing: int  # connections that are throttled now
-    paused_ms: int  # of all connections together
+    connections_throttled: int  # now
+    throttled_ms: int  # of all connections together
     names_over_pace: int
 
 
@@ -480,9 +480,10 @@ class Clients:
 
     def statistics(self) -> ClientStatistics:
         """Return a snapshot of all clients."""
-        paused_s = sum(client.paused_s for client in self)
+        throttled_s = sum(client.throttled_s for client in self)
+        throttled = sum(client.connections_throttled for client in self)
         over = sum(client.names_over_pace for client in self)
-        return ClientStatistics(len(self), sum(client.pausing for client in self), round(paused_s * 1000), over)
+        return ClientStatistics(len(self), throttled, round(throttled_s * 1000), over)
 
     def __iter__(self) -> Iterator[Client]:
         yield from self._by_name.values()

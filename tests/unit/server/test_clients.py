@@ -206,9 +206,9 @@ async def test_raised_quota_ends_the_pause() -> None:
         await wait_all_tasks_blocked()
         clients.set_quotas(Quotas(lines_per_s=10, connections=5))  # another limit keeps the debt
         await wait_all_tasks_blocked()
-        assert (client.pausing, round(client.debt_s)) == (1, 490)
+        assert (client.connections_throttled, round(client.debt_s)) == (1, 490)
         clients.set_quotas(Quotas(lines_per_s=100_000))
-    assert client.pausing == 0
+    assert client.connections_throttled == 0
 
 
 async def test_paused_time_grows_while_throttled(autojump_clock: MockClock) -> None:
@@ -220,7 +220,7 @@ async def test_paused_time_grows_while_throttled(autojump_clock: MockClock) -> N
             nursery.start_soon(client.throttle, clients.draining)
             await trio.sleep(100)
             assert clients.statistics()[:3] == (1, connections, (100, 300)[connections - 1] * 1000)
-            assert client.as_json()["paused_ms"] == clients.statistics().paused_ms
+            assert client.as_json()["paused_ms"] == clients.statistics().throttled_ms
         clients.drain()
     await trio.sleep(100)
     assert clients.statistics()[:3] == (1, 0, 300_000)

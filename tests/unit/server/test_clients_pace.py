@@ -21,7 +21,7 @@ def lines(first: int, count: int) -> bytes:
 
 async def is_paused(daemon: Running) -> None:
     """Return once a client is not read from."""
-    while not daemon.daemon.access.clients.statistics().pausing:
+    while not daemon.daemon.access.clients.statistics().connections_throttled:
         await trio.lowlevel.checkpoint()
 
 

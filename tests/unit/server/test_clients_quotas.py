@@ -68,7 +68,7 @@ async def test_client_over_quota_is_throttled_without_loss(autojump_clock: MockC
         await client.throttle(clients.draining)
     assert client.accepted == 50_000
     assert trio.current_time() == pytest.approx((50_000 - 1000) / 100)
-    assert client.paused_s == pytest.approx(490)
+    assert client.throttled_s == pytest.approx(490)
 
 
 async def test_connections_of_a_client_share_a_quota(autojump_clock: MockClock) -> None:
@@ -102,7 +102,7 @@ async def test_shutdown_waits_for_no_quota(tmp_path: Path) -> None:
     """Received lines are processed, also if the quota would delay them."""
     async with running(tmp_path, {"tsd.quota.lines_per_second": "1"}) as daemon, daemon.client() as client:
         await client.send_whole(b"".join(put(n) for n in range(2000)))
-        while not daemon.daemon.access.clients.of(LOCAL).pausing:
+        while not daemon.daemon.access.clients.of(LOCAL).connections_throttled:
             await trio.lowlevel.checkpoint()
         await client.send_whole(b"".join(put(2000 + n) for n in range(2000)))
         daemon.stop.set()

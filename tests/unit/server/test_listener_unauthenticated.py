@@ -216,6 +216,6 @@ async def test_complete_line_of_throttled_client_is_not_partial(tmp_path: Path) 
             while not daemon.daemon.server.listener.statistics().partial_input_bytes:
                 await trio.lowlevel.checkpoint()
             await client.send(b" 1500000000 1 a=b\n" + b"put m 1500000000 1 a=b\n" * 1000)
-            while not daemon.daemon.access.clients.statistics().pausing:
+            while not daemon.daemon.access.clients.statistics().connections_throttled:
                 await trio.lowlevel.checkpoint()
         assert daemon.daemon.server.listener.statistics().partial_input_bytes == 0

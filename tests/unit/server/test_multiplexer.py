@@ -180,7 +180,7 @@ async def test_multiplexed_client_over_quota_is_throttled(tmp_path: Path) -> Non
         await client.send(GOOD * first)
         await until(lambda: daemon.daemon.ingest.ledger.received == SMALL + first)
         await client.send(GOOD * (lines - first))
-        await until(lambda: daemon.daemon.access.clients.statistics().pausing == 1)
+        await until(lambda: daemon.daemon.access.clients.statistics().connections_throttled == 1)
         assert daemon.daemon.ingest.ledger.received == SMALL + first
     assert daemon.daemon.ingest.ledger.received == SMALL + lines  # shutdown waits for no quota
 

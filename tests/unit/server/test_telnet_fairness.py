@@ -185,7 +185,7 @@ async def test_client_over_quota_delays_no_other_sync(tmp_path: Path) -> None:
     ):
         nursery.start_soon(Client(stream).send, GOOD * 1000)
         with trio.fail_after(DEADLINE_S):
-            while not daemon.daemon.access.clients.at("127.0.0.2").pausing:
+            while not daemon.daemon.access.clients.at("127.0.0.2").connections_throttled:
                 await trio.lowlevel.checkpoint()
         taken = daemon.daemon.ingest.ledger.received
         assert taken > 1  # more than a second's worth: agents send in bursts
