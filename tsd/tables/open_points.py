@@ -33,8 +33,7 @@ from tsd.tables.writing import KnownSeries, SeriesKeys
 T = TypeVar("T")
 SMALL = 20_000  # points: less work is done in the event loop
 PAGE_POINTS = 200_000
-FEW_HOURS = 3  # of a span that is read with one call of the store
-FEW_SERIES = 64  # of such a span
+JOINED_HOURS, JOINED_SERIES = 3, 64  # most of a span that `read_few_joined` reads with one call of the store
 FEW_CELLS = 64  # that are decoded in the event loop
 POINTS_OF_CELL = 64  # that take as long as a stored cell
 FEW_POINTS = 100  # whose hours are listed one by one
@@ -166,7 +165,7 @@ class OpenSelection(Selection):
         """Read few series of a short span like `read_few`, with one call of the store for all of its hours. Return
         False, without a call of `take`, for other spans, and if stored rows of the open hour must be merged."""
         hours = self._points.hours(span)
-        if len(hours) != 1 or span.hours > FEW_HOURS or len(self._points.keys) > FEW_SERIES:
+        if len(hours) != 1 or span.hours > JOINED_HOURS or len(self._points.keys) > JOINED_SERIES:
             return False
         hour = ScanRange(hours[0], hours[0] + HOUR_S)
         rows = await self._rows(hour)  # taken before: a point that is written meanwhile is in both

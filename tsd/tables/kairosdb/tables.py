@@ -34,7 +34,7 @@ from tsd.tables.kairosdb.points import PutBatch, RowsAnswer, StoredPoints, parse
 
 CONCURRENT = 16  # requests of one call
 ROWS_AT_ONCE = 12  # of points, read with one request: Cassandra reads them one after the other
-FEW_SERIES = 500  # index rows that are parsed on the event loop
+FEW_INDEX_ROWS = 500  # that are parsed on the event loop
 LEAST_COLUMNS = 1 << 16  # a read of fewer columns that fails is not divided: they cannot have too many expired points
 MOST_TAGS = 20_000  # sets of tags that stay parsed
 PARSED_BYTES = 4 << 20  # of answers with index rows that stay parsed
@@ -370,7 +370,7 @@ class KairosTables:
         known = self._parsed.get(place)
         if known is not None and known.raw == raw:
             return known.series
-        series = parse_listed(raw) if raw.rows <= FEW_SERIES else await trio.to_thread.run_sync(parse_listed, raw)
+        series = parse_listed(raw) if raw.rows <= FEW_INDEX_ROWS else await trio.to_thread.run_sync(parse_listed, raw)
         if len(raw.body) <= PARSED_BYTES:
             self._parsed[place] = ParsedSeries(raw, series)
         return series

@@ -232,7 +232,7 @@ async def read_pages(
 
 
 GET_COST = 6  # rows that a scan reads in the time that one row is read by its key
-FEW_SERIES = 64  # up to this many series, rows are read by key, whatever the size of the metric
+SERIES_BY_KEY = 64  # up to this many series, rows are read by key, whatever the size of the metric
 
 
 async def few_series(
@@ -247,7 +247,7 @@ async def few_series(
     if candidates is None:
         return await _by_table(index, resolved.metric, matcher, most)
     every = len(candidates) * GET_COST + 1
-    if len(candidates) > FEW_SERIES:  # the limit stops counting as soon as the outcome is clear
+    if len(candidates) > SERIES_BY_KEY:  # the limit stops counting as soon as the outcome is clear
         others = await index.with_tag(resolved.metric, b"", len(candidates) * GET_COST)
         every = every if others is None else len(others)
     await matcher.match(candidates)
@@ -274,7 +274,7 @@ async def _by_literals(
     """Return the series that match the literals of the most selective condition; None if each matches over `most`."""
     best: list[bytes] | None = None
     for condition in conditions:
-        if condition.literals is None or (best is not None and len(best) <= FEW_SERIES):
+        if condition.literals is None or (best is not None and len(best) <= SERIES_BY_KEY):
             continue
         limit = most if best is None else len(best) - 1
         found: list[bytes] = []
