@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tsd.codec.opentsdb.rowkey import most_tags
+from tsd.codec.opentsdb.rowkey import LONGEST_BIGTABLE_KEY, most_tags
 from tsd.codec.text import illegal_character
 from tsd.config.bigtable import key_file_problem
 from tsd.config.layouts import NO_PERIOD
@@ -26,7 +26,6 @@ from tsd.config.settings import Backend, Config
 from tsd.config.state_dir import STATE_FOLDERS
 
 LAYOUT_NAMES = {"kairosdb": "KairosDB's", "heroic": "Heroic's", "tall": "tall"}
-BIGTABLE_KEY = 4096  # bytes of a row key
 BIGTABLE_NAME = re.compile("[a-z][a-zA-Z0-9:.-]*")  # of projects and instances
 KEYSPACE = re.compile("[a-zA-Z][a-zA-Z0-9_]{0,47}")  # of Cassandra
 
@@ -62,9 +61,10 @@ def _bigtable_problems(config: Config) -> Iterator[tuple[set[str], str]]:
             wanted = f"got {text!r}, wanted letters, digits and hyphens: tsd.storage.backend = bigtable needs it"
             yield {"tsd.storage.backend"}, f"tsd.storage.bigtable.{key}: {wanted}"
     found = key_layout(config)
-    most = (BIGTABLE_KEY - found.pairs_start) // found.widths.pair
+    most = (LONGEST_BIGTABLE_KEY - found.pairs_start) // found.widths.pair
     if config.backend is Backend.BIGTABLE and config.max_tags > most:
-        wanted = f"got {config.max_tags}, wanted {most} or less: a row key on Bigtable has up to {BIGTABLE_KEY} bytes"
+        limit = f"a row key on Bigtable has up to {LONGEST_BIGTABLE_KEY} bytes"
+        wanted = f"got {config.max_tags}, wanted {most} or less: {limit}"
         yield {"tsd.storage.max_tags", "tsd.storage.salt.width"}, f"tsd.storage.max_tags: {wanted}"
     try:
         bigtable_emulator(config)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsd.codec.blocks.block import BlockPoints
-from tsd.codec.opentsdb.rowkey import LONGEST_KEY
+from tsd.codec.opentsdb.rowkey import LONGEST_HBASE_KEY
 from tsd.codec.packing.points import CellBuckets, RowPoints
 from tsd.codec.points import AlikePoints
 from tsd.store.cells import Cell, CellMatrix, CellPage, Cursor, Put
@@ -25,7 +25,7 @@ class Capabilities:
     filters_rows: bool  # a cell scan with a key pattern skips other rows before they are transferred
     parallel_scans: int  # number of concurrent scans that pays off
     call_timeout_s: float = 0.0  # longest wait for an unresponsive server; 0: calls do not leave this process
-    longest_key: int = LONGEST_KEY  # bytes of a row key
+    longest_key: int = LONGEST_HBASE_KEY  # bytes of a row key
     endpoints: tuple[str, ...] = ()  # host:port of each server that calls go to
     splits_scans: bool = False  # one scan reads parts of its range in parallel: callers need not split the range
     deletes_exact_spans: bool = False  # `StampedCells.delete_spans` deletes no other columns of the family

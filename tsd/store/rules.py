@@ -6,7 +6,7 @@ A counter has 8 bytes, signed, big-endian, and wraps around.
 from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
-from tsd.codec.opentsdb.rowkey import LONGEST_KEY
+from tsd.codec.opentsdb.rowkey import LONGEST_HBASE_KEY
 from tsd.codec.points import Int64
 from tsd.errors import InvalidCell
 from tsd.store import Put
@@ -51,8 +51,8 @@ def _boundary(cells: Sequence[Put], start: int, at: int) -> int:
 
 def check_row(row: bytes) -> None:
     """Raise InvalidCell for a row key that HBase would refuse."""
-    if not 0 < len(row) <= LONGEST_KEY:
-        raise InvalidCell(f"a row key has 1 to {LONGEST_KEY} bytes, this one {len(row)}: {row[:32].hex()}")
+    if not 0 < len(row) <= LONGEST_HBASE_KEY:
+        raise InvalidCell(f"a row key has 1 to {LONGEST_HBASE_KEY} bytes, this one {len(row)}: {row[:32].hex()}")
 
 
 def check_column(column: bytes) -> None:

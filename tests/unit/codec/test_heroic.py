@@ -13,7 +13,7 @@ from tests.cases import all_of
 from tests.unit.codec.heroic_vectors import DIGEST, ROWS, TABLE, Vector, double_of, pairs_of, text_of
 from tsd.codec.heroic.digest import parse_digest
 from tsd.codec.heroic.keys import (
-    LONGEST_KEY,
+    LONGEST_HEROIC_KEY,
     HeroicKey,
     decode_size,
     encode_size,
@@ -60,7 +60,7 @@ def test_points_become_the_recorded_cells(vector: Vector) -> None:
         assert row.hex().startswith(vector["row_head_hex"])
         assert sha256(row).hexdigest() == vector["row_sha256"]
     assert parse_heroic_key(row) == key
-    assert (len(row) <= LONGEST_KEY) == vector["heroic_stores_it"]
+    assert (len(row) <= LONGEST_HEROIC_KEY) == vector["heroic_stores_it"]
     [column] = point_columns(np.array([time_ms - key.base_ms]))
     assert column == POINTS_PREFIX + bytes.fromhex(vector["qualifier_hex"])
     assert encode_values(np.array([double_of(vector["value"])])) == [bytes.fromhex(vector["value_hex"])]

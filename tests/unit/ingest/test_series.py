@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from tsd.codec.opentsdb.rowkey import LONGEST_KEY, KeyLayout, most_tags
+from tsd.codec.opentsdb.rowkey import LONGEST_HBASE_KEY, KeyLayout, most_tags
 from tsd.ingest import series
 from tsd.ingest.series import SeriesTable
 from tsd.tables.opentsdb.encode import series_by_metric
@@ -207,7 +207,7 @@ def test_longest_series_key_fits(compiled: bool) -> None:
     """No series has longer ones: a setting of more tags than a row key has room for is refused at the start."""
     table = SeriesTable(compiled=compiled)
     parts = SeriesKey(bytes(8) + b"m" * 8, b"kv" * (most_tags(KeyLayout()) * 3))
-    assert LONGEST_KEY - 16 < len(parts.head + parts.tail) <= LONGEST_KEY + 16
+    assert LONGEST_HBASE_KEY - 16 < len(parts.head + parts.tail) <= LONGEST_HBASE_KEY + 16
     text = SeriesText(b"m", b" ".join(b"k%d=v" % number for number in range(200)))
     number = table.insert(text, parts)
     assert table.key_of(number) == parts

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsd.codec.opentsdb.rowkey import LONGEST_KEY
+from tsd.codec.opentsdb.rowkey import LONGEST_HBASE_KEY
 from tsd.errors import InvalidCell
 from tsd.store import Put
 from tsd.store.rocksdb.keys import HAS_KEY_LOOP, encode_batch, encode_keys, key_column, row_prefix
@@ -44,7 +44,7 @@ def test_compiled_and_pure_keys_are_equal(cells: list[Put]) -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("size", [0, LONGEST_KEY + 1])
+@pytest.mark.parametrize("size", [0, LONGEST_HBASE_KEY + 1])
 @pytest.mark.parametrize("column", [b"t:", bytes(40)])
 def test_invalid_row_key_is_refused_after_earlier_cells(compiled: bool, size: int, column: bytes) -> None:
     filled: list[bytes] = []

@@ -8,7 +8,7 @@ from thriftpy2.protocol import TBinaryProtocol
 from thriftpy2.thrift import TMessageType
 from thriftpy2.transport import TMemoryBuffer
 
-from tsd.codec.opentsdb.rowkey import LONGEST_KEY
+from tsd.codec.opentsdb.rowkey import LONGEST_HBASE_KEY
 from tsd.errors import StoreError
 from tsd.store import Put
 from tsd.store.hbase import connection as thrift
@@ -80,13 +80,13 @@ def test_creates_are_encoded(number: int, table: str, cells: list[Put]) -> None:
     ("cell", "got"),
     [
         (Put(b"", b"t:", b"v"), r"\b0\b"),
-        (Put(bytes(LONGEST_KEY + 1), b"t:", b"v"), r"\b32768\b"),
+        (Put(bytes(LONGEST_HBASE_KEY + 1), b"t:", b"v"), r"\b32768\b"),
         (Put(b"r", b"t", b"v"), b"t".hex()),
     ],
     ids=["no row", "a long row", "no family"],
 )
 def test_cells_that_hbase_refuses_are_refused(cell: Put, got: str) -> None:
-    fine = Put(bytes(LONGEST_KEY), b"t:", b"")
+    fine = Put(bytes(LONGEST_HBASE_KEY), b"t:", b"")
     with pytest.raises(StoreError, match=got):
         create_requests([1, 2], "tsdb", [fine, cell])
     if HAS_ENCODE_LOOP:

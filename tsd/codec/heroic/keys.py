@@ -9,7 +9,7 @@ from tsd.errors import CorruptRow
 SIZE_BITS = 7  # of one byte of a size
 SIZE_BYTES = 4  # most bytes of a size: longer texts do not fit into a row key
 BASE_BYTES = 8
-LONGEST_KEY = 3999  # Heroic drops points with a key of 4,000 bytes or more, and answers that they were stored
+LONGEST_HEROIC_KEY = 3999  # Heroic drops points with a key of 4,000 bytes or more, and answers that they were stored
 SUFFIXES, RESOURCE = 1, 0  # the number of suffixes, and the kind of the only one
 
 Pairs = tuple[tuple[str, str], ...]

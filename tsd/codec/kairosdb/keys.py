@@ -9,7 +9,7 @@ from tsd.codec.names import java_order
 from tsd.errors import CorruptRow
 
 LONG, DOUBLE, STRING, LEGACY = "kairos_long", "kairos_double", "kairos_string", "kairos_legacy"
-LONGEST_KEY = 65_535  # bytes of a partition key of Cassandra
+LONGEST_PARTITION_KEY = 65_535  # bytes of a partition key of Cassandra
 TIME_BYTES = 8
 
 

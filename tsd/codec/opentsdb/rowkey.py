@@ -21,7 +21,8 @@ from tsd.errors import ILLEGAL_ARGUMENT, BadLine, CorruptRow
 RowKey = NewType("RowKey", bytes)
 BASE_BYTES = 4
 LAST_BASE = (1 << 8 * BASE_BYTES) - 1
-LONGEST_KEY = 32767  # bytes; HBase 2.6.1 answers "Row length 32768 is > 32767"
+LONGEST_HBASE_KEY = 32767  # bytes; HBase 2.6.1 answers "Row length 32768 is > 32767"
+LONGEST_BIGTABLE_KEY = 4096
 
 
 class KeyLayout(NamedTuple):
@@ -72,7 +73,7 @@ def most_tags(layout: KeyLayout) -> int:
     >>> most_tags(KeyLayout())
     5460
     """
-    return (LONGEST_KEY - layout.pairs_start) // layout.widths.pair
+    return (LONGEST_HBASE_KEY - layout.pairs_start) // layout.widths.pair
 
 
 def salt_of(metric: bytes, pairs: bytes, width: int, buckets: int) -> bytes:

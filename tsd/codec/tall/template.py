@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tsd.codec.tall.times import DAY_BYTES, EVENT_BYTES, day_text, event_text, parse_day, parse_event
 from tsd.errors import CorruptRow
 
-LONGEST_KEY = 4096  # bytes of a row key in Bigtable
+LONGEST_BIGTABLE_KEY = 4096  # bytes of a row key in Bigtable
 _PART = re.compile(r"\{([^{}]*)\}|([^{}]+)")
 _FIELD = re.compile(r"([^:={}]+)(?::(0?)([1-9][0-9]{0,2}))?(?:=(\S+))?")
 _TEXT = re.compile(r"[!-~]+")
@@ -85,8 +85,8 @@ class Template(NamedTuple):
         if missing := [field.tag for field in self.fields if field.tag not in tags]:
             raise ValueError(f"got no tag {', '.join(missing)}, wanted it for the row key")
         found = b"".join(part.encode(tags[part.tag]) if isinstance(part, TagField) else part for part in self.parts)
-        if len(found) + self.time_bytes > LONGEST_KEY:
-            raise ValueError(f"got a row key of {len(found) + self.time_bytes} bytes, wanted up to {LONGEST_KEY}")
+        if (size := len(found) + self.time_bytes) > LONGEST_BIGTABLE_KEY:
+            raise ValueError(f"got a row key of {size} bytes, wanted up to {LONGEST_BIGTABLE_KEY}")
         try:
             is_plain = self._split(found) == self.key_tags(tags)
         except ValueError:

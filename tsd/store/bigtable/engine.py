@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import trio
 
+from tsd.codec.opentsdb.rowkey import LONGEST_BIGTABLE_KEY
 from tsd.errors import InvalidCell, StoreBusy, StoreDown, StoreError
 from tsd.lazy import LazyModule
 from tsd.store import (
@@ -47,7 +48,7 @@ from tsd.store.bigtable.session import (
     Contact,
     Session,
 )
-from tsd.store.bigtable.versions import LONGEST_KEY, LONGEST_QUALIFIER, MOST_FILTER, BigtableVersions
+from tsd.store.bigtable.versions import LONGEST_QUALIFIER, MOST_FILTER, BigtableVersions
 from tsd.store.retry import run_bounded
 from tsd.store.rules import check_column, check_row, whole_rows
 from tsd.store.timing import new_latencies, timed
@@ -98,7 +99,7 @@ class BigtableStore:
             filters_rows=False,
             parallel_scans=4,
             call_timeout_s=contact.timeout_s,
-            longest_key=LONGEST_KEY,
+            longest_key=LONGEST_BIGTABLE_KEY,
             endpoints=(contact.emulator or SERVICE,),
         )
         self.latencies = new_latencies()
@@ -225,7 +226,7 @@ class BigtableStore:
     async def read_rows(self, table: str, rows: Collection[bytes], filters: Sequence[bytes]) -> dict[bytes, list[Cell]]:
         """Return what each of some filters leaves of rows. For BigtableVersions, too."""
         found: dict[bytes, list[Cell]] = {}
-        keys = sorted({row for row in rows if 0 < len(row) <= LONGEST_KEY})
+        keys = sorted({row for row in rows if 0 < len(row) <= LONGEST_BIGTABLE_KEY})
 
         async def read(part: tuple[Sequence[bytes], bytes]) -> None:
             some, filter_ = part
@@ -380,7 +381,8 @@ class BigtableStore:
     async def _put(self, table: str, cells: Sequence[Put], time_ms: int | None, *, replace: bool) -> None:
         """Write cells; with `replace` in place of all their versions."""
         for row, column, value in cells:
-            if not (0 < len(row) <= LONGEST_KEY and b":" in column and len(column) + len(value) <= LONGEST_QUALIFIER):
+            is_short = 0 < len(row) <= LONGEST_BIGTABLE_KEY and len(column) + len(value) <= LONGEST_QUALIFIER
+            if not is_short or b":" not in column:
                 _check(row, column, value)
         if time_ms is not None and not 0 <= time_ms <= LATEST_MS:
             raise StoreError(f"write timestamp: got {time_ms} ms, wanted 0 to {LATEST_MS}")
@@ -529,8 +531,9 @@ def _check(row: bytes, column: bytes, value: bytes) -> None:
     """Raise InvalidCell for what the service refuses, and the emulator takes."""
     check_row(row)
     check_column(column)
-    if len(row) > LONGEST_KEY:
-        raise InvalidCell(f"a row key on Bigtable has 1 to {LONGEST_KEY} bytes, this one {len(row)}: {row[:32].hex()}")
+    if len(row) > LONGEST_BIGTABLE_KEY:
+        limit = f"a row key on Bigtable has 1 to {LONGEST_BIGTABLE_KEY} bytes"
+        raise InvalidCell(f"{limit}, this one {len(row)}: {row[:32].hex()}")
     if len(column) > LONGEST_QUALIFIER:
         raise InvalidCell(f"a qualifier on Bigtable has up to {LONGEST_QUALIFIER} bytes, this one {len(column)}")
     if len(value) > MOST_VALUE:

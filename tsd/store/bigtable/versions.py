@@ -10,6 +10,7 @@ from typing import Protocol
 
 import trio
 
+from tsd.codec.opentsdb.rowkey import LONGEST_BIGTABLE_KEY
 from tsd.errors import InvalidCell, NoTable
 from tsd.store.bigtable import messages
 from tsd.store.cells import Cell, Page, Row, Table
@@ -17,7 +18,6 @@ from tsd.store.retry import run_bounded
 from tsd.store.rules import check_version
 from tsd.store.versions import ALL, END_MS, UNBOUNDED, CellwiseColumns, VersionPut, Wanted
 
-LONGEST_KEY = 4096
 LONGEST_QUALIFIER = 16 << 10
 MOST_FILTER = 20_000  # bytes
 BATCH_CELLS = 1000  # of one request
@@ -72,8 +72,8 @@ class BigtableVersions(CellwiseColumns):
         families = await self._limits(table)
         for cell in cells:
             check_version(families, cell)
-            if len(cell.row) > LONGEST_KEY or len(cell.column) > LONGEST_QUALIFIER:
-                wanted = f"wanted {LONGEST_KEY} and {LONGEST_QUALIFIER} at most on Bigtable"
+            if len(cell.row) > LONGEST_BIGTABLE_KEY or len(cell.column) > LONGEST_QUALIFIER:
+                wanted = f"wanted {LONGEST_BIGTABLE_KEY} and {LONGEST_QUALIFIER} at most on Bigtable"
                 raise InvalidCell(f"got a row key of {len(cell.row)} bytes, a column of {len(cell.column)}, {wanted}")
         last = {(cell.row, cell.column, cell.time_ms): cell for cell in cells}
         kept = sorted(last.values(), key=attrgetter("row"))
@@ -86,7 +86,7 @@ class BigtableVersions(CellwiseColumns):
     async def get(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> dict[bytes, list[Cell]]:
         """See VersionedCells."""
         filters = _filters(await self._limits(table), wanted)
-        keys = [row for row in dict.fromkeys(rows) if 0 < len(row) <= LONGEST_KEY]
+        keys = [row for row in dict.fromkeys(rows) if 0 < len(row) <= LONGEST_BIGTABLE_KEY]
         if not filters or not keys:
             return {}
         try:

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tsd.codec.opentsdb.rowkey import LONGEST_KEY
+from tsd.codec.opentsdb.rowkey import LONGEST_HBASE_KEY
 from tsd.errors import CorruptRow
 from tsd.store import Cell, CellPage, Put, Row
 from tsd.store.cassandra.keys import Shape
@@ -79,7 +79,7 @@ def put_batches(shape: Shape, cells: Sequence[Put], stamp_us: int) -> dict[bytes
         return None
     families = tuple([family + b":" for family in shape.families])
     width = shape.widths.partition
-    return _wire.batches_of(cells, families, width, LONGEST_KEY, encode_stamp(stamp_us), BATCH_CELLS, BATCH_BYTES)
+    return _wire.batches_of(cells, families, width, LONGEST_HBASE_KEY, encode_stamp(stamp_us), BATCH_CELLS, BATCH_BYTES)
 
 
 def cells_in(raw: RawRows) -> Rows:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import trio
 
-from tsd.codec.opentsdb.rowkey import LONGEST_KEY
+from tsd.codec.opentsdb.rowkey import LONGEST_HBASE_KEY
 from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError
 from tsd.store import (
     AtomicRewrites,
@@ -247,7 +247,8 @@ class CassandraStore:
         wanted = None if columns is None else sorted(set(columns))
         if wanted is not None and not wanted:
             return {}
-        groups = grouped((shape.partition(row), row) for row in dict.fromkeys(rows) if 0 < len(row) <= LONGEST_KEY)
+        legal = [row for row in dict.fromkeys(rows) if 0 < len(row) <= LONGEST_HBASE_KEY]
+        groups = grouped((shape.partition(row), row) for row in legal)
         found: dict[bytes, list[Cell]] = {}
 
         async def read(part: tuple[bytes, list[bytes]]) -> None:

@@ -5,7 +5,7 @@ number that its operator sets; the range or the list of rows is then read in hal
 import sys
 from collections.abc import Awaitable, Callable
 
-from tsd.codec.opentsdb.rowkey import LONGEST_KEY
+from tsd.codec.opentsdb.rowkey import LONGEST_HBASE_KEY
 from tsd.store.cassandra.schema import Statements
 from tsd.store.cassandra.session import Parameters, TooManyTombstones, Value
 from tsd.store.cassandra.wire import RawRows
@@ -91,7 +91,7 @@ def between(low: bytes, high: bytes | None) -> bytes | None:
     (['80', '0002', '6180'], None)
     """
     width = max(len(low), len(high or b""), 1)
-    while width <= LONGEST_KEY:
+    while width <= LONGEST_HBASE_KEY:
         least = int.from_bytes(low.ljust(width, b"\0"), "big")
         most = 1 << 8 * width if high is None else int.from_bytes(high.ljust(width, b"\0"), "big")
         middle = (least + most) // 2

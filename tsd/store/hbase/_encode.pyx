@@ -17,7 +17,7 @@ cdef enum:
     LIST = 15
     FIELD = 3  # bytes of a field's type and number
     WORD = 4
-    LONGEST_KEY = 32767
+    LONGEST_HBASE_KEY = 32767
     ROW = FIELD + WORD + FIELD + 1 + WORD + 1  # bytes of a BatchMutation without its row and mutations
     CELL = 4 + FIELD + WORD + FIELD + WORD + 4 + 1  # bytes of a Mutation without its column and value
 
@@ -64,7 +64,7 @@ cdef Py_ssize_t size_of(list cells, Py_ssize_t* rows) except -1:
             raise TypeError(f"a cell has bytes, not {cell!r}")
         length = PyBytes_GET_SIZE(row)
         if not same(row, last) or length == 0:
-            if not 0 < length <= LONGEST_KEY:
+            if not 0 < length <= LONGEST_HBASE_KEY:
                 check_row(row)
             last = row
             size += ROW + length

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import trio
 
-from tsd.codec.opentsdb.rowkey import LONGEST_KEY
+from tsd.codec.opentsdb.rowkey import LONGEST_HBASE_KEY
 from tsd.errors import NoTable
 from tsd.store.cells import Cell, Page, Table
 from tsd.store.hbase.calls import CONCURRENT_PARTS, GatewayCalls
@@ -95,7 +95,7 @@ class HBaseVersions:
     async def get_columns(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> VersionColumns:
         """See VersionedCells. What is too much has been read already."""
         selections = _selections(await self._limits(table), wanted)
-        keys = [row for row in dict.fromkeys(rows) if 0 < len(row) <= LONGEST_KEY] if selections else []
+        keys = [row for row in dict.fromkeys(rows) if 0 < len(row) <= LONGEST_HBASE_KEY] if selections else []
         parts = [keys[at : at + GET_ROWS] for at in range(0, len(keys), GET_ROWS)]
         found: list[VersionColumns] = [NOTHING] * len(parts)
 

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.opentsdb.rowkey import LONGEST_KEY
+from tsd.codec.opentsdb.rowkey import LONGEST_HBASE_KEY
 from tsd.codec.packing.cell import FORM, HAS_PACKING_LOOP, pack, unpack
 from tsd.errors import CorruptRow, StoreError
 from tsd.store import Cell, Put
@@ -319,7 +319,7 @@ def encode_batch(
         put(row_prefix(row) + in_key, stamp + content)
 
     if compiled:
-        _keys.put_cells(put, cells, stamp, DIGEST_BYTES, LONG_BYTES, LONGEST_KEY, _digest_of, _packed, put_other)
+        _keys.put_cells(put, cells, stamp, DIGEST_BYTES, LONG_BYTES, LONGEST_HBASE_KEY, _digest_of, _packed, put_other)
         return
     last = prefix = b""
     for cell in cells:

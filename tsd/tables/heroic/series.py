@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tsd.codec.heroic.keys import (
     BASE_BYTES,
-    LONGEST_KEY,
+    LONGEST_HEROIC_KEY,
     Pairs,
     ordered,
     parse_head,
@@ -45,8 +45,8 @@ def key_of(text: SeriesText, resource_tags: frozenset[str]) -> SeriesKey:
     resource = {name: tags.pop(name) for name in resource_tags & tags.keys()}
     key = SeriesKey(series_head(text.metric.decode("latin-1"), ordered(tags)), series_tail(ordered(resource)))
     size = len(key.head) + BASE_BYTES + len(key.tail)
-    if size > LONGEST_KEY:
-        raise illegal(f"metric and tags: got {size} bytes of a row key, wanted up to {LONGEST_KEY}")
+    if size > LONGEST_HEROIC_KEY:
+        raise illegal(f"metric and tags: got {size} bytes of a row key, wanted up to {LONGEST_HEROIC_KEY}")
     return key
 
 

@@ -6,7 +6,7 @@ in seconds, as in KairosDB's telnet lines. It is a part of the key, so a series 
 
 from collections.abc import Mapping, Sequence
 
-from tsd.codec.kairosdb.keys import DOUBLE, LONGEST_KEY, STRING, DataRow, encode_tags, parse_tags
+from tsd.codec.kairosdb.keys import DOUBLE, LONGEST_PARTITION_KEY, STRING, DataRow, encode_tags, parse_tags
 from tsd.codec.putline import illegal, split_tags
 from tsd.errors import BadLine
 from tsd.tables.kairosdb.tables import LAST_EXPIRY_S, KairosTables
@@ -34,8 +34,8 @@ def key_of(text: SeriesText, now_s: int) -> SeriesKey:
     metric = text.metric.decode("latin-1")
     suffix = encode_tags(tags or DEFAULT_TAGS)
     size = len(DataRow(metric, 0, max(DOUBLE, STRING, key=len), suffix).encode())
-    if size > LONGEST_KEY:
-        raise illegal(f"metric and tags: got {size} bytes of a row key, wanted up to {LONGEST_KEY}")
+    if size > LONGEST_PARTITION_KEY:
+        raise illegal(f"metric and tags: got {size} bytes of a row key, wanted up to {LONGEST_PARTITION_KEY}")
     return SeriesKey(metric.encode(), int(ttl).to_bytes(TTL_BYTES, "big") + suffix)
 
 
