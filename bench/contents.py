@@ -15,7 +15,7 @@ import trio
 
 from bench.lines import METRICS_A_HOST, ROUND_S, Load, series_text
 from tests.conformance.hbase_points import pieces
-from tsd.config.loader import Config
+from tsd.config.settings import Config
 from tsd.daemon.wiring import opened_store
 from tsd.store import scan
 

@@ -13,7 +13,8 @@ import trio
 
 from bench.process_usage import Usage, usage
 from bench.telnet import Telnet
-from tsd.config.loader import Config, Given
+from tsd.config.loader import Given
+from tsd.config.settings import Config
 from tsd.daemon.settings import control_path, read_config
 from tsd.store.remote import ControlClient
 

@@ -20,7 +20,8 @@ from bench.peers import ONE_REGION, Opentsdb, running_hbase, running_opentsdb
 from bench.report import machine, publish, table
 from bench.table_size import embedded_bytes, hbase_bytes, merge_embedded
 from bench.verify import check
-from tsd.config.loader import Config, Given
+from tsd.config.loader import Given
+from tsd.config.settings import Config
 from tsd.daemon.settings import read_config
 
 EMBEDDED, HBASE = "embedded", "HBase"

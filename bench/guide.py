@@ -27,7 +27,8 @@ from bench.report import machine, publish, spread, table
 from bench.telnet import Telnet
 from scripts.peers import bigtable, cassandra
 from scripts.peers import hbase as hbase_peer
-from tsd.config.loader import Config, Given
+from tsd.config.loader import Given
+from tsd.config.settings import Config
 from tsd.daemon.settings import read_config
 from tsd.daemon.wiring import create_tables, default_compression, has_local_store, opened_store
 from tsd.store import scan

@@ -25,7 +25,8 @@ from bench.report import machine, publish, spread, table
 from bench.sender import send
 from scripts.peers import cassandra, kairosdb
 from scripts.peers.process import pid_of
-from tsd.config.loader import Config, Given
+from tsd.config.loader import Given
+from tsd.config.settings import Config
 from tsd.daemon.settings import read_config
 from tsd.daemon.wiring import create_tables, default_compression, opened_store
 

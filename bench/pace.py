@@ -30,7 +30,8 @@ from bench.report import machine, publish, spread, table
 from bench.scaled import Timeline, words_of
 from bench.verify import stored
 from bench.victoria import PROGRAM, Victoria, running_victoria
-from tsd.config.loader import Config, Given
+from tsd.config.loader import Given
+from tsd.config.settings import Config
 from tsd.daemon.settings import read_config
 
 EMBEDDED, VICTORIA, HBASE, OPENTSDB = "tsd, embedded", "VictoriaMetrics", "tsd, HBase", "OpenTSDB, HBase"

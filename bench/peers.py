@@ -18,7 +18,8 @@ import trio
 from bench.process_usage import Usage, usage, written_bytes
 from scripts.peers import hbase, opentsdb
 from scripts.peers.process import pid_of
-from tsd.config.loader import Config, Given
+from tsd.config.loader import Given
+from tsd.config.settings import Config
 from tsd.daemon.settings import read_config
 from tsd.daemon.wiring import opened_store, tables
 

@@ -10,7 +10,8 @@ import trio
 from bench.lines import Load, rounds
 from tsd.codec.opentsdb.row import data_cells, points
 from tsd.codec.opentsdb.rowkey import split_key
-from tsd.config.loader import Backend, Config, key_layout
+from tsd.config.loader import key_layout
+from tsd.config.settings import Backend, Config
 from tsd.daemon.wiring import opened_store
 from tsd.store import scan
 

@@ -11,7 +11,8 @@ from tsd.cli.context import Access, access
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_counter, id_column, name_column
-from tsd.config.loader import Config, Given
+from tsd.config.loader import Given
+from tsd.config.settings import Config
 from tsd.daemon.settings import read_config
 from tsd.store import Put, Row, scan
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.command import ROOT, Tsd
 from tests.e2e.sandbox import SandboxedDaemon
-from tsd.config.loader import Config
+from tsd.config.settings import Config
 from tsd.daemon.settings import load_config
 
 pytestmark = pytest.mark.slow

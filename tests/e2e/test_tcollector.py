@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.command import HOST, ROOT, Tsd
-from tsd.config.loader import Config
+from tsd.config.settings import Config
 
 ANSWER_S = 15  # tcollector's timeout
 READ_BYTES = 4096

@@ -29,7 +29,8 @@ from tsd.cli.torture.environment import Setup
 from tsd.cli.torture.faults import Round
 from tsd.cli.torture.run import Run, TorturePlan
 from tsd.cli.torture.servers import Servers
-from tsd.config.loader import Config, journal_folder
+from tsd.config.loader import journal_folder
+from tsd.config.settings import Config
 
 KILLS = int(os.environ.get("TSD_KILLS") or (25 if full_run() else 5))
 EACH = max(KILLS // 20, 1)  # rounds of each gateway fault and of a full disk

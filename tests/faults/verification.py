@@ -11,7 +11,7 @@ from tsd.codec.opentsdb.check import Trouble
 from tsd.codec.opentsdb.row import data_cells, points, problems
 from tsd.codec.opentsdb.rowkey import KeyLayout, split_key
 from tsd.codec.opentsdb.uid import COUNTER_ROW, decode_counter, decode_uid, encode_counter, id_column, name_column
-from tsd.config.loader import Config
+from tsd.config.settings import Config
 from tsd.store import scan
 from tsd.store.rocksdb.engine import EmbeddedStore
 

@@ -15,7 +15,7 @@ from tests.layouts.readable import (
     ReadableSeries,
     ReadableWriter,
 )
-from tsd.config.loader import Config
+from tsd.config.settings import Config
 from tsd.daemon.layouts import TableCallbacks
 from tsd.daemon.settings import Clock
 from tsd.store import Store

@@ -13,7 +13,8 @@ import trio
 
 from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Float64
-from tsd.config.loader import Config, Given, key_layout
+from tsd.config.loader import Given, key_layout
+from tsd.config.settings import Config
 from tsd.daemon.builders import build_ingest
 from tsd.daemon.layouts import build_configured_tables
 from tsd.daemon.settings import read_config

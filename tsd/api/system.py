@@ -11,8 +11,9 @@ import trio
 
 from tsd import build_data, version_reply
 from tsd.api.messages import answer, check_method
-from tsd.config.loader import Config, keys
+from tsd.config.loader import keys
 from tsd.config.log import LEVELS, recent_lines, set_level
+from tsd.config.settings import Config
 from tsd.errors import Refused
 from tsd.ingest import series
 from tsd.query.model import AGGREGATORS

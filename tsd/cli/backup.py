@@ -14,7 +14,8 @@ import trio
 from tsd.cli.context import Access, access
 from tsd.cli.output import Bar, byte_columns, show_size
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Loaded, journal_folder, state_folder
+from tsd.config.loader import Loaded, journal_folder, state_folder
+from tsd.config.settings import Config
 from tsd.config.state_dir import JOURNAL as JOURNAL_FOLDER
 from tsd.config.state_dir import (
     RESTORATION,

@@ -15,7 +15,8 @@ from tsd.cli.output import Progress, tell_resumed
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.putline import HOUR_S
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Loaded, state_folder
+from tsd.config.loader import Loaded, state_folder
+from tsd.config.settings import Config
 from tsd.daemon.layouts import hour_folding, row_compactor
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import store_address

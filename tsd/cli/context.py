@@ -10,7 +10,8 @@ import trio
 
 from tsd.codec.names import Kind
 from tsd.codec.text import encode_name
-from tsd.config.loader import Config, journal_folder, named_files, state_folder
+from tsd.config.loader import journal_folder, named_files, state_folder
+from tsd.config.settings import Config
 from tsd.config.state_dir import STATE, FolderKind, folder_errors, lock_state
 from tsd.daemon.settings import control_path, now_ms
 from tsd.errors import BadLine, DaemonRuns, NoSuchName, StoreError, TsdError

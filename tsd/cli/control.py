@@ -10,7 +10,8 @@ from typing import Any
 import msgpack
 
 from tsd.codec.control import MAX_MESSAGE, encode_request, result_of
-from tsd.config.loader import Config, state_folder
+from tsd.config.loader import state_folder
+from tsd.config.settings import Config
 from tsd.config.state_dir import socket_address
 from tsd.daemon.settings import control_path
 from tsd.errors import StoreDown, TsdError

@@ -20,7 +20,8 @@ from tsd.cli.late_rollups import changing, changing_rows
 from tsd.cli.output import Progress
 from tsd.cli.settings import overrides
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Loaded, key_layout, keys, name_rules, state_folder
+from tsd.config.loader import Loaded, key_layout, keys, name_rules, state_folder
+from tsd.config.settings import Config
 from tsd.config.state_dir import STATE, FolderKind
 from tsd.daemon.layouts import build_configured_tables
 from tsd.daemon.settings import load_config, now_ms, read_config

@@ -18,7 +18,8 @@ from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.opentsdb.row import Span, data_cells, removal
 from tsd.codec.opentsdb.rowkey import SplitKey, split_key
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Loaded, key_layout
+from tsd.config.loader import Loaded, key_layout
+from tsd.config.settings import Config
 from tsd.daemon.settings import now_ms
 from tsd.errors import CorruptRow, NoSuchName
 from tsd.store import Row

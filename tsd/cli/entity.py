@@ -20,7 +20,8 @@ from tsd.codec.dates import BadDate, duration_ms, parse_date
 from tsd.codec.entity.records import EntitySeries
 from tsd.codec.metaline import check_entity
 from tsd.codec.text import counted, encode_name
-from tsd.config.loader import Config, Loaded, name_rules, state_folder
+from tsd.config.loader import Loaded, name_rules, state_folder
+from tsd.config.settings import Config
 from tsd.daemon.layouts import build_configured_tables
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import store_address, versioned_cells

@@ -6,7 +6,7 @@ from tsd.cli.context import Access
 from tsd.cli.output import NamedKey
 from tsd.codec.entity.records import entity_series, series_column
 from tsd.codec.putline import HOUR_S, Tags, split_tags
-from tsd.config.loader import Config
+from tsd.config.settings import Config
 from tsd.daemon.wiring import versioned_cells
 from tsd.errors import BadLine
 from tsd.tables.entity.newest import EntityColumn

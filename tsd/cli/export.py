@@ -12,7 +12,8 @@ from tsd.codec.tall.rules import TableRule
 from tsd.codec.tall.template import RowTime
 from tsd.codec.tall.times import DAY_MS, day_text, parse_day
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Loaded, state_folder
+from tsd.config.loader import Loaded, state_folder
+from tsd.config.settings import Config
 from tsd.daemon.settings import now_ms
 from tsd.errors import StoreError, TsdError
 from tsd.tables.checkpoint import Checkpoint

@@ -16,7 +16,8 @@ from tsd.cli.late_rollups import changing_rows
 from tsd.cli.output import Progress
 from tsd.cli.scan import BadRequest, ScanRequest, parse_request, selected_rows
 from tsd.codec.opentsdb.fsck import ERRORS, FsckLine, FsckOptions, totals
-from tsd.config.loader import Config, Loaded
+from tsd.config.loader import Loaded
+from tsd.config.settings import Config
 from tsd.daemon.settings import now_ms
 from tsd.errors import TsdError
 from tsd.store import Row, scan

@@ -24,7 +24,8 @@ from tsd.cli.late_rollups import changing
 from tsd.cli.output import Bar, byte_columns, write_above_bar
 from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
 from tsd.codec.text import counted, visible
-from tsd.config.loader import Config, Loaded, key_layout, name_rules
+from tsd.config.loader import Loaded, key_layout, name_rules
+from tsd.config.settings import Config
 from tsd.daemon.wiring import auto_create
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
 from tsd.ingest.intake import absorb_whole

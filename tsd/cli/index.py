@@ -10,7 +10,8 @@ import trio
 from tsd.cli.context import access
 from tsd.cli.output import Progress
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Loaded
+from tsd.config.loader import Loaded
+from tsd.config.settings import Config
 from tsd.errors import CorruptRow, TsdError
 from tsd.store import Store
 from tsd.tables.heroic.index import Entry, SeriesList, entry_of

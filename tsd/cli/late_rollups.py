@@ -8,7 +8,8 @@ import click
 import trio
 
 from tsd.cli.context import Access, connect, metric_uids
-from tsd.config.loader import Config, key_layout, state_folder
+from tsd.config.loader import key_layout, state_folder
+from tsd.config.settings import Config
 from tsd.daemon.wiring import rollup_tables
 from tsd.errors import StoreDown, TsdError
 from tsd.store.remote import ControlClient

@@ -13,8 +13,9 @@ from tsd.cli.context import Access, access, flush_pending, wiring
 from tsd.cli.output import Progress
 from tsd.codec.names import Kind
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Loaded, key_layout
+from tsd.config.loader import Loaded, key_layout
 from tsd.config.retention import parse_age
+from tsd.config.settings import Config
 from tsd.daemon.settings import now_ms
 from tsd.errors import TsdError
 from tsd.tables.opentsdb.prune import Ages, KindNames, NamePruner, Pruned, PrunedTables

@@ -11,7 +11,8 @@ from tsd.cli.context import access, flush_pending
 from tsd.cli.query_output import in_form
 from tsd.cli.query_words import NOT_ENOUGH, has_own_form
 from tsd.cli.query_words import read as read_own_form
-from tsd.config.loader import Config, Loaded
+from tsd.config.loader import Loaded
+from tsd.config.settings import Config
 from tsd.daemon.engine import make_engine
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import configured_reader

@@ -19,7 +19,8 @@ from tsd.cli.control import DaemonConnection, connect, try_connect
 from tsd.cli.settings import with_config
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.text import counted, visible
-from tsd.config.loader import Config, Loaded, state_folder
+from tsd.config.loader import Loaded, state_folder
+from tsd.config.settings import Config
 from tsd.config.state_dir import IDENTITY, STATE, folder_errors
 from tsd.daemon.settings import now_ms
 from tsd.errors import REASONS, DaemonRuns, TsdError

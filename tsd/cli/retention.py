@@ -10,7 +10,8 @@ import trio
 from tsd.cli.context import Access, access, flush_pending
 from tsd.cli.output import show_size
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Loaded
+from tsd.config.loader import Loaded
+from tsd.config.settings import Config
 from tsd.daemon.layouts import clock_guard, expiring_tables
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import configured_rollups

@@ -13,7 +13,8 @@ from tsd.cli.context import Access, access, metric_uids
 from tsd.cli.output import Progress, tell_resumed
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.text import counted
-from tsd.config.loader import Config, Loaded, state_folder
+from tsd.config.loader import Loaded, state_folder
+from tsd.config.settings import Config
 from tsd.daemon.diagnostics import tune_malloc
 from tsd.daemon.layouts import rollup_builder
 from tsd.daemon.settings import now_ms

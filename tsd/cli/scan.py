@@ -28,7 +28,8 @@ from tsd.codec.opentsdb.row import data_cells, points
 from tsd.codec.opentsdb.rowkey import KeyLayout, SplitKey, base_bytes, salts, split_key
 from tsd.codec.putline import FIRST_MS, HOUR_S, split_tags
 from tsd.codec.text import FLOAT, counted, encode_name, show_signed
-from tsd.config.loader import Config, Loaded, key_layout
+from tsd.config.loader import Loaded, key_layout
+from tsd.config.settings import Config
 from tsd.daemon.settings import now_ms
 from tsd.errors import BadLine, CorruptRow, NoSuchName, TsdError
 from tsd.ingest.lines import MAX_LINE_BYTES

@@ -13,7 +13,7 @@ from tsd.codec.heroic.keys import HeroicKey, metric_prefix, parse_heroic_key
 from tsd.codec.heroic.values import DISTRIBUTIONS, OFFSET_BYTES, PERIOD_MS
 from tsd.codec.points import Points
 from tsd.codec.putline import Tags
-from tsd.config.loader import Config
+from tsd.config.settings import Config
 from tsd.errors import CorruptRow
 from tsd.store import Cell
 from tsd.tables.heroic.index import ListedSeries, entry_of

@@ -11,7 +11,7 @@ from tsd.cli.context import access, flush_pending
 from tsd.codec.points import Points
 from tsd.codec.putline import Tags
 from tsd.codec.tall.fields import COLUMN
-from tsd.config.loader import Config
+from tsd.config.settings import Config
 from tsd.errors import NoSuchName
 from tsd.tables.filters import make_filter
 from tsd.tables.reading import SeriesRequest

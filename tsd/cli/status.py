@@ -19,7 +19,6 @@ from tsd.cli.control import connect
 from tsd.cli.settings import shown, with_config
 from tsd.config.health import CHECKS, OK
 from tsd.config.loader import (
-    Config,
     Loaded,
     has_checked_store,
     journal_folder,
@@ -28,6 +27,7 @@ from tsd.config.loader import (
     named_files,
     state_folder,
 )
+from tsd.config.settings import Config
 from tsd.config.state_dir import JOURNAL, STATE, check_content, check_folder
 from tsd.errors import BadConfig, StoreDown, TsdError
 from tsd.lazy import LazyModule

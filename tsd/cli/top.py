@@ -16,7 +16,8 @@ import msgspec
 from tsd.cli.control import DaemonConnection, connect
 from tsd.cli.options import FiniteRange
 from tsd.cli.settings import with_config
-from tsd.config.loader import Config, Loaded
+from tsd.config.loader import Loaded
+from tsd.config.settings import Config
 
 ClientRow = dict[str, Any]  # one client of /api/stats/clients, with rates
 RATES = {"lines": "lines_per_s", "bytes": "bytes_per_s", "refused": "refused_per_s", "new_names": "new_names_per_s"}

@@ -21,7 +21,8 @@ from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_uid, id_column
 from tsd.codec.opentsdb.uid_fsck import UidCheck
 from tsd.codec.text import counted, encode_name, illegal_character, show_signed
-from tsd.config.loader import Config, Loaded, key_layout
+from tsd.config.loader import Loaded, key_layout
+from tsd.config.settings import Config
 from tsd.daemon.settings import now_ms
 from tsd.errors import BadLine, NoSuchName, StoreError, TsdError
 from tsd.store import scan

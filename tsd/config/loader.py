@@ -26,7 +26,7 @@ from tsd.config.bigtable import ALIASES
 from tsd.config.keys import Key
 from tsd.config.layouts import LAYOUTS, NAME_CHARACTERS
 from tsd.config.properties import read_properties
-from tsd.config.settings import AUDIENCES, Backend, Config, Mode
+from tsd.config.settings import AUDIENCES, Backend, Config
 from tsd.config.state_dir import absolute
 from tsd.errors import BadConfig
 
@@ -107,8 +107,6 @@ def credential_name(text: str) -> str | None:
     """Return the name of the credential that a setting names; None if it names none."""
     return next((text.removeprefix(prefix) for prefix in CREDENTIAL_PREFIXES if text.startswith(prefix)), None)
 
-
-__all__ = ["Backend", "Config", "Loaded", "Mode", "gateways", "key_layout", "keys", "load", "read_settings"]
 
 SEARCHED = (Path("tsd.conf"), Path("/etc/tsd/tsd.conf"))
 _TRUE = ("true", "1", "yes")

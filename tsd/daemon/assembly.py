@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import trio
 
 from tsd.api.hot import HotKeys
-from tsd.config.loader import Config, state_folder
-from tsd.config.settings import Mode
+from tsd.config.loader import state_folder
+from tsd.config.settings import Config, Mode
 from tsd.daemon.builders import build_access, build_canary, build_ingest, build_server, held_s
 from tsd.daemon.daemon import Daemon
 from tsd.daemon.engine import build_engine

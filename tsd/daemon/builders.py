@@ -18,8 +18,8 @@ import trio
 from tsd import version_reply
 from tsd.auth.accounts import read_accounts, warnings
 from tsd.auth.authenticator import Authenticator, anonymous_roles
-from tsd.config.loader import Config, Mode, journal_folder, name_rules, state_folder
-from tsd.config.settings import Charset
+from tsd.config.loader import journal_folder, name_rules, state_folder
+from tsd.config.settings import Charset, Config, Mode
 from tsd.daemon.engine import query_limits
 from tsd.daemon.parts import CoreParts, DaemonControl, IngestParts
 from tsd.daemon.routes import HttpServer

@@ -15,8 +15,9 @@ import trio
 from tsd.api.hot import read_request
 from tsd.api.stats import DaemonStats, collect, rank_clients, render
 from tsd.auth.authenticator import NETWORK_SETTINGS
-from tsd.config.loader import Config, Loaded, keys
+from tsd.config.loader import Loaded, keys
 from tsd.config.log import set_level
+from tsd.config.settings import Config
 from tsd.daemon.builders import ServerParts, limit_new_names
 from tsd.daemon.diagnostics import Allocator, BackgroundTasks, Task, trim_memory
 from tsd.daemon.parts import CoreParts

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tsd.config.loader import Config
+from tsd.config.settings import Config
 from tsd.daemon.settings import Clock, now_ms
 from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.limits import Bounds, Limits, read_overrides

@@ -9,13 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.rollup import Rollups
-from tsd.config.loader import (
-    Config,
-    key_layout,
-    name_rules,
-    state_folder,
-)
+from tsd.config.loader import key_layout, name_rules, state_folder
 from tsd.config.retention import parse_rules
+from tsd.config.settings import Config
 from tsd.daemon.settings import Clock, elapsed_ms
 from tsd.daemon.wiring import (
     auto_create,

@@ -18,7 +18,8 @@ import trio
 
 from tsd.codec.text import counted
 from tsd.config import loader
-from tsd.config.loader import Config, Loaded, journal_folder, keys, lacks_static_files, named_files, state_folder
+from tsd.config.loader import Loaded, journal_folder, keys, lacks_static_files, named_files, state_folder
+from tsd.config.settings import Config
 from tsd.config.state_dir import lock_state
 from tsd.daemon.assembly import build_daemon
 from tsd.daemon.daemon import Daemon, apply_settings

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tsd.api.hot import HotKeys
-from tsd.config.loader import Config
+from tsd.config.settings import Config
 from tsd.daemon.settings import Clock
 from tsd.ingest.intake import Backpressure, Intake, Ledger
 from tsd.ingest.journal.journal import Journal

@@ -13,7 +13,8 @@ from tsd.api import annotation, health, hot, put, query, search, stats, suggest,
 from tsd.api.points import PutHandler, StoreFlush
 from tsd.auth.hosts import LOCAL_HOSTS, parse_hosts
 from tsd.auth.roles import endpoint_permissions
-from tsd.config.loader import Config, Mode, name_rules, state_folder
+from tsd.config.loader import name_rules, state_folder
+from tsd.config.settings import Config, Mode
 from tsd.daemon.parts import CoreParts
 from tsd.errors import PointsWait
 from tsd.ingest.writer import Writer

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tsd.auth.accounts import contradictions
 from tsd.config.contradictions import CONTRADICTIONS
-from tsd.config.loader import Config, Given, Ignored, Loaded, load, read_settings, state_folder
+from tsd.config.loader import Given, Ignored, Loaded, load, read_settings, state_folder
+from tsd.config.settings import Config
 
 Clock = Callable[[], int]  # wall clock in milliseconds
 CHECKS = (contradictions, *CONTRADICTIONS)  # of the configuration

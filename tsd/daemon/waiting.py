@@ -17,7 +17,8 @@ import trio
 
 from tsd.api.health import UNAVAILABLE
 from tsd.api.messages import answer
-from tsd.config.loader import Config, journal_folder, state_folder
+from tsd.config.loader import journal_folder, state_folder
+from tsd.config.settings import Config
 from tsd.daemon.builders import build_access, listener_limits
 from tsd.daemon.settings import Clock
 from tsd.daemon.systemd import extend_timeout

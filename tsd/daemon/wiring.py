@@ -18,10 +18,7 @@ from tsd.codec.opentsdb.histogram import LAST_ID, SIMPLE
 from tsd.codec.opentsdb.rollup import Interval, Rollups, default_config, parse_config
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.config.loader import (
-    Backend,
-    Config,
     Given,
-    Mode,
     bigtable_address,
     bigtable_emulator,
     cassandra_hosts,
@@ -31,6 +28,7 @@ from tsd.config.loader import (
     state_folder,
     versions_gateways,
 )
+from tsd.config.settings import Backend, Config, Mode
 from tsd.config.state_dir import STATE, folder_errors
 from tsd.daemon.settings import elapsed_ms, now_ms
 from tsd.errors import BadConfig, NoTable, TsdError

@@ -17,7 +17,7 @@ from tsd.api import query
 from tsd.api.query import DISABLED
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.config.loader import Config
+from tsd.config.settings import Config
 from tsd.daemon.engine import build_engine
 from tsd.daemon.wiring import configured_reader, make_uids, tables
 from tsd.query.engine import QueryEngine

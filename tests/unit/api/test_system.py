@@ -16,8 +16,8 @@ from tests.unit.server.web_parts import get, serving
 from tsd.api import system
 from tsd.api.system import in_force
 from tsd.config import log
-from tsd.config.loader import Config, keys
-from tsd.config.settings import Mode
+from tsd.config.loader import keys
+from tsd.config.settings import Config, Mode
 from tsd.tables import filters
 from tsd.tables.quirks import CORRECTED
 

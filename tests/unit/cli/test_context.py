@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tsd.cli.context import Access, flush_pending
-from tsd.config.loader import Config
-from tsd.config.settings import Backend
+from tsd.config.settings import Backend, Config
 from tsd.daemon.wiring import configured_reader, make_uids
 from tsd.errors import TsdError
 from tsd.store.memory import MemoryStore

@@ -19,8 +19,7 @@ from tests.unit.tables.rollup_parts import (
 )
 from tsd.cli.context import Access
 from tsd.cli.late_rollups import changing
-from tsd.config.loader import Config
-from tsd.config.settings import Backend
+from tsd.config.settings import Backend, Config
 from tsd.errors import StoreError
 from tsd.store.remote import ControlClient
 from tsd.tables.opentsdb.rollup_progress import LateDay

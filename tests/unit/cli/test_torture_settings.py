@@ -17,7 +17,8 @@ from tsd.cli.torture.settings import (
     daemon_settings,
     has_own_window,
 )
-from tsd.config.loader import Backend, Config, keys
+from tsd.config.loader import keys
+from tsd.config.settings import Backend, Config
 
 # No value of these settings can refuse anything to the clients of a run.
 HARMLESS = {

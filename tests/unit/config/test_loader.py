@@ -15,15 +15,14 @@ from tsd.config.loader import (
     CREDENTIAL_KEYS,
     MUST_BE_OFF,
     UNSUPPORTED,
-    Config,
     Given,
     Ignored,
-    Mode,
     key_layout,
     keys,
     resolve_credential,
 )
 from tsd.config.properties import parse_properties
+from tsd.config.settings import Config, Mode
 from tsd.config.template import template
 from tsd.daemon.settings import load_config, read_config
 from tsd.errors import BadConfig, StoreError

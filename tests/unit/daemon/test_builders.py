@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tsd.config.loader import BadConfig, Config
-from tsd.config.settings import Backend
+from tsd.config.settings import Backend, Config
 from tsd.daemon.builders import check_files, held_s
+from tsd.errors import BadConfig
 
 MINUTE = Config(flush_interval_ms=60_000)
 

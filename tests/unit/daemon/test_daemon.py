@@ -9,7 +9,8 @@ from structlog.testing import capture_logs
 
 from tests.faults.query_clients import http_request
 from tests.running import running
-from tsd.config.loader import Config, Loaded
+from tsd.config.loader import Loaded
+from tsd.config.settings import Config
 from tsd.daemon.daemon import Apply, apply_settings
 from tsd.daemon.settings import load_config
 from tsd.errors import BadConfig, StoreDown

@@ -9,7 +9,8 @@ import pytest
 from rocksdict import Rdict  # noqa: TID251 - makes logs that EmbeddedStore leaves only after a crash
 from structlog.testing import capture_logs
 
-from tsd.config.loader import Config, key_layout
+from tsd.config.loader import key_layout
+from tsd.config.settings import Config
 from tsd.daemon.wiring import opened_store
 from tsd.store import Family, Put, Table
 from tsd.store.rocksdb.engine import EmbeddedStore

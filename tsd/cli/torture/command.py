@@ -22,7 +22,8 @@ from tsd.cli.torture.report import TortureReport, table
 from tsd.cli.torture.run import Run, TorturePlan
 from tsd.cli.torture.servers import Servers, processes_of
 from tsd.cli.torture.settings import config_of, daemon_settings
-from tsd.config.loader import Config, Loaded, state_folder
+from tsd.config.loader import Loaded, state_folder
+from tsd.config.settings import Config
 from tsd.config.state_dir import FolderKind, folder_errors
 from tsd.daemon.settings import now_ms
 from tsd.daemon.wiring import (

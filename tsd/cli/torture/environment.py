@@ -18,7 +18,7 @@ from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
 from tsd.cli.torture.senders import HOST, UnexpectedAnswer
 from tsd.cli.torture.servers import Servers
 from tsd.cli.torture.settings import WINDOW, WINDOWS_MS, config_of, daemon_settings, has_own_window
-from tsd.config.loader import Config
+from tsd.config.settings import Config
 from tsd.daemon.settings import control_path
 from tsd.daemon.wiring import needs_right_clock, server_addresses, server_setting
 from tsd.errors import StoreDown

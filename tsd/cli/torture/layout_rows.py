@@ -10,7 +10,7 @@ import numpy as np
 
 from tsd.cli.torture.senders import BASE_S, Numbers, SentSeries, Values
 from tsd.codec.points import Columns, Points, wide_values
-from tsd.config.loader import Config
+from tsd.config.settings import Config
 from tsd.daemon.layouts import build_configured_tables
 from tsd.daemon.settings import now_ms
 from tsd.store import Store

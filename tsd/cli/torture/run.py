@@ -19,7 +19,7 @@ from tsd.cli.torture.report import TortureReport
 from tsd.cli.torture.senders import Sender, UnexpectedAnswer
 from tsd.cli.torture.servers import RESTART_S
 from tsd.cli.torture.verify import Comparison, QueryCheck, stored_rows, uid_errors
-from tsd.config.loader import Config
+from tsd.config.settings import Config
 from tsd.daemon.diagnostics import task_lines, thread_lines
 from tsd.errors import StoreDown, StoreError, TsdError
 from tsd.store import Store

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 
-from tsd.config.loader import Config, Given, keys
+from tsd.config.loader import Given, keys
+from tsd.config.settings import Config
 from tsd.daemon.settings import read_config
 from tsd.daemon.wiring import server_setting
 

@@ -34,7 +34,8 @@ from tsd.codec.opentsdb.merge import MergeRules, merge
 from tsd.codec.opentsdb.row import data_cells, problems
 from tsd.codec.opentsdb.rowkey import salts, split_key
 from tsd.codec.opentsdb.uid import COUNTER_ROW, decode_counter, decode_uid, encode_counter, id_column, name_column
-from tsd.config.loader import Config, key_layout
+from tsd.config.loader import key_layout
+from tsd.config.settings import Config
 from tsd.daemon.wiring import make_uids
 from tsd.errors import CorruptRow, NoSuchName
 from tsd.store import Row, Store, scan

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from tsd.config.loader import Config, name_rules
+from tsd.config.loader import name_rules
 from tsd.config.retention import parse_rules
+from tsd.config.settings import Config
 from tsd.store import VersionedCells
 from tsd.tables import Tables
 from tsd.tables.entity.catalog import EntityCatalog

@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from tsd.codec.opentsdb.rowkey import KeyLayout
-from tsd.config.loader import Config, key_layout
+from tsd.config.loader import key_layout
+from tsd.config.settings import Config
 from tsd.store import Store
 
 

@@ -8,8 +8,9 @@ from tsd.codec.metadata import UidMeta
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.meta import encode_uid_meta
 from tsd.codec.opentsdb.rollup import Rollups
-from tsd.config.loader import Config, key_layout
+from tsd.config.loader import key_layout
 from tsd.config.retention import parse_age, parse_rules
+from tsd.config.settings import Config
 from tsd.store import Store
 from tsd.tables import Operation, Tables, Task
 from tsd.tables.catalog import Stat

@@ -17,7 +17,7 @@ from tsd.codec.metadata import TsMeta
 from tsd.codec.opentsdb.meta import NO_COUNT, TS_COUNTER, TS_META, encode_ts_meta
 from tsd.codec.points import Columns, Int32, series_ends
 from tsd.codec.putline import HOUR_S
-from tsd.config.loader import Config
+from tsd.config.settings import Config
 from tsd.store import Put, Store
 from tsd.tables.opentsdb.encode import series_by_metric
 from tsd.tables.opentsdb.last_point_cache import LastPointCache
