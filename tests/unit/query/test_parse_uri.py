@@ -6,7 +6,7 @@ import pytest
 
 from tsd.errors import BadQuery
 from tsd.query.model import NO_COUNTER_MAX, Calendar, Fill, Query, RateOptions
-from tsd.query.parse.uri import read_drafts, read_m, read_metric, read_sub_query, read_tsuid, read_uri
+from tsd.query.parse.uri import read_drafts, read_m, read_metric, read_tsuid, read_uri
 from tsd.query.parse.validate import MAX_FILTERS
 from tsd.tables.filters import Filter
 from tsd.tables.quirks import quirks_for
@@ -34,7 +34,7 @@ def test_number_of_filters_is_bounded() -> None:
 
 
 def test_whole_sub_query_is_parsed() -> None:
-    sub = read_sub_query("sum:rate{counter,100,5}:1dc-avg-NaN:explicit_tags:sys.cpu{host=w*}{dc=lga}")
+    [sub] = read("sum:rate{counter,100,5}:1dc-avg-NaN:explicit_tags:sys.cpu{host=w*}{dc=lga}").queries
     assert (sub.aggregator, sub.metric, sub.rate, sub.explicit_tags) == ("sum", "sys.cpu", True, True)
     assert sub.rate_options == RateOptions(counter=True, counter_max=100, reset_value=5)
     assert sub.downsample is not None
@@ -197,8 +197,8 @@ def test_error_details_describe_the_query() -> None:
 
 
 def test_percentile_has_the_shortest_digits_of_32_bits() -> None:
-    assert read_sub_query("sum:percentiles[99.9,50, 75.25]:m").percentiles == (50.0, 75.25, 99.9)
-    assert read_sub_query("sum:percentiles[99.900000001]:m").percentiles == (99.9,)
+    query = read("sum:percentiles[99.9,50, 75.25]:m", "sum:percentiles[99.900000001]:m")
+    assert [sub.percentiles for sub in query.queries] == [(50.0, 75.25, 99.9), (99.9,)]
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_percentile_has_the_shortest_digits_of_32_bits() -> None:
     ],
 )
 def test_rate_options_are_parsed(text: str, wanted: RateOptions) -> None:
-    sub = read_sub_query(f"sum:{text}:m")
+    [sub] = read(f"sum:{text}:m").queries
     assert sub.has_rate_options
     assert sub.rate_options == wanted
 

@@ -14,10 +14,10 @@ from tsd.codec.points import Points, doubles_as_points
 from tsd.errors import BadQuery
 from tsd.query.model import Query, SubQuery
 from tsd.query.parse.times import read_downsample
-from tsd.query.parse.uri import read_sub_query
 from tsd.query.result import Answer, Group, SubAnswer
 from tsd.query.row_buckets import HAS_LOOP
 from tsd.query.serialize import PointFormat, double_texts, number_texts, write_answer, written_answer
+from tsd.tables.filters import Filter
 from tsd.tables.quirks import CORRECTED, OPENTSDB
 
 START_S = 1356998400
@@ -136,7 +136,7 @@ NOTE_SHOWN = {
 def test_keys_are_in_opentsdbs_order() -> None:
     found = answer(
         group((0, 1), tsuids=[b"\0\0\x0b", b"\0\0\x0a"], annotations=[NOTE]),
-        sub=read_sub_query("sum:m{host=*}"),
+        sub=replace(SUB, filters=(Filter("host", "wildcard", "*", group_by=True),)),
         show_query=True,
         show_tsuids=True,
         global_annotations=True,

@@ -16,7 +16,7 @@ from tsd.codec.text import parse_double
 from tsd.errors import BadLine, BadQuery
 from tsd.query.model import AGGREGATORS, NO_COUNTER_MAX, PLAIN_RATE, Query, RateOptions, SubQuery
 from tsd.query.parse.times import MOST_DIGITS
-from tsd.query.parse.validate import Draft, as_client_error, check, check_filters, check_sub, deduplicated
+from tsd.query.parse.validate import Draft, as_client_error, check, check_filters, deduplicated
 from tsd.tables.filters import Filter, identity, read_filter
 from tsd.tables.quirks import OPENTSDB, Quirks, quirks_for
 
@@ -79,15 +79,6 @@ def read_drafts(params: Params, *, quirks: Quirks = OPENTSDB) -> list[Draft]:
         *(read_tsuid(text, quirks=quirks) for text in params.get("tsuid", ())),
         *((_read_short_m if len(text) <= SHORT else read_m)(text, quirks=quirks) for text in params.get("m", ())),
     ]
-
-
-def read_sub_query(text: str, *, quirks: Quirks = OPENTSDB) -> SubQuery:
-    """Return the checked sub query of one `m`. Raise BadQuery.
-
-    >>> read_sub_query("sum:1m-avg:rate:sys.cpu{host=*}").metric
-    'sys.cpu'
-    """
-    return check_sub(read_m(text, quirks=quirks), Query(0, 0, (), quirks=quirks))
 
 
 def quirks_in(params: Params, *, default: Quirks) -> Quirks:
