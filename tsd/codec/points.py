@@ -109,6 +109,8 @@ class Columns(NamedTuple):
         return Columns(self.series[index], self.instants[index], self.flags[index], self.bits[index])
 
 
+POINT_BYTES = 21  # of a point in Columns
+
 _NO_COLUMNS = Columns(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64))
 
 

@@ -18,7 +18,7 @@ from tsd.ingest.charset import Undecodable
 from tsd.ingest.dialect import Translation
 from tsd.ingest.intake import Intake
 from tsd.ingest.limits import RefusedLine
-from tsd.ingest.lines import is_put
+from tsd.ingest.put_lines import is_put
 from tsd.ingest.rejected.files import LINE_BYTES, Outcome, is_unstored
 from tsd.ingest.rejected.log import RejectedLog
 from tsd.server.http.messages import Endpoint, Request

@@ -14,8 +14,8 @@ import trio
 from tsd.errors import BadLine, CorruptRow, StoreError, bare
 from tsd.ingest.journal.journal import Journal
 from tsd.ingest.limits import NewNameLimit, Origin, OriginAdmission, RefusedLine
-from tsd.ingest.lines import SLOW_LINES, Absorbed, Reject, is_put, leading_others
 from tsd.ingest.open_window import OpenWindow
+from tsd.ingest.put_lines import SLOW_LINES, Absorbed, Reject, is_put, leading_others
 from tsd.ingest.series import Validator
 from tsd.ingest.summaries import Summaries
 from tsd.lazy import LazyLogger

@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import trio
 
-from tsd.codec.points import Bool, Columns, Int32, columns_with, joined_columns
+from tsd.codec.points import POINT_BYTES, Bool, Columns, Int32, columns_with, joined_columns
 from tsd.codec.putline import HOUR, HOUR_S
-from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.packed_points import PackedPoints, Place, between, merge, pack
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.windows import HourWindow, PendingSegment

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tsd.codec.points import Columns, columns_of, joined_columns, no_columns
+from tsd.codec.points import POINT_BYTES, Columns, columns_of, joined_columns, no_columns
 from tsd.codec.putline import NameRules
 from tsd.codec.text import LEGAL
 from tsd.errors import BadLine, bare
-from tsd.ingest.lines import POINT_BYTES, SLOW_BYTES, SLOW_LINES, Absorbed, Refusals, Reject, is_put, read_put
 from tsd.ingest.open_hours import hours_of, may_have
 from tsd.ingest.parser import PureParser
+from tsd.ingest.put_lines import SLOW_BYTES, SLOW_LINES, Absorbed, Refusals, Reject, is_put, read_put
 from tsd.ingest.series import HAS_LOOP, SeriesTable, Texts, Validator
 from tsd.tables.reading import ScanRange
 from tsd.tables.writing import KeyComposer, SeriesText, SummaryBatch

@@ -13,7 +13,7 @@ import numpy as np
 from tsd.codec.points import Columns, joined_columns, number_columns
 from tsd.codec.putline import LAST_BASE_MS, Instant, NameRules, instant, parse_time, parse_value
 from tsd.errors import BadLine, bare
-from tsd.ingest.lines import SLOW_BYTES, SLOW_LINES, Absorbed, Point, Refusals, Reject, bits_of, is_put, read_put
+from tsd.ingest.put_lines import SLOW_BYTES, SLOW_LINES, Absorbed, Point, Refusals, Reject, bits_of, is_put, read_put
 from tsd.ingest.series import SeriesTable, Texts
 from tsd.tables.writing import SeriesText
 

@@ -9,8 +9,8 @@ from tsd.codec.kairosline import NO_TEXT, is_text_line
 from tsd.codec.metaline import stamped
 from tsd.codec.putline import illegal, map_order, no_summaries
 from tsd.errors import BadLine, CorruptRow, StoreError, bare
-from tsd.ingest.lines import Absorbed, Reject
 from tsd.ingest.open_window import OpenWindow
+from tsd.ingest.put_lines import Absorbed, Reject
 from tsd.lazy import LazyLogger
 from tsd.tables.writing import (
     NO_KEY,

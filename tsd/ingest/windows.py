@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import trio
 
-from tsd.codec.points import Columns
+from tsd.codec.points import POINT_BYTES, Columns
 from tsd.ingest.journal.journal import Segment
 from tsd.ingest.limits import RefusedLine
-from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.packed_points import PackedPoints, Place
 from tsd.ingest.series import SeriesTable
 from tsd.tables.writing import SummaryBatch

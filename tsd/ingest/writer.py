@@ -18,11 +18,10 @@ from functools import partial
 import numpy as np
 import trio
 
-from tsd.codec.points import Columns
+from tsd.codec.points import POINT_BYTES, Columns
 from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreError, bare
 from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, Ledger
 from tsd.ingest.journal.journal import Journal, Segment
-from tsd.ingest.lines import POINT_BYTES
 from tsd.ingest.open_hours import (
     OpenHour,
     OpenHours,

@@ -14,8 +14,8 @@ from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.putline import NameRules
 from tsd.ingest import series
 from tsd.ingest.intake import absorb_whole
-from tsd.ingest.lines import Reject
 from tsd.ingest.open_window import OpenWindow
+from tsd.ingest.put_lines import Reject
 from tsd.ingest.series import SeriesTable
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
 

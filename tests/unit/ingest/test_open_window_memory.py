@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tsd.codec.points import columns_of
-from tsd.ingest.lines import POINT_BYTES
+from tsd.codec.points import POINT_BYTES, columns_of
 from tsd.ingest.series import HAS_LOOP, SeriesTable
 
 if HAS_LOOP:
