@@ -151,7 +151,7 @@ class ReadableSelection(reading.Selection, reading.SeriesSet):
     group_by: tuple[bytes, ...]
     filter_tagks: tuple[bytes, ...] | None
     numbers: dict[bytes, int] = field(default_factory=dict)
-    pairs: list[bytes] = field(default_factory=list)
+    series_pairs: list[bytes] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)  # that were read of matching series
     widths = Widths(ID_BYTES, ID_BYTES, ID_BYTES)
     resolved = 0
@@ -160,18 +160,18 @@ class ReadableSelection(reading.Selection, reading.SeriesSet):
         self.series = self
         self._keys = {pairs: key for key, pairs in self.known.pairs.items() if split_key(key)[0] == self.metric}
 
-    async def match(self, pairs: Iterable[bytes]) -> None:
-        for one in pairs:
+    async def match(self, series_pairs: Iterable[bytes]) -> None:
+        for one in series_pairs:
             if one not in self.numbers:
                 matches = self.passes(self._keys[one])
-                self.numbers[one] = len(self.pairs) if matches else reading.UNWANTED
-                self.pairs += [one] * matches
+                self.numbers[one] = len(self.series_pairs) if matches else reading.UNWANTED
+                self.series_pairs += [one] * matches
 
     async def names(self, kind: Kind, ids: Sequence[bytes]) -> dict[bytes, str]:
         return {one: name for name, one in self.known.ids[kind].items() if one in ids}
 
     def order(self, numbers: Iterable[int]) -> list[int]:
-        return sorted(numbers, key=self.pairs.__getitem__)
+        return sorted(numbers, key=self.series_pairs.__getitem__)
 
     def tsuid(self, pairs: bytes) -> bytes:
         return self._keys[pairs]
@@ -196,14 +196,14 @@ class ReadablePage:
     def __init__(self, selection: ReadableSelection, rows: Sequence[Row]) -> None:
         self._selection = selection
         self._rows = rows
-        self._pairs = [selection.known.pairs[split_row(row)[0]] for row in rows]
+        self._series_pairs = [selection.known.pairs[split_row(row)[0]] for row in rows]
         self.cells = sum(len(row.cells) for row in rows)
 
     def series(self) -> set[bytes]:
-        return set(self._pairs)
+        return set(self._series_pairs)
 
     def decode(self) -> reading.PointPage:
-        numbers = np.array([self._selection.numbers[pairs] for pairs in self._pairs], np.int32)
+        numbers = np.array([self._selection.numbers[pairs] for pairs in self._series_pairs], np.int32)
         rows = [row for row, number in zip(self._rows, numbers, strict=True) if number != reading.UNWANTED]
         self._selection.rows += rows
         starts = np.cumsum([0, *(len(row.cells) for row in rows)])

@@ -36,17 +36,17 @@ timed = st.tuples(st.just(False), shared_times | seconds) | st.tuples(st.just(Tr
 def blocks(draw: st.DrawFn) -> Rows:
     """Rows of one hour: some share their times, some are of one kind."""
     pair = st.binary(min_size=6, max_size=6) if draw(st.booleans()) else st.binary(max_size=20)
-    pairs = sorted(draw(st.sets(pair, min_size=1, max_size=12)))
+    series_pairs = sorted(draw(st.sets(pair, min_size=1, max_size=12)))
     in_ms, offsets, values, starts = [], [], [], [0]
-    for _ in pairs:
+    for _ in series_pairs:
         has_ms, times = draw(timed)
         in_ms.append(has_ms)
         offsets += times
         starts.append(len(offsets))
         values += draw(st.lists(draw(alike), min_size=len(times), max_size=len(times)))
-    stamps = draw(st.lists(st.integers(0, 1 << 50), min_size=len(pairs), max_size=len(pairs)))
+    stamps = draw(st.lists(st.integers(0, 1 << 50), min_size=len(series_pairs), max_size=len(series_pairs)))
     return Rows(
-        pairs,
+        series_pairs,
         np.array(in_ms),
         np.array(stamps, np.int64),
         np.array(starts, np.int64),
@@ -64,13 +64,13 @@ def listed(points: BlockPoints) -> list[tuple[int, list[tuple[int, int, bool]]]]
 
 
 def whole_of(rows: Rows) -> list[tuple[int, list[tuple[int, int, bool]]]]:
-    return listed(BlockPoints(np.arange(len(rows.pairs)), rows.starts, rows.offsets, rows.bits, rows.floats))
+    return listed(BlockPoints(np.arange(len(rows.series_pairs)), rows.starts, rows.offsets, rows.bits, rows.floats))
 
 
 @given(blocks())
 def test_decoding_restores_every_bit(rows: Rows) -> None:
     block = Block(encode_block(rows, PLACE), PLACE)
-    assert block.pairs() == rows.pairs
+    assert block.series_pairs() == rows.series_pairs
     assert (block.stamps.tolist(), block.in_ms.tolist()) == (rows.stamps.tolist(), rows.in_ms.tolist())
     assert block.counts.tolist() == np.diff(rows.starts).tolist()
     assert listed(block.decode()) == whole_of(rows)
@@ -78,14 +78,16 @@ def test_decoding_restores_every_bit(rows: Rows) -> None:
 
 @given(blocks(), st.data())
 def test_chosen_rows_are_those_of_the_whole(rows: Rows, data: st.DataObject) -> None:
-    wanted = data.draw(st.lists(st.booleans(), min_size=len(rows.pairs), max_size=len(rows.pairs)))
+    count = len(rows.series_pairs)
+    wanted = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
     found = Block(encode_block(rows, PLACE), PLACE).decode(np.array(wanted))
     assert listed(found) == [row for row, chosen in zip(whole_of(rows), wanted, strict=True) if chosen]
 
 
 @given(blocks(), st.data())
 def test_rows_with_the_same_times_are_a_table(rows: Rows, data: st.DataObject) -> None:
-    wanted = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows.pairs), max_size=len(rows.pairs))))
+    count = len(rows.series_pairs)
+    wanted = np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
     if not wanted.any():
         return
     block = Block(encode_block(rows, PLACE), PLACE)

@@ -161,7 +161,7 @@ def test_loop_and_python_number_rows_alike(parts: list[tuple[bytes, bytes]], whi
     for compiled in (True, False):
         series = matcher(which)
         rows_ = number_rows(keys, 7, series, compiled=compiled)
-        known = (list(series.numbers.items()), series.pairs)
+        known = (list(series.numbers.items()), series.series_pairs)
         found.append(
             (rows_.numbers.tolist(), rows_.bases_s.tolist(), rows_.fresh.tolist(), set(rows_.unnumbered), known)
         )
@@ -170,14 +170,13 @@ def test_loop_and_python_number_rows_alike(parts: list[tuple[bytes, bytes]], whi
 
 @pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")
 @given(st.lists(KEY_PARTS, max_size=8), st.sampled_from(["", "sum:m", "sum:m{k1=*}", "sum:m{}{k1=v1}"]))
-def test_loop_and_python_number_series_alike(pairs: list[bytes], which: str) -> None:
+def test_loop_and_python_number_series_alike(series_pairs: list[bytes], which: str) -> None:
     found = []
     for compiled in (True, False):
         series = matcher(which)
-        numbered = number_series(pairs, series, compiled=compiled)
-        found.append(
-            (numbered.numbers.tolist(), set(numbered.unnumbered), list(series.numbers.items()), list(series.pairs))
-        )
+        numbered = number_series(series_pairs, series, compiled=compiled)
+        known = (list(series.numbers.items()), list(series.series_pairs))
+        found.append((numbered.numbers.tolist(), set(numbered.unnumbered), known))
     assert found[0] == found[1]
 
 
@@ -186,8 +185,8 @@ def test_lists_of_series_may_come_several_times(lists: list[list[bytes]], data: 
     series = matcher("sum:m{k1=*}")
     pages = NumberedPages(series)
     for _ in range(6):
-        pairs = data.draw(st.sampled_from(lists))
-        found, wanted = pages.number(pairs), number_series(pairs, series)
+        series_pairs = data.draw(st.sampled_from(lists))
+        found, wanted = pages.number(series_pairs), number_series(series_pairs, series)
         assert found.numbers.tolist() == wanted.numbers.tolist()
         assert found.unnumbered == wanted.unnumbered
         if found.unnumbered and data.draw(st.booleans()):  # they get their numbers between two pages

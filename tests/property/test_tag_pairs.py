@@ -34,11 +34,11 @@ def test_common_tags(some: tuple[list[bytes], Widths]) -> None:
 
 @given(series(), st.sets(st.integers(0, 4), max_size=3))
 def test_values_of_groups(some: tuple[list[bytes], Widths], tags: set[int]) -> None:
-    pairs, widths = some
+    series_pairs, widths = some
     group_by = [tag.to_bytes(widths.tagk, "big") for tag in tags]
     if not group_by:
         return
-    one, two = (group_values(pairs, widths, group_by, compiled=compiled) for compiled in (True, False))
+    one, two = (group_values(series_pairs, widths, group_by, compiled=compiled) for compiled in (True, False))
     assert (one is None) == (two is None)
     if one is not None and two is not None:
         assert one.tolist() == two.tolist()

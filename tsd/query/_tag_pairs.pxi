@@ -1,18 +1,18 @@
 # Compares the tags of series. Included by _loops.pyx.
 
 
-def same_tags(list pairs, Py_ssize_t width, Py_ssize_t tagk, uint8_t[::1] names, uint8_t[::1] values):
+def same_tags(list series_pairs, Py_ssize_t width, Py_ssize_t tagk, uint8_t[::1] names, uint8_t[::1] values):
     """Return whether all series have as many tags as the first one. Then `names` and `values` say for each of them
     whether all have the same name and value there. A pair of ids has `width` bytes, its name `tagk` of them."""
     cdef Py_ssize_t i, at, tag, tags = names.shape[0]
-    cdef bytes one = pairs[0]
+    cdef bytes one = series_pairs[0]
     cdef const char* first = PyBytes_AS_STRING(one)
     cdef const char* text
     cdef Py_ssize_t size = PyBytes_GET_SIZE(one)
     names[:] = 1
     values[:] = 1
-    for i in range(1, len(pairs)):
-        one = pairs[i]
+    for i in range(1, len(series_pairs)):
+        one = series_pairs[i]
         if PyBytes_GET_SIZE(one) != size:
             return False
         text = PyBytes_AS_STRING(one)
@@ -25,14 +25,14 @@ def same_tags(list pairs, Py_ssize_t width, Py_ssize_t tagk, uint8_t[::1] names,
     return True
 
 
-def values_as_numbers(list pairs, const int64_t[::1] places, Py_ssize_t size, uint64_t[::1] found):
+def values_as_numbers(list series_pairs, const int64_t[::1] places, Py_ssize_t size, uint64_t[::1] found):
     """Write the joined values of `size` bytes at some places of each series as a number, big-endian."""
     cdef Py_ssize_t i, place, at
     cdef const uint8_t* text
     cdef bytes one
     cdef uint64_t number
-    for i in range(len(pairs)):
-        one = pairs[i]
+    for i in range(len(series_pairs)):
+        one = series_pairs[i]
         text = <const uint8_t*> PyBytes_AS_STRING(one)
         number = 0
         for place in range(places.shape[0]):

@@ -114,7 +114,7 @@ class Assembly:
 
     def slices(self) -> Iterator[tuple[int, Callable[[], None]]]:
         """Yield slices of the work, each with its number of points. Run them in this order."""
-        if len(self._series.pairs) == 1:
+        if len(self._series.series_pairs) == 1:
             first, stop = self._collected.series.bounds.tolist()
             yield GROUP_POINTS + stop - first, lambda: self._merge(self._groups)
             return
@@ -136,19 +136,19 @@ class Assembly:
     def form_groups(self) -> int:
         """Divide the series into groups. Return the number of groups."""
         series = self._series
-        if len(series.pairs) == 1:
+        if len(series.series_pairs) == 1:
             self._groups = [np.zeros(1, np.int64)]
             return 1
         sums = self._collected.sums
-        order = sums.order if sums is not None else series.order(range(len(series.pairs)))
+        order = sums.order if sums is not None else series.order(range(len(series.series_pairs)))
         each = self._plan.sub.aggregator == NONE
         self._is_ordered = isinstance(order, range)
         if self._is_ordered and sums is not None:
             self._groups = sums.groups()
             return len(self._groups)
-        pairs = series.pairs if self._is_ordered else [series.pairs[number] for number in order]
-        places = grouped(pairs, series.widths, series.group_by, each=each)
-        ordered = np.arange(len(pairs)) if self._is_ordered else np.array(order, np.int64)
+        series_pairs = series.series_pairs if self._is_ordered else [series.series_pairs[number] for number in order]
+        places = grouped(series_pairs, series.widths, series.group_by, each=each)
+        ordered = np.arange(len(series_pairs)) if self._is_ordered else np.array(order, np.int64)
         self._groups = [ordered[group] for group in places]
         return len(self._groups)
 
@@ -173,9 +173,9 @@ class Assembly:
             else:
                 chosen = Chosen(collected.series, alive)
                 merged = merge_chosen(chosen, sub, scan, quirks=query.quirks, check=self._check)
-            pairs = self._series.pairs
-            has_all = self._is_ordered and len(alive) == len(pairs)
-            members = pairs if has_all else [pairs[number] for number in alive.tolist()]
+            series_pairs = self._series.series_pairs
+            has_all = self._is_ordered and len(alive) == len(series_pairs)
+            members = series_pairs if has_all else [series_pairs[number] for number in alive.tolist()]
             ordered = in_order(notes, quirks=query.quirks) if notes else None
             common = common_tags(members, self._series.widths)
             self._found.append(_UnnamedGroup(alive, members, common, merged, ordered))

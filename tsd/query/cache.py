@@ -43,7 +43,7 @@ class CachedHour(NamedTuple):
     """The rows of one hour of a metric."""
 
     base_s: int
-    pairs: tuple[bytes, ...]  # of each row's series
+    series_pairs: tuple[bytes, ...]  # of each row's series
     points: NDArray[np.int32]  # of each row
     sizes: NDArray[np.int64]  # stored bytes of each row
     buckets: Bucketed  # uneven stamps as offsets from the base time, in 32 bits
@@ -59,7 +59,7 @@ class CachedHour(NamedTuple):
     @property
     def size(self) -> int:
         """About how many bytes it takes."""
-        rows, values = len(self.pairs), len(self.buckets.values)
+        rows, values = len(self.series_pairs), len(self.buckets.values)
         arrays = ROW_BYTES * rows + 8 * values + 4 * len(self.buckets.stamps)
         signatures = sum(map(len, self.signatures.values())) if self.signatures else 0
         return arrays + self.pairs_bytes + signatures + HOUR_BYTES
@@ -75,7 +75,7 @@ class JoinedHours(NamedTuple):
 
 def join_hours(hours: Sequence[CachedHour]) -> JoinedHours:
     """Join hours that have rows of the same series, and in each of which all rows have the same buckets."""
-    rows, count = len(hours[0].pairs), len(hours)
+    rows, count = len(hours[0].series_pairs), len(hours)
     offsets = [hour.buckets.stamps for hour in hours]
     lengths = [len(some) for some in offsets]
     bases_ms = np.array([hour.base_s for hour in hours], np.int64) * 1000
@@ -208,7 +208,7 @@ MIN_AGE_MS = 10_000  # a younger cell may be overwritten within the same millise
 class _HourRows(NamedTuple):
     """Some rows of an hour."""
 
-    pairs: Sequence[bytes]  # of each row
+    series_pairs: Sequence[bytes]  # of each row
     points: NDArray[np.int32]  # of each row
     sizes: Int64  # of each row
     buckets: Bucketed
@@ -239,7 +239,7 @@ class CacheFiller:
         firsts = [0, *(np.flatnonzero(bases[1:] != bases[:-1]) + 1).tolist()]
         hours = bases[firsts].tolist()
         every = slice(0, len(bases))
-        pairs, sizes = rows.series(every), rows.sizes(every)
+        series_pairs, sizes = rows.series(every), rows.sizes(every)
         is_plain = bool(rows.plain.all())
         for base_s, first, stop in zip(hours, firsts, [*firsts[1:], len(bases)], strict=True):
             part = slice(first, stop)
@@ -249,7 +249,7 @@ class CacheFiller:
                 self._skip(base_s)
                 continue
             piece = _HourRows(
-                pairs[part],
+                series_pairs[part],
                 points[part],
                 sizes[part],
                 buckets.between(first, stop),
@@ -282,15 +282,15 @@ class CacheFiller:
         known_bytes = 0
         for base_s, pieces in self._pieces.items():
             if len(pieces) == 1:
-                pairs, points, sizes, (starts, stamps, values), names_size = pieces[0]
+                series_pairs, points, sizes, (starts, stamps, values), names_size = pieces[0]
                 values = values.copy()  # not a part of the page's
             else:
-                pairs = [one for piece in pieces for one in piece.pairs]
+                series_pairs = [one for piece in pieces for one in piece.series_pairs]
                 points = np.concatenate([_NO_POINTS, *(piece.points for piece in pieces)])
                 sizes = np.concatenate([_NO_SIZES, *(piece.sizes for piece in pieces)])
                 starts, stamps, values = joined([piece.buckets for piece in pieces])
                 names_size = sum(piece.names_size for piece in pieces)
-            own = tuple(pairs)
+            own = tuple(series_pairs)
             if own != known:
                 known, known_bytes = own, len(own) * PAIRS_BYTES + sum(map(len, own))
             hours.append(

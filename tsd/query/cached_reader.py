@@ -110,18 +110,18 @@ def _together(hours: Iterable[CachedHour]) -> Iterator[list[CachedHour]]:
     """Yield the hours with rows, in order, several at once while they can be joined and have few buckets."""
     some: list[CachedHour] = []
     size, is_even = 0, False
-    pairs: tuple[bytes, ...] = ()
+    series_pairs: tuple[bytes, ...] = ()
     for hour in hours:
-        if not hour.pairs:
+        if not hour.series_pairs:
             continue
         values = len(hour.buckets.values)
-        fits = is_even and (hour.pairs is pairs or hour.pairs == pairs)
-        is_even = len(hour.pairs) == 1 or hour.buckets.is_even
+        fits = is_even and (hour.series_pairs is series_pairs or hour.series_pairs == series_pairs)
+        is_even = len(hour.series_pairs) == 1 or hour.buckets.is_even
         if some and (size + values > SMALL or not (fits and is_even)):
             yield some
             some, size = [], 0
         some.append(hour)
-        pairs = hour.pairs
+        series_pairs = hour.series_pairs
         size += HOUR_COST + values
     if some:
         yield some
@@ -143,7 +143,7 @@ async def _stale(hours: HourSource, cached: Mapping[int, CachedHour]) -> set[int
     if hours.signatures is None or not cached:
         return set()
     signed: Sequence[SignedHour] = [
-        SignedHour(base_s, len(hour.pairs), hour.names_size) for base_s, hour in cached.items()
+        SignedHour(base_s, len(hour.series_pairs), hour.names_size) for base_s, hour in cached.items()
     ]
     now = await hours.signatures.read(signed)
     return {base_s for base_s, hour in cached.items() if now[base_s] != hour.signatures}

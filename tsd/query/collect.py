@@ -197,7 +197,7 @@ class PointCollector:
     @property
     def size(self) -> int:
         """Number of points kept, or returned at the end: a fill may add many."""
-        return self._sink.size(len(self._series.pairs))
+        return self._sink.size(len(self._series.series_pairs))
 
     @property
     def has_annotations(self) -> bool:
@@ -210,13 +210,13 @@ class PointCollector:
         held, each = self.size * POINT_BYTES, SERIES_BYTES
         if self._summed is not None:
             held, each = held + self._summed.held, SUMMED_SERIES_BYTES
-        self._budget.set_memory(len(self._series.pairs) * each + held)
+        self._budget.set_memory(len(self._series.series_pairs) * each + held)
 
     async def take_cached(self, hours: Sequence[CachedHour]) -> None:
         """Process cached hours like ones that were read: one hour, or several for `join_hours`. Raise BadQuery,
         StoreError as `take` does."""
         await self.decoded()
-        numbers = await self._numbers(hours[0].pairs)
+        numbers = await self._numbers(hours[0].series_pairs)
         with self._budget.workers.charged():
             self._add_cached(numbers, _joined(hours), len(hours))
             self.check()
@@ -236,19 +236,19 @@ class PointCollector:
         read.points += int(points.sum())
         read.size += int(sizes.sum())
 
-    async def _numbers(self, pairs: tuple[bytes, ...]) -> Int64:
+    async def _numbers(self, series_pairs: tuple[bytes, ...]) -> Int64:
         """Return the number of each series. Most hours have the same series as the hour before."""
-        if self._numbered[0] is not pairs:
-            await self._series.match(pairs)
-            numbers = map(self._series.numbers.__getitem__, pairs)
-            self._numbered = pairs, np.fromiter(numbers, np.int64, len(pairs))
+        if self._numbered[0] is not series_pairs:
+            await self._series.match(series_pairs)
+            numbers = map(self._series.numbers.__getitem__, series_pairs)
+            self._numbered = series_pairs, np.fromiter(numbers, np.int64, len(series_pairs))
         return self._numbered[1]
 
     def add_cached_now(self, hours: Sequence[CachedHour]) -> bool:
         """Add cached hours like `take_cached`, without a wait, and without regard to limits. Return False if a series
         has no number."""
         number_of = self._series.numbers.get
-        numbers = [number_of(one) for one in hours[0].pairs]
+        numbers = [number_of(one) for one in hours[0].series_pairs]
         if None in numbers:
             return False
         self._add_cached(np.array(numbers, np.int64), _joined(hours), len(hours))
@@ -328,7 +328,7 @@ class PointCollector:
 
     def _grow_counts(self) -> None:
         """Make room for all series."""
-        missing = len(self._series.pairs) - len(self._counts)
+        missing = len(self._series.series_pairs) - len(self._counts)
         if missing > 0:
             self._counts = np.append(self._counts, np.zeros(max(missing, len(self._counts)), np.int64))
 
@@ -336,7 +336,7 @@ class PointCollector:
         """Return whether all rows were collected. If not, all have to be read again. Raise as `take` does."""
         await self.decoded()
         if self._summed is not None:
-            is_short = len(self._series.pairs) <= SHORT_ORDER
+            is_short = len(self._series.series_pairs) <= SHORT_ORDER
             if not (await self._are_added(self._summed) and await self._summed.finish(is_short=is_short)):
                 await self._drop_sums(self._summed)
         reads_again, self._reads_again = self._reads_again, False
@@ -350,7 +350,7 @@ class PointCollector:
 
     def finish(self) -> Collected:
         """Return what was collected."""
-        count = len(self._series.pairs)
+        count = len(self._series.series_pairs)
         self._grow_counts()
         sums = self._summed.sums if self._summed is not None and self.read.points else None
         self._summed = None

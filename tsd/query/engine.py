@@ -190,7 +190,7 @@ class QueryEngine:
         read = perf_counter()
         scan_ms = (joint.spent_s if joint else read - started) * 1000
         assembly = Assembly(query, plan, collected, check_cancelled)
-        count = len(series.pairs)
+        count = len(series.series_pairs)
         share.add(await self.workers.run_sized(count, assembly.form_groups) * GROUP_BYTES)
         grouped_at = perf_counter()
         for size, work in assembly.slices():

@@ -143,7 +143,7 @@ class FewSeries:
         if hours is not None:
             self.is_short = sum([len(one.buckets.values) for some in hours for one in some]) <= SMALL
             self._add = lambda: all(map(collector.add_cached_now, hours))
-        elif bucketing is None or len(series.numbers) > len(series.pairs):  # hours with other series are not cached
+        elif bucketing is None or len(series.numbers) > len(series.series_pairs):  # hours of others are not cached
             page = known.series.read(plan.scan, limit, annotations=not query.no_annotations)
             self._add = lambda: page is not None and _add_page(collector, page)
         self._read = perf_counter()

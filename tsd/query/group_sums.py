@@ -76,7 +76,7 @@ class GroupSums:
 
     def _assign(self) -> bool:
         """Give new series their groups. Return False if they have too many, or no common form."""
-        new = self._series.pairs[self._grouped :]
+        new = self._series.series_pairs[self._grouped :]
         if not new:
             return True
         if not self._series.group_by:
@@ -95,7 +95,7 @@ class GroupSums:
         """Join the hours. Return False if a series lacks a row in one of them: values would have to be interpolated."""
         if not self._assign():
             return False
-        self.order = self._series.order(range(len(self._series.pairs)))
+        self.order = self._series.order(range(len(self._series.series_pairs)))
         hours = [self._hours[base_s] for base_s in sorted(self._hours)]
         numbers = [np.concatenate(hour.numbers) for hour in hours]
         if hours:

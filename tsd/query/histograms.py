@@ -72,7 +72,7 @@ def percentile(histogram: Histogram, wanted: float) -> float:
 class _UnnamedHistogram(NamedTuple):
     """A group, before its names are looked up."""
 
-    pairs: list[bytes]  # of its series, in order
+    series_pairs: list[bytes]  # of its series, in order
     common: CommonTags
     answers: list[tuple[str, Points]]
 
@@ -107,15 +107,15 @@ class HistogramQuery:
         if self._query.delete:
             await plan.selection.read(plan.scan, self._list, annotations=False)
         await self._source.read(plan.scan, self._take)
-        held = self._held + len(self._series.pairs) * SERIES_BYTES
+        held = self._held + len(self._series.series_pairs) * SERIES_BYTES
         groups: list[Group] = []
         for part in slices(await run(self._grouped), self._found, self._slice_buckets):
             series = [[self._found.pop(number) for number in members] for members in part]
             merged = await run(partial(_all_merged, self._query, plan, series, budget.check))
             held += sum(answer_size(one, plan.sub) for one in merged)
             budget.set_memory(held)
-            pairs = [[self._series.pairs[number] for number in members] for members in part]
-            groups += await self._named(await run(partial(self._answered, pairs, merged)))
+            members = [[self._series.series_pairs[number] for number in numbers] for numbers in part]
+            groups += await self._named(await run(partial(self._answered, members, merged)))
         return groups
 
     async def _list(self, page: EncodedPage[PointPage]) -> None:
@@ -127,13 +127,13 @@ class HistogramQuery:
         listed.size += decoded.size
         listed.points += len(decoded.batch.times)
         check_fetched(self._budget.bounds, size=listed.size, points=listed.points)
-        self._budget.set_memory(listed.size + len(self._series.pairs) * SERIES_BYTES)
+        self._budget.set_memory(listed.size + len(self._series.series_pairs) * SERIES_BYTES)
 
     async def _take(self, page: EncodedPage[HistogramPage]) -> None:
         await self._series.match(page.series())
         await self._budget.workers.run(lambda: self._add(page.decode()))
         check_fetched(self._budget.bounds, size=self.read.size, points=self.read.points)
-        self._budget.set_memory(self._held + len(self._series.pairs) * SERIES_BYTES)
+        self._budget.set_memory(self._held + len(self._series.series_pairs) * SERIES_BYTES)
 
     def _add(self, page: HistogramPage) -> None:
         read = self.read
@@ -152,7 +152,7 @@ class HistogramQuery:
         """Return the series with histograms, by groups, in order."""
         series = self._series
         order = series.order(self._found)
-        ordered = [series.pairs[number] for number in order]
+        ordered = [series.series_pairs[number] for number in order]
         places = grouped(ordered, series.widths, series.group_by, each=self._plan.sub.aggregator == NONE)
         return [[order[place] for place in group.tolist()] for group in places]
 
@@ -162,8 +162,8 @@ class HistogramQuery:
         """Return the answers of some groups: for each the tag pairs of its series, and its histograms."""
         widths, sub, check = self._series.widths, self._plan.sub, self._budget.check
         return [
-            _UnnamedHistogram(pairs, common_tags(pairs, widths), answers_of(each, sub, check))
-            for pairs, each in zip(groups, merged, strict=True)
+            _UnnamedHistogram(series_pairs, common_tags(series_pairs, widths), answers_of(each, sub, check))
+            for series_pairs, each in zip(groups, merged, strict=True)
         ]
 
     async def _named(self, found: Sequence[_UnnamedHistogram]) -> list[Group]:
@@ -178,7 +178,7 @@ class HistogramQuery:
                 metric + suffix,
                 {keys[tagk]: values[tagv] for tagk, tagv in one.common.tags.items()},
                 [keys[tagk] for tagk in one.common.aggregated],
-                tsuids=[series.tsuid(pairs) for pairs in one.pairs] if self._query.show_tsuids else (),
+                tsuids=[series.tsuid(pairs) for pairs in one.series_pairs] if self._query.show_tsuids else (),
                 points=points,
                 tag_uids=one.common.tags,
                 aggregate_tag_uids=one.common.aggregated,

@@ -286,8 +286,8 @@ class CommonTags(NamedTuple):
     aggregated: Sequence[bytes]  # ascending
 
 
-def grouped(pairs: Sequence[bytes], widths: Widths, group_by: Sequence[bytes], *, each: bool) -> list[Int64]:
-    """Group series, given by their tag pairs in order; each group is the places of its series in `pairs`.
+def grouped(series_pairs: Sequence[bytes], widths: Widths, group_by: Sequence[bytes], *, each: bool) -> list[Int64]:
+    """Group series, given by their tag pairs in order; each group is the places of its series in `series_pairs`.
 
     `each`: every series is its own group. Otherwise group by the values of the tag names `group_by`.
 
@@ -298,17 +298,17 @@ def grouped(pairs: Sequence[bytes], widths: Widths, group_by: Sequence[bytes], *
     [[0, 1]]
     """
     if each:
-        return list(np.arange(len(pairs)).reshape(-1, 1))
-    if not group_by or not pairs:
-        return [np.arange(len(pairs))] if pairs else []
-    values = group_values(pairs, widths, group_by)
+        return list(np.arange(len(series_pairs)).reshape(-1, 1))
+    if not group_by or not series_pairs:
+        return [np.arange(len(series_pairs))] if series_pairs else []
+    values = group_values(series_pairs, widths, group_by)
     if values is not None:
         found, group_of = np.unique(values, return_inverse=True)
         order = np.argsort(group_of, kind="stable")
         return np.split(order, np.cumsum(np.bincount(group_of, minlength=len(found)))[:-1])
     groups: dict[bytes, list[int]] = {}
     width, tagk = widths.pair, widths.tagk
-    for place, joined in enumerate(pairs):
+    for place, joined in enumerate(series_pairs):
         own = [
             joined[at + tagk : at + width] for at in range(0, len(joined), width) if joined[at : at + tagk] in group_by
         ]
@@ -317,25 +317,26 @@ def grouped(pairs: Sequence[bytes], widths: Widths, group_by: Sequence[bytes], *
 
 
 def group_values(
-    pairs: Sequence[bytes], widths: Widths, group_by: Collection[bytes], *, compiled: bool = HAS_LOOP
+    series_pairs: Sequence[bytes], widths: Widths, group_by: Collection[bytes], *, compiled: bool = HAS_LOOP
 ) -> GroupValues | None:
     """Return the joined values of some tag names of each series, in their order; None if the series have different tag
     names, or lack one of them."""
-    size = len(pairs[0])
+    size = len(series_pairs[0])
     if compiled and len(group_by) * widths.tagv <= _NUMBER_BYTES:
-        every = list(pairs)
+        every = list(series_pairs)
         same = _same_tags(every, widths)
         if same is None or not same.names.all():
             return None
-        places = [at + widths.tagk for at in range(0, size, widths.pair) if pairs[0][at : at + widths.tagk] in group_by]
+        first = series_pairs[0]
+        places = [at + widths.tagk for at in range(0, size, widths.pair) if first[at : at + widths.tagk] in group_by]
         if len(places) != len(group_by):
             return None
         numbers = np.empty(len(every), np.uint64)
         _loops.values_as_numbers(every, np.array(places, np.int64), widths.tagv, numbers)
         return numbers
-    if not size or set(map(len, pairs)) != {size}:
+    if not size or set(map(len, series_pairs)) != {size}:
         return None
-    table = np.frombuffer(b"".join(pairs), np.uint8).reshape(len(pairs), size)
+    table = np.frombuffer(b"".join(series_pairs), np.uint8).reshape(len(series_pairs), size)
     chosen = []
     for at in range(0, size, widths.pair):
         names = table[:, at : at + widths.tagk]
@@ -361,33 +362,33 @@ class _SameTags(NamedTuple):
     values: Bool
 
 
-def _same_tags(pairs: list[bytes], widths: Widths) -> _SameTags | None:
+def _same_tags(series_pairs: list[bytes], widths: Widths) -> _SameTags | None:
     """Compare series; None if they have different numbers of tags, or none."""
-    count, rest = divmod(len(pairs[0]), widths.pair)
+    count, rest = divmod(len(series_pairs[0]), widths.pair)
     names, values = np.empty(count, np.uint8), np.empty(count, np.uint8)
-    if not count or rest or not _loops.same_tags(pairs, widths.pair, widths.tagk, names, values):
+    if not count or rest or not _loops.same_tags(series_pairs, widths.pair, widths.tagk, names, values):
         return None
     return _SameTags(names.view(np.bool_), values.view(np.bool_))
 
 
-def common_tags(pairs: Sequence[bytes], widths: Widths, *, compiled: bool = HAS_LOOP) -> CommonTags:
+def common_tags(series_pairs: Sequence[bytes], widths: Widths, *, compiled: bool = HAS_LOOP) -> CommonTags:
     """Return the common tags: the names whose value is the same in all series with the name.
 
     >>> both = common_tags([bytes.fromhex("000001000001000002000001"), bytes.fromhex("000001000002")], Widths())
     >>> {tagk.hex(): tagv.hex() for tagk, tagv in both.tags.items()}, [tagk.hex() for tagk in both.aggregated]
     ({'000002': '000001'}, ['000001'])
     """
-    if len(pairs) == 1:
-        only = widths.tags(pairs[0])
-        if len(only) * widths.pair == len(pairs[0]):  # no tag name is repeated, as in a damaged key
+    if len(series_pairs) == 1:
+        only = widths.tags(series_pairs[0])
+        if len(only) * widths.pair == len(series_pairs[0]):  # no tag name is repeated, as in a damaged key
             return CommonTags(dict(sorted(only.items())), [])
     found: dict[bytes, bytes] = {}
     differing: set[bytes] = set()
-    same = _same_tags(list(pairs), widths) if compiled and pairs else None
+    same = _same_tags(list(series_pairs), widths) if compiled and series_pairs else None
     if same is not None and same.names.all():
-        columns = _first_tags(pairs[0], widths, same.values)
+        columns = _first_tags(series_pairs[0], widths, same.values)
     else:
-        columns = chain.from_iterable(_columns(part, widths) for part in _alike(pairs))
+        columns = chain.from_iterable(_columns(part, widths) for part in _alike(series_pairs))
     for tagk, tagv, is_same in columns:
         if not is_same or found.setdefault(tagk, tagv) != tagv:
             differing.add(tagk)
@@ -402,26 +403,26 @@ def _first_tags(pairs: bytes, widths: Widths, same: Bool) -> Iterator[tuple[byte
         yield pairs[at : at + widths.tagk], pairs[at + widths.tagk : at + widths.pair], is_same
 
 
-def _alike(pairs: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+def _alike(series_pairs: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     """Split series by their number of tags."""
-    sizes = set(map(len, pairs))
+    sizes = set(map(len, series_pairs))
     if len(sizes) < 2:
-        yield pairs
+        yield series_pairs
         return
     for size in sizes:
-        yield [one for one in pairs if len(one) == size]
+        yield [one for one in series_pairs if len(one) == size]
 
 
-def _columns(pairs: Sequence[bytes], widths: Widths) -> Iterator[tuple[bytes, bytes, bool]]:
+def _columns(series_pairs: Sequence[bytes], widths: Widths) -> Iterator[tuple[bytes, bytes, bool]]:
     """Yield each tag name of series with equally many tags, with a value, and whether that is the only one."""
-    if pairs and pairs.count(pairs[0]) == len(pairs):
-        joined = pairs[0]
+    if series_pairs and series_pairs.count(series_pairs[0]) == len(series_pairs):
+        joined = series_pairs[0]
         for at in range(0, len(joined), widths.pair):
             yield joined[at : at + widths.tagk], joined[at + widths.tagk : at + widths.pair], True
         return
-    if not pairs or not pairs[0]:
+    if not series_pairs or not series_pairs[0]:
         return
-    table = np.frombuffer(b"".join(pairs), np.uint8).reshape(len(pairs), -1)
+    table = np.frombuffer(b"".join(series_pairs), np.uint8).reshape(len(series_pairs), -1)
     for at in range(0, table.shape[1], widths.pair):
         names, values = table[:, at : at + widths.tagk], table[:, at + widths.tagk : at + widths.pair]
         if _all_equal(names):

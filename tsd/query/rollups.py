@@ -132,7 +132,7 @@ class RollupQuery(NamedTuple):
         cells = cells_for(self.rollups, part.interval, spec.function)
         stored = await self._with_plan(bare)._read(cells, span=part.span, held=raw.size)
         rest = await self._finished(raw)
-        count = len(plan.selection.series.pairs)
+        count = len(plan.selection.series.series_pairs)
         join = partial(_join, stored.series, rest.series, part.span, count, query, plan)
         points = len(stored.series.bits) + len(rest.series.bits)
         series = join() if points <= SMALL else await self.budget.workers.run(join)
@@ -173,12 +173,12 @@ class RollupQuery(NamedTuple):
 
         def check() -> None:
             check_fetched(budget.bounds, size=read.size, points=read.points)
-            count = len(series.pairs)
+            count = len(series.series_pairs)
             budget.set_memory(count * SERIES_BYTES + (held + points.size(count)) * POINT_BYTES)
 
         await self.rollups.read(cells.interval, cells.aggregators, scan, take, pre_aggregated=pre_aggregated)
         check()
-        count = len(series.pairs)
+        count = len(series.series_pairs)
         finish = partial(points.finish, count)
         found = finish() if points.size(count) <= SMALL else await budget.workers.run(finish)
         return Collected(found, points.counts(count), {}, read, cells.interval.name, scan)
@@ -280,7 +280,7 @@ class RollupPoints:
         batches = [within(batch, self._only) for batch in page.batches]
         if len(batches) > 1:
             batches = [_shared(batch, other) for batch, other in zip(batches, reversed(batches), strict=True)]
-        self._counts = np.append(self._counts, np.zeros(max(len(series.pairs) - len(self._counts), 0), int))
+        self._counts = np.append(self._counts, np.zeros(max(len(series.series_pairs) - len(self._counts), 0), int))
         for batch in batches:
             np.add.at(self._counts, batch.series, np.diff(batch.starts))
             read.points += len(batch.times)

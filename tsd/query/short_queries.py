@@ -87,19 +87,19 @@ class ShortQueries:
         if self._open_points is None or not _may_be_kept(query, plan, answer):
             return
         sub, selection = plan.sub, plan.selection
-        pairs, counts, metric = selection.series.pairs, answer.stats, selection.metric
+        series_pairs, counts, metric = selection.series.series_pairs, answer.stats, selection.metric
         series = selection.matched_series()
         if series is None or not metric.isascii():
             return
         listed = number = None
-        if len(pairs) == 1 and len(selection.series.numbers) <= FEW_LISTED:  # all of them would be kept
+        if len(series_pairs) == 1 and len(selection.series.numbers) <= FEW_LISTED:  # all of them would be kept
             listed = self._open_points.known_series(metric.encode())
-            number = None if listed is None else await _number_of(pairs[0], selection, listed)
+            number = None if listed is None else await _number_of(series_pairs[0], selection, listed)
         groups = []
-        has_points = np.zeros(len(pairs), np.bool_)
+        has_points = np.zeros(len(series_pairs), np.bool_)
         for group, numbers in zip(answer.groups, answer.members, strict=True):
             has_points[numbers] = True
-            tsuids = tuple(selection.series.tsuid(pairs[at]) for at in numbers.tolist())
+            tsuids = tuple(selection.series.tsuid(series_pairs[at]) for at in numbers.tolist())
             groups.append(KnownGroup(replace(group, points=NO_POINTS, tsuids=(), interpolated=0), numbers, tsuids))
         self._forget((sub, query.quirks))  # the newest comes last
         self._known[sub, query.quirks] = Known(
@@ -110,7 +110,7 @@ class ShortQueries:
             resolved=counts["uidPairsResolved"],
             listed=None if listed is None else ref(listed),
             open_row=OpenRow(),
-            texts=_texts_of(sub, groups, len(pairs)),
+            texts=_texts_of(sub, groups, len(series_pairs)),
             number=number,
             selection=None if plan.open_hours else selection,
             has_points=has_points,
@@ -345,7 +345,7 @@ def _may_be_kept(query: Query, plan: Plan, answer: SubAnswer) -> bool:
         return False
     if not answer.groups or answer.warnings or len(answer.members) != len(answer.groups):
         return False
-    if plan.open_hours and len(selection.series.pairs) > 1:  # open points are read of one series only
+    if plan.open_hours and len(selection.series.series_pairs) > 1:  # open points are read of one series only
         return False
     if len(selection.series.numbers) > MOST_SERIES or answer.stats["dpsPreFilter"] > MOST_POINTS:
         return False
@@ -378,7 +378,7 @@ async def _number_of(pairs: bytes, selection: Selection, listed: KnownSeries) ->
     await series.match([one for one in each if one is not None])
     matching = [place for place, one in zip(some, each, strict=True) if one and series.numbers[one] != UNWANTED]
     # After names have changed, a series may have two numbers.
-    return listed.numbers[matching] if series.pairs == [pairs] and len(matching) < 2 else None
+    return listed.numbers[matching] if series.series_pairs == [pairs] and len(matching) < 2 else None
 
 
 def _texts_of(sub: SubQuery, groups: Sequence[KnownGroup], series: int) -> OnlyTexts | None:

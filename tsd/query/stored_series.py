@@ -73,7 +73,7 @@ class StoredSeries:
         plan = await self._plan_hours(query)
         series = plan.selection.series
         share = self._new_share()
-        take = take_series(series, lambda: share.resize(len(series.pairs) * SERIES_BYTES))
+        take = take_series(series, lambda: share.resize(len(series.series_pairs) * SERIES_BYTES))
         for span, _ in split_span(plan.scan, plan.open_hours):
             await plan.selection.read(span, take, annotations=False)
         if plan.selection.texts is not None:
@@ -88,7 +88,7 @@ class StoredSeries:
         sets = {number: plan.selection.series for number, plan in plans.items()}
 
         def resize() -> None:
-            share.resize(sum(len(one.pairs) for one in sets.values()) * SERIES_BYTES)
+            share.resize(sum(len(one.series_pairs) for one in sets.values()) * SERIES_BYTES)
 
         found: dict[int, list[Mapping[str, str]]] = {}
         for source, numbers in joint_groups(plans):
@@ -156,7 +156,7 @@ class StoredSeries:
     async def _names(self, series: SeriesSet) -> list[Mapping[str, str]]:
         """Return the tags of series, by number."""
         each = await self._reader.workers.run_sized(
-            len(series.pairs), lambda: [series.widths.tags(pairs) for pairs in series.pairs]
+            len(series.series_pairs), lambda: [series.widths.tags(pairs) for pairs in series.series_pairs]
         )
         tagks = await series.names(Kind.TAGK, list(dict.fromkeys(uid for tags in each for uid in tags)))
         tagvs = await series.names(Kind.TAGV, list(dict.fromkeys(uid for tags in each for uid in tags.values())))

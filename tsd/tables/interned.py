@@ -130,7 +130,7 @@ class InternedSeries(reading.SeriesSet):
         self._pairs_of: dict[bytes, bytes] = {}  # ids of the tags of each series, by its encoded tags
         self._tags_of: dict[bytes, bytes] = {}  # the other way round
         self.numbers: dict[bytes, int] = {}
-        self.pairs: list[bytes] = []
+        self.series_pairs: list[bytes] = []
         self.group_by = tuple(sorted(self.id_of(Kind.TAGK, tagk) for tagk in group_by))
 
     def id_of(self, kind: Kind, name: str) -> bytes:
@@ -156,12 +156,12 @@ class InternedSeries(reading.SeriesSet):
             found = self._tags[tag] = self.id_of(Kind.TAGK, tag[0]) + self.id_of(Kind.TAGV, tag[1])
         return found
 
-    async def match(self, pairs: Iterable[bytes]) -> None:
+    async def match(self, series_pairs: Iterable[bytes]) -> None:
         """Number series; only matching ones are found."""
-        for one in pairs:
+        for one in series_pairs:
             if one not in self.numbers:
-                self.numbers[one] = len(self.pairs)
-                self.pairs.append(one)
+                self.numbers[one] = len(self.series_pairs)
+                self.series_pairs.append(one)
 
     async def names(self, kind: Kind, ids: Sequence[bytes]) -> dict[bytes, str]:
         """Return the names of ids."""
@@ -170,7 +170,7 @@ class InternedSeries(reading.SeriesSet):
 
     def order(self, numbers: Iterable[int]) -> list[int]:
         """Return series in the order of their tags."""
-        return sorted(numbers, key=lambda number: self._tags_of[self.pairs[number]])
+        return sorted(numbers, key=lambda number: self._tags_of[self.series_pairs[number]])
 
     def tsuid(self, pairs: bytes) -> bytes:
         """Return what identifies a series to users."""

@@ -210,13 +210,13 @@ class OpenSelection(Selection):
     async def _rows(self, span: ScanRange) -> "OpenRowsOfHour":
         """Return rows of the open points of matching series in an hour."""
         columns = await _in_thread(len(self._points.columns.series), partial(self._points.of_hour, span))
-        pairs = self._stored.pairs_of(self._points.keys)
-        present = np.bincount(columns.series, minlength=len(pairs)).astype(np.bool_).tolist()
-        await self.series.match([one for one in compress(pairs, present) if one is not None])
+        series_pairs = self._stored.pairs_of(self._points.keys)
+        present = np.bincount(columns.series, minlength=len(series_pairs)).astype(np.bool_).tolist()
+        await self.series.match([one for one in compress(series_pairs, present) if one is not None])
         number_of = self.series.numbers
         found = [
             number_of[one] if has_points and one is not None else UNWANTED
-            for one, has_points in zip(pairs, present, strict=True)
+            for one, has_points in zip(series_pairs, present, strict=True)
         ]
         numbers = np.array(found, np.int32)
         return await _in_thread(len(columns.series), partial(_chosen_rows, columns, numbers))

@@ -72,17 +72,17 @@ class SeriesRequest(NamedTuple):
 class SeriesSet(Protocol):
     """The series of one metric that a request matches, numbered from 0 in the order found.
 
-    A series is identified by its tags as one bytes object: pairs of tag name id and tag value id, sorted.
+    A series is identified by its tags as one bytes object, its `pairs`: tag name id and tag value id of each, sorted.
     """
 
     widths: Widths  # of ids
     group_by: tuple[bytes, ...]  # ids of tag names, ascending
     numbers: dict[bytes, int]  # of every series matched so far, by its pairs; UNWANTED if it does not match
-    pairs: list[bytes]  # of each matching series, by number
+    series_pairs: list[bytes]  # of each matching series, by number
     resolved: int  # names looked up
     required_tagks: Sequence[bytes] | None = None  # a series with these tag names matches; None: names do not tell
 
-    async def match(self, pairs: Iterable[bytes]) -> None:
+    async def match(self, series_pairs: Iterable[bytes]) -> None:
         """Number series that are not numbered yet. Raise BadQuery, StoreError."""
         ...
 

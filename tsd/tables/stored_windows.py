@@ -103,7 +103,7 @@ async def series_texts(metric: bytes, series: SeriesSet, start: int, stop: int |
 
 async def series_tags(series: SeriesSet, start: int, stop: int | None = None) -> list[dict[str, str]]:
     """Return the tags of series from the number `start` to before `stop` (None: the end). Raise StoreError."""
-    each = [series.widths.tags(pairs) for pairs in series.pairs[start:stop]]
+    each = [series.widths.tags(pairs) for pairs in series.series_pairs[start:stop]]
     if not each:
         return []
     tagks = await series.names(Kind.TAGK, list(dict.fromkeys(uid for tags in each for uid in tags)))

@@ -70,7 +70,7 @@ async def read(tables: Tables, request: SeriesRequest, first_ms: int, last_ms: i
         batch = decoded.batch
         for row, number in enumerate(batch.series.tolist()):
             part = slice(batch.starts[row], batch.starts[row + 1])
-            pairs = selection.series.pairs[number]
+            pairs = selection.series.series_pairs[number]
             words = [pairs[at : at + 4] for at in range(0, len(pairs), 4)]
             tagks = await selection.series.names(Kind.TAGK, words[::2])
             tagvs = await selection.series.names(Kind.TAGV, words[1::2])

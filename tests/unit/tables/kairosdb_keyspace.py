@@ -119,7 +119,7 @@ class Keyspace:
             {time: value for time, value in numbers.items() if first_ms <= time <= last_ms},
             {time: value for time, value in texts.items() if first_ms <= time <= last_ms},
         )
-        return found, warnings, len(selection.series.pairs)
+        return found, warnings, len(selection.series.series_pairs)
 
     async def cells(self) -> Cells:
         """Return all cells, spelled as the recorded ones."""

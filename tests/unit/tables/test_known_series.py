@@ -40,7 +40,7 @@ def test_rows_lead_to_the_places_of_their_series(seed: int, salt_width: int) -> 
     assert {key.head[salt_width:] for key in found if key} == {METRIC}
     for row, key in zip(rows, found, strict=True):
         assert key is not None
-        assert known.table.pairs(rows[row : row + 1]) == [key.tail]
+        assert known.table.series_pairs(rows[row : row + 1]) == [key.tail]
         assert known.table.find([key.tail]).tolist() == [row]
     assert known.table.find([tags(1, 1, 1, 1, 1), b"", tags(0)[:-1]]).tolist() == []
 

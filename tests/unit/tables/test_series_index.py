@@ -254,7 +254,7 @@ class CountingStore(MemoryStore):
 async def _held(index: SeriesIndex) -> list[bytes]:
     table = await index.table(METRIC)
     assert table is not None
-    return table.pairs(np.arange(table.count))
+    return table.series_pairs(np.arange(table.count))
 
 
 def _columns(cells: Sequence[Cell]) -> list[bytes]:

@@ -21,7 +21,7 @@ def test_a_page_that_keeps_its_rows_is_decoded_once(keeps: bool, times: int) -> 
         decoded.append(page)
         return found
 
-    series = cast(SeriesSet, SimpleNamespace(numbers={}, pairs=[], required_tagks=None, widths=Widths()))
+    series = cast(SeriesSet, SimpleNamespace(numbers={}, series_pairs=[], required_tagks=None, widths=Widths()))
     page = StoredPoints(cells_of_rows([]), KeyLayout().pairs_start, series, decode, keeps=keeps)
     assert page.decode() is page.decode() is found
     assert len(decoded) == times

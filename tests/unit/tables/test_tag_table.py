@@ -63,7 +63,7 @@ async def test_filters_find_the_series_that_match_one_by_one(seed: int) -> None:
         one_by_one = SeriesMatcher(resolved, KeyLayout(), uids)
         await one_by_one.match(sorted(pairs))
         wanted = [one for one in sorted(pairs) if one_by_one.numbers[one] != UNWANTED]
-        assert table.pairs(await SeriesMatcher(resolved, KeyLayout(), uids, tests).find(table)) == wanted
+        assert table.series_pairs(await SeriesMatcher(resolved, KeyLayout(), uids, tests).find(table)) == wanted
 
 
 def test_values_of_a_tag_that_some_series_lack() -> None:
@@ -101,7 +101,7 @@ async def test_table_of_a_metric_gets_series_that_others_write_to_the_store() ->
         await other.add({metric: pairs[:count]})
         table = await index.table(metric)
         assert table is not None
-        assert table.pairs(np.arange(table.count)) == pairs[:count]
+        assert table.series_pairs(np.arange(table.count)) == pairs[:count]
     assert await index.table(b"\0\0\2") is not None
     await store.put(INDEX, [Put(b"\0", b"t:wanted", b"x")])  # not a series
     assert index.table_bytes > 0

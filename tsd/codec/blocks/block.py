@@ -47,7 +47,7 @@ class Rows(NamedTuple):
     """Rows of one metric and hour, ascending by their pairs. Each has at least one point, in ascending order of times,
     each time once."""
 
-    pairs: Sequence[bytes]  # joined tag pairs of each row's series
+    series_pairs: Sequence[bytes]  # joined tag pairs of each row's series
     in_ms: Bool  # of each row: its times have milliseconds
     stamps: Int64  # write timestamp of each row's cell, in ms
     starts: Int64  # (rows + 1,): index of each row's first point, then the number of points
@@ -89,7 +89,7 @@ class _Times(NamedTuple):
 
 def encode_block(rows: Rows, place: bytes) -> bytes:
     """Return the block of 1 to MOST_ROWS rows. `place` identifies the block, such as its key: reading needs it too."""
-    assert 0 < len(rows.pairs) <= MOST_ROWS, len(rows.pairs)
+    assert 0 < len(rows.series_pairs) <= MOST_ROWS, len(rows.series_pairs)
     assert (np.diff(rows.starts) > 0).all(), "a row without points"
     times = _distinct_times(rows)
     table: list[tuple[int, int, int, int, int, int]] = []
@@ -101,7 +101,7 @@ def encode_block(rows: Rows, place: bytes) -> bytes:
 
     for count, some in _time_chunks(times):
         add(_TIMES, 0, count, len(some), encode_numbers(some, INTEGERS, steps=False))
-    chunk_of = np.zeros(len(rows.pairs), np.uint16)
+    chunk_of = np.zeros(len(rows.series_pairs), np.uint16)
     for form, decimals, steps, members, numbers in _value_chunks(rows):
         chunk_of[members] = len(table)
         stored = encode_numbers(numbers, form, steps=steps)
@@ -109,14 +109,15 @@ def encode_block(rows: Rows, place: bytes) -> bytes:
             flags = np.packbits(rows.floats[_points_of(rows.starts, members)]).tobytes()
             stored = flags + stored
         add(form, decimals, len(members), len(numbers), stored)
-    width = len(rows.pairs[0]) if len(set(map(len, rows.pairs))) == 1 else 0
+    width = len(rows.series_pairs[0]) if len(set(map(len, rows.series_pairs))) == 1 else 0
     first_stamp = int(rows.stamps.min())
     directory = zlib.compress(
         b"".join(
             (
-                _transposed(np.frombuffer(b"".join(rows.pairs), np.uint8).reshape(-1, width))
+                _transposed(np.frombuffer(b"".join(rows.series_pairs), np.uint8).reshape(-1, width))
                 if width
-                else _column(np.fromiter(map(len, rows.pairs), np.uint16, len(rows.pairs))) + b"".join(rows.pairs),
+                else _column(np.fromiter(map(len, rows.series_pairs), np.uint16, len(rows.series_pairs)))
+                + b"".join(rows.series_pairs),
                 np.packbits(rows.in_ms).tobytes(),
                 _column(rows.stamps - first_stamp),
                 _column(chunk_of),
@@ -126,7 +127,7 @@ def encode_block(rows: Rows, place: bytes) -> bytes:
             )
         )
     )
-    head = _Head(FORMAT, width, len(rows.pairs), len(times.counts), len(table), first_stamp, len(directory), 0)
+    head = _Head(FORMAT, width, len(rows.series_pairs), len(times.counts), len(table), first_stamp, len(directory), 0)
     head = head._replace(crc=_directory_crc(head, directory, place))
     return b"".join((_HEAD.pack(*head), directory, *parts))
 
@@ -210,14 +211,14 @@ class Block:
         rows = head.rows
         self.rows = rows
         self.pair_array: UInt8 | None = None  # (rows, width), if all pairs have one width
-        self._pairs: list[bytes] = []
+        self._series_pairs: list[bytes] = []
         if head.width:
             self.pair_array = np.ascontiguousarray(fields.take(rows * head.width).reshape(head.width, rows).T)
         else:
             ends = np.cumsum(fields.column(np.uint16, rows), dtype=np.int64)
             joined = fields.take(int(ends[-1])).tobytes()
             bounds = [0, *ends.tolist()]
-            self._pairs = [joined[at:to] for at, to in pairwise(bounds)]
+            self._series_pairs = [joined[at:to] for at, to in pairwise(bounds)]
         self.in_ms: Bool = np.unpackbits(fields.take((rows + 7) // 8), count=rows).view(np.bool_)
         self.stamps: Int64 = fields.column(np.int64, rows) + head.first_stamp
         self._chunk_of = fields.column(np.uint16, rows)
@@ -230,28 +231,28 @@ class Block:
         self._starts_in_chunk: Int64 | None = None  # of each row, when a single one was decoded
         self._only_times: Int64 | None = None  # of all rows, if they share their times and these were read
 
-    def pairs(self) -> list[bytes]:
+    def series_pairs(self) -> list[bytes]:
         """Return the joined tag pairs of each row, ascending."""
-        if self.pair_array is not None and not self._pairs:
+        if self.pair_array is not None and not self._series_pairs:
             width, joined = self.pair_array.shape[1], self.pair_array.tobytes()
-            self._pairs = [joined[at : at + width] for at in range(0, len(joined), width)]
-        return self._pairs
+            self._series_pairs = [joined[at : at + width] for at in range(0, len(joined), width)]
+        return self._series_pairs
 
-    def find(self, pairs: Sequence[bytes]) -> NDArray[np.intp]:
+    def find(self, series_pairs: Sequence[bytes]) -> NDArray[np.intp]:
         """Return the index of the row of each of some joined tag pairs, -1 for pairs without a row."""
-        found = np.full(len(pairs), -1, np.intp)
-        if len(pairs) <= FEW_ROWS and self.pair_array is not None:
-            for at, one in enumerate(pairs):
+        found = np.full(len(series_pairs), -1, np.intp)
+        if len(series_pairs) <= FEW_ROWS and self.pair_array is not None:
+            for at, one in enumerate(series_pairs):
                 found[at] = self._find_one(one, self.pair_array.shape[1])
             return found
         if self.pair_array is None:
-            for at, one in enumerate(pairs):
-                row = bisect_left(self._pairs, one)
-                found[at] = row if row < self.rows and self._pairs[row] == one else -1
+            for at, one in enumerate(series_pairs):
+                row = bisect_left(self._series_pairs, one)
+                found[at] = row if row < self.rows and self._series_pairs[row] == one else -1
             return found
         width = self.pair_array.shape[1]
-        alike = [at for at, one in enumerate(pairs) if len(one) == width]
-        wanted = np.array([pairs[at] for at in alike], f"S{width}")
+        alike = [at for at, one in enumerate(series_pairs) if len(one) == width]
+        wanted = np.array([series_pairs[at] for at in alike], f"S{width}")
         own = self.pair_array.view(f"S{width}").reshape(-1)
         rows = np.minimum(np.searchsorted(own, wanted), self.rows - 1)
         found[alike] = np.where(own[rows] == wanted, rows, -1)

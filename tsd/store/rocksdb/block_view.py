@@ -220,7 +220,7 @@ class BlockView(View):
             if not wanted.any():
                 continue
             low = bisect_left(plain.keys, block.key, done)
-            high = bisect_right(plain.keys, block.prefix + block.block.pairs()[-1], low)
+            high = bisect_right(plain.keys, block.prefix + block.block.series_pairs()[-1], low)
             if low > done:
                 yield ColumnPart(_cut(plain, done, low), None)
             done = high

@@ -101,9 +101,9 @@ class StoredBlock:
         `BlockReader.between`."""
         wanted, width = ~self.dropped, len(self.prefix)
         if start > self.key:
-            wanted[: bisect_left(self.block.pairs(), start[width:])] = False
+            wanted[: bisect_left(self.block.series_pairs(), start[width:])] = False
         if stop is not None and stop[:width] == self.prefix:
-            wanted[bisect_left(self.block.pairs(), stop[width:]) :] = False
+            wanted[bisect_left(self.block.series_pairs(), stop[width:]) :] = False
         return wanted
 
     def find(self, rows: Sequence[bytes]) -> NDArray[np.intp]:
@@ -149,11 +149,11 @@ class StoredBlock:
         """Return the cells of the wanted rows, in order of their keys."""
         block, prefix = self.block, self.prefix
         points = self.decode(wanted)
-        pairs = block.pairs()
+        series_pairs = block.series_pairs()
         stamps = block.stamps.astype(">i8").tobytes()
         return [
             BlockCell(
-                prefix + pairs[row],
+                prefix + series_pairs[row],
                 COLUMN + qualifier,
                 stamps[row * TIME_BYTES : (row + 1) * TIME_BYTES] + value,
             )
@@ -194,8 +194,9 @@ class BlockRows:
 
     def suffixes(self) -> list[bytes]:
         """Return the rest of each row's key."""
-        pairs = self._block.block.pairs()
-        return pairs if len(self._rows) == len(pairs) else [pairs[row] for row in self._rows.tolist()]
+        series_pairs = self._block.block.series_pairs()
+        has_all = len(self._rows) == len(series_pairs)
+        return series_pairs if has_all else [series_pairs[row] for row in self._rows.tolist()]
 
     def sizes(self) -> Int64:
         """Return each row's share of the block's bytes."""

@@ -395,8 +395,8 @@ class Database:
         reader = self.block_reader(blocks)
         for key in {reader.key_of(start), reader.key_of(stop)} - {None}:  # which may have rows outside the range
             block = reader.load(cast(bytes, key))
-            pairs = block.block.pairs()
-            gone = [block.prefix + pairs[at] for at in np.flatnonzero(block.between(start, stop)).tolist()]
+            series_pairs = block.block.series_pairs()
+            gone = [block.prefix + series_pairs[at] for at in np.flatnonzero(block.between(start, stop)).tolist()]
             batch.delete(block.key, blocks.handle)
             if kept := block.without(gone):
                 batch.put(block.key, kept, blocks.handle)

@@ -91,9 +91,9 @@ def fold_part(part: FoldPart) -> FoldedPart | None:
         rows = _joined(part.block, rows)
     puts = []
     for some in _blocks(rows):
-        key = part.prefix + some.pairs[0]
+        key = part.prefix + some.series_pairs[0]
         block = encode_block(some, key)
-        puts.append((key, encode_stored(key, width, np.zeros(len(some.pairs), np.bool_), block)))
+        puts.append((key, encode_stored(key, width, np.zeros(len(some.series_pairs), np.bool_), block)))
     return FoldedPart(moved, points, puts, obsolete)
 
 
@@ -118,21 +118,21 @@ def _candidates(part: FoldPart) -> list[int]:
 
 def _joins(block: StoredBlock, rows: Rows, first: bytes, last: bytes) -> bool:
     """Return whether rows must, or should, become one with the rows of a block."""
-    pairs = block.block.pairs()
-    if first <= block.prefix + pairs[-1] and last >= block.key:
+    series_pairs = block.block.series_pairs()
+    if first <= block.prefix + series_pairs[-1] and last >= block.key:
         return True
-    count, points = len(pairs) + len(rows.pairs), int(block.block.counts.sum()) + len(rows.offsets)
+    count, points = len(series_pairs) + len(rows.series_pairs), int(block.block.counts.sum()) + len(rows.offsets)
     return count <= BLOCK_ROWS and points <= BLOCK_POINTS
 
 
 def _joined(block: StoredBlock, rows: Rows) -> Rows:
     """Return the rows of a block, replaced where they are new, and the new ones."""
     kept = ~block.dropped
-    found = block.block.find(rows.pairs)
+    found = block.block.find(rows.series_pairs)
     kept[found[found >= 0]] = False
     old = block.decode(kept)
-    pairs = block.block.pairs()
-    every = [*(pairs[row] for row in old.rows.tolist()), *rows.pairs]
+    series_pairs = block.block.series_pairs()
+    every = [*(series_pairs[row] for row in old.rows.tolist()), *rows.series_pairs]
     return _picked(
         Rows(
             every,
@@ -152,7 +152,7 @@ def _picked(rows: Rows, order: Int64) -> Rows:
     counts = np.diff(rows.starts)[order]
     points = spread(rows.starts[order], counts)
     return Rows(
-        [rows.pairs[at] for at in order.tolist()],
+        [rows.series_pairs[at] for at in order.tolist()],
         rows.in_ms[order],
         rows.stamps[order],
         np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))),

@@ -76,7 +76,7 @@ class _SeenPoints:
         """Delete the points of those series that have an entity, some at a time."""
         spans = await trio.to_thread.run_sync(self._spans)
         metric, series = self._selection.metric.encode("latin-1"), self._selection.series
-        for start in range(0, len(series.pairs), SLICE):
+        for start in range(0, len(series.series_pairs), SLICE):
             texts = await series_texts(metric, series, start, start + SLICE)
             found: list[tuple[EntityColumn, TimeRange]] = []
             for number, text in enumerate(texts, start):

@@ -78,12 +78,12 @@ class HeroicSelection(reading.Selection):
     async def read(self, span: ScanRange, take: Take, *, annotations: bool) -> None:  # noqa: ARG002 - there are none
         """Read the rows of points, page by page."""
         for group in await self._reader.groups(self._resolved):
-            pairs = {one.key: self._pairs_of(one.key) for one in group}
+            pairs_by_key = {one.key: self._pairs_of(one.key) for one in group}
             async with aclosing(slices(self._reader.tables, group, span.start_ms, span.stop_ms - 1)) as parts:
                 async for part in parts:
                     rows: dict[bytes, list[StoredRow]] = {}
                     for key, stored in part.items():
-                        if (found := pairs[key]) is not None:
+                        if (found := pairs_by_key[key]) is not None:
                             rows.setdefault(found, []).extend(stored)
                             self._read += stored if self._deletes else ()
                     await take(HeroicPage(self._series, list(rows.items())))

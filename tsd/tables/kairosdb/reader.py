@@ -70,16 +70,16 @@ class NumberPage:
     def __init__(
         self,
         decoding: Decoding,
-        pairs: Mapping[bytes, bytes],
+        pairs_by_tags: Mapping[bytes, bytes],
         answers: Sequence[RowsAnswer],
         left: Bounds,
         warnings: Sequence[str],
         *,
         counts_expiring: bool = False,
     ) -> None:
-        """`pairs` are those of each series by its encoded tags, `left` what another page will have."""
+        """`pairs_by_tags` has the pairs of each series by its encoded tags, `left` what another page will have."""
         self._decoding = decoding
-        self._pairs = pairs
+        self._pairs_by_tags = pairs_by_tags
         self._answers = answers
         self._left = left
         self._warnings = warnings
@@ -88,7 +88,8 @@ class NumberPage:
 
     def series(self) -> list[bytes]:
         """Return the series of the page."""
-        return list(dict.fromkeys(self._pairs[row.tags] for answer in self._answers for row in answer.rows.values()))
+        rows = (row for answer in self._answers for row in answer.rows.values())
+        return list(dict.fromkeys(self._pairs_by_tags[row.tags] for row in rows))
 
     def decode(self) -> PointPage:
         """Decode the rows."""
@@ -132,7 +133,7 @@ class NumberPage:
         )
 
     def _number(self, tags: bytes) -> int:
-        return self._decoding.numbers[self._pairs[tags]]
+        return self._decoding.numbers[self._pairs_by_tags[tags]]
 
 
 class TextRows:
@@ -228,7 +229,7 @@ class KairosSelection(reading.Selection):
     ) -> AsyncGenerator[NumberPage, None]:
         """Yield the rows of some series. Those of one row time are read piece by piece. `ahead` has what was read
         before the rows were found: the first page is not read again if it has the same rows."""
-        pairs = {one.row.tags: self._series.pairs_of(one.row.tags, one.tags) for one in rows}
+        pairs_by_tags = {one.row.tags: self._series.pairs_of(one.row.tags, one.tags) for one in rows}
         limit = limit_of(rows, READ_POINTS)
         left = bounds_of(decoding.spec, rows, decoding.span)
         while left:
@@ -236,7 +237,7 @@ class KairosSelection(reading.Selection):
             if read != left:
                 answers = await self._read_rows(rows, left)
             left = rest_of(answers, left, limit)
-            yield NumberPage(decoding, pairs, answers, left, warnings, counts_expiring=self._counts_expiring)
+            yield NumberPage(decoding, pairs_by_tags, answers, left, warnings, counts_expiring=self._counts_expiring)
             warnings = []
         if warnings:
             yield NumberPage(decoding, {}, (), {}, warnings)
@@ -289,14 +290,14 @@ class KairosTexts:
 
     async def _read_rows(self, decoding: Decoding, rows: Sequence[FoundRow], take: TakeTexts) -> None:
         left = bounds_of(decoding.spec, rows, decoding.span)
-        pairs = {one.row: self._series.pairs_of(one.row.tags, one.tags) for one in rows}
+        pairs_by_row = {one.row: self._series.pairs_of(one.row.tags, one.tags) for one in rows}
         limit = limit_of(rows, READ_TEXTS)
         slots = trio.Semaphore(CONCURRENT)
         while left:
             answers = await self._tables.read_rows(left, limit, timed=lambda _: False, slots=slots)
             parts = [StoredRow(row, points) for answer in answers for row, points in answer.stored.items()]
             left = {row: bounds for part in parts for row, bounds in rest_of_series([part], left, limit).items()}
-            await take(TextRows(decoding, [(pairs[part.row], part) for part in parts]))
+            await take(TextRows(decoding, [(pairs_by_row[part.row], part) for part in parts]))
 
 
 def numbers_of(rows: Iterable[FoundRow]) -> list[FoundRow]:

@@ -40,20 +40,20 @@ cdef class UidComposer(KeyComposer):
         free(self.list.tags)
 
     cdef int compose(self, const char* metric, Py_ssize_t m, const TagList* tags, KeyBytes* key) noexcept:
-        cdef Py_ssize_t pairs
+        cdef Py_ssize_t pairs_bytes
         cdef int found
         cdef Record* uid = self.metrics.look_up(metric, m)
         if uid == NULL:
             return UNKNOWN
-        found = self.join_pairs(tags, &pairs)
+        found = self.join_pairs(tags, &pairs_bytes)
         if found != DONE:
             return found
         if self.salt_width + uid.value_bytes > HEAD_BYTES:
             return UNKNOWN
-        self.write_salt(value_of(uid), uid.value_bytes, pairs)
+        self.write_salt(value_of(uid), uid.value_bytes, pairs_bytes)
         memcpy(self.head + self.salt_width, value_of(uid), uid.value_bytes)
         key.head, key.head_bytes = self.head, self.salt_width + uid.value_bytes
-        key.tail, key.tail_bytes = self.pairs, pairs
+        key.tail, key.tail_bytes = self.pairs, pairs_bytes
         self.metrics.looked_up += 1
         self.tagks.looked_up += tags.count
         self.tagvs.looked_up += tags.count
@@ -89,7 +89,7 @@ cdef class UidComposer(KeyComposer):
         size[0] = list.count * width
         return DONE
 
-    cdef void write_salt(self, const char* metric, Py_ssize_t size, Py_ssize_t pairs) noexcept nogil:
+    cdef void write_salt(self, const char* metric, Py_ssize_t size, Py_ssize_t pairs_bytes) noexcept nogil:
         """Write the salt of a series: `tsd.codec.opentsdb.rowkey.salt_of`."""
         cdef uint32_t hash = 1, salt
         cdef bint is_named = False
@@ -99,7 +99,7 @@ cdef class UidComposer(KeyComposer):
         for at in range(size):
             hash = 31 * hash + <uint32_t> <int32_t> <int8_t> metric[at]
             is_named = is_named or metric[at] != 0
-        for at in range(pairs):
+        for at in range(pairs_bytes):
             hash = 31 * hash + <uint32_t> <int32_t> <int8_t> self.pairs[at]
         salt = (<uint32_t> 0 - hash if hash >> 31 else hash) % self.salt_buckets if is_named else 0
         for at in range(self.salt_width):

@@ -86,12 +86,14 @@ class AnnotationRows:
             key = annotation_row(self._layout, 1, tsuid)
             pairs_of.setdefault(key[: self._layout.metric_end], set()).add(key[self._layout.pairs_start :])
         deleted = 0
-        for prefix, pairs in pairs_of.items():
-            deleted += await self._delete_of_metric(prefix, pairs, start_ms, end_ms)
+        for prefix, series_pairs in pairs_of.items():
+            deleted += await self._delete_of_metric(prefix, series_pairs, start_ms, end_ms)
         await self._store.sync()
         return deleted
 
-    async def _delete_of_metric(self, prefix: bytes, pairs: Collection[bytes], start_ms: int, end_ms: int) -> int:
+    async def _delete_of_metric(
+        self, prefix: bytes, series_pairs: Collection[bytes], start_ms: int, end_ms: int
+    ) -> int:
         """Delete the annotations of some series with one salt and metric. Return how many. Raise StoreError.
 
         The range may be decades long, and each series may have few rows in it, or be one of many with rows in each
@@ -100,12 +102,12 @@ class AnnotationRows:
         """
         deleted = 0
         first, last = max(start_ms // 1000 // HOUR_S * HOUR_S, 0), min(end_ms // 1000, LAST_BASE)
-        stop, hours = prefix_end(prefix + base_bytes(last)), max(KEYS_PER_GET // len(pairs), 1)
+        stop, hours = prefix_end(prefix + base_bytes(last)), max(KEYS_PER_GET // len(series_pairs), 1)
         at: bytes | None = prefix + base_bytes(first)
         while first <= last:
             if last - first >= hours * HOUR_S:
                 page = await self._page(at or b"", stop)
-                deleted += await self._delete_of(page, pairs, start_ms, end_ms)
+                deleted += await self._delete_of(page, series_pairs, start_ms, end_ms)
                 if (at := page.next_start) is None:
                     break
                 base = at[len(prefix) : self._layout.pairs_start].ljust(BASE_BYTES, b"\0")
@@ -113,10 +115,10 @@ class AnnotationRows:
                 if first - before >= hours * HOUR_S:
                     continue
             bases = range(first, min(last + 1, first + hours * HOUR_S), HOUR_S)
-            keys = [prefix + base_bytes(base) + one for base in bases for one in sorted(pairs)]
+            keys = [prefix + base_bytes(base) + one for base in bases for one in sorted(series_pairs)]
             for start in range(0, len(keys), KEYS_PER_GET):
                 page = await cells_of_keys(self._store, self._table, keys[start : start + KEYS_PER_GET])
-                deleted += await self._delete_of(page, pairs, start_ms, end_ms)
+                deleted += await self._delete_of(page, series_pairs, start_ms, end_ms)
             first += hours * HOUR_S
             at = prefix + base_bytes(first)
         return deleted
@@ -136,7 +138,7 @@ class AnnotationRows:
                     await reader.close_cursor(self._table, cursor)
         return page
 
-    async def _delete_of(self, page: CellPage, pairs: Collection[bytes], start_ms: int, end_ms: int) -> int:
+    async def _delete_of(self, page: CellPage, series_pairs: Collection[bytes], start_ms: int, end_ms: int) -> int:
         deleted = 0
         for step in range(0, len(page.keys), STEP_CELLS):
             await trio.lowlevel.checkpoint()
@@ -144,7 +146,7 @@ class AnnotationRows:
             newest_ms = 0
             for at in range(step, min(step + STEP_CELLS, len(page.keys))):
                 key, column = page.keys[at], page.columns[at]
-                if not column.startswith(ANNOTATION_COLUMN) or key[self._layout.pairs_start :] not in pairs:
+                if not column.startswith(ANNOTATION_COLUMN) or key[self._layout.pairs_start :] not in series_pairs:
                     continue
                 cell = page.cell(at)
                 one = _decode(column, cell.value)

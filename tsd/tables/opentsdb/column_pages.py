@@ -51,13 +51,13 @@ class NumberedPages:
 
     def __init__(self, series: SeriesSet) -> None:
         self.series = series
-        self._pairs: list[bytes] = []
+        self._series_pairs: list[bytes] = []
         self._numbered = NumberedSeries(np.empty(0, np.int32), [])
 
-    def number(self, pairs: list[bytes]) -> NumberedSeries:
+    def number(self, series_pairs: list[bytes]) -> NumberedSeries:
         """Return the number of each series. The list of the previous call is not looked up again."""
-        if pairs is not self._pairs or self._numbered.unnumbered:
-            self._pairs, self._numbered = pairs, number_series(pairs, self.series)
+        if series_pairs is not self._series_pairs or self._numbered.unnumbered:
+            self._series_pairs, self._numbered = series_pairs, number_series(series_pairs, self.series)
         return self._numbered
 
 
@@ -194,11 +194,11 @@ class ColumnPage(NumberingPage):
         found = rows.downsample(base_s, None if complete else wanted, interval_ms, function)
         if found is None:
             return None
-        pairs, sizes, count = rows.suffixes(), rows.sizes(), len(numbers)
+        series_pairs, sizes, count = rows.suffixes(), rows.sizes(), len(numbers)
         if not complete:
-            numbers, sizes, pairs = numbers[wanted], sizes[wanted], list(compress(pairs, wanted.tolist()))
-        bases_s = np.full(len(pairs), base_s, np.int64)
-        page = ColumnPageRows(pairs, 0, sizes, bases_s, (base_s, base_s), complete=complete)
+            numbers, sizes, series_pairs = numbers[wanted], sizes[wanted], list(compress(series_pairs, wanted.tolist()))
+        bases_s = np.full(len(series_pairs), base_s, np.int64)
+        page = ColumnPageRows(series_pairs, 0, sizes, bases_s, (base_s, base_s), complete=complete)
         return BucketPage(numbers, found, count, int(sizes.sum()), page)
 
     def decode(self) -> PointPage:
@@ -266,9 +266,10 @@ class ColumnPage(NumberingPage):
         )
         rows_read = sum(part.rows_read for part in found)
         sizes = np.concatenate([part.sizes for part in found])
-        bases = np.repeat(np.array(bases_s, np.int64), [len(part.pairs) for part in found])
-        pairs = [one for part in found for one in part.pairs]
-        rows = ColumnPageRows(pairs, 0, sizes, bases, (bases_s[0], bases_s[-1]), complete=len(pairs) == rows_read)
+        bases = np.repeat(np.array(bases_s, np.int64), [len(part.series_pairs) for part in found])
+        series_pairs = [one for part in found for one in part.series_pairs]
+        complete = len(series_pairs) == rows_read
+        rows = ColumnPageRows(series_pairs, 0, sizes, bases, (bases_s[0], bases_s[-1]), complete=complete)
         return PointPage(batch, rows_read, int(sizes.sum()), (), (), 0, rows)
 
     def _wanted(self, at: int, rows: ColumnRows) -> "_WantedRows":
@@ -277,13 +278,13 @@ class ColumnPage(NumberingPage):
         if len(suffixes) == 1:
             number = self._numbers[suffixes[0]]
             wanted, numbers = np.array([number >= 0]), np.array([number] if number >= 0 else [], np.int32)
-            pairs = suffixes if number >= 0 else []
+            series_pairs = suffixes if number >= 0 else []
         else:
             every = self._numbers_of(at)
             wanted = every >= 0
             numbers = every[wanted]
-            pairs = suffixes if len(numbers) == len(suffixes) else list(compress(suffixes, wanted.tolist()))
-        return _WantedRows(rows.decode(wanted), numbers, pairs, rows.sizes()[wanted], len(suffixes))
+            series_pairs = suffixes if len(numbers) == len(suffixes) else list(compress(suffixes, wanted.tolist()))
+        return _WantedRows(rows.decode(wanted), numbers, series_pairs, rows.sizes()[wanted], len(suffixes))
 
 
 def _concatenated(arrays: list[NDArray[Scalar]]) -> NDArray[Scalar]:
@@ -374,7 +375,7 @@ class _WantedRows(NamedTuple):
 
     points: BlockPoints
     numbers: NDArray[np.int32]  # of their series
-    pairs: Sequence[bytes]
+    series_pairs: Sequence[bytes]
     sizes: Int64
     rows_read: int
 

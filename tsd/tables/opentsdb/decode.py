@@ -64,28 +64,29 @@ class NumberedSeries(NamedTuple):
 UNNUMBERED = -2
 
 
-def number_series(pairs: list[bytes], series: SeriesSet, *, compiled: bool = HAS_LOOP) -> NumberedSeries:
+def number_series(series_pairs: list[bytes], series: SeriesSet, *, compiled: bool = HAS_LOOP) -> NumberedSeries:
     """Return the number of each series, given by its tag pairs. Where tag names tell which series match, those without
     a number get one."""
-    known, numbers, required, widths = series.pairs, series.numbers, series.required_tagks, series.widths
+    known, numbers, required, widths = series.series_pairs, series.numbers, series.required_tagks, series.widths
     if compiled:
-        found, width = np.empty(len(pairs), np.int32), widths.pair if required is not None else 0
-        unnumbered = _decode.number_series(pairs, numbers, known, b"".join(required or ()), widths.tagk, width, found)
+        found, width = np.empty(len(series_pairs), np.int32), widths.pair if required is not None else 0
+        names = b"".join(required or ())
+        unnumbered = _decode.number_series(series_pairs, numbers, known, names, widths.tagk, width, found)
         return NumberedSeries(found, unnumbered)
-    for one in pairs if required is not None else ():
+    for one in series_pairs if required is not None else ():
         if one and one not in numbers and not len(one) % widths.pair:
             own = {one[at : at + widths.tagk] for at in range(0, len(one), widths.pair)}
             numbers[one] = len(known) if own.issuperset(required or ()) else UNWANTED
             if numbers[one] != UNWANTED:
                 known.append(one)
-    found = np.fromiter([numbers.get(one, UNNUMBERED) for one in pairs], np.int32, len(pairs))
-    return NumberedSeries(found, list(dict.fromkeys(one for one in pairs if one not in numbers)))
+    found = np.fromiter([numbers.get(one, UNNUMBERED) for one in series_pairs], np.int32, len(series_pairs))
+    return NumberedSeries(found, list(dict.fromkeys(one for one in series_pairs if one not in numbers)))
 
 
 def number_rows(keys: list[bytes], pairs_start: int, series: SeriesSet, *, compiled: bool = HAS_LOOP) -> NumberedRows:
     """Return the number of each row's series, found by the tag pairs in its key. Where tag names tell which series
     match, those without a number get one."""
-    known, numbers, required, widths = series.pairs, series.numbers, series.required_tagks, series.widths
+    known, numbers, required, widths = series.series_pairs, series.numbers, series.required_tagks, series.widths
     if compiled:
         count, names = len(keys), b"".join(required or ())
         found, bases_s, fresh = np.empty(count, np.int32), np.empty(count, np.int64), np.empty(count, np.uint8)

@@ -25,7 +25,7 @@ class MetricSeries(NamedTuple):
     """Some series of one metric."""
 
     numbers: list[int]
-    pairs: list[bytes]  # joined tag pairs of each series
+    series_pairs: list[bytes]  # joined tag pairs of each series
 
 
 def encode(columns: Columns, keys: SeriesKeys, *, join: bool, compiled: bool = HAS_LOOP) -> list[Put]:
@@ -67,5 +67,5 @@ def series_by_metric(numbers: Int32, series: SeriesLookup, salt_width: int) -> d
             if some is None:
                 some = found[head[salt_width:]] = MetricSeries([], [])
             some.numbers.append(number)
-            some.pairs.append(tail)
+            some.series_pairs.append(tail)
     return found

@@ -169,20 +169,20 @@ class LastPointCache:
         for at in range(0, len(new), NEW_SERIES):
             found = series_by_metric(new[at : at + NEW_SERIES], series, self._salt_width)
             for metric, some in found.items():
-                self._slot_of[some.numbers] = self._slots_for(metric, some.pairs)
+                self._slot_of[some.numbers] = self._slots_for(metric, some.series_pairs)
             await trio.lowlevel.checkpoint()
             if drops != self._drops:
                 return
         self._generations[new] = generations
 
-    def _slots_for(self, metric: bytes, pairs: list[bytes]) -> list[int]:
+    def _slots_for(self, metric: bytes, series_pairs: list[bytes]) -> list[int]:
         """Return the slots of a metric's series, new ones for new series."""
-        if not pairs:
+        if not series_pairs:
             return []
         series = self._slots.get(metric)
         if series is None:
             series = self._slots[metric] = ByteMap()
-        slots, self._count = series.enter(pairs, self._count)
+        slots, self._count = series.enter(series_pairs, self._count)
         if self._count > len(self._times):
             self._grow(self._count)
         return slots
@@ -218,12 +218,12 @@ class LastPointCache:
         series = self._slots.get(metric)
         if series is None:
             return ()
-        pairs = series.keys()
+        series_pairs = series.keys()
         if self._checks is None:  # all slots are of written series
-            return pairs
-        slots, _ = series.enter(pairs, self._count)
+            return series_pairs
+        slots, _ = series.enter(series_pairs, self._count)
         known = (self._times[slots] != NO_TIME) | (self.depth_h[slots] == FORGOTTEN)
-        return pairs if known.all() else list(compress(pairs, known.tolist()))
+        return series_pairs if known.all() else list(compress(series_pairs, known.tolist()))
 
     def times_ms(self, slots: Slots) -> NDArray[np.int64]:
         """Return the times of the newest points; NO_TIME if there is none."""
@@ -290,9 +290,9 @@ class LastPointCache:
         before_ms, drops = before_s * 1000, self._drops
         if metric not in self._slots or not (self._times[: self._count] < before_ms).any():
             return
-        series, pairs = self._slots[metric], self._slots[metric].keys()
-        for at in range(0, len(pairs), NEW_SERIES):
-            slots = np.array([series.number(one) for one in pairs[at : at + NEW_SERIES]], np.intp)
+        series, series_pairs = self._slots[metric], self._slots[metric].keys()
+        for at in range(0, len(series_pairs), NEW_SERIES):
+            slots = np.array([series.number(one) for one in series_pairs[at : at + NEW_SERIES]], np.intp)
             old = slots[self._times[slots] < before_ms]
             self._times[old] = NO_TIME
             if self._checks is not None:

@@ -91,7 +91,7 @@ class MatchedStoredSeries:
         unless it finds them `by_key`. `page_of` makes a page of them, with or without `annotations`. `pairs_start`:
         where tag pairs begin in row keys."""
         self._series = series
-        self._count = len(series.pairs)
+        self._count = len(series.series_pairs)
         self._is_current = is_current
         self._reads = reads
         self._page_of = page_of
@@ -102,7 +102,7 @@ class MatchedStoredSeries:
 
     def are_all(self) -> bool:
         """See MatchedSeries."""
-        return len(self._series.pairs) == self._count and self._is_current()
+        return len(self._series.series_pairs) == self._count and self._is_current()
 
     def read(self, span: ScanRange, limit: StepLimit, *, annotations: bool) -> EncodedPage[PointPage] | None:
         """See MatchedSeries."""
@@ -121,7 +121,7 @@ class MatchedStoredSeries:
                 page_of = partial(self._page_of, parts, annotations=annotations)
                 return PageOfOne(packed, self._pairs_start, page_of, self._keep)
         page = self._page_of(parts, annotations=annotations)
-        if page.cells > limit.cells or page.new_series() or len(self._series.pairs) > self._count:
+        if page.cells > limit.cells or page.new_series() or len(self._series.series_pairs) > self._count:
             return None
         return page
 
@@ -152,7 +152,7 @@ class MatchedStoredSeries:
         """Return whether all rows are those of the only series."""
         if self.by_key or len(packed.keys) > FEW_KEYS:  # numbering many takes as long as comparing them
             return self.by_key
-        start, [pairs] = self._pairs_start, self._series.pairs
+        start, [pairs] = self._pairs_start, self._series.series_pairs
         return all(key[start:] == pairs for key in packed.keys)
 
 
@@ -160,7 +160,7 @@ class PairsSpan(NamedTuple):
     """Rows of some series in a span."""
 
     span: ScanRange
-    pairs: Sequence[bytes]  # of each series
+    series_pairs: Sequence[bytes]  # of each series
 
 
 class MatchedKeyedSeries:
@@ -171,13 +171,13 @@ class MatchedKeyedSeries:
     def __init__(
         self,
         is_current: Callable[[], bool],
-        pairs: Sequence[bytes],
+        series_pairs: Sequence[bytes],
         get_rows: Callable[[Sequence[PairsSpan], StepLimit, bool], Awaitable[EncodedPage[PointPage] | None]],
     ) -> None:
-        """`is_current` returns whether no other series can match by now. `pairs` are those of the series, by number.
-        `get_rows` returns rows with or without annotations; None if they are over the limit."""
+        """`is_current` returns whether no other series can match by now. `series_pairs` has those of the series by
+        number. `get_rows` returns rows with or without annotations; None if they are over the limit."""
         self._is_current = is_current
-        self._pairs = pairs
+        self._series_pairs = series_pairs
         self._get_rows = get_rows
 
     def are_all(self) -> bool:
@@ -194,8 +194,9 @@ class MatchedKeyedSeries:
         """See MatchedSeries."""
         if not self.are_all():
             return None
+        every = self._series_pairs
         wanted = [
-            PairsSpan(span, self._pairs if numbers is None else [self._pairs[number] for number in numbers])
+            PairsSpan(span, every if numbers is None else [every[number] for number in numbers])
             for span, numbers in spans
         ]
         return await self._get_rows(wanted, limit, annotations)

@@ -146,7 +146,7 @@ class StoredSelection:
         metric, layout = self._resolved.metric, self._table.layout
         if metric is None or self._resolved.impossible:
             return None
-        if not self._matcher.excludes and self._resolved.pairs is None:  # all may match
+        if not self._matcher.excludes and self._resolved.series_pairs is None:  # all may match
             return None
         known = series.view(metric, lambda keys: known_table(keys, metric, layout))
         if known is None:
@@ -202,30 +202,30 @@ class StoredSelection:
         """Return the matching series, see `Selection`."""
         table, resolved, matcher = self._table, self._resolved, self._matcher
         blocks = table.store.column_blocks
-        if self._keeps_rows or resolved.is_empty or resolved.fuzzy or not matcher.pairs:
+        if self._keeps_rows or resolved.is_empty or resolved.fuzzy or not matcher.series_pairs:
             return None
-        if resolved.pairs is not None and len(resolved.pairs) > len(matcher.pairs):
+        if resolved.series_pairs is not None and len(resolved.series_pairs) > len(matcher.series_pairs):
             return None  # others of these may have rows at other times
-        by_key, index = resolved.pairs is not None, None
+        by_key, index = resolved.series_pairs is not None, None
         if not by_key and self._few:
             # A series with open points only is not in the index yet.
-            by_key = all(few == [] or set(few or ()) == set(matcher.pairs) for few in self._few.values())
+            by_key = all(few == [] or set(few or ()) == set(matcher.series_pairs) for few in self._few.values())
             index = self._index if by_key else None  # a read of the whole range finds others itself
         if not by_key and (blocks is None or table.layout.salt_width or any(self._few.values())):
             return None
-        pairs, state, has_same_names = tuple(matcher.pairs), self._index_state, self._has_same_names
+        series_pairs, state, has_same_names = tuple(matcher.series_pairs), self._index_state, self._has_same_names
 
         def is_current() -> bool:
             return has_same_names() and (index is None or state is None or index.is_current(state))
 
         if blocks is None:
-            return MatchedKeyedSeries(is_current, pairs, self._get_rows)
+            return MatchedKeyedSeries(is_current, series_pairs, self._get_rows)
 
         def read_parts(span: ScanRange, limit: StepLimit) -> list[ColumnPart] | None:
             if by_key:
-                if len(pairs) * hours_of(resolved, span) > limit.cells:
+                if len(series_pairs) * hours_of(resolved, span) > limit.cells:
                     return None
-                return blocks.get_columns_now(table.name, row_keys(table.layout, resolved, span, pairs), limit)
+                return blocks.get_columns_now(table.name, row_keys(table.layout, resolved, span, series_pairs), limit)
             [rows] = key_ranges(table.layout, resolved, span)
             return blocks.read_columns_now(table.name, rows.start, rows.stop, limit)
 
@@ -236,7 +236,7 @@ class StoredSelection:
     async def _get_rows(self, spans: Sequence[PairsSpan], limit: StepLimit, annotations: bool) -> StoredPoints | None:
         """Return the rows of some series, None if they are over the limit."""
         table, resolved = self._table, self._resolved
-        if sum([len(pairs) * hours_of(resolved, span) for span, pairs in spans]) > limit.cells:
+        if sum([len(series_pairs) * hours_of(resolved, span) for span, series_pairs in spans]) > limit.cells:
             return None
         keys = sorted(chain.from_iterable(row_keys(table.layout, resolved, *one) for one in spans))
         page = await cells_of_keys(table.store, table.name, keys)
@@ -250,17 +250,17 @@ class StoredSelection:
     async def read_few(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
         """Read raw rows by their keys if that is faster. Raise BadQuery, StoreError and what `take` raises."""
         table, hours = self._table, hours_of(self._resolved, span)
-        pairs: Sequence[bytes] | None = self._resolved.pairs
+        series_pairs: Sequence[bytes] | None = self._resolved.series_pairs
         most = table.rules.max_gets
-        if pairs is None and self._index is not None:
+        if series_pairs is None and self._index is not None:
             if not self._few:
                 self._index_state = self._index.state()
             if hours not in self._few:  # a query with open hours reads several spans
                 self._few[hours] = await few_series(self._index, self._resolved, self._matcher, hours, most)
-            pairs = self._few[hours]
-        if pairs is None or len(pairs) * hours > most:
+            series_pairs = self._few[hours]
+        if series_pairs is None or len(series_pairs) * hours > most:
             return False
-        keys = row_keys(table.layout, self._resolved, span, pairs)
+        keys = row_keys(table.layout, self._resolved, span, series_pairs)
         if (blocks := self._blocks()) is not None:
             with self._naming_damage():
                 async with aclosing(columns_of_rows(blocks, table.name, keys)) as pages:

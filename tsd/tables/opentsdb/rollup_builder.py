@@ -174,21 +174,21 @@ class RollupBuilder:
             for warning in found.warnings:
                 self._on_warning(f"metric {part.metric}: {warning}")
             if part.intervals >= MOST_INTERVALS:
-                await self._put(part, part.take_short(), series.pairs, ScanRange(0, 0), span)
+                await self._put(part, part.take_short(), series.series_pairs, ScanRange(0, 0), span)
 
         try:
             await selection.read(hours, take, annotations=False)
         except DamagedBlock:
-            await self._put(part, part.take_short(), series.pairs, ScanRange(0, 0), span)
+            await self._put(part, part.take_short(), series.series_pairs, ScanRange(0, 0), span)
             raise
-        await self._put(part, [*part.take_short(), *part.long_sums()], series.pairs, days, span)
+        await self._put(part, [*part.take_short(), *part.long_sums()], series.series_pairs, days, span)
         await self._store.sync()
 
     async def _put(
         self,
         part: "_Part",
         sums: Sequence[tuple[Interval, Sums]],
-        pairs: Sequence[bytes],
+        series_pairs: Sequence[bytes],
         read: ScanRange,
         span: BuildRange,
     ) -> None:
@@ -200,7 +200,7 @@ class RollupBuilder:
             whole = each.within(first_s, span.end_s, interval.seconds)
             if not len(whole.series):
                 continue
-            rows = await trio.to_thread.run_sync(part.rows, whole, interval, pairs)
+            rows = await trio.to_thread.run_sync(part.rows, whole, interval, series_pairs)
             for at in range(len(rows.bases)):
                 end = next_base(interval, int(rows.bases[at]))
                 is_whole = read.start_s <= rows.bases[at] and end <= min(read.stop_s, span.end_s)
@@ -346,11 +346,11 @@ class _Part:
         every = [(one, list(added.finish())) for one, added in self._long]
         return [(one, joined(sums)) for one, sums in every if sums]
 
-    def rows(self, sums: Sums, interval: Interval, pairs: Sequence[bytes]) -> RowOrder:
-        """Return aggregates in the order of rows. `pairs` are the tag pairs of each series, by number."""
+    def rows(self, sums: Sums, interval: Interval, series_pairs: Sequence[bytes]) -> RowOrder:
+        """Return aggregates in the order of rows. `series_pairs` are the tag pairs of each series, by number."""
         heads, tails = self._keys
         layout = self._layout
-        for each in pairs[len(tails) :]:
+        for each in series_pairs[len(tails) :]:
             tagged = self._tagged(each)
             salt = salt_of(self.uid, tagged, layout.salt_width, layout.salt_buckets) if layout.salt_width else b""
             heads.append(salt + self.uid)

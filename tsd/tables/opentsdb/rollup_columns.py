@@ -138,13 +138,15 @@ def encode_sums(
     return _encoded([tails[number] for number in sums.series[first].tolist()], dict(sorted(kinds.items())), 0)
 
 
-def _encoded(pairs: Sequence[bytes], kinds: Mapping[int, Columns], number: int) -> dict[bytes, bytes]:
+def _encoded(series_pairs: Sequence[bytes], kinds: Mapping[int, Columns], number: int) -> dict[bytes, bytes]:
     """Return the values of a chunk: its rows by their tag pairs, and their cells by aggregator."""
-    widths = set(map(len, pairs))
-    head = _HEAD.pack(len(pairs), widths.pop() if len(widths) == 1 else 0)
-    sizes = b"" if head[_HEAD.size - 4 :] != bytes(4) else np.fromiter(map(len, pairs), "<u4", len(pairs)).tobytes()
+    widths = set(map(len, series_pairs))
+    head = _HEAD.pack(len(series_pairs), widths.pop() if len(widths) == 1 else 0)
+    sizes = b""
+    if head[_HEAD.size - 4 :] == bytes(4):
+        sizes = np.fromiter(map(len, series_pairs), "<u4", len(series_pairs)).tobytes()
     chunk = number.to_bytes(2, "big")
-    values = {bytes((DIRECTORY,)) + chunk: head + sizes + b"".join(pairs)}
+    values = {bytes((DIRECTORY,)) + chunk: head + sizes + b"".join(series_pairs)}
     for kind, one in kinds.items():
         values[bytes((kind,)) + chunk] = b"".join(
             (
@@ -200,12 +202,12 @@ class DerivedRollups:
     def _columns(self, kind: int) -> Columns:
         """Return the cells of one aggregator in all chunks."""
         parts, row = [], 0
-        for chunk, pairs in self._chunks:
+        for chunk, series_pairs in self._chunks:
             value = self._values.get(bytes((kind,)) + chunk)
             if value is not None:
                 one = _decoded(value)
                 parts.append(one._replace(rows=one.rows + row))
-            row += len(pairs)
+            row += len(series_pairs)
         if len(parts) == 1:
             return parts[0]
         none = np.empty(0, np.int64)

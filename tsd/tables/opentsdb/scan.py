@@ -111,7 +111,9 @@ def _part_starts(span: ScanRange, parts: int) -> list[int]:
     return list(range(span.start_s, max(span.stop_s, span.start_s + 1), each))
 
 
-def row_keys(layout: KeyLayout, resolved: ResolvedRequest, span: ScanRange, pairs: Sequence[bytes]) -> list[bytes]:
+def row_keys(
+    layout: KeyLayout, resolved: ResolvedRequest, span: ScanRange, series_pairs: Sequence[bytes]
+) -> list[bytes]:
     """Return the keys of all rows that some series may have, in order."""
     if resolved.metric is None or resolved.impossible:
         return []
@@ -119,8 +121,8 @@ def row_keys(layout: KeyLayout, resolved: ResolvedRequest, span: ScanRange, pair
     metric, bases = resolved.metric, range(span.start_s, stop_s, HOUR_S)
     if not layout.salt_width:
         prefixes = [metric + base_bytes(base) for base in bases]
-        return sorted([prefix + joined for prefix in prefixes for joined in pairs])
-    return sorted(row_key(layout, metric, base, joined) for joined in pairs for base in bases)
+        return sorted([prefix + pairs for prefix in prefixes for pairs in series_pairs])
+    return sorted(row_key(layout, metric, base, pairs) for pairs in series_pairs for base in bases)
 
 
 async def read_rows(store: Store, table: str, keys: Sequence[bytes], take: TakeCells) -> None:
@@ -263,9 +265,9 @@ async def _by_table(index: SeriesIndex, metric: bytes, matcher: SeriesMatcher, m
     rows = await matcher.find(table)
     if len(rows) * GET_COST >= table.count or len(rows) > most:
         return None
-    pairs = table.pairs(rows)
-    matcher.accept(pairs)
-    return pairs
+    series_pairs = table.series_pairs(rows)
+    matcher.accept(series_pairs)
+    return series_pairs
 
 
 async def _by_literals(

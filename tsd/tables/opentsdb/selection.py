@@ -63,7 +63,7 @@ class ResolvedRequest(NamedTuple):
     conditions: tuple[Condition, ...] = ()  # by ascending UID of their tag name
     group_by: tuple[bytes, ...] = ()  # UIDs of tag names, ascending
     filter_tagks: tuple[bytes, ...] | None = None  # UIDs, ascending
-    pairs: tuple[bytes, ...] | None = None  # the only series to read, by their joined tag pairs
+    series_pairs: tuple[bytes, ...] | None = None  # the only series to read, by their joined tag pairs
     explicit: bool = False  # series have the tag names of the conditions and no others
     fuzzy: bool = False  # reproduce the side effects of OpenTSDB's filter for explicit tags (§6.4)
     impossible: bool = False  # no series can match
@@ -213,7 +213,7 @@ class FilterResolver:
             name.decode("latin-1") if isinstance(name, bytes) else "",
             tuple(conditions),
             filter_tagks=() if request.filters else None,
-            pairs=tuple(dict.fromkeys(b"".join(tagk + tagv for tagk, tagv in one.pairs) for one in series)),
+            series_pairs=tuple(dict.fromkeys(b"".join(tagk + tagv for tagk, tagv in one.pairs) for one in series)),
             impossible=impossible,
         )
 
@@ -292,7 +292,7 @@ class SeriesMatcher:
         self._tag_tests = tag_tests or TagTests()
         self._layout = layout
         self._uids = uids
-        self._listed = None if resolved.pairs is None else frozenset(resolved.pairs)
+        self._listed = None if resolved.series_pairs is None else frozenset(resolved.series_pairs)
         self._product = literal_product(resolved.conditions) if resolved.fuzzy else {}
         self._by_name = [one for one in resolved.conditions if any(not test.passes_all for test in one.matchers)]
         self._passes: dict[Condition, dict[bytes, bool]] = {one: {} for one in self._by_name}
@@ -301,7 +301,7 @@ class SeriesMatcher:
         self.widths = layout.widths
         self.group_by = resolved.group_by
         self.numbers: dict[bytes, int] = {}
-        self.pairs: list[bytes] = []  # by number
+        self.series_pairs: list[bytes] = []  # by number
         self.resolved = 0
         self.required_tagks: Sequence[bytes] | None = None
         if self._listed is None and not (self.excludes or resolved.is_empty):
@@ -327,8 +327,8 @@ class SeriesMatcher:
 
         Names are tested once for each distinct tag value, and cached for later requests.
         """
-        if self._resolved.pairs is not None:
-            return table.find(self._resolved.pairs)
+        if self._resolved.series_pairs is not None:
+            return table.find(self._resolved.series_pairs)
         resolved, generation = self._resolved, self._uids.generation
         key = resolved.conditions, resolved.explicit, resolved.fuzzy, generation
         found = table.result(key)
@@ -395,16 +395,16 @@ class SeriesMatcher:
         allowed = np.append(states == PASSED, True)
         return allowed[column.codes]
 
-    def accept(self, pairs: Iterable[bytes]) -> None:
+    def accept(self, series_pairs: Iterable[bytes]) -> None:
         """Number series that match."""
-        for one in pairs:
+        for one in series_pairs:
             if one not in self.numbers:
-                self.numbers[one] = len(self.pairs)
-                self.pairs.append(one)
+                self.numbers[one] = len(self.series_pairs)
+                self.series_pairs.append(one)
 
-    async def match(self, pairs: Iterable[bytes]) -> None:
+    async def match(self, series_pairs: Iterable[bytes]) -> None:
         """Match new series and number those that match. Raise BadQuery, StoreError."""
-        new = sorted([one for one in pairs if one not in self.numbers])  # numbers in the order of rows
+        new = sorted([one for one in series_pairs if one not in self.numbers])  # numbers in the order of rows
         if len(new) > FEW_NEW and self._listed is None:
             await self._match_many(new)
         elif new:
@@ -427,9 +427,9 @@ class SeriesMatcher:
                     column = columns[condition.tagk]
                     rows &= await self._by_names(condition, column, rows, np.zeros(len(column.values), np.int8))
                 some = list(compress(some, rows.tolist()))
-            first = len(self.pairs)
+            first = len(self.series_pairs)
             self.numbers.update(zip(some, range(first, first + len(some)), strict=True))
-            self.pairs += some
+            self.series_pairs += some
 
     async def _match_few(self, new: Sequence[bytes]) -> None:
         """Match new series one by one."""
@@ -447,8 +447,8 @@ class SeriesMatcher:
                 (one, tags) for one, tags in candidates if condition.tagk not in tags or passes[tags[condition.tagk]]
             ]
         for one, _ in candidates:
-            self.numbers[one] = len(self.pairs)
-            self.pairs.append(one)
+            self.numbers[one] = len(self.series_pairs)
+            self.series_pairs.append(one)
 
     def _tags(self, pairs: bytes) -> dict[bytes, bytes] | None:
         """Split joined pairs; count those that cannot be split and return None."""
@@ -508,13 +508,13 @@ class SeriesMatcher:
 
     def order(self, numbers: Iterable[int]) -> Sequence[int]:
         """Return series in order of their row keys: by salt, then by tag pairs."""
-        layout, metric, pairs = self._layout, self._resolved.metric or b"", self.pairs
+        layout, metric, every = self._layout, self._resolved.metric or b"", self.series_pairs
         if not layout.salt_width:
-            if isinstance(numbers, range) and all(map(lt, pairs, islice(pairs, 1, None))):  # all of one hour, as read
+            if isinstance(numbers, range) and all(map(lt, every, islice(every, 1, None))):  # all of one hour, as read
                 return numbers
-            return sorted(numbers, key=pairs.__getitem__)
+            return sorted(numbers, key=every.__getitem__)
         width, buckets = layout.salt_width, layout.salt_buckets
-        return sorted(numbers, key=lambda number: (salt_of(metric, pairs[number], width, buckets), pairs[number]))
+        return sorted(numbers, key=lambda number: (salt_of(metric, every[number], width, buckets), every[number]))
 
     def tsuid(self, pairs: bytes) -> bytes:
         """Return the TSUID of a series."""

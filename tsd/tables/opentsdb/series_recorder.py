@@ -121,7 +121,7 @@ class IndexWriter:
         new = np.unique(numbers[is_new])
         for at in range(0, len(new), BATCH):
             found = series_by_metric(new[at : at + BATCH], series, self._salt_width)
-            await self._index.add({metric: some.pairs for metric, some in found.items()})
+            await self._index.add({metric: some.series_pairs for metric, some in found.items()})
         self._generations[numbers] = generations
         self.written += len(new)
 

@@ -54,17 +54,17 @@ class TagTable:
         self.count = int(self._starts[-1])
 
     @classmethod
-    def of(cls, pairs: Iterable[bytes], widths: Widths) -> "TagTable":
-        """Return the table of some series; `pairs` may have several of equal length joined, and duplicates.
+    def of(cls, series_pairs: Iterable[bytes], widths: Widths) -> "TagTable":
+        """Return the table of some series; `series_pairs` may have several of equal length joined, and duplicates.
 
-        Each element of `pairs` must be whole tag pairs of one series. Elements of another length are ignored.
+        Each element of `series_pairs` must be whole tag pairs of one series. Elements of another length are ignored.
 
         >>> table = TagTable.of([b"\\0\\0\\1\\0\\0\\2", b"\\0\\0\\1\\0\\0\\1"], Widths())
-        >>> [one.hex() for one in table.pairs(np.arange(table.count))]
+        >>> [one.hex() for one in table.series_pairs(np.arange(table.count))]
         ['000001000001', '000001000002']
         """
         parts: dict[int, list[bytes]] = {}
-        for one in pairs:
+        for one in series_pairs:
             parts.setdefault(len(one), []).append(one)
         return cls.of_parts(parts, widths)
 
@@ -75,9 +75,9 @@ class TagTable:
         blocks = {size: np.unique(np.frombuffer(b"".join(parts[size]), f"S{size}")) for size in sizes}
         return cls(blocks, widths)
 
-    def with_added(self, pairs: Iterable[bytes]) -> "TagTable":
+    def with_added(self, series_pairs: Iterable[bytes]) -> "TagTable":
         """Return a table with more series, which may be in this one already."""
-        added = TagTable.of(pairs, self._widths)
+        added = TagTable.of(series_pairs, self._widths)
         blocks = {block.itemsize: block for block in self._blocks}
         for block in added._blocks:
             before = blocks.get(block.itemsize)
@@ -122,7 +122,7 @@ class TagTable:
         """Return the number of tags of each series."""
         return np.repeat([block.itemsize // self._widths.pair for block in self._blocks], np.diff(self._starts))
 
-    def pairs(self, rows: Places) -> list[bytes]:
+    def series_pairs(self, rows: Places) -> list[bytes]:
         """Return the joined tag pairs of some series, ascending."""
         found: list[bytes] = []
         for start, block in zip(self._starts.tolist(), self._blocks, strict=False):
@@ -131,13 +131,13 @@ class TagTable:
             found += [joined[at : at + size] for at in range(0, len(joined), size)]
         return sorted(found)
 
-    def find(self, pairs: Iterable[bytes]) -> Places:
+    def find(self, series_pairs: Iterable[bytes]) -> Places:
         """Return the rows of those of some series that are in the table."""
         found = []
         by_size = {
             block.itemsize: (start, block) for start, block in zip(self._starts.tolist(), self._blocks, strict=False)
         }
-        for one in pairs:
+        for one in series_pairs:
             start, block = by_size.get(len(one), (0, _NO_SERIES))
             joined = np.frombuffer(one, f"S{len(one)}") if len(one) else _NO_SERIES
             place = int(np.searchsorted(block, joined)[0]) if len(block) else 0

@@ -62,8 +62,8 @@ class UnstoredNewest:
         return {}
 
     def _places(self, known: KnownSeries, metric: bytes, wanted: set[bytes]) -> Places:
-        pairs = known.keys.tails(metric, self._salt_width)
-        return np.array([at for at, one in enumerate(pairs) if one in wanted], np.intp)
+        series_pairs = known.keys.tails(metric, self._salt_width)
+        return np.array([at for at, one in enumerate(series_pairs) if one in wanted], np.intp)
 
     def _newest(
         self, points: OpenPoints, metric: bytes, wanted: set[bytes], span: ScanRange
@@ -71,13 +71,13 @@ class UnstoredNewest:
         times = points.columns.instants >> 1
         newest = newest_points(points.columns.at((times >= span.start_ms) & (times < span.stop_ms)))
         bits, floats = wide_values(newest)
-        pairs = points.keys.tails(metric, self._salt_width)
+        series_pairs = points.keys.tails(metric, self._salt_width)
         found: dict[Series, LastPoint] = {}
         for number, at_ms, integer, double, is_float in zip(
             newest.series.tolist(), (newest.instants >> 1).tolist(),
             bits.tolist(), bits.view(np.float64).tolist(), floats.tolist(), strict=True,
         ):  # fmt: skip
-            one = pairs[number]
+            one = series_pairs[number]
             if one is None or one not in wanted:
                 continue
             known = found.get((metric, one))  # two numbers may be of one series
