@@ -2,13 +2,16 @@
 
 Task dumps have names of functions and line numbers, and no values, which may hold tokens.
 
-malloc: glibc returns memory at the end of a heap to the kernel as soon as 128 KiB are free, and maps large blocks
-separately. A scan that reads pages of megabytes then faults in every page again, which took half of its time in a
-measurement. So the heap keeps some megabytes. glibc creates up to eight heaps per core; after hours of ingest on two
-cores, seven of them kept 4 to 8 MiB each. So there is one. Threads rarely compete for it, because Python's threads hold
-the GIL: a flood of lines takes as much CPU as with two. With two, a million series took 12 MiB more, since each had
-room for the arrays of a window. Free memory inside the heap is only returned by malloc_trim(): after a million new
-series that was 50 MiB, an eighth of the process, and took 3 ms.
+glibc's malloc returns memory at the end of a heap to the kernel as soon as 128 KiB are free, and maps large blocks
+separately. A scan that reads pages of megabytes then causes page faults for each of them. That took half of its time
+in a measurement. So the heap keeps some megabytes.
+
+glibc creates up to eight heaps per core. After hours of ingest on two cores, seven of them kept 4 to 8 MiB each. So the
+process has one heap. Threads rarely compete for it, because they hold the GIL: with two heaps, ingest took as much CPU
+time, and a million series took 12 MiB more.
+
+Free memory inside the heap is only returned by malloc_trim(). After a million new series that was 50 MiB, an eighth of
+the process, and took 3 ms.
 """
 
 import ctypes

@@ -2,7 +2,7 @@
 
 A line counts as accepted when it is on disk. Of a text with several points, those that are refused again are recorded
 as lines of their own: a further replay must not write the others over newer values. A crash between the journal and the
-log repeats a line.
+log makes the next replay send the line again.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""A start on a full disk waits for space, and says so: in the log, in systemd's status, and on the port.
+"""Waiting for space when a daemon starts on a full disk. The log, systemd's status and the port say so.
 
 Meanwhile the port answers HTTP: `/health/live` passes, and everything else is answered with 503 and the reason. Telnet
 clients are not read from. Their connections end when the start continues.

@@ -1,4 +1,4 @@
-"""Points of single series that queries have found among those in memory: each part of memory is searched once."""
+"""Cache of the points in memory of single series, so that a repeated query does not search the same points again."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Points of an open hour, packed: some 2 bytes a point instead of 21, each bit kept.
+"""Points of an open hour, packed without loss: some 2 bytes a point instead of 21.
 
 Points are sorted by metric, series and arrival, and cut into chunks. A reader of one metric unpacks its chunks only.
 Points that are packed later are cut at the same series. So a caller that takes the points of all series, some series at
@@ -8,8 +8,8 @@ With a million series, the points of some seconds are packed at a time: a point 
 several of these together, because a series' values differ less from each other than from those of other series.
 
 A chunk has columns, as blocks have (`tsd.codec.blocks.numbers`): series, numbers of points, times, and values by form.
-The flags of a value follow from the value, because the parser gives integers and doubles the shortest form. A chunk in
-which they do not stores them.
+The flags of a value follow from the value, because the parser gives integers and doubles the shortest form. If they do
+not for some value of a chunk, the chunk stores the flags too.
 """
 
 import zlib

@@ -1,4 +1,4 @@
-"""Reading of points that are accepted and not stored: queries and the newest points add them to those of the store."""
+"""Reads points that are accepted and not stored yet: answers have them in addition to the store's points."""
 
 import numpy as np
 import trio

@@ -1,4 +1,4 @@
-"""A store that counts the load of another one by range of row keys, whatever its engine.
+"""Wraps a store of any engine, and counts its load by range of row keys.
 
 Not counted are deletes, signatures, derived values, versions of cells, and statements of layouts with tables of their
 own.

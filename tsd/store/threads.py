@@ -1,6 +1,7 @@
-"""Short calls that block, in threads: half of the CPU time of `trio.to_thread.run_sync`.
+"""Runs short blocking calls in threads, with half of the CPU time of `trio.to_thread.run_sync`.
 
-That has a limiter, names for threads and context variables, which a call of every block of lines cannot afford.
+What trio's function does beyond that, limits, names of threads and context variables, is too expensive for calls that
+the journal makes for each group of lines.
 """
 
 from collections.abc import Callable

@@ -348,7 +348,7 @@ class Journal:
         await self._failed.wait()
 
     def end_waits(self) -> None:
-        """Let no points wait for the disk any more: the daemon ends, and the store may take what the disk does not."""
+        """End all waits for the disk: the daemon ends, and the store may take what the disk does not."""
         self._ending = True
         self._note_progress()
 

@@ -8,7 +8,8 @@ Names repeat. Without the digits between them zstd finds long matches. The text 
     1700000000 1700000000 ...                the third word of each line and the space after it
     42.5 17 ...                              the fourth word
 
-so that lines of a cut text are known up to the last value. Without a C compiler lines are joined, but not taken apart.
+so that a truncated text still has whole lines, up to its last value. Without the compiled loop columns are read, but
+not made.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Rows out of the stream of a ReadRows call.
 
 A chunk is a part of a cell: an absent key, family or qualifier is that of the chunk before. A row counts once it is
-committed; a reset takes back what came of it.
+committed; a reset discards its chunks so far.
 """
 
 from tsd.errors import StoreError

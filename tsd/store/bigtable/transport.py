@@ -40,11 +40,11 @@ FEATURES = ("bigtable-features", base64.urlsafe_b64encode(b"\x18\x01\x28\x01\x38
 
 
 class Credentials(Protocol):
-    """What logs in."""
+    """Credentials of an account, see `tsd.store.bigtable.credentials`."""
 
     @property
     def plugin(self) -> Any:
-        """What adds a token to each call."""
+        """Plugin of grpcio that adds a token to each call."""
         ...
 
     def renew(self) -> None:

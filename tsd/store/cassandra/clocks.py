@@ -1,12 +1,12 @@
 """Compares this machine's clock with those of Cassandra's nodes before a write.
 
-Write timestamps are of this machine's clock. A compaction deletes all cells of a row that are older than its newest
+Write timestamps come from this machine's clock. A compaction deletes all cells of a row that are older than its newest
 one, also those that it has not read (see `CassandraStamped.delete_spans`). A point with a timestamp that is minutes
 late would be among them. A compaction whose clock is minutes ahead would take a young row for an old one.
 
-The nodes' clocks are read before the first write and every CHECK_MS from then on. This shows a clock that stood still,
-as that of a paused virtual machine. In between, the time that has passed by the monotonic clock is added to the last
-reading. So each write sees at once that the wall clock was set.
+The nodes' clocks are read before the first write and every CHECK_MS from then on. This detects a clock that stood
+still, such as that of a paused virtual machine. In between, the time that has passed by the monotonic clock is added to
+the last reading. So each write sees at once that the wall clock was set.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,10 +1,10 @@
 """Conditional writes on Cassandra: lightweight transactions, on which the nodes agree.
 
-The nodes agree on one conditional write of a partition at a time; of several at once most fail or time out. So those of
-this process take turns, and cells that are all absent are written by one batch.
+The nodes agree on one conditional write of a partition at a time; of several at once most fail or time out. So this
+process makes them one after the other. Cells that must all be absent are written by one batch.
 
-The timestamp of such a write is of a node's clock. It may be hidden by a later timestamp of a process whose clock is
-ahead. So each write is read back, and repeated until it shows.
+The timestamp of such a write comes from a node's clock. It may be hidden by a later timestamp of a process whose clock
+is ahead. So each write is read back, and repeated until it shows.
 """
 
 from collections import Counter

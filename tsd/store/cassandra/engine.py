@@ -1,6 +1,6 @@
 """The Cassandra engine: cells in tables of its own, ordered by directories of partitions (see keys, directory).
 
-Write timestamps are microseconds of this process's clock, which never fall here; those of conditional writes are of a
+Write timestamps are microseconds of this process's clock, and never decrease; those of conditional writes come from a
 node's clock (see conditional).
 
 Of two values with the same timestamp Cassandra keeps the larger one. A put with a timestamp of its caller therefore

@@ -1,4 +1,4 @@
-"""Extends cassandra-driver's protocol handler: rows are decoded late or not at all, and batches may be encoded before.
+"""Extends cassandra-driver's protocol handler: the caller decides whether rows are decoded, and may encode batches.
 
 The driver offers `Session.client_protocol_handler` for this. With it and a row factory of an execution profile the
 caller of a statement chooses what its rows become.

@@ -3,8 +3,8 @@
 A page ends where a partition has more cells than one answer, or when it has enough of them. Answers of later
 partitions, which were read meanwhile, are kept for the next page.
 
-Partitions are never removed from their list. So a scan from where another one began reads the first partitions of that
-one while they are listed, and waits once.
+The first partitions of a scan are cached by the scan's start. The next scan from there reads them while it lists them
+again, and waits for one round trip instead of two: partitions are never removed from their list.
 """
 
 from collections import deque

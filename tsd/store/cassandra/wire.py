@@ -1,4 +1,4 @@
-"""Bytes of Cassandra's native protocol, for large batches and answers that never become one Python object a value.
+"""Bytes of Cassandra's native protocol, for large batches and answers: without a Python object for each value.
 
 A value is a length, four bytes, big-endian, and that many bytes. The length of null is -1.
 """

@@ -1,4 +1,4 @@
-"""Rows of a table with blocks: cells of the table, and those that blocks stand for, in one order."""
+"""Reads rows of a table with blocks: merges the table's own cells with those of its blocks."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence

@@ -1,6 +1,6 @@
-"""Reads of few rows that were done in one step, kept in memory: a repeated query reads RocksDB no second time.
+"""Cache of reads of few rows, each done in one step: a repeated query does not read RocksDB again.
 
-A write to one of the rows removes a read before the change can be read.
+A write to one of the rows removes the read from the cache before the change can be read.
 """
 
 from bisect import bisect_left

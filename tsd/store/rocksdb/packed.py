@@ -1,4 +1,4 @@
-"""Pages of cells that are decoded after the scan, in a thread, and to arrays of points if possible."""
+"""Pages of cells that are decoded after the scan, in a thread: to arrays of points, where all cells are packed."""
 
 from itertools import compress
 

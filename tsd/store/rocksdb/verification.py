@@ -1,4 +1,4 @@
-"""Reading a RocksDB folder back in full, without changing it: for backups and what was restored from them."""
+"""Reads all of a RocksDB folder without changing it, to verify a backup or a restored store."""
 
 import shutil
 import tempfile

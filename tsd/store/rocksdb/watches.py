@@ -1,4 +1,4 @@
-"""Notices writes to rows while work on what was read of them goes on: a fold, or a compaction."""
+"""Detects writes to rows that a fold or a compaction has read and will replace."""
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ class _RowWatch:
 
 
 class Watches:
-    """All watches of a store, and its cache of rows, which writes leave."""
+    """All watches of a store, and its cache of rows: a write is noted in both."""
 
     def __init__(self, cache: RowCache) -> None:
         self.cache = cache
