@@ -12,7 +12,7 @@ from weakref import ReferenceType
 import numpy as np
 
 from tsd.codec.points import Bool, Columns, Int32, Int64, Points
-from tsd.codec.putline import HOUR_MS
+from tsd.codec.putline import HOUR_MS, HOUR_S
 from tsd.errors import StoreError
 from tsd.query.assemble import counts_of, merge_chosen
 from tsd.query.cached_reader import CachedReader
@@ -48,26 +48,32 @@ class KnownGroup(NamedTuple):
         return group
 
 
-class OpenRow:
-    """The open points of one series that were read last, as a row."""
+class OpenRows:
+    """The open points of one series that were read last, as a row an hour."""
 
     def __init__(self) -> None:
         self._columns: Columns | None = None
-        self._page: PointPage | None = None
-        self._times = range(0)  # in ms, from the first to the last one
+        self._rows: list[tuple[int, PointPage]] = []  # with the base time of the hour, in order
 
-    def of(self, columns: Columns, scan: ScanRange) -> PointPage | None:
-        """Return open points as a page, None if they are not of one hour of the scan."""
+    def of(self, columns: Columns, scan: ScanRange) -> list[PointPage]:
+        """Return open points of the scan's hours, in order, as pages of one row."""
         if columns is not self._columns:
-            first, last = int(columns.instants.min()) // 2, int(columns.instants.max()) // 2
-            self._times = range(first, last + 1)
-            self._page = rows_of(columns).decode() if first // HOUR_MS == last // HOUR_MS else None
+            self._rows = _rows_by_hour(columns)
             self._columns = columns
-        is_within = self._times.start >= scan.start_s * 1000 and self._times.stop <= scan.stop_s * 1000
-        page = self._page if is_within else None
+        pages = [page for base_s, page in self._rows if scan.start_s <= base_s < scan.stop_s]
         if len(columns.series) > FEW_POINTS:
-            self._columns = self._page = None
-        return page
+            self._columns, self._rows = None, []
+        return pages
+
+
+def _rows_by_hour(columns: Columns) -> list[tuple[int, PointPage]]:
+    """Return the points of one series as a row an hour, with the base times in order."""
+    hours = columns.instants // (2 * HOUR_MS)
+    first, last = int(hours.min()), int(hours.max())
+    if first == last:
+        return [(first * HOUR_S, rows_of(columns).decode())]
+    places = ((hour, np.flatnonzero(hours == hour)) for hour in np.unique(hours).tolist())
+    return [(hour * HOUR_S, rows_of(columns.at(some)).decode()) for hour, some in places]
 
 
 class OnlyTexts:
@@ -98,7 +104,7 @@ class Known(NamedTuple):
     filter_tagks: Sequence[bytes] | None
     resolved: int  # names that were looked up
     listed: ReferenceType[KnownSeries] | None  # of the metric in memory; many queries must not keep old lists
-    open_row: OpenRow  # of the only series
+    open_rows: OpenRows  # of the only series
     texts: OnlyTexts | None  # of it; None: its points are downsampled, or there are other series
     number: Int32 | None  # of the only series among these, empty if it is not there; None: it is not known
     selection: Selection | None  # None: it has open points, and would keep them

@@ -23,7 +23,7 @@ from tsd.query.cached_reader import CachedReader
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler
-from tsd.query.few_series import FewSeries, Known, KnownGroup, OnlyTexts, OpenRow, known_answer, stats_of
+from tsd.query.few_series import FewSeries, Known, KnownGroup, OnlyTexts, OpenRows, known_answer, stats_of
 from tsd.query.later_hours import LaterReads, is_settled
 from tsd.query.limits import UNBOUNDED, Bounds, Limits, MemoryShare, QueryBudget, QueryMemory, check_fetched
 from tsd.query.merge import keeps_only, merge, merge_only, rate
@@ -109,7 +109,7 @@ class ShortQueries:
             filter_tagks=answer.filter_tagks,
             resolved=counts["uidPairsResolved"],
             listed=None if listed is None else ref(listed),
-            open_row=OpenRow(),
+            open_rows=OpenRows(),
             texts=_texts_of(sub, groups, len(series_pairs)),
             number=number,
             selection=None if plan.open_hours else selection,
@@ -396,15 +396,15 @@ def _with_open(known: Known, scan: ScanRange, columns: Columns, page: PointPage)
         return None
     if not len(columns.series):
         return [page]
-    rows = known.open_row.of(columns, scan)
-    if rows is None:  # points of several hours
-        return None
-    if not len(page.batch.times):
-        return [page, rows] if page.rows_read else [rows]
-    last_ms, first_ms = int(page.batch.times[-1]), int(rows.batch.times[0])
+    rows = known.open_rows.of(columns, scan)
+    if not rows or not len(page.batch.times):
+        return [page, *rows] if page.rows_read or not rows else rows
+    last_ms, first_ms = int(page.batch.times[-1]), int(rows[0].batch.times[0])
     if last_ms >= first_ms:
         return None
-    return [page, rows] if last_ms // HOUR_MS < first_ms // HOUR_MS else [_continued(page, rows)]
+    if last_ms // HOUR_MS < first_ms // HOUR_MS:
+        return [page, *rows]
+    return [_continued(page, rows[0]), *rows[1:]]
 
 
 def _continued(page: PointPage, rows: PointPage) -> PointPage:

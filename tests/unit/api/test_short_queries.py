@@ -367,6 +367,24 @@ async def test_stored_and_open_points_of_an_hour_share_their_bucket(
         assert await ask(daemon, path) == found
 
 
+@pytest.mark.parametrize("m", ["sum", "avg:10m-avg", "zimsum:2h-last-zero", "max:rate"])
+async def test_open_points_of_several_hours_are_read_at_once(m: str, place: dict[str, str], tmp_path: Path) -> None:
+    """As after the end of an hour, when its points are not stored yet."""
+    settings = {**SETTINGS, **place, "tsd.storage.flush_interval": "3600000"}
+    async with running(tmp_path, settings) as daemon:
+        await daemon.send_lines(lines("host=a") + lines("host=a", BASE + 3600))
+        await daemon.daemon.flush()
+        await daemon.send_lines(b"".join(lines("host=a", BASE + at) for at in (7200, 3900, 10800)))  # not in order
+        for start, end in ((0, 14399), (3600, 7199), (7300, 11000), (14400, 18000)):
+            path = f"/api/query?start={BASE + start}&end={BASE + end}&m={m}:short.m{{host=a}}&arrays"
+            await ask(daemon, f"/api/query?start={BASE}&end={BASE + 14399}&m={m}:short.m{{host=a}}&arrays")
+            await taught(daemon, path)
+            found = await judged(daemon, path)
+            assert bool(found) is (start < 14400)
+        await daemon.daemon.flush()
+        assert await ask(daemon, path) == found
+
+
 async def test_points_of_the_open_hour_are_read_from_memory(place: dict[str, str], tmp_path: Path) -> None:
     settings = {**SETTINGS, **place, "tsd.storage.flush_interval": "600000"}  # nothing is stored between two queries
     async with running(tmp_path, settings) as daemon:
