@@ -75,6 +75,30 @@ async def test_json_of_many_small_values_is_refused(part: bytes, what: str, daem
     assert (response.status, what in response.json["error"]["details"]) == (413, True)
 
 
+@pytest.mark.difference(
+    "text-after-json",
+    topic="http",
+    theirs="Text after the end of a JSON body is ignored: of two points in a row the second is lost",
+    ours="It is an error, except after the body of `/api/query`",
+)
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("put?details", 400),
+        ("suggest", 400),
+        ("uid/assign", 400),
+        ("annotation", 400),
+        ("tree", 400),
+        ("query/last", 400),
+        ("search/lookup", 500),  # as OpenTSDB answers a body that is no JSON
+        ("query/exp", 500),
+    ],
+)
+async def test_text_after_a_body_is_refused(path: str, status: int, daemon: Running) -> None:
+    body = b'{"metric":"m","timestamp":1356998400,"value":1,"tags":{"host":"a"}}'
+    assert (await post_body(daemon, f"/api/{path}", body + body)).status == status
+
+
 async def test_lookup_with_a_large_body_is_refused_as_elsewhere(daemon: Running) -> None:
     """The status was 500."""
     response = await post_body(daemon, "/api/search/lookup", b"[" * 20_000)

@@ -190,6 +190,25 @@ async def test_pages_that_cors_allows_may_delete(tmp_path: Path) -> None:
         assert (await http_request(daemon, URI)).json == []
 
 
+@pytest.mark.difference(
+    "delete-by-functions",
+    topic="http",
+    theirs=(
+        "Where deletion is enabled, DELETE of `/api/query/gexp` deletes what the functions read. That of "
+        "`/api/query/last` is answered like GET"
+    ),
+    ours="Both are answered with 405 and delete nothing",
+)
+async def test_gexp_and_the_newest_points_delete_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path, {"tsd.http.query.allow_delete": "true"}) as daemon:
+        await daemon.send_lines(b"put a.b %d 1 host=x\nput a.b %d 2 host=x\n" % (BASE, BASE + 1))
+        gexp = f"/api/query/gexp?start={BASE}&end={BASE + 3600}&exp=scale(sum:a.b,2)"
+        for path in (gexp, "/api/query/last?timeseries=a.b"):
+            assert (await http_request(daemon, path, method="DELETE")).status == 405
+        assert (await http_request(daemon, f"{gexp}&method_override=delete")).status == 405
+        assert (await http_request(daemon, URI)).json == FOUND
+
+
 async def test_pages_of_other_origins_may_not_delete(tmp_path: Path) -> None:
     async with running(tmp_path, {"tsd.http.query.allow_delete": "true"}) as daemon:
         await daemon.send_lines(b"put a.b %d 1 host=x\nput a.b %d 2 host=x\n" % (BASE, BASE + 1))
@@ -198,6 +217,12 @@ async def test_pages_of_other_origins_may_not_delete(tmp_path: Path) -> None:
         assert (await http_request(daemon, URI)).json == FOUND
 
 
+@pytest.mark.difference(
+    "number-of-queries",
+    topic="queries",
+    theirs="`/api/stats/query` shows `numRunningQueries` with each query, and no number to cancel it by",
+    ours="It shows the `id` of each query, and no `numRunningQueries`: the list `running` has them",
+)
 async def test_running_queries_are_listed_and_can_be_cancelled() -> None:
     held = trio.Event()
 
@@ -216,6 +241,7 @@ async def test_running_queries_are_listed_and_can_be_cancelled() -> None:
             assert one["query"]["queries"][0]["metric"] == "a.b"
             assert one["requestHeaders"]["user-agent"] == "a"
             assert not {"authorization", "x-jwt-assertion", "x-session"} & one["requestHeaders"].keys()
+            assert "numRunningQueries" not in one
             path = f"/api/stats/query?id={one['id']}"
             assert (await served.request(get(path + "0", method="DELETE"))).status == 404
             assert (await served.request(get(path, method="DELETE"))).status == 204

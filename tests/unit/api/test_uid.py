@@ -57,6 +57,31 @@ async def test_renamed_name_is_found_at_once() -> None:
     assert response.body == {"result": "false", "error": 'Invalid metric ("a b"): illegal character:  '}
 
 
+@pytest.mark.difference(
+    "name-given-twice",
+    topic="metadata",
+    theirs="A name that `/api/uid/assign` is given twice gets its UID and an error: 400",
+    ours="It gets its UID: 200",
+)
+async def test_name_that_is_given_twice_is_assigned_once() -> None:
+    world = await with_names()
+    response = await world.request("POST", "/api/uid/assign", {"metric": ["m", "m"]})
+    assert (response.status, list(response.body), list(response.body["metric"])) == (200, ["metric"], ["m"])
+    response = await world.request("GET", "/api/uid/assign?metric=n,n")
+    assert (response.status, list(response.body["metric"])) == (200, ["n"])
+
+
+@pytest.mark.difference("null-texts")
+async def test_null_in_place_of_a_text_of_metadata_is_as_if_it_were_absent() -> None:
+    world = await with_names()
+    uid_ = {"type": "metric", "uid": (await world.uid(Kind.METRIC, "m")).hex()}
+    await world.request("POST", "/api/uid/uidmeta", {**uid_, "description": "d", "notes": "n"})
+    response = await world.request("POST", "/api/uid/uidmeta", {**uid_, "description": None, "notes": "m"})
+    assert (response.body["description"], response.body["notes"]) == ("d", "m")
+    response = await world.request("PUT", "/api/uid/uidmeta", {**uid_, "description": None, "notes": "k"})
+    assert (response.body["description"], response.body["notes"]) == ("", "k")
+
+
 async def test_series_metadata_lifecycle() -> None:
     world = await with_names()
     tsuid = (await world.series("m", host="a")).hex().upper()

@@ -184,6 +184,12 @@ async def test_series_of_histograms_alone_are_found_through_the_index(tmp_path: 
         assert await fetch(daemon, "none:percentiles%5B50%5D:h") == []
 
 
+@pytest.mark.difference(
+    "histograms-unconfigured",
+    topic="rollups",
+    theirs="Without `tsd.core.histograms.config` a query of percentiles or buckets is answered with `[]`",
+    ours="It is answered with 400, and names the setting",
+)
 async def test_histogram_query_without_codec_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as daemon:
         await daemon.send_lines(b"put h %d 1 host=a\n" % START_S)

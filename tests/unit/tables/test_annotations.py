@@ -47,6 +47,24 @@ async def test_annotation_written_by_opentsdb_can_be_changed() -> None:
     ]
 
 
+@pytest.mark.difference(
+    "null-texts",
+    topic="metadata",
+    theirs="A null as a text of an annotation or of metadata is stored. Answers show it, or lack the text",
+    ours="It is read as if the key were absent",
+)
+async def test_null_in_place_of_a_text_is_as_if_it_were_absent() -> None:
+    world = await with_notes()
+    assert (await world.request("POST", "/api/annotation", {"startTime": TIME, "notes": None})).status == 304
+    await world.request("POST", "/api/annotation", {"startTime": TIME, "notes": "n", "custom": {"k": "v"}})
+    changed = {"startTime": TIME, "description": "d", "notes": None, "custom": None}
+    response = await world.request("POST", "/api/annotation", changed)
+    found = [response.body[name] for name in ("description", "notes", "custom")]
+    assert found == ["d", "n", {"k": "v"}]
+    response = await world.request("PUT", "/api/annotation", {"startTime": TIME, "description": None, "notes": "m"})
+    assert (response.body["description"], response.body["notes"]) == ("", "m")
+
+
 async def test_lower_of_two_times_of_a_column_is_kept() -> None:
     world = await with_notes()
     assert (await world.request("POST", "/api/annotation", {"startTime": TIME * 1000, "notes": "a"})).status == 200
