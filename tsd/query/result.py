@@ -90,10 +90,11 @@ def group_stats(sub: SubAnswer, group: Group, emitted: int, writing_ms: float) -
     return dict(sorted(stats.items())) | {"interpolatedDPs": group.interpolated}
 
 
-def summary(answer: Answer, writing_ms: float) -> dict[str, Any]:
-    """Return `statsSummary`: sums, averages and maxima over the sub queries, and the numbers of each."""
+def summary(answer: Answer, emitted: Iterable[int], writing_ms: float) -> dict[str, Any]:
+    """Return `statsSummary`: sums, averages and maxima over the sub queries, and the numbers of each, which wrote
+    `emitted` points in `writing_ms`."""
     written = {"serializationTime": writing_ms / max(len(answer.subs), 1)}
-    figures = figures_of(answer)
+    figures = [SubFigures(sub.stats, points) for sub, points in zip(answer.subs, emitted, strict=True)]
     return totals(figures, writing_ms) | {
         f"queryIdx_{sub.sub.index:02d}": _joined([_of_sub(own) | written])
         | {"scannerStats": {}, "warnings": sub.warnings, "duplicateDPs": sub.duplicates}

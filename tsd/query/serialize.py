@@ -347,7 +347,8 @@ def _elements(
     if answer.query.show_summary:
         yield separator
         separator = b","
-        yield _encode({"statsSummary": summary(answer, (clock() - begun) * 1000)})
+        emitted = [sum(len(one.times) for one in points) for points in cut]
+        yield _encode({"statsSummary": summary(answer, emitted, (clock() - begun) * 1000)})
     yield b"[]" if separator == b"[" else b"]"
 
 

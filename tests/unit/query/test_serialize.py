@@ -195,6 +195,20 @@ def test_summary_is_the_last_element() -> None:
     assert list(json.loads(text(answer(show_summary=True)))[0]) == ["statsSummary"]
 
 
+@pytest.mark.difference(
+    "emitted-points",
+    topic="queries",
+    theirs="`emittedDPs` of a sub query in `statsSummary` is that of its last group",
+    ours="It is the sum of its groups",
+)
+def test_summary_counts_the_written_points_of_all_groups() -> None:
+    """It counted those before the query's start and after its end, too: the buckets of whole hours."""
+    around = group((-60, 1), (0, 1), (60, 2), (7200, 3))
+    *_, summary = json.loads(text(answer(around, group((0, 1)), show_summary=True)))
+    figures = summary["statsSummary"]
+    assert (figures["emittedDPs"], figures["queryIdx_00"]["emittedDPs"]) == (3, 3)
+
+
 def test_parts_of_a_large_answer_join_to_valid_json() -> None:
     count = 100_000
     times = (START_S + np.arange(count)) * 1000
