@@ -3,15 +3,14 @@
 import os
 import stat
 from collections.abc import Callable
-from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import trio
 
 from tsd import build_data, version_reply
 from tsd.api.messages import answer, check_method
-from tsd.config.loader import keys
+from tsd.config.in_use import in_use
 from tsd.config.log import LEVELS, recent_lines, set_level
 from tsd.config.settings import Config
 from tsd.errors import Refused
@@ -81,18 +80,10 @@ def config_routes(config: Config) -> dict[str, Endpoint]:
 
 def in_force(config: Config) -> dict[str, str]:
     """Return every setting as text, sorted by key; secrets are hidden."""
-    values = {key: _text(getattr(config, field.name)) for key, field in keys().items()}
-    values["tsd.core.auto_create_metrics"] = _text(config.creates_metrics)
-    values["tsd.storage.flush_interval"] = _text(config.write_interval_ms)
     return {
-        key: HIDDEN if any(word in key.upper() for word in SECRET) else value for key, value in sorted(values.items())
+        key: HIDDEN if any(word in key.upper() for word in SECRET) else value
+        for key, value in sorted(in_use(config).items())
     }
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value.value if isinstance(value, Enum) else value)
 
 
 SERIALIZERS = [

@@ -18,11 +18,11 @@ from tsd import build_data, version_reply
 from tsd.cli.control import connect
 from tsd.cli.settings import shown, with_config
 from tsd.config.health import CHECKS, OK
+from tsd.config.in_use import in_use
 from tsd.config.loader import (
     Loaded,
     has_checked_store,
     journal_folder,
-    keys,
     lacks_static_files,
     named_files,
     state_folder,
@@ -72,7 +72,7 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
     answers. With tsd.entity.enabled, whether the tables of entities exist and keep enough versions. Exit status 3 if
     not. Missing tables on Cassandra and HBase are named, with exit status 0.
     """
-    settings = _in_use(loaded.config)
+    settings = in_use(loaded.config)
     if as_json:
         report = {
             "settings": settings,
@@ -145,28 +145,6 @@ def _needs_server(config: Config) -> bool:
     """Return whether some settings can be checked only by modules of the server, which take time to import."""
     files = config.rollups_config, config.histograms_config, config.query_overrides, config.tls_certificate
     return any(map(str.strip, files)) or config.authentication or config.bind != "127.0.0.1"
-
-
-def _in_use(config: Config) -> dict[str, str]:
-    """Return every key with its value as a file spells it. Defaults that depend on other settings are resolved, except
-    where a command does not know them: `unset`."""
-    resolved = {
-        "anonymous": "" if config.authentication else "read,write",
-        "auto_create_metrics": config.creates_metrics,
-        "flush_interval_ms": config.write_interval_ms,
-        "series_index": config.indexes_series,
-        "tls_hsts_s": config.hsts_s,
-    }
-    values = {key: getattr(config, field.name) for key, field in keys().items()}
-    return {
-        key: _spelt(resolved.get(field.name, "unset") if values[key] is None else values[key])
-        for key, field in keys().items()
-    }
-
-
-def _spelt(value: object) -> str:
-    """Return a value as a file spells it."""
-    return str(value).lower() if isinstance(value, bool) else str(getattr(value, "value", value))
 
 
 TIMEOUT_S = 10.0  # for a running daemon's response; the daemon waits up to a third of it for the store

@@ -57,8 +57,10 @@ async def test_settings_are_texts_in_order_and_secrets_are_hidden(
     assert body["tsd.network.port"] == "0"
     assert body["tsd.core.auto_create_metrics"] == "true"
     assert body["tsd.storage.flush_interval"].isdigit()
+    assert (body["tsd.query.series_index"], body["tsd.tls.hsts"]) == ("true", "0")
+    assert "None" not in body.values()
     field = keys()["tsd.http.staticroot"]
-    monkeypatch.setattr("tsd.api.system.keys", lambda: {"tsd.my.passphrase": field})
+    monkeypatch.setattr("tsd.config.in_use.keys", lambda: {"tsd.my.passphrase": field})
     assert in_force(Config(staticroot="x"))["tsd.my.passphrase"] == "********"
 
 
