@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import happybase  # noqa: TID251 (the judge must not be the code it judges)
 import pytest
 
 from tests.e2e.command import ROOT, Done, Tsd, on_hbase
@@ -58,6 +60,20 @@ def test_missing_tables_reported_with_remedy(hbase: RunningHbase, tmp_path: Path
         daemon.send_lines(b"put sys.cpu 1356998400 1 host=web01\n")
         daemon.flush()
         assert daemon.events("tables.missing") == []
+
+
+def test_disabled_table_reported_with_remedy(hbase: RunningHbase, tmp_path: Path) -> None:
+    """Regression: check-config found no problem."""
+    tables = hbase.new_tables()
+    tsd = Tsd(tmp_path / "state", on_hbase(hbase, tables))
+    with closing(happybase.Connection(hbase.host, hbase.thrift_port)) as judge:
+        judge.disable_table(tables.data)
+    remedy = f"enable '{tables.data}'"
+    checked = tsd.run("check-config")
+    assert checked.status == 3
+    assert remedy in checked.err
+    with tsd.serve() as daemon:
+        assert remedy in daemon.await_event("tables.check_failed")["error"]
 
 
 def test_unreachable_store_reported_at_start(tmp_path: Path) -> None:

@@ -210,6 +210,7 @@ def hbase_store(config: Config) -> "hbase.HBaseStore":
         timeout_s=config.thrift_timeout_ms / 1000,
         transport=config.thrift_transport,
         protocol=config.thrift_protocol,
+        expected=tables(config),
     )
 
 

@@ -1,8 +1,8 @@
 """HBase through gateways that misbehave. What the calls do is held against a model in tests/property/test_stores.py."""
 
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, closing
 from functools import partial
 
 import happybase  # noqa: TID251 (the judge must not be the code it judges)
@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from tests.peers.hbase import RunningHbase
 from tests.unit.store.scripted import BusyGateway
 from tsd.cli.torture.proxy import FaultyProxy, ProxyMode
-from tsd.errors import InvalidCell, NoTable, StoreBusy, StoreDown, StoreError
+from tsd.errors import InvalidCell, NoTable, StoreBusy, StoreDown, StoreError, WrongTable
 from tsd.store import Cell, Family, Put, Store, Table, scan
 from tsd.store.hbase.engine import HBaseStore
 
@@ -49,15 +49,28 @@ async def table(hbase: RunningHbase) -> str:
 
 @asynccontextmanager
 async def opened(
-    *gateways: RunningHbase | FaultyProxy, connections: int = 4, timeout_s: float = PATIENCE_S
+    *gateways: RunningHbase | FaultyProxy,
+    connections: int = 4,
+    timeout_s: float = PATIENCE_S,
+    expected: Sequence[Table] = (),
 ) -> AsyncIterator[HBaseStore]:
     """A store on those gateways."""
     addresses = [(at.host, at.port if isinstance(at, FaultyProxy) else at.thrift_port) for at in gateways]
-    store = HBaseStore(addresses, connections=connections, timeout_s=timeout_s)
+    store = HBaseStore(addresses, connections=connections, timeout_s=timeout_s, expected=expected)
     try:
         yield store
     finally:
         await store.aclose()
+
+
+def disable(hbase: RunningHbase, table: str) -> None:
+    with closing(happybase.Connection(hbase.host, hbase.thrift_port)) as judge:
+        judge.disable_table(table)
+
+
+def enable(hbase: RunningHbase, table: str) -> None:
+    with closing(happybase.Connection(hbase.host, hbase.thrift_port)) as judge:
+        judge.enable_table(table)
 
 
 async def counter(hbase: RunningHbase, table: str) -> int:
@@ -281,7 +294,7 @@ async def test_put_with_a_failing_batch_raises(hbase: RunningHbase, table: str) 
     cells = [Put(b"%06d" % row, b"t:", b"v") for row in range(MANY_ROWS)]
     cells[MANY_ROWS * 2 // 3] = Put(b"row", b"absent:", b"v")
     async with opened(hbase) as store:
-        with pytest.raises(StoreError, match="NoSuchColumnFamily"):
+        with pytest.raises(WrongTable, match="no family absent"):
             await store.put(table, cells)
 
 
@@ -316,13 +329,44 @@ async def test_missing_table_is_named(hbase: RunningHbase, call: str) -> None:
         assert store.statistics().get("retries", 0) == 0
 
 
+async def test_disabled_table_is_named(hbase: RunningHbase, table: str, running_clock: MockClock) -> None:
+    async with opened(hbase, timeout_s=SHORT_S, expected=[Table(table, (Family(b"t"),))]) as store:
+        disable(hbase, table)
+        for call in (partial(store.get, table, [ROW]), store.tables):
+            with pytest.raises(WrongTable, match=f"{table} .*disabled"):
+                await call()
+        cells = [Put(ROW, COLUMN, b"v")]
+        with pytest.raises(StoreError):  # the gateway keeps trying
+            await store.put(table, cells)
+        running_clock.jump(BACKOFF_OVER_S)
+        with pytest.raises(WrongTable, match=f"{table} .*disabled"):
+            await store.put(table, cells)
+        enable(hbase, table)
+        await store.put(table, cells)
+        assert table in await store.tables()
+
+
+async def test_missing_family_is_named(hbase: RunningHbase, table: str) -> None:
+    wanted = Table(table, (Family(b"t"), Family(b"name")))
+    async with opened(hbase, expected=[wanted]) as store:
+        calls: list[Callable[[], Awaitable[object]]] = [
+            partial(store.put, table, [Put(ROW, b"name:", b"v")]),
+            partial(store.page, table, b"", None, limit=1, columns=[b"name:"]),
+            partial(store.create_tables, [wanted]),
+            store.tables,
+        ]
+        for call in calls:
+            with pytest.raises(WrongTable, match=f"{table} .*family name"):
+                await call()
+
+
 @pytest.mark.parametrize(
     ("cell", "error", "cause"),
     [
         (Put(b"", b"t:", b"v"), InvalidCell, None),
         (Put(b"r" * 32768, b"t:", b"v"), InvalidCell, None),
         (Put(ROW, b"t", b"v"), InvalidCell, None),
-        (Put(ROW, b"absent:", b"v"), StoreError, "NoSuchColumnFamily"),  # HBase's words
+        (Put(ROW, b"absent:", b"v"), WrongTable, "no family absent"),
         (Put(ROW, b"t:", bytes(11 << 20)), StoreError, "KeyValue size too large"),
     ],
     ids=["no row", "long row", "no family", "absent family", "large value"],

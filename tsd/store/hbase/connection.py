@@ -18,7 +18,7 @@ import numpy as np
 from thriftpy2.thrift import TApplicationException, TClient
 from thriftpy2.transport import TBufferedTransport, TFramedTransport, TTransportException
 
-from tsd.errors import NoTable, StoreBusy, StoreError, bare
+from tsd.errors import NoTable, StoreBusy, StoreError, WrongTable, bare
 from tsd.store import Cell, CellPage, Cursor, Page, Put, Row, Table
 from tsd.store.cells import HAS_CELL_LOOP, CellSigner
 from tsd.store.hbase.gateway import GatewayConnection
@@ -62,9 +62,10 @@ TEXT_CHARS = 300  # of an error message; Java's stack trace follows
 
 # First lines of IOErrors that are permanent. All others mean that HBase is busy, or that a region moves.
 PERMANENT = re.compile(
-    r"DoNotRetryIOException|NoSuchColumnFamilyException|TableNotEnabledException|AccessDeniedException"
+    r"DoNotRetryIOException|NoSuchColumnFamilyException|AccessDeniedException"
     r"|NamespaceNotFoundException|FailedSanityCheckException|InvalidTableNameException"
 )
+NO_FAMILY = re.compile(r"NoSuchColumnFamilyException: Column family (\S+) does not exist")
 FAST = "binary"  # protocol of the compiled loops
 FRAMED = "framed"
 TRANSPORTS = {"buffered": TBufferedTransport, FRAMED: TFramedTransport}
@@ -477,9 +478,18 @@ def refusal(table: str, text: str) -> StoreError:
         return NoTable(f"there is no table {table} in HBase: create it with `tsd create-tables`")
     if "TableExistsException" in text:
         return _Exists(f"table {table} already exists")
+    if "TableNotEnabledException" in text:
+        return disabled(table)
+    if family := NO_FAMILY.search(text):
+        return WrongTable(f"table {table} in HBase has no family {family[1]}: add it in HBase's shell with `alter`")
     if PERMANENT.search(text):
         return StoreError(f"HBase refused the call: {text}")
     return StoreBusy(f"HBase is busy: {text}")
+
+
+def disabled(table: str) -> WrongTable:
+    """Return the error for a disabled table."""
+    return WrongTable(f"table {table} in HBase is disabled: enable it in HBase's shell with `enable '{table}'`")
 
 
 def first_line(message: bytes | str | None) -> str:

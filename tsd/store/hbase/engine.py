@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import trio
 
-from tsd.errors import StoreError
+from tsd.errors import StoreDown, StoreError
 from tsd.store import (
     AtomicRewrites,
     Capabilities,
@@ -32,7 +32,7 @@ from tsd.store import (
 )
 from tsd.store.cells import HAS_CELL_LOOP, joined_pages
 from tsd.store.hbase.calls import GatewayCalls
-from tsd.store.hbase.connection import Connection
+from tsd.store.hbase.connection import Connection, disabled
 from tsd.store.hbase.pool import Address
 from tsd.store.hbase.stamped import HBaseStamped
 from tsd.store.hbase.thrift2 import VersionsConnection
@@ -51,6 +51,7 @@ CONCURRENT_CREATES = 8  # each waits for a sync of HBase's log, and concurrent o
 NOT_IDEMPOTENT: frozenset[Callable[..., object]] = frozenset(
     {Connection.check_and_put, Connection.create, Connection.increment}
 )
+UNUSED_ROW = b"\0"  # of no data; in the UID table it has no column without a qualifier
 NEXT_MS_S = 0.002  # wait until the region server's clock shows a later millisecond
 
 
@@ -77,11 +78,12 @@ class HBaseStore:
         timeout_s: float = 15.0,
         transport: str = "buffered",
         protocol: str = "binary",
+        expected: Sequence[Table] = (),
     ) -> None:
         """`gateways` are (host, port); `connections` is the limit for all of them together. A call fails if its gateway
         sends nothing for `timeout_s`. `transport` ("buffered", "framed") and `protocol` ("binary", "compact") must be
         those of the gateways. `versions_gateways` speak Thrift 2, and read and write cells of several versions; without
-        any there are none."""
+        any there are none. `tables` checks the families of `expected` tables, and whether they are enabled."""
         self._count: Counter[str] = Counter()
         open_connection = partial(Connection, timeout_s=timeout_s, transport=transport, protocol=protocol)
         self._calls = GatewayCalls(open_connection, gateways, connections, self._count, once=NOT_IDEMPOTENT)
@@ -101,6 +103,8 @@ class HBaseStore:
             endpoints=tuple("{}:{}".format(*address) for address in gateways),
         )
         self.latencies = new_latencies()
+        self._expected = expected
+        self._unanswered: set[str] = set()  # tables whose last put got no answer
         self._next_ms_at = 0.0  # a put from this time on gets later timestamps than all before
 
     cql: None = None
@@ -116,12 +120,13 @@ class HBaseStore:
         return self if HAS_CELL_LOOP else None
 
     async def create_tables(self, tables: Sequence[Table], *, compression: str = "NONE") -> list[str]:
-        """See Store. Raise StoreError if a table exists but is disabled."""
-        existing = await self.tables()
+        """See Store. Raise StoreError if a table exists but is disabled, or lacks a family."""
+        existing = await self._calls.call(Connection.tables)
         absent = [table for table in tables if table.name not in existing]
         made = [table.name for table in absent if await self._calls.call(Connection.create_table, table, compression)]
         for table in tables:
             await self._wait_for(table.name)
+            await self._check(table)
         return made
 
     async def _wait_for(self, table: str) -> None:
@@ -130,7 +135,11 @@ class HBaseStore:
             if await self._calls.call(Connection.is_enabled, table):
                 return
             await trio.sleep(wait_s)
-        raise StoreError(f"table {table} exists, but is not enabled")
+        raise disabled(table)
+
+    async def _check(self, table: Table) -> None:
+        """Raise WrongTable for a table that is disabled, or lacks a family: HBase refuses to read it."""
+        await self.get(table.name, [UNUSED_ROW], columns=[family.name + b":" for family in table.families])
 
     async def drop_tables(self, tables: Iterable[str]) -> None:
         """Delete these tables and their contents. Not part of Store: for temporary tables of tests."""
@@ -138,8 +147,12 @@ class HBaseStore:
             await self._calls.call(Connection.drop_table, table)
 
     async def tables(self) -> list[str]:
-        """See Store."""
-        return await self._calls.call(Connection.tables)
+        """See Store. Raise WrongTable for an expected table that is disabled, or lacks a family."""
+        found = await self._calls.call(Connection.tables)
+        for table in self._expected:
+            if table.name in found:
+                await self._check(table)
+        return found
 
     @timed
     async def get(
@@ -200,9 +213,16 @@ class HBaseStore:
         """See Store. Rows are written in parallel, in any order."""
         if time_ms is None:
             await trio.sleep_until(self._next_ms_at)
+        # a gateway does not answer a put to a disabled table for minutes, but says at once that it is disabled
+        if table in self._unanswered and not await self._calls.call(Connection.is_enabled, table):
+            raise disabled(table)
         parts = whole_rows(cells, most_cells=BATCH_CELLS, most_bytes=BATCH_BYTES)
         try:
             await self._calls.spread(Connection.put, ((table, part, time_ms) for part in parts))
+            self._unanswered.discard(table)
+        except StoreDown:
+            self._unanswered.add(table)
+            raise
         finally:
             self._next_ms_at = trio.current_time() + NEXT_MS_S
         self._count["cells_put"] += len(cells)
