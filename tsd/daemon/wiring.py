@@ -269,6 +269,8 @@ async def check_store(config: Config) -> str:
             if config.backend is Backend.BIGTABLE:
                 raise
             return str(exc)
+        if config.has_opentsdb_tables:
+            await make_uids(config, store).check_widths()
     return ""
 
 

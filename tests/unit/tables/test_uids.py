@@ -20,7 +20,7 @@ from tsd.codec.opentsdb.uid import (
     id_column,
     name_column,
 )
-from tsd.errors import CorruptRow, NoSuchName, StoreDown, TsdError, UidsExhausted
+from tsd.errors import CorruptRow, NoSuchName, StoreDown, TsdError, UidsExhausted, WrongTable
 from tsd.store import Family, Put, Table, scan
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.uids import RECHECKED, Uids
@@ -145,7 +145,7 @@ async def test_two_daemons_assign_one_uid_to_a_name() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.ANSWER_LOST])
-@pytest.mark.parametrize("calls_before", range(6))
+@pytest.mark.parametrize("calls_before", range(7))
 async def test_failed_call_leaves_a_valid_table(
     fault: Fault, calls_before: int, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -163,7 +163,7 @@ async def test_failed_call_leaves_a_valid_table(
 
 async def test_increment_with_a_lost_answer_is_not_repeated() -> None:
     store = await make_store()
-    store.plan = [Fault.NONE, Fault.NONE, Fault.ANSWER_LOST]
+    store.plan = [Fault.NONE, Fault.NONE, Fault.NONE, Fault.ANSWER_LOST]
     with pytest.raises(StoreDown):
         await make_uids(store).find_or_assign(Kind.METRIC, [b"a", b"b"])
     assert store.calls.count("increment") == 1
@@ -202,7 +202,7 @@ async def test_slow_store_gets_few_names_at_once(autojump_clock: trio.testing.Mo
 async def assigning(store: FlakyStore, name: bytes) -> AsyncIterator[Uids]:
     """UIDs while a metric's name waits to be created again."""
     uids = make_uids(store)
-    store.plan = [Fault.NONE] * 3 + [Fault.REFUSED]  # get, the counter, its increment; then a create
+    store.plan = [Fault.NONE] * 4 + [Fault.REFUSED]  # get, widths, the counter, its increment; then a create
     async with trio.open_nursery() as nursery:
         nursery.start_soon(uids.find_or_assign, Kind.METRIC, [name])
         await trio.testing.wait_all_tasks_blocked()
@@ -329,11 +329,36 @@ async def test_last_uids_are_assigned_and_then_refused() -> None:
 
 async def test_uid_of_wrong_width_fails_that_name_only() -> None:
     store = await make_store()
+    await make_uids(store).find_or_assign(Kind.METRIC, [b"other"])
     await store.store.put(TABLE, [Put(b"wide", id_column(Kind.METRIC), b"\0\0\0\1")])
     found = await make_uids(store).find_or_assign(Kind.METRIC, [b"wide", b"fine"])
-    assert found[b"fine"] == b"\0\0\1"
+    assert found[b"fine"] == b"\0\0\2"
     assert isinstance(found[b"wide"], CorruptRow)
     assert str(found[b"wide"]) == "Found id.length = 4 which is != 3 required for 'metrics'"
+
+
+async def test_uids_of_another_width_than_configured_are_an_error() -> None:
+    store = await make_store()
+    ours = make_uids(store)
+    await ours.check_widths()
+    await ours.find_or_assign(Kind.TAGV, [b"web01", b"web02"])
+    await make_uids(store).check_widths()
+    before = await mapping(store, Kind.TAGV)
+    with pytest.raises(WrongTable, match=r"'tagv' with 3 bytes, wanted 4 \(tsd.storage.uid.width.tagv\)"):
+        await make_uids(store, 4).check_widths()
+    for kind in Kind:
+        with pytest.raises(WrongTable, match="tagv"):
+            await make_uids(store, 4).find_or_assign(kind, [b"web03"])
+    assert await mapping(store, Kind.TAGV) == before
+
+
+async def test_damaged_uid_among_others_does_not_stop_assignment() -> None:
+    store = await make_store()
+    await make_uids(store).find_or_assign(Kind.METRIC, [b"b"])
+    await store.store.put(TABLE, [Put(b"a", id_column(Kind.METRIC), b"\0\0\0\1")])
+    uids = make_uids(store)
+    await uids.check_widths()
+    assert await uids.find_or_assign(Kind.METRIC, [b"c"]) == {b"c": b"\0\0\2"}
 
 
 async def test_invalid_counter_is_refused() -> None:

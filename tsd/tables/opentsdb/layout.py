@@ -138,6 +138,7 @@ def build(
 
     async def check() -> None:
         await store.get(config.data_table, [b"\0"])
+        await uids.check_widths()
         await uids.read_counters()
 
     def forget_newest(table: str, rows: Collection[bytes]) -> None:

@@ -9,7 +9,7 @@ next one.
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from tsd.codec.opentsdb.uid import (
     meta_column,
     name_column,
 )
-from tsd.errors import CorruptRow, NoSuchName, StoreDown, StoreError, TsdError, UidsExhausted
+from tsd.errors import CorruptRow, NoSuchName, StoreDown, StoreError, TsdError, UidsExhausted, WrongTable
 from tsd.lazy import LazyLogger
 from tsd.store import Put, Store
 from tsd.tables.writing import Admission
@@ -107,6 +107,13 @@ class NameCache:
 
 
 LOOKUP_ROWS = 2000  # names per call of the store
+FIRST_NAME = b"!"  # the first printable character; before it are counters, and the UIDs of the first two million names
+CHECKED_NAMES = 100  # whose UIDs' widths are compared with the settings
+WIDTH_SETTINGS = {
+    Kind.METRIC: "tsd.storage.uid.width.metric",
+    Kind.TAGK: "tsd.storage.uid.width.tagk",
+    Kind.TAGV: "tsd.storage.uid.width.tagv",
+}
 MAX_ATTEMPTS = 10  # numbers tried for one name, if other processes already use them
 MAX_RECHECKS = 5  # retries of a create whose response was lost
 RECHECKED = 20  # cells that a retry creates at once
@@ -132,10 +139,32 @@ class Uids:
         """`describe` returns the metadata of a new UID of a kind; None: new UIDs get none."""
         self._store = store
         self._table = table
+        self._widths = widths
+        self._fits = False
         self._kinds = {
-            kind: _KindTable(store, table, kind, widths.of(kind), (name_cache, id_cache), random_metrics, describe)
+            kind: _KindTable(
+                store, table, kind, widths.of(kind), (name_cache, id_cache), random_metrics, describe, self.check_widths
+            )
             for kind in Kind
         }
+
+    async def check_widths(self) -> None:
+        """Raise WrongTable if the UIDs of the first names have another width than configured, StoreError. If some have
+        the right width, the others are damaged. What fits is not read again."""
+        if self._fits:
+            return
+        columns = {id_column(kind): kind for kind in Kind}
+        page = await self._store.page(self._table, FIRST_NAME, None, limit=CHECKED_NAMES, columns=list(columns))
+        found: dict[Kind, set[int]] = {}
+        for cell in (cell for row in page.rows for cell in row.cells):
+            found.setdefault(columns[cell.column], set()).add(len(cell.value))
+        for kind, got in found.items():
+            if (wanted := self._widths.of(kind)) not in got:
+                raise WrongTable(
+                    f"UID table {self._table}: got UIDs of '{kind.value}' with {' or '.join(map(str, sorted(got)))} "
+                    f"bytes, wanted {wanted} ({WIDTH_SETTINGS[kind]})"
+                )
+        self._fits = True
 
     async def find(self, kind: Kind, names: Iterable[bytes]) -> Mapping[bytes, Found]:
         """Return the UID of each name, or NoSuchName. Raise StoreError."""
@@ -233,12 +262,14 @@ class _KindTable:
         caches: tuple[int, int],
         random: bool,
         describe: Describe,
+        check_widths: Callable[[], Awaitable[None]],
     ) -> None:
         self._store = store
         self._table = table
         self._kind = kind
         self._width = width
         self._describe = describe
+        self._check_widths = check_widths
         self._random = random and kind is Kind.METRIC
         self.uid_of = NameCache(caches[0])
         self.name_of = NameCache(caches[1])
@@ -363,7 +394,8 @@ class _KindTable:
         return found
 
     async def _assign(self, names: Sequence[bytes], batch: NameBatch) -> None:
-        """Assign each name a UID. The batch gets the UID, or UidsExhausted."""
+        """Assign each name a UID. The batch gets the UID, or UidsExhausted. Raise WrongTable, StoreError."""
+        await self._check_widths()
         left, found = list(names), batch.found
         named: list[tuple[bytes, Uid]] = []  # UID → name entries that this call created
         id_of_name, name_of_id = id_column(self._kind), name_column(self._kind)
