@@ -114,8 +114,14 @@ class IndexRows:
         return min(ttl_s + spec.width_s, self._tables.most_ttl_s()) if ttl_s else NEVER
 
     def _forget_oldest(self) -> None:
-        while self._count > MOST_KNOWN:
-            self._forget_place(next(iter(self.known)))
+        excess, oldest = self._count - MOST_KNOWN, list[bytes]()
+        places = iter(self.known.items())
+        while excess > 0:
+            place, entries = next(places)
+            excess -= len(entries)
+            oldest.append(place)
+        for place in oldest:  # after one pass: a dict skips deleted entries one by one
+            self._forget_place(place)
 
     def _forget_place(self, place: bytes) -> None:
         self._count -= len(self.known.pop(place))
