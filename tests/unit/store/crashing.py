@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from tsd.errors import DaemonRuns, StoreError
 from tsd.store import CellMatrix, Family, Put, Table, scan
@@ -159,6 +160,18 @@ async def fill_disk(folder: str) -> None:
     if found == {b"%d" % number for number in range(disk.taken)} and disk.store.statistics()["reopened"] == 1:
         _log("all there")
     await disk.store.aclose()
+
+
+async def close_while_reopening(folder: str) -> None:
+    """Put until the disk is full, and close the store while a sync reopens its database."""
+    disk = _SmallDisk(await _open(folder))
+    await disk.put_until_refused()
+    disk.room()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(disk.store.sync)
+        await wait_all_tasks_blocked()
+        await disk.store.aclose()
+    _log("synced and closed")
 
 
 async def lose_log(folder: str) -> None:

@@ -175,6 +175,13 @@ async def test_full_disk_recovers_without_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+async def test_sync_that_reopens_the_database_ends_before_the_store_is_closed(tmp_path: Path) -> None:
+    process = await trio.to_thread.run_sync(child, "close_while_reopening", tmp_path)
+    output, _ = await trio.to_thread.run_sync(process.communicate)
+    assert output.splitlines() == ["refused", "synced and closed"]
+
+
+@pytest.mark.slow
 async def test_store_stays_closed_after_lost_writes(tmp_path: Path) -> None:
     process = await trio.to_thread.run_sync(child, "lose_log", tmp_path)
     output, _ = await trio.to_thread.run_sync(process.communicate)

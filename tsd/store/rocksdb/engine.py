@@ -503,8 +503,8 @@ class EmbeddedStore:
 
     async def aclose(self) -> None:
         """See Store. The database is closed even if StoreError is raised."""
-        async with self._syncing:
-            await self._opened.aclose()
+        async with self._opened.changing, self._syncing:  # a sync that reopens the database ends first
+            await trio.to_thread.run_sync(self._database.close)
 
     def statistics(self) -> Mapping[str, int]:
         """See Store."""

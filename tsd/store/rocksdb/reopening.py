@@ -29,7 +29,7 @@ class ReopenedDatabase:
         self._reopen = reopen
         self._on_loss = on_loss
         self._count = count
-        self._changing = trio.Lock()
+        self.changing = trio.Lock()  # held while it is reopened or closed
         self._next_at = 0.0  # when it may be tried again
         self._broken: str | None = None
 
@@ -53,7 +53,7 @@ class ReopenedDatabase:
     async def reopen(self, on_reopened: Callable[[], None]) -> None:
         """Reopen it with all accepted writes if it is broken, and call `on_reopened` before others use it. Raise
         StoreError if that fails."""
-        async with self._changing:
+        async with self.changing:
             if self._broken is None:  # another call has reopened it
                 return
             if trio.current_time() < self._next_at:
@@ -81,8 +81,3 @@ class ReopenedDatabase:
             database.close()
             raise _WritesLost(f"{database.path} was reopened without its last writes, which must be sent again")
         return database
-
-    async def aclose(self) -> None:
-        """Close it. Raise StoreError; it is closed then, too."""
-        async with self._changing:
-            await trio.to_thread.run_sync(self.current.close)
