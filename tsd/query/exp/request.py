@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from tsd.errors import BadQuery, json_mistake
 from tsd.query.exp.parser import BadExpression, Expression, parse
 from tsd.query.model import AGGREGATORS, NONE, Fill, Query, SubQuery
-from tsd.query.parse.body import HALF, LARGEST, NO_PARAMS
+from tsd.query.parse.body import LARGEST, LONE_SURROGATE, NO_PARAMS
 from tsd.query.parse.times import read_duration, read_time
 from tsd.query.parse.uri import Params, quirks_in, quirks_in_body
 from tsd.query.parse.validate import MAX_SUB_QUERIES, Draft, as_client_error, check, deduplicated, identity_of
@@ -378,7 +378,7 @@ def _object(found: Any, what: str) -> dict[str, Any]:
 
 
 def _text(found: Any) -> str | None:
-    if isinstance(found, str) and HALF.search(found):
+    if isinstance(found, str) and LONE_SURROGATE.search(found):
         raise BadQuery(f"wanted a text, got half of a surrogate pair: {json.dumps(found)[:100]}")
     if found is None or isinstance(found, str):
         return found

@@ -30,7 +30,7 @@ _BLANK, _TIME = rb"[ \t\r\n]*", rb"([1-9][0-9]{0,12})"
 _TIMES = re.compile(
     _BLANK.join((b"", rb"\{", b'"start"', b":", _TIME, b",", b'"end"', b":", _TIME, b",", b"(.*)")), re.DOTALL
 )
-HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # which UTF-8 cannot encode
 _BLANKS = " \t\r\n"
 
 
@@ -255,7 +255,7 @@ def _text(value: Value) -> str | None:
     """Return a text, also of a number or boolean."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, str) and HALF.search(value):
+    if isinstance(value, str) and LONE_SURROGATE.search(value):
         raise _Wrong("got half of a surrogate pair, wanted a text")
     if value is None or isinstance(value, str):
         return None if value is None else str(value)  # without the subclass, which JSON would refuse
