@@ -115,7 +115,7 @@ def members_in_url(request: Request, names: Mapping[str, str]) -> dict[str, Any]
 
 
 def quote_not_finite(text: bytes) -> bytes:
-    """Return JSON with numbers that it lacks as strings.
+    """Return a JSON text with its NaN and Infinity, which are no JSON, as strings.
 
     >>> print(quote_not_finite(rb'{"NaN": NaN, "\\"NaN": -Infinity}').decode())
     {"NaN": "NaN", "\\"NaN": "-Infinity"}

@@ -40,7 +40,7 @@ class ReopenedDatabase:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Remember an error after which RocksDB refuses writes."""
+        """Note an error of the block's writes: RocksDB refuses all others after it."""
         try:
             yield
         except StoreBusy:
