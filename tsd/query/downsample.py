@@ -5,6 +5,7 @@ the values of open buckets.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -249,21 +250,21 @@ class PointJoiner:
 
     def __init__(self) -> None:
         self._batches: list[Batch] = []
-        self._hours: Sequence[HourTable] = ()  # all points, if there is no batch
+        self._hours: list[HourTable] = []  # all points, if there is no batch
         self._size = 0
 
     def feed_tables(self, hours: Sequence[HourTable]) -> None:
         """Add hours of rows, each with one row of a series."""
         self._size += sum([hour.bits.size for hour in hours])
-        numbers = hours[0].numbers if hours else ()
-        if self._batches or self._hours or not all(np.array_equal(hour.numbers, numbers) for hour in hours[1:]):
-            self._feed_hours(hours)
+        every = [*self._hours, *hours]
+        if not self._batches and all(_follows(hour, before) for before, hour in pairwise(every)):
+            self._hours = every
         else:
-            self._hours = hours
+            self._feed_hours(hours)
 
     def _feed_hours(self, hours: Sequence[HourTable]) -> None:
         """Add hours as batches."""
-        earlier, self._hours = self._hours, ()
+        earlier, self._hours = self._hours, []
         self._batches += [_rows_of(hour) for hour in (*earlier, *hours)]
 
     def feed(self, batch: Batch) -> Bucketed | None:
@@ -286,7 +287,7 @@ class PointJoiner:
 
     def finish(self, series_count: int, has_points: Bool | None = None) -> SeriesColumns:  # noqa: ARG002
         """Return the points of each series, by number."""
-        batches, self._batches, hours, self._hours = self._batches, [], self._hours, ()
+        batches, self._batches, hours, self._hours = self._batches, [], self._hours, []
         if hours:
             return _joined_hours(hours, series_count)
         if not batches:
@@ -306,6 +307,11 @@ class PointJoiner:
         lengths = np.diff(whole.starts)[order]
         bounds = np.append(0, np.cumsum(lengths))[np.searchsorted(whole.series[order], np.arange(series_count + 1))]
         return SeriesColumns(points.at(spread(whole.starts[:-1][order], lengths)), bounds)
+
+
+def _follows(hour: HourTable, before: HourTable) -> bool:
+    """Return whether an hour has the same series as an earlier one."""
+    return hour.base_s > before.base_s and np.array_equal(hour.numbers, before.numbers)
 
 
 def _rows_of(hour: HourTable) -> Batch:

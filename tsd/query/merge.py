@@ -4,6 +4,7 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ from tsd.codec.points import NO_POINTS, Bool, Float64, Int64, Points, doubles_as
 from tsd.query.aggregate import BY_NAME, Aggregator, Numbers, added
 from tsd.query.align import Aligned, Rates, align_columns, align_rates, doubles_of
 from tsd.query.columns import CHUNK, Chosen, SeriesColumns, rows_at
+from tsd.query.java_arithmetic import quotient
 from tsd.query.model import RateOptions
 from tsd.query.row_buckets import HAS_LOOP
 from tsd.tables.quirks import OPENTSDB, Quirks
@@ -173,7 +175,9 @@ def merge(
 
 
 _SUMS = frozenset(("sum", "zimsum", "pfsum", "avg"))
-_EXTREMES = frozenset(("min", "mimmin", "max", "mimmax"))
+_EXTREMES: Mapping[str, np.ufunc] = MappingProxyType(
+    {"min": np.minimum, "mimmin": np.minimum, "max": np.maximum, "mimmax": np.maximum}
+)
 _CHOICES = frozenset(("none", "first", "last", "mult"))
 
 
@@ -207,23 +211,38 @@ def merge_only(points: Points, aggregator: str, scan: ScanRange, *, compiled: bo
 
 
 def _summed_table(chosen: Chosen, aggregator: str, scan: ScanRange) -> Points | None:
-    """Return the sums or means of few doubles of series that share all times, with fewer steps than the kernels take;
-    None for others."""
+    """Return the sums, means or extremes of few values of series that share all times, with fewer steps than the
+    kernels take; None for others, and for integers next to doubles."""
     columns, times = chosen.columns, chosen.columns.times
-    if aggregator not in _SUMS or columns.has_integers or not columns.shares_times or not len(times):
-        return None
+    is_sum = aggregator in _SUMS
     width, count = len(times), len(chosen.numbers)
-    if width * count > CHUNK or times[0] < scan.start_ms or times[-1] > scan.stop_ms:
+    if not (is_sum or aggregator in _EXTREMES) or not columns.shares_times or not width * count:
+        return None
+    if (columns.has_integers and columns.has_doubles) or width * count > CHUNK:
         return None
     firsts = columns.bounds[chosen.numbers]
     if np.count_nonzero(columns.bounds[chosen.numbers + 1] - firsts != width):
         return None
-    table = rows_at(columns.bits, firsts, 0, width, width).view(np.float64)
-    with np.errstate(all="ignore"):
-        sums = added(np.zeros(width), table)
-    if np.count_nonzero(np.isnan(sums)):  # a value may be none, which counts for nothing
+    if times[0] < scan.start_ms or times[-1] > scan.stop_ms:
         return None
-    return doubles_as_points(times, sums / count if aggregator == "avg" else sums)
+    table = rows_at(columns.bits, firsts, 0, width, width)
+    if columns.has_integers:
+        return Points(times, _of_integers(table, aggregator), np.zeros(width, np.bool_))
+    with np.errstate(all="ignore"):
+        if is_sum:
+            found = added(np.zeros(width), table.view(np.float64))
+        else:
+            found = _EXTREMES[aggregator].reduce(table.view(np.float64), axis=0)
+    # A value may be none, which counts for nothing. An infinite extreme is none; of 0.0 and -0.0 the first counts.
+    if np.count_nonzero(np.isnan(found) if is_sum else ~np.isfinite(found) | (found == 0)):
+        return None
+    return doubles_as_points(times, found / count if aggregator == "avg" else found)
+
+
+def _of_integers(table: Int64, aggregator: str) -> Int64:
+    """Return the sums, means or extremes of integers at each time."""
+    found: Int64 = _EXTREMES.get(aggregator, np.add).reduce(table, axis=0)
+    return quotient(found, np.full(len(found), len(table))) if aggregator == "avg" else found
 
 
 def summed_groups(

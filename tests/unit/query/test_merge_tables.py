@@ -14,18 +14,36 @@ from tsd.tables.reading import ScanRange
 VALUES = st.one_of(st.floats(-10, 10), st.sampled_from((0.0, -0.0, float("nan"), float("inf"), float("-inf"), 1e308)))
 
 
-@pytest.mark.parametrize("aggregator", ["sum", "avg", "zimsum", "pfsum", "max", "count"])
-@given(st.lists(st.lists(VALUES, min_size=3, max_size=3), min_size=1, max_size=4), st.data())
-def test_a_table_is_merged_like_its_series(aggregator: str, rows: list[list[float]], data: st.DataObject) -> None:
+INTEGERS = st.one_of(st.integers(-10, 10), st.sampled_from((-(1 << 63), (1 << 63) - 1)))
+
+
+@st.composite
+def shared_rows(draw: st.DrawFn) -> tuple[list[list[int]], list[list[bool]]]:
+    """Return the bits of series of three points, and which of these are doubles."""
+    count = draw(st.integers(1, 4))
+    doubles = st.lists(VALUES, min_size=3, max_size=3).map(lambda row: np.array(row).view(np.int64).tolist())
+    integers = st.lists(INTEGERS, min_size=3, max_size=3)
+    kinds = draw(st.sampled_from(([True] * count, [False] * count, [at % 2 == 0 for at in range(count)])))
+    return [draw(doubles if is_double else integers) for is_double in kinds], [[kind] * 3 for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    "aggregator", ["sum", "avg", "zimsum", "pfsum", "min", "mimmin", "max", "mimmax", "count", "dev"]
+)
+@given(shared_rows(), st.data())
+def test_a_table_is_merged_like_its_series(
+    aggregator: str, rows: tuple[list[list[int]], list[list[bool]]], data: st.DataObject
+) -> None:
     times = np.array(data.draw(st.sampled_from(([3_600_000, 3_600_500, 7_199_000], [3_599_000, 3_600_000, 7_200_001]))))
-    bits = np.array(rows).view(np.int64)
-    table = SeriesColumns.table(times, bits)
-    apart = SeriesColumns.of([Points(times, row, np.ones(3, np.bool_)) for row in bits])
-    chosen = np.array(data.draw(st.lists(st.sampled_from(range(len(rows))), min_size=1, unique=True)))
+    bits, floats = map(np.array, rows)
+    table = SeriesColumns(Points(times, bits.ravel(), floats.ravel()), np.arange(len(bits) + 1) * 3, shares_times=True)
+    apart = SeriesColumns.of([Points(times, *row) for row in zip(bits, floats, strict=True)])
+    chosen = np.array(data.draw(st.lists(st.sampled_from(range(len(bits))), min_size=1, unique=True)))
     found, wanted = (merge(Chosen(columns, chosen), aggregator, ScanRange(3600, 7200)) for columns in (table, apart))
     assert found.interpolated == wanted.interpolated
     assert found.points.times.tolist() == wanted.points.times.tolist()
     assert found.points.floats.tolist() == wanted.points.floats.tolist()
+    assert found.points.bits[~found.points.floats].tolist() == wanted.points.bits[~wanted.points.floats].tolist()
     assert list(map(repr, found.points.doubles().tolist())) == list(map(repr, wanted.points.doubles().tolist()))
 
 
