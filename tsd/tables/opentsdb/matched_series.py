@@ -17,6 +17,7 @@ from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesSet, Ser
 
 FEW_KEYS = 64  # that are compared one by one
 FEW_POINTS = 1000  # that are kept decoded
+KEPT_READS = 4  # spans: a query reads hours before, with and after open points apart
 NO_ROWS = PointPage(
     Batch(np.empty(0, np.int32), np.zeros(1, np.int64), np.empty(0, np.int64), np.empty(0, np.int64),
           np.empty(0, np.bool_)),
@@ -97,7 +98,7 @@ class MatchedStoredSeries:
         self._page_of = page_of
         self._pairs_start = pairs_start
         self.by_key = by_key
-        self._kept: tuple[ScanRange, ReferenceType[object]] | None = None  # the last read, if the store keeps it
+        self._kept: dict[ScanRange, ReferenceType[object]] = {}  # the last reads that the store keeps, the oldest first
         self._last: tuple[ReferenceType[PackedRows], DecodedPage] | None = None  # few points that were decoded last
 
     def are_all(self) -> bool:
@@ -126,14 +127,18 @@ class MatchedStoredSeries:
         return page
 
     def _parts(self, span: ScanRange, limit: StepLimit) -> list[ColumnPart] | None:
-        """Return the rows of a span; without their keys if it is that of the last call."""
-        if self._kept is not None and self._kept[0] == span and (read := self._kept[1]()) is not None:
+        """Return the rows of a span; without their keys if they were read by one of the last calls."""
+        if (known := self._kept.pop(span, None)) is not None and (read := known()) is not None:
             parts = self._reads.again(read, limit)
             if parts is not None:
+                self._kept[span] = known
                 return parts
         parts = self._reads.parts(span, limit)
         kept = None if parts is None else self._reads.kept(parts)
-        self._kept = None if kept is None else (span, ref(kept))
+        if kept is not None:
+            self._kept[span] = ref(kept)
+            if len(self._kept) > KEPT_READS:
+                del self._kept[next(iter(self._kept))]
         return parts
 
     async def fetch(
