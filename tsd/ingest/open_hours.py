@@ -302,19 +302,19 @@ def _indexed(columns: Columns) -> tuple[Columns, Int32]:
     return columns._replace(series=index_of[columns.series]), numbers
 
 
-def points_of_series(numbers: Int32, parts: Sequence[Columns | PackedPoints]) -> Columns:
-    """Return the points of series, those of each in order of arrival. Safe to call in a thread while no series is
-    evicted."""
+def points_of_series(numbers: Int32, parts: Sequence[Columns | PackedPoints], metric: int | None = None) -> Columns:
+    """Return the points of series, those of each in order of arrival. With `metric` all of them are of this one. Safe
+    to call in a thread while no series is evicted."""
     highest = max([int(numbers.max()), *(part.highest_series for part in parts if isinstance(part, PackedPoints))])
     wanted = np.zeros(highest + 1, np.bool_)
     wanted[numbers] = True
     found = []
     for part in parts:
         if isinstance(part, PackedPoints):
-            found.append(part.of_series(wanted))
+            found.append(part.of_series(wanted, metric))
         else:
             inside = np.minimum(part.series, highest)
-            found.append(part.at(wanted[inside] & (part.series <= highest)))
+            found.append(part.at(np.flatnonzero(wanted[inside] & (part.series <= highest))))
     return joined_columns(found)
 
 

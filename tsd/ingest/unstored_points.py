@@ -5,7 +5,7 @@ import trio
 
 from tsd.codec.points import Columns, Int32, Int64, no_columns
 from tsd.errors import StoreDown
-from tsd.ingest.found_points import FoundPoints
+from tsd.ingest.found_points import MOST_TOGETHER, FoundPoints
 from tsd.ingest.open_hours import choose_series, find_points, points_of_series
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import Writer
@@ -31,15 +31,23 @@ class UnstoredPoints:
         return None if table.unresolved or table.refused else table.known_series(metric)
 
     def points_now(
-        self, metric: bytes, span: ScanRange, known: KnownSeries | None, number: Int32 | None
+        self, metric: bytes, span: ScanRange, known: KnownSeries | None, numbers: Int32 | None
     ) -> Columns | None:
-        """Return the points of one series that are not stored, see `OpenPointSource`."""
+        """Return the points of few series that are not stored, see `OpenPointSource`."""
         parts = self._writer.unstored(metric, span)
         if parts == []:
             return no_columns()
-        if parts is None or known is None or number is None or self.known_series(metric) is not known:
+        if parts is None or known is None or numbers is None or self.known_series(metric) is not known:
             return None
-        return self._found.of_series(self._table.metric_number(metric), number, parts)
+        return self._found.of_series(self._table.metric_number(metric), numbers, parts)
+
+    async def points_soon(self, metric: bytes, span: ScanRange, known: KnownSeries, numbers: Int32) -> Columns | None:
+        """Return the same with a wait for a thread, see `OpenPointSource`."""
+        parts, evicted = self._writer.unstored(metric, span), self._writer.evicted
+        if parts is None or self.known_series(metric) is not known:
+            return None
+        columns = await self._found.find(self._table.metric_number(metric), numbers, parts)
+        return columns if evicted == self._writer.evicted else None  # else numbers may have been reused
 
     async def open_points(
         self, metric: bytes, choose: ChooseSeries | None = None, span: ScanRange | None = None
@@ -54,9 +62,10 @@ class UnstoredPoints:
             wanted = await choose_series(table, metric, choose)
             if parts is None:
                 return None
-            if wanted is not None and len(wanted) == 1:
-                columns = await self._found.find(table.metric_number(metric), int(wanted[0]), parts)
-                numbers = wanted if len(columns.series) else wanted[:0]
+            if wanted is not None and 0 < len(wanted) <= MOST_TOGETHER:
+                numbers = np.sort(wanted)
+                columns = await self._found.find(table.metric_number(metric), numbers, parts)
+                numbers = numbers if len(columns.series) else numbers[:0]
             else:
                 columns, numbers = await find_points(metric, wanted, parts, table)
             if evicted == self._writer.evicted:  # else numbers may have been reused during the search

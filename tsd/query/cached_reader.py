@@ -46,6 +46,10 @@ class CachedReader:
             return None
         return Bucketing(spec.interval_ms, spec.function, query.quirks.plain_percentiles)
 
+    def present_hour_s(self) -> int:
+        """Return the base time of the hour that is not over, which is not cached."""
+        return self._now_ms() // 1000 // HOUR_S * HOUR_S
+
     def cached_now(self, plan: Plan, bucketing: Bucketing) -> list[list[CachedHour]] | None:
         """Return all hours of a plan, those for one call of `PointCollector.take_cached` together. None if one is not
         cached, or if signatures must be read to tell whether it has changed."""
@@ -62,7 +66,7 @@ class CachedReader:
         """Pass all rows of a plan to a collector. Raise BadQuery, StoreError."""
         hours = plan.selection.hours
         assert hours is not None
-        bases = range(plan.scan.start_s, plan.scan.stop_s, HOUR_S)
+        bases = plan.scan.bases
         keys = dict(zip(bases, map(CacheKey._make, zip(hours.keys(plan.scan), repeat(bucketing))), strict=True))
         cached = _few_gaps(bases, self.cache.get(keys.values()))
         stale = await _stale(hours, cached)

@@ -5,14 +5,13 @@ them.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
-from weakref import ReferenceType
 
 import numpy as np
 
-from tsd.codec.points import Bool, Columns, Int32, Int64, Points
-from tsd.codec.putline import HOUR_MS, HOUR_S
+from tsd.codec.points import Bool, Columns, Int64, Points
 from tsd.errors import StoreError
 from tsd.query.assemble import counts_of, merge_chosen
 from tsd.query.cached_reader import CachedReader
@@ -20,17 +19,17 @@ from tsd.query.collect import PointCollector, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.later_hours import LaterReads, unsettled_series
 from tsd.query.limits import QueryBudget
+from tsd.query.merge import summed_groups
 from tsd.query.model import Query, SubQuery
+from tsd.query.open_series import OpenHour, OpenSeries
 from tsd.query.plan import Plan, range_to_end
 from tsd.query.result import Answer, Group, SubAnswer
 from tsd.query.serialize import Frame, PointFormat
 from tsd.query.workers import SMALL
 from tsd.store import StepLimit
-from tsd.tables.open_points import rows_of
+from tsd.tables.open_points import DecodedPage, MergedPage, split_rows, split_span
 from tsd.tables.reading import EncodedPage, MatchedSeries, PointPage, ScanRange, Selection, SeriesSpan
-from tsd.tables.writing import KnownSeries
 
-FEW_POINTS = 1000  # open points that are kept as a row
 ROOM = 1.2  # a query that is expected to read more than this multiple of a limit is not tried with it
 
 
@@ -46,34 +45,6 @@ class KnownGroup(NamedTuple):
         group = Group(**vars(self.group))  # `replace` takes several times as long
         group.tsuids = self.tsuids if query.show_tsuids else ()
         return group
-
-
-class OpenRows:
-    """The open points of one series that were read last, as a row an hour."""
-
-    def __init__(self) -> None:
-        self._columns: Columns | None = None
-        self._rows: list[tuple[int, PointPage]] = []  # with the base time of the hour, in order
-
-    def of(self, columns: Columns, scan: ScanRange) -> list[PointPage]:
-        """Return open points of the scan's hours, in order, as pages of one row."""
-        if columns is not self._columns:
-            self._rows = _rows_by_hour(columns)
-            self._columns = columns
-        pages = [page for base_s, page in self._rows if scan.start_s <= base_s < scan.stop_s]
-        if len(columns.series) > FEW_POINTS:
-            self._columns, self._rows = None, []
-        return pages
-
-
-def _rows_by_hour(columns: Columns) -> list[tuple[int, PointPage]]:
-    """Return the points of one series as a row an hour, with the base times in order."""
-    hours = columns.instants // (2 * HOUR_MS)
-    first, last = int(hours.min()), int(hours.max())
-    if first == last:
-        return [(first * HOUR_S, rows_of(columns).decode())]
-    places = ((hour, np.flatnonzero(hours == hour)) for hour in np.unique(hours).tolist())
-    return [(hour * HOUR_S, rows_of(columns.at(some)).decode()) for hour, some in places]
 
 
 class OnlyTexts:
@@ -101,18 +72,21 @@ class Known(NamedTuple):
     series: MatchedSeries
     metric: bytes  # as lines have it
     groups: Sequence[KnownGroup]
+    are_ordered: bool  # whether the series of each group are numbered in their order
     filter_tagks: Sequence[bytes] | None
     resolved: int  # names that were looked up
-    listed: ReferenceType[KnownSeries] | None  # of the metric in memory; many queries must not keep old lists
-    open_rows: OpenRows  # of the only series
+    open_series: OpenSeries | None  # None: which series may have open points is not known
     texts: OnlyTexts | None  # of it; None: its points are downsampled, or there are other series
-    number: Int32 | None  # of the only series among these, empty if it is not there; None: it is not known
-    selection: Selection | None  # None: it has open points, and would keep them
+    selection: Selection  # without open points
     has_points: Bool  # of each series: whether it had points
     later: LaterReads  # of a store in another process
     hourly_rows: float
     hourly_bytes: float  # of rows
     hourly_points: float
+
+    def opened(self, columns: Columns, scan: ScanRange) -> list[OpenHour] | None:
+        """Return the open points in the scan's hours, see `OpenSeries.hours`. Without open series there are none."""
+        return [] if self.open_series is None else self.open_series.hours(columns, scan)
 
     def is_over(self, limit: StepLimit, hours: int) -> bool:
         """Return whether this number of hours is expected to exceed a limit."""
@@ -123,44 +97,71 @@ class Known(NamedTuple):
 class FewSeries:
     """The rows of one query, read but not decoded."""
 
-    def __init__(self, query: Query, known: Known, plan: Plan, budget: QueryBudget) -> None:
-        """`plan` is made from the known selection."""
+    def __init__(self, query: Query, known: Known, plan: Plan, budget: QueryBudget, opened: Sequence[OpenHour]) -> None:
+        """`plan` is made from the known selection. `opened`: all open points of its hours."""
         self._query = query
         self._known = known
         self._plan = plan
         self._budget = budget
-        self._add: Callable[[], bool] = lambda: False
-        self._pages: list[EncodedPage[PointPage]] = []  # fetched
+        self._opened = {hour.base_s: hour.rows for hour in opened}
+        self._adds: list[Callable[[], bool]] = []  # what adds the rows that were read
         self._later: ScanRange | None = None  # hours that were fetched only of series without points
         self.needs_later: Sequence[int] = ()  # series whose points in these hours the answer needs, once merged
         self._started = self._read = perf_counter()
         self.cells = 0  # fetched
         self.collector = PointCollector(query, plan, budget)
-        self.is_short = False  # whether few values are left to merge, of cached hours
+        self.is_short = False  # whether few values are left to merge, of cached and of open hours
 
     def read(self, cached: CachedReader, limit: StepLimit) -> bool:
         """Read all rows, or take hours from the cache. Return False if the general path must do it."""
-        query, known, plan, collector = self._query, self._known, self._plan, self.collector
-        hours = page = None
-        bucketing = None if known.series.by_key else cached.bucketing(query, plan)
-        if bucketing is not None and known.series.are_all():
-            hours = cached.cached_now(plan, bucketing)
-        series = plan.selection.series
-        if hours is not None:
-            self.is_short = sum([len(one.buckets.values) for some in hours for one in some]) <= SMALL
-            self._add = lambda: all(map(collector.add_cached_now, hours))
-        elif bucketing is None or len(series.numbers) > len(series.series_pairs):  # hours of others are not cached
-            page = known.series.read(plan.scan, limit, annotations=not query.no_annotations)
-            self._add = lambda: page is not None and _add_page(collector, page)
+        query, known, whole = self._query, self._known, self._plan
+        bucketing = None if known.series.by_key else cached.bucketing(query, whole)
+        series = whole.selection.series
+        can_read = bucketing is None or len(series.numbers) > len(series.series_pairs)  # hours of others are not cached
+        values, self.is_short = sum([len(rows.batch.times) for rows in self._opened.values()]), True
+        uncached = {*self._opened, cached.present_hour_s()}
+        for span, is_uncached in split_span(whole.scan, sorted(hour for hour in uncached if hour in whole.scan.bases)):
+            hours = None
+            if bucketing is not None and not is_uncached and known.series.are_all():
+                hours = cached.cached_now(whole._replace(scan=span), bucketing)
+            if hours is not None:
+                values += sum([len(one.buckets.values) for some in hours for one in some])
+                self._adds += [partial(self.collector.add_cached_now, some) for some in hours]
+                continue
+            page = None
+            if is_uncached or can_read:
+                page = known.series.read(span, limit, annotations=not query.no_annotations)
+            if page is None:
+                return False
+            self.is_short &= span.start_s in self._opened
+            self._adds.append(partial(self._add, page, span))
+        self.is_short &= values <= SMALL
         self._read = perf_counter()
-        return hours is not None or page is not None
+        return True
+
+    def _add(self, page: EncodedPage[PointPage], span: ScanRange) -> bool:
+        """Add the rows of a span: with the open points, if it is an hour that has some. Return whether there is
+        nothing but points."""
+        rows = self._opened.get(span.start_s)
+        if rows is None:
+            return _add_page(self.collector, page)
+        try:
+            stored = page.decode()
+        except StoreError:  # the general path reports which rows cannot be read
+            return False
+        if len(stored.batch.series) or stored.rows_read or stored.annotations or stored.warnings:
+            merged = MergedPage(DecodedPage(stored), rows)
+            if not _add_page(self.collector, merged):
+                return False
+            rows = rows.without(merged.found)
+        return not rows.cells or _add_page(self.collector, rows)
 
     async def fetch(self, limit: StepLimit, *, is_cut: bool) -> bool:
         """Read all rows, with a wait; those with points up to the end of the query, if its answer `is_cut` there.
         Return False if the general path must do it. Raise StoreError."""
         query, known, whole = self._query, self._known, self._plan.scan
         span = whole
-        if is_cut and known.later.are_apart():
+        if is_cut and known.later.are_apart() and not self._opened:
             span = range_to_end(query.end_ms, self._plan.sub.downsample, whole)
         spans = [SeriesSpan(span)]
         if span != whole:
@@ -183,17 +184,27 @@ class FewSeries:
         page = await self._known.series.fetch(spans, limit, annotations=not self._query.no_annotations)
         if page is None:
             return False
-        self._pages.append(page)
-        self._add = lambda: all(_add_page(self.collector, page) for page in self._pages)
+        self._adds.append(partial(self._add_fetched, page))
         self.cells += page.cells
         self._read = perf_counter()
         return True
+
+    def _add_fetched(self, page: EncodedPage[PointPage]) -> bool:
+        """Add fetched rows, of open hours too. Return whether there is nothing but points."""
+        if not self._opened:
+            return _add_page(self.collector, page)
+        try:
+            decoded = page.decode()
+        except StoreError:  # the general path reports which rows cannot be read
+            return False
+        spans = [span for span, _ in split_span(self._plan.scan, self._opened)]
+        return all(map(self._add, map(DecodedPage, split_rows(decoded, spans)), spans))
 
     def merge(self) -> Answer | None:
         """Return the answer. None if it needs later points of the series in `needs_later`, which is set then, or if the
         general path must find it. May be called in a thread."""
         query, known, plan = self._query, self._known, self._plan
-        if not self._add():
+        if not all(add() for add in self._adds):
             return None
         collected = self.collector.finish()
         if self._later is not None:
@@ -205,11 +216,18 @@ class FewSeries:
                 return None
         if not np.array_equal(collected.counts > 0, known.has_points):  # other groups, or other tags of them
             return None
+        summed = None
+        if len(known.groups) > 1 and known.are_ordered and not plan.sub.rate:
+            numbers = [one.numbers for one in known.groups]
+            summed = summed_groups(collected.series, numbers, plan.sub.aggregator, plan.scan)
         groups: list[Group] = []
-        for one in known.groups:
+        for place, one in enumerate(known.groups):
             group = one.with_points(query)
-            chosen = Chosen(collected.series, one.numbers)
-            group.points, group.interpolated = merge_chosen(chosen, plan.sub, plan.scan, quirks=query.quirks)
+            if summed is not None:
+                group.points = summed[place]
+            else:
+                chosen = Chosen(collected.series, one.numbers)
+                group.points, group.interpolated = merge_chosen(chosen, plan.sub, plan.scan, quirks=query.quirks)
             groups.append(group)
         return known_answer(query, known, groups, collected.read, self._started, self._read)
 

@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import NamedTuple
-from weakref import ref
 
 import numpy as np
 
-from tsd.codec.points import NO_POINTS, Batch, Columns, Int32, Points, doubles_as_points
+from tsd.codec.points import NO_POINTS, Batch, Columns, Points, doubles_as_points
 from tsd.codec.putline import HOUR_MS, HOUR_S
 from tsd.errors import BadQuery, StoreError
 from tsd.query.assemble import answer_bytes
@@ -23,11 +22,12 @@ from tsd.query.cached_reader import CachedReader
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler
-from tsd.query.few_series import FewSeries, Known, KnownGroup, OnlyTexts, OpenRows, known_answer, stats_of
+from tsd.query.few_series import FewSeries, Known, KnownGroup, OnlyTexts, known_answer, stats_of
 from tsd.query.later_hours import LaterReads, is_settled
 from tsd.query.limits import UNBOUNDED, Bounds, Limits, MemoryShare, QueryBudget, QueryMemory, check_fetched
 from tsd.query.merge import keeps_only, merge, merge_only, rate
 from tsd.query.model import Fill, Query, SubQuery
+from tsd.query.open_series import open_series_of
 from tsd.query.plan import Plan, range_to_end, scan_range
 from tsd.query.result import Answer, SubAnswer, SubFigures, is_histogram
 from tsd.query.rollups import intervals_for, is_pre_aggregated
@@ -35,13 +35,11 @@ from tsd.query.row_buckets import HAS_LOOP, buckets_of_batch, has_loop_for
 from tsd.query.workers import WorkerPool
 from tsd.store import StepLimit
 from tsd.store.scheduling import IngestLoad
-from tsd.tables.open_points import OpenPointSource
+from tsd.tables.open_points import OpenPointSource, OpenSelection
 from tsd.tables.quirks import Quirks
-from tsd.tables.reading import UNWANTED, PointPage, RollupSource, ScanRange, Selection, SeriesSpan
-from tsd.tables.writing import KnownSeries
+from tsd.tables.reading import PointPage, RollupSource, ScanRange, SeriesSpan
 
 FEW_HOURS = 8  # of a query of one series: each is a row
-FEW_LISTED = 64  # series that are looked at one by one
 KEPT, SHORT = 1000, 300  # sub queries that are kept, and the characters of each
 KEPT_SERIES = 20_000  # in all of them
 MOST_SERIES, MOST_HOURS, MOST_POINTS = 256, 1000, 400_000  # of a query whose access path is kept
@@ -80,7 +78,7 @@ class ShortQueries:
         self._known: dict[tuple[SubQuery, Quirks], Known] = {}  # the oldest first
         self._kept_series = 0
         self.answered = 0  # in one step, or with one read of a store in another process
-        self.answered_in_thread = 0
+        self.answered_in_thread = 0  # or after a search in a thread
 
     async def learn(self, query: Query, plan: Plan, answer: SubAnswer) -> None:
         """Keep the access path to the rows of a query that the general path has answered, if it has few series."""
@@ -91,10 +89,10 @@ class ShortQueries:
         series = selection.matched_series()
         if series is None or not metric.isascii():
             return
-        listed = number = None
-        if len(series_pairs) == 1 and len(selection.series.numbers) <= FEW_LISTED:  # all of them would be kept
-            listed = self._open_points.known_series(metric.encode())
-            number = None if listed is None else await _number_of(series_pairs[0], selection, listed)
+        listed = self._open_points.known_series(metric.encode())
+        open_series = None if listed is None else await open_series_of(selection, listed)
+        if plan.open_hours and open_series is None and len(series_pairs) > 1:
+            return
         groups = []
         has_points = np.zeros(len(series_pairs), np.bool_)
         for group, numbers in zip(answer.groups, answer.members, strict=True):
@@ -106,13 +104,12 @@ class ShortQueries:
             series=series,
             metric=metric.encode(),
             groups=groups,
+            are_ordered=all((np.diff(one.numbers) > 0).all() for one in groups),
             filter_tagks=answer.filter_tagks,
             resolved=counts["uidPairsResolved"],
-            listed=None if listed is None else ref(listed),
-            open_rows=OpenRows(),
+            open_series=open_series,
             texts=_texts_of(sub, groups, len(series_pairs)),
-            number=number,
-            selection=None if plan.open_hours else selection,
+            selection=selection.stored if isinstance(selection, OpenSelection) else selection,
             has_points=has_points,
             later=LaterReads(),
             hourly_rows=counts["rowsPreFilter"] / plan.scan.hours,
@@ -156,7 +153,8 @@ class ShortQueries:
         if (
             scan is None
             or scan.stop_s - scan.start_s > FEW_HOURS * HOUR_S
-            or (pages := self._pages_now(query, known, scan)) is None
+            or (columns := self._open_now(known, scan)) is None  # before stored points
+            or (pages := self._pages_now(query, known, scan, columns)) is None
         ):
             return None
         counts, read = _counts_of(pages), perf_counter()
@@ -175,19 +173,23 @@ class ShortQueries:
         known, scan = found
         if known.series.is_remote:
             return None
-        if len(known.has_points) == 1 and scan.hours <= FEW_HOURS:
-            answer = self._answer_one(query, known, scan)
-        elif known.selection is None or _is_long(known, scan):
+        is_one = len(known.has_points) == 1 and scan.hours <= FEW_HOURS
+        if not is_one and _is_long(known, scan):
             return None
+        columns = self._open_now(known, scan)  # before stored points
+        if columns is None:
+            return None
+        if is_one:
+            answer = self._answer_one(query, known, scan, columns)
         else:
-            answer = self._answer_few(query, known, Plan(query.queries[0], scan, known.selection))
+            answer = self._answer_few(query, known, Plan(query.queries[0], scan, known.selection), columns)
         if answer is not None:
             self.answered += 1
         return answer
 
-    def _answer_few(self, query: Query, known: Known, plan: Plan) -> Answer | None:
+    def _answer_few(self, query: Query, known: Known, plan: Plan, columns: Columns) -> Answer | None:
         """Return the answer to a query of few series."""
-        few = self._few(query, known, plan, lambda _: None)
+        few = self._few(query, known, plan, columns, lambda _: None)
         if few is None or not few.read(self._cached, NOW):
             return None
         answer = few.merge()
@@ -205,11 +207,23 @@ class ShortQueries:
             return None
         known, scan = found
         is_remote, is_long = known.series.is_remote, _is_long(known, scan)
-        if is_remote and len(known.has_points) == 1 and scan.hours <= FEW_HOURS:
-            return await self._fetch_one(query, known, scan, is_cut=is_cut)
-        if known.selection is None or known.is_over(LARGE, scan.hours) or not (is_remote or is_long):
+        columns = self._open_now(known, scan)  # before stored points
+        if columns is None and known.open_series is not None:
+            assert self._open_points is not None
+            columns = await known.open_series.points_soon(self._open_points, known.metric, scan)
+        elif not (is_remote or is_long):
             return None
-        few = self._few(query, known, Plan(query.queries[0], scan, known.selection), share.resize)
+        if columns is None:
+            return None
+        if len(known.has_points) == 1 and scan.hours <= FEW_HOURS:
+            if is_remote:
+                return await self._fetch_one(query, known, scan, columns, is_cut=is_cut)
+            answer = self._answer_one(query, known, scan, columns)
+            self.answered_in_thread += answer is not None
+            return answer
+        if known.is_over(LARGE, scan.hours):
+            return None
+        few = self._few(query, known, Plan(query.queries[0], scan, known.selection), columns, share.resize)
         if few is None or not (await few.fetch(LARGE, is_cut=is_cut) if is_remote else few.read(self._cached, LARGE)):
             return None
         answer = await self._merge(few, is_long=is_long)
@@ -231,25 +245,23 @@ class ShortQueries:
         is_short = few.is_short or (not is_long and few.cells <= NOW.cells)
         return self._workers.run_here(few.merge) if is_short else await self._workers.run(few.merge)
 
-    def _few(self, query: Query, known: Known, plan: Plan, set_memory: Callable[[int], None]) -> FewSeries | None:
-        """Return what reads the rows of a query; None if the general path must read them."""
-        assert self._open_points is not None
-        if self._open_points.points_now(known.metric, plan.scan, None, None) is None:  # before stored points
+    def _few(
+        self, query: Query, known: Known, plan: Plan, columns: Columns, set_memory: Callable[[int], None]
+    ) -> FewSeries | None:
+        """Return what reads the rows of a query with open points; None if the general path must read them."""
+        if (opened := known.opened(columns, plan.scan)) is None:
             return None
         budget = QueryBudget(self._bounds(query, known), set_memory, self._workers, lambda: None)
-        return FewSeries(query, known, plan, budget)
+        return FewSeries(query, known, plan, budget, opened)
 
-    def _answer_one(self, query: Query, known: Known, scan: ScanRange) -> Answer | None:
+    def _answer_one(self, query: Query, known: Known, scan: ScanRange, columns: Columns) -> Answer | None:
         """Return the answer to a query of one series, which may have open points."""
         started = perf_counter()
-        pages = self._pages_now(query, known, scan)
+        pages = self._pages_now(query, known, scan, columns)
         return None if pages is None else self._answer_pages(query, known, scan, pages, started)
 
-    def _pages_now(self, query: Query, known: Known, scan: ScanRange) -> list[PointPage] | None:
+    def _pages_now(self, query: Query, known: Known, scan: ScanRange, columns: Columns) -> list[PointPage] | None:
         """Return the points of one series, without a wait; None if the general path must read them."""
-        columns = self._open_now(known, scan)  # before stored points
-        if columns is None:
-            return None
         try:
             stored = known.series.read(scan, ONE_SERIES, annotations=not query.no_annotations)
             page = None if stored is None else stored.decode()
@@ -257,13 +269,12 @@ class ShortQueries:
             return None
         return None if page is None else _with_open(known, scan, columns, page)
 
-    async def _fetch_one(self, query: Query, known: Known, scan: ScanRange, *, is_cut: bool) -> Answer | None:
+    async def _fetch_one(
+        self, query: Query, known: Known, scan: ScanRange, columns: Columns, *, is_cut: bool
+    ) -> Answer | None:
         """Return the answer to a query of one series of a remote store, see `_answer_one`. If it `is_cut`, points after
         the end are read only where it needs them. Raise StoreError."""
         started = perf_counter()
-        columns = self._open_now(known, scan)
-        if columns is None:
-            return None
         [sub], span = query.queries, scan
         if is_cut and not len(columns.series) and known.later.are_apart():
             span = range_to_end(query.end_ms, sub.downsample, scan)
@@ -290,10 +301,12 @@ class ShortQueries:
         return stored.decode() if stored.cells <= ONE_SERIES.cells else await self._workers.run(stored.decode)
 
     def _open_now(self, known: Known, scan: ScanRange) -> Columns | None:
-        """Return the open points of one series, None if they cannot be read at once."""
-        assert self._open_points is not None
-        listed = None if known.listed is None else known.listed()
-        return self._open_points.points_now(known.metric, scan, listed, known.number)
+        """Return the open points of a query's series, None if they cannot be read at once."""
+        source, opened = self._open_points, known.open_series
+        assert source is not None
+        if opened is None:
+            return source.points_now(known.metric, scan, None, None)
+        return opened.points_now(source, known.metric, scan)
 
     def _answer_pages(
         self, query: Query, known: Known, scan: ScanRange, pages: Sequence[PointPage], started: float
@@ -345,8 +358,6 @@ def _may_be_kept(query: Query, plan: Plan, answer: SubAnswer) -> bool:
         return False
     if not answer.groups or answer.warnings or len(answer.members) != len(answer.groups):
         return False
-    if plan.open_hours and len(selection.series.series_pairs) > 1:  # open points are read of one series only
-        return False
     if len(selection.series.numbers) > MOST_SERIES or answer.stats["dpsPreFilter"] > MOST_POINTS:
         return False
     if selection.rollups is not None and not _is_raw(plan, selection.rollups):
@@ -366,21 +377,6 @@ def _is_raw(plan: Plan, rollups: RollupSource) -> bool:
     return not is_pre_aggregated(plan, rollups) and (spec is None or not intervals_for(rollups, spec))
 
 
-async def _number_of(pairs: bytes, selection: Selection, listed: KnownSeries) -> Int32 | None:
-    """Return the number of a selection's only series in memory, empty if it is not there. None: others match, or
-    they are too many to look at each."""
-    places = await selection.find_known(listed)
-    if len(listed if places is None else places) > FEW_LISTED:
-        return None
-    some = range(len(listed)) if places is None else places.tolist()
-    series = selection.series
-    each = selection.pairs_of(listed.keys.at(some))
-    await series.match([one for one in each if one is not None])
-    matching = [place for place, one in zip(some, each, strict=True) if one and series.numbers[one] != UNWANTED]
-    # After names have changed, a series may have two numbers.
-    return listed.numbers[matching] if series.series_pairs == [pairs] and len(matching) < 2 else None
-
-
 def _texts_of(sub: SubQuery, groups: Sequence[KnownGroup], series: int) -> OnlyTexts | None:
     """Return what writes the answers to a sub query, None if there are several series or if their points change."""
     is_sum = keeps_only(sub.aggregator)
@@ -390,30 +386,39 @@ def _texts_of(sub: SubQuery, groups: Sequence[KnownGroup], series: int) -> OnlyT
 
 
 def _with_open(known: Known, scan: ScanRange, columns: Columns, page: PointPage) -> list[PointPage] | None:
-    """Return the stored points of one series, and those of open hours; None if they have to be merged, or if there is
-    more than points."""
+    """Return the stored points of one series, and those of open hours; None if there is more than points, or
+    another series."""
     if page.annotations or page.warnings:
         return None
     if not len(columns.series):
         return [page]
-    rows = known.open_rows.of(columns, scan)
+    opened = known.opened(columns, scan)
+    if opened is None:
+        return None
+    rows = [hour.page for hour in opened]
     if not rows or not len(page.batch.times):
         return [page, *rows] if page.rows_read or not rows else rows
-    last_ms, first_ms = int(page.batch.times[-1]), int(rows[0].batch.times[0])
-    if last_ms >= first_ms:
-        return None
-    if last_ms // HOUR_MS < first_ms // HOUR_MS:
+    stored_ms, open_ms = int(page.batch.times[-1]), int(rows[0].batch.times[0])
+    if stored_ms // HOUR_MS < open_ms // HOUR_MS:
         return [page, *rows]
-    return [_continued(page, rows[0]), *rows[1:]]
+    return [_merged_rows(page, rows)]
 
 
-def _continued(page: PointPage, rows: PointPage) -> PointPage:
-    """Return the stored points of one series with later ones of the last hour, as one row: a row is an hour."""
-    stored, later = page.batch, rows.batch
-    starts = np.append(stored.starts[:-1], len(stored.times) + len(later.times))
-    columns = (np.concatenate(both) for both in zip(stored[2:], later[2:], strict=True))
-    size, duplicates = page.size + rows.size, page.duplicates + rows.duplicates
-    return PointPage(Batch(stored.series, starts, *columns), page.rows_read, size, (), (), duplicates, None)
+def _merged_rows(page: PointPage, rows: Sequence[PointPage]) -> PointPage:
+    """Return the stored rows of one series with open points of the same and of later hours. Of equal times the open
+    point counts, see `tsd.tables.open_points`."""
+    pages = [page, *rows]
+    times, bits, floats = (np.concatenate(each) for each in zip(*(one.batch[2:] for one in pages), strict=True))
+    if np.count_nonzero(times[1:] > times[:-1]) < len(times) - 1:
+        order = np.argsort(times, kind="stable")
+        last = np.append(np.diff(times[order]) > 0, True)
+        times, bits, floats = (each[order[last]] for each in (times, bits, floats))
+    hours = times // HOUR_MS
+    starts = np.concatenate(([0], np.flatnonzero(np.diff(hours)) + 1, [len(times)]))
+    added = len(starts) - 1 - len(np.unique(page.batch.times // HOUR_MS))  # hours without a stored row
+    counts = page.rows_read + added, sum([one.size for one in pages])
+    batch = Batch(page.batch.series[0].repeat(len(starts) - 1), starts, times, bits, floats)
+    return PointPage(batch, *counts, (), (), page.duplicates, None)
 
 
 def _counts_of(pages: Sequence[PointPage]) -> ReadCounts:

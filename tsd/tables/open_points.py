@@ -93,11 +93,15 @@ class OpenPointSource(Protocol):
         ...
 
     def points_now(
-        self, metric: bytes, span: ScanRange, known: KnownSeries | None, number: Int32 | None
+        self, metric: bytes, span: ScanRange, known: KnownSeries | None, numbers: Int32 | None
     ) -> Columns | None:
-        """Return the points of one series in some hours, without a wait; points of other hours may be among them.
-        `number` is its number among the `known` series, empty if it is not one of them. None: the metric may have
-        points, but its series are not known any more, or they cannot be read from memory at once."""
+        """Return the points of few series in some hours, without a wait; points of other hours may be among them. Their
+        `series` are indexes of `numbers`, which are the series' numbers among the `known` ones, ascending. None: the
+        metric may have points, but its series are not known any more, or it takes too long."""
+        ...
+
+    async def points_soon(self, metric: bytes, span: ScanRange, known: KnownSeries, numbers: Int32) -> Columns | None:
+        """Return the points of few series as `points_now` does, also if it takes long."""
         ...
 
     async def flush(self, *, patient: bool = True) -> bool:
@@ -125,7 +129,7 @@ class OpenSelection(Selection):
     """A selection that also reads open points."""
 
     def __init__(self, stored: Selection, points: OpenPoints) -> None:
-        self._stored = stored
+        self.stored = stored
         self._points = points
         self.metric = stored.metric
         self.filter_tagks = stored.filter_tagks
@@ -136,15 +140,15 @@ class OpenSelection(Selection):
 
     def pairs_of(self, keys: SeriesKeys) -> Sequence[bytes | None]:
         """Return the pairs of series, see `Selection`."""
-        return self._stored.pairs_of(keys)
+        return self.stored.pairs_of(keys)
 
     async def find_known(self, series: KnownSeries) -> Places | None:
         """Return the places of matching series, see `Selection`."""
-        return await self._stored.find_known(series)
+        return await self.stored.find_known(series)
 
     def matched_series(self) -> MatchedSeries | None:
         """Return the matching series, see `Selection`."""
-        return self._stored.matched_series()
+        return self.stored.matched_series()
 
     async def read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
         """Read stored and open points, see `Selection`."""
@@ -152,12 +156,12 @@ class OpenSelection(Selection):
             if is_open:
                 await self._read_hour(part, take, annotations=annotations)
             else:
-                await self._stored.read(part, take, annotations=annotations)
+                await self.stored.read(part, take, annotations=annotations)
 
     async def read_few(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
         """Read by row keys, see `Selection`. A span with open points is always read."""
         if not self._points.hours(span):
-            return await self._stored.read_few(span, take, annotations=annotations)
+            return await self.stored.read_few(span, take, annotations=annotations)
         await self.read(span, take, annotations=annotations)
         return True
 
@@ -179,7 +183,7 @@ class OpenSelection(Selection):
                 await self.series.match(page.series())
                 stored.add(page.decode())
 
-        if not await self._stored.read_few(span, decode, annotations=annotations) or not stored.can_join:
+        if not await self.stored.read_few(span, decode, annotations=annotations) or not stored.can_join:
             return False
         opened: Sequence[EncodedPage[PointPage]] = [rows] if rows.cells else []
         for page in (*stored.before, *opened, *stored.after):
@@ -197,11 +201,9 @@ class OpenSelection(Selection):
             await take(merged)
             pages.append(merged)
 
-        if not await self._stored.read_few(span, merge, annotations=annotations):
-            await self._stored.read(span, merge, annotations=annotations)
-        unstored = rows  # of series without stored rows
-        if pages:
-            unstored = rows.at(~_among(rows.batch.series, np.concatenate([page.found for page in pages])))
+        if not await self.stored.read_few(span, merge, annotations=annotations):
+            await self.stored.read(span, merge, annotations=annotations)
+        unstored = rows.without(np.concatenate([page.found for page in pages])) if pages else rows
         if not unstored.cells:
             return
         for part in await _in_thread(len(unstored.batch.times), lambda: list(unstored.pages())):
@@ -210,7 +212,7 @@ class OpenSelection(Selection):
     async def _rows(self, span: ScanRange) -> "OpenRowsOfHour":
         """Return rows of the open points of matching series in an hour."""
         columns = await _in_thread(len(self._points.columns.series), partial(self._points.of_hour, span))
-        series_pairs = self._stored.pairs_of(self._points.keys)
+        series_pairs = self.stored.pairs_of(self._points.keys)
         present = np.bincount(columns.series, minlength=len(series_pairs)).astype(np.bool_).tolist()
         await self.series.match([one for one in compress(series_pairs, present) if one is not None])
         number_of = self.series.numbers
@@ -223,7 +225,7 @@ class OpenSelection(Selection):
 
     async def delete(self, read_ms: int) -> None:
         """Delete the stored cells that were read."""
-        await self._stored.delete(read_ms)
+        await self.stored.delete(read_ms)
 
 
 class OpenRowsOfHour(NumberingPage):
@@ -240,6 +242,10 @@ class OpenRowsOfHour(NumberingPage):
         if rows.all():
             return self
         return OpenRowsOfHour(some_rows(self.batch, rows), self.sizes[rows])
+
+    def without(self, series: Int32) -> "OpenRowsOfHour":
+        """Return the rows of all other series."""
+        return self.at(~_among(self.batch.series, series))
 
     def pages(self) -> Iterator["OpenRowsOfHour"]:
         """Split the rows into pages of about PAGE_POINTS points."""
@@ -294,6 +300,19 @@ class DecodedPage:
     def decode(self) -> PointPage:
         """Return the page."""
         return self._page
+
+
+def split_rows(page: PointPage, spans: Sequence[ScanRange]) -> list[PointPage]:
+    """Split a page of rows that have points by their hours, one page a span. The first one has what is counted."""
+    series, starts, times, _, _ = page.batch
+    has_points = starts[1:] > starts[:-1]
+    first_ms = np.full(len(series), -1, np.int64)
+    first_ms[has_points] = times[starts[:-1][has_points]]
+    pages: list[PointPage] = []
+    for span in spans:
+        batch = some_rows(page.batch, (first_ms >= span.start_ms) & (first_ms < span.stop_ms))
+        pages.append(PointPage(batch, 0, 0, (), (), 0, None) if pages else page._replace(batch=batch, rows=None))
+    return pages
 
 
 class _PagesAround:

@@ -54,6 +54,11 @@ class ScanRange(NamedTuple):
         """How many hours these are."""
         return (self.stop_s - self.start_s) // HOUR_S
 
+    @property
+    def bases(self) -> range:
+        """The base times of the hours."""
+        return range(self.start_s, self.stop_s, HOUR_S)
+
 
 class SeriesRequest(NamedTuple):
     """Which series to read: those of a metric that pass all filters, or some TSUIDs."""

@@ -117,6 +117,25 @@ async def judged(daemon: Running, path: str) -> Answers:
     return found
 
 
+async def compared(daemon: Running, path: str, *, by_scan: bool = False) -> Answers:
+    """Return the answer to a query that is answered in one step or in a thread, or with `by_scan` in the general way.
+    Assert that the general way, which queries for global annotations always take, gives the same."""
+    await ask(daemon, path)
+    engine = daemon.daemon.query.engine
+    before = engine.answered_at_once + engine.answered_in_thread
+    found = await ask(daemon, path)
+    short = engine.answered_at_once + engine.answered_in_thread - before
+    assert short == 0 if by_scan else short == 1
+    assert await ask(daemon, path + "&global_annotations") == found
+    assert engine.answered_at_once + engine.answered_in_thread == before + short
+    return found
+
+
+def is_scan(m: str, place: dict[str, str]) -> bool:
+    """Return whether the rows of a query are found by a scan: on HBase, if no filter names values."""
+    return bool(place) and not any(name in m for name in ("=a", "=1", "=c"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("index", ["true", "false"])
 async def test_both_ways_give_the_same_answer(index: str, place: dict[str, str], tmp_path: Path) -> None:
@@ -383,6 +402,91 @@ async def test_open_points_of_several_hours_are_read_at_once(m: str, place: dict
             assert bool(found) is (start < 14400)
         await daemon.daemon.flush()
         assert await ask(daemon, path) == found
+
+
+@pytest.mark.parametrize("m", ["sum", "avg:10m-avg", "zimsum:2h-last-zero", "max:rate", "dev:1m-p90"])
+async def test_late_open_points_are_read_at_once(m: str, place: dict[str, str], tmp_path: Path) -> None:
+    """Points in memory that are earlier than stored ones, between them, or correct them."""
+    settings = {**SETTINGS, **place, "tsd.storage.flush_interval": "3600000"}
+    late = (1, 5), (3, 7), (105, 9), (290, 11), (3655, 13), (7000, 15), (7250, 17), (14400, 19)
+    async with running(tmp_path, settings) as daemon:
+        for hour in (0, 1, 3):
+            await daemon.send_lines(lines("host=a", BASE + hour * 3600))
+        await daemon.daemon.flush()
+        puts = [f"put short.m {BASE + at_s} {value} host=a\n" for at_s, value in late]
+        await daemon.send_lines("".join(reversed(puts)).encode())
+        await daemon.send_lines(f"put short.m {BASE + 100} 99 host=a\nput short.m {BASE + 7250} 98 host=a\n".encode())
+        for start, end in ((0, 17999), (0, 3599), (50, 120), (3600, 11000), (7200, 10799), (7200, 18000)):
+            path = f"/api/query?start={BASE + start}&end={BASE + end}&m={m}:short.m{{host=a}}&arrays"
+            await taught(daemon, path)
+            found = await judged(daemon, path)
+            assert found
+        await daemon.daemon.flush()
+        assert await ask(daemon, path) == found
+
+
+@pytest.mark.parametrize("m", FEW)
+async def test_open_points_of_few_series_are_read_at_once(m: str, place: dict[str, str], tmp_path: Path) -> None:
+    """Hours that are stored, in memory, or both; late points among them."""
+    settings = {**SETTINGS, **place, "tsd.storage.flush_interval": "3600000"}
+    tags = "host=a cpu=1", "host=b cpu=1", "host=b cpu=2"
+    async with running(tmp_path, settings) as daemon:
+        stored = [(one, hour) for one in tags for hour in (0, 1, 3)]
+        await daemon.send_lines(b"".join(lines(one, BASE + hour * 3600) for one, hour in stored))
+        await daemon.daemon.flush()
+        await daemon.send_lines(b"".join(lines(one, BASE + 4 * 3600) for one in tags[1:]))
+        spans = (0, 17999), (3600, 17999), (14400, 17999), (0, 7199)
+        paths = [f"/api/query?start={BASE + start}&end={BASE + end}&m={m}&arrays" for start, end in spans]
+        for late in (b"", lines(tags[2], BASE + 14405), lines(tags[0], BASE + 3605, points=9)):
+            await daemon.send_lines(late)
+            answers = [await compared(daemon, path, by_scan=is_scan(m, place)) for path in paths]
+            assert any(answers)
+        await daemon.daemon.flush()
+        assert [await compared(daemon, path, by_scan=is_scan(m, place)) for path in paths] == answers
+
+
+@pytest.mark.parametrize("index", ["true", "false"])
+async def test_first_open_points_of_a_known_series_among_few_are_found(index: str, tmp_path: Path) -> None:
+    """Before, the series matched, and had no points in the hours of the query."""
+    settings = {**SETTINGS, "tsd.query.series_index": index, "tsd.storage.flush_interval": "3600000"}
+    queries = "sum:short.m", "max:5m-avg:short.m{host=*}", "sum:short.m{host=b}", "sum:short.m{}{host=regexp(b)}"
+    paths = [f"/api/query?start={BASE + 7200}&end={BASE + 10799}&m={m}" for m in queries]
+    async with running(tmp_path, settings) as daemon:
+        await daemon.send_lines(lines("host=a") + lines("host=b") + lines("host=b c=1"))
+        await daemon.daemon.flush()
+        await daemon.send_lines(lines("host=a", BASE + 7200) + lines("host=b", BASE + 7200))
+        before = [await compared(daemon, path) for path in paths]
+        await daemon.send_lines(lines("host=b c=1", BASE + 7300))
+        for path, answer in zip(paths, before, strict=True):
+            assert await compared(daemon, path) != answer
+
+
+async def test_a_new_series_in_memory_among_few_is_found(place: dict[str, str], tmp_path: Path) -> None:
+    settings = {**SETTINGS, **place, "tsd.storage.flush_interval": "3600000"}
+    m = "none:short.m{host=*,cpu=1}"
+    path = HOUR + m
+    async with running(tmp_path, settings) as daemon:
+        await daemon.send_lines(lines("host=a cpu=1") + lines("host=b cpu=1"))
+        await daemon.daemon.flush()
+        await daemon.send_lines(lines("host=a cpu=1", BASE + 400))
+        assert len(await compared(daemon, path, by_scan=is_scan(m, place))) == 2
+        await daemon.send_lines(lines("host=c cpu=1"))
+        assert len(await ask(daemon, path)) == 3
+
+
+@pytest.mark.parametrize("m", [*FEW, *ONLY])
+async def test_open_points_that_are_found_in_a_thread(
+    m: str, place: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after they were packed: the next query finds them in the event loop."""
+    monkeypatch.setattr("tsd.ingest.open_hours.SMALL_CHOSEN", 0)
+    path = HOUR + m + "&arrays"
+    async with running(tmp_path, {**SETTINGS, **place, "tsd.storage.flush_interval": "3600000"}) as daemon:
+        await daemon.send_lines(lines("host=a cpu=1") + lines("host=b cpu=1") + lines("host=c", metric="short.single"))
+        await daemon.daemon.flush()
+        for start_s in (BASE + 400, BASE + 605):
+            await daemon.send_lines(lines("host=a cpu=1", start_s) + lines("host=c", start_s, metric="short.single"))
+            await compared(daemon, path, by_scan=is_scan(m, place))
 
 
 async def test_points_of_the_open_hour_are_read_from_memory(place: dict[str, str], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Points of single series in parts of memory, each of which is searched once."""
+"""Points of few series in parts of memory, each of which is searched once."""
 
 import random
 
@@ -53,6 +53,25 @@ def test_parts_that_come_and_go() -> None:
             assert not columns.series.any()
 
 
+async def test_several_series_are_found_together() -> None:
+    """In plain and in packed parts; of each series in order of arrival."""
+    for seed in range(20):
+        chance = random.Random(seed)
+        found, plain, parts = FoundPoints(), list[Columns](), list[Columns | PackedPoints]()
+        for _ in range(8):
+            plain.append(part_of(chance, chance.randrange(1, 60)))
+            is_packed = chance.random() < 0.3
+            parts.append(pack(plain[-1], np.full(8, METRIC, np.int32)) if is_packed else plain[-1])
+            some = sorted(chance.sample(range(9), chance.randrange(1, 6)))
+            columns = found.of_series(METRIC, numbers(*some), parts)
+            if columns is None:
+                columns = await found.find(METRIC, numbers(*some), parts)
+            assert found.of_series(METRIC, numbers(*some), parts) is columns
+            for place, number in enumerate(some):
+                instants = columns.instants[columns.series == place].tolist()
+                assert instants == [instant for instant, _, _ in expected(number, plain)]
+
+
 def test_the_same_parts_give_the_same_object() -> None:
     chance = random.Random(1)
     found, parts = FoundPoints(), [part_of(chance, 50), part_of(chance, 5)]
@@ -80,7 +99,7 @@ async def test_packed_points_are_searched_in_a_thread_once() -> None:
         parts.append(part_of(chance, 3000, series=200))
         packed.append(pack(parts[-1], np.full(200, METRIC, np.int32)))
         assert found.of_series(METRIC, numbers(1), packed) is None
-        columns = await found.find(METRIC, 1, packed)
+        columns = await found.find(METRIC, numbers(1), packed)
         assert rows(columns) == expected(1, parts)
         assert found.of_series(METRIC, numbers(1), packed) is columns
         later = part_of(chance, 500, series=200)
@@ -93,7 +112,7 @@ async def test_a_series_that_packed_points_lack() -> None:
     packed = [pack(part_of(random.Random(1), 3000, series=8), np.full(8, METRIC, np.int32))]
     for metric, number in ((METRIC, 9), (METRIC + 1, 1), (METRIC - 1, 1)):
         found = FoundPoints()
-        assert not len((await found.find(metric, number, packed)).series)
+        assert not len((await found.find(metric, numbers(number), packed)).series)
         columns = found.of_series(metric, numbers(number), packed)
         assert columns is not None
         assert not len(columns.series)
@@ -103,7 +122,7 @@ async def test_many_points_are_searched_in_a_thread() -> None:
     found, part = FoundPoints(), part_of(random.Random(1), 1000)
     many = Columns(*(np.repeat(column, 1000) for column in part))
     assert found.of_series(METRIC, numbers(9), [many]) is None
-    assert not len((await found.find(METRIC, 9, [many])).series)
+    assert not len((await found.find(METRIC, numbers(9), [many])).series)
     later = found.of_series(METRIC, numbers(9), [many, part])
     assert later is not None
 

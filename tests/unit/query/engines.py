@@ -68,8 +68,12 @@ class NoOpenPoints:
         metric: bytes,
         span: ScanRange,
         known: KnownSeries | None,
-        number: Int32 | None,
+        numbers: Int32 | None,
     ) -> Columns:
+        """See OpenPointSource."""
+        return no_columns()
+
+    async def points_soon(self, metric: bytes, span: ScanRange, known: KnownSeries, numbers: Int32) -> Columns:
         """See OpenPointSource."""
         return no_columns()
 

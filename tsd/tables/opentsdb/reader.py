@@ -418,7 +418,7 @@ class StoredHours:
     def keys(self, span: ScanRange) -> list[bytes]:
         """Return the part of row keys between salt and tag pairs, hour by hour."""
         metric = self._metric
-        return [metric + base_bytes(base_s) for base_s in range(span.start_s, span.stop_s, HOUR_S)]
+        return [metric + base_bytes(base_s) for base_s in span.bases]
 
 
 class StoredSignatures:

@@ -1,0 +1,94 @@
+"""The series of a repeated query in memory, and their open points.
+
+The general path finds the series once. While the metric has no new series in memory, the same ones are read again.
+"""
+
+from typing import NamedTuple
+from weakref import ReferenceType, ref
+
+import numpy as np
+
+from tsd.codec.points import Columns, Int32
+from tsd.codec.putline import HOUR_MS, HOUR_S
+from tsd.tables.open_points import OpenPointSource, OpenRowsOfHour, rows_of
+from tsd.tables.reading import UNWANTED, PointPage, ScanRange, Selection
+from tsd.tables.writing import KnownSeries
+
+MOST_LISTED = 256  # series of a metric that are looked at one by one
+OTHER = -2  # in place of the number of a series that a selection had no points of
+
+
+class OpenHour(NamedTuple):
+    """The open points of an hour."""
+
+    base_s: int
+    has_others: bool  # whether some are of series that the selection had no points of
+    rows: OpenRowsOfHour
+    page: PointPage  # of these
+
+
+class OpenSeries:
+    """The series of a selection in memory."""
+
+    def __init__(self, listed: KnownSeries, numbers: Int32, own: Int32) -> None:
+        """`numbers` are those of the matching ones among the `listed` series, and of those that may match; ascending.
+        `own` are their numbers in the selection, or OTHER."""
+        self._listed = ref(listed)  # many queries must not keep old lists
+        self._numbers = numbers
+        self._own = own
+        self._read: ReferenceType[Int32] | None = None  # of the points that were read last
+        self._hours: list[OpenHour] = []  # of these points, while the source keeps them
+
+    def points_now(self, source: OpenPointSource, metric: bytes, span: ScanRange) -> Columns | None:
+        """Return the open points of the series as `OpenPointSource.points_now` does."""
+        return source.points_now(metric, span, self._listed(), self._numbers)
+
+    async def points_soon(self, source: OpenPointSource, metric: bytes, span: ScanRange) -> Columns | None:
+        """Return the same, also if it takes long. None: the series are not known any more."""
+        listed = self._listed()
+        return None if listed is None else await source.points_soon(metric, span, listed, self._numbers)
+
+    def hours(self, columns: Columns, span: ScanRange) -> list[OpenHour] | None:
+        """Return the points in the hours of a span, in order. `columns` are what a source returned. None: other series
+        have some, and may match."""
+        if not len(columns.series):
+            return []
+        if self._read is None or self._read() is not columns.series:
+            hours = _by_hour(columns._replace(series=self._own[columns.series]))
+            self._read = ref(columns.series, lambda _: hours.clear())
+            self._hours = hours
+        found = [hour for hour in self._hours if span.start_s <= hour.base_s < span.stop_s]
+        return None if any(hour.has_others for hour in found) else found
+
+
+async def open_series_of(selection: Selection, listed: KnownSeries) -> OpenSeries | None:
+    """Return the series of a selection that are among the `listed` ones of its metric. None: they are too many to look
+    at each. Raise BadQuery, StoreError."""
+    places = await selection.find_known(listed)
+    if len(listed if places is None else places) > MOST_LISTED:
+        return None
+    some = range(len(listed)) if places is None else sorted(places.tolist())
+    number_of = selection.series.numbers.get
+    every = [
+        (place, number_of(one, OTHER))
+        for place, one in zip(some, selection.pairs_of(listed.keys.at(some)), strict=True)
+        if one is not None and number_of(one) != UNWANTED
+    ]
+    own = np.array([number for _, number in every], np.int32)  # after names have changed, a series may be listed twice
+    return OpenSeries(listed, listed.numbers[[place for place, _ in every]], own)
+
+
+def _by_hour(columns: Columns) -> list[OpenHour]:
+    """Return the points of each hour, in order."""
+    hours = columns.instants // (2 * HOUR_MS)
+    first, last = int(hours.min()), int(hours.max())
+    if first == last:
+        return [_open_hour(first, columns)]
+    return [_open_hour(hour, columns.at(np.flatnonzero(hours == hour))) for hour in np.unique(hours).tolist()]
+
+
+def _open_hour(hour: int, columns: Columns) -> OpenHour:
+    known = columns.series != OTHER
+    has_others = not known.all()
+    rows = rows_of(columns.at(known) if has_others else columns)
+    return OpenHour(hour * HOUR_S, has_others, rows, rows.decode())
