@@ -2,7 +2,8 @@
 
 Answers are compared before anything is timed. `first` is the first query after a start, or after tsd's caches of names
 and hours were dropped. The points of past hours are compacted; those of the open hour were just sent. They are in
-memory for the first daemon; it stores them when it stops, before the second starts.
+memory for the first daemon; it stores them when it stops, before the second starts. The last hour, as dashboards show
+it, is asked of a daemon of its own: it begins in stored rows and ends in memory.
 """
 
 import http.client
@@ -25,7 +26,7 @@ import numpy as np
 from bench.daemon import Daemon, run_tsd, serving
 from bench.process_usage import usage
 from bench.report import machine, publish, spread, table
-from bench.victoria import running_victoria
+from bench.victoria import SHOWN_S, Victoria, running_victoria
 from tsd.daemon.settings import now_ms
 
 DAY_S, HOUR_S = 86400, 3600
@@ -44,6 +45,7 @@ class Size(NamedTuple):
     day: int = 1_000  # series with a point every 60 s, for a day
     days: int = 30  # of one series with a point every 10 s
     fresh: int = 20_000  # series with 30 points in the open hour
+    recent: tuple[int, ...] = (4, 100, 1000)  # series of metrics with a point every 10 s, up to now
 
 
 class Question(NamedTuple):
@@ -156,6 +158,38 @@ def questions(size: Size, fresh: Rows) -> list[Question]:
     ]
 
 
+def recent(size: Size, start_s: int, end_s: int) -> list[Rows]:
+    """Return points of a time range. Times are amid the steps of means."""
+    return [Rows(f"reads.recent{series}", series, start_s + 5, 10, (end_s - start_s) // 10) for series in size.recent]
+
+
+def questions_of_last_hour(size: Size, end_s: int) -> list[Question]:
+    """Return the queries of the hour before a full minute."""
+    found = []
+    for series in size.recent:
+        metric = f"reads.recent{series}"
+        every, first = f'{{__name__="{metric}"}}', end_s - HOUR_S
+        found += [
+            Question(
+                f"{series:,} series, the last hour, summed",
+                _query_path(f"sum:{metric}", HOUR_S, first),
+                _path("query_range", query=f"sum({every})", start=first + 5, end=end_s - 5, step=10),
+            ),
+            Question(
+                f"{series:,} series, the last hour, minutes, by host",
+                _query_path(f"avg:1m-avg:{metric}{{host=*}}", HOUR_S, first),
+                _path(
+                    "query_range",
+                    query=f"avg(avg_over_time({every}[1m])) by (host)",
+                    start=first + 60,
+                    end=end_s,
+                    step=60,
+                ),
+            ),
+        ]
+    return found
+
+
 def _query_path(m: str, length_s: int, start_s: int = START_S) -> str:
     return f"/api/query?start={start_s}&end={start_s + length_s - 1}&m={quote(m)}"
 
@@ -245,14 +279,60 @@ def reads(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
                 mine = System(title, daemon.port, daemon.pid, lambda question: question.path)
                 _measure(mine, peer, daemon, chosen, rounds)
                 found.append(mine)
+        end_s = now_ms() // 60_000 * 60
+        latest = [question for question in questions_of_last_hour(size, end_s) if wanted(question.name)]
+        if latest:
+            _measure_last_hour(found[-1], victoria, peer, folder, size, end_s, latest, rounds)
         systems = [*found, peer]
-    publish("reads", _report(systems, chosen), {one.name: [one.first, one.taken, one.rates] for one in systems})
+    publish(
+        "reads", _report(systems, [*chosen, *latest]), {one.name: [one.first, one.taken, one.rates] for one in systems}
+    )
 
 
-def _measure(mine: System, peer: System, daemon: Daemon, chosen: Sequence[Question], rounds: int) -> None:
-    """Time all queries in turn."""
+def _measure_last_hour(
+    mine: System,
+    victoria: Victoria,
+    peer: System,
+    folder: Path,
+    size: Size,
+    end_s: int,
+    chosen: Sequence[Question],
+    rounds: int,
+) -> None:
+    """Time the queries of the last hour, with a daemon of its own, as a part of `mine`."""
+    settings, text = {"tsd.storage.path": str(folder / "recent")}, folder / "lines"
+    hour_s = end_s // HOUR_S * HOUR_S
+    with text.open("w") as file:
+        file.writelines(line for rows in recent(size, hour_s - HOUR_S, hour_s) for line in rows.lines())
+    run_tsd(settings, "import", str(text))
+    run_tsd(settings, "compact", "--until", str(hour_s))
+    _send(victoria.port, text)
+    with text.open("w") as file:
+        file.writelines(line for rows in recent(size, hour_s, end_s) for line in rows.lines())
+    _send(victoria.port, text)
+    with serving(folder / "recent", settings) as daemon:
+        _send(daemon.port, text)
+        lone = System(mine.name, daemon.port, daemon.pid, lambda question: question.path)
+        _await_equal(chosen, lone, peer)
+        _measure(lone, peer, daemon, chosen, rounds, forgets=False)
+    mine.first |= lone.first
+    mine.taken |= lone.taken
+
+
+def _await_equal(chosen: Sequence[Question], mine: System, peer: System) -> None:
+    """Wait until VictoriaMetrics shows the newest points, which takes it some seconds."""
+    deadline = time.monotonic() + SHOWN_S
+    while not all(_is_same(question, mine, peer) for question in chosen) and time.monotonic() < deadline:
+        continue  # each answer takes a while
+
+
+def _measure(
+    mine: System, peer: System, daemon: Daemon, chosen: Sequence[Question], rounds: int, *, forgets: bool = True
+) -> None:
+    """Time all queries in turn. The daemon `forgets` names and hours before each: then it stores open points, too."""
     for question in chosen:
-        daemon.forget()
+        if forgets:
+            daemon.forget()
         mine.first[question.name] = mine.timed(question)
         peer.first.setdefault(question.name, peer.timed(question))
         _check(question, mine, peer)
@@ -324,6 +404,12 @@ def _send(port: int, text: Path) -> int:
 
 def _check(question: Question, mine: System, peer: System) -> None:
     """End the benchmark if two answers differ by more than the order of additions."""
+    if not _is_same(question, mine, peer):
+        raise SystemExit(f"{mine.name}: {question.name}: another answer than VictoriaMetrics': no figure")
+
+
+def _is_same(question: Question, mine: System, peer: System) -> bool:
+    """Return whether two answers differ by no more than the order of additions."""
     ours = {
         tuple(sorted(group["tags"].items())): list(group["dps"].values()) for group in json.loads(mine.query(question))
     }
@@ -335,8 +421,7 @@ def _check(question: Question, mine: System, peer: System) -> None:
     }
     assert ours, question
     groups = list(zip(_in_order(ours), _in_order(theirs), strict=True)) if len(ours) == len(theirs) else []
-    if not groups or not all(len(a) == len(b) and np.allclose(a, b, rtol=CLOSE, atol=1e-6) for a, b in groups):
-        raise SystemExit(f"{mine.name}: {question.name}: another answer than VictoriaMetrics': no figure")
+    return bool(groups) and all(len(a) == len(b) and np.allclose(a, b, rtol=CLOSE, atol=1e-6) for a, b in groups)
 
 
 def _in_order(groups: Mapping[tuple[tuple[str, str], ...], list[float]]) -> list[list[float]]:
@@ -356,7 +441,10 @@ def _report(systems: Sequence[System], chosen: Sequence[Question]) -> str:
     for question in chosen:
         times = [figure for one in systems for figure in _times(one, question.name)]
         theirs = statistics.median(peer.taken[question.name])
-        ratios = [f"{statistics.median(one.taken[question.name]) / theirs:.2f}" for one in ours]
+        ratios = [
+            f"{statistics.median(one.taken[question.name]) / theirs:.2f}" if question.name in one.taken else ""
+            for one in ours
+        ]
         rows.append([question.name, *times, *ratios])
     for key, peers in peer.rates.items():
         rates = [figure for one in systems for figure in ("", f"{one.rates[key].per_s:,.0f}")]
@@ -369,4 +457,6 @@ def _report(systems: Sequence[System], chosen: Sequence[Question]) -> str:
 
 
 def _times(system: System, name: str) -> tuple[str, str]:
+    if name not in system.taken:
+        return "", ""
     return f"{system.first[name]:.1f}", spread(system.taken[name], 1)
