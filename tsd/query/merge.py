@@ -16,7 +16,7 @@ from tsd.query.aggregate import BY_NAME, Aggregator, Numbers, added
 from tsd.query.align import Aligned, Rates, align_columns, align_rates, doubles_of
 from tsd.query.columns import CHUNK, Chosen, SeriesColumns, rows_at
 from tsd.query.java_arithmetic import quotient
-from tsd.query.model import RateOptions
+from tsd.query.model import PLAIN_RATE, RateOptions
 from tsd.query.row_buckets import HAS_LOOP
 from tsd.tables.quirks import OPENTSDB, Quirks
 from tsd.tables.reading import ScanRange
@@ -40,7 +40,7 @@ def rate(points: Points, options: RateOptions, start_ms: int = 0, *, quirks: Qui
     origin = Points(np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.bool_))
     with np.errstate(all="ignore"):
         with_origin = Points(*(np.concatenate(pair) for pair in zip(origin, points, strict=True)))
-        rates, kept = _rates(with_origin, options)
+        rates, kept = _rates(_Values.of(with_origin), np.diff(with_origin.times) / 1000.0, options)
     if not quirks.rate_from_1970:
         kept[0] = True  # drop the spurious rate, not a real one in its place
     kept[:early] = False
@@ -53,8 +53,7 @@ def rate(points: Points, options: RateOptions, start_ms: int = 0, *, quirks: Qui
 def _plain(points: Points, quirks: Quirks) -> Rates:
     """Return the rates of values that are not a counter."""
     with np.errstate(all="ignore"):
-        change, _, _ = _changes(points)
-        rates = change / (np.diff(points.times) / 1000.0)
+        rates, _ = _rates(_Values.of(points), np.diff(points.times) / 1000.0, PLAIN_RATE)
         first = points.at(slice(0, 1)).doubles() / (points.times[:1] / 1000.0)
     return Rates(float(first[0]) if quirks.rate_from_1970 else None, doubles_as_points(points.times[1:], rates))
 
@@ -62,11 +61,11 @@ def _plain(points: Points, quirks: Quirks) -> Rates:
 def rate_table(
     chosen: Chosen, options: RateOptions, start_ms: int, check: Callable[[], None] = lambda: None
 ) -> Chosen | None:
-    """Return what `rate` returns for several series that all have the same times; None for other series, and for
-    counters. None of these rates is the spurious first one: that shows only before another series starts."""
+    """Return what `rate` returns for several series that all have the same times; None for other series, and if a rate
+    is dropped. None of these rates is the spurious first one: that shows only before another series starts."""
     columns, firsts = chosen.columns, chosen.columns.bounds[chosen.numbers]
     widths = columns.bounds[chosen.numbers + 1] - firsts
-    if options.counter or len(firsts) < 2 or (widths != widths[0]).any():
+    if len(firsts) < 2 or (widths != widths[0]).any():
         return None
     width = int(widths[0])
     times = columns.between(int(firsts[0]), int(firsts[0]) + width).times
@@ -81,46 +80,60 @@ def rate_table(
         for at in range(0, len(firsts), each):
             check()
             part = firsts[at : at + each]
-            change = np.diff(columns.numbers(part, early, width, width, integers=False), axis=1)
-            if columns.has_integers:
-                floats = rows_at(columns.floats, part, early, width, width)
-                exact = np.diff(rows_at(columns.bits, part, early, width, width), axis=1)
-                change = np.where(floats[:, 1:] | floats[:, :-1], change, exact.astype(np.float64))
-            rates[at : at + each] = change / seconds
+            doubles = columns.numbers(part, early, width, width, integers=False).view(np.float64)
+            bits, floats = (
+                rows_at(columns.bits, part, early, width, width),
+                rows_at(columns.floats, part, early, width, width),
+            )
+            # `rate` also drops the rate since 1970, or since an early point. Then it shows no other first rate.
+            if options.counter and options.drop_resets and (early or (doubles[:, 0] < 0).any()):
+                return None
+            rates[at : at + each], kept = _rates(_Values(doubles, bits, floats), seconds, options)
+            if not kept.all():
+                return None
     return Chosen(SeriesColumns.table(times[1:], rates.view(np.int64)), np.arange(len(firsts)))
 
 
-def _rates(points: Points, options: RateOptions) -> tuple[Float64, Bool]:
+class _Values(NamedTuple):
+    """Values at ascending times; arrays of (times,) or (series, times)."""
+
+    doubles: Float64
+    bits: Int64
+    floats: Bool
+
+    @classmethod
+    def of(cls, points: Points) -> "_Values":
+        """Return the values of points."""
+        return cls(points.doubles(), points.bits, points.floats)
+
+    def changes(self) -> tuple[Float64, Bool]:
+        """Return v1 - v0 of neighbours as doubles, and whether both are integers, which are subtracted as such."""
+        change = self.doubles[..., 1:] - self.doubles[..., :-1]
+        whole = ~(self.floats[..., 1:] | self.floats[..., :-1])
+        if whole.any():
+            exact: Int64 = self.bits[..., 1:] - self.bits[..., :-1]
+            change = np.where(whole, exact.astype(np.float64), change)
+        return change, whole
+
+    def wrapped(self, counter_max: int, whole: Bool) -> Float64:
+        """Return the change of a counter that wrapped: max - v0 + v1."""
+        exact = counter_max - self.bits[..., :-1] + self.bits[..., 1:]
+        change = float(counter_max) - self.doubles[..., :-1] + self.doubles[..., 1:]
+        return np.where(whole, exact.astype(np.float64), change)
+
+
+def _rates(values: _Values, seconds: Float64, options: RateOptions) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return the rate of each pair of neighbours, and which of them are shown."""
-    seconds = np.diff(points.times) / 1000.0
-    change, whole, fell = _changes(points)
-    kept = np.ones(len(change), np.bool_)
-    if not fell.any():
+    change, whole = values.changes()
+    kept = np.ones(change.shape, np.bool_)
+    if not options.counter or not (fell := change < 0).any():
         return change / seconds, kept
     if options.drop_resets:
         return change / seconds, ~fell
-    rates = np.where(fell, _wrapped(points, whole, options.counter_max), change) / seconds
+    rates = np.where(fell, values.wrapped(options.counter_max, whole), change) / seconds
     if options.reset_value > 0:
         rates[fell & (rates > options.reset_value)] = 0.0
     return rates, kept
-
-
-def _changes(points: Points) -> tuple[Float64, Bool, Bool]:
-    """Return v1 - v0 as doubles; whether both are integers, subtracted as such; and whether the change is negative."""
-    values = points.doubles()
-    change = values[1:] - values[:-1]
-    whole = ~(points.floats[1:] | points.floats[:-1])
-    if whole.any():
-        exact: Int64 = points.bits[1:] - points.bits[:-1]
-        change = np.where(whole, exact.astype(np.float64), change)
-    return change, whole, change < 0
-
-
-def _wrapped(points: Points, whole: Bool, counter_max: int) -> Float64:
-    """Return the change of a counter that wrapped: max - v0 + v1."""
-    values = points.doubles()
-    exact = counter_max - points.bits[:-1] + points.bits[1:]
-    return np.where(whole, exact.astype(np.float64), float(counter_max) - values[:-1] + values[1:])
 
 
 _BLOCK = 1 << 16  # times aggregated together: a block's arrays fit the processor's cache

@@ -18,7 +18,7 @@ from tsd.query.buckets import by_series
 from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler, PointJoiner
 from tsd.query.merge import merge, rate, rate_table
-from tsd.query.model import PLAIN_RATE
+from tsd.query.model import PLAIN_RATE, RateOptions
 from tsd.query.parse.times import read_downsample
 from tsd.query.plan import scan_range
 from tsd.tables.reading import HourTable, ScanRange
@@ -323,21 +323,35 @@ def test_hours_may_follow_batches() -> None:
     ]
 
 
-@all_of(product(sorted(BY_NAME), ["integers", "doubles", "both"]), str)
-def test_rates_in_a_table_equal_those_of_each_series(case: tuple[str, str]) -> None:
-    aggregator, kind = case
-    random = np.random.default_rng(7)
+COUNTERS = {
+    "plain": PLAIN_RATE,
+    "counter": RateOptions(counter=True),
+    "max": RateOptions(counter=True, counter_max=100),
+    "reset": RateOptions(counter=True, counter_max=1000, reset_value=50),
+    "drop": RateOptions(counter=True, drop_resets=True),
+}
+
+
+@all_of(product(sorted(BY_NAME), ["integers", "doubles", "both", "ascending"], COUNTERS), str)
+def test_rates_in_a_table_equal_those_of_each_series(case: tuple[str, str, str]) -> None:
+    aggregator, kind, name = case
+    random, options = np.random.default_rng(7), COUNTERS[name]
     scan = ScanRange(BASE_S, BASE_S + 3600)
-    times = [BASE_MS + offset for offset in (-7000, -1000, 500, 1000, 4000, 9000, 30_000)]
     odd = [*ODD, 7, 1 << 62, -(1 << 62)]
-    choices = {"integers": [1, 5, 1 << 62, -(1 << 62)], "doubles": ODD, "both": odd}[kind]
-    series = [to_points({at: choices[int(random.integers(len(choices)))] for at in times}) for _ in range(5)]
-    chosen = Chosen.all_of(series)
-    found = rate_table(chosen, PLAIN_RATE, scan.start_ms)
-    assert found is not None
-    table = merge(found, aggregator, scan)
-    each = merge([rate(one, PLAIN_RATE, scan.start_ms) for one in series], aggregator, scan)
-    assert str(from_points(table.points)) == str(from_points(each.points))
-    assert table.interpolated == each.interpolated
-    assert rate_table(chosen, PLAIN_RATE._replace(counter=True), scan.start_ms) is None
-    assert rate_table(Chosen.all_of([*series, series[0].at(slice(1, None))]), PLAIN_RATE, scan.start_ms) is None
+    choices = {"integers": [1, 5, 1 << 62, -(1 << 62)], "doubles": ODD, "both": odd, "ascending": [0, 1, 2.5]}[kind]
+    for offsets in ((-7000, -1000, 500, 1000, 4000, 9000, 30_000), (0, 500, 1000, 4000)):
+        times = [BASE_MS + offset for offset in offsets]
+        drawn = [[choices[int(random.integers(len(choices)))] for _ in times] for _ in range(5)]
+        if kind == "ascending":
+            drawn = [[sum(row[: at + 1]) for at in range(len(row))] for row in drawn]
+        series = [to_points(dict(zip(times, row, strict=True))) for row in drawn]
+        chosen = Chosen.all_of(series)
+        found = rate_table(chosen, options, scan.start_ms)
+        if not options.drop_resets or (kind == "ascending" and offsets[0] == 0):
+            assert found is not None
+        if found is not None:
+            table = merge(found, aggregator, scan)
+            each = merge([rate(one, options, scan.start_ms) for one in series], aggregator, scan)
+            assert str(from_points(table.points)) == str(from_points(each.points))
+            assert table.interpolated == each.interpolated
+    assert rate_table(Chosen.all_of([*series, series[0].at(slice(1, None))]), options, scan.start_ms) is None
