@@ -14,9 +14,9 @@ from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.points import Points
 from tsd.query.columns import Chosen
 from tsd.query.engine import EngineSettings
-from tsd.query.group_sums import FUNCTIONS
 from tsd.query.merge import merge
 from tsd.query.row_buckets import HAS_LOOP
+from tsd.query.same_times import FUNCTIONS
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.reading import ScanRange
 

@@ -19,11 +19,11 @@ from tsd.query.collect import PointCollector, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.later_hours import LaterReads, unsettled_series
 from tsd.query.limits import QueryBudget
-from tsd.query.merge import summed_groups
 from tsd.query.model import Query, SubQuery
 from tsd.query.open_series import OpenHour, OpenSeries
 from tsd.query.plan import Plan, range_to_end
 from tsd.query.result import Answer, Group, SubAnswer
+from tsd.query.same_times import summed_groups
 from tsd.query.serialize import Frame, PointFormat
 from tsd.query.workers import SMALL
 from tsd.store import StepLimit

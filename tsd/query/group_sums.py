@@ -4,8 +4,7 @@ The points of a series are then never kept: each row is added to its group at on
 `tsd.query.merge` bit by bit, because rows arrive in the order in which a group's series are merged.
 """
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -13,10 +12,10 @@ from numpy.typing import NDArray
 
 from tsd.codec.points import Bool, Float64, Int64, Points
 from tsd.query.buckets import stable_order
-from tsd.query.java_arithmetic import quotient
 from tsd.query.merge import GroupValues, group_values
 from tsd.query.plan import Plan
 from tsd.query.row_buckets import HAS_LOOP
+from tsd.query.same_times import FUNCTIONS, STARTS, results
 from tsd.tables.reading import HourTable, SeriesSet
 
 if HAS_LOOP:
@@ -24,12 +23,6 @@ if HAS_LOOP:
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
-SUM, LOW, HIGH = range(3)  # functions of the loop
-FUNCTIONS: Mapping[str, int] = MappingProxyType(
-    {"sum": SUM, "zimsum": SUM, "pfsum": SUM, "avg": SUM, "count": SUM,
-     "min": LOW, "mimmin": LOW, "max": HIGH, "mimmax": HIGH}
-)  # fmt: skip
-DOUBLE, INTEGER = 1, 2  # kinds of values
 VALUE_BYTES = 17  # of a group at a time
 LEAST_ROWS = 4  # of a group, on average: with fewer, the points themselves take as little
 
@@ -131,28 +124,7 @@ class GroupSums:
         kinds = np.concatenate([hour.kinds[group] for hour in self._ordered])
         doubles = np.concatenate([hour.doubles[group] for hour in self._ordered])
         integers = np.concatenate([hour.integers[group] for hour in self._ordered])
-        wanted = _doubles_of(kinds)
-        bits = np.where(wanted, self._of_doubles(doubles, count).view(np.int64), self._of_integers(integers, count))
-        return Points(self._times, bits, wanted)
-
-    def _of_doubles(self, found: Float64, count: int) -> Float64:
-        """Return the results of `count` series as doubles."""
-        match self._aggregator:
-            case "avg":
-                return found / count
-            case "count":
-                return np.full(len(found), float(count))
-        worst = {SUM: None, LOW: np.inf, HIGH: -np.inf}[FUNCTIONS[self._aggregator]]
-        return found if worst is None else np.where(found == worst, np.nan, found)
-
-    def _of_integers(self, found: Int64, count: int) -> Int64:
-        """Return the results of `count` series as integers."""
-        match self._aggregator:
-            case "avg":
-                return quotient(found, np.full(len(found), count))
-            case "count":
-                return np.full(len(found), count)
-        return found
+        return Points(self._times, *results(self._aggregator, doubles, integers, kinds, count))
 
 
 class _Groups:
@@ -215,8 +187,7 @@ class _Hour:
     def __init__(self, offsets_ms: Int64, function: int) -> None:
         self.offsets_ms = offsets_ms
         self.numbers: list[NDArray[np.int32]] = []  # of the series added
-        limits = np.iinfo(np.int64)
-        self._start = {SUM: (0.0, 0), LOW: (np.inf, limits.max), HIGH: (-np.inf, limits.min)}[function]
+        self._start = STARTS[function]
         self.doubles: Float64 = np.empty((0, len(offsets_ms)))
         self.integers: Int64 = np.empty((0, len(offsets_ms)), np.int64)
         self.kinds: NDArray[np.uint8] = np.empty((0, len(offsets_ms)), np.uint8)
@@ -232,12 +203,3 @@ class _Hour:
         self.integers = np.concatenate((self.integers, np.full(shape, integer, np.int64)))
         self.kinds = np.concatenate((self.kinds, np.zeros(shape, np.uint8)))
         return shape[0] * shape[1]
-
-
-def _doubles_of(kinds: NDArray[np.uint8]) -> Bool:
-    """Return at which times the result is a double: where a value of the group, or its next one, is a double."""
-    if not (kinds & INTEGER).any():
-        return np.ones(len(kinds), np.bool_)
-    found = (kinds & DOUBLE) > 0
-    found[:-1] |= found[1:].copy()
-    return found

@@ -4,7 +4,6 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
-from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,12 +11,12 @@ from numpy.typing import NDArray
 
 from tsd.codec.names import Widths
 from tsd.codec.points import NO_POINTS, Bool, Float64, Int64, Points, doubles_as_points
-from tsd.query.aggregate import BY_NAME, Aggregator, Numbers, added
+from tsd.query.aggregate import BY_NAME, Aggregator, Numbers
 from tsd.query.align import Aligned, Rates, align_columns, align_rates, doubles_of
 from tsd.query.columns import CHUNK, Chosen, SeriesColumns, rows_at
-from tsd.query.java_arithmetic import quotient
 from tsd.query.model import PLAIN_RATE, RateOptions
 from tsd.query.row_buckets import HAS_LOOP
+from tsd.query.same_times import summed_table
 from tsd.tables.quirks import OPENTSDB, Quirks
 from tsd.tables.reading import ScanRange
 
@@ -164,7 +163,7 @@ def merge(
         only = merge_only(series.columns[int(series.numbers[0])], aggregator, scan)
         if only is not None:
             return MergedPoints(only, 0)
-    if isinstance(series, Chosen) and (summed := _summed_table(series, aggregator, scan)) is not None:
+    if isinstance(series, Chosen) and (summed := summed_table(series, aggregator, scan)) is not None:
         return MergedPoints(summed, 0)
     how = BY_NAME[aggregator]
     with np.errstate(all="ignore"):
@@ -188,9 +187,7 @@ def merge(
 
 
 _SUMS = frozenset(("sum", "zimsum", "pfsum", "avg"))
-_EXTREMES: Mapping[str, np.ufunc] = MappingProxyType(
-    {"min": np.minimum, "mimmin": np.minimum, "max": np.maximum, "mimmax": np.maximum}
-)
+_EXTREMES = frozenset(("min", "mimmin", "max", "mimmax"))
 _CHOICES = frozenset(("none", "first", "last", "mult"))
 
 
@@ -221,67 +218,6 @@ def merge_only(points: Points, aggregator: str, scan: ScanRange, *, compiled: bo
     if aggregator in _EXTREMES:
         return None if doubles and np.isinf(points.doubles()).any() else points
     return points if aggregator in _CHOICES else None
-
-
-def _summed_table(chosen: Chosen, aggregator: str, scan: ScanRange) -> Points | None:
-    """Return the sums, means or extremes of few values of series that share all times, with fewer steps than the
-    kernels take; None for others, and for integers next to doubles."""
-    columns, times = chosen.columns, chosen.columns.times
-    is_sum = aggregator in _SUMS
-    width, count = len(times), len(chosen.numbers)
-    if not (is_sum or aggregator in _EXTREMES) or not columns.shares_times or not width * count:
-        return None
-    if (columns.has_integers and columns.has_doubles) or width * count > CHUNK:
-        return None
-    firsts = columns.bounds[chosen.numbers]
-    if np.count_nonzero(columns.bounds[chosen.numbers + 1] - firsts != width):
-        return None
-    if times[0] < scan.start_ms or times[-1] > scan.stop_ms:
-        return None
-    table = rows_at(columns.bits, firsts, 0, width, width)
-    if columns.has_integers:
-        return Points(times, _of_integers(table, aggregator), np.zeros(width, np.bool_))
-    with np.errstate(all="ignore"):
-        if is_sum:
-            found = added(np.zeros(width), table.view(np.float64))
-        else:
-            found = _EXTREMES[aggregator].reduce(table.view(np.float64), axis=0)
-    # A value may be none, which counts for nothing. An infinite extreme is none; of 0.0 and -0.0 the first counts.
-    if np.count_nonzero(np.isnan(found) if is_sum else ~np.isfinite(found) | (found == 0)):
-        return None
-    return doubles_as_points(times, found / count if aggregator == "avg" else found)
-
-
-def _of_integers(table: Int64, aggregator: str) -> Int64:
-    """Return the sums, means or extremes of integers at each time."""
-    found: Int64 = _EXTREMES.get(aggregator, np.add).reduce(table, axis=0)
-    return quotient(found, np.full(len(found), len(table))) if aggregator == "avg" else found
-
-
-def summed_groups(
-    columns: SeriesColumns, groups: Sequence[Int64], aggregator: str, scan: ScanRange
-) -> list[Points] | None:
-    """Return what `merge` returns for each group, in one pass: sums or means of few doubles. `groups` are the series of
-    each, ascending; every series of `columns` is in one. None if series do not share all times, if a value is NaN, and
-    without the compiled loop."""
-    times, width = columns.times, len(columns.times)
-    if not HAS_LOOP or aggregator not in _SUMS or columns.has_integers or not columns.shares_times or not width:
-        return None
-    counts = np.array([len(group) for group in groups])
-    if times[0] < scan.start_ms or times[-1] > scan.stop_ms or counts.max() * width > CHUNK:
-        return None
-    if len(columns.bits) != len(columns) * width or counts.sum() != len(columns):
-        return None
-    group_of = np.empty(len(columns), np.int64)
-    group_of[np.concatenate(groups)] = np.repeat(np.arange(len(groups)), counts)
-    table, floats = columns.bits.reshape(-1, width), columns.floats.view(np.uint8).reshape(-1, width)
-    sums, integers = np.zeros((len(groups), width)), np.zeros((len(groups), width), np.int64)
-    kinds = np.zeros(sums.shape, np.uint8)
-    if not _loops.add_rows(0, table, floats, group_of, sums, integers, kinds) or np.count_nonzero(np.isnan(sums)):
-        return None
-    if aggregator == "avg":
-        sums /= counts[:, None]
-    return [doubles_as_points(times, row) for row in sums]
 
 
 def _aggregated(

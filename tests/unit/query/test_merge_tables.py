@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from tsd.codec.points import Points
 from tsd.query.columns import Chosen, SeriesColumns
-from tsd.query.merge import merge, summed_groups
+from tsd.query.merge import merge
 from tsd.query.row_buckets import HAS_LOOP
+from tsd.query.same_times import summed_groups
 from tsd.tables.reading import ScanRange
 
 VALUES = st.one_of(st.floats(-10, 10), st.sampled_from((0.0, -0.0, float("nan"), float("inf"), float("-inf"), 1e308)))

@@ -1,0 +1,121 @@
+"""Aggregates series that all have the same times: nothing is aligned or interpolated.
+
+One compiled pass adds each row of values to its group. Results are those of `tsd.query.merge` bit by bit, as long as
+rows come in the order in which a group's series are merged.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsd.codec.points import Bool, Float64, Int64, Points
+from tsd.query.columns import CHUNK, Chosen, SeriesColumns, rows_at
+from tsd.query.java_arithmetic import quotient
+from tsd.query.row_buckets import HAS_LOOP
+from tsd.tables.reading import ScanRange
+
+if HAS_LOOP:
+    from tsd.query import _loops
+
+SUM, LOW, HIGH = range(3)  # functions of the loop
+FUNCTIONS: Mapping[str, int] = MappingProxyType(
+    {"sum": SUM, "zimsum": SUM, "pfsum": SUM, "avg": SUM, "count": SUM,
+     "min": LOW, "mimmin": LOW, "max": HIGH, "mimmax": HIGH}
+)  # fmt: skip
+DOUBLE, INTEGER = 1, 2  # kinds of values
+_LIMITS = np.iinfo(np.int64)
+STARTS = {SUM: (0.0, 0), LOW: (np.inf, _LIMITS.max), HIGH: (-np.inf, _LIMITS.min)}  # of doubles and of integers
+
+
+def results(
+    aggregator: str, doubles: Float64, integers: Int64, kinds: NDArray[np.uint8], counts: int | Int64
+) -> tuple[Int64, Bool]:
+    """Return the bits of groups at their times, and which are doubles. The arguments are arrays of (times,) or of
+    (groups, times), as `_loops.add_rows` left them. `counts`: the series of each group."""
+    wanted = _are_doubles(kinds)
+    if wanted.all():
+        return _of_doubles(aggregator, doubles, counts).view(np.int64), wanted
+    whole = _of_integers(aggregator, integers, counts)
+    return np.where(wanted, _of_doubles(aggregator, doubles, counts).view(np.int64), whole), wanted
+
+
+def _are_doubles(kinds: NDArray[np.uint8]) -> Bool:
+    """Return at which times the result is a double: where a value of the group, or its next one, is a double."""
+    if not (kinds & INTEGER).any():
+        return np.ones(kinds.shape, np.bool_)
+    found = (kinds & DOUBLE) > 0
+    found[..., :-1] |= found[..., 1:].copy()
+    return found
+
+
+def _of_doubles(aggregator: str, found: Float64, counts: int | Int64) -> Float64:
+    match aggregator:
+        case "avg":
+            return found / counts
+        case "count":
+            return np.broadcast_to(np.asarray(counts, np.float64), found.shape).copy()
+    worst = {SUM: None, LOW: np.inf, HIGH: -np.inf}[FUNCTIONS[aggregator]]
+    return found if worst is None else np.where(found == worst, np.nan, found)
+
+
+def _of_integers(aggregator: str, found: Int64, counts: int | Int64) -> Int64:
+    match aggregator:
+        case "avg":
+            return quotient(found, np.broadcast_to(np.asarray(counts, np.int64), found.shape))
+        case "count":
+            return np.broadcast_to(np.asarray(counts, np.int64), found.shape).copy()
+    return found
+
+
+def summed_table(chosen: Chosen, aggregator: str, scan: ScanRange) -> Points | None:
+    """Return what `merge` returns for few values of series that share all times; None for others, for aggregators that
+    need more than a pass, and without the compiled loop."""
+    columns, width, count = chosen.columns, len(chosen.columns.times), len(chosen.numbers)
+    if not _may_sum(columns, aggregator, scan) or not 0 < width * count <= CHUNK:
+        return None
+    firsts = columns.bounds[chosen.numbers]
+    if np.count_nonzero(columns.bounds[chosen.numbers + 1] - firsts != width):
+        return None
+    bits, floats = rows_at(columns.bits, firsts, 0, width, width), rows_at(columns.floats, firsts, 0, width, width)
+    found = _summed(columns.times, bits, floats, np.zeros(count, np.int64), np.array([count]), aggregator)
+    return None if found is None else found[0]
+
+
+def summed_groups(
+    columns: SeriesColumns, groups: Sequence[Int64], aggregator: str, scan: ScanRange
+) -> list[Points] | None:
+    """Return what `merge` returns for each group of few values. `groups` are the series of each, ascending; every
+    series of `columns` is in one. None: see `summed_table`."""
+    width, counts = len(columns.times), np.array([len(group) for group in groups])
+    if not _may_sum(columns, aggregator, scan) or counts.max() * width > CHUNK:
+        return None
+    if len(columns.bits) != len(columns) * width or counts.sum() != len(columns):
+        return None
+    group_of = np.empty(len(columns), np.int64)
+    group_of[np.concatenate(groups)] = np.repeat(np.arange(len(groups)), counts)
+    bits, floats = columns.bits.reshape(-1, width), columns.floats.reshape(-1, width)
+    return _summed(columns.times, bits, floats, group_of, counts, aggregator)
+
+
+def _may_sum(columns: SeriesColumns, aggregator: str, scan: ScanRange) -> bool:
+    """Return whether the series share all times, which are within a scan, and the aggregator needs one pass."""
+    if not HAS_LOOP or aggregator not in FUNCTIONS or not columns.shares_times or not len(columns.times):
+        return False
+    return bool(columns.times[0] >= scan.start_ms and columns.times[-1] <= scan.stop_ms)
+
+
+def _summed(
+    times: Int64, bits: Int64, floats: Bool, group_of: Int64, counts: Int64, aggregator: str
+) -> list[Points] | None:
+    """Return the points of groups of rows; None if a value is NaN, which counts for nothing."""
+    function, shape = FUNCTIONS[aggregator], (len(counts), len(times))
+    double, integer = STARTS[function]
+    doubles, integers = np.full(shape, double), np.full(shape, integer, np.int64)
+    kinds = np.zeros(shape, np.uint8)
+    with np.errstate(all="ignore"):
+        if not _loops.add_rows(function, bits, floats.view(np.uint8), group_of, doubles, integers, kinds):
+            return None
+        found, wanted = results(aggregator, doubles, integers, kinds, counts[:, None])
+    return [Points(times, *row) for row in zip(found, wanted, strict=True)]
