@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from tests.running import Running, running
 from tests.unit.api.http_requests import http_post, http_request
@@ -93,6 +94,31 @@ async def test_missing_role_refused_with_opentsdb_message(tmp_path: Path, accoun
         replies = await replies_to(daemon, b"auth " + accounts.tokens["agent"].encode() + b"\nstats\nexit\n")
         assert replies.endswith(b"stats: illegal argument: Unauthorized command: stats\n")
         assert daemon.daemon.ingest.ledger.received == 0
+
+
+@pytest.mark.parametrize("protocol", ["telnet", "http"])
+@pytest.mark.parametrize(("anonymous", "account"), [("", None), ("read", None), ("", "grafana")])
+async def test_senders_of_points_without_the_role_are_logged(
+    tmp_path: Path, accounts: Accounts, anonymous: str, account: str | None, protocol: str
+) -> None:
+    """Agents that use telnet do not read replies: only the log can say why their points are missing."""
+    access = {**accounts.access, "tsd.access.anonymous": anonymous}
+    with capture_logs() as logs:
+        async with running(tmp_path / "state", access=access) as daemon:
+            assert (await http_request(daemon, "/api/dropcaches")).status == 401
+            assert "client.unauthorized" not in [entry["event"] for entry in logs]  # a browser asks for a login then
+            if protocol == "telnet":
+                log_in = b"" if account is None else b"auth " + accounts.tokens[account].encode() + b"\n"
+                await replies_to(daemon, log_in + PUT * 4 + b"exit\n")
+            else:
+                await http_post(daemon, "/api/put", JSON, *(() if account is None else (accounts.bearer(account),)))
+            counts = daemon.daemon.access.authenticator.statistics()
+    events = [entry for entry in logs if entry["event"] == "client.unauthorized"]
+    assert [(entry["address"], entry["protocol"], entry["account"]) for entry in events] == [
+        ("127.0.0.1", protocol, account)
+    ]
+    assert (counts.unauthorized if account is None else counts.forbidden)[protocol] > 0
+    assert daemon.daemon.ingest.ledger.received == 0
 
 
 async def test_anonymous_client_with_role_can_log_in(tmp_path: Path, accounts: Accounts) -> None:

@@ -241,10 +241,13 @@ class Authenticator:
                 return account
         return None
 
-    def count_refusal(self, principal: Principal, protocol: str) -> None:
-        """Count a refused request or command of an unauthorized sender."""
+    def count_refusal(self, principal: Principal, address: str, protocol: str, *, is_write: bool) -> None:
+        """Count a refused request or command of an unauthorized sender. Log one that writes: most agents do not read
+        the reply."""
         counts = self._unauthorized if self.enabled and not principal.name else self._forbidden
         counts[protocol] += 1
+        if is_write:
+            self._throttle.log_unauthorized(address, protocol, principal.name)
 
     # ---- the file of accounts
 

@@ -36,14 +36,34 @@ class TooManyAttempts(TsdError):
 class _Failures:
     """Failed logins of one address."""
 
-    __slots__ = ("at", "count", "logged_at", "next_at", "unlogged")
+    __slots__ = ("at", "count", "next_at")
 
     def __init__(self) -> None:
         self.count = 0.0  # decays with time
         self.at = 0.0
         self.next_at = -float("inf")  # when the address's next password may be verified
-        self.logged_at = -float("inf")
-        self.unlogged = 0
+
+
+class _LogLimit:
+    """Lets one event of each address be logged in an interval, and no more than MAX_LOGGED_ADDRESSES of all."""
+
+    def __init__(self, max_tracked: int) -> None:
+        self._by_prefix: LRUCache[str, tuple[float, int]] = LRUCache(max_tracked)  # time of the last, unlogged since
+        self._logged = 0
+        self._logged_since = -float("inf")
+
+    def unlogged(self, key: str) -> int | None:
+        """Return how many events of an address were not logged before this one; None if it is not logged either."""
+        now = trio.current_time()
+        if now - self._logged_since >= LOG_INTERVAL_S:
+            self._logged_since, self._logged = now, 0
+        logged_at, unlogged = self._by_prefix.get(key, (-float("inf"), 0))
+        if now - logged_at < LOG_INTERVAL_S or self._logged >= MAX_LOGGED_ADDRESSES:
+            self._by_prefix[key] = logged_at, unlogged + 1
+            return None
+        self._by_prefix[key] = now, 0
+        self._logged += 1
+        return unlogged
 
 
 class LoginThrottle:
@@ -53,8 +73,7 @@ class LoginThrottle:
         """`prefix`: bits of an IPv6 address that identify one client. Failures of `max_tracked` clients are counted."""
         self._prefix = prefix
         self._by_prefix: LRUCache[str, _Failures] = LRUCache(max_tracked)
-        self._logged = 0
-        self._logged_since = -float("inf")
+        self._failed, self._unauthorized = _LogLimit(max_tracked), _LogLimit(max_tracked)
 
     async def wait(self, address: str) -> None:
         """Wait until a password of this address may be verified. Raise TooManyAttempts."""
@@ -75,24 +94,22 @@ class LoginThrottle:
         now = trio.current_time()
         delay_s = _delay_s(self._decayed(failures, now))
         failures.count += 1
-        self._log(failures, now, address=address, protocol=protocol, name=name, reason=reason)
+        if (unlogged := self._failed.unlogged(key)) is not None:
+            log.warning("login.failed", address=address, protocol=protocol, name=name, reason=reason, unlogged=unlogged)
         await trio.sleep(delay_s)
+
+    def log_unauthorized(self, address: str, protocol: str, account: str) -> None:
+        """Log that a client may not send what it sent. It delays no login."""
+        if (unlogged := self._unauthorized.unlogged(client_prefix(address, self._prefix))) is not None:
+            log.warning(
+                "client.unauthorized", address=address, protocol=protocol, account=account or None, unlogged=unlogged
+            )
 
     def _decayed(self, failures: _Failures, now: float) -> float:
         """Return the number of failures after decay."""
         failures.count = max(0.0, failures.count - (now - failures.at) / FORGET_FAILURE_S)
         failures.at = now
         return failures.count
-
-    def _log(self, failures: _Failures, now: float, **fields: str) -> None:
-        if now - self._logged_since >= LOG_INTERVAL_S:
-            self._logged_since, self._logged = now, 0
-        if now - failures.logged_at < LOG_INTERVAL_S or self._logged >= MAX_LOGGED_ADDRESSES:
-            failures.unlogged += 1
-            return
-        self._logged += 1
-        log.warning("login.failed", **fields, unlogged=failures.unlogged)
-        failures.logged_at, failures.unlogged = now, 0
 
 
 def _delay_s(failures: float) -> float:

@@ -38,6 +38,7 @@ async def try_login(line: bytes, authenticator: Authenticator, peer: Peer) -> bo
     """Authenticate a peer by an `auth` line. Return whether it succeeded. Raise TooManyAttempts."""
     words = line.decode("utf-8", "replace").split()
     if words[:1] != ["auth"]:
+        authenticator.count_refusal(peer.principal, peer.address, "telnet", is_write=True)
         return False
     session = await authenticator.authenticate_command(words[1:], peer.address)
     if session is None:
@@ -448,7 +449,8 @@ class TelnetSession:
     def _deny(self, name: str) -> None:
         """Refuse a command that the peer may not use, in OpenTSDB's words."""
         if self._authenticator is not None:
-            self._authenticator.count_refusal(self.peer.principal, "telnet")
+            peer = self.peer
+            self._authenticator.count_refusal(peer.principal, peer.address, "telnet", is_write=name in _WRITES)
         may_log_in = self._authenticator is not None and self._authenticator.enabled and not self.peer.principal.name
         text = f"illegal argument: {'Unauthenticated' if may_log_in else 'Unauthorized'} command: {name}"
         self._refuse(name.encode(), BadLine(ILLEGAL_ARGUMENT, text))

@@ -209,7 +209,7 @@ class Authorizer:
         if not isinstance(needed, Role):  # it depends on the method
             _, _, needed = self._permission(key, method, target.segments, target.params)
         if not is_permitted(sender.principal.roles, needed):
-            authenticator.count_refusal(sender.principal, "http")
+            authenticator.count_refusal(sender.principal, sender.address, "http", is_write=needed is Role.WRITE)
             raise _denied(needed, sender, _challenges(headers) if authenticator.enabled else ())
         if is_change(needed) and _is_cross_origin(headers) and not self._cors.decides(headers.get("origin")):
             raise _refused_origin(headers)
