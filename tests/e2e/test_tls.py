@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 import trio
 import trustme
+from structlog.testing import capture_logs
 
 from tests.running import Running, running
 from tsd.auth.accounts import Account, write_lines
@@ -120,6 +121,18 @@ async def test_plain_clients_refused_if_tls_required(tmp_path: Path, keys: Keys)
         async with connected(daemon, keys.client()) as stream:
             await stream.send_all(b"exit\n")
             assert await read_to_end(stream) == b""
+
+
+async def test_plain_client_of_a_port_that_requires_tls_is_logged(tmp_path: Path, keys: Keys) -> None:
+    """Agents do not read the reply: only the log can say why their points are missing."""
+    async with running(tmp_path / "state", {**keys.settings, "tsd.tls.required": "true"}) as daemon:
+        with capture_logs() as logs:
+            async with daemon.client() as client:
+                await client.send(b"put a.b 1500000000 1 host=a\n")
+                await client.read_to_end()
+    assert [(entry["event"], entry["address"]) for entry in logs if "address" in entry] == [
+        ("tls.plain_refused", "127.0.0.1")
+    ]
 
 
 async def test_half_closed_tls_client_gets_all_replies(tmp_path: Path, keys: Keys) -> None:

@@ -327,7 +327,7 @@ class Listener:
         if self._tls is not None:  # before the handshake, which may wait for the limiter
             with self._login_timeout(connection):
                 await trio.lowlevel.wait_readable(stream.socket)
-        accepted = stream if self._tls is None else await self._tls.accept(stream)
+        accepted = stream if self._tls is None else await self._tls.accept(stream, connection.peer.address)
         if accepted is None:
             return
         if isinstance(accepted, trio.SSLStream):

@@ -138,8 +138,9 @@ class Tls:
         self._handshakes = self._failed = self._late = self._plaintext_count = 0
         self._log_certificate()
 
-    async def accept(self, stream: trio.SocketStream) -> trio.SocketStream | Encrypted | None:
-        """Return the stream to use, after the client's first byte; None if the connection must be closed."""
+    async def accept(self, stream: trio.SocketStream, address: str) -> trio.SocketStream | Encrypted | None:
+        """Return the stream to use, after the client's first byte; None if the connection must be closed. `address`
+        is the client's."""
         try:
             first = await stream.socket.recv(1, trio.socket.MSG_PEEK)
         except OSError as exc:
@@ -148,6 +149,7 @@ class Tls:
             return await self._handshake(stream)
         if first and self._settings.tls_required:
             self._plaintext_count += 1
+            log.warning("tls.plain_refused", address=address)
             await stream.send_all(TLS_REQUIRED_HTTP if first[0] in CAPITALS else TLS_REQUIRED)
             return None
         return stream

@@ -92,7 +92,7 @@ async def lets_in(tls: Tls, leaf: trustme.LeafCert | None) -> bool:
 
     async def serve() -> None:
         async with listener, await listener.accept() as stream:
-            opened = await tls.accept(stream)
+            opened = await tls.accept(stream, "127.0.0.1")
             served.append(opened)
             if isinstance(opened, trio.SSLStream):
                 await opened.send_all(b"x")
