@@ -227,8 +227,9 @@ class Config(
     auto_create_tagvs: bool = setting("tsd.core.auto_create_tagvs", True, "Assign UIDs to unknown tag values.")
     allow_specialchars: str = setting(
         "tsd.core.tag.allow_specialchars", "",
-        "Characters allowed in names in addition to a-z A-Z 0-9 - _ . / and letters of ISO-8859-1, e.g. `:@`. All "
-        "daemons on the same tables need the same value.")
+        "Characters allowed in names in addition to a-z A-Z 0-9 - _ . / and letters of ISO-8859-1, e.g. `:@`. "
+        "Blanks, = and line ends are refused nevertheless, because a put line cannot have them. All daemons on the "
+        "same tables need the same value.")
     max_tags: int = setting(
         "tsd.storage.max_tags", 8,
         "Tags of a data point. Each one lengthens the keys of its rows; 5460 fill a key with UIDs of 3 bytes.", low=1)

@@ -38,10 +38,11 @@ def put_of(
     *,
     timeout_s: float = 10.0,
     limits: BodyLimits = DEFAULT_LIMITS,
+    special: bytes = b"",
 ) -> Endpoint:
-    """/api/put."""
+    """/api/put. `special`: characters allowed in names in addition."""
     handler = handler_of(parts, flush, timeout_s=timeout_s, limits=limits)
-    return routes(handler, parts.intake, NameRules(), header)["api/put"]
+    return routes(handler, parts.intake, NameRules(special), header)["api/put"]
 
 
 def make_request(

@@ -185,6 +185,23 @@ async def test_large_body_with_a_bad_end_stores_nothing(separator: str, tmp_path
         assert len(await parts.stored()) == 299
 
 
+@pytest.mark.difference(
+    "separators-in-names",
+    topic="points",
+    theirs="Names received over HTTP may have blanks, `=` and line ends, if `tsd.core.tag.allow_specialchars` has them",
+    ours="Such names are refused, because a put line cannot have them",
+)
+@pytest.mark.parametrize("name", ["G1 Eden", "a=b", "a\nb"])
+async def test_separators_of_lines_are_refused_in_names(name: str, tmp_path: Path) -> None:
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        put = put_of(parts, special=b" =\n")
+        bad = [point(metric=name), point(tags={name: "a"}), point(tags={"host": name})]
+        status, reply = await call_endpoint(put, make_request([*bad, point()], "details&sync"))
+        assert (status, reply["success"], reply["failed"]) == (400, 1, 3)
+        assert all(error["error"].startswith("Invalid name: ") for error in reply["errors"])
+        assert len(await parts.stored()) == 1
+
+
 @pytest.mark.parametrize("body", ['[{"metric":', "m=1", "[1]"])
 async def test_body_that_is_refused_whole_counts_as_a_refused_line(body: str, tmp_path: Path) -> None:
     """Regression: no count and no record told that an agent's bodies are unreadable."""
