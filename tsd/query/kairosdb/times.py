@@ -17,7 +17,9 @@ _MS = timedelta(milliseconds=1)
 _FIRST_MS, _LAST_MS = -62_135_596_800_000 + 2 * 86_400_000, 253_402_300_799_000 - 2 * 86_400_000  # years 1 to 9999
 _OFFSET = re.compile(r"([-+])([0-9]{2}):?([0-9]{2})")
 DAY_MS = UNITS_MS["DAYS"]
-_LONGEST_MS = {"DAYS": 2 * DAY_MS, "WEEKS": 8 * DAY_MS, "MONTHS": 32 * DAY_MS, "YEARS": 367 * DAY_MS}
+_YEAR_MS = 31_556_952_000  # 365.2425 days
+_MEAN_MS = {"DAYS": DAY_MS, "WEEKS": 7 * DAY_MS, "MONTHS": _YEAR_MS // 12, "YEARS": _YEAR_MS}
+_SLACK_MS = 8 * DAY_MS  # a number of units is at most this much longer than as many mean ones
 
 
 def find_zone(name: str) -> tzinfo:
@@ -108,8 +110,6 @@ class Buckets:
         self.start_ms = start_ms
         self._sampling = sampling
         self._zone = zone
-        self._base = 0  # number of the first of the edges
-        self._edges: list[int] = []  # of calendar buckets, as far as they were needed
 
     def edge(self, number: int) -> int:
         """Return the start of a bucket; that of `start_ms` has the number 0."""
@@ -121,8 +121,11 @@ class Buckets:
             past = time_ms - self.start_ms
             return past // self._sampling.nominal_ms if past >= 0 else -(-past // self._sampling.nominal_ms)
         if time_ms >= self.start_ms:
-            edges = self._edges_of(time_ms, time_ms)  # first: it changes the base
-            return self._base + int(np.searchsorted(edges, time_ms, "right")) - 1
+            mean_ms = self._sampling.value * _MEAN_MS[self._sampling.unit]
+            number = max(0, (time_ms - self.start_ms - _SLACK_MS) // mean_ms)
+            while self.edge(number + 1) <= time_ms:
+                number += 1
+            return number
         number = 0
         while self.edge(number - 1) >= time_ms:
             number -= 1
@@ -134,8 +137,11 @@ class Buckets:
             return (times - self.start_ms) // self._sampling.nominal_ms
         if not len(times):
             return np.empty(0, np.int64)
-        edges = self._edges_of(int(times.min()), int(times.max()))
-        return self._base + np.searchsorted(np.array(edges, np.int64), times, "right").astype(np.int64) - 1
+        first, last_ms = self.number(int(times.min())), int(times.max())
+        edges = [self.edge(first)]
+        while edges[-1] <= last_ms:
+            edges.append(self.edge(first + len(edges)))
+        return first + np.searchsorted(np.array(edges, np.int64), times, "right").astype(np.int64) - 1
 
     def edges(self, numbers: Int64) -> Int64:
         """Return the starts of buckets from 0 on."""
@@ -143,13 +149,3 @@ class Buckets:
             return self.start_ms + numbers * self._sampling.nominal_ms
         found = {number: self.edge(number) for number in np.unique(numbers).tolist()}
         return np.fromiter((found[number] for number in numbers.tolist()), np.int64, len(numbers))
-
-    def _edges_of(self, first_ms: int, last_ms: int) -> list[int]:
-        """Return consecutive edges from at most `first_ms` to beyond `last_ms`; the first has the number `_base`."""
-        if not self._edges or first_ms < self._edges[0]:
-            longest_ms = self._sampling.value * _LONGEST_MS[self._sampling.unit]
-            self._base = max(0, (first_ms - self.start_ms) // longest_ms - 1)
-            self._edges = [self.edge(self._base)]
-        while self._edges[-1] <= last_ms:
-            self._edges.append(self.edge(self._base + len(self._edges)))
-        return self._edges

@@ -1,9 +1,10 @@
 """Aggregators on many groups at once give what they give on each, and buckets of the calendar are found anywhere."""
 
-from datetime import UTC
+from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,30 @@ def test_first_bucket_that_is_asked_for_may_be_any(number: int, unit: str, value
     number %= 3000 if unit == "DAYS" else 300
     edge = Buckets(START_MS, Sampling(value, unit), UTC).edge(number)
     assert Buckets(START_MS, Sampling(value, unit), UTC).number(edge) == number
+
+
+class ZoneOfEnds(tzinfo):
+    """UTC, for times near the start of the calendar and near those of the tests."""
+
+    def utcoffset(self, moment: datetime | None) -> timedelta:
+        assert moment is not None
+        assert moment.year < 3 or moment.year > 2010, moment
+        return timedelta(0)
+
+    def dst(self, _: datetime | None) -> timedelta:
+        return timedelta(0)
+
+
+@pytest.mark.parametrize("name", ["sum", "gaps"])
+@pytest.mark.parametrize("unit", ["DAYS", "WEEKS", "MONTHS", "YEARS"])
+def test_buckets_long_before_the_points_are_not_computed(name: str, unit: str) -> None:
+    step = Step(name, Sampling(1, unit), align_sampling=False, align_start_time=True, trims_gaps=True)
+    first_ms = int(datetime(2, 1, 1, tzinfo=UTC).timestamp()) * 1000
+    wanted_ms = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp()) * 1000
+    found = apply(
+        of_doubles(np.array([START_MS]), np.ones(1)), step, FRAME._replace(start_ms=first_ms, zone=ZoneOfEnds())
+    )
+    assert found.times.tolist() == [START_MS if name == "gaps" else wanted_ms]
 
 
 def test_descending_points_are_in_the_bucket_of_the_first() -> None:
