@@ -1,7 +1,6 @@
 """Divide the points of a KairosDB query into its result groups: by kind, by tags, then by time, value and bin."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,10 +136,14 @@ def _bin_numbers(values: Any, bins: Sequence[float]) -> Int64:
 def _time_numbers(times: Int64, grouping: Grouping, start_ms: int) -> Int64:
     size = grouping.range_size
     if size.unit == "MONTHS":
-        first = datetime.fromtimestamp(start_ms // 1000, UTC)
-        months = (times.astype("datetime64[ms]").astype("datetime64[M]")).astype(np.int64)
-        return (months - ((first.year - 1970) * 12 + first.month - 1)) % grouping.group_count
+        months, first = _months(times), _months(np.array(start_ms, np.int64))
+        return (months - first) % grouping.group_count
     return (times - start_ms) // (size.value * UNITS_MS[size.unit]) % grouping.group_count
+
+
+def _months(times: Int64) -> Int64:
+    """Return the number of the month of each time, in UTC."""
+    return times.astype("datetime64[ms]").astype("datetime64[M]").astype(np.int64)
 
 
 def _shown(grouping: Grouping, number: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ Read = Callable[[Lenient, str], Any]  # of a value and its place in the request;
 FILTER_OPS = ("lte", "lt", "gte", "gt", "equal", "ne")
 RETURN_TYPES = ("value", "pos_sd", "neg_sd")
 TRIMS = ("first", "last", "both")
-LONGEST_MS = 1 << 62  # of a bucket: its end fits in 64 bits
+LONGEST_MS = 1 << 62  # of a bucket, and from a query's start to 1970: sums of two fit in 64 bits
 
 
 def _flag(value: Lenient, _place: str) -> bool:

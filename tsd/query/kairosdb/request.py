@@ -6,7 +6,7 @@ from datetime import UTC
 from tsd.codec.lenient_json import BadJson, Lenient, Members, read_value
 from tsd.codec.regex import BadPattern, compile_pattern
 from tsd.query.kairosdb.model import FOREVER_MS, PATTERN, BadRequest, Grouping, KairosQuery, MetricQuery
-from tsd.query.kairosdb.properties import read_step
+from tsd.query.kairosdb.properties import LONGEST_MS, read_step
 from tsd.query.kairosdb.times import find_zone, plus
 from tsd.query.kairosdb.values import double, flag, integer, items, sampling, shown, text
 
@@ -42,6 +42,8 @@ def read_span(body: Members, now_ms: int) -> tuple[int | None, int]:
         start = integer(body["start_absolute"], "start_absolute")
     elif "start_relative" in body:
         start = _relative(body["start_relative"], "start_relative", now_ms)
+    if start is not None and start < -LONGEST_MS:
+        raise BadRequest(f"query.start_time: got {start} ms, wanted at least {-LONGEST_MS}")
     if "end_absolute" in body:
         return start, integer(body["end_absolute"], "end_absolute")
     if "end_relative" in body:
@@ -172,6 +174,8 @@ def _by_time(value: Members, place: str) -> Grouping:
     size = sampling(value["range_size"], place, at=f"{place}.range_size.")
     if size.value < 1:
         raise BadRequest(f"{place}.range_size.value must be greater than or equal to 1")
+    if size.nominal_ms > LONGEST_MS:
+        raise BadRequest(f"{place}.range_size: got {size.nominal_ms} ms, wanted at most {LONGEST_MS}")
     return Grouping("time", range_size=size, group_count=count)
 
 

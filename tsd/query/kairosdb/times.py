@@ -85,17 +85,20 @@ def _plus_months(wall_ms: int, number: int) -> int:
 
 def aligned(start_ms: int, unit: str, zone: tzinfo) -> int:
     """Return the start of the first bucket: midnight of its day, or for longer units of the first day of its week,
-    month or year; for ms the full second."""
+    month or year; for ms the full second. Raise BadRequest beyond the calendar."""
     if unit == "MILLISECONDS":
         return start_ms - start_ms % 1000
     wall_ms = start_ms + _offset_ms(start_ms, zone)
     wall_ms -= wall_ms % DAY_MS
     if unit in ("WEEKS", "MONTHS", "YEARS"):
-        day = _EPOCH + wall_ms * _MS
-        if unit == "WEEKS":
-            day -= timedelta(days=day.weekday())
-        else:
-            day = day.replace(day=1, month=1 if unit == "YEARS" else day.month)
+        try:
+            day = _EPOCH + wall_ms * _MS
+            if unit == "WEEKS":
+                day -= timedelta(days=day.weekday())
+            else:
+                day = day.replace(day=1, month=1 if unit == "YEARS" else day.month)
+        except OverflowError as error:
+            raise BadRequest(f"got a start of {start_ms} ms, wanted one in the years 1 to 9999") from error
         wall_ms = (day - _EPOCH) // _MS
     return _moment(wall_ms, zone, start_ms)
 
