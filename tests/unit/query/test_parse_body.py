@@ -75,6 +75,12 @@ def test_values_that_count_as_booleans(value: Any, wanted: bool) -> None:
     assert read_sub(rate=value).rate is wanted
 
 
+@pytest.mark.parametrize(("digits", "wanted"), [(b"0", False), (b"-0", False), (b"10", True), (b"1" * 5000, True)])
+def test_number_of_any_length_counts_as_boolean(digits: bytes, wanted: bool) -> None:
+    body = b'{"start":1,"end":2,"msResolution":%b,"queries":[{"aggregator":"sum","metric":"m"}]}' % digits
+    assert read_body(body, NOW_MS).ms_resolution is wanted
+
+
 @pytest.mark.parametrize("value", ["TRUE", "yes", 1.5, [True], {}])
 def test_other_values_are_no_booleans(value: Any) -> None:
     with pytest.raises(BadQuery, match=UNPARSABLE):

@@ -267,7 +267,7 @@ def _flag(value: Value, name: str = "") -> bool:
     if value is None or isinstance(value, bool):
         return bool(value)
     if isinstance(value, _Number) and value.lstrip("-").isdigit():
-        return int(value) != 0
+        return bool(value.strip("-0"))  # of any length: `int` refuses thousands of digits
     if isinstance(value, str) and not isinstance(value, _Number):
         word = value.strip()
         if word in ("", "true", "True", "false", "False"):
