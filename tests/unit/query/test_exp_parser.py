@@ -101,6 +101,12 @@ def test_error_in_an_unused_alternative_is_ignored() -> None:
     assert evaluate(parse("b > 0 || (a > b) + 1"), {"a": A, "b": B}, (6,)).tolist() == [1.0] * 6
 
 
+@pytest.mark.parametrize("boolean", ["(a > b)", "-false"])
+def test_boolean_is_compared_with_an_integer_of_any_size(boolean: str) -> None:
+    found = evaluate(parse(f"b + ({boolean} < 99999999999999999999 ? 1.0d : 2.0d)"), {"a": A, "b": B}, (6,))
+    assert found.tolist() == (B + 1).tolist()
+
+
 @pytest.mark.difference("expression-language")
 def test_length_and_depth_are_bounded() -> None:
     with pytest.raises(BadExpression, match="characters"):

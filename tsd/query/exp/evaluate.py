@@ -205,6 +205,7 @@ def _compared(sign: str, one: ValueKind, a: Any, two: ValueKind, b: Any) -> list
         return [(ValueKind.BOOLEAN, KindValues(None, compare(_as_truth(a), _as_truth(b))))]
     if _is_float(one) or _is_float(two):
         return [(ValueKind.BOOLEAN, KindValues(None, compare(_ordered(a, b), 0)))]
+    a, b = np.asarray(a).astype(object), np.asarray(b).astype(object)  # integers of any size, and booleans
     return [(ValueKind.BOOLEAN, KindValues(None, np.asarray(compare(a, b), dtype=np.bool_)))]
 
 
