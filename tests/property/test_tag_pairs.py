@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tsd.codec.names import Widths
-from tsd.query.merge import common_tags, group_values
 from tsd.query.row_buckets import HAS_LOOP
+from tsd.query.tag_groups import common_tags, group_values
 
 WIDTHS = st.sampled_from([Widths(), Widths(3, 1, 2), Widths(3, 2, 5)])
 pytestmark = pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")

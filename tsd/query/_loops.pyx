@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Downsamples the points of rows, adds rows of groups, compares their tags, and writes points as JSON.
-`tsd.query.downsample`, `tsd.query.merge` and `tsd.query.serialize` have the same in Python, and tests compare them.
+`tsd.query.downsample`, `tsd.query.merge`, `tsd.query.tag_groups` and `tsd.query.serialize` have the same in Python, and
+tests compare them.
 
 The loops over numbers release the interpreter's lock.
 """

@@ -15,11 +15,12 @@ from tsd.codec.putline import FIRST_MS
 from tsd.query.align import Rates
 from tsd.query.collect import Collected, ReadCounts
 from tsd.query.columns import Chosen
-from tsd.query.merge import CommonTags, MergedPoints, common_tags, grouped, merge, rate, rate_table
+from tsd.query.merge import MergedPoints, merge, rate, rate_table
 from tsd.query.model import NONE, Query, SubQuery
 from tsd.query.plan import Plan
 from tsd.query.result import Group, SubAnswer
 from tsd.query.same_times import summed_groups
+from tsd.query.tag_groups import CommonTags, common_tags, grouped
 from tsd.tables.quirks import OPENTSDB, Quirks
 from tsd.tables.reading import PointReader, ScanRange
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from tsd.codec.points import Bool, Float64, Int64, Points
 from tsd.query.buckets import stable_order
-from tsd.query.merge import GroupValues, group_values
 from tsd.query.plan import Plan
 from tsd.query.row_buckets import HAS_LOOP
 from tsd.query.same_times import FUNCTIONS, STARTS, results
+from tsd.query.tag_groups import GroupValues, group_values
 from tsd.tables.reading import HourTable, SeriesSet
 
 if HAS_LOOP:

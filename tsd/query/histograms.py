@@ -12,11 +12,11 @@ from tsd.codec.text import show_double
 from tsd.query.buckets import buckets_of
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES, ReadCounts
 from tsd.query.limits import QueryBudget, check_fetched
-from tsd.query.merge import CommonTags, common_tags, grouped
 from tsd.query.model import NONE, Query, SubQuery
 from tsd.query.parse.uri import shortest_float
 from tsd.query.plan import Plan
 from tsd.query.result import Group
+from tsd.query.tag_groups import CommonTags, common_tags, grouped
 from tsd.tables.reading import EncodedPage, HistogramPage, HistogramSource, PointPage
 
 _LONG = 1 << 64

@@ -1,0 +1,179 @@
+"""Groups series by their tags, and finds the tags that all series of a group share (docs/compat/query.md §8).
+
+Series are given by their tag pairs, joined as in row keys.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tsd.codec.names import Widths
+from tsd.codec.points import Bool, Int64
+from tsd.query.row_buckets import HAS_LOOP
+
+if HAS_LOOP:
+    from tsd.query import _loops
+
+GroupValues: TypeAlias = NDArray[np.bytes_ | np.uint64]
+
+_NUMBER_BYTES = 8  # longest values that are compared as numbers
+
+
+class CommonTags(NamedTuple):
+    """Tags by ids: those that all series of a group share, and the names of the others."""
+
+    tags: Mapping[bytes, bytes]  # ascending by tag name
+    aggregated: Sequence[bytes]  # ascending
+
+
+def grouped(series_pairs: Sequence[bytes], widths: Widths, group_by: Sequence[bytes], *, each: bool) -> list[Int64]:
+    """Group series, given by their tag pairs in order; each group is the places of its series in `series_pairs`.
+
+    `each`: every series is its own group. Otherwise group by the values of the tag names `group_by`.
+
+    >>> two = [bytes.fromhex("000001000002"), bytes.fromhex("000001000001")]
+    >>> [group.tolist() for group in grouped(two, Widths(), [bytes.fromhex("000001")], each=False)]
+    [[1], [0]]
+    >>> [group.tolist() for group in grouped(two, Widths(), [], each=False)]
+    [[0, 1]]
+    """
+    if each:
+        return list(np.arange(len(series_pairs)).reshape(-1, 1))
+    if not group_by or not series_pairs:
+        return [np.arange(len(series_pairs))] if series_pairs else []
+    values = group_values(series_pairs, widths, group_by)
+    if values is not None:
+        found, group_of = np.unique(values, return_inverse=True)
+        order = np.argsort(group_of, kind="stable")
+        return np.split(order, np.cumsum(np.bincount(group_of, minlength=len(found)))[:-1])
+    groups: dict[bytes, list[int]] = {}
+    width, tagk = widths.pair, widths.tagk
+    for place, joined in enumerate(series_pairs):
+        own = [
+            joined[at + tagk : at + width] for at in range(0, len(joined), width) if joined[at : at + tagk] in group_by
+        ]
+        groups.setdefault(b"".join(own), []).append(place)
+    return [np.array(groups[own]) for own in sorted(groups)]
+
+
+def group_values(
+    series_pairs: Sequence[bytes], widths: Widths, group_by: Collection[bytes], *, compiled: bool = HAS_LOOP
+) -> GroupValues | None:
+    """Return the joined values of some tag names of each series, in their order; None if the series have different tag
+    names, or lack one of them."""
+    size = len(series_pairs[0])
+    if compiled and len(group_by) * widths.tagv <= _NUMBER_BYTES:
+        every = list(series_pairs)
+        same = _same_tags(every, widths)
+        if same is None or not same.names.all():
+            return None
+        first = series_pairs[0]
+        places = [at + widths.tagk for at in range(0, size, widths.pair) if first[at : at + widths.tagk] in group_by]
+        if len(places) != len(group_by):
+            return None
+        numbers = np.empty(len(every), np.uint64)
+        _loops.values_as_numbers(every, np.array(places, np.int64), widths.tagv, numbers)
+        return numbers
+    if not size or set(map(len, series_pairs)) != {size}:
+        return None
+    table = np.frombuffer(b"".join(series_pairs), np.uint8).reshape(len(series_pairs), size)
+    chosen = []
+    for at in range(0, size, widths.pair):
+        names = table[:, at : at + widths.tagk]
+        if not _all_equal(names):
+            return None
+        if names[0].tobytes() in group_by:
+            chosen.append(table[:, at + widths.tagk : at + widths.pair])
+    if len(chosen) != len(group_by):
+        return None
+    values = np.concatenate(chosen, axis=1)
+    length = values.shape[1]
+    if length > _NUMBER_BYTES:
+        return values.view(f"S{length}")[:, 0]
+    wide = np.zeros((len(values), _NUMBER_BYTES), np.uint8)
+    wide[:, _NUMBER_BYTES - length :] = values
+    return wide.view(">u8")[:, 0].astype(np.uint64)
+
+
+class _SameTags(NamedTuple):
+    """Which tags of the first of some series with equally many tags all others have in the same place."""
+
+    names: Bool
+    values: Bool
+
+
+def _same_tags(series_pairs: list[bytes], widths: Widths) -> _SameTags | None:
+    """Compare series; None if they have different numbers of tags, or none."""
+    count, rest = divmod(len(series_pairs[0]), widths.pair)
+    names, values = np.empty(count, np.uint8), np.empty(count, np.uint8)
+    if not count or rest or not _loops.same_tags(series_pairs, widths.pair, widths.tagk, names, values):
+        return None
+    return _SameTags(names.view(np.bool_), values.view(np.bool_))
+
+
+def common_tags(series_pairs: Sequence[bytes], widths: Widths, *, compiled: bool = HAS_LOOP) -> CommonTags:
+    """Return the common tags: the names whose value is the same in all series with the name.
+
+    >>> both = common_tags([bytes.fromhex("000001000001000002000001"), bytes.fromhex("000001000002")], Widths())
+    >>> {tagk.hex(): tagv.hex() for tagk, tagv in both.tags.items()}, [tagk.hex() for tagk in both.aggregated]
+    ({'000002': '000001'}, ['000001'])
+    """
+    if len(series_pairs) == 1:
+        only = widths.tags(series_pairs[0])
+        if len(only) * widths.pair == len(series_pairs[0]):  # no tag name is repeated, as in a damaged key
+            return CommonTags(dict(sorted(only.items())), [])
+    found: dict[bytes, bytes] = {}
+    differing: set[bytes] = set()
+    same = _same_tags(list(series_pairs), widths) if compiled and series_pairs else None
+    if same is not None and same.names.all():
+        columns = _first_tags(series_pairs[0], widths, same.values)
+    else:
+        columns = chain.from_iterable(_columns(part, widths) for part in _alike(series_pairs))
+    for tagk, tagv, is_same in columns:
+        if not is_same or found.setdefault(tagk, tagv) != tagv:
+            differing.add(tagk)
+    tags = {tagk: found[tagk] for tagk in sorted(found) if tagk not in differing}
+    return CommonTags(tags, sorted(differing))
+
+
+def _first_tags(pairs: bytes, widths: Widths, same: Bool) -> Iterator[tuple[bytes, bytes, bool]]:
+    """Yield what `_columns` yields of series that all have the tag names of the first one, given by its pairs."""
+    for place, is_same in enumerate(same.tolist()):
+        at = place * widths.pair
+        yield pairs[at : at + widths.tagk], pairs[at + widths.tagk : at + widths.pair], is_same
+
+
+def _alike(series_pairs: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Split series by their number of tags."""
+    sizes = set(map(len, series_pairs))
+    if len(sizes) < 2:
+        yield series_pairs
+        return
+    for size in sizes:
+        yield [one for one in series_pairs if len(one) == size]
+
+
+def _columns(series_pairs: Sequence[bytes], widths: Widths) -> Iterator[tuple[bytes, bytes, bool]]:
+    """Yield each tag name of series with equally many tags, with a value, and whether that is the only one."""
+    if series_pairs and series_pairs.count(series_pairs[0]) == len(series_pairs):
+        joined = series_pairs[0]
+        for at in range(0, len(joined), widths.pair):
+            yield joined[at : at + widths.tagk], joined[at + widths.tagk : at + widths.pair], True
+        return
+    if not series_pairs or not series_pairs[0]:
+        return
+    table = np.frombuffer(b"".join(series_pairs), np.uint8).reshape(len(series_pairs), -1)
+    for at in range(0, table.shape[1], widths.pair):
+        names, values = table[:, at : at + widths.tagk], table[:, at + widths.tagk : at + widths.pair]
+        if _all_equal(names):
+            yield names[0].tobytes(), values[0].tobytes(), _all_equal(values)
+        else:
+            for name, value in {(n.tobytes(), v.tobytes()) for n, v in zip(names, values, strict=True)}:
+                yield name, value, True
+
+
+def _all_equal(rows: NDArray[np.uint8]) -> bool:
+    return bool((rows[-1] == rows[0]).all() and (rows == rows[0]).all())
