@@ -27,7 +27,7 @@ include "_series_table.pxi"
 cdef enum:
     OTHER = 3  # no put line
     FEW_POINTS = 1 << 17
-    MANY_POINTS = (1 << 21) + (1 << 16)  # what a large window takes (MAX_POINTS of tsd.ingest.writer), and a block more
+    MANY_POINTS = (1 << 21) + (1 << 16)  # MAX_POINTS of `tsd.ingest.windows`, and a block more
 
 cdef struct Line:
     const char* metric
