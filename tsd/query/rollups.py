@@ -133,9 +133,15 @@ class RollupQuery(NamedTuple):
         stored = await self._with_plan(bare)._read(cells, span=part.span, held=raw.size)
         rest = await self._finished(raw)
         count = len(plan.selection.series.series_pairs)
-        join = partial(_join, stored.series, rest.series, part.span, count, query, plan)
+        fill = None
+        if spec.fill is not Fill.NONE:  # of one value in each bucket any function gives that
+            filling = spec._replace(function="sum")
+            fill = Downsampler(filling, query.start_ms, query.end_ms, plan.scan, quirks=query.quirks)
         points = len(stored.series.bits) + len(rest.series.bits)
-        series = join() if points <= SMALL else await self.budget.workers.run(join)
+        size = max(points, 0 if fill is None else fill.answer_size(count))
+        self.budget.set_memory(count * SERIES_BYTES + size * POINT_BYTES)
+        join = partial(_join, stored.series, rest.series, part.span, count, fill)
+        series = join() if size <= SMALL else await self.budget.workers.run(join)
         counts = np.append(stored.counts, np.zeros(count - len(stored.counts), np.int64))
         counts[: len(rest.counts)] += rest.counts
         return Collected(series, counts, rest.annotations, stored.read.plus(rest.read), stored.table)
@@ -213,13 +219,11 @@ def complete_part(plan: Plan, query: Query, rollups: RollupSource) -> CompletePa
 
 
 def _join(
-    stored: SeriesColumns, rest: SeriesColumns, span: ScanRange, count: int, query: Query, plan: Plan
+    stored: SeriesColumns, rest: SeriesColumns, span: ScanRange, count: int, fill: Downsampler | None
 ) -> SeriesColumns:
-    """Return the buckets of rollups of a span and those of points before and after it, those of a series in order, and
-    filled."""
-    spec = plan.sub.downsample
-    assert spec is not None
-    if spec.fill is Fill.NONE and not len(rest.bits) and len(stored) == count:
+    """Return the buckets of rollups of a span and those of points before and after it, those of a series in order.
+    `fill` adds empty ones."""
+    if fill is None and not len(rest.bits) and len(stored) == count:
         return stored
     series, times, bits = _flat(rest)
     is_before = times < span.start_ms
@@ -230,12 +234,10 @@ def _join(
     order = stable_order(series, count)  # within a series they are in order of time already
     bounds = np.searchsorted(series[order], np.arange(count + 1)).astype(np.int64)
     floats = np.ones(len(order), np.bool_)
-    if spec.fill is Fill.NONE:
+    if fill is None:
         return SeriesColumns(Points(times[order], bits[order], floats), bounds)
-    batch = Batch(np.arange(count, dtype=np.int32), bounds, times[order], bits[order], floats)
-    last = Downsampler(spec._replace(function="sum"), query.start_ms, query.end_ms, plan.scan, quirks=query.quirks)
-    last.feed(batch)  # one value in each bucket: this only fills
-    return last.finish(count)
+    fill.feed(Batch(np.arange(count, dtype=np.int32), bounds, times[order], bits[order], floats))
+    return fill.finish(count)
 
 
 def _flat(columns: SeriesColumns) -> tuple[Int64, Int64, Int64]:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -51,12 +52,14 @@ class SummaryEnvironment(QueryEnvironment):
         env.engine = env.new_summary_engine(settings or EngineSettings())
         return env
 
-    def new_summary_engine(self, settings: EngineSettings) -> QueryEngine:
-        """Return an engine that reads rollups and histograms."""
+    def new_summary_engine(self, settings: EngineSettings, complete_until_s: int | None = None) -> QueryEngine:
+        """Return an engine that reads rollups and histograms. `complete_until_s`: until when rollups have all points;
+        None: that is not known."""
+        complete = None if complete_until_s is None else lambda *_: complete_until_s
         reader = OpenTsdbReader(
             ReadTable(self.store, DATA, self.layout),
             self.uids,
-            summaries=SummarySources(ROLLUPS, histogram_codec=CODEC),
+            summaries=SummarySources(ROLLUPS, complete, histogram_codec=CODEC),
         )
         return QueryEngine(reader, settings=settings, flush=self._flush, now_ms=lambda: NOW_MS)
 
@@ -234,6 +237,21 @@ async def test_memory_of_rollups_and_fills_is_counted() -> None:
     await env.sums({START_S + hour * HOUR_S: hour for hour in range(24)})
     assert of_two < 0.8 * await least_memory(env.new_summary_engine, day_query("sum:1h-sum:m"))
     assert of_two < 0.8 * filled
+
+
+async def test_memory_of_rollups_that_are_joined_with_points_is_counted() -> None:
+    env = await SummaryEnvironment.filled()
+    await env.sums({START_S + hour * HOUR_S: hour for hour in range(24)})
+    await env.put([f"m {START_S + DAY_S + at} 1 host=a" for at in range(4)])
+    new_engine = partial(env.new_summary_engine, complete_until_s=START_S + DAY_S)
+    one_day, ten_days = (
+        day_query("sum:1h-sum:m"),
+        replace(day_query("sum:1h-sum:m"), end_ms=(START_S + 10 * DAY_S) * 1000),
+    )
+    filled = replace(day_query("sum:1h-sum-zero:m"), end_ms=ten_days.end_ms)
+    few = await least_memory(new_engine, replace(one_day, end_ms=(START_S + 2 * HOUR_S) * 1000 - 1))
+    assert few < 0.8 * await least_memory(new_engine, ten_days)
+    assert await least_memory(new_engine, ten_days) < 0.5 * await least_memory(new_engine, filled)
 
 
 def day_query(m: str) -> Query:
