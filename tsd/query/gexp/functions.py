@@ -441,24 +441,6 @@ def average(operands: Sequence[Groups], words: Sequence[str], context: FunctionC
     ]
 
 
-def highest_max(operands: Sequence[Groups], words: Sequence[str], context: FunctionContext) -> list[Group]:
-    """Return the series with the highest maxima, highest first."""
-    count = _top(words)
-    groups = _with_some(operands, context)
-    series = [group.points for group in groups]
-    order = by_maximum(series, context.span, quirks=context.quirks, check=context.check)
-    return [groups[place] for place in order[:count]]
-
-
-def highest_current(operands: Sequence[Groups], words: Sequence[str], context: FunctionContext) -> list[Group]:
-    """Return the series with the highest last values, highest first."""
-    count = _top(words)
-    groups = _with_some(operands, context)
-    series = [group.points for group in groups]
-    order = by_current(series, context.span, quirks=context.quirks, check=context.check)
-    return [groups[place] for place in order[:count]]
-
-
 def time_shift(operands: Sequence[Groups], words: Sequence[str], context: FunctionContext) -> list[Group]:
     """Return earlier points, which the queries have read already, moved to the query's times. OpenTSDB always fails."""
     shift_ms(words, quirks=context.quirks)
@@ -488,6 +470,19 @@ def _combining(operation: Arithmetic) -> Function:
         if not 2 <= len(operands) <= 26:
             raise BadQuery(f"Must have 2 to 26 series, got {len(operands)} instead")
         return combined(operands, operation, quirks=context.quirks, check=context.check)
+
+    return function
+
+
+def _ranking(rank: Callable[..., list[int]]) -> Function:
+    """Return the function that returns the first series of a ranking: `by_maximum` or `by_current`."""
+
+    def function(operands: Sequence[Groups], words: Sequence[str], context: FunctionContext) -> list[Group]:
+        count = _top(words)
+        groups = _with_some(operands, context)
+        series = [group.points for group in groups]
+        order = rank(series, context.span, quirks=context.quirks, check=context.check)
+        return [groups[place] for place in order[:count]]
 
     return function
 
@@ -546,8 +541,8 @@ FUNCTIONS: dict[str, Function] = {
     "alias": alias,
     "scale": scale,
     "movingAverage": average,
-    "highestMax": highest_max,
-    "highestCurrent": highest_current,
+    "highestMax": _ranking(by_maximum),
+    "highestCurrent": _ranking(by_current),
     "timeShift": time_shift,
     "shift": time_shift,
     **{name: _combining(Arithmetic.SUM) for name in ("sum", "sumSeries")},
