@@ -66,9 +66,9 @@ class UidResolver:
     async def resolve(self, series: Sequence[SeriesText], admission: Admission | None = None) -> ResolvedSeries:
         """Resolve well-formed series, see `SeriesResolver`."""
         while True:
-            generation = self._uids.generation
+            drops = self._uids.drops
             resolved = await self._resolve(list(series), admission)
-            if generation == self._uids.generation:
+            if drops == self._uids.drops:
                 return resolved
             # The caches were dropped meanwhile: what was found before may be stale.
 

@@ -329,15 +329,15 @@ class SeriesMatcher:
         """
         if self._resolved.series_pairs is not None:
             return table.find(self._resolved.series_pairs)
-        resolved, generation = self._resolved, self._uids.generation
-        key = resolved.conditions, resolved.explicit, resolved.fuzzy, generation
+        resolved, drops = self._resolved, self._uids.drops
+        key = resolved.conditions, resolved.explicit, resolved.fuzzy, drops
         found = table.result(key)
         if found is None:
             columns = await self._columns(table)
             rows = self._by_uids(table, columns)
             for condition in self._by_name:
                 column = columns[condition.tagk]
-                rows &= await self._by_names(condition, column, rows, self._known(condition, column, generation))
+                rows &= await self._by_names(condition, column, rows, self._known(condition, column, drops))
             found = np.flatnonzero(rows)
             if not self._nameless:  # the next request reports these, too
                 table.remember(key, found)
@@ -374,9 +374,9 @@ class SeriesMatcher:
             rows &= differing < 2
         return rows
 
-    def _known(self, condition: Condition, column: TagColumn, generation: int) -> NDArray[np.int8]:
+    def _known(self, condition: Condition, column: TagColumn, drops: int) -> NDArray[np.int8]:
         """Return the results of earlier requests for a condition on some values, to be changed in place."""
-        key = self._resolved.metric, condition.tagk, condition.matchers, generation
+        key = self._resolved.metric, condition.tagk, condition.matchers, drops
         return self._tag_tests.states(key, column.values)
 
     async def _by_names(self, condition: Condition, column: TagColumn, rows: Bool, states: NDArray[np.int8]) -> Bool:

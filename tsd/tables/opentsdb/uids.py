@@ -182,8 +182,8 @@ class Uids:
         return await self._kinds[kind].names(uids)
 
     @property
-    def generation(self) -> int:
-        """A number that changes when the caches are dropped. UIDs read before the change may be stale."""
+    def drops(self) -> int:
+        """How often the caches were dropped. UIDs read before a drop may be stale."""
         return sum(table.drops for table in self._kinds.values())
 
     @property
