@@ -114,6 +114,11 @@ class Buckets:
         self._sampling = sampling
         self._zone = zone
 
+    @property
+    def _mean_ms(self) -> int:
+        """The mean length of a calendar bucket."""
+        return self._sampling.value * _MEAN_MS[self._sampling.unit]
+
     def edge(self, number: int) -> int:
         """Return the start of a bucket; that of `start_ms` has the number 0."""
         return plus(self.start_ms, number * self._sampling.value, self._sampling.unit, self._zone)
@@ -124,8 +129,7 @@ class Buckets:
             past = time_ms - self.start_ms
             return past // self._sampling.nominal_ms if past >= 0 else -(-past // self._sampling.nominal_ms)
         if time_ms >= self.start_ms:
-            mean_ms = self._sampling.value * _MEAN_MS[self._sampling.unit]
-            number = max(0, (time_ms - self.start_ms - _SLACK_MS) // mean_ms)
+            number = max(0, (time_ms - self.start_ms - _SLACK_MS) // self._mean_ms)
             while self.edge(number + 1) <= time_ms:
                 number += 1
             return number
@@ -140,7 +144,10 @@ class Buckets:
             return (times - self.start_ms) // self._sampling.nominal_ms
         if not len(times):
             return np.empty(0, np.int64)
-        first, last_ms = self.number(int(times.min())), int(times.max())
+        first_ms, last_ms = int(times.min()), int(times.max())
+        if last_ms - first_ms > len(times) * (_SLACK_MS + 2 * self._mean_ms):  # more buckets than edges in `number`
+            return np.fromiter(map(self.number, times.tolist()), np.int64, len(times))
+        first = self.number(first_ms)
         edges = [self.edge(first)]
         while edges[-1] <= last_ms:
             edges.append(self.edge(first + len(edges)))
