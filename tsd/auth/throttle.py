@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 import trio
 from cachetools import LRUCache
 
+from tsd.auth.log_limit import MAX_TRACKED_PREFIXES, LogLimit
 from tsd.auth.networks import client_prefix
 from tsd.errors import TsdError
 from tsd.lazy import LazyLogger
@@ -21,12 +22,9 @@ from tsd.lazy import LazyLogger
 log = LazyLogger(__name__)
 
 
-MAX_TRACKED_PREFIXES = 4096  # addresses or IPv6 prefixes with failures
 MIN_DELAY_S, MAX_DELAY_S = 0.1, 5.0  # of the reply to a failed login; doubles with each failure
 FORGET_FAILURE_S = 60.0  # time after which one failure no longer counts
 MAX_WAIT_S = 10.0  # an address that would wait longer is refused
-LOG_INTERVAL_S = 60.0
-MAX_LOGGED_ADDRESSES = 20  # in one interval
 
 
 class TooManyAttempts(TsdError):
@@ -44,28 +42,6 @@ class _Failures:
         self.next_at = -float("inf")  # when the address's next password may be verified
 
 
-class _LogLimit:
-    """Lets one event of each address be logged in an interval, and no more than MAX_LOGGED_ADDRESSES of all."""
-
-    def __init__(self, max_tracked: int) -> None:
-        self._by_prefix: LRUCache[str, tuple[float, int]] = LRUCache(max_tracked)  # time of the last, unlogged since
-        self._logged = 0
-        self._logged_since = -float("inf")
-
-    def unlogged(self, key: str) -> int | None:
-        """Return how many events of an address were not logged before this one; None if it is not logged either."""
-        now = trio.current_time()
-        if now - self._logged_since >= LOG_INTERVAL_S:
-            self._logged_since, self._logged = now, 0
-        logged_at, unlogged = self._by_prefix.get(key, (-float("inf"), 0))
-        if now - logged_at < LOG_INTERVAL_S or self._logged >= MAX_LOGGED_ADDRESSES:
-            self._by_prefix[key] = logged_at, unlogged + 1
-            return None
-        self._by_prefix[key] = now, 0
-        self._logged += 1
-        return unlogged
-
-
 class LoginThrottle:
     """Delays the logins of addresses that fail."""
 
@@ -73,7 +49,7 @@ class LoginThrottle:
         """`prefix`: bits of an IPv6 address that identify one client. Failures of `max_tracked` clients are counted."""
         self._prefix = prefix
         self._by_prefix: LRUCache[str, _Failures] = LRUCache(max_tracked)
-        self._failed, self._unauthorized = _LogLimit(max_tracked), _LogLimit(max_tracked)
+        self._failed, self._unauthorized = LogLimit(prefix, max_tracked), LogLimit(prefix, max_tracked)
 
     async def wait(self, address: str) -> None:
         """Wait until a password of this address may be verified. Raise TooManyAttempts."""
@@ -94,13 +70,13 @@ class LoginThrottle:
         now = trio.current_time()
         delay_s = _delay_s(self._decayed(failures, now))
         failures.count += 1
-        if (unlogged := self._failed.unlogged(key)) is not None:
+        if (unlogged := self._failed.unlogged(address)) is not None:
             log.warning("login.failed", address=address, protocol=protocol, name=name, reason=reason, unlogged=unlogged)
         await trio.sleep(delay_s)
 
     def log_unauthorized(self, address: str, protocol: str, account: str) -> None:
         """Log that a client may not send what it sent. It delays no login."""
-        if (unlogged := self._unauthorized.unlogged(client_prefix(address, self._prefix))) is not None:
+        if (unlogged := self._unauthorized.unlogged(address)) is not None:
             log.warning(
                 "client.unauthorized", address=address, protocol=protocol, account=account or None, unlogged=unlogged
             )

@@ -17,6 +17,7 @@ import trio
 
 from tsd.auth.accounts import FileState, file_state
 from tsd.auth.certificate import Certificate, read_certificate
+from tsd.auth.log_limit import LogLimit
 from tsd.config.certificate_files import load_certificate
 from tsd.config.settings import AccessSettings
 from tsd.errors import TsdError
@@ -135,6 +136,7 @@ class Tls:
         self._loaded_state = _file_states(self._files)
         self._keys = _read(settings)
         self._limiter = HandshakeLimiter()
+        self._plain_log = LogLimit(settings.ipv6_prefix)
         self._handshakes = self._failed = self._late = self._plaintext_count = 0
         self._log_certificate()
 
@@ -149,7 +151,8 @@ class Tls:
             return await self._handshake(stream)
         if first and self._settings.tls_required:
             self._plaintext_count += 1
-            log.warning("tls.plain_refused", address=address)
+            if (unlogged := self._plain_log.unlogged(address)) is not None:
+                log.warning("tls.plain_refused", address=address, unlogged=unlogged)
             await stream.send_all(TLS_REQUIRED_HTTP if first[0] in CAPITALS else TLS_REQUIRED)
             return None
         return stream
