@@ -126,6 +126,22 @@ def test_missing_python_is_reported_with_remedy(tmp_path):
     assert b"apt-get install python3" in done.stderr
 
 
+def test_environment_behind_a_link_is_not_emptied(tmp_path):
+    """It may be that of another checkout."""
+    checkout, other = tmp_path / "checkout", tmp_path / "other"
+    for folder in (checkout / "scripts", other):
+        folder.mkdir(parents=True)
+    for name in ("scripts/setup", "scripts/python.sh", "setup.cfg", "pyproject.toml"):
+        shutil.copy(ROOT / name, checkout / name)
+    (checkout / ".venv").symlink_to(other)
+    (other / ".tsd-setup").write_text(f"root {other}\n")
+    done = subprocess.run(
+        [checkout / "scripts" / "setup"], env=os.environ | {"PYTHON": sys.executable}, capture_output=True, text=True
+    )
+    assert (done.returncode, (other / ".tsd-setup").exists()) == (1, True)
+    assert ".venv is a link" in done.stderr
+
+
 def without_java(tmp_path: Path, **more: str) -> dict[str, str]:
     """An environment with no Maven and no jars: the next test's laptop. It may have a Java in /usr/lib/jvm."""
     path = bare_path(tmp_path / "bin", "bash", "dirname")
