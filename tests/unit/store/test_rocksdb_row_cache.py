@@ -3,6 +3,7 @@
 import random
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ def loops() -> None:
     need_compiled_loops()
 
 
+@cache
 def column(times_s: Sequence[int] = range(0, POINTS * 10, 10)) -> bytes:
     return COLUMN + b"".join(seconds_qualifier(time_s, FLOAT | 7) for time_s in times_s)
 
@@ -125,11 +127,10 @@ def points_of(part: ColumnPart) -> dict[bytes, Points]:
 
 def doubles_of(column: bytes, value: bytes) -> list[tuple[int, int]]:
     """The points of a cell: offsets in ms, and bits."""
-    words = struct.unpack(f">{len(column) // 2 - 1}H", column[2:])
-    return [
-        ((word >> 4) * 1000, int.from_bytes(value[at * 8 : at * 8 + 8], "big", signed=True))
-        for at, word in enumerate(words)
-    ]
+    count = len(column) // 2 - 1
+    words = struct.unpack(f">{count}H", column[2:])
+    bits = struct.unpack(f">{count}q", value[: count * 8].rjust(count * 8, b"\0"))  # a cell of one point may be shorter
+    return [((word >> 4) * 1000, one) for word, one in zip(words, bits, strict=True)]
 
 
 async def test_hours_read_twice_are_kept(tmp_path: Path) -> None:
@@ -317,7 +318,7 @@ async def test_hours_folded_while_they_are_read(tmp_path: Path) -> None:
 async def anything(store: EmbeddedStore, chance: random.Random) -> None:
     """Write to some rows of the hours, in any way."""
     hour, number = chance.choice(HOURS), chance.randrange(14)
-    one = row(hour, number, chance.random(), sorted(chance.sample(range(3600), POINTS)))
+    one = row(hour, number, chance.random(), tuple(sorted(chance.sample(range(3600), POINTS))))
     some = [row(hour, at, chance.random()) for at in chance.sample(range(14), 3)]
     match chance.randrange(8):
         case 0:
@@ -434,7 +435,7 @@ async def test_other_rows_are_not_kept(tmp_path: Path, other: str) -> None:
             case "short cell":
                 cell = Put(HOURS[1] + b"s999", COLUMN + seconds_qualifier(3599, 0), b"\1")
             case _:
-                cell = row(HOURS[1], 999, 0.0, [*range(1, POINTS), 0])
+                cell = row(HOURS[1], 999, 0.0, (*range(1, POINTS), 0))
         await world.store.put("cells", [cell])
         for _ in range(4):
             await world.read()
