@@ -161,7 +161,7 @@ async def test_damaged_block_does_not_stop_other_hours(tmp_path: Path, autojump_
         assert (found.folding.stats.damaged, found.folding.stats.cells) == (1, 1)
 
 
-async def test_failed_fold_is_repeated(tmp_path: Path) -> None:
+async def test_failed_fold_is_repeated(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with opened(tmp_path) as store:
         found = Folding(store, FailingOnce(store.column_blocks, StoreError("busy")))
         await found.put(key(0, 1))
