@@ -44,7 +44,7 @@ def something_happened(compactors: list[RowCompactor]) -> None:
     ours="The merged cell has the time of the newest cell that was read, and nothing newer is deleted or hidden",
 )
 @pytest.mark.parametrize("kind", [MemoryStore, Graves])
-@pytest.mark.parametrize("seeds", groups(160, fast=40, size=120))
+@pytest.mark.parametrize("seeds", groups(160, fast=10, size=150))
 async def test_concurrent_compaction_in_memory(
     kind: Callable[[Callable[[], int]], MemoryStore],
     seeds: range,

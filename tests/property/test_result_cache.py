@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from tests.peers.hbase import RunningHbase
+from tests.seeds import groups
 from tests.unit.query.engines import comparable
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind
@@ -216,9 +217,12 @@ def served(worlds: list[World]) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["plain", "salted"])
 @pytest.mark.parametrize("schedule", [play, play_at_once])
-async def test_cache_on_the_memory_store(schedule: Callable[[World, int], Awaitable[None]], layout: KeyLayout) -> None:
+@pytest.mark.parametrize("seeds", groups(8, fast=3, size=5))
+async def test_cache_on_the_memory_store(
+    schedule: Callable[[World, int], Awaitable[None]], layout: KeyLayout, seeds: range
+) -> None:
     worlds = []
-    for seed in range(8):
+    for seed in seeds:
         clock = iter(range(NOW_MS, NOW_MS + 10**9))
         store = MemoryStore(lambda clock=clock: next(clock))  # type: ignore[misc]
         worlds.append(World(store, store, "", layout, seed, lambda: NOW_MS * 2))
