@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tsd.config.state_dir import write_atomically
+from tsd.errors import StoreError
 
 TOLERANCE_MS = 86_400_000
 
@@ -39,7 +40,7 @@ class ClockGuard:
         self._points_ms = offset_ms if self._points_ms is None else max(self._points_ms, offset_ms)
 
     def doubt(self, now_ms: int) -> Doubt | None:
-        """Return why the clock is not trusted, None if it is; then record it. Raise OSError."""
+        """Return why the clock is not trusted, None if it is; then record it. Raise StoreError."""
         ahead_ms = self._ahead_ms(now_ms)
         if ahead_ms is None:
             found = self._doubt_of_points(now_ms)
@@ -68,10 +69,14 @@ class ClockGuard:
         return Doubt(f"{checked}, and {came}", is_contradicted=self._points_ms is not None)
 
     def trust(self, now_ms: int) -> None:
-        """Record that the clock is right. Raise OSError."""
+        """Record that the clock is right. Raise StoreError if the file cannot be written."""
         self._offset_ms = now_ms - self._monotonic_ms()
-        self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o750)  # a command may be the first to use the folder
-        write_atomically(self._file, json.dumps({"checked_ms": now_ms}).encode())
+        folder = self._file.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o750)  # a command may be the first to use it
+            write_atomically(self._file, json.dumps({"checked_ms": now_ms}).encode())
+        except OSError as exc:
+            raise StoreError(f"{self._file}: {exc.strerror}") from exc
 
     def _ahead_ms(self, now_ms: int) -> float | None:
         """Return how far the clock is ahead of its earlier readings, None if there are none or they are too old."""

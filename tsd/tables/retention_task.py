@@ -180,7 +180,7 @@ class RetentionTask:
             await trio.sleep(RETRY_S if self._doubt else pause_s)
 
     async def run_now(self, trust_clock: bool = False) -> dict[str, object]:
-        """Do a round and log what it did. Raise StoreError, OSError."""
+        """Do a round and log what it did. Raise StoreError."""
         result = await self.round(trust_clock)
         self._log(self._doubt)
         for rule, amount in result["rules"].items():
@@ -207,7 +207,7 @@ class RetentionTask:
             log.info("retention.waiting_for_points", reason=doubt.reason, next_step=TRUST)
 
     async def round(self, trust_clock: bool = False) -> RoundResult:
-        """Delete what has expired. `run` frees the space later. Raise StoreError, OSError."""
+        """Delete what has expired. `run` frees the space later. Raise StoreError."""
         async with self._round:
             now_ms = self._now_ms()  # read once: the clock may jump during the round
             if trust_clock:

@@ -19,6 +19,7 @@ from tsd.codec.opentsdb.rollup import Rollups, parse_config
 from tsd.codec.opentsdb.rowkey import KeyLayout, row_key, split_key
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.config.retention import parse_rules
+from tsd.errors import StoreError
 from tsd.store import Family, Put, Store, Table, scan
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
@@ -374,6 +375,30 @@ async def test_task_runs_each_hour(tmp_path: Path, autojump_clock: MockClock) ->
                 assert len(await keys(store)) >= len(young)
             nursery.cancel_scope.cancel()
         assert now_ms() // 1000 - NOW_S < 8 * HOUR_S
+
+
+async def test_task_goes_on_once_the_state_folder_can_be_written(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Regression: with a full disk the task failed each minute with a traceback, as an internal error."""
+    del autojump_clock
+    async with opened("memory", tmp_path) as store:
+        retention, uids = await make(store)
+        [base] = hours([31 * DAY_S])
+        await store.put(TABLE, [Put(row_key(KeyLayout(), uids["sys.cpu"], base, HOST), POINT, b"\1")])
+        guard = ClockGuard(tmp_path / "state" / "retention.json", lambda: trio.current_time() * 1000)
+        guard.observe(NOW_MS)
+        (tmp_path / "state").touch()  # no folder
+        task = RetentionTask(retention, guard, lambda: NOW_MS, lambda: False)
+        with pytest.raises(StoreError, match=r"retention\.json"):
+            await task.run_now()
+        with capture_logs() as logs:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(task.run)
+                await trio.sleep(HOUR_S)
+                assert {line["event"] for line in logs} == {"retention.delayed"}
+                (tmp_path / "state").unlink()
+                await trio.sleep(HOUR_S)
+                assert await keys(store) == []
+                nursery.cancel_scope.cancel()
 
 
 async def test_task_says_which_points_have_expired(tmp_path: Path) -> None:
