@@ -378,6 +378,22 @@ def test_values_that_have_no_place_on_an_axis_leave_the_others_drawn(daemon: Ser
     expect(page.get_by_text("1e300")).to_be_visible()
 
 
+def test_values_that_a_logarithmic_axis_lacks_are_told(daemon: Served, page: Page) -> None:
+    """Regression: a curve of zeros was an empty graph without a reason."""
+    daemon.send_lines(b"".join(b"put idle %d 0 host=a\n" % (BASE + 60 * at) for at in range(3)))
+    told = page.get_by_text("logarithmic axis")
+    page.goto(address(daemon, graph("sum:idle") + "&ylog"))
+    expect(told).to_be_visible()
+    page.locator("#scale").select_option("")
+    expect(told).to_have_count(0)
+    page.goto(address(daemon, graph("sum:sys.cpu.user{host=web02}") + "&ylog"))
+    shown(page)
+    expect(told).to_have_count(0)
+    page.goto(address(daemon, graph("sum:idle") + "&o=axis%20x1y2&ylog"))  # the right axis is linear
+    shown(page)
+    expect(told).to_have_count(0)
+
+
 def test_unknown_metric_is_named_in_the_error(daemon: Served, page: Page) -> None:
     page.goto(address(daemon, graph("sum:no.such.metric")))
     message = page.locator("#message.error")

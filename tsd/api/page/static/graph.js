@@ -60,6 +60,11 @@ export function hasUndrawn(curve) {
   return curve.points.some((point) => typeof point[1] === "number" && !isDrawable(point[1]));
 }
 
+/** Return whether a curve has values that its axis lacks, because it is logarithmic. `scale` is that of the left axis. */
+export function isBelowLog(curve, scale) {
+  return scale === "log" && curve.axis !== "right" && curve.points.some((point) => typeof point[1] === "number" && point[1] <= 0);
+}
+
 const hidden = new Set(); // names of curves that are not drawn
 
 function traces(curves) {

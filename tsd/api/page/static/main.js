@@ -2,7 +2,7 @@
 
 import * as entity from "./entity.js";
 import { queryForm } from "./form.js";
-import { clear, draw, drawFirst, drawPicture, fetchLibrary, hasLibrary, hasUndrawn, keyEntry, MOST_CURVES, plotly, png } from "./graph.js";
+import { clear, draw, drawFirst, drawPicture, fetchLibrary, hasLibrary, hasUndrawn, isBelowLog, keyEntry, MOST_CURVES, plotly, png } from "./graph.js";
 import { credential, getJson, RequestError, setCredential } from "./http.js";
 import * as inventory from "./inventory.js";
 import { automaticInterval, DEFAULT_START, emptyQuery, expression, formatTime, fromFragment, parseTime, sharedTime, shownTime, toFragment, zoneName } from "./state.js";
@@ -266,6 +266,7 @@ function summarise(curves, took) {
   if (!curves.length) say(reasonOfNothing(shown.queries));
   else if (curves.length > MOST_CURVES && hasLibrary) say(`The first ${MOST_CURVES} of ${curves.length.toLocaleString("en")} curves are drawn. CSV has all.`);
   else if (hasLibrary && curves.some(hasUndrawn)) say("Values above 1e300 or below -1e300 are not drawn. CSV has all.");
+  else if (curves.some((curve) => isBelowLog(curve, shown.scale))) say("A logarithmic axis has no place for values of 0 or less. CSV has all.");
   else say("");
 }
 
