@@ -131,6 +131,17 @@ def test_metadata_and_lists(tsd: Tsd, with_daemon: bool) -> None:
         edited(tsd)
 
 
+def test_metadata_is_not_changed_while_lines_wait_in_the_journal(tsd: Tsd) -> None:
+    """Regression: the error spoke of points that would reappear after a deletion."""
+    with tsd.serve() as daemon:
+        daemon.send_lines(b"put sys.cpu %d 1 host=web01\n" % (now_ms() // 1000))
+        daemon.kill()
+    done = tsd.run("entity", "set", "web01", "rack=r1")
+    assert done.status == 3
+    assert "nothing changed" in done.err
+    assert "delet" not in done.err
+
+
 def edited(tsd: Tsd) -> None:
     assert tsd.run("entity", "set", "web01", "rack=r1 ü", "dc=").status == 0
     shown = run(tsd, "web01")

@@ -151,7 +151,8 @@ def _edit(config: Config, name: str, edit: Callable[[Opened], Awaitable[None]], 
     async def run() -> Mapping[str, str]:
         check_entity(_encoded("NAME", name), name_rules(config).extra)
         async with _opened(config) as opened:
-            await flush_pending(opened.access, delete=True)
+            if reason := await opened.access.flush_daemon():
+                raise StoreError(f"{reason}. Metadata among them would be overlooked: nothing changed")
             await edit(opened)
             await opened.access.store.sync()
             return await opened.entities.metadata(_encoded("NAME", name))
