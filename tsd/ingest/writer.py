@@ -99,6 +99,7 @@ class Writer:
         self.early_releases = 0  # how often open hours were written before their end because a bound was reached
         self._open_since_s: int | None = None  # when the first point of the open window was accepted
         self._sealed = 0  # windows, since the start
+        self._last_open = 0  # number of the last of them that was the open window, and not an open hour
         self._written = 0
         self._backlog = 0  # the first windows, sealed before the end of an outage, or of an earlier run
         self._renamed = 0  # windows that were sealed when names last changed: those not written yet may have old names
@@ -218,6 +219,7 @@ class Writer:
         kept = points if math.isinf(self._settings.hold_intervals) else len(columns.series)
         memory = kept * POINT_BYTES if held else 0
         self._enqueue(IntervalWindow([pending], parts, points, now, since_s, memory, summaries=summaries, held=held))
+        self._last_open = self._sealed
         self._open_since_s = None
         self._evict(now)
         self.regulate()
@@ -445,11 +447,11 @@ class Writer:
         waiting = self._open_window.has_metric(metric)
         if not (waiting or any(window.may_have(metric, self._open_window.table) for window in self._windows)):
             return await self._wait_written(self._renamed, patient=False)
-        wanted = self._sealed + waiting
+        sealed = self._sealed
         async with self._writing_metric:  # of many concurrent callers, one at a time may seal a window
-            if self._sealed < wanted:
+            if waiting and self._last_open <= sealed:
                 self.seal()
-            return await self._wait_written(min(wanted, self._sealed), patient=False)
+            return await self._wait_written(self._last_open if waiting else sealed, patient=False)
 
     def unstored(self, metric: bytes | None, span: ScanRange | None = None) -> list[Columns | PackedPoints] | None:
         """Return all points that are not stored, those of one hour in order of arrival; with a `span` without parts

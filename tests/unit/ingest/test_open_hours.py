@@ -264,6 +264,17 @@ async def test_readers_of_a_metric_leave_its_hour_open(tmp_path: Path) -> None:
         assert parts.writer.held_points == 1
 
 
+async def test_readers_of_a_metric_see_points_that_came_after_the_end_of_a_held_hour(tmp_path: Path) -> None:
+    """Regression: the reader waited for the held hour alone, which is written first."""
+    async with going(await holding(tmp_path)) as parts:
+        await parts.take(line(0, 1))
+        await settled(parts)
+        parts.now_s = OVER_S
+        await parts.take(line(-7200, 2))
+        assert await parts.writer.write_metric(b"m")
+        assert sorted((await parts.stored()).values()) == [1, 2]
+
+
 @pytest.mark.parametrize("bound", [{"memory_limit": 4 * POINT_BYTES * 64}, {"max_bytes": 4096}])
 async def test_bounds_write_open_hours_early(tmp_path: Path, bound: dict[str, object]) -> None:
     async with going(await holding(tmp_path, **bound)) as parts:
