@@ -78,7 +78,7 @@ async def _record(config: Config, days: Collection[LateDay], *, deleted: bool) -
 async def are_left(config: Config, opened: Access, metric: bytes) -> bool:
     """Return whether rollups of a metric keep points that were deleted: no daemon of this state folder builds them
     again. Raise StoreError."""
-    if not config.has_rollups or (state_folder(config) / ROLLUPS_FILE).exists():
+    if not config.has_rollups or (config.rollups_build and (state_folder(config) / ROLLUPS_FILE).exists()):
         return False
     existing, layout = await opened.store.tables(), key_layout(config)
     tables = [table for table in rollup_tables(config) if table in existing]

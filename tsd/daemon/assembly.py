@@ -25,7 +25,7 @@ from tsd.store.counted import CountedStore
 from tsd.store.key_load import KeyLoad
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.catalog import Stat
-from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, remove_progress
+from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, reset_progress
 
 
 def build_daemon(
@@ -63,7 +63,7 @@ def build_daemon(
     callbacks = TableCallbacks(lambda: ingest.writer.is_behind, drop_caches)
     tables = build_tables(config, store, now_ms, callbacks)
     if not config.rollups_build and config.mode is not Mode.READ_ONLY:
-        remove_progress(state_folder(config) / ROLLUPS_FILE)
+        reset_progress(state_folder(config) / ROLLUPS_FILE)
     hold_s = held_s(config, tables, shared=store.capabilities.shared)
     ingest = build_ingest(config, known, tables, load, now_ms, hold_s=hold_s)
     engine = build_engine(config, tables.reader, ingest.writer.write_metric, load, now_ms, open_points=ingest.unstored)

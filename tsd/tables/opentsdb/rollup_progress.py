@@ -95,10 +95,18 @@ def record_late(file: Path, days: Collection[LateDay], *, deleted: bool) -> None
             progress.write()
 
 
-def remove_progress(file: Path) -> None:
-    """Remove the file, as from now on it lacks changes. Raise OSError."""
-    if file.exists():
-        with _locked(file):
+def reset_progress(file: Path) -> None:
+    """Let a later daemon build all rollups, as from now on the file lacks changes. Only days stay whose points were
+    deleted: a build of all leaves rollups without points. Raise OSError."""
+    if not file.exists():
+        return
+    with _locked(file):
+        progress = RollupProgress.in_file(file)
+        if progress is not None:
+            progress.rewind(0)
+        if progress is not None and progress.late_days:
+            progress.write()
+        else:
             file.unlink(missing_ok=True)
 
 
