@@ -107,7 +107,7 @@ class Reservation:
 
     async def take(self, amount: int) -> None:
         """Wait for `amount` bytes. For a request that has reserved nothing yet: two requests that hold memory
-        and wait for more would deadlock."""
+        and wait for more would deadlock. Raise Refused if there is never as much."""
         assert not self.size
         await self._budget.wait(self.client, amount)
         self.size = amount
@@ -174,7 +174,9 @@ class MemoryBudget:
         self._clients[client] += amount
 
     async def wait(self, client: str, amount: int) -> None:
-        """Reserve `amount` as soon as it is free."""
+        """Reserve `amount` as soon as it is free. Raise Refused if it is more than there is."""
+        if amount > self._limit:
+            raise too_large(self._limit, "tsd.http.request.memory")
         if self.is_free(client, amount):
             self.add(client, amount)
             return
@@ -297,9 +299,9 @@ class _Inflater:
             self._stream, self._input = zlib.decompressobj(self._window_bits), rest
 
 
-def too_large(limit: int) -> Refused:
-    """Return the error for a body that exceeds its limit."""
-    details = f"The body is larger than {limit} bytes (tsd.http.request.max_chunk)"
+def too_large(limit: int, key: str = "tsd.http.request.max_chunk") -> Refused:
+    """Return the error for a body that exceeds a limit, which is the value of a key."""
+    details = f"The body is larger than {limit} bytes ({key})"
     return Refused(TOO_LARGE, "Request Entity Too Large", details)
 
 

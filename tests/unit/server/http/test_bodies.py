@@ -256,6 +256,14 @@ async def test_body_without_memory_in_time_gets_an_error(autojump_clock: trio.ab
         assert (await read_response(first)).status == 204
 
 
+async def test_body_beyond_all_memory_is_refused_at_once(autojump_clock: trio.abc.Clock) -> None:
+    """Regression: it waited for the whole timeout, hurried other clients, and was told to be slow."""
+    async with serving({"api/echo": echo}, budget=MemoryBudget(1000)) as served:
+        response = await served.request(post("/api/echo", bytes(1001)))
+        assert (response.status, b"tsd.http.request.memory" in response.body) == (413, True)
+        assert (await served.request(post("/api/echo", bytes(1000)))).status == 200
+
+
 async def test_late_body_gives_up_its_reservation(autojump_clock: trio.abc.Clock) -> None:
     """A few slow clients must not hold the memory of all bodies."""
     budget = MemoryBudget(4 << 20)
