@@ -17,6 +17,7 @@ from tests.unit.server.web_parts import HttpResponse, get, post, read_response
 
 LONG = {"tsd.storage.flush_interval": "3600000"}  # all lines stay in the journal
 LINES = 200
+LARGE = 20_000_000  # bytes of a body that is accepted otherwise
 FULL = "No space left on device"
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
@@ -37,9 +38,10 @@ async def waits(daemon: Served, folder: Path) -> int:
     assert health.status == 503
     assert FULL in health.json["write"]
     assert (await ask(event["port"], get("/health/live"))).status == 200
-    put = await ask(event["port"], post("/api/put", b"[]"))
-    assert put.status == 503
-    assert FULL in put.json["error"]["details"]
+    for request in (post("/api/put", b"[]"), get("/api/put", f"Content-Length: {LARGE}", method="POST")):
+        put = await ask(event["port"], request)
+        assert put.status == 503
+        assert FULL in put.json["error"]["details"]
     assert not daemon.has_logged("daemon.ready")
     return int(event["port"])
 

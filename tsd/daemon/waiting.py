@@ -22,8 +22,9 @@ from tsd.config.settings import Config
 from tsd.daemon.builders import build_access, listener_limits
 from tsd.daemon.settings import Clock
 from tsd.daemon.systemd import extend_timeout
+from tsd.errors import Refused
 from tsd.lazy import LazyLogger
-from tsd.server.http.bodies import MemoryBudget
+from tsd.server.http.bodies import TOO_LARGE, MemoryBudget
 from tsd.server.http.connection import HttpConnection, RequestLimits
 from tsd.server.http.messages import Request, Response, Target
 from tsd.server.http.router import Router
@@ -70,6 +71,12 @@ class _Refuser(Router):
         """See Router."""
         if request.method == "OPTIONS":
             return Response(200, b"", None, tuple(headers))
+        return replace(self._refusal(target), headers=tuple(headers))
+
+    def refuse(self, error: Refused, target: Target, headers: Sequence[tuple[str, str]] = ()) -> Response:
+        """See Router. A body that is too large now may be accepted later: a client must not drop it for a 413."""
+        if error.status != TOO_LARGE:
+            return super().refuse(error, target, headers)
         return replace(self._refusal(target), headers=tuple(headers))
 
     def _refusal(self, target: Target) -> Response:
