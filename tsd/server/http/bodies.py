@@ -116,7 +116,8 @@ class Reservation:
         """Reserve `amount` bytes in total. Raise Refused if they are not free."""
         more = amount - self.size
         if more > 0:
-            if not self._budget.is_free(self.client, more):
+            self._budget.check(amount)
+            if not self._budget.is_free(self.client, more, held=self.size):
                 self._budget.reprioritize_late(self.client, more)
                 raise Refused(OVERLOADED, "Too many requests", "The memory for request bodies is in use; send again")
             self._budget.add(self.client, more)
@@ -159,9 +160,11 @@ class MemoryBudget:
         finally:
             self._receiving.remove(reservation)
 
-    def is_free(self, client: str, amount: int) -> bool:
-        """Return whether a client may reserve `amount` more. A client that holds nothing may exceed its share."""
-        return self.used + amount <= self._limit and not self._exceeds_share(client, amount)
+    def is_free(self, client: str, amount: int, *, held: int = 0) -> bool:
+        """Return whether a client's request that has `held` bytes may reserve `amount` more. If it is the client's only
+        one, it may exceed the share."""
+        is_only = self._clients[client] == held
+        return self.used + amount <= self._limit and (is_only or not self._exceeds_share(client, amount))
 
     def _exceeds_share(self, client: str, amount: int) -> bool:
         """Return whether only the client's own reservations prevent `amount` more."""
@@ -173,10 +176,15 @@ class MemoryBudget:
         self.used += amount
         self._clients[client] += amount
 
+    def check(self, amount: int) -> None:
+        """Raise Refused if a body that takes `amount` can never be received."""
+        if amount > self._limit:
+            details = f"The body takes more memory than {self._limit} bytes (tsd.http.request.memory)"
+            raise Refused(TOO_LARGE, "Request Entity Too Large", details)
+
     async def wait(self, client: str, amount: int) -> None:
         """Reserve `amount` as soon as it is free. Raise Refused if it is more than there is."""
-        if amount > self._limit:
-            raise too_large(self._limit, "tsd.http.request.memory")
+        self.check(amount)
         if self.is_free(client, amount):
             self.add(client, amount)
             return
@@ -243,7 +251,7 @@ def content_codings(value: str) -> list[str]:
 async def decompressed(body: bytes, coding: str, limit: int, reservation: Reservation) -> bytes:
     """Return a body without a coding: gzip or deflate.
 
-    Raise Refused: 400 for damaged data, 413 past `limit` bytes, 503 if the memory budget is exhausted.
+    Raise Refused: 400 for damaged data, 413 past `limit` bytes or all memory of the budget, 503 if it is exhausted.
     """
     inflater = _Inflater(body, coding)
     parts: list[bytes] = []
@@ -299,9 +307,9 @@ class _Inflater:
             self._stream, self._input = zlib.decompressobj(self._window_bits), rest
 
 
-def too_large(limit: int, key: str = "tsd.http.request.max_chunk") -> Refused:
-    """Return the error for a body that exceeds a limit, which is the value of a key."""
-    details = f"The body is larger than {limit} bytes ({key})"
+def too_large(limit: int) -> Refused:
+    """Return the error for a body that exceeds its limit."""
+    details = f"The body is larger than {limit} bytes (tsd.http.request.max_chunk)"
     return Refused(TOO_LARGE, "Request Entity Too Large", details)
 
 

@@ -256,12 +256,37 @@ async def test_body_without_memory_in_time_gets_an_error(autojump_clock: trio.ab
         assert (await read_response(first)).status == 204
 
 
-async def test_body_beyond_all_memory_is_refused_at_once(autojump_clock: trio.abc.Clock) -> None:
-    """Regression: it waited for the whole timeout, hurried other clients, and was told to be slow."""
-    async with serving({"api/echo": echo}, budget=MemoryBudget(1000)) as served:
-        response = await served.request(post("/api/echo", bytes(1001)))
+@pytest.mark.parametrize(
+    "request_",
+    [
+        post("/api/echo", bytes(500_001)),
+        chunked("/api/echo", *[bytes(50_000)] * 11),
+        post("/api/echo", gzip.compress(bytes(600_000)), "Content-Encoding: gzip"),
+    ],
+    ids=["announced", "chunked", "compressed"],
+)
+async def test_body_beyond_all_memory_is_refused_at_once(request_: bytes, autojump_clock: trio.abc.Clock) -> None:
+    """Regression: it waited for the whole timeout, hurried other clients, and was told to be slow. Without a length, or
+    compressed, it was told to send again."""
+    async with serving({"api/echo": echo}, budget=MemoryBudget(500_000)) as served:
+        response = await served.request(request_)
         assert (response.status, b"tsd.http.request.memory" in response.body) == (413, True)
-        assert (await served.request(post("/api/echo", bytes(1000)))).status == 200
+        assert (await served.request(post("/api/echo", bytes(500_000)))).status == 200
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        chunked("/api/echo", *[bytes(50_000)] * 20),
+        post("/api/echo", gzip.compress(bytes(1_000_000)), "Content-Encoding: gzip"),
+    ],
+    ids=["chunked", "compressed"],
+)
+async def test_only_body_of_unknown_size_may_exceed_its_client_share(request_: bytes) -> None:
+    """Regression: it was told that other bodies use the memory, each time."""
+    async with serving({"api/echo": echo}, budget=MemoryBudget(1_500_000)) as served:
+        response = await served.request(request_)
+        assert (response.status, response.body) == (200, bytes(1_000_000))
 
 
 async def test_late_body_gives_up_its_reservation(autojump_clock: trio.abc.Clock) -> None:
