@@ -40,7 +40,7 @@ class Writer:
         chance = self._chance
         match chance.choices(("alike", "points", "new", "flush", "drop", "delete"), (8, 6, 1, 2, 0.3, 0.5))[0]:
             case "alike":  # a round of agents
-                await self._send([(one, self._time()) for one in self._known for _ in range(1)])
+                await self._send([(one, self._time()) for one in self._known])
                 start_s, step_s = self._time(), chance.choice((1, 10, 60))
                 await self._send([(one, start_s + at * step_s) for at in range(20) for one in self._known])
             case "points":
