@@ -58,7 +58,7 @@ class FoundPoints:
 
     def _keep(self, key: bytes, parts: Sequence[Part], chosen: list[Columns]) -> Columns:
         """Keep what was found in each part. Return all of it."""
-        joined = joined_columns(chosen)
+        joined = joined_columns([no_columns(), *chosen])  # a copy: a slice of earlier points would keep all of them
         self._forget(key)
         points = len(joined.series)
         if points <= MOST_POINTS * (len(key) // joined.series.itemsize):

@@ -1,6 +1,7 @@
 """Points of few series in parts of memory, each of which is searched once."""
 
 import random
+from weakref import ref
 
 import numpy as np
 
@@ -83,6 +84,20 @@ def test_the_same_parts_give_the_same_object() -> None:
     assert later is not None
     assert later is not first
     assert rows(later) == expected(3, parts)
+
+
+def test_points_of_parts_that_are_gone_are_not_kept() -> None:
+    """Regression: those of one part that was left kept those of all earlier ones, and were counted alone."""
+    chance = random.Random(1)
+    found, parts = FoundPoints(), [part_of(chance, 500), part_of(chance, 5)]
+    earlier = found.of_series(METRIC, numbers(3), parts)
+    assert earlier is not None
+    gone = ref(earlier.instants)
+    del earlier
+    later = found.of_series(METRIC, numbers(3), parts[1:])
+    assert later is not None
+    assert rows(later) == expected(3, parts[1:])
+    assert gone() is None
 
 
 def test_a_series_that_is_not_in_memory_has_no_points() -> None:
