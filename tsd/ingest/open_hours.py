@@ -266,7 +266,7 @@ def points_of(metric: bytes, parts: Sequence[Columns | PackedPoints], table: Ser
     number = table.metric_number(metric)
     found = [part.of_metric(number) if isinstance(part, PackedPoints) else part for part in parts]
     owners = table.metric_numbers()
-    return _indexed(joined_columns([columns_with(part, owners, number) for part in found if number]))
+    return indexed(joined_columns([columns_with(part, owners, number) for part in found if number]))
 
 
 def points_of_known(
@@ -275,7 +275,7 @@ def points_of_known(
     """Return the points of some series of a metric as `points_of` does. `wanted` are their numbers. Safe to call in a
     thread while no series is evicted."""
     if not len(wanted):
-        return _indexed(joined_columns([]))
+        return indexed(joined_columns([]))
     number = table.metric_number(metric)
     mask = np.zeros(table.texts.count, np.bool_)
     mask[wanted] = True
@@ -288,10 +288,10 @@ def points_of_known(
         else:
             chosen = [(part.series == one).nonzero()[0] for one in wanted.tolist()]
             found.append(part.at(np.sort(np.concatenate(chosen)) if len(chosen) > 1 else chosen[0]))
-    return _indexed(joined_columns(found))
+    return indexed(joined_columns(found))
 
 
-def _indexed(columns: Columns) -> tuple[Columns, Int32]:
+def indexed(columns: Columns) -> tuple[Columns, Int32]:
     """Replace the numbers of series by indexes of those that are present. Return these numbers, too."""
     if not len(columns.series):
         return columns, columns.series

@@ -6,7 +6,7 @@ import trio
 from tsd.codec.points import Columns, Int32, Int64, no_columns
 from tsd.errors import StoreDown
 from tsd.ingest.found_points import MOST_TOGETHER, FoundPoints
-from tsd.ingest.open_hours import choose_series, find_points, points_of_series
+from tsd.ingest.open_hours import choose_series, find_points, indexed, points_of_series
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import Writer
 from tsd.tables.open_points import ChooseSeries, OpenPoints
@@ -65,7 +65,8 @@ class UnstoredPoints:
             if wanted is not None and 0 < len(wanted) <= MOST_TOGETHER:
                 numbers = np.sort(wanted)
                 columns = await self._found.find(table.metric_number(metric), numbers, parts)
-                numbers = numbers if len(columns.series) else numbers[:0]
+                columns, present = indexed(columns)
+                numbers = numbers[present]
             else:
                 columns, numbers = await find_points(metric, wanted, parts, table)
             if evicted == self._writer.evicted:  # else numbers may have been reused during the search

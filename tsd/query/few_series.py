@@ -25,7 +25,7 @@ from tsd.query.plan import Plan, range_to_end
 from tsd.query.result import Answer, Group, SubAnswer
 from tsd.query.same_times import summed_groups
 from tsd.query.serialize import Frame, PointFormat
-from tsd.query.workers import SMALL
+from tsd.query.workers import SMALL, SMALL_PAGE
 from tsd.store import StepLimit
 from tsd.tables.open_points import DecodedPage, MergedPage, split_rows, split_span
 from tsd.tables.reading import EncodedPage, MatchedSeries, PointPage, ScanRange, Selection, SeriesSpan
@@ -133,7 +133,7 @@ class FewSeries:
                 page = known.series.read(span, limit, annotations=not query.no_annotations)
             if page is None:
                 return False
-            self.is_short &= span.start_s in self._opened
+            self.is_short &= span.start_s in self._opened and page.cells <= SMALL_PAGE
             self._adds.append(partial(self._add, page, span))
         self.is_short &= values <= SMALL
         self._read = perf_counter()

@@ -15,6 +15,7 @@ from tsd.tables.reading import UNWANTED, PointPage, ScanRange, Selection
 from tsd.tables.writing import KnownSeries
 
 MOST_LISTED = 256  # series of a metric that are looked at one by one
+FEW_POINTS = 1000  # that are kept by hour
 OTHER = -2  # in place of the number of a series that a selection had no points of
 
 
@@ -36,8 +37,7 @@ class OpenSeries:
         self._listed = ref(listed)  # many queries must not keep old lists
         self._numbers = numbers
         self._own = own
-        self._read: ReferenceType[Int32] | None = None  # of the points that were read last
-        self._hours: list[OpenHour] = []  # of these points, while the source keeps them
+        self._last: tuple[ReferenceType[Int32], list[OpenHour]] | None = None  # few points that were read last
 
     def points_now(self, source: OpenPointSource, metric: bytes, span: ScanRange) -> Columns | None:
         """Return the open points of the series as `OpenPointSource.points_now` does."""
@@ -50,14 +50,16 @@ class OpenSeries:
 
     def hours(self, columns: Columns, span: ScanRange) -> list[OpenHour] | None:
         """Return the points in the hours of a span, in order. `columns` are what a source returned. None: other series
-        have some, and may match."""
+        have some, and may match. May be called in a thread."""
         if not len(columns.series):
             return []
-        if self._read is None or self._read() is not columns.series:
+        last = self._last
+        if last is not None and last[0]() is columns.series:
+            hours = last[1]
+        else:
             hours = _by_hour(columns._replace(series=self._own[columns.series]))
-            self._read = ref(columns.series, lambda _: hours.clear())
-            self._hours = hours
-        found = [hour for hour in self._hours if span.start_s <= hour.base_s < span.stop_s]
+            self._last = (ref(columns.series), hours) if len(columns.series) <= FEW_POINTS else None
+        found = [hour for hour in hours if span.start_s <= hour.base_s < span.stop_s]
         return None if any(hour.has_others for hour in found) else found
 
 

@@ -7,7 +7,9 @@ meanwhile. Unusual queries are left to the general path: `answer` returns None t
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -27,7 +29,7 @@ from tsd.query.later_hours import LaterReads, is_settled
 from tsd.query.limits import UNBOUNDED, Bounds, Limits, MemoryShare, QueryBudget, QueryMemory, check_fetched
 from tsd.query.merge import keeps_only, merge, merge_only, rate
 from tsd.query.model import Fill, Query, SubQuery
-from tsd.query.open_series import open_series_of
+from tsd.query.open_series import OpenHour, open_series_of
 from tsd.query.plan import Plan, range_to_end, scan_range
 from tsd.query.result import Answer, SubAnswer, SubFigures, is_histogram
 from tsd.query.rollups import intervals_for, is_pre_aggregated
@@ -89,8 +91,9 @@ class ShortQueries:
         series = selection.matched_series()
         if series is None or not metric.isascii():
             return
-        listed = self._open_points.known_series(metric.encode())
-        open_series = None if listed is None else await open_series_of(selection, listed)
+        listed, open_series = self._open_points.known_series(metric.encode()), None
+        with suppress(BadQuery, StoreError):  # the answer is complete
+            open_series = None if listed is None else await open_series_of(selection, listed)
         if plan.open_hours and open_series is None and len(series_pairs) > 1:
             return
         groups = []
@@ -177,7 +180,7 @@ class ShortQueries:
         if not is_one and _is_long(known, scan):
             return None
         columns = self._open_now(known, scan)  # before stored points
-        if columns is None:
+        if columns is None or len(columns.series) > NOW.points:
             return None
         if is_one:
             answer = self._answer_one(query, known, scan, columns)
@@ -189,8 +192,11 @@ class ShortQueries:
 
     def _answer_few(self, query: Query, known: Known, plan: Plan, columns: Columns) -> Answer | None:
         """Return the answer to a query of few series."""
-        few = self._few(query, known, plan, columns, lambda _: None)
-        if few is None or not few.read(self._cached, NOW):
+        opened = known.opened(columns, plan.scan)
+        if opened is None:
+            return None
+        few = self._few(query, known, plan, opened, lambda _: None)
+        if not few.read(self._cached, NOW):
             return None
         answer = few.merge()
         if answer is None:
@@ -207,24 +213,31 @@ class ShortQueries:
             return None
         known, scan = found
         is_remote, is_long = known.series.is_remote, _is_long(known, scan)
+        is_one = len(known.has_points) == 1 and scan.hours <= FEW_HOURS
+        if not is_one and known.is_over(LARGE, scan.hours):
+            return None
         columns = self._open_now(known, scan)  # before stored points
+        has_waited = columns is None and known.open_series is not None
         if columns is None and known.open_series is not None:
             assert self._open_points is not None
             columns = await known.open_series.points_soon(self._open_points, known.metric, scan)
-        elif not (is_remote or is_long):
+        if columns is None or len(columns.series) > (NOW if is_one else LARGE).points:
             return None
-        if columns is None:
+        if is_one and is_remote:
+            return await self._fetch_one(query, known, scan, columns, is_cut=is_cut)
+        is_many = len(columns.series) > NOW.points
+        if not (is_remote or is_long or is_many or has_waited):
             return None
-        if len(known.has_points) == 1 and scan.hours <= FEW_HOURS:
-            if is_remote:
-                return await self._fetch_one(query, known, scan, columns, is_cut=is_cut)
+        if is_one:
             answer = self._answer_one(query, known, scan, columns)
             self.answered_in_thread += answer is not None
             return answer
-        if known.is_over(LARGE, scan.hours):
+        find = partial(known.opened, columns, scan)
+        opened = await self._workers.run(find) if is_many else find()
+        if opened is None:
             return None
-        few = self._few(query, known, Plan(query.queries[0], scan, known.selection), columns, share.resize)
-        if few is None or not (await few.fetch(LARGE, is_cut=is_cut) if is_remote else few.read(self._cached, LARGE)):
+        few = self._few(query, known, Plan(query.queries[0], scan, known.selection), opened, share.resize)
+        if not (await few.fetch(LARGE, is_cut=is_cut) if is_remote else few.read(self._cached, LARGE)):
             return None
         answer = await self._merge(few, is_long=is_long)
         if few.needs_later and await few.fetch_later(LARGE):
@@ -246,11 +259,9 @@ class ShortQueries:
         return self._workers.run_here(few.merge) if is_short else await self._workers.run(few.merge)
 
     def _few(
-        self, query: Query, known: Known, plan: Plan, columns: Columns, set_memory: Callable[[int], None]
-    ) -> FewSeries | None:
-        """Return what reads the rows of a query with open points; None if the general path must read them."""
-        if (opened := known.opened(columns, plan.scan)) is None:
-            return None
+        self, query: Query, known: Known, plan: Plan, opened: Sequence[OpenHour], set_memory: Callable[[int], None]
+    ) -> FewSeries:
+        """Return what reads the rows of a query with open points."""
         budget = QueryBudget(self._bounds(query, known), set_memory, self._workers, lambda: None)
         return FewSeries(query, known, plan, budget, opened)
 

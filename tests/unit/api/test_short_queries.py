@@ -489,6 +489,19 @@ async def test_open_points_that_are_found_in_a_thread(
             await compared(daemon, path, by_scan=is_scan(m, place))
 
 
+async def test_many_open_points_of_few_series_are_read(tmp_path: Path) -> None:
+    """Too many to be put in order in the event loop."""
+    tags = [f"host=h{at}" for at in range(12)]
+    async with running(tmp_path, {**SETTINGS, "tsd.storage.flush_interval": "3600000"}) as daemon:
+        await daemon.send_lines(b"".join(lines(one) for one in tags))
+        await daemon.daemon.flush()
+        for one in tags:
+            puts = (f"put short.m {BASE + 300 + at} {at} {one}\n" for at in range(3000))
+            await daemon.send_lines("".join(puts).encode())
+        for m in ("sum:short.m", "max:5m-avg:short.m{host=*}"):
+            await compared(daemon, HOUR + m)
+
+
 async def test_points_of_the_open_hour_are_read_from_memory(place: dict[str, str], tmp_path: Path) -> None:
     settings = {**SETTINGS, **place, "tsd.storage.flush_interval": "600000"}  # nothing is stored between two queries
     async with running(tmp_path, settings) as daemon:
