@@ -119,8 +119,10 @@ class FewSeries:
         series = whole.selection.series
         can_read = bucketing is None or len(series.numbers) > len(series.series_pairs)  # hours of others are not cached
         values, self.is_short = sum([len(rows.batch.times) for rows in self._opened.values()]), True
-        uncached = {*self._opened, cached.present_hour_s()}
-        for span, is_uncached in split_span(whole.scan, sorted(hour for hour in uncached if hour in whole.scan.bases)):
+        uncached = set(self._opened)
+        if bucketing is not None and (present_s := cached.present_hour_s()) in whole.scan.bases:
+            uncached.add(present_s)
+        for span, is_uncached in split_span(whole.scan, sorted(uncached)):
             hours = None
             if bucketing is not None and not is_uncached and known.series.are_all():
                 hours = cached.cached_now(whole._replace(scan=span), bucketing)
