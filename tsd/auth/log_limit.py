@@ -1,4 +1,4 @@
-"""Bound on log messages about clients: a few a minute, however many clients there are and whatever they do."""
+"""Rate limit of log messages about clients: at most one a minute for each client, and a few for all clients."""
 
 import trio
 from cachetools import LRUCache
@@ -7,21 +7,22 @@ from tsd.auth.networks import client_prefix
 
 LOG_INTERVAL_S = 60.0
 MAX_LOGGED_ADDRESSES = 20  # in one interval
-MAX_TRACKED_PREFIXES = 4096  # addresses or IPv6 prefixes that are told apart
+MAX_TRACKED_PREFIXES = 4096  # clients, each an address or an IPv6 prefix
 
 
 class LogLimit:
-    """Lets one event of each address be logged in an interval, and no more than MAX_LOGGED_ADDRESSES of all."""
+    """Rate limit of one event: once for each client in an interval, and MAX_LOGGED_ADDRESSES times in all."""
 
     def __init__(self, prefix: int, max_tracked: int = MAX_TRACKED_PREFIXES) -> None:
-        """`prefix`: bits of an IPv6 address that identify one client. `max_tracked` clients are told apart."""
+        """`prefix`: bits of an IPv6 address that identify one client. `max_tracked`: number of clients to track; the
+        one that was seen least recently is dropped."""
         self._prefix = prefix
         self._by_prefix: LRUCache[str, tuple[float, int]] = LRUCache(max_tracked)  # time of the last, unlogged since
         self._logged = 0
         self._logged_since = -float("inf")
 
     def unlogged(self, address: str) -> int | None:
-        """Return how many events of an address were not logged before this one; None if it is not logged either."""
+        """Count an event. Return how many earlier events of the client were not logged; None: do not log this one."""
         key, now = client_prefix(address, self._prefix), trio.current_time()
         if now - self._logged_since >= LOG_INTERVAL_S:
             self._logged_since, self._logged = now, 0

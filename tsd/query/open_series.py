@@ -16,7 +16,7 @@ from tsd.tables.writing import KnownSeries
 
 MOST_LISTED = 256  # series of a metric that are looked at one by one
 FEW_POINTS = 1000  # that are kept by hour
-OTHER = -2  # in place of the number of a series that a selection had no points of
+OTHER = -2  # in place of a number: the selection had no points of the series, which may match
 
 
 class OpenHour(NamedTuple):
@@ -32,8 +32,8 @@ class OpenSeries:
     """The series of a selection in memory."""
 
     def __init__(self, listed: KnownSeries, numbers: Int32, own: Int32) -> None:
-        """`numbers` are those of the matching ones among the `listed` series, and of those that may match; ascending.
-        `own` are their numbers in the selection, or OTHER."""
+        """`numbers`: those of the `listed` series that match or may match, ascending. `own`: the number of each in the
+        selection; OTHER if it had no points when the query was answered."""
         self._listed = ref(listed)  # many queries must not keep old lists
         self._numbers = numbers
         self._own = own
@@ -49,8 +49,8 @@ class OpenSeries:
         return None if listed is None else await source.points_soon(metric, span, listed, self._numbers)
 
     def hours(self, columns: Columns, span: ScanRange) -> list[OpenHour] | None:
-        """Return the points in the hours of a span, in order. `columns` are what a source returned. None: other series
-        have some, and may match. May be called in a thread."""
+        """Return the points in the hours of a span, in order. `columns`: what `points_now` or `points_soon` returned.
+        None: a series that may match has some, too. May be called in a thread."""
         if not len(columns.series):
             return []
         last = self._last

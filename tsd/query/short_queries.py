@@ -80,7 +80,7 @@ class ShortQueries:
         self._known: dict[tuple[SubQuery, Quirks], Known] = {}  # the oldest first
         self._kept_series = 0
         self.answered = 0  # in one step, or with one read of a store in another process
-        self.answered_in_thread = 0  # or after a search in a thread
+        self.answered_in_thread = 0  # or after a search of the points in memory in a thread
 
     async def learn(self, query: Query, plan: Plan, answer: SubAnswer) -> None:
         """Keep the access path to the rows of a query that the general path has answered, if it has few series."""
@@ -91,9 +91,10 @@ class ShortQueries:
         series = selection.matched_series()
         if series is None or not metric.isascii():
             return
-        listed, open_series = self._open_points.known_series(metric.encode()), None
-        with suppress(BadQuery, StoreError):  # the answer is complete
-            open_series = None if listed is None else await open_series_of(selection, listed)
+        open_series = None
+        if (listed := self._open_points.known_series(metric.encode())) is not None:
+            with suppress(BadQuery, StoreError):  # the query is answered already
+                open_series = await open_series_of(selection, listed)
         if plan.open_hours and open_series is None and len(series_pairs) > 1:
             return
         groups = []
@@ -397,8 +398,8 @@ def _texts_of(sub: SubQuery, groups: Sequence[KnownGroup], series: int) -> OnlyT
 
 
 def _with_open(known: Known, scan: ScanRange, columns: Columns, page: PointPage) -> list[PointPage] | None:
-    """Return the stored points of one series, and those of open hours; None if there is more than points, or
-    another series."""
+    """Return the stored points of one series, and those of open hours; None if the rows have annotations or warnings,
+    or if another series may match."""
     if page.annotations or page.warnings:
         return None
     if not len(columns.series):
