@@ -188,7 +188,7 @@ async def test_large_body_with_a_bad_end_stores_nothing(separator: str, tmp_path
 @pytest.mark.difference(
     "separators-in-names",
     topic="points",
-    theirs="Names received over HTTP may have blanks, `=` and line ends, if `tsd.core.tag.allow_specialchars` has them",
+    theirs="Names over HTTP may have blanks and `=` of `tsd.core.tag.allow_specialchars`, whose ends are trimmed",
     ours="Such names are refused, because a put line cannot have them",
 )
 @pytest.mark.parametrize("name", ["G1 Eden", "a=b", "a\nb"])
