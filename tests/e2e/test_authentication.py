@@ -121,6 +121,27 @@ async def test_senders_of_points_without_the_role_are_logged(
     assert daemon.daemon.ingest.ledger.received == 0
 
 
+@pytest.mark.parametrize("anonymous", ["", "write"])
+async def test_commands_that_only_read_are_counted_and_not_logged(
+    tmp_path: Path, accounts: Accounts, anonymous: str
+) -> None:
+    """Health checks send them, and no points are missing then."""
+    access = {**accounts.access, "tsd.access.anonymous": anonymous}
+    with capture_logs() as logs:
+        async with running(tmp_path / "state", access=access) as daemon:
+            await replies_to(daemon, b"version\nstats\n\nhelp\n" + b"exit\n" * MAX_LOGIN_ATTEMPTS)
+            assert daemon.daemon.access.authenticator.statistics().unauthorized["telnet"] > 0
+    assert "client.unauthorized" not in [entry["event"] for entry in logs]
+
+
+@pytest.mark.parametrize("line", [b"putm a 1 1 a=b", b"rollup 1h-sum a 1 1 a=b", b"put"])
+async def test_writes_before_a_login_are_logged_in_every_form(tmp_path: Path, accounts: Accounts, line: bytes) -> None:
+    with capture_logs() as logs:
+        async with running(tmp_path / "state", access=accounts.access) as daemon:
+            await replies_to(daemon, b"version\n" + (line + b"\n") * MAX_LOGIN_ATTEMPTS)
+    assert "client.unauthorized" in [entry["event"] for entry in logs]
+
+
 async def test_anonymous_client_with_role_can_log_in(tmp_path: Path, accounts: Accounts) -> None:
     access = {**accounts.access, "tsd.access.anonymous": "read"}
     async with running(tmp_path / "state", access=access) as daemon:

@@ -38,7 +38,8 @@ async def try_login(line: bytes, authenticator: Authenticator, peer: Peer) -> bo
     """Authenticate a peer by an `auth` line. Return whether it succeeded. Raise TooManyAttempts."""
     words = line.decode("utf-8", "replace").split()
     if words[:1] != ["auth"]:
-        authenticator.count_refusal(peer.principal, peer.address, "telnet", is_write=True)
+        is_write = bool(words) and words[0] in _UNTRANSLATED_WRITES
+        authenticator.count_refusal(peer.principal, peer.address, "telnet", is_write=is_write)
         return False
     session = await authenticator.authenticate_command(words[1:], peer.address)
     if session is None:
@@ -94,6 +95,7 @@ LINES_PER_TURN = 250  # before other connections proceed
 _COMMANDS = ("stats", "dropcaches", "version", "exit", "help", "put", "rollup", "histogram", "meta", "diediedie")
 _TEXTS = "puts"  # only if the tables store texts; it needs the permission of `put`
 _WRITES = ("put", "rollup", "histogram", "meta", _TEXTS)
+_UNTRANSLATED_WRITES = (*_WRITES, "putm")  # KairosDB's dialect has `putm`
 _READ_ONLY = ("stats", "version", "help")
 LARGE_BLOCK_BYTES = 64 << 10  # takes about a millisecond without the compiled parser
 SMALL_READS = 2  # consecutive small reads of valid put lines move a connection to the multiplexer
