@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from tests.faults.query_clients import http_request
 from tests.running import running
+from tests.unit.server.web_parts import post, read_response
 from tsd.config.loader import Loaded
 from tsd.config.settings import Config
 from tsd.daemon.daemon import Apply, apply_settings
@@ -87,3 +88,20 @@ async def test_daemon_serves_although_points_cannot_be_packed(tmp_path: Path) ->
         async with running(tmp_path) as served:
             await served.send_lines(b"put m 1700000000 1 a=b\n")
     assert [line["task"] for line in logs if line["event"] == "background_task.failed"] == ["packing"]
+
+
+@pytest.mark.parametrize("protocol", ["telnet", "http"])
+async def test_refused_points_are_in_the_log(tmp_path: Path, protocol: str) -> None:
+    """OpenTSDB's answers say so: `Please see the TSD logs`."""
+    with capture_logs() as logs:
+        async with running(tmp_path / "state") as daemon, daemon.client() as client:
+            if protocol == "telnet":
+                await client.send(b"put m 1500000000 many host=a\nsync\n")
+                await client.read_until(b"synced 0\n")
+            else:
+                body = b'{"metric":"m","timestamp":1500000000,"value":"many","tags":{"host":"a"}}'
+                await client.send(post("/api/put", body))
+                assert (await read_response(client)).status == 400
+    [event] = [entry for entry in logs if entry["event"] == "lines.refused"]
+    assert (event["lines"], event["reason"]) == (1, "invalid_values")
+    assert event["peer"].startswith("127.0.0.1:")

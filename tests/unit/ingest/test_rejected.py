@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from tsd.auth.roles import Principal, Role
@@ -66,6 +67,23 @@ async def test_refused_line_is_kept_with_its_details(tmp_path: Path) -> None:
         [record] = kept(tmp_path)
     assert record == RejectedLine(1000, "invalid_values", "bad é", "10.0.0.1:7", "agent", 'put ÿ\0" x')
     assert record.bytes == b'put \xff\x00" x'
+
+
+@pytest.mark.parametrize("max_bytes", [LARGE, 0])
+async def test_events_of_a_flood_are_few_and_count_all_lines(
+    tmp_path: Path, max_bytes: int, autojump_clock: MockClock
+) -> None:
+    """Senders are told to look into the log, and many never read why their points are refused."""
+    with capture_logs() as logs:
+        async with writing(tmp_path, max_bytes=max_bytes) as rejected:
+            for number in range(1000):
+                rejected.add(peer(name="agent", port=number), refusals(2, reason=f"r{number}"))
+            await trio.sleep(3600)
+            rejected.add(peer("10.0.0.2"), refusals(1))
+    first, last = (entry for entry in logs if entry["event"] == "lines.refused")
+    assert (first["reason"], first["error"], first["peer"], first["account"]) == ("r0", "no 0", "10.0.0.1:0", "agent")
+    assert (last["reason"], last["peer"]) == ("r", "10.0.0.2:7")
+    assert first["lines"] + last["lines"] == 2001
 
 
 async def test_message_with_lone_surrogate_is_kept(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ FILES = 8  # the folder has about this many files; the oldest is deleted as a wh
 MIN_FILE_BYTES = 64 << 10
 NOTHING: Mapping[str, Sequence[RefusedLine]] = {}
 PEERS = 500  # peers whose share of the rate is tracked
+LOG_INTERVAL_S = 60.0  # between two events of refused lines
+MAX_LOGGED_CHARS = 300  # of an error
 
 
 class RejectedStats(NamedTuple):
@@ -88,9 +90,14 @@ class RejectedLog:
         self._fd: int | None = None
         self._sizes: dict[int, int] = {}  # bytes of the files, by number
         self._kept = self._dropped_total = self._failures = 0
+        self._logged_at = -float("inf")
+        self._unlogged = 0  # lines since the last event
 
     def add(self, origin: Origin, refusals: Sequence[RefusedLine]) -> None:
-        """Keep as many refused lines as the limits allow, and count the others."""
+        """Keep as many refused lines as the limits allow, and count the others. Log the first one of a minute."""
+        self._unlogged += len(refusals)
+        if refusals and trio.current_time() - self._logged_at >= LOG_INTERVAL_S:
+            self._log_event(origin, refusals)
         if not self._max_bytes:
             return
         now_ms = self._now_ms()
@@ -109,6 +116,20 @@ class RejectedLog:
         if count < len(refusals):
             self._count_dropped(Counter([one.error.reason for one in refusals[count:]]))
         self._work.set()
+
+    def _log_event(self, origin: Origin, refusals: Sequence[RefusedLine]) -> None:
+        """Log the first of refused lines, and how many lines were refused since the last event."""
+        error = refusals[0].error
+        log.warning(
+            "lines.refused",
+            lines=self._unlogged,
+            reason=error.reason,
+            error=str(error)[:MAX_LOGGED_CHARS],
+            peer=origin.name,
+            account=origin.account or None,
+            next_step="tsd rejected" if self._max_bytes else None,
+        )
+        self._logged_at, self._unlogged = trio.current_time(), 0
 
     def _room_for(self, origin: Origin, wanted: int) -> int:
         """Return how many of an origin's lines may be kept now."""
