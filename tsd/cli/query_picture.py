@@ -1,6 +1,9 @@
 """A picture of an answer in a file: `tsd query --graph`."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +17,7 @@ from tsd.cli.query_output import Series
 from tsd.codec.points import Float64, Int64
 from tsd.config.loader import Loaded, state_folder
 from tsd.daemon.settings import now_ms
+from tsd.errors import TsdError
 from tsd.lazy import LazyModule
 from tsd.query.parse.times import read_time
 from tsd.query.result import Answer
@@ -72,4 +76,17 @@ async def _draw(picture: Picture, lines: Iterable[Line], loaded: Loaded, graph: 
     right = {number - 1 for number in graph.right}
     curves = [curve(name, times, values, picture, second=number in right) for name, times, values, number in lines]
     picture = msgspec.structs.replace(picture, kind=graph.kind, curves=curves)
-    await trio.Path(graph.path).write_bytes(await draw_picture(picture, state_folder(loaded.config) / "matplotlib"))
+    write_picture(graph.path, await draw_picture(picture, state_folder(loaded.config) / "matplotlib"))
+
+
+def write_picture(path: Path, content: bytes) -> None:
+    """Replace a file's content. If that fails, as on a full disk, an older file stays as it is. Raise TsdError."""
+    target = path.resolve()
+    draft = target.with_name(f"{target.name}.{os.getpid()}.new")
+    try:
+        draft.write_bytes(content)
+        draft.replace(target)
+    except OSError as exc:
+        with suppress(OSError):
+            draft.unlink()
+        raise TsdError(f"--graph {path}: {exc.strerror or exc}") from exc

@@ -1,0 +1,35 @@
+"""`tsd query --graph`: the file of a picture."""
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from tsd.cli.query_picture import write_picture
+from tsd.errors import TsdError
+
+OLDER, NEWER = b"<?xml older", b"<?xml" + b"x" * 10_000
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_full_disk_leaves_what_was_there(tmp_path: Path, exists: bool) -> None:
+    path = tmp_path / "graph.svg"
+    if exists:
+        path.write_bytes(OLDER)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(NEWER) // 2, hard))
+    try:
+        with pytest.raises(TsdError, match=path.name):
+            write_picture(path, NEWER)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == ({path.name: OLDER} if exists else {})
+
+
+def test_picture_replaces_an_older_one_also_behind_a_link(tmp_path: Path) -> None:
+    link, target = tmp_path / "link.svg", tmp_path / "target.svg"
+    target.write_bytes(OLDER)
+    link.symlink_to(target)
+    write_picture(link, NEWER)
+    assert link.is_symlink()
+    assert target.read_bytes() == NEWER
