@@ -35,7 +35,7 @@ from tsd.ingest.journal.folder import held_journal
 from tsd.ingest.journal.journal import Segment
 from tsd.lazy import LazyLogger
 from tsd.server import control, sockets
-from tsd.server.listener import raise_descriptor_limit
+from tsd.server.listener import prepare_descriptor_limit
 from tsd.store import Store
 from tsd.store.scheduling import IngestLoad
 
@@ -171,7 +171,7 @@ async def serve(
     _check_credentials(loaded.config)
     _report_ineffective(loaded)
     tune_malloc()
-    raise_descriptor_limit()
+    prepare_descriptor_limit()
     config = loaded.config
     shutdown = Shutdown(stop)
     reloads: list[Reload] = []

@@ -19,6 +19,7 @@ import trio
 
 from tsd.auth.authenticator import Authenticator
 from tsd.auth.credentials import certificate_names
+from tsd.errors import TsdError
 from tsd.lazy import LazyLogger
 from tsd.server.clients import Clients
 from tsd.server.multiplexer import Multiplexer
@@ -35,10 +36,21 @@ log = LazyLogger(__name__)
 MAX_DESCRIPTORS = 1 << 20  # requested if the hard limit is higher or unlimited
 RESERVED_DESCRIPTORS = 600  # RocksDB keeps at most 512 files open
 RESERVED_FRACTION = 4  # at most a quarter of a small limit is reserved
+MIN_DESCRIPTORS = 100  # an idle daemon without connections has about 30 open
 
 
-def raise_descriptor_limit() -> None:
-    """Raise the soft limit of open files to the hard limit."""
+def prepare_descriptor_limit() -> None:
+    """Raise the soft limit of open files to the hard limit. Raise TsdError if there is no room for connections."""
+    _raise_descriptor_limit()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != resource.RLIM_INFINITY and limit < MIN_DESCRIPTORS:
+        raise TsdError(
+            f"got a limit of {limit} open files, wanted at least {MIN_DESCRIPTORS}, and one more for each connection: "
+            "raise it with LimitNOFILE= or ulimit -n"
+        )
+
+
+def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

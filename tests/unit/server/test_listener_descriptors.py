@@ -1,6 +1,8 @@
 """Connections leave file descriptors for the journal and the store: a daemon with a low limit."""
 
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,7 +15,7 @@ from tests.faults.process import Served, served
 from tests.unit.server.test_listener import OPEN
 from tsd.store.remote import ControlClient
 
-FEW = 200
+FEW, NONE_FREE = 200, 40
 CONNECTIONS = 400
 T = 1_500_000_000
 REJECTED = "connectionmgr.connections type=rejected"
@@ -104,3 +106,18 @@ async def test_descriptor_limit_is_raised_and_logged(tmp_path: Path, low_limit: 
         assert event["before"] == FEW
         assert 0 < event["limit"] - event["for_connections"] <= event["limit"] // 4
         await daemon.terminate()
+
+
+def test_limit_without_room_for_connections_is_refused(tmp_path: Path) -> None:
+    """The daemon said that it was ready, and then closed every connection."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tsd", "serve", "--port", "0", "--data", tmp_path / "state"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (NONE_FREE, NONE_FREE)),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"got a limit of {NONE_FREE} open files" in done.stderr
+    assert "daemon.ready" not in done.stderr
