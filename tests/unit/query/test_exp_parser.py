@@ -73,6 +73,14 @@ def test_values_are_those_of_opentsdb(text: str, wanted: list[float]) -> None:
         *("", "a +", "(a", "a)", "a b", "a * .5", "a * 2.", "a * 1e3", "a * 1d", "a < b < 1", "a == b == 1", "+a"),
         *("a ? b", "a # b", "a, b", "x = a", "a.b", "a[0]", "'s' + a", "a.getClass()", "new('java.io.File')"),
         *("size(a)", "while (a) a", "math:abs(a)", "a + 09", "return a", "null"),
+        *(
+            "a + \u0663",
+            "\u0663.\u0665 * a",
+            "a + 1\u0663",
+            "a + 1.5e\u0663",
+            "a +\u00a01",
+            "a +\v1",
+        ),  # other digits, blanks
     ],
 )
 def test_invalid_text_is_refused(text: str) -> None:

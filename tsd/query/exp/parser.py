@@ -17,8 +17,8 @@ MAX_TEXT = 10_000
 MAX_DEPTH = 40
 _END = ""
 _TOKEN = re.compile(
-    r"(?P<blank>\s+|/\*.*?\*/|(?://|##)[^\n]*)"
-    r"|(?P<number>0[xX][0-9a-fA-F]+[lLhH]?|\d+\.\d+(?:[eE][-+]?\d+)?[fFdDbB]?|\d+[lLhH]?)"
+    r"(?P<blank>[ \t\n\r\f]+|/\*.*?\*/|(?://|##)[^\n]*)"
+    r"|(?P<number>0[xX][0-9a-fA-F]+[lLhH]?|[0-9]+\.[0-9]+(?:[eE][-+]?[0-9]+)?[fFdDbB]?|[0-9]+[lLhH]?)"
     r"|(?P<name>[A-Za-z_$@][A-Za-z0-9_$@]*)"
     r"|(?P<sign>\?:|&&|\|\||[=!<>]=|[-+*/%!<>?:;(){}])",
     re.DOTALL,
