@@ -6,6 +6,7 @@ Long work is done in pages, in threads, or in slices of a few milliseconds. Ever
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
@@ -249,7 +250,8 @@ class QueryJob:
         answer = await self._engine.answer(query, self._share(), is_cut=is_cut)
         self._engine.report(answer.warnings)
         if self._running is not None:
-            self._running.figures = figures_of(answer)
+            groups = sum([len(sub.groups) for sub in answer.subs])
+            self._running.figures = await self.in_thread(groups, partial(figures_of, answer))
         return answer
 
     async def in_thread(self, size: int, work: Callable[[], T]) -> T:

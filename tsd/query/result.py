@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from tsd.codec.metadata import Annotation
 from tsd.codec.points import NO_POINTS, Int64, Points
 from tsd.query.model import Query, SubQuery
+from tsd.query.plan import output_range
 
 
 @dataclass
@@ -111,7 +112,24 @@ class SubFigures(NamedTuple):
 
 def figures_of(answer: Answer) -> list[SubFigures]:
     """Return the figures of the sub queries."""
-    return [SubFigures(sub.stats, sum([len(group.points.times) for group in sub.groups])) for sub in answer.subs]
+    return [SubFigures(sub.stats, _points_in_range(sub, answer.query)) for sub in answer.subs]
+
+
+def _points_in_range(answer: SubAnswer, query: Query) -> int:
+    """Return the number of points within the query's times."""
+    shown = output_range(query.start_ms, query.end_ms, answer.sub.downsample, quirks=query.quirks)
+    total, times, count = 0, NO_POINTS.times, 0
+    for group in answer.groups:
+        if group.points.times is not times:  # groups often share them
+            times = group.points.times
+            count = count_between(times, shown)
+        total += count
+    return total
+
+
+def count_between(times: Int64, shown: range) -> int:
+    """Return how many of ascending times are in a range."""
+    return int(times.searchsorted(shown.stop) - times.searchsorted(shown.start))
 
 
 def totals(subs: Sequence[SubFigures], writing_ms: float = 0.0) -> dict[str, float]:

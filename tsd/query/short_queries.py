@@ -31,7 +31,7 @@ from tsd.query.merge import keeps_only, merge, merge_only, rate
 from tsd.query.model import Fill, Query, SubQuery
 from tsd.query.open_series import OpenHour, open_series_of
 from tsd.query.plan import Plan, range_to_end, scan_range
-from tsd.query.result import Answer, SubAnswer, SubFigures, is_histogram
+from tsd.query.result import Answer, SubAnswer, SubFigures, count_between, is_histogram
 from tsd.query.rollups import intervals_for, is_pre_aggregated
 from tsd.query.row_buckets import HAS_LOOP, buckets_of_batch, has_loop_for
 from tsd.query.workers import WorkerPool
@@ -164,11 +164,13 @@ class ShortQueries:
         counts, read = _counts_of(pages), perf_counter()
         if not self._allows(query, known, counts, counts.points):
             return None
-        text = known.texts.write(_points_of(pages), query, scan, arrays=arrays) if counts.points else b"[]"
+        points = _points_of(pages) if counts.points else NO_POINTS
+        text = known.texts.write(points, query, scan, arrays=arrays) if counts.points else b"[]"
         if text is None:
             return None
         self.answered += 1
-        return WrittenAnswer(text, SubFigures(stats_of(counts, known, started, read), counts.points))
+        emitted = count_between(points.times, range(query.start_ms, query.end_ms + 1))
+        return WrittenAnswer(text, SubFigures(stats_of(counts, known, started, read), emitted))
 
     def answer(self, query: Query) -> Answer | None:
         """Return the answer to a query, None if it is not that short, or if the general path must answer it."""

@@ -379,6 +379,14 @@ async def test_a_query_answered_at_once_is_listed(tmp_path: Path) -> None:
             assert general["stats"][name] == short["stats"][name] > 0
 
 
+async def test_points_of_the_hours_that_a_short_query_does_not_show_are_not_listed(tmp_path: Path) -> None:
+    part = f"/api/query?start={BASE + 600}&end={BASE + 1200}&arrays&m=sum:short.m{{host=a}}"
+    async with filled(tmp_path) as daemon:
+        [group] = await taught(daemon, part)
+        listed = json.loads((await http_request(daemon, "/api/stats/query")).body)["completed"]
+        assert {one["stats"]["emittedDPs"] for one in listed} == {len(group["dps"])}
+
+
 async def test_an_equal_query_is_refused_while_its_client_waits(tmp_path: Path) -> None:
     async with filled(tmp_path, {"tsd.query.allow_simultaneous_duplicates": "false"}) as daemon:
         await taught(daemon, ONE)

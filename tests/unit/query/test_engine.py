@@ -174,6 +174,16 @@ async def test_query_list_shows_results() -> None:
     assert figures == [40, 21, 105, 10]
 
 
+async def test_query_list_counts_only_points_that_are_shown() -> None:
+    """OpenTSDB counts them when it writes them. Hours are read whole."""
+    env = await QueryEnvironment.build(FEW)
+    times = {"start_ms": (START_S + 10) * 1000, "end_ms": (START_S + 30) * 1000}
+    for m, count in (("sum:sys.cpu{host=web01}", 3), ("none:sys.cpu", 60), ("sum:10s-avg-zero:sys.cpu", 3)):
+        with QueryRegistry(lambda: NOW_MS).register(make_query(m), "127.0.0.1:5", {}) as running:
+            await env.run(m, running=running, **times)
+        assert running.stats["emittedDPs"] == count, m
+
+
 @pytest.mark.difference(
     "early-and-late-ranges",
     topic="queries",
