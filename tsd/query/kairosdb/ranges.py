@@ -9,9 +9,10 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import tzinfo
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tsd.codec.points import Bool, Float64, Int64, Points
 from tsd.query.aggregate import BY_NAME
@@ -19,6 +20,8 @@ from tsd.query.kairosdb.column import Column, joined, of_doubles, of_integers
 from tsd.query.kairosdb.model import BadRequest, Step
 from tsd.query.kairosdb.times import Buckets, aligned
 from tsd.tables.quirks import OPENTSDB
+
+T = TypeVar("T", bound=np.generic)
 
 KERNELS = frozenset(("avg", "max", "min", "sum"))  # aggregators that OpenTSDB's queries have too
 
@@ -204,11 +207,22 @@ def _line(times: Sequence[int], values: Sequence[float]) -> tuple[float, float]:
 
 
 MOST_GAPS = 10_000_000
+GAPS_SLICE = 1 << 18  # buckets, in a few milliseconds
 
 
-def gaps(column: Column, step: Step, buckets: Buckets, span: tuple[int, int], room: Callable[[int], None]) -> Column:
+def gaps(
+    column: Column,
+    step: Step,
+    buckets: Buckets,
+    span: tuple[int, int],
+    room: Callable[[int], None],
+    check: Callable[[], None],
+) -> Column:
     """Return the points, with a null for each empty bucket of a span (ms, both included); with `trim` between points.
-    `room` is called with the number of nulls, and raises BadRequest if there are too many."""
+
+    `room` is called with the number of nulls, and raises BadRequest if there are too many. `check` is called often, and
+    raises an exception to stop the work.
+    """
     if step.trims_gaps and not len(column):
         return column
     if step.trims_gaps:
@@ -219,19 +233,28 @@ def gaps(column: Column, step: Step, buckets: Buckets, span: tuple[int, int], ro
     if last - first > MOST_GAPS:
         raise BadRequest(f"gaps: got {last - first} buckets, wanted at most {MOST_GAPS}: use a longer sampling")
     room(last - first)
-    ranges = ranges_of(column.times, buckets)
-    begins = buckets.edges(np.arange(first, last + 1))
-    missing = begins[~np.isin(begins, ranges.begins)]
-    times = np.concatenate([column.times, missing])
+    found = ranges_of(column.times, buckets).begins
+    parts = [column.times]
+    for low in range(first, last + 1, GAPS_SLICE):
+        check()
+        begins = buckets.edges(np.arange(low, min(low + GAPS_SLICE, last + 1)))
+        parts.append(begins[~np.isin(begins, found)])
+    times = np.concatenate(parts)
+    check()
     order = np.argsort(times, kind="stable")
-    blank: Int64 = np.zeros(len(missing), np.int64)
+    blank: Int64 = np.zeros(len(times) - len(column), np.int64)
+
+    def merged(values: NDArray[T], nothing: NDArray[T]) -> NDArray[T]:
+        check()
+        return np.concatenate([values, nothing])[order]
+
     points = Points(
         times[order],
-        np.concatenate([column.points.bits, blank])[order],
-        np.concatenate([column.points.floats, blank.astype(np.bool_)])[order],
+        merged(column.points.bits, blank),
+        merged(column.points.floats, blank.astype(np.bool_)),
     )
-    nulls: Bool = np.concatenate([np.zeros(len(column), np.bool_), np.ones(len(missing), np.bool_)])[order]
+    nulls: Bool = merged(np.zeros(len(column), np.bool_), np.ones(len(blank), np.bool_))
     if column.nulls is not None:
-        nulls |= np.concatenate([column.nulls, blank.astype(np.bool_)])[order]
-    texts = None if column.texts is None else np.concatenate([column.texts, np.full(len(missing), None, object)])[order]
+        nulls |= merged(column.nulls, blank.astype(np.bool_))
+    texts = None if column.texts is None else merged(column.texts, np.full(len(blank), None, object))
     return Column(points, texts, nulls)

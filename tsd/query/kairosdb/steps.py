@@ -41,7 +41,7 @@ def apply(column: Column, step: Step, frame: Frame) -> Column:
         buckets = buckets_of(step, frame.start_ms, frame.zone)
         if step.name == "gaps":
             span = frame.start_ms, frame.end_ms
-            return gaps(column, step, buckets, span, lambda nulls: frame.add_memory(nulls * POINT_BYTES))
+            return gaps(column, step, buckets, span, lambda nulls: frame.add_memory(nulls * POINT_BYTES), frame.check)
         return aggregate(column, step, ranges_of(column.times, buckets))
     with np.errstate(all="ignore"):
         return _STEPS[step.name](column, step, frame)

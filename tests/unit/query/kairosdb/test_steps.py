@@ -140,3 +140,22 @@ def test_series_with_equal_times_are_merged_as_others(
     one, wanted = merged(each, descending=descending), in_order(joined(each), descending=descending)
     assert np.array_equal(one.times, wanted.times)
     assert np.array_equal(one.numbers(), wanted.numbers(), equal_nan=True)
+
+
+def test_gaps_over_many_buckets_can_be_cancelled() -> None:
+    checks: list[None] = []
+
+    def check() -> None:
+        checks.append(None)
+        if len(checks) > 3:
+            raise InterruptedError
+
+    count = 600_000
+    points = of_doubles(START_MS + np.array([0, count // 2, count]) * 1000, np.ones(3))
+    step = Step("gaps", Sampling(1, "SECONDS"), trims_gaps=True)
+    found = apply(points, step, FRAME)
+    assert found.times.tolist() == list(range(START_MS, START_MS + count * 1000 + 1, 1000))
+    assert found.nulls is not None
+    assert np.flatnonzero(~found.nulls).tolist() == [0, count // 2, count]
+    with pytest.raises(InterruptedError):
+        apply(points, step, FRAME._replace(check=check))
