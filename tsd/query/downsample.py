@@ -205,8 +205,8 @@ class Downsampler:
         if self._fill is Fill.NONE and self._by_rows and self._parts:
             return table_of(self._parts, series_count) or by_series_of(self._parts, series_count)
         series, stamps, values = self._found()
-        grid = self._buckets.filled()
-        if self._fill is not Fill.NONE and grid is not None:
+        grid = None if self._fill is Fill.NONE else self._buckets.filled()  # as long as the query's range
+        if grid is not None:
             if not self._quirks.bucket_before_range:
                 grid = grid[grid >= self._scan.start_ms]
             return self._filled(series, stamps, values, grid, series_count, has_points)

@@ -89,6 +89,14 @@ async def test_large_fill_is_merged_in_a_thread(m: str, in_thread: bool, monkeyp
     assert [one != threading.get_ident() for one in threads] == [in_thread]
 
 
+@pytest.mark.parametrize("m", ["sum:7ms-avg:sys.cpu", "sum:7ms-p99:sys.cpu", "sum:1ms-avg:sys.cpu"])
+async def test_buckets_without_a_fill_take_no_memory_for_the_range(m: str) -> None:
+    """A grid as long as the range was allocated where buckets span two hours: 2 TB here."""
+    env = await QueryEnvironment.build(FEW, settings=EngineSettings(memory_bytes=1 << 20))
+    answer = await env.engine.run(replace(make_query(m), start_ms=1000, end_ms=NOW_MS))
+    assert len(answer.subs[0].groups[0].points.times) == 5
+
+
 async def test_memory_of_series_is_counted() -> None:
     env = await QueryEnvironment.build(FEW)
     of_one = await least_memory(env.new_engine, make_query("sum:0all-sum:sys.cpu{host=web01}"))
