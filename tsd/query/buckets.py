@@ -20,6 +20,7 @@ from tsd.query.columns import Kind, SeriesColumns
 from tsd.query.model import Calendar, Downsample
 from tsd.tables.reading import ScanRange
 
+MANY_STEPS = 500  # they take 10 ms
 _UNKNOWN = -(1 << 62)
 _SMALL = 1 << 16  # series: numpy sorts numbers of 16 bits in linear time
 
@@ -182,6 +183,14 @@ def steps(start_ms: int, past_ms: int, spec: Calendar) -> Int64:
     while edges[-1] <= past_ms:
         edges.append(calendar.after(edges[-1], spec))
     return np.array(edges)
+
+
+def has_many_steps(spec: Downsample | None, scan: ScanRange) -> bool:
+    """Return whether the starts of calendar buckets may take long: each is computed from the one before."""
+    if spec is None or spec.calendar is None or spec.calendar.unit in calendar.EXACT:
+        return False
+    step_ms = spec.calendar.number * UNITS_MS[spec.calendar.unit]
+    return scan.stop_ms - scan.start_ms > MANY_STEPS * step_ms
 
 
 def buckets_of(spec: Downsample, query_start_ms: int, query_end_ms: int, scan: ScanRange) -> Buckets:

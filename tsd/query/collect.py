@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tsd.codec.metadata import Annotation
 from tsd.codec.points import Int64, Points
 from tsd.query.background import InOrder, Prepared, working
-from tsd.query.buckets import Bucketed
+from tsd.query.buckets import Bucketed, has_many_steps
 from tsd.query.cache import (
     CachedHour,
     CacheFiller,
@@ -110,6 +110,7 @@ class PointCollector:
         """`sums`: aggregate groups while rows are read, if all have the same times. `decoding`: downsample some pages
         at the same time."""
         self._sink = _sink_of(query, plan)
+        self._has_many_steps = has_many_steps(plan.sub.downsample, plan.scan)
         self._decoding = decoding
         self._series: SeriesSet = plan.selection.series
         self._budget = budget
@@ -132,7 +133,8 @@ class PointCollector:
         by_cell = self._sink.by_cell if isinstance(self._sink, Downsampler) else None
         if self._decoding is None or by_cell is None or not isinstance(page, NumberingPage) or page.cells <= SMALL_PAGE:
             await self.decoded()
-            await with_numbers(page, self._series, self._budget, partial(self.add_page, page))
+            add = partial(self.add_page, page)
+            await with_numbers(page, self._series, self._budget, add, always_in_thread=self._has_many_steps)
         else:
             await _number(page, self._series, self._budget)
             await self._decoding.begin(partial(self._prepared, page, *by_cell))
@@ -345,7 +347,7 @@ class PointCollector:
     async def finished(self) -> Collected:
         """Return what was collected; joined in a thread if that is much. Points that are in buckets count no more."""
         workers = self._budget.workers
-        is_small = max(self.size, self._sink.parts * HOUR_COST) <= SMALL
+        is_small = max(self.size, self._sink.parts * HOUR_COST) <= SMALL and not self._has_many_steps
         return workers.run_here(self.finish) if is_small else await workers.run(self.finish)
 
     def finish(self) -> Collected:
@@ -399,18 +401,30 @@ def _sink_of(query: Query, plan: Plan) -> Downsampler | PointJoiner:
     return Downsampler(spec, query.start_ms, query.end_ms, plan.scan, quirks=query.quirks, hours_in_parts=in_parts)
 
 
-async def decode_page(page: EncodedPage[T], series: SeriesSet, budget: QueryBudget, use: Callable[[T], None]) -> None:
+async def decode_page(
+    page: EncodedPage[T],
+    series: SeriesSet,
+    budget: QueryBudget,
+    use: Callable[[T], None],
+    *,
+    always_in_thread: bool = False,
+) -> None:
     """Number the series of a page, decode it and call `use` with the result; in a thread unless the page is small.
     Raise BadQuery, StoreError."""
-    await with_numbers(page, series, budget, lambda: use(page.decode()))
+    await with_numbers(page, series, budget, lambda: use(page.decode()), always_in_thread=always_in_thread)
 
 
 async def with_numbers(
-    page: EncodedPage[T], series: SeriesSet, budget: QueryBudget, decode: Callable[[], None]
+    page: EncodedPage[T],
+    series: SeriesSet,
+    budget: QueryBudget,
+    decode: Callable[[], None],
+    *,
+    always_in_thread: bool = False,
 ) -> None:
     """Number the series of a page and call `decode`; in a thread unless the page is small. Raise BadQuery,
     StoreError."""
-    if page.cells <= SMALL_PAGE:
+    if page.cells <= SMALL_PAGE and not always_in_thread:
         await series.match(page.series())
         budget.workers.run_here(decode)
         return

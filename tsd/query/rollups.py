@@ -12,7 +12,7 @@ import numpy as np
 from tsd.codec.points import Batch, Int64, Points
 from tsd.codec.putline import HOUR_S
 from tsd.errors import BadQuery
-from tsd.query.buckets import stable_order, within
+from tsd.query.buckets import has_many_steps, stable_order, within
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES, Collected, PointCollector, ReadCounts, decode_page
 from tsd.query.columns import SeriesColumns
 from tsd.query.downsample import Downsampler, PointJoiner
@@ -172,9 +172,11 @@ class RollupQuery(NamedTuple):
             scan = ScanRange(cells.interval.row_start(span.start_s), cells.interval.row_start(span.stop_s - 1) + 1)
         series = plan.selection.series
         points, read = RollupPoints(plan.sub.downsample, cells, query, span or scan, span), ReadCounts()
+        in_thread = has_many_steps(plan.sub.downsample, scan)
 
         async def take(page: EncodedPage[RollupPage]) -> None:
-            await decode_page(page, series, budget, partial(points.add, series=series, read=read))
+            add = partial(points.add, series=series, read=read)
+            await decode_page(page, series, budget, add, always_in_thread=in_thread)
             check()
 
         def check() -> None:

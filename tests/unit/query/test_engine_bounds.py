@@ -3,6 +3,7 @@
 import threading
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -10,7 +11,8 @@ import trio
 from tests import layouts
 from tests.unit.query.engines import FEW, NOW_MS, START_S, QueryEnvironment, least_memory, make_query
 from tsd.errors import BadQuery, StoreError
-from tsd.query import assemble
+from tsd.query import assemble, buckets
+from tsd.query.buckets import steps
 from tsd.query.engine import EngineSettings
 from tsd.query.limits import Bounds, Limits
 from tsd.query.merge import MergedPoints, merge
@@ -95,6 +97,30 @@ async def test_buckets_without_a_fill_take_no_memory_for_the_range(m: str) -> No
     env = await QueryEnvironment.build(FEW, settings=EngineSettings(memory_bytes=1 << 20))
     answer = await env.engine.run(replace(make_query(m), start_ms=1000, end_ms=NOW_MS))
     assert len(answer.subs[0].groups[0].points.times) == 5
+
+
+@pytest.mark.parametrize(
+    ("m", "start_s", "in_thread"),
+    [
+        ("sum:1dc-sum:sys.cpu", 1, True),
+        ("sum:1dc-sum-zero:sys.cpu", START_S - 1000 * 86400, True),
+        ("sum:1yc-sum-zero:sys.cpu", 1, False),
+    ],
+)
+async def test_many_calendar_buckets_are_computed_in_a_thread(
+    m: str, start_s: int, in_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few points far apart held the event loop while the start of each day between them was computed."""
+    threads = []
+
+    def watched(*arguments: Any) -> object:
+        threads.append(threading.get_ident())
+        return steps(*arguments)
+
+    monkeypatch.setattr(buckets, "steps", watched)
+    env = await QueryEnvironment.build([*FEW[:2], "sys.cpu 86400 1 host=web00 dc=sjc"])
+    await env.run(m, start_ms=start_s * 1000)
+    assert {one != threading.get_ident() for one in threads} == {in_thread}
 
 
 async def test_memory_of_series_is_counted() -> None:
