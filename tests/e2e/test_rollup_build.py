@@ -117,6 +117,19 @@ def test_deleted_points_leave_rollups_that_are_cleared(tsd: Tsd, served: bool) -
         assert differing(daemon) == []
 
 
+def test_rollups_of_an_earlier_time_are_named_though_rollups_are_off(tsd: Tsd) -> None:
+    """They answered with the deleted points once rollups were on again."""
+    assert tsd.run("rollup", "build").status == 0
+    off = Tsd(tsd.folder, {name: text for name, text in tsd.settings.items() if name != "tsd.rollups.enable"})
+    first_s = START_S + DAY_S + 5 * HOUR_S + 900
+    deleted = off.run("delete", "m7", "--since", str(first_s), "--until", str(START_S + 4 * DAY_S), "--yes")
+    assert deleted.status == 0
+    assert "--clear" in deleted.err
+    assert off.run(*shlex.split(deleted.err.partition("run: tsd ")[2])).status == 0
+    with tsd.serve() as daemon:
+        assert differing(daemon) == []
+
+
 @pytest.mark.parametrize("how", ["scan", "query", "kairosdb"])
 def test_rollups_that_keep_deleted_points_are_named(tsd: Tsd, how: str) -> None:
     assert tsd.run("rollup", "build").status == 0

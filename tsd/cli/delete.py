@@ -111,7 +111,7 @@ def delete(loaded: Loaded, words: Sequence[str], since: str, until: str, yes: bo
     if yes:
         tell_of_others(loaded.config, request.end_ms)
     if found.rollups_left:
-        show_left(words[0], request.start_ms, request.end_ms + 1)
+        show_left(loaded.config, words[0], request.start_ms, request.end_ms + 1)
     sys.exit(1 if found.left or remaining else 0)
 
 

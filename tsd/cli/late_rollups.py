@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 import click
@@ -78,10 +79,11 @@ async def _record(config: Config, days: Collection[LateDay], *, deleted: bool) -
 async def are_left(config: Config, opened: Access, metric: bytes) -> bool:
     """Return whether rollups of a metric keep points that were deleted: no daemon of this state folder builds them
     again. Raise StoreError."""
-    if not config.has_rollups or (config.rollups_build and (state_folder(config) / ROLLUPS_FILE).exists()):
+    if config.rollups_build and (state_folder(config) / ROLLUPS_FILE).exists():
         return False
     existing, layout = await opened.store.tables(), key_layout(config)
-    tables = [table for table in rollup_tables(config) if table in existing]
+    enabled = replace(config, rollups_enable=True)  # they answer again once rollups are on
+    tables = [table for table in rollup_tables(enabled) if table in existing]
     return any([await has_rows(opened.store, layout, table, metric) for table in tables])
 
 
@@ -90,7 +92,9 @@ async def names_left(config: Config, opened: Access, metrics: Collection[str]) -
     return [name for name in metrics if await are_left(config, opened, *await metric_uids(opened, [name]))]
 
 
-def show_left(metric: str, start_ms: int, end_ms: int) -> None:
+def show_left(config: Config, metric: str, start_ms: int, end_ms: int) -> None:
     """Print how rollups of a metric lose the points that were deleted between two times."""
     again = build_again(metric, start_ms // DAY_MS * DAY_S, -(-end_ms // DAY_MS) * DAY_S)
+    if not config.has_rollups:
+        again += " --set tsd.rollups.enable=true"
     click.echo(f"tsd: rollups keep the deleted points until you run: {again}", err=True)

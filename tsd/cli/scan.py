@@ -223,7 +223,7 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_
         click.echo(f"deleted {counted(deleted, 'row')}", err=True)
         tell_of_others(config, request.end_ms)
     for metric in left:
-        show_left(metric, request.start_ms, request.end_ms + 1)
+        show_left(config, metric, request.start_ms, request.end_ms + 1)
     sys.exit(1 if corrupt else 0)
 
 
