@@ -98,6 +98,10 @@ class WrongTable(StoreError):
     """A table cannot keep what it is for: the operator has to alter it."""
 
 
+class UnfitSettings(WrongTable):
+    """The tables were written with other settings of UIDs or row keys: the operator has to set those."""
+
+
 class DamagedBlock(StoreError):
     """A block of rows cannot be read."""
 

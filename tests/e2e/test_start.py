@@ -76,31 +76,6 @@ def test_disabled_table_reported_with_remedy(hbase: RunningHbase, tmp_path: Path
         assert remedy in daemon.await_event("tables.check_failed")["error"]
 
 
-def test_other_width_of_uids_reported_before_any_is_assigned(tmp_path: Path) -> None:
-    """Regression: new names got UIDs of another width than those that the table had."""
-    tsd = Tsd(tmp_path / "state", {"tsd.core.auto_create_metrics": "true"})
-    assert tsd.run("import", "-", stdin=b"sys.cpu %d 1 host=web01\n" % T).status == 0
-    with tsd.but({"tsd.storage.uid.width.metric": "4"}).serve() as daemon:
-        event = daemon.await_event("uids.wrong_width")
-        assert event["level"] == "error"
-        assert "'metrics' with 3 bytes, wanted 4 (tsd.storage.uid.width.metric)" in event["error"]
-        assert daemon.send_lines(b"put sys.new %d 2 host=web01\n" % T) == b"synced 1\n"
-        daemon.kill()
-    with tsd.serve() as daemon:
-        daemon.flush()
-        assert tsd.lines("sys.new") == [f"sys.new {T} 2 host=web01"]
-    assert tsd.run("uid", "fsck").status == 0
-
-
-def test_other_width_of_uids_found_by_check_config(hbase: RunningHbase, tmp_path: Path) -> None:
-    tsd = Tsd(tmp_path / "state", on_hbase(hbase, hbase.new_tables()))
-    assert tsd.run("mkmetric", "sys.cpu").status == 0
-    assert tsd.run("check-config").status == 0
-    checked = tsd.but({"tsd.storage.uid.width.metric": "4"}).run("check-config")
-    assert checked.status == 3
-    assert "tsd.storage.uid.width.metric" in checked.err
-
-
 def test_unreachable_store_reported_at_start(tmp_path: Path) -> None:
     away = {"tsd.storage.backend": "hbase", "tsd.storage.hbase.thrift": "127.0.0.1:1"}
     with Tsd(tmp_path / "state", away).serve() as daemon:

@@ -26,7 +26,7 @@ from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
 from tsd.codec.text import counted, visible
 from tsd.config.loader import Loaded, key_layout, name_rules
 from tsd.config.settings import Config
-from tsd.daemon.wiring import auto_create
+from tsd.daemon.wiring import auto_create, check_keys
 from tsd.errors import LINE_TOO_LONG, BadLine, StoreBusy, StoreDown, StoreError, TsdError
 from tsd.ingest.intake import absorb_whole
 from tsd.ingest.lines import MAX_LINE_BYTES, LineBuffer, TooLong
@@ -177,6 +177,7 @@ def import_lines(
         async with access(config) as opened:
             importer = Importer(config, opened, report)
             await importer.flush_daemon()  # first, so that an unavailable store is reported early
+            await check_keys(config, opened.store, opened.uids)
             for path in readable:
                 try:
                     for lines in _read(path, MAX_LINE_BYTES):

@@ -30,7 +30,7 @@ from tsd.daemon.stop_limit import StopLimit
 from tsd.daemon.systemd import Watchdog, WatchdogTimeouts, microseconds, notify, notify_soon, notify_until_sent
 from tsd.daemon.waiting import lacks_space, wait_for_space
 from tsd.daemon.wiring import OpenStore, opened_store
-from tsd.errors import BadConfig, StoreError, TsdError, bare
+from tsd.errors import BadConfig, CorruptRow, StoreError, TsdError, UnfitSettings, bare
 from tsd.ingest.journal.folder import held_journal
 from tsd.ingest.journal.journal import Segment
 from tsd.lazy import LazyLogger
@@ -45,6 +45,8 @@ log = LazyLogger(__name__)
 Reload = tuple[str, Callable[[], Awaitable[None]]]
 OnReady = Callable[[Daemon, Sequence[int]], None]
 
+CHECK_WAIT_S = 5.0  # a start waits this long for a store that does not say whether its tables fit the settings
+CHECK_AGAIN_S = 10.0  # until it is asked again
 REPLAY_WAIT_S = 1.0  # a start waits this long for the replay of the journal
 END_S = 5  # after the last deadline of a stop, to write lines once more and close the store
 DRAIN_S = 5  # time to process received lines and send the last replies
@@ -147,11 +149,19 @@ class Shutdown:
         self.stop_now = trio.Event()  # stop now; pending points stay in the journal
         self.limit = StopLimit()
         self.losses: list[str] = []  # errors about accepted writes that the store lost; it refuses further writes
+        self.unfit: UnfitSettings | None = None
 
     def on_loss(self, loss: str) -> None:
         """Stop because the store lost writes: the journal still has them."""
         self.losses.append(loss)
         self.stop.set()
+
+    def on_unfit(self, error: UnfitSettings) -> None:
+        """Stop because the tables were written with other settings. Pending points stay in the journal: they would be
+        written where no other reader finds them."""
+        self.unfit = error
+        self.stop.set()
+        self.stop_now.set()
 
 
 async def serve(
@@ -213,6 +223,8 @@ async def serve(
             await wait_for_space(config, full, listeners, now_ms, stop)
             if stop.is_set():
                 break
+    if shutdown.unfit is not None:
+        raise BadConfig([str(shutdown.unfit)])
     if shutdown.losses:
         raise StoreError(f"{shutdown.losses[0]}: stopped, so that the next start replays the journal")
     log.info("daemon.stopped")
@@ -262,6 +274,7 @@ async def _run(
                 writers.start_soon(writer.write_windows)
                 async with trio.open_nursery() as servers:
                     servers.start_soon(_stop_servers, daemon, shutdown, servers.cancel_scope, watching)
+                    await _start_check(daemon, shutdown, servers)
                     ports = await _start_servers(daemon, segments, listeners, servers)
                     notify_soon(watching, daemon.stop.is_set, READY=1, STATUS=f"serving port {ports[0]}")
                     ready.set()
@@ -287,7 +300,7 @@ async def _start_servers(
     writer = daemon.ingest.writer
     servers.start_soon(writer.watch_journal)
     daemon.adopt(segments)
-    await _start_replay(daemon, servers)
+    await _begin(daemon.watch_replay, servers, REPLAY_WAIT_S)
     servers.start_soon(writer.seal_windows)
     for task in daemon.tasks():
         servers.start_soon(task)
@@ -296,17 +309,39 @@ async def _start_servers(
     return await _listen(daemon, listeners, servers)
 
 
-async def _start_replay(daemon: Daemon, nursery: trio.Nursery) -> None:
-    """Replay the journal, and return when that ended or takes long. Queries wait for points that are not replayed."""
+async def _begin(work: Callable[[], Awaitable[None]], nursery: trio.Nursery, wait_s: float) -> None:
+    """Begin work of a start, and return when it has ended or has taken `wait_s`."""
     ended = trio.Event()
 
     async def watch() -> None:
-        await daemon.watch_replay()
+        await work()
         ended.set()
 
     nursery.start_soon(watch)
-    with trio.move_on_after(REPLAY_WAIT_S):
+    with trio.move_on_after(wait_s):
         await ended.wait()
+
+
+async def _start_check(daemon: Daemon, shutdown: Shutdown, nursery: trio.Nursery) -> None:
+    """Stop the daemon if the tables were written with other settings, before any point is. A start does not wait for a
+    store that is unavailable."""
+
+    async def check() -> None:
+        try:
+            await daemon.tables.check()
+        except UnfitSettings as error:
+            shutdown.on_unfit(error)
+            await trio.sleep_forever()  # until the start is cancelled
+        except CorruptRow:  # of a counter of UIDs, which is read last
+            pass
+        except StoreError:
+            nursery.start_soon(check_later)
+
+    async def check_later() -> None:
+        await trio.sleep(CHECK_AGAIN_S)
+        await check()
+
+    await _begin(check, nursery, CHECK_WAIT_S)
 
 
 async def _listen(daemon: Daemon, listeners: Sequence[trio.SocketListener], servers: trio.Nursery) -> list[int]:

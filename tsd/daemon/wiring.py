@@ -270,7 +270,7 @@ async def check_store(config: Config) -> str:
                 raise
             return str(exc)
         if config.has_opentsdb_tables:
-            await make_uids(config, store).check_widths()
+            await check_keys(config, store, make_uids(config, store))
     return ""
 
 
@@ -350,6 +350,11 @@ def store_address(config: Config) -> str:
 def make_uids(config: Config, store: Store) -> Uids:
     """Return the UID table."""
     return opentsdb.make_uids(config, store, now_ms)
+
+
+async def check_keys(config: Config, store: Store, uids: Uids) -> None:
+    """Raise UnfitSettings if stored rows and UIDs have those of other settings, StoreError."""
+    await opentsdb.make_key_check(config, store, uids).check()
 
 
 def auto_create(config: Config) -> AutoCreate:

@@ -10,6 +10,7 @@ wanted keys and some others; the reader checks each key again.
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from math import gcd
 from typing import NamedTuple, NewType
 
 from tsd.codec.names import Widths
@@ -23,6 +24,8 @@ BASE_BYTES = 4
 LAST_BASE = (1 << 8 * BASE_BYTES) - 1
 LONGEST_HBASE_KEY = 32767  # bytes; HBase 2.6.1 answers "Row length 32768 is > 32767"
 LONGEST_BIGTABLE_KEY = 4096
+WIDEST_SALT = 8  # bytes
+LARGEST_BUCKETS = 1 << 16  # that `bucket_counts` finds
 
 
 class KeyLayout(NamedTuple):
@@ -86,12 +89,33 @@ def salt_of(metric: bytes, pairs: bytes, width: int, buckets: int) -> bytes:
     """
     if not pairs or not any(metric):
         return bytes(width)
+    return (_series_hash(metric + pairs) % buckets & (1 << 8 * width) - 1).to_bytes(width, "big")
+
+
+def _series_hash(metric_and_pairs: bytes) -> int:
+    """Return Java's hash of a series, without its sign."""
     h = 1
-    for byte in metric + pairs:
+    for byte in metric_and_pairs:
         h = (31 * h + (byte - 256 if byte > 127 else byte)) & 0xFFFFFFFF
-    if h & 0x80000000:
-        h -= 1 << 32
-    return (abs(h) % buckets & (1 << 8 * width) - 1).to_bytes(width, "big")
+    return abs(h - (1 << 32) if h & 0x80000000 else h)
+
+
+def bucket_counts(keys: Iterable["SplitKey"]) -> list[int]:
+    """Return the numbers of salts with which all `keys` have the salt that their series gets, in ascending order. All
+    have pairs, and a metric other than zero.
+
+    >>> layout = KeyLayout(salt_width=1, salt_buckets=20)
+    >>> series = [bytes((0, 0, 1, 0, 0, host)) for host in range(9)]
+    >>> bucket_counts(split_key(layout, row_key(layout, bytes((0, 0, 3)), 0, pairs)) for pairs in series)
+    [20]
+    """
+    divided, least, most = 0, 1, LARGEST_BUCKETS
+    for key in keys:
+        salt = int.from_bytes(key.salt, "big")
+        pairs = b"".join(map(b"".join, key.series.pairs))
+        divided = gcd(divided, _series_hash(key.series.metric + pairs) - salt)  # a multiple of each number of salts
+        least, most = max(least, salt + 1), min(most, 1 << 8 * len(key.salt))
+    return [count for count in range(least, min(most, divided) + 1) if divided % count == 0]
 
 
 def salts(layout: KeyLayout) -> list[bytes]:

@@ -4,8 +4,8 @@
 daemons keep writing: it replaces and deletes only cells that it read.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
 from tsd.codec.names import Kind
@@ -13,12 +13,13 @@ from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.fsck import FsckOptions, RowCheck, check_row
 from tsd.codec.opentsdb.merge import StoredCell
 from tsd.codec.opentsdb.row import data_cells
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, KeyLayout, split_key
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, KeyLayout, Series, split_key
 from tsd.errors import CorruptRow
 from tsd.store import Put, Row
 from tsd.store.cells import prefix_end
 from tsd.store.retry import run_bounded
 from tsd.tables.opentsdb.data_table import DataTable
+from tsd.tables.opentsdb.key_check import Names, is_named, names_of
 from tsd.tables.opentsdb.rollup_progress import Changing, unobserved
 from tsd.tables.opentsdb.uids import Uids
 
@@ -27,8 +28,6 @@ from tsd.tables.opentsdb.uids import Uids
 BUSY_MS = 2000
 SAMPLE_METRICS, SAMPLE_ROWS = 20, 100  # read to check whether the configuration fits the table; rows per metric
 CONCURRENT_CALLS = 4  # a gateway's connections are shared with daemons
-
-Names = Mapping[tuple[Kind, bytes], bytes]  # names of those UIDs that have one
 
 
 class RowReport(NamedTuple):
@@ -113,33 +112,20 @@ class Fsck:
 
     def _is_named(self, key: bytes, names: Names) -> bool:
         try:
-            metric, pairs = split_key(self._layout, key).series
+            return is_named(split_key(self._layout, key).series, names)
         except CorruptRow:
             return False
-        uids = [(Kind.METRIC, metric), *((Kind.TAGK, k) for k, _ in pairs), *((Kind.TAGV, v) for _, v in pairs)]
-        return bool(pairs) and all(uid in names for uid in uids)
 
     def _check_row(self, row: Row, options: FsckOptions, names: Names) -> RowCheck:
         cells = data_cells(row.cells)
         return check_row(row.key, cells, options, lambda kind, uid: (kind, uid) in names, self._layout)
 
     async def _names(self, rows: Iterable[Row]) -> Names:
-        wanted: dict[Kind, dict[bytes, None]] = {kind: {} for kind in Kind}
+        series: list[Series] = []
         for row in rows:
-            try:
-                series = split_key(self._layout, row.key).series
-            except CorruptRow:
-                continue  # reported by check_row
-            wanted[Kind.METRIC][series.metric] = None
-            for tagk, tagv in series.pairs:
-                wanted[Kind.TAGK][tagk] = None
-                wanted[Kind.TAGV][tagv] = None
-        return {
-            (kind, uid): name
-            for kind in Kind
-            for uid, name in (await self._uids.names(kind, wanted[kind])).items()
-            if isinstance(name, bytes)
-        }
+            with suppress(CorruptRow):  # reported by check_row
+                series.append(split_key(self._layout, row.key).series)
+        return await names_of(self._uids, series)
 
     async def _apply(self, rows: Sequence[_Repair], read_ms: int) -> dict[bytes, str]:
         """Put, read back, delete cells that were read. Return the keys of skipped rows with the reasons.

@@ -21,6 +21,7 @@ from tsd.tables.opentsdb.compaction.hour_folding import FoldStats
 from tsd.tables.opentsdb.compaction.scheduler import CompactionScheduler
 from tsd.tables.opentsdb.data_table import configured_data_table
 from tsd.tables.opentsdb.kept_rollups import report_kept
+from tsd.tables.opentsdb.key_check import KeyCheck
 from tsd.tables.opentsdb.key_ranges import OpentsdbKeyRanges
 from tsd.tables.opentsdb.last_point_cache import LastPointCache
 from tsd.tables.opentsdb.last_points import LastPointReader
@@ -135,10 +136,11 @@ def build(
     rollup_tables, task = _rollup_tables(config, summaries.rollups), daemon.rollup_task
     read = SummarySources(summaries.rollups, task.progress.complete_until_s if task else None, codec_id)
     deleting = _deleting(config, store, parts, summaries.rollups, task)
+    keys = make_key_check(config, store, uids)
 
     async def check() -> None:
         await store.get(config.data_table, [b"\0"])
-        await uids.check_widths()
+        await keys.check()
         await uids.read_counters()
 
     def forget_newest(table: str, rows: Collection[bytes]) -> None:
@@ -274,6 +276,11 @@ def make_uids(config: Config, store: Store, now_ms: Callable[[], int]) -> Uids:
         id_cache=config.id_cache,
         describe=new_meta if config.describe_names else None,
     )
+
+
+def make_key_check(config: Config, store: Store, uids: Uids) -> KeyCheck:
+    """Return what compares stored row keys with the settings."""
+    return KeyCheck(configured_data_table(config, store), uids)
 
 
 def make_index(config: Config, store: Store) -> SeriesIndex | None:

@@ -11,7 +11,7 @@ import trio
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.uid import COUNTER_ROW, capacity, decode_counter, id_column, meta_column, name_column
 from tsd.codec.opentsdb.uid_fsck import UidCell, UidCheck, UidFinding, check_uids
-from tsd.errors import CorruptRow, NoSuchName, StoreError, TsdError, WrongTable
+from tsd.errors import CorruptRow, NoSuchName, StoreError, TsdError, UnfitSettings
 from tsd.lazy import LazyLogger
 from tsd.store import Cell, Put, Store, scan
 from tsd.tables.catalog import NameTaken
@@ -212,7 +212,7 @@ async def watch_counters(uids: Uids) -> None:
         try:
             await uids.check_widths()
             await uids.read_counters()
-        except WrongTable as error:
+        except UnfitSettings as error:
             log.error("uids.wrong_width", error=str(error))
         except StoreError as error:
             log.debug("uids.counters_unread", error=str(error))

@@ -28,7 +28,7 @@ from tsd.codec.opentsdb.uid import (
     meta_column,
     name_column,
 )
-from tsd.errors import CorruptRow, NoSuchName, StoreDown, StoreError, TsdError, UidsExhausted, WrongTable
+from tsd.errors import CorruptRow, NoSuchName, StoreDown, StoreError, TsdError, UidsExhausted, UnfitSettings
 from tsd.lazy import LazyLogger
 from tsd.store import Put, Store
 from tsd.tables.writing import Admission
@@ -149,22 +149,30 @@ class Uids:
         }
 
     async def check_widths(self) -> None:
-        """Raise WrongTable if the UIDs of the first names have another width than configured, StoreError. If some have
-        the right width, the others are damaged. What fits is not read again."""
+        """Raise UnfitSettings if the UIDs of the first names have another width than configured, StoreError. If some
+        have the right width, or none is the UID of its name, the others are damaged. What fits is not read again."""
         if self._fits:
             return
         columns = {id_column(kind): kind for kind in Kind}
         page = await self._store.page(self._table, FIRST_NAME, None, limit=CHECKED_NAMES, columns=list(columns))
-        found: dict[Kind, set[int]] = {}
-        for cell in (cell for row in page.rows for cell in row.cells):
-            found.setdefault(columns[cell.column], set()).add(len(cell.value))
-        for kind, got in found.items():
-            if (wanted := self._widths.of(kind)) not in got:
-                raise WrongTable(
-                    f"UID table {self._table}: got UIDs of '{kind.value}' with {' or '.join(map(str, sorted(got)))} "
+        found: dict[Kind, dict[bytes, bytes]] = {}
+        for row in page.rows:
+            for cell in row.cells:
+                found.setdefault(columns[cell.column], {})[cell.value] = row.key
+        for kind, names in found.items():
+            wanted, got = self._widths.of(kind), sorted(set(map(len, names)))
+            if wanted not in got and await self._has_any(kind, names):
+                raise UnfitSettings(
+                    f"UID table {self._table}: got UIDs of '{kind.value}' with {' or '.join(map(str, got))} "
                     f"bytes, wanted {wanted} ({WIDTH_SETTINGS[kind]})"
                 )
         self._fits = True
+
+    async def _has_any(self, kind: Kind, names: Mapping[bytes, bytes]) -> bool:
+        """Return whether the table has any of the names under its UID, too."""
+        column = name_column(kind)
+        rows = await self._store.get(self._table, [uid for uid in names if uid], columns=[column])
+        return any(cells[0].value == names[uid] for uid, cells in rows.items())
 
     async def find(self, kind: Kind, names: Iterable[bytes]) -> Mapping[bytes, Found]:
         """Return the UID of each name, or NoSuchName. Raise StoreError."""
@@ -394,7 +402,7 @@ class _KindTable:
         return found
 
     async def _assign(self, names: Sequence[bytes], batch: NameBatch) -> None:
-        """Assign each name a UID. The batch gets the UID, or UidsExhausted. Raise WrongTable, StoreError."""
+        """Assign each name a UID. The batch gets the UID, or UidsExhausted. Raise UnfitSettings, StoreError."""
         await self._check_widths()
         left, found = list(names), batch.found
         named: list[tuple[bytes, Uid]] = []  # UID → name entries that this call created
