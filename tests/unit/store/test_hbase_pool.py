@@ -182,3 +182,75 @@ def test_close_during_a_call_closes_its_connection(clock: Clock) -> None:
     assert lease.connection.closed
     with pytest.raises(StoreDown):
         call(pool)
+
+
+def timed(pool: ConnectionPool[Line], clock: Clock, took_s: dict[str, float], kind: str = "get") -> str:
+    """One call, which takes each gateway its own time. Return where it went."""
+    with pool.lease(fresh=False, kind=kind) as lease:
+        lease.connection = lease.connection or Line()
+        clock.now += took_s[lease.address[0]]
+    return lease.address[0]
+
+
+def shares(pool: ConnectionPool[Line], clock: Clock, took_s: dict[str, float], kind: str = "get") -> float:
+    """The share of calls that go to gateway a."""
+    calls = [timed(pool, clock, took_s, kind) for _ in range(1000)]
+    return calls.count("a") / len(calls)
+
+
+def test_slow_gateway_gets_few_calls_until_it_is_fast_again(clock: Clock) -> None:
+    """Regression: of two gateways each got half of the calls of a client that waits for each."""
+    pool: ConnectionPool[Line] = ConnectionPool([A, B], clock, timing=TIMING)
+    assert 0 < shares(pool, clock, {"a": 0.2, "b": 0.002}) < 0.1
+    assert shares(pool, clock, {"a": 0.002, "b": 0.2}) > 0.6
+    assert shares(pool, clock, {"a": 0.002, "b": 0.2}) > 0.9
+    shares(pool, clock, {"a": 0.002, "b": 0.002})
+    assert 0.4 < shares(pool, clock, {"a": 0.002, "b": 0.002}) < 0.6
+
+
+def test_calls_of_different_kinds_are_not_compared(clock: Clock) -> None:
+    pool: ConnectionPool[Line] = ConnectionPool([A, B], clock, timing=TIMING)
+    for _ in range(3):
+        timed(pool, clock, {"a": 9, "b": 9}, "put")
+    assert 0.4 < shares(pool, clock, {"a": 0.002, "b": 0.002}) < 0.6
+
+
+def test_concurrent_calls_wait_for_a_fast_gateway_rather_than_a_slow_one(clock: Clock) -> None:
+    pool: ConnectionPool[Line] = ConnectionPool([A, B], clock, timing=TIMING)
+    shares(pool, clock, {"a": 0.2, "b": 0.002})
+    with ExitStack() as stack:
+        leases = [stack.enter_context(pool.lease(fresh=False, kind="get")) for _ in range(8)]
+        for lease in leases:
+            lease.connection = lease.connection or Line()
+        assert [lease.address for lease in leases].count(A) <= 1
+
+
+def test_slow_gateway_that_does_not_answer_gets_no_more_calls(clock: Clock) -> None:
+    pool: ConnectionPool[Line] = ConnectionPool([A, B], clock, timing=TIMING)
+    shares(pool, clock, {"a": 0.2, "b": 0.002})
+    with ExitStack() as stack:
+        while True:
+            lease = stack.enter_context(pool.lease(fresh=False, kind="get"))
+            lease.connection = lease.connection or Line()
+            if lease.address == A:
+                break
+            stack.pop_all().close()
+        assert {timed(pool, clock, {"b": 0.002}) for _ in range(200)} == {"b"}
+
+
+def test_cancelled_calls_count_as_slow(clock: Clock) -> None:
+    """A query ends at its timeout before the gateway answers."""
+    pool: ConnectionPool[Line] = ConnectionPool([A, B], clock, timing=TIMING)
+    shares(pool, clock, {"a": 0.002, "b": 0.002})
+    gone = []
+
+    def interrupted() -> None:
+        with pool.lease(fresh=False, kind="get") as lease:
+            gone.append(lease.address)
+            clock.now += 10 if lease.address == A else 0.002
+            raise KeyboardInterrupt
+
+    for _ in range(100):
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+    assert gone.count(A) < 20

@@ -152,23 +152,23 @@ class GatewayCalls(Generic[C]):
         self._count[name] += 1
         for wait_s in backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES):
             try:
-                return await self._send(run, once=once, near=near)
+                return await self._send(run, name, once=once, near=near)
             except StoreBusy as exc:
                 self._count["errors"] += 1
                 if once:
                     raise StoreDown(f"{name} may or may not have been executed: {exc}") from bare(exc)
             self._count["retries"] += 1
             await trio.sleep(wait_s)
-        return await self._send(run, once=once, near=near)
+        return await self._send(run, name, once=once, near=near)
 
-    async def _send(self, run: Callable[[Lease[C]], Awaitable[T]], *, once: bool, near: Address | None) -> T:
+    async def _send(self, run: Callable[[Lease[C]], Awaitable[T]], name: str, *, once: bool, near: Address | None) -> T:
         """Try one gateway after the other until the call is sent. If a connection was closed while idle, send the call
         once more. Do not retry after a timeout: that would give a slow gateway more work."""
         fresh = False
         for _ in range(len(self.pool) + 1):
             try:
                 async with self._slots:
-                    with self.pool.lease(fresh=fresh, near=near) as lease:
+                    with self.pool.lease(fresh=fresh, near=near, kind=name) as lease:
                         before = lease.connection.requests if lease.connection else 0
                         try:
                             return await run(lease)

@@ -1,6 +1,8 @@
 """Connection pool for several Thrift gateways.
 
-Calls are spread over the gateways that answer. After a failure a gateway gets no calls during a backoff, and then one
+Calls are spread over the gateways that answer: each goes where it is likely to be answered first, by the calls that a
+gateway has and the time that it took for the last ones of the same kind. A slow gateway keeps getting a few calls, so
+that its recovery is noticed. After a failure a gateway gets no calls during a backoff, and then one
 call as a probe. While all gateways are down, other callers fail at once instead of each waiting for a timeout. The pool
 belongs to one event loop and has no locks; threads use only leases.
 
@@ -10,6 +12,7 @@ idle connection, and it knows one gateway only.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, NamedTuple, Protocol, TypeVar
@@ -28,6 +31,9 @@ class PoolTiming(NamedTuple):
 
 
 TIMING = PoolTiming()
+SIMILAR = 2.0  # gateways whose times differ by this factor at most are equal
+NEWEST_SHARE = 0.5  # of the newest call in a gateway's recent time
+SKIPPED_CALLS = 32  # of one kind; after them, an idle gateway that got none of them gets the next
 
 
 class NoAnswer(StoreDown):
@@ -83,6 +89,13 @@ class _Gateway(Generic[C]):
         self.retry_at = 0.0  # end of the backoff
         self.probing = False  # a probe is running
         self.reason = ""  # of the last failure
+        self.took_s: dict[str, float] = {}  # recent time of a call, by kind
+        self.skipped: Counter[str] = Counter()  # calls that went to others since the last one, by kind
+
+    def record(self, kind: str, took_s: float) -> None:
+        """Record the time of a call."""
+        before_s = self.took_s.get(kind, took_s)
+        self.took_s[kind] = before_s + NEWEST_SHARE * (took_s - before_s)
 
     def available(self, now: float) -> bool:
         """Return whether a call may use this gateway."""
@@ -109,6 +122,7 @@ class _Gateway(Generic[C]):
     def mark_failed(self, lease: Lease[C], reason: str, now: float) -> None:
         """Start the backoff. Concurrent calls that fail count once."""
         self.reason = reason
+        self.took_s.clear()
         self.close_idle()
         if self.failures and lease.since <= self.failed_at:
             return
@@ -139,12 +153,12 @@ class ConnectionPool(Generic[C]):
         return len(self._gateways)
 
     @contextmanager
-    def lease(self, *, fresh: bool, near: Address | None = None) -> Iterator[Lease[C]]:
+    def lease(self, *, fresh: bool, near: Address | None = None, kind: str = "") -> Iterator[Lease[C]]:
         """Lease a connection for one call, to the gateway `near` if that is available. `fresh` excludes idle
-        connections. The connection returns to the pool unless the call raises. Raise StoreDown if no gateway is
-        available."""
+        connections. Calls of one `kind` take similar times. The connection returns to the pool unless the call raises.
+        Raise StoreDown if no gateway is available."""
         now = self._now()
-        gateway = self._choose(now, near)
+        gateway = self._choose(now, near, kind)
         if fresh:
             gateway.close_idle()  # one was closed by the gateway, so probably all: it was restarted
         probe = gateway.failures > 0
@@ -154,6 +168,8 @@ class ConnectionPool(Generic[C]):
         try:
             yield lease
         except BaseException as exc:
+            if (took_s := self._now() - now) > gateway.took_s.get(kind, 0.0):  # a quick error says nothing
+                gateway.record(kind, took_s)
             if lease.connection is not None:
                 lease.connection.close()
             if not isinstance(exc, NoAnswer):
@@ -165,6 +181,7 @@ class ConnectionPool(Generic[C]):
         else:
             assert lease.connection is not None
             gateway.mark_up()
+            gateway.record(kind, self._now() - now)
             if self._closed:
                 lease.connection.close()
             else:
@@ -176,8 +193,8 @@ class ConnectionPool(Generic[C]):
             if lease.connection is not None and not lease.reused:
                 self.opened += 1
 
-    def _choose(self, now: float, near: Address | None) -> _Gateway[C]:
-        """Return the gateway `near`, or else the one with the fewest leases, round-robin among equals."""
+    def _choose(self, now: float, near: Address | None, kind: str) -> _Gateway[C]:
+        """Return the gateway `near`, or else the one that probably answers first, round-robin among equals."""
         available = [gateway for gateway in self._gateways if gateway.available(now)]
         if not available or self._closed:
             reasons = [f"{gateway.address[0]}:{gateway.address[1]}: {gateway.reason}" for gateway in self._gateways]
@@ -186,9 +203,18 @@ class ConnectionPool(Generic[C]):
             if gateway.address == near:
                 return gateway
         self._calls += 1
-        return min(
-            available, key=lambda gateway: (gateway.leases, (self._gateways.index(gateway) - self._calls) % len(self))
-        )
+        usual_s = min((gateway.took_s[kind] for gateway in available if kind in gateway.took_s), default=0.0)
+
+        def rank(gateway: _Gateway[C]) -> tuple[bool, float, int, int]:
+            due = not gateway.leases and gateway.skipped[kind] >= SKIPPED_CALLS
+            took_s = gateway.took_s.get(kind, usual_s)
+            wait_s = (gateway.leases + 1) * (took_s if took_s > SIMILAR * usual_s else usual_s)
+            return not due, wait_s, gateway.leases, (self._gateways.index(gateway) - self._calls) % len(self)
+
+        chosen = min(available, key=rank)
+        for gateway in available:
+            gateway.skipped[kind] = 0 if gateway is chosen else gateway.skipped[kind] + 1
+        return chosen
 
     def close(self) -> None:
         """Close every connection: idle ones now, leased ones when their calls end."""
