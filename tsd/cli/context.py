@@ -1,5 +1,7 @@
 """A command's access to the store, directly or through the daemon that has the database open; and common options."""
 
+import signal
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -94,6 +96,7 @@ async def access(
             return
         async with AsyncExitStack() as stack:
             if local:
+                stack.enter_context(_closing_on_sigterm())
                 stack.enter_context(_lock(config, kind))
             own = await stack.enter_async_context(wiring.opened_store(config))
             if is_absent and kind is STATE:  # the target of a copy usually is new
@@ -154,6 +157,29 @@ async def connect(config: Config) -> ControlClient | None:
         return await ControlClient.connect(control_path(config))
     except OSError:
         return None
+
+
+@contextmanager
+def _closing_on_sigterm() -> Iterator[None]:
+    """End the block on SIGTERM, then the process. An embedded store that is closed in the block is synced, so that what
+    the command has reported survives a loss of power, as after Ctrl-C. A second signal ends the process at once."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    token, scope = trio.lowlevel.current_trio_token(), trio.CancelScope()
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        token.run_sync_soon(scope.cancel)
+
+    with scope:
+        signal.signal(signal.SIGTERM, end)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if scope.cancel_called:
+        signal.raise_signal(signal.SIGTERM)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tsd.store.versions import VersionPut, Wanted
 log = LazyLogger(__name__)
 
 Operation = Callable[..., Awaitable[Any]]
+CHANGES = frozenset(("put", "delete", "check_and_put", "rewrite", "versions_put", "versions_delete"))
 
 
 async def open_listener(path: Path) -> trio.SocketListener:
@@ -60,18 +62,34 @@ async def serve(
 
 async def _answer_requests(stream: trio.SocketStream, operations: Mapping[str, Operation]) -> None:
     requests = msgpack.Unpacker(max_buffer_size=MAX_MESSAGE)
-    while data := await stream.receive_some(RECEIVE_BYTES):
-        try:
-            requests.feed(data)
-            received = list(requests)
-        except (ValueError, msgpack.UnpackException) as exc:  # the start of the next request is unknown
-            await stream.send_all(msgpack.packb(_error(TsdError, f"got invalid msgpack: {exc!r}")))
-            return
-        for request in received:
-            await stream.send_all(msgpack.packb(await _answer(request, operations)))
+    unsynced = Unsynced()
+    try:
+        while data := await stream.receive_some(RECEIVE_BYTES):
+            try:
+                requests.feed(data)
+                received = list(requests)
+            except (ValueError, msgpack.UnpackException) as exc:  # the start of the next request is unknown
+                await stream.send_all(msgpack.packb(_error(TsdError, f"got invalid msgpack: {exc!r}")))
+                return
+            for request in received:
+                await stream.send_all(msgpack.packb(await _answer(request, operations, unsynced)))
+    finally:
+        if unsynced.changes and "sync" in operations:
+            await _answer({"verb": "sync"}, operations, unsynced)  # the command was interrupted, or killed
 
 
-async def _answer(request: Any, operations: Mapping[str, Operation]) -> dict[str, object]:
+@dataclass
+class Unsynced:
+    """Whether a connection has changed the store since it synced it."""
+
+    changes: bool = False
+
+    def note(self, operation: str) -> None:
+        """Note that an operation begins."""
+        self.changes = operation in CHANGES or (self.changes and operation != "sync")
+
+
+async def _answer(request: Any, operations: Mapping[str, Operation], unsynced: Unsynced) -> dict[str, object]:
     try:
         arguments = dict(request)
         name = arguments.pop("verb")
@@ -81,6 +99,7 @@ async def _answer(request: Any, operations: Mapping[str, Operation]) -> dict[str
         wanted = f"wanted one of {', '.join(operations)} with its arguments"
         hint = "if the daemon has another version than the command, restart the daemon"
         return _error(TsdError, f"got {str(request)[:200]!r}, {wanted}: {exc}; {hint}")
+    unsynced.note(name)
     try:
         return {"result": await operation(**arguments)}
     except TsdError as exc:

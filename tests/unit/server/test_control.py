@@ -381,3 +381,24 @@ async def test_changes_of_commands_are_reported() -> None:
     await operations["put"]("t", [(b"row", b"t:q", b"v")], None)
     await operations["delete"]("t", [(b"row", [b"t:q"])], None)
     assert changed == [("t", {b"row"})] * 2
+
+
+@pytest.mark.parametrize("end", ["end of the process", "a failed sync"])
+async def test_changes_of_an_interrupted_command_are_synced(tmp_path: Path, end: str) -> None:
+    """Regression: a loss of power undid what it had reported as deleted."""
+    calls: list[str] = []
+
+    async def delete() -> None:
+        calls.append("delete")
+
+    async def sync() -> None:
+        calls.append("sync")
+        if end == "a failed sync":
+            raise StoreDown("gone")
+
+    async with listening(tmp_path, {"delete": delete, "sync": sync, "get": delete}) as path:
+        await exchange(path, [msgpack.packb({"verb": "delete"})])
+        assert calls == ["delete", "sync"]
+        calls.clear()
+        await exchange(path, [msgpack.packb({"verb": verb}) for verb in ("delete", "sync", "get")])
+        assert calls == ["delete", "sync", "delete"]
