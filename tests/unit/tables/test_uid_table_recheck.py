@@ -8,11 +8,11 @@ from tests.flaky_store import Fault
 from tests.interfering_store import InterferingStore
 from tsd.codec.names import Kind, Widths
 from tsd.codec.opentsdb.rowkey import KeyLayout
-from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
-from tsd.store import Family, Table
+from tsd.codec.opentsdb.uid import COUNTER_ROW, ID_FAMILY, NAME_FAMILY, encode_counter, id_column
+from tsd.store import Family, Put, Table
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
-from tsd.tables.opentsdb.uid_table import delete, recheck, recheck_forever, rename
+from tsd.tables.opentsdb.uid_table import delete, recheck, recheck_forever, rename, watch_counters
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.writing import SeriesKey, SeriesText
 
@@ -150,3 +150,61 @@ async def test_series_resolved_during_a_drop_gets_the_new_uids() -> None:
     store.before["get"] = rename_and_drop  # the metric is known: it is the tags that are looked for
     found = await names.resolve([text])
     assert (list(found.keys), found.refused) == ([SeriesKey(b"\0\0\2", bytes.fromhex("000001000001"))], {})
+
+
+async def empty(store: InterferingStore) -> None:
+    """Delete all cells, as `truncate` in HBase's shell does."""
+    page = await store.store.page(TABLE, b"", None, limit=1000)
+    await store.store.delete(TABLE, {row.key: [cell.column for cell in row.cells] for row in page.rows}, up_to_ms=None)
+
+
+@pytest.mark.parametrize("refilled", [0, 1, 2])
+async def test_replaced_table_is_noticed_soon(autojump_clock: MockClock, nursery: trio.Nursery, refilled: int) -> None:
+    """Regression: the UIDs of the old table were used until all cached names had been looked up again."""
+    store = await made()
+    watched = Watched(store)
+    await watched.uids.find_or_assign(METRIC, [b"a", b"b", b"c"])
+    nursery.start_soon(watch_counters, watched.uids, 10, watched.drop)
+    await trio.sleep(100)
+    assert watched.drops == 0
+    await empty(store)
+    others = [b"other%d" % number for number in range(refilled)]
+    await Uids(store.store, TABLE, Widths()).find_or_assign(METRIC, others)
+    await trio.sleep(11)
+    assert watched.drops == 1
+    assert await watched.uids.find_or_assign(METRIC, [b"c"]) == {b"c": bytes((0, 0, refilled + 1))}
+    assert watched.uids.statistics()[METRIC].used == refilled + 1
+    await trio.sleep(100)
+    assert watched.drops == 1
+
+
+async def test_replaced_table_is_noticed_by_an_assignment(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    """It counts up before the counters are read again."""
+    store = await made()
+    watched = Watched(store)
+    await watched.uids.find_or_assign(METRIC, [b"a", b"b"])
+    nursery.start_soon(watch_counters, watched.uids, 10, watched.drop)
+    await trio.sleep(1)
+    await empty(store)
+    await watched.uids.find_or_assign(METRIC, [b"c", b"d", b"e"])
+    await trio.sleep(10)
+    assert watched.drops == 1
+
+
+async def test_counters_of_others_and_missing_ones_replace_no_table(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """UIDs may be assigned while the counters are read, and random ones have none."""
+    store = await made()
+    watched = Watched(store)
+    nursery.start_soon(watch_counters, watched.uids, 10, watched.drop)
+    for number in range(1, 100, 7):
+        await store.store.put(TABLE, [Put(COUNTER_ROW, id_column(METRIC), encode_counter(number))])
+        await trio.sleep(7)
+
+    async def assign() -> None:
+        await watched.uids.find_or_assign(METRIC, [b"a"])
+
+    store.before["get"] = assign
+    await trio.sleep(50)
+    assert watched.drops == 0

@@ -36,7 +36,7 @@ from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.opentsdb.series_rows import SeriesRows
 from tsd.tables.opentsdb.summaries import HistogramChecker, RollupChecker, SummaryRules
 from tsd.tables.opentsdb.trees import TreeTable
-from tsd.tables.opentsdb.uid_table import recheck_forever, watch_counters
+from tsd.tables.opentsdb.uid_table import COUNTERS_S, SHARED_COUNTERS_S, recheck_forever, watch_counters
 from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.opentsdb.unstored_newest import UnstoredNewest
 from tsd.tables.retention_task import RetentionTask
@@ -173,18 +173,21 @@ def build(
         on_change=forget_newest,
         include_open_points=include_open_points,
         required=(config.data_table, config.uid_table, *rollup_tables),
-        tasks=_tasks(parts, config, daemon, on_change),
+        tasks=_tasks(parts, config, daemon, on_change, is_shared=store.capabilities.shared),
         fatal_tasks=(daemon.compactor.run,) if daemon.compactor else (),
         operations=daemon.operations(),
         connection_operations=daemon.connection_operations,
     )
 
 
-def _tasks(parts: OpentsdbParts, config: Config, daemon: DaemonParts, on_change: Callable[[], None]) -> dict[str, Task]:
+def _tasks(
+    parts: OpentsdbParts, config: Config, daemon: DaemonParts, on_change: Callable[[], None], *, is_shared: bool
+) -> dict[str, Task]:
     """Return the background tasks by name."""
+    counters_s = SHARED_COUNTERS_S if is_shared else COUNTERS_S
     tasks: dict[str, Task] = {
         "names": lambda: recheck_forever(parts.uids, config.uid_cache_ttl_s, on_change),
-        "UID counters": lambda: watch_counters(parts.uids),
+        "UID counters": lambda: watch_counters(parts.uids, counters_s, on_change),
     }
     if (index := parts.index) is not None:
         tasks["series index"] = lambda: index.keep_complete(config.data_table)

@@ -203,11 +203,17 @@ def _text(name: bytes) -> str:
 
 
 COUNTER_REPAIR = "set the counter to 8 bytes, big-endian, no less than the highest UID in use (tsd uid grep KIND .)"
-COUNTERS_S = 600  # between reads of the counters, which other daemons increment too
+REPLACED_REPAIR = (
+    "points that were accepted until now and not stored before have UIDs of the old table: tsd fsck --full-scan finds "
+    "those without names. Stop all daemons before the table is replaced"
+)
+COUNTERS_S = 600  # between reads of the counters
+SHARED_COUNTERS_S = 10  # where other processes increment them, and may replace the table
 
 
-async def watch_counters(uids: Uids) -> None:
-    """Warn when UIDs run out, also if other processes assign them, or have another width. Never returns."""
+async def watch_counters(uids: Uids, period_s: float, on_change: Callable[[], None]) -> None:
+    """Warn when UIDs run out, also if other processes assign them, or have another width. Call `on_change`, which must
+    drop the caches, when the table was replaced. Never returns."""
     while True:
         try:
             await uids.check_widths()
@@ -218,7 +224,11 @@ async def watch_counters(uids: Uids) -> None:
             log.debug("uids.counters_unread", error=str(error))
         except CorruptRow as error:  # existing names need no counter
             log.error("uids.counter_damaged", error=str(error), next_step=COUNTER_REPAIR)
-        await trio.sleep(COUNTERS_S)
+        if fallen := uids.take_falls():
+            kinds = " ".join(kind.value for kind in fallen)
+            log.error("uids.table_replaced", kinds=kinds, next_step=REPLACED_REPAIR)
+            on_change()
+        await trio.sleep(period_s)
 
 
 async def recheck_forever(uids: Uids, period_s: float, on_change: Callable[[], None]) -> None:

@@ -219,6 +219,14 @@ class Uids:
         if broken is not None:
             raise broken
 
+    def take_falls(self) -> list[Kind]:
+        """Return the kinds whose counters have fallen since the last call. Counters only grow, so that the table was
+        made again or restored."""
+        fallen = [kind for kind, table in self._kinds.items() if table.has_fallen]
+        for kind in fallen:
+            self._kinds[kind].has_fallen = False
+        return fallen
+
     def statistics(self) -> dict[Kind, UidStatistics]:
         """Return the present statistics."""
         return {kind: table.statistics() for kind, table in self._kinds.items()}
@@ -258,6 +266,7 @@ class _KindTable:
         self._running = {False: trio.Lock(), True: trio.Lock()}
         self._creating: NameBatch | None = None  # the running batch that creates
         self._used = 0
+        self.has_fallen = False  # whether the counter has, see `Uids.take_falls`
         self._warned = 0.0
         self._hits = self._misses = self._collisions = self._refused = 0
 
@@ -442,10 +451,11 @@ class _KindTable:
             if count <= 0:
                 return []
         # Not retried: if the response is lost, these numbers stay unused.
+        before = self._used
         top = await self._store.increment(self._table, COUNTER_ROW, id_column(self._kind), count)
-        self._set_used(top)
         if top <= 0:
             raise CorruptRow(f"UID table {self._table}: the counter of '{self._kind.value}' is {top}")
+        self._set_used(top, at_least=before + count)
         return [number for number in range(top - count + 1, top + 1) if number <= capacity(self._width)]
 
     async def _create(self, puts: Sequence[Put]) -> list[bool]:
@@ -509,15 +519,19 @@ class _KindTable:
 
     async def read_counter(self) -> None:
         """Read the counter from the store."""
+        before = self._used
         rows = await self._store.get(self._table, [COUNTER_ROW], columns=[id_column(self._kind)])
-        if rows:
-            try:
-                self._set_used(decode_counter(rows[COUNTER_ROW][0].value))
-            except ValueError as exc:
-                raise CorruptRow(f"UID table {self._table}, '{self._kind.value}': {exc}") from exc
+        try:
+            number = decode_counter(rows[COUNTER_ROW][0].value) if rows else 0
+        except ValueError as exc:
+            raise CorruptRow(f"UID table {self._table}, '{self._kind.value}': {exc}") from exc
+        self._set_used(number, at_least=before)
 
-    def _set_used(self, number: int) -> None:
-        self._used = max(self._used, number)
+    def _set_used(self, number: int, *, at_least: int) -> None:
+        """Set the number of used UIDs. It was `at_least` that large before the store was asked."""
+        fell = number < at_least
+        self.has_fallen |= fell
+        self._used = number if fell else max(self._used, number)
         part = self._used / capacity(self._width)
         reached = max((mark for mark in WARN_AT if part >= mark), default=0.0)
         if reached > self._warned:
