@@ -92,8 +92,14 @@ networking_cache_size: 32MiB
 concurrent_reads: 8
 concurrent_writes: 16
 concurrent_compactors: 1
+read_request_timeout: {patience}
+range_request_timeout: {patience}
+write_request_timeout: {patience}
+cas_contention_timeout: {patience}
+request_timeout: {patience}
 authenticator: {authenticator}
 """
+PATIENCE = "10s"  # a busy machine takes longer than Cassandra's 2 s; less than tsd.storage.cassandra.timeout
 PERIODIC_SYNC = "commitlog_sync: periodic\ncommitlog_sync_period: 1000ms"
 GROUP_SYNC = "commitlog_sync: group\ncommitlog_sync_group_window: 10ms"
 TLS = """\
@@ -210,6 +216,7 @@ def _configure(home: Path, started: Started, options: Options) -> None:
     yaml = YAML.format(
         host=HOST,
         home=home,
+        patience=PATIENCE,
         sync=GROUP_SYNC if options.durable else PERIODIC_SYNC,
         authenticator="PasswordAuthenticator" if options.password else "AllowAllAuthenticator",
         **started._asdict(),

@@ -222,8 +222,8 @@ class Served:
         until(lambda: self.stats()[name] == value, f"{name} {value}")
 
     def flush(self) -> None:
-        """Write the open window. Fail if the store does not accept them."""
-        assert self.request("flush") is True
+        """Write the open window, as soon as the store accepts it."""
+        until(lambda: self.request("flush") is True, "points in the store")
 
     def kill_while_flushing(self) -> None:
         """Kill the daemon while it may be writing the open window."""

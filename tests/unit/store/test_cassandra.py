@@ -161,7 +161,7 @@ async def test_nothing_is_written_while_the_clock_is_wrong(cassandra: RunningCas
         stamped.delete_spans(TABLE.name, [StampedSpan(ROW, COLUMN, COLUMN, now_ms())]),
         stamped.delete_rows(TABLE.name, ROW, ROW + b"\0", up_to_ms=now_ms()),
     ):
-        with pytest.raises(WrongClock, match=r"300\.\d s"):
+        with pytest.raises(WrongClock, match=r"\d+\.\d s"):
             await refused
     assert abs(store.statistics()["clock_ahead_ms"] - set_ms) < 50_000
     assert (await store.get(TABLE.name, [ROW]))[ROW][0].value == b"v"
@@ -228,31 +228,40 @@ async def test_silent_node_is_a_timeout_and_is_used_again(cassandra: RunningCass
     keyspace = cassandra.unused_keyspace()
     own = cassandra.store(keyspace)
     await own.create_tables([TABLE])
-    await own.aclose()
     with FaultyProxy(cassandra.host, cassandra.port) as proxy:
         store = cassandra.store(keyspace, port=proxy.port, timeout_s=2.0)
         try:
-            await store.put(TABLE.name, [Put(ROW, COLUMN, b"before")])
+            await _put_patiently(store, b"before")
             proxy.mode = ProxyMode.STALL
             with pytest.raises(StoreDown):
                 await store.put(TABLE.name, [Put(ROW, COLUMN, b"lost")])
             proxy.mode = ProxyMode.PASS
-            while True:
-                try:
-                    await store.put(TABLE.name, [Put(ROW, COLUMN, b"after")])
-                    break
-                except StoreDown:
-                    pass  # until the driver has connected again
-            [cell] = (await store.get(TABLE.name, [ROW]))[ROW]
+            await _put_patiently(store, b"after")
+            [cell] = (await own.get(TABLE.name, [ROW]))[ROW]
             assert cell.value == b"after"
         finally:
             await store.aclose()
+            await own.aclose()
+
+
+async def _put_patiently(store: CassandraStore, value: bytes) -> None:
+    """Put a value as often as it takes: the driver has to connect again, and a busy machine may be slow."""
+    while True:
+        try:
+            await store.put(TABLE.name, [Put(ROW, COLUMN, value)])
+            return
+        except StoreDown:
+            pass
 
 
 async def test_repeated_answers_are_never_taken_for_others(cassandra: RunningCassandra) -> None:
     """Regression: two requests shared a stream ID after an answer that came twice."""
     values = {b"%03d" % number: b"value %03d" % number for number in range(200)}
     keyspace = cassandra.unused_keyspace()
+    own = cassandra.store(keyspace)  # with time to create a keyspace
+    await own.create_tables([TABLE])
+    await own.put(TABLE.name, [Put(row, COLUMN, value) for row, value in values.items()])
+    await own.aclose()
     with FaultyProxy(cassandra.host, cassandra.port) as proxy:
         store = cassandra.store(keyspace, port=proxy.port, timeout_s=2.0)
         found: dict[bytes, bytes] = {}
@@ -272,8 +281,6 @@ async def test_repeated_answers_are_never_taken_for_others(cassandra: RunningCas
             assert found.items() <= values.items()
 
         try:
-            await store.create_tables([TABLE])
-            await store.put(TABLE.name, [Put(row, COLUMN, value) for row, value in values.items()])
             for _ in range(2):
                 proxy.mode = ProxyMode.REPEAT
                 await read_all()
