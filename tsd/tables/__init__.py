@@ -9,7 +9,7 @@ from tsd.tables.entities import Entities
 from tsd.tables.key_ranges import KeyRanges
 from tsd.tables.open_points import OpenPointSource
 from tsd.tables.reading import PointDeleter, PointReader, SeriesReader
-from tsd.tables.writing import HistogramBodies, PointWriter, RollupBodies, SeriesResolver
+from tsd.tables.writing import HistogramBodies, PointWriter, RollupBodies, SeriesResolver, SeriesText
 
 Task = Callable[[], Awaitable[None]]
 Operation = Callable[..., Awaitable[object]]
@@ -31,6 +31,7 @@ class Tables:
     holds_hours: bool = False  # whether points of open hours gain from waiting: they share a cell, see `record`
     has_ttl: bool = False  # whether the tag kairos_opt.ttl of a line is the time to live of its point in seconds
     has_texts: bool = False  # whether lines of `tsd.codec.textline` are stored by the writer's summaries
+    text_of: Callable[[SeriesText], SeriesText] = lambda text: text  # with the names that queries find it by
     names: Names | None = None
     metadata: Metadata | None = None
     trees: Trees | None = None

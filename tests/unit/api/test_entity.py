@@ -341,3 +341,15 @@ async def test_answers_wait_for_what_only_the_journal_has(tmp_path: Path, target
         response = await endpoint.handle(replace(request_of("GET", target), split=urlsplit(target)))
         assert isinstance(response.body, bytes)
         assert b"sys.mem" in response.body
+
+
+async def test_series_has_one_column_however_numbers_of_row_keys_are_written(tmp_path: Path) -> None:
+    tall = {"tsd.storage.layout": "tall", "tsd.tall.tables": "SENSOR {meter:05}#{day} kwh"}
+    async with running(tmp_path, {**SETTINGS, **tall}) as daemon:
+        await daemon.send_lines(put("kwh", PAST_S, 1, "a", " meter=007") + put("kwh", PAST_S + 60, 2, "a", " meter=7"))
+        await daemon.daemon.ingest.writer.flush()
+        dps = {f"{PAST_S}000": 1, f"{PAST_S + 60}000": 2}
+        found = await answer(daemon, f"/a?{PAST}")
+        assert found["series"] == [{"metric": "kwh", "tags": {"meter": "7"}, "dps": dps}]
+        [newest] = (await answer(daemon, ""))["entities"]
+        assert [(one["tags"], one["value"]) for one in newest["series"]] == [({"meter": "7"}, 2)]

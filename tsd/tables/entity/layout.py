@@ -24,7 +24,7 @@ def with_entities(
     """Return a layout's tables whose parts also write to those of entities and delete from them. `required`: the store
     does not make them."""
     tag, check = config.entity_tag.encode("latin-1"), name_check(config)
-    newest = NewestValues(tag, check)
+    newest = NewestValues(tag, check, tables.text_of)
     removal, deleter = EntityRemoval(cells, newest), tables.deleter
     expiry = make_expiry(config, now_ms)
     entities = EntityTables(cells, newest, expiry.is_kept if expiry.ages_s else None, check)

@@ -14,7 +14,7 @@ from tsd.codec.kept_arrays import grown
 from tsd.codec.points import Columns, Int32, Int64
 from tsd.codec.putline import split_tags
 from tsd.errors import BadLine
-from tsd.tables.writing import SeriesLookup
+from tsd.tables.writing import SeriesLookup, SeriesText
 
 INITIAL_ROOM = 1024  # series
 CheckName = Callable[[bytes], None]
@@ -50,9 +50,15 @@ class Newest(NamedTuple):
 class NewestValues:
     """The newest points, by series and by entity."""
 
-    def __init__(self, tag: bytes, check_name: CheckName = any_name) -> None:
-        """`tag` names the entity. `check_name` raises BadLine for a name that no row can have."""
+    def __init__(
+        self,
+        tag: bytes,
+        check_name: CheckName = any_name,
+        text_of: Callable[[SeriesText], SeriesText] = lambda text: text,
+    ) -> None:
+        """`tag`: of the entity. `check_name` raises BadLine for a name that no row can have. `text_of`: see Tables."""
         self._tag = tag
+        self._text_of = text_of
         self.check_name = check_name
         self._generations = np.zeros(INITIAL_ROOM, np.int64)
         self._points = Columns(
@@ -93,6 +99,7 @@ class NewestValues:
         text = series.text(number)
         if text is None:
             return None
+        text = self._text_of(text)
         found = entity_series(text.metric, split_tags(text.tags), self._tag)
         if found is None:
             return None

@@ -53,6 +53,7 @@ def build(
         drop_caches=drop_caches,
         statistics=retention.statistics if retention else list,
         deleter=reader,
+        text_of=placing.text_of,
         key_ranges=TallKeyRanges(settings.rules),
         tasks={"retention": retention.run} if retention else {},
         operations={"retention": retention.run_now} if retention else {},

@@ -85,6 +85,12 @@ class Placing:
             raise illegal(f"metric {metric}, table {rule.table}: {exc}") from exc
         return self.key_at(rule, place)
 
+    def text_of(self, text: SeriesText) -> SeriesText:
+        """Return the text of a series with the names that queries find it by. Raise BadLine."""
+        metric, tags = self.names_of(self.key_of(text))
+        words = [f"{name}={value}".encode("latin-1") for name, value in tags.items()]
+        return SeriesText(metric.encode("latin-1"), b" ".join(words))
+
     def key_at(self, rule: TableRule, place: Place) -> SeriesKey:
         """Return the key of a place."""
         return SeriesKey(rule.table.encode() + END + place.prefix, place.field)
