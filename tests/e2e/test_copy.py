@@ -248,3 +248,31 @@ def test_hidden_cells_reported_unless_points_exist(hbase: RunningHbase, tmp_path
     assert cluster.run("delete", "sys.cpu", "--since", "1", "--until", "now", "--yes").status == 0
     done = home.run("copy", *to(cluster))
     assert (done.status, "2 rows written cannot be read back" in done.err) == (1, True)
+
+
+@pytest.mark.parametrize("layout", ["opentsdb", "tall"])
+def test_metadata_of_entities_is_copied(layout: str, tmp_path: Path) -> None:
+    kept = {"tsd.entity.enabled": "true"}
+    home = Tsd(tmp_path / "home", {**kept, "tsd.core.tag.allow_specialchars": "#"})
+    target = Tsd(tmp_path / "target", {**kept, "tsd.entity.period": "30d", "tsd.storage.layout": layout})
+    assert home.run("import", "--auto-metric", "-", stdin=b"m %d 1 host=a\n" % T).status == 0
+    for name in ("a", "b#1", "c"):
+        assert home.run("entity", "set", name, f"rack=r-{name}").status == 0
+    done = home.run("copy", *to(target))
+    assert (done.status, done.err.splitlines()[-1]) == (
+        1, "tsd: not copied: 1 value of metadata of entities of the source"  # of a name that the target cannot have
+    )  # fmt: skip
+    assert target.run("entity", "set", "a", "rack=later").status == 0
+    assert home.run("copy", *to(target)).status == 1
+    shown = [json.loads(target.run("entity", name, "--json").out)["metadata"] for name in ("a", "c")]
+    assert shown == [{"rack": "later"}, {"rack": "r-c"}]
+
+
+def test_copy_tells_of_metadata_of_entities_that_it_leaves(tmp_path: Path) -> None:
+    home = Tsd(tmp_path / "home", {"tsd.entity.enabled": "true"})
+    plain = Tsd(tmp_path / "plain", {"tsd.entity.enabled": "false"})
+    assert home.run("import", "--auto-metric", "-", stdin=b"m %d 1 host=a\n" % T).status == 0
+    assert home.run("copy", *to(plain)).status == 0
+    assert home.run("entity", "set", "a", "rack=r1").status == 0
+    done = home.run("copy", *to(plain))
+    assert (done.status, "not copied: 1 value of metadata of entities" in done.err) == (1, True)

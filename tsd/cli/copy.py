@@ -15,6 +15,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access
+from tsd.cli.copy_entities import copy_metadata
 from tsd.cli.copy_points import ALL_HOURS, ALL_TIMES, PointCopyStats, Rename, Target, copy_points, parse_rename
 from tsd.cli.late_rollups import changing, changing_rows
 from tsd.cli.output import Progress
@@ -59,7 +60,7 @@ def copy(
     file = Checkpoint(
         checkpoint or _checkpoint(loaded.config, target), ["copy", store_name(loaded.config), store_name(target)]
     )
-    total = trio.run(_copy, loaded.config, target, file)
+    total, left = trio.run(_copy, loaded.config, target, file)
     if as_json:
         click.echo(
             json.dumps({"rows": total.rows, "cells": total.cells, "new_cells": total.put, "hidden": total.hidden})
@@ -72,10 +73,13 @@ def copy(
             f"major_compact '{target.data_table}' in its shell, and copy again",
             err=True,
         )
-    sys.exit(1 if total.hidden else 0)
+    if left:
+        click.echo(f"tsd: not copied: {', '.join(left)} of the source", err=True)
+    sys.exit(1 if total.hidden or left else 0)
 
 
-async def _copy(source: Config, target: Config, file: Checkpoint) -> CopyStats:
+async def _copy(source: Config, target: Config, file: Checkpoint) -> tuple[CopyStats, list[str]]:
+    """Copy the tables. Return what was copied, and what was not."""
     async with access(source, must_exist=True) as own, access(target, kind=TARGET) as other:
         if reason := await own.flush_daemon():
             raise StoreError(f"{reason}. They would not be copied: copy later")
@@ -99,9 +103,10 @@ async def _copy(source: Config, target: Config, file: Checkpoint) -> CopyStats:
         progress = Progress("rows")
         try:
             async with _outdated(make_index(target, other.store)):
-                return await copy_store(job, marks, lambda _, rows: progress.add(rows))
+                total = await copy_store(job, marks, lambda _, rows: progress.add(rows))
         finally:
             progress.close()
+        return total, await copy_metadata(source, own, target, other)
 
 
 def _copy_points(
@@ -115,7 +120,8 @@ def _copy_points(
     except ValueError as exc:
         raise click.UsageError(f"--rename: {exc}") from None
     job = ["copy points", store_name(source), store_name(target), *renames]
-    total = trio.run(_run_points, source, target, rules, Checkpoint(checkpoint or _checkpoint(source, target), job))
+    file = Checkpoint(checkpoint or _checkpoint(source, target), job)
+    total, left = trio.run(_run_points, source, target, rules, file)
     for text in (*total.refused, *total.warnings):
         click.echo(f"tsd: {text}", err=True)
     counts = {
@@ -134,12 +140,15 @@ def _copy_points(
     if total.expiring_points:
         points = counted(total.expiring_points, "point")
         click.echo(f"tsd: copied {points} without the time to live: in the target they do not expire", err=True)
-    if left := total.not_copied():
-        click.echo(f"tsd: not copied: {', '.join(left)} of the source; only numbers are copied", err=True)
+    if left := [*total.not_copied(), *left]:
+        click.echo(f"tsd: not copied: {', '.join(left)} of the source", err=True)
     sys.exit(1 if total.refused_points or total.warnings or left else 0)
 
 
-async def _run_points(source: Config, target: Config, rules: Sequence[Rename], file: Checkpoint) -> PointCopyStats:
+async def _run_points(
+    source: Config, target: Config, rules: Sequence[Rename], file: Checkpoint
+) -> tuple[PointCopyStats, list[str]]:
+    """Copy points. Return what was copied, and what else was not."""
     async with _opened(source, must_exist=True) as own, _opened(target, kind=TARGET) as other:
         await make_tables(target, other.store, default_compression(target).upper())
         read = build_configured_tables(replace(source, rollups_build=False), own.store, now_ms)
@@ -156,9 +165,10 @@ async def _run_points(source: Config, target: Config, rules: Sequence[Rename], f
         try:
             async with _outdated(index):
                 span = ALL_TIMES if source.has_kairosdb_tables else ALL_HOURS
-                return await copy_points(read, where, file, progress.add, span)
+                total = await copy_points(read, where, file, progress.add, span)
         finally:
             progress.close()
+        return total, await copy_metadata(source, own, target, other)
 
 
 @asynccontextmanager

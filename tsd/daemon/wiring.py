@@ -468,12 +468,12 @@ async def create_tables(config: Config, store: Store, compression: str) -> dict[
     if config.has_kairosdb_tables:
         made = await kairosdb.make_tables(store, config.cassandra_keyspace, now_ms).create(compression)
         return {name: name in made for name in kairosdb.TABLES}
-    entities = await _create_entities(config, store)
+    entities = await create_entities(config, store)
     made = await store.create_tables(tables(config), compression=compression)
     return {table.name: table.name in made for table in tables(config)} | entities
 
 
-async def _create_entities(config: Config, store: Store) -> dict[str, bool]:
+async def create_entities(config: Config, store: Store) -> dict[str, bool]:
     """Create the tables of entities, if they are configured."""
     if not config.entity:
         return {}
