@@ -194,3 +194,15 @@ def test_deleted_points_leave_both_tables(tsd: Tsd) -> None:
     assert (everything["entity_points"], everything["remaining"]) == (67, 0)
     found = stored_entities(tsd.folder, tsd.settings)
     assert (found.points, found.newest) == ({}, {})
+
+
+@pytest.mark.parametrize("tsd", ENGINES, indirect=True)
+def test_points_that_are_older_than_all_deleted_ones_are_newest(tsd: Tsd) -> None:
+    assert tsd.run("create-tables").status == 0
+    assert tsd.run("import", "--auto-metric", "-", stdin=b"m %d 1 host=h\n" % PAST_S).status == 0
+    assert tsd.run("entity", "build").status == 0
+    assert tsd.run("delete", "m", "--since", str(PAST_S), "--until", str(PAST_S + 1), "--yes").status == 0
+    assert tsd.run("import", "-", stdin=b"m %d 7 host=h\n" % (PAST_S - YEAR_S)).status == 0
+    assert tsd.run("entity", "build").status == 0
+    found = stored_entities(tsd.folder, tsd.settings)
+    assert found.newest == found.points == {("h", "m"): [((PAST_S - YEAR_S) * 1000, 7)]}

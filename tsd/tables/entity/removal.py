@@ -143,7 +143,7 @@ class EntityRemoval:
         left = await self._newest_left(part._replace(columns=wrong)) if wrong else {}
         by_start: dict[int, list[bytes]] = {}
         for column in wrong:  # what superseded values the store may still have between the two must not show
-            start_ms = min(left[column].time_ms + 1, since_ms) if column in left else 0
+            start_ms = min(left[column].time_ms + 1 if column in left else 1, since_ms)  # 0 hides later writes on HBase
             by_start.setdefault(start_ms, []).append(column)
         for start_ms, columns in by_start.items():
             await self._cells.delete(NEWEST.name, part.row, columns, since_ms=start_ms, until_ms=until_ms)
