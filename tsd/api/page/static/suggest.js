@@ -23,17 +23,11 @@ export function complete(input, find) {
   input.setAttribute("list", list.id);
   input.after(list);
   let timer = 0;
-  let asked = null;
+  let current = 0; // number of the newest request
   const ask = async () => {
-    const text = input.value;
-    if (asked === text) return;
-    asked = text;
-    try {
-      const names = await find(text);
-      if (asked === text) fill(list, names.slice(0, MOST));
-    } catch {
-      asked = null; // the next key asks again; the query itself shows why it fails
-    }
+    const mine = (current += 1);
+    const names = await find(input.value).catch(() => []); // the query itself shows why it fails
+    if (mine === current) fill(list, names.slice(0, MOST));
   };
   input.addEventListener("input", () => {
     clearTimeout(timer);
