@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, expect
 
 from tests.e2e.command import Served, Tsd, until
-from tests.e2e.test_page import BASE, address, graph
+from tests.e2e.test_page import BASE, address, curves, graph, shown
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
@@ -51,3 +51,30 @@ def test_completion_follows_the_metric_and_the_tag(daemon: Served, page: Page) -
     page.locator(".metric").fill("sys.cpu.user")
     page.locator(".tag .name").focus()
     until(lambda: completed(names) == ["host"], "names of tags of the other metric")
+
+
+def test_refresh_keeps_the_order_of_curves_the_focus_and_scroll_positions(daemon: Served, page: Page) -> None:
+    """Regression: each refresh ended the chosen order, scrolled both tables back, and took the focus away."""
+    page.goto(address(daemon, graph("sum:sys.cpu.user{host=*}") + "&table=1"))
+    shown(page)
+    page.get_by_role("button", name="Max").press("Enter")
+    page.locator("#table .wide").evaluate("box => { box.scrollTop = 100; }")
+    old = page.locator("#curves table").element_handle()
+    with page.expect_response("**/api/query?*"):
+        page.evaluate("document.getElementById('run').click()")  # as a refresh, it moves no focus
+    page.wait_for_function("table => !table.isConnected", arg=old)
+    assert list(curves(page)) == ["sys.cpu.user host=web02", "sys.cpu.user host=web01"]
+    expect(page.get_by_role("columnheader", name="Max")).to_have_attribute("aria-sort", "descending")
+    expect(page.get_by_role("button", name="Max")).to_be_focused()
+    assert page.locator("#table .wide").evaluate("box => box.scrollTop") == 100
+
+
+def test_order_is_that_of_all_curves_not_of_the_drawn_ones(daemon: Served, page: Page) -> None:
+    """Regression: the largest of the first 300 curves was shown as the largest of all."""
+    daemon.send_lines(b"".join(b"put more.series %d %d n=%03d\n" % (BASE + 60, at, at) for at in range(310)))
+    page.goto(address(daemon, graph("sum:more.series{n=*}")))
+    expect(page.locator("#curves tbody tr")).to_have_count(300)
+    page.get_by_role("button", name="Max").press("Enter")
+    expect(page.locator("#curves tbody tr").first).to_contain_text("n=309")
+    page.get_by_role("button", name="n=299").press("Enter")  # the 299th is drawn, so its name is a button
+    expect(page.get_by_role("button", name="n=299")).to_have_attribute("aria-pressed", "false")

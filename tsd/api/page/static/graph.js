@@ -92,6 +92,7 @@ export function keyEntry(box, curve, at) {
   swatch.style.borderTop = `3px ${{ solid: "solid", dash: "dashed", dot: "dotted" }[dash]} ${own}`;
   button.append(swatch, curve.name);
   button.title = "Hide or show this curve";
+  button.dataset.key = `curve ${curve.name}`; // for `replace`
   button.setAttribute("aria-pressed", String(!hidden.has(curve.name)));
   button.addEventListener("click", async () => {
     if (!hidden.delete(curve.name)) hidden.add(curve.name);

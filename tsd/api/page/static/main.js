@@ -9,6 +9,7 @@ import { automaticInterval, DEFAULT_START, emptyQuery, expression, formatTime, f
 import * as status from "./status.js";
 import { complete, metricsLike } from "./suggest.js";
 import { csv, curveTable, pointTable } from "./table.js";
+import { replace } from "./views.js";
 
 const MOST_POINTS = 1500; // of a curve
 const FIRST_MS = 0; // of ranges: queries take no negative times
@@ -261,10 +262,12 @@ function summarise(curves, took) {
   $("summary").textContent = `${curveCount}, ${points.toLocaleString("en")} points, ${Math.round(took).toLocaleString("en")} ms`;
   $("below").hidden = false;
   $("annotate").hidden = !access.roles.includes("write");
-  $("curves").replaceChildren(curves.length ? curveTable(curves.slice(0, MOST_CURVES), (curve, at) => keyEntry($("graph"), curve, at)) : "");
+  const put = (table) => replace($("curves"), [table]);
+  if (curves.length) put(curveTable(curves, MOST_CURVES, (curve, at) => keyEntry($("graph"), curve, at), put));
+  else $("curves").replaceChildren();
   showTable();
   if (!curves.length) say(reasonOfNothing(shown.queries));
-  else if (curves.length > MOST_CURVES && hasLibrary) say(`The first ${MOST_CURVES} of ${curves.length.toLocaleString("en")} curves are drawn. CSV has all.`);
+  else if (curves.length > MOST_CURVES && hasLibrary) say(`The first ${MOST_CURVES} of ${curves.length.toLocaleString("en")} curves are drawn. The table sorts all, CSV has all.`);
   else if (hasLibrary && curves.some(hasUndrawn)) say("Values above 1e300 or below -1e300 are not drawn. CSV has all.");
   else if (curves.some((curve) => isBelowLog(curve, shown.scale))) say("A logarithmic axis has no place for values of 0 or less. CSV has all.");
   else say("");
@@ -273,7 +276,7 @@ function summarise(curves, took) {
 function showTable() {
   $("table").hidden = !state.table;
   $("points").setAttribute("aria-expanded", String(state.table));
-  $("table").replaceChildren(state.table && shown ? pointTable(shown.curves) : "");
+  replace($("table"), state.table && shown ? [pointTable(shown.curves)] : []);
 }
 
 function setRange(start, end) {

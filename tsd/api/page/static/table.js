@@ -1,13 +1,14 @@
 // The curves and their points as tables and as CSV.
 
 import { formatTime } from "./state.js";
+import { button } from "./views.js";
 
 const SHOWN_TIMES = 500;
 const SHOWN_CURVES = 100; // columns of the table of points
 
 /** Return a value with 7 digits and thousands separators; very large and very small ones as 1.5e-9. */
 export function number(value) {
-  if (typeof value !== "number") return "";
+  if (typeof value !== "number" || Number.isNaN(value)) return "";
   const size = Math.abs(value);
   if (size && (size >= 1e15 || size < 1e-6)) return String(Number(value.toPrecision(7)));
   return value.toLocaleString("en", { maximumSignificantDigits: Math.max(7, String(Math.trunc(size)).length) });
@@ -45,50 +46,52 @@ export function tableOf(heads, rows, textColumns = []) {
   return box;
 }
 
-/** Return a table of the last, least, mean and largest value of each curve. `keyOf` returns a curve's cell. */
-export function curveTable(curves, keyOf) {
-  const rows = curves.map((curve, at) => {
-    const values = curve.points.map((point) => point[1]).filter((value) => typeof value === "number");
-    let [least, most, sum] = [Infinity, -Infinity, 0];
-    for (const value of values) {
-      least = Math.min(least, value);
-      most = Math.max(most, value);
-      sum += value;
-    }
-    const some = values.length > 0;
-    return [keyOf(curve, at), number(values.at(-1)), some ? number(least) : "", some ? mean(sum / values.length) : "", some ? number(most) : "", number(curve.points.length)];
-  });
-  return sortable(tableOf(["Curve", "Last", "Min", "Mean", "Max", "Points"], rows, [0]));
+const HEADS = ["Curve", "Last", "Min", "Mean", "Max", "Points"];
+const WAYS = [null, "descending", "ascending"]; // in which a column sorts, in the order of presses
+let order = { column: 0, way: null }; // of the curves; it stays when they are fetched again
+
+/** Return the last, least, mean and largest value of a curve, and its number of points. Without values: NaN. */
+function figuresOf(curve) {
+  let [last, least, most, sum, count] = [NaN, Infinity, -Infinity, 0, 0];
+  for (const [, value] of curve.points) {
+    if (typeof value !== "number") continue;
+    last = value;
+    least = Math.min(least, value);
+    most = Math.max(most, value);
+    sum += value;
+    count += 1;
+  }
+  return count ? [last, least, sum / count, most, curve.points.length] : [NaN, NaN, NaN, NaN, curve.points.length];
 }
 
-/** Return the number that a cell shows; of a cell without any, less than all. */
-function numberIn(row, column) {
-  const value = Number.parseFloat(row.cells[column].textContent.replaceAll(",", ""));
-  return Number.isNaN(value) ? -Infinity : value;
+/** Return [curve, its place, its figures] of the first `most` curves in the chosen order. */
+function firstOf(curves, most) {
+  const all = order.way === null ? curves.slice(0, most) : curves;
+  const found = all.map((curve, at) => [curve, at, figuresOf(curve)]);
+  if (order.way === null) return found;
+  const sign = order.way === "ascending" ? 1 : -1;
+  const value = ([, , figures]) => (Number.isNaN(figures[order.column - 1]) ? -Infinity : figures[order.column - 1]);
+  return found.sort((a, b) => sign * (value(a) - value(b) || 0)).slice(0, most);
 }
 
-/** Let the heads of a table's columns of numbers sort its rows: largest first, then least first, then as they were. */
-function sortable(box) {
-  const table = box.querySelector("table");
-  const body = table.tBodies[0];
-  const rows = [...body.rows];
-  const heads = [...table.querySelectorAll("th")];
-  heads.slice(1).forEach((head, at) => {
-    const button = document.createElement("button");
-    button.type = "button";
-    button.className = "order";
-    button.append(...head.childNodes);
-    button.title = "Sort by this column";
-    head.append(button);
-    button.addEventListener("click", () => {
-      const next = { descending: "ascending", ascending: null }[head.getAttribute("aria-sort")];
-      for (const one of heads) one.removeAttribute("aria-sort");
-      if (next !== null) head.setAttribute("aria-sort", next ?? "descending");
-      const sign = next === "ascending" ? 1 : -1;
-      const values = new Map(rows.map((row) => [row, numberIn(row, at + 1)]));
-      body.append(...(next === null ? rows : [...rows].sort((a, b) => sign * (values.get(a) - values.get(b) || 0))));
-    });
+/** Return a table of figures of the first `most` curves. `keyOf` returns a curve's cell. The heads of the columns of
+ * numbers sort all curves: largest first, then least first, then as they were. `sorted` is called with the new table. */
+export function curveTable(curves, most, keyOf, sorted) {
+  const rows = firstOf(curves, most).map(([curve, at, [last, least, middle, largest, count]]) => (
+    [keyOf(curve, at), number(last), number(least), mean(middle), number(largest), number(count)]
+  ));
+  const heads = HEADS.map((text, column) => {
+    if (!column) return text;
+    const head = button(text, `sort by ${text}`, () => {
+      const next = WAYS[(WAYS.indexOf(order.column === column ? order.way : null) + 1) % WAYS.length];
+      order = { column, way: next };
+      sorted(curveTable(curves, most, keyOf, sorted));
+    }, "order");
+    head.title = "Sort by this column";
+    return head;
   });
+  const box = tableOf(heads, rows, [0]);
+  if (order.way) box.querySelectorAll("th")[order.column].setAttribute("aria-sort", order.way);
   return box;
 }
 

@@ -129,17 +129,21 @@ function show(box, elements) {
   box.dataset.at = formatTime(Date.now());
 }
 
-/** Replace the content of a view. The focus stays, and tables keep their scroll positions. */
-function replace(box, shown) {
-  const key = document.activeElement?.dataset.key;
-  const before = [...box.children].map((one) => one.querySelector(".wide"));
+function tableIn(one) {
+  return one.matches(".wide") ? one : one.querySelector(".wide");
+}
+
+/** Replace the content of a box. The focus stays, and tables keep their scroll positions. */
+export function replace(box, shown) {
+  const key = box.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+  const before = [...box.children].map(tableIn);
   const focused = before.findIndex((one) => one && one === document.activeElement);
   shown.forEach((one, at) => {
-    const [to, from] = [one.querySelector(".wide"), before[at]];
+    const [to, from] = [tableIn(one), before[at]];
     if (to && from) to.dataset.scroll = `${from.scrollLeft} ${from.scrollTop}`;
   });
   box.replaceChildren(...shown);
   for (const one of box.querySelectorAll("[data-scroll]")) [one.scrollLeft, one.scrollTop] = one.dataset.scroll.split(" ").map(Number);
-  if (key) [...box.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key)?.focus();
-  else if (focused >= 0) box.children[focused]?.querySelector(".wide")?.focus();
+  const next = key ? [...box.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key) : shown[focused] && tableIn(shown[focused]);
+  next?.focus({ preventScroll: true });
 }
