@@ -78,3 +78,19 @@ def test_order_is_that_of_all_curves_not_of_the_drawn_ones(daemon: Served, page:
     expect(page.locator("#curves tbody tr").first).to_contain_text("n=309")
     page.get_by_role("button", name="n=299").press("Enter")  # the 299th is drawn, so its name is a button
     expect(page.get_by_role("button", name="n=299")).to_have_attribute("aria-pressed", "false")
+
+
+def test_integers_are_shown_with_all_digits(daemon: Served, page: Page) -> None:
+    """Regression: hovering rounded 12345678 to seven digits, and the table 1234567890123456, without separators."""
+    values = {"exact.mid": "12345678", "exact.big": "1234567890123456", "exact.float": "1234567890.25"}
+    lines = [f"put {name} {BASE + 60 * at} {value} a=b\n" for name, value in values.items() for at in range(2)]
+    daemon.send_lines("".join(lines).encode())
+    page.goto(address(daemon, graph(*(f"sum:{name}" for name in values))))
+    wanted = {"exact.mid": "12,345,678", "exact.big": "1,234,567,890,123,456", "exact.float": "1,234,567,890"}
+    found = {name.partition(" ")[0]: cells[0] for name, cells in shown(page).items()}
+    assert found == wanted
+    box = page.locator("#graph .nsewdrag").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 5, box["y"] + 50)
+    for value in wanted.values():
+        expect(page.locator("#graph .hoverlayer")).to_contain_text(value)

@@ -3,9 +3,11 @@
 import { getBlob } from "./http.js";
 import { extremes, isDrawable, MARGIN, sketch } from "./sketch.js";
 import { expression, rangeOf } from "./state.js";
+import { digits } from "./table.js";
 
 export const MOST_CURVES = 300; // drawn; the table and CSV have all
 const MOST_KEYS = 40; // curves in the key of a saved picture
+const EXACT_DIGITS = 15; // of a float; further ones are noise
 const MARKED_POINTS = 40; // a curve with fewer points has markers
 const COLORS = [
   "#1f77b4", "#e6550d", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17a2b8", "#b5a900", "#5b5bd6",
@@ -65,6 +67,14 @@ export function isBelowLog(curve, scale) {
   return scale === "log" && curve.axis !== "right" && curve.points.some((point) => typeof point[1] === "number" && point[1] <= 0);
 }
 
+/** Return the format of a curve's values when hovering: integers have all digits, as in the tables. */
+function valueFormat(curve) {
+  const values = curve.points.map((point) => point[1]).filter(isDrawable);
+  if (values.every(Number.isInteger)) return ",d";
+  const size = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+  return `,.${Math.min(digits(size), EXACT_DIGITS)}~g`;
+}
+
 const hidden = new Set(); // names of curves that are not drawn
 
 function traces(curves) {
@@ -77,7 +87,7 @@ function traces(curves) {
     mode: isMarked(curve) ? "lines+markers" : "lines",
     line: { ...look(at), width: 1.4 },
     marker: { size: 4 },
-    hovertemplate: "%{y:,.7~g}",
+    hovertemplate: `%{y:${valueFormat(curve)}}`,
   }));
 }
 

@@ -6,12 +6,18 @@ import { button } from "./views.js";
 const SHOWN_TIMES = 500;
 const SHOWN_CURVES = 100; // columns of the table of points
 
-/** Return a value with 7 digits and thousands separators; very large and very small ones as 1.5e-9. */
+/** Return a value with 7 digits and thousands separators, an integer with all digits. Very large and very small ones:
+ * 1.5e-9. */
 export function number(value) {
   if (typeof value !== "number" || Number.isNaN(value)) return "";
   const size = Math.abs(value);
-  if (size && (size >= 1e15 || size < 1e-6)) return String(Number(value.toPrecision(7)));
-  return value.toLocaleString("en", { maximumSignificantDigits: Math.max(7, String(Math.trunc(size)).length) });
+  if (size && (size < 1e-6 || (size >= 1e15 && !Number.isSafeInteger(value)))) return Number(value.toPrecision(7)).toExponential();
+  return value.toLocaleString("en", { maximumSignificantDigits: digits(size) });
+}
+
+/** Return how many digits of a value are shown. */
+export function digits(size) {
+  return Math.max(7, String(Math.trunc(size)).length);
 }
 
 /** Return a mean: its digits beyond the fifth say nothing, except in a large number. */
