@@ -1,12 +1,13 @@
 """Curves of the page, their table and their fields, in a real Chromium on a real daemon."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.e2e.command import Served, Tsd, until
-from tests.e2e.test_page import BASE, address, curves, graph, shown
+from tests.e2e.test_page import BASE, address, curves, drag, graph, shown, span_of
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
@@ -94,3 +95,30 @@ def test_integers_are_shown_with_all_digits(daemon: Served, page: Page) -> None:
     page.mouse.move(box["x"] + 5, box["y"] + 50)
     for value in wanted.values():
         expect(page.locator("#graph .hoverlayer")).to_contain_text(value)
+
+
+def test_hour_that_the_end_of_summer_time_repeats_is_drawn_and_chosen(daemon: Served, browser: Browser) -> None:
+    """Regression: curves ran back an hour, and a range in the second of the two hours was that of the first."""
+    lines = [b"put clock %d %d a=b\n" % (SUMMER_END + 60 * minute, minute) for minute in range(-360, 360)]
+    daemon.send_lines(b"".join(lines))
+    span = f"start={SUMMER_END - 21_600}&end={SUMMER_END + 21_600}"
+    with browser.new_context(timezone_id="Europe/Berlin", viewport={"width": 1280, "height": 900}) as context:
+        page = context.new_page()
+        page.goto(address(daemon, graph("sum:clock", span=span)))
+        shown(page)
+        path = page.locator("#graph .trace path.js-line").get_attribute("d") or ""
+        across = [float(x) for x in re.findall(r"[ML]([\d.]+),", path)]
+        assert len(across) > 1
+        assert across == sorted(across)
+        labels = page.locator("#graph .xtick text").all_text_contents()
+        assert [text[:5] for text in labels] == ["22:00", "00:00", "02:00", "03:00", "05:00", "07:00"]
+
+        before = page.url
+        drag(page)
+        page.wait_for_url(lambda url: url != before)
+        start, end = map(int, span_of(page))
+        assert (start, end) == pytest.approx((SUMMER_END - 10_800, SUMMER_END), abs=120)  # a pixel is 37 s
+        page.goto(address(daemon, graph("sum:clock", span=f"start={SUMMER_END + 1800}&end={SUMMER_END + 7200}")))
+        page.locator("#end").fill("2025/10/26-05:00")
+        page.locator("#end").press("Enter")
+        page.wait_for_url(f"**/#start={SUMMER_END + 1800}&end={SUMMER_END + 10_800}&*")

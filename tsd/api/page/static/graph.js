@@ -1,7 +1,7 @@
 // The graph: by the plotting library, or without it the daemon's own SVG.
 
 import { getBlob } from "./http.js";
-import { extremes, isDrawable, MARGIN, sketch } from "./sketch.js";
+import { DAY_MS, extremes, isDrawable, MARGIN, mostTicks, sketch, ticksOfTime } from "./sketch.js";
 import { expression, rangeOf } from "./state.js";
 import { digits } from "./table.js";
 
@@ -77,9 +77,22 @@ function valueFormat(curve) {
 
 const hidden = new Set(); // names of curves that are not drawn
 
-function traces(curves) {
+/** Return how times of a range are given to the library, which shows them in the user's time zone: `to` and `from`
+ * convert them. If the zone's offset changes in the range, an axis of local times would repeat or skip an hour. Such an
+ * axis gets times of the first offset, and `labels` of its own. In longer ranges an hour is not seen. */
+function clockOf(range) {
+  const [first, last] = range.map((ms) => new Date(ms).getTimezoneOffset() * 60_000);
+  const labels = ticksOfTime(range);
+  if (first === last || labels.step >= DAY_MS) return { to: (ms) => new Date(ms), from: (text) => new Date(text).getTime(), labels: null };
+  const from = (text) => Date.parse(text.includes(" ") ? `${text.replace(" ", "T")}Z` : text) + first;
+  return { to: (ms) => new Date(ms - first).toISOString().slice(0, -1), from, labels };
+}
+
+const zoned = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "long", hourCycle: "h23" });
+
+function traces(curves, clock) {
   return curves.slice(0, MOST_CURVES).map((curve, at) => ({
-    x: curve.points.map((point) => new Date(point[0])),
+    x: curve.points.map((point) => clock.to(point[0])),
     y: curve.points.map((point) => (isDrawable(point[1]) ? point[1] : null)),
     name: verbatim(curve.name),
     visible: !hidden.has(curve.name),
@@ -87,7 +100,9 @@ function traces(curves) {
     mode: isMarked(curve) ? "lines+markers" : "lines",
     line: { ...look(at), width: 1.4 },
     marker: { size: 4 },
-    hovertemplate: `%{y:${valueFormat(curve)}}`,
+    ...(clock.labels
+      ? { text: curve.points.map((point) => zoned.format(point[0])), hovertemplate: `%{text}<br>%{y:${valueFormat(curve)}}` }
+      : { hovertemplate: `%{y:${valueFormat(curve)}}` }),
   }));
 }
 
@@ -145,7 +160,7 @@ function graphHeight() {
   return Math.round(Math.max(320, Math.min(560, window.innerHeight * 0.55)));
 }
 
-function layout(curves, annotations, range, scale) {
+function layout(curves, annotations, range, scale, clock) {
   const axis = { gridcolor: color("--line"), zerolinecolor: color("--line"), exponentformat: "SI", separatethousands: true, automargin: true };
   const found = {
     height: graphHeight(),
@@ -153,21 +168,25 @@ function layout(curves, annotations, range, scale) {
     paper_bgcolor: color("--back"),
     plot_bgcolor: color("--back"),
     font: { color: color("--text"), size: 12 },
-    xaxis: { ...axis, type: "date", range: [new Date(range[0]), new Date(range[1])], tickangle: 0, nticks: Math.max(2, Math.floor(window.innerWidth / 120)) },
+    xaxis: { ...axis, type: "date", range: range.map(clock.to), tickangle: 0, nticks: mostTicks() },
     yaxis: { ...axis, ...scaled(scale, curves), title: shownTitle(curves, "left"), showticklabels: curves.length > 0 },
-    hovermode: curves.length <= 20 ? "x unified" : "closest",
+    hovermode: curves.length <= 20 && !clock.labels ? "x unified" : "closest",
     hoverlabel: { namelength: 60, bgcolor: color("--panel"), font: { color: color("--text") } },
     dragmode: "zoom",
     showlegend: false, // the table of curves is the key
     shapes: annotations.map((one) => ({
-      type: "line", xref: "x", yref: "paper", x0: new Date(one.time), x1: new Date(one.time), y0: 0, y1: 1,
+      type: "line", xref: "x", yref: "paper", x0: clock.to(one.time), x1: clock.to(one.time), y0: 0, y1: 1,
       line: { color: color("--bad"), width: 1, dash: "dot" },
     })),
     annotations: annotations.map((one) => ({
-      x: new Date(one.time), yref: "paper", y: 1, text: "▼", showarrow: false, hovertext: verbatim(one.text),
+      x: clock.to(one.time), yref: "paper", y: 1, text: "▼", showarrow: false, hovertext: verbatim(one.text),
       font: { color: color("--bad") },
     })),
   };
+  if (clock.labels) {
+    const { times, texts } = clock.labels;
+    Object.assign(found.xaxis, { tickmode: "array", tickvals: times.map(clock.to), ticktext: texts.map((lines) => lines.join("<br>")) });
+  }
   if (curves.some((curve) => curve.axis === "right")) {
     const title = shownTitle(curves, "right");
     found.yaxis2 = { ...axis, title, overlaying: "y", side: "right", showgrid: false, tickmode: "auto" };
@@ -201,13 +220,14 @@ export async function draw(box, curves, annotations, range, scale, zoomed) {
   redraw = null;
   if (!box.data) box.replaceChildren(); // a sketch
   box.classList.remove("sketch");
+  const clock = clockOf(range);
   const config = { responsive: true, displaylogo: false, displayModeBar: false, doubleClick: false };
-  await drawing.react(box, traces(curves), layout(curves, annotations, range, scale), config);
+  await drawing.react(box, traces(curves, clock), layout(curves, annotations, range, scale, clock), config);
   box.removeAllListeners("plotly_relayout");
   box.removeAllListeners("plotly_doubleclick");
   box.on("plotly_relayout", (change) => {
     const [from, to] = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
-    if (from !== undefined) zoomed([new Date(from).getTime(), new Date(to).getTime()]);
+    if (from !== undefined) zoomed([clock.from(from), clock.from(to)]);
   });
   box.on("plotly_doubleclick", () => zoomed(null));
 }

@@ -279,6 +279,7 @@ function showTable() {
   replace($("table"), state.table && shown ? [pointTable(shown.curves)] : []);
 }
 
+/** Show a range. Times that were not typed are Unix seconds: at the end of summer time a date may be two times. */
 function setRange(start, end) {
   state.start = sharedTime(start);
   state.end = sharedTime(end);
@@ -290,7 +291,7 @@ function setRange(start, end) {
 function zoomed(span) {
   if (span === null) {
     if (history.state?.hasBefore) history.back(); // else it would leave the page
-  } else setRange(formatTime(Math.floor(span[0] / 1000) * 1000), formatTime(Math.ceil(span[1] / 1000) * 1000));
+  } else setRange(String(Math.floor(span[0] / 1000)), String(Math.ceil(span[1] / 1000)));
 }
 
 function move(by, scale = 1) {
@@ -426,12 +427,11 @@ function bind() {
     if ($("last").value) setRange($("last").value, "");
     else {
       const [from, to] = [parseTime(state.start) ?? parseTime(DEFAULT_START), parseTime(state.end) ?? Date.now()];
-      setRange(formatTime(from), formatTime(to));
+      zoomed([from, to]);
     }
   });
-  for (const id of ["start", "end"]) {
-    $(id).addEventListener("change", () => setRange($("start").value.trim() || DEFAULT_START, $("end").value.trim()));
-  }
+  $("start").addEventListener("change", () => setRange($("start").value.trim() || DEFAULT_START, state.end));
+  $("end").addEventListener("change", () => setRange(state.start, $("end").value.trim()));
   $("refresh").addEventListener("change", () => {
     state.refresh = $("refresh").value;
     changed();

@@ -8,7 +8,7 @@ const PIXELS_A_TICK = { x: 120, y: 60 };
 const DASHES = { solid: [], dash: [9, 9], dot: [3, 3] };
 const MARKER = 2; // radius
 const TITLE_GAP = 10; // between labels and title
-const DAY_MS = 86_400_000;
+export const DAY_MS = 86_400_000;
 const PREFIXES = { "-9": "n", "-6": "µ", "-3": "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P" };
 
 /** Return about `most` numbers between two, in steps of 1, 2 or 5 times a power of ten; none between equal numbers. */
@@ -43,13 +43,21 @@ function numberText(number) {
   return prefix === undefined ? number.toPrecision(4) : `${Number((number / 10 ** exponent).toPrecision(6))}${prefix}`;
 }
 
-/** Return times in ms at round clock times of the user's zone. */
-function timeTicks([from, to], most) {
-  const step = tickStep(to - from, most);
+/** Return how many labels an axis of times has at most. */
+export function mostTicks() {
+  return Math.max(2, Math.floor(window.innerWidth / PIXELS_A_TICK.x));
+}
+
+/** Return times in ms at round clock times of the user's zone, the lines of text below each, and their distance. */
+export function ticksOfTime([from, to]) {
+  const step = tickStep(to - from, mostTicks());
   const shift = new Date(from).getTimezoneOffset() * 60_000;
-  const found = [];
-  for (let at = Math.ceil((from - shift) / step) * step + shift; at <= to; at += step) found.push(at);
-  return { found, step };
+  const times = [];
+  for (let at = Math.ceil((from - shift) / step) * step + shift; at <= to; at += step) times.push(at);
+  const date = new Intl.DateTimeFormat("en", { dateStyle: "medium" });
+  const days = times.map((time) => date.format(time));
+  const texts = times.map((time, at) => [timeText(time, step), ...(step < DAY_MS && days[at] !== days[at - 1] ? [days[at]] : [])]);
+  return { times, texts, step };
 }
 
 function timeText(ms, step) {
@@ -118,13 +126,10 @@ export function sketch(box, curves, { range, marks, axes, colors, height, label 
 
   pen.fillStyle = colors.text;
   pen.textAlign = "center";
-  const { found: times, step } = timeTicks(range, Math.max(2, Math.floor(window.innerWidth / PIXELS_A_TICK.x)));
+  const { times, texts } = ticksOfTime(range);
   times.forEach((time, at) => {
     line([x(time), top], [x(time), bottom], colors.line);
-    pen.fillText(timeText(time, step), x(time), bottom + 16);
-    if (at === 0 && step < DAY_MS) {
-      pen.fillText(new Intl.DateTimeFormat("en", { dateStyle: "medium" }).format(time), x(time), bottom + 32);
-    }
+    texts[at].forEach((text, row) => pen.fillText(text, x(time), bottom + 16 * (row + 1)));
   });
 
   for (const side of hasRight ? ["left", "right"] : ["left"]) {
