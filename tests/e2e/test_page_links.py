@@ -35,6 +35,19 @@ def test_link_keeps_what_the_form_has_no_field_for(daemon: Served, page: Page) -
     assert f"m={expression}&" in unquote(page.url)
 
 
+def test_restarts_of_a_counter_are_left_out(daemon: Served, page: Page) -> None:
+    """A restart was a peak that hid all other values, and no field could change that."""
+    page.goto(address(daemon, graph("sum:rate{counter}:packets{host=*}")))
+    [cells] = shown(page).values()
+    assert float(cells[3].replace(",", "")) > 1e15
+    page.get_by_label("Counter").select_option("drop resets")
+    page.wait_for_url(lambda url: "rate{dropcounter}" in unquote(url))
+    page.reload()
+    [cells] = shown(page).values()
+    assert cells[1:4] == ["10", "10", "10"]  # least, mean and largest
+    expect(page.get_by_label("Counter")).to_have_value("{dropcounter}")
+
+
 def test_interval_of_refreshes_is_shown_and_within_bounds(daemon: Served, page: Page) -> None:
     """Without a pause, or with one that no timer takes, the page asked again at once and without end."""
     asked: list[str] = []

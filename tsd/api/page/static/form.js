@@ -24,7 +24,7 @@ export function queryForm(query, aggregators, changed, removed) {
   choose($(form, ".interval"), query.interval);
   choose($(form, ".fill"), query.fill);
   $(form, ".rate").checked = query.rate;
-  $(form, ".is-counter").checked = query.counter;
+  choose($(form, ".counter-options"), query.counter);
   choose($(form, ".axis"), query.axis);
   const showMore = () => {
     $(form, ".counter").hidden = !query.rate;
@@ -59,7 +59,7 @@ export function queryForm(query, aggregators, changed, removed) {
   bind(".function", "function");
   bind(".fill", "fill");
   bind(".rate", "rate", (input) => input.checked);
-  bind(".is-counter", "counter", (input) => input.checked);
+  bind(".counter-options", "counter");
   bind(".axis", "axis");
   complete($(form, ".metric"), metricsLike);
   $(form, ":scope > .bar .remove").addEventListener("click", removed);

@@ -11,8 +11,8 @@ const VIEWS = ["graph", "daemon", "inventory", "entity"];
 
 export function emptyQuery() {
   return {
-    metric: "", aggregator: "sum", interval: "auto", function: "avg", fill: "", rate: false, counter: false,
-    counterOptions: "{counter}", others: [], axis: "left", tags: [],
+    metric: "", aggregator: "sum", interval: "auto", function: "avg", fill: "", rate: false,
+    counter: "", others: [], axis: "left", tags: [],
   };
 }
 
@@ -27,7 +27,7 @@ export function emptyState() {
 export function expression(query, interval = query.interval) {
   const parts = [query.aggregator];
   if (interval) parts.push(`${interval}-${query.function}${query.fill ? `-${query.fill}` : ""}`);
-  if (query.rate) parts.push(query.counter ? `rate${query.counterOptions}` : "rate");
+  if (query.rate) parts.push(`rate${query.counter}`);
   parts.push(...query.others);
   const grouped = query.tags.filter((tag) => tag.name && tag.group);
   const other = query.tags.filter((tag) => tag.name && !tag.group);
@@ -69,8 +69,7 @@ export function parseExpression(text, options = "") {
   for (const part of parts) {
     if (part.startsWith("rate")) {
       query.rate = true;
-      query.counter = part.includes("counter");
-      if (query.counter) query.counterOptions = part.slice("rate".length); // such as {counter,65535,1000}
+      query.counter = part.includes("counter") ? part.slice("rate".length) : ""; // such as {counter,65535,1000}
     } else if (/^(auto|\d+[a-z]+)-/.test(part)) {
       [query.interval, query.function, query.fill = ""] = part.split("-");
     } else query.others.push(part); // without a field in the form, such as explicit_tags
