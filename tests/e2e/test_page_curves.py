@@ -122,3 +122,15 @@ def test_hour_that_the_end_of_summer_time_repeats_is_drawn_and_chosen(daemon: Se
         page.locator("#end").fill("2025/10/26-05:00")
         page.locator("#end").press("Enter")
         page.wait_for_url(f"**/#start={SUMMER_END + 1800}&end={SUMMER_END + 10_800}&*")
+
+
+def test_picture_of_the_daemon_has_the_times_of_the_user(daemon: Served, browser: Browser) -> None:
+    """Regression: its times were in UTC, where the page names the user's time zone."""
+    with browser.new_context(timezone_id="Asia/Tokyo") as context:
+        page = context.new_page()
+        page.route("**/plotly.js", lambda route: route.abort())
+        page.goto(address(daemon, graph("sum:sys.cpu.user")))
+        page.locator("#curves tbody tr").first.wait_for()
+        with page.expect_request("**/q?*") as asked:
+            page.get_by_role("button", name="PNG").click()
+        assert "tz=Asia%2FTokyo" in asked.value.url

@@ -234,7 +234,8 @@ export async function draw(box, curves, annotations, range, scale, zoomed) {
 
 /** Return the parameters of the daemon's own pictures. */
 function pictureParameters(state, range, width, intervals) {
-  const given = new URLSearchParams({ start: String(range[0]), end: String(range[1]), wxh: `${Math.max(400, width)}x450` });
+  const tz = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const given = new URLSearchParams({ start: String(range[0]), end: String(range[1]), tz, wxh: `${Math.max(400, width)}x450` });
   if (state.scale === "log") given.set("ylog", "");
   else if (state.scale) given.set("yrange", state.scale);
   state.queries.forEach((query, at) => {
