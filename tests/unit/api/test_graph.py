@@ -173,6 +173,22 @@ async def test_picture_is_drawn_in_a_separate_process(tmp_path: Path, kind: str)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("params", "first"), [({}, "21:00"), ({"tz": "America/New_York"}, "16:00")])
+async def test_times_are_labelled_in_the_zone_in_which_dates_are_read(
+    params: dict[str, str], first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: without `tz` dates were read in the zone of the process, and labelled in UTC."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    start_ms = 1_761_418_800_000  # 2025/10/25-21:00 there, six hours before summer time ends
+    wanted = read_picture(
+        {"svg": [""], **{name: [text] for name, text in params.items()}}, start_ms, start_ms + 43_200_000
+    )
+    svg = await process.draw_picture(wanted, tmp_path)
+    labels = re.findall(r">(\d\d:\d\d)</text>", svg.decode())
+    assert labels[0] == first
+
+
+@pytest.mark.slow
 async def test_failed_drawing_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="could not be drawn"):
         await process.draw_picture(msgspec.structs.replace(picture(), zone="No/Where"), tmp_path)

@@ -54,7 +54,7 @@ class Picture(msgspec.Struct, frozen=True):
     kind: Kind = "png"
     width: int = 1024
     height: int = 768
-    zone: str = "UTC"
+    zone: str = ""  # of the times below the graph; "" for the zone of the process, in which dates are read
     title: str = ""
     left: Axis = Axis()
     right: Axis = Axis()
@@ -85,7 +85,7 @@ def read_picture(params: Mapping[str, Sequence[str]], start_ms: int, end_ms: int
         kind="svg" if "svg" in params else "png",
         width=width,
         height=height,
-        zone=JAVA_ZONES.get(last("tz"), last("tz")) or "UTC",
+        zone=JAVA_ZONES.get(last("tz"), last("tz")),
         title=_text(last("title"), "title"),
         left=_axis("y", params),
         right=_axis("y2", params),

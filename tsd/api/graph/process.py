@@ -55,8 +55,8 @@ async def draw_picture(picture: Picture, fonts: Path) -> bytes:
 
 
 def _environment(fonts: Path) -> dict[str, str]:
-    """Return the environment of the process: only the paths and the locale of the daemon's environment."""
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
+    """Return the environment of the process: of the daemon's only the paths, the locale and the time zone."""
+    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL", "TZ") if name in os.environ}
     root = str(Path(__file__).parents[3])
     return kept | {"MPLBACKEND": "agg", "MPLCONFIGDIR": str(fonts), "PYTHONPATH": root, "OPENBLAS_NUM_THREADS": "1"}
 

@@ -11,6 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
+from dateutil.tz import tzlocal
 from matplotlib import dates, rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -163,7 +164,7 @@ _METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date
 def _fill(figure: Figure, picture: Picture) -> None:
     left = figure.add_subplot()
     _style_axis(left, picture.left, picture)
-    zone = ZoneInfo(picture.zone)
+    zone = ZoneInfo(picture.zone) if picture.zone else tzlocal()
     left.set_xlim(picture.start_s / _DAY_S, picture.end_s / _DAY_S)
     locator = _dates.AutoDateLocator(tz=zone)
     left.xaxis.set_major_locator(locator)
