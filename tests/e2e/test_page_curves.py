@@ -134,3 +134,13 @@ def test_picture_of_the_daemon_has_the_times_of_the_user(daemon: Served, browser
         with page.expect_request("**/q?*") as asked:
             page.get_by_role("button", name="PNG").click()
         assert "tz=Asia%2FTokyo" in asked.value.url
+
+
+def test_rates_of_rare_points_are_exact(daemon: Served, page: Page) -> None:
+    """Regression: points every 300 s got times 240 and 360 s apart, so that rates were up to a quarter too large."""
+    lines = [b"put steady %d %d a=b\n" % (BASE + 300 * at, 30_000 * at) for at in range(288)]
+    daemon.send_lines(b"".join(lines))
+    page.goto(address(daemon, graph("sum:auto-avg:rate:steady", span=f"start={BASE}&end={BASE + 86_400}")))
+    [cells] = shown(page).values()
+    assert cells[1:4] == ["100", "100", "100"]  # least, mean and largest
+    assert page.locator(".interval").input_value() == "auto"

@@ -5,7 +5,7 @@ import { queryForm } from "./form.js";
 import { clear, draw, drawFirst, drawPicture, fetchLibrary, hasLibrary, hasUndrawn, isBelowLog, keyEntry, MOST_CURVES, plotly, png } from "./graph.js";
 import { credential, getJson, RequestError, setCredential } from "./http.js";
 import * as inventory from "./inventory.js";
-import { automaticInterval, DEFAULT_START, emptyQuery, expression, formatTime, fromFragment, parseTime, sharedTime, shownTime, toFragment, zoneName } from "./state.js";
+import { automaticInterval, DEFAULT_START, durationMs, emptyQuery, expression, formatTime, fromFragment, parseTime, sharedTime, shownTime, toFragment, zoneName } from "./state.js";
 import * as status from "./status.js";
 import { complete, metricsLike } from "./suggest.js";
 import { csv, curveTable, pointTable } from "./table.js";
@@ -180,6 +180,21 @@ function reasonOfNothing(queries) {
   return `There are no points in this range. In “${literal.value}” a * is no wildcard, since names in a list are taken as they are. Wanted: regexp(^(${expression})$).`;
 }
 
+const THINNING = ["avg", "first", "last", "max", "median", "min", "sum"]; // functions that return the value of one point
+
+/** Return the places of queries of rates whose automatic interval is shorter than the distance of points. It thins
+ * nothing then: it only moves points to the starts of intervals, and rates between such times are wrong. */
+function queriesOfMovedPoints(answer, queries, intervals) {
+  const isSparse = (points, interval) => {
+    const gaps = points.filter((point, at) => at && point[0] - points[at - 1][0] > durationMs(interval)).length;
+    return gaps * 5 > points.length; // a few are points that are missing
+  };
+  return queries.map((_, at) => at).filter((at) => (
+    queries[at].rate && queries[at].interval === "auto" && intervals[at] && THINNING.includes(queries[at].function)
+      && answer.some((group) => group.dps && (group.query?.index ?? 0) === at && isSparse(group.dps, intervals[at]))
+  ));
+}
+
 function annotationsOf(answer) {
   const found = new Map();
   for (const group of answer) {
@@ -212,13 +227,21 @@ async function show() {
     const points = Math.min(MOST_POINTS, Math.max(200, Math.round(box.clientWidth)));
     const automatic = automaticInterval(span[1] - span[0], points);
     const intervals = queries.map((query) => (query.interval === "auto" ? automatic : query.interval));
-    const given = new URLSearchParams({ start: String(span[0]), end: String(span[1]) });
-    queries.forEach((query, at) => given.append("m", expression(query, intervals[at])));
     const begun = performance.now();
-    const flags = `&arrays&ms&global_annotations${queries.length > 1 ? "&show_query" : ""}`; // to tell queries apart
-    const asked = getJson(`/api/query?${given}${flags}`, { signal: mine.signal });
+    const ask = () => {
+      const given = new URLSearchParams({ start: String(span[0]), end: String(span[1]) });
+      queries.forEach((query, at) => given.append("m", expression(query, intervals[at])));
+      const flags = `&arrays&ms&global_annotations${queries.length > 1 ? "&show_query" : ""}`; // to tell queries apart
+      return getJson(`/api/query?${given}${flags}`, { signal: mine.signal });
+    };
+    const asked = ask();
     fetchLibrary();
-    const answer = await asked;
+    let answer = await asked;
+    const moved = queriesOfMovedPoints(answer, queries, intervals);
+    if (moved.length) {
+      for (const at of moved) intervals[at] = "";
+      answer = await ask();
+    }
     if (running !== mine) return;
     const groups = answer.filter((group) => group.dps);
     const curves = inOrder(groups.map((group) => {
