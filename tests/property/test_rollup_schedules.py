@@ -18,7 +18,7 @@ from tsd.codec.opentsdb.merge import MergeRules
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, KeyLayout
 from tsd.config.retention import parse_rules
 from tsd.errors import CorruptRow
-from tsd.ingest.open_hours import points_of
+from tsd.ingest.metric_points import points_of_metric
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.series import SeriesTable
 from tsd.query.engine import EngineSettings, QueryEngine
@@ -78,8 +78,9 @@ class OpenRows:
 
     async def open_points(self, metric: bytes, *_: object) -> OpenPoints:
         """See OpenPointSource."""
-        columns, numbers = points_of(metric, self.open_window.peek(), self.open_window.table)
-        return OpenPoints(columns, self.open_window.table.keys(numbers))
+        parts, table = self.open_window.peek(), self.open_window.table
+        found = points_of_metric(table.metric_number(metric), None, parts, table.metric_numbers()[: table.texts.count])
+        return found.open_points(table.keys(found.numbers))
 
     def known_series(self, _: bytes) -> None:
         """See OpenPointSource."""

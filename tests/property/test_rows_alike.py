@@ -11,7 +11,7 @@ from tests.property.put_lines import LINES, NUMBERS, PLAIN, TIMES
 from tsd.codec.opentsdb.columns import CELL_POINTS
 from tsd.codec.points import (
     Columns,
-    columns_with,
+    rows_of_parts,
     series_ends,
     series_slices,
     sort_columns,
@@ -177,16 +177,37 @@ def test_encoders_make_equal_cells(points: list[tuple[int, int, bool, int, int]]
             assert [row for row, _ in groupby(put.row for put in puts)] == list(dict.fromkeys(put.row for put in puts))
 
 
-@given(st.lists(POINTS, max_size=80), st.booleans(), st.lists(st.integers(0, 1), min_size=3, max_size=3))
-def test_columns_are_the_same(points: list[tuple[int, int, bool, int, int]], join: bool, owners: list[int]) -> None:
+@given(
+    st.lists(st.lists(POINTS, max_size=30), max_size=3),
+    st.lists(st.integers(-1, 3), min_size=1, max_size=3),
+    st.integers(0, 10) | st.just(1 << 60),
+    st.booleans(),
+)
+def test_rows_of_parts_are_the_same(
+    each: list[list[tuple[int, int, bool, int, int]]], row_of: list[int], stop: int, is_sorted: bool
+) -> None:
+    parts = []
+    for points in each:
+        series, instants, _, flags, bits = np.array(points, np.int64).reshape(-1, 5).T.copy()
+        if is_sorted and len(points):
+            instants = (np.arange(len(points)) + 50 * len(parts)) * 2
+        parts.append(Columns(series.astype(np.int32), instants, flags.astype(np.uint8), bits))
+    found = []
+    for compiled in (True, False):
+        batch, sizes = rows_of_parts(parts, np.array(row_of, np.int32), 4, (0, stop), compiled=compiled)
+        found.append([column.tolist() for column in (*batch, sizes)])
+    assert found[0] == found[1]
+
+
+@given(st.lists(POINTS, max_size=80), st.booleans())
+def test_columns_are_the_same(points: list[tuple[int, int, bool, int, int]], join: bool) -> None:
     series, instants, _, flags, bits = np.array(points, np.int64).reshape(-1, 5).T.copy()
     columns = Columns(series.astype(np.int32), instants, flags.astype(np.uint8), bits)
     found = []
     for compiled in (True, False):
-        chosen = columns_with(columns, np.array(owners, np.int32), 1, compiled=compiled)
-        values = wide_values(chosen, compiled=compiled)
+        values = wide_values(columns, compiled=compiled)
         ordered = sort_columns(columns, join=join, compiled=compiled)
-        found.append([column.tolist() for column in (*chosen, *values, *ordered)])
+        found.append([column.tolist() for column in (*values, *ordered)])
     assert found[0] == found[1]
 
 

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,14 +13,13 @@ def pick(
     bits: NDArray[np.int64],
     places: NDArray[np.int32],
 ) -> tuple[Buffers, bool]: ...
-def choose(
-    series: NDArray[np.int32],
-    instants: NDArray[np.int64],
-    flags: NDArray[np.uint8],
-    bits: NDArray[np.int64],
-    owners: NDArray[np.int32],
-    owner: int,
-) -> Buffers: ...
+def gather(
+    parts: Sequence[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]],
+    row_of: NDArray[np.int32],
+    rows: int,
+    first: int,
+    stop: int,
+) -> tuple[memoryview[int], memoryview[int], memoryview[int], memoryview[int], memoryview[int]] | None: ...
 def widen(
     flags: NDArray[np.uint8],
     bits: NDArray[np.int64],

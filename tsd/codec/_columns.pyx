@@ -8,7 +8,8 @@ from libc.string cimport memcpy
 from tsd.codec._arrays cimport DONE, PREFETCH, tsd_large
 
 cdef enum:
-    FLOAT_BIT = 8  # of a value's flags; the others are its bytes, minus one
+    FLOAT_BIT = 8  # of a value's flags
+    LENGTH_BITS = 7  # of them: the bytes of the value, minus one
     AHEAD = 24  # points to prefetch, because reads are not sequential
 
 
@@ -118,29 +119,78 @@ def pick(
         raise
 
 
-def choose(
-    const int32_t[::1] series, const int64_t[::1] instants, const uint8_t[::1] flags, const int64_t[::1] bits,
-    const int32_t[::1] owners, int32_t owner,
-):
-    """Return the columns of the points whose series has an owner: `owners[series]` is `owner`. Raise MemoryError."""
-    cdef Py_ssize_t count = series.shape[0], at, chosen = 0, filled = 0
-    cdef Columns to
+def gather(list parts, const int32_t[::1] row_of, Py_ssize_t rows, int64_t first, int64_t stop):
+    """Return the points with instants from `first` to before `stop`, row after row: start of each row and the number of
+    points, the bytes that each row takes in a cell, times in ms, values, and which of these are doubles, as bytes. None
+    if the times of a row do not ascend. `parts` have columns of points; `row_of` has the row of each series, negative
+    for those to leave out, as are series beyond its end. Raise MemoryError."""
+    cdef Memory starts = new_memory((rows + 1) * sizeof(int64_t)), sizes = new_memory(rows * sizeof(int64_t))
+    cdef Memory ends = new_memory(rows * sizeof(int64_t)), times, bits, floats
+    cdef int64_t* start_of = <int64_t*> starts.start
+    cdef int64_t* size_of = <int64_t*> sizes.start
+    cdef int64_t* end_of = <int64_t*> ends.start
+    cdef int64_t* to_times
+    cdef int64_t* to_bits
+    cdef uint8_t* to_floats
+    cdef const int32_t[::1] series
+    cdef const int64_t[::1] instants, values
+    cdef const uint8_t[::1] flags
+    cdef Py_ssize_t at, series_count = row_of.shape[0]
+    cdef int64_t place, total = 0
+    cdef int32_t row
+    cdef bint is_sorted = True
     with nogil:
-        for at in range(count):
-            chosen += owners[series[at]] == owner
-    if new_columns(&to, max(chosen, 1), True) != DONE:
+        for at in range(rows + 1):
+            start_of[at] = 0
+        for at in range(rows):
+            size_of[at] = 0
+    for series, instants, _, _ in parts:
+        with nogil:
+            for at in range(series.shape[0]):
+                if series[at] < series_count and first <= instants[at] < stop:
+                    row = row_of[series[at]]
+                    if row >= 0:
+                        start_of[row + 1] += 1
+    with nogil:
+        for at in range(rows):
+            end_of[at] = total
+            total += start_of[at + 1]
+            start_of[at + 1] = total
+    times, bits, floats = new_memory(total * 8), new_memory(total * 8), new_memory(total)
+    to_times, to_bits, to_floats = <int64_t*> times.start, <int64_t*> bits.start, <uint8_t*> floats.start
+    for series, instants, flags, values in parts:
+        with nogil:
+            for at in range(series.shape[0]):
+                if at + AHEAD < series.shape[0] and series[at + AHEAD] < series_count:
+                    row = row_of[series[at + AHEAD]]
+                    if row >= 0:
+                        PREFETCH(&to_times[end_of[row]])
+                        PREFETCH(&to_bits[end_of[row]])
+                        PREFETCH(&to_floats[end_of[row]])
+                if series[at] < series_count and first <= instants[at] < stop:
+                    row = row_of[series[at]]
+                    if row >= 0:
+                        place = end_of[row]
+                        end_of[row] = place + 1
+                        to_times[place] = instants[at] >> 1
+                        if place > start_of[row] and to_times[place - 1] >= to_times[place]:
+                            is_sorted = False
+                        to_bits[place] = wide_value(flags[at], values[at])
+                        to_floats[place] = (flags[at] & FLOAT_BIT) != 0
+                        size_of[row] += (flags[at] & LENGTH_BITS) + 1
+        if not is_sorted:
+            return None
+    return memoryview(starts), memoryview(sizes), memoryview(times), memoryview(bits), memoryview(floats)
+
+
+cdef Memory new_memory(Py_ssize_t size):
+    """Return uninitialized memory, which is filled from its start."""
+    cdef Memory memory = Memory.__new__(Memory)
+    memory.start = <char*> tsd_large(size + 1, size)
+    if memory.start == NULL:
         raise MemoryError
-    with nogil:
-        for at in range(count):
-            if owners[series[at]] == owner:
-                to.series[filled], to.instants[filled] = series[at], instants[at]
-                to.flags[filled], to.bits[filled] = flags[at], bits[at]
-                filled += 1
-    try:
-        return give_away(&to, chosen)
-    except MemoryError:
-        free(to.start)
-        raise
+    memory.size = size
+    return memory
 
 
 def widen(const uint8_t[::1] flags, const int64_t[::1] bits, int64_t[::1] wide, uint8_t[::1] floats):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.text import FLOAT, parse_long
+from tsd.codec.text import FLOAT, LENGTH, parse_long
 from tsd.errors import BadLine
 
 try:
@@ -137,19 +137,6 @@ def columns_of(buffers: "_columns.Buffers") -> Columns:
     )
 
 
-def columns_with(columns: Columns, owners: NDArray[np.int32], owner: int, *, compiled: bool = HAS_LOOP) -> Columns:
-    """Return the points of series with a given owner, in order. `owners` has the owner of each series, by its number.
-
-    >>> columns = Columns(np.array([1, 0, 1], np.int32), np.arange(3), np.zeros(3, np.uint8), np.arange(3))
-    >>> columns_with(columns, np.array([5, 7], np.int32), 7).bits.tolist()
-    [0, 2]
-    """
-    if compiled:
-        columns = Columns(*map(np.ascontiguousarray, columns))
-        return columns_of(_columns.choose(*columns, owners, owner))
-    return columns.at(owners[columns.series] == owner)
-
-
 def wide_values(columns: Columns, *, compiled: bool = HAS_LOOP) -> tuple[Int64, Bool]:
     """Return the bits of all values, singles as doubles, and which values are doubles.
 
@@ -256,6 +243,50 @@ def _floats(numbers: NDArray[np.float64]) -> tuple[UInt8, Int64] | None:
     short = singles.astype(np.float64) == numbers
     bits = np.where(short, singles.view(np.uint32).astype(np.int64), numbers.view(np.int64))
     return np.where(short, SINGLE, FLOAT | 7).astype(np.uint8), bits
+
+
+def rows_of_parts(
+    parts: Sequence[Columns], row_of: Int32, rows: int, span: tuple[int, int], *, compiled: bool = HAS_LOOP
+) -> tuple[Batch, Int64]:
+    """Return the points of some series within a span, and how many bytes the values of each row take in a cell.
+
+    `parts` have the points of one hour, those of a series in order of arrival. `row_of` has the row of each series by
+    its number: negative for those to leave out, as are series beyond its end. `span` is instants, the end excluded.
+    Rows without points are left out. Of equal times the last to arrive counts.
+
+    >>> zeros = np.zeros(2, np.uint8)
+    >>> part = Columns(np.array([1, 4], np.int32), np.array([6000, 2000]), zeros, np.array([5, 7]))
+    >>> batch, sizes = rows_of_parts([part], np.array([-1, 3], np.int32), 4, (0, 7200000))
+    >>> batch.series.tolist(), batch.starts.tolist(), batch.times.tolist(), batch.bits.tolist(), sizes.tolist()
+    ([3], [0, 1], [3000], [5], [1])
+    """
+    if compiled:
+        whole = [Columns(*map(np.ascontiguousarray, part)) for part in parts]
+        found = _columns.gather(whole, row_of, rows, *span)
+        if found is not None:
+            starts, sizes, times, bits = (np.frombuffer(each, np.int64) for each in found[:4])
+            present = np.flatnonzero(starts[1:] > starts[:-1])
+            if len(present) < rows:
+                starts, sizes = np.append(starts[present], starts[-1:]), sizes[present]
+            batch = Batch(present.astype(np.int32), starts, times, bits, np.frombuffer(found[4], np.bool_))
+            return batch, sizes
+    every = joined_columns(parts)
+    row = np.where(every.series < len(row_of), row_of[np.minimum(every.series, len(row_of) - 1)], -1)
+    chosen = (row >= 0) & (every.instants >= span[0]) & (every.instants < span[1])
+    return rows_of_columns(every._replace(series=row.astype(np.int32)).at(chosen))
+
+
+def rows_of_columns(columns: Columns) -> tuple[Batch, Int64]:
+    """Return points of one hour, with the numbers of rows as series, as `rows_of_parts` does."""
+    columns = sort_columns(columns, join=True)
+    first = np.ones(len(columns.series), np.bool_)
+    first[1:] = columns.series[1:] != columns.series[:-1]
+    starts = np.flatnonzero(first)
+    bounds = np.append(starts, len(columns.series))
+    sizes = np.diff(bounds)
+    if len(starts):
+        sizes += np.add.reduceat(columns.flags & LENGTH, starts, dtype=np.int64)
+    return Batch(columns.series[starts], bounds, columns.instants >> 1, *wide_values(columns)), sizes
 
 
 def sort_columns(columns: Columns, *, join: bool, compiled: bool = HAS_LOOP) -> Columns:

@@ -8,13 +8,12 @@ Many points of an hour are packed in the background (`tsd.ingest.packed_points`)
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import trio
 
-from tsd.codec.points import POINT_BYTES, Bool, Columns, Int32, columns_with, joined_columns
+from tsd.codec.points import POINT_BYTES, Bool, Columns, Int32, joined_columns
 from tsd.codec.putline import HOUR, HOUR_S
 from tsd.ingest.packed_points import PackedPoints, Place, between, merge, pack
 from tsd.ingest.series import SeriesTable
@@ -245,50 +244,6 @@ async def choose_series(table: SeriesTable, metric: bytes, choose: ChooseSeries 
     known = table.known_series(metric)
     places = None if known is None else await choose(known)
     return None if known is None or places is None else known.numbers[places]
-
-
-async def find_points(
-    metric: bytes, wanted: Int32 | None, parts: Sequence[Columns | PackedPoints], table: SeriesTable
-) -> tuple[Columns, Int32]:
-    """Return the points of some series of a metric as `points_of_known` does, those of all of them without `wanted`.
-    Many points are searched in a thread."""
-    if wanted is None:
-        find = partial(points_of, metric, parts, table)
-    else:
-        find = partial(points_of_known, metric, wanted, parts, table)
-    few = are_few(parts, chosen=wanted is not None)
-    return find() if few else await trio.to_thread.run_sync(find)
-
-
-def points_of(metric: bytes, parts: Sequence[Columns | PackedPoints], table: SeriesTable) -> tuple[Columns, Int32]:
-    """Return the points of a metric, with indexes of their series as `series`, and the numbers of these series. Safe
-    to call in a thread while no series is evicted."""
-    number = table.metric_number(metric)
-    found = [part.of_metric(number) if isinstance(part, PackedPoints) else part for part in parts]
-    owners = table.metric_numbers()
-    return indexed(joined_columns([columns_with(part, owners, number) for part in found if number]))
-
-
-def points_of_known(
-    metric: bytes, wanted: Int32, parts: Sequence[Columns | PackedPoints], table: SeriesTable
-) -> tuple[Columns, Int32]:
-    """Return the points of some series of a metric as `points_of` does. `wanted` are their numbers. Safe to call in a
-    thread while no series is evicted."""
-    if not len(wanted):
-        return indexed(joined_columns([]))
-    number = table.metric_number(metric)
-    mask = np.zeros(table.texts.count, np.bool_)
-    mask[wanted] = True
-    found = []
-    for part in parts:
-        if isinstance(part, PackedPoints):
-            found.append(part.of_series(mask, number))
-        elif len(wanted) > FEW:
-            found.append(part.at(np.flatnonzero(mask[part.series])))
-        else:
-            chosen = [(part.series == one).nonzero()[0] for one in wanted.tolist()]
-            found.append(part.at(np.sort(np.concatenate(chosen)) if len(chosen) > 1 else chosen[0]))
-    return indexed(joined_columns(found))
 
 
 def indexed(columns: Columns) -> tuple[Columns, Int32]:

@@ -37,6 +37,7 @@ from tsd.codec.points import (
     shortest,
     wide_values,
 )
+from tsd.codec.putline import HOUR, HOUR_S
 from tsd.codec.text import FLOAT
 
 CHUNK_POINTS = 1 << 14  # about; a chunk that is cut at given series has up to twice as many
@@ -139,9 +140,11 @@ class _Chunk(NamedTuple):
 class PackedPoints:
     """Points that were packed together."""
 
-    def __init__(self, chunks: Sequence[_Chunk], merges: int = 0) -> None:
-        """The chunks are in order of their places. `merges`: how often the points were packed again."""
+    def __init__(self, chunks: Sequence[_Chunk], base_s: int, merges: int = 0) -> None:
+        """The chunks are in order of their places. `base_s`: the hour of all points. `merges`: how often the points
+        were packed again."""
         self._chunks = chunks
+        self.base_s = base_s
         self.merges = merges
         self.series = sum(chunk.rows for chunk in chunks)  # number
         self.points = sum(chunk.points for chunk in chunks)
@@ -170,11 +173,17 @@ class PackedPoints:
         """Return whether there may be points of a metric."""
         return any(chunk.first.metric <= metric <= chunk.last.metric for chunk in self._chunks)
 
-    def of_metric(self, metric: int) -> Columns:
-        """Return all points of a metric, and some of other metrics."""
-        return joined_columns(
-            [chunk.unpack() for chunk in self._chunks if chunk.first.metric <= metric <= chunk.last.metric]
-        )
+    def counts_of(self, metric: int) -> Iterator[tuple[Place, Int64, Int64]]:
+        """Yield of each chunk with points of a metric its last place, the numbers of its series, of other metrics too,
+        and how many points each has."""
+        for chunk in self._chunks:
+            if chunk.first.metric <= metric <= chunk.last.metric:
+                yield chunk.last, _decoded(chunk.series, chunk.rows), _decoded(chunk.counts, chunk.rows)
+
+    def near(self, metric: int, after: int, last: int) -> list[Columns]:
+        """Return the points of a metric's series with numbers above `after` up to `last`, and of some others."""
+        low, high = Place(metric, after), Place(metric, last)
+        return [chunk.unpack() for chunk in self._chunks if chunk.last > low and chunk.first <= high]
 
     def of_series(self, wanted: Bool, metric: int | None = None) -> Columns:
         """Return the points of series, those of each in order of arrival. `wanted` is a mask by number. With `metric`
@@ -219,9 +228,10 @@ def between(columns: Columns, after: Place | None, last: Place | None, metric_of
 
 
 def pack(columns: Columns, metric_of: Int32, bounds: Sequence[Place] = ()) -> PackedPoints:
-    """Pack points in order of arrival. `metric_of`: the number of the metric, by the number of the series. `bounds`:
-    those of points that are already packed."""
-    return PackedPoints(_chunks_of(columns, metric_of, bounds, CHUNK_POINTS))
+    """Pack points of one hour in order of arrival. `metric_of`: the number of the metric, by the number of the series.
+    `bounds`: those of points that are already packed."""
+    base_s = int(columns.instants[0]) // HOUR * HOUR_S
+    return PackedPoints(_chunks_of(columns, metric_of, bounds, CHUNK_POINTS), base_s)
 
 
 def merge(packed: Sequence[PackedPoints], metric_of: Int32, bounds: Sequence[Place] = ()) -> PackedPoints:
@@ -234,7 +244,7 @@ def merge(packed: Sequence[PackedPoints], metric_of: Int32, bounds: Sequence[Pla
         inner = [bound for bound in bounds if (after is None or bound > after) and (last is None or bound < last)]
         if len(columns.series):
             chunks += _chunks_of(columns, metric_of, inner if last is None else [*inner, last], MERGED_POINTS)
-    return PackedPoints(chunks, packed[0].merges + 1)
+    return PackedPoints(chunks, packed[0].base_s, packed[0].merges + 1)
 
 
 def _chunks_of(columns: Columns, metric_of: Int32, bounds: Sequence[Place], most: int) -> list[_Chunk]:

@@ -1,19 +1,21 @@
 """Reads points that are accepted and not stored yet: answers have them in addition to the store's points."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import numpy as np
 import trio
 
 from tsd.codec.points import Columns, Int32, Int64, no_columns
 from tsd.errors import StoreDown
 from tsd.ingest.found_points import MOST_TOGETHER, FoundPoints
-from tsd.ingest.open_hours import choose_series, find_points, indexed, points_of_series
+from tsd.ingest.metric_points import MetricPoints, Part, points_of_metric
+from tsd.ingest.open_hours import are_few, choose_series, indexed, points_of_series
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import Writer
 from tsd.tables.open_points import ChooseSeries, OpenPoints
 from tsd.tables.reading import ScanRange
-from tsd.tables.writing import KnownSeries
-
-MAX_FOUND = 4_000_000  # points of one metric that a query reads from memory; if it has more, they are written first
+from tsd.tables.writing import KnownSeries, SeriesKeys
 
 
 class UnstoredPoints:
@@ -56,28 +58,27 @@ class UnstoredPoints:
         table = self._table
         parts = self._writer.unstored(metric, span)
         if parts == []:  # as for most hours that are over
-            return OpenPoints(no_columns(), table.keys(np.empty(0, np.int32)))
+            return OpenPoints.of(no_columns(), table.keys(np.empty(0, np.int32)))
         while True:
             evicted = self._writer.evicted
             wanted = await choose_series(table, metric, choose)
             if parts is None:
                 return None
             if wanted is not None and 0 < len(wanted) <= MOST_TOGETHER:
-                numbers = np.sort(wanted)
-                columns = await self._found.find(table.metric_number(metric), numbers, parts)
-                columns, present = indexed(columns)
-                numbers = numbers[present]
+                few = np.sort(wanted)
+                columns, present = indexed(await self._found.find(table.metric_number(metric), few, parts))
+                numbers = few[present]
+                points_with: Callable[[SeriesKeys], OpenPoints] = partial(OpenPoints.of, columns)
             else:
-                columns, numbers = await find_points(metric, wanted, parts, table)
+                found = await _find_many(table.metric_number(metric), wanted, parts, table)
+                numbers, points_with = found.numbers, found.open_points
             if evicted == self._writer.evicted:  # else numbers may have been reused during the search
                 break
             parts = self._writer.unstored(metric, span)
-        if len(columns.series) > MAX_FOUND:
-            return None
         without_key = table.unresolved.keys() | table.refused
         if without_key and not without_key.isdisjoint(numbers.tolist()):
             return None
-        return OpenPoints(columns, table.keys(numbers))
+        return points_with(table.keys(numbers))
 
     async def open_series(self, numbers: Int32, generations: Int64) -> Columns:
         """Return the points of series that are not stored, see `OpenSeriesSource`."""
@@ -105,3 +106,9 @@ class UnstoredPoints:
     async def flush(self, *, patient: bool = True) -> bool:
         """Write all points accepted so far, see `Writer.flush`."""
         return await self._writer.flush(patient=patient)
+
+
+async def _find_many(metric: int, wanted: Int32 | None, parts: Sequence[Part], table: SeriesTable) -> MetricPoints:
+    """Return the points of some series of a metric; None: of all. Many are searched in a thread."""
+    find = partial(points_of_metric, metric, wanted, parts, table.metric_numbers()[: table.texts.count])
+    return find() if are_few(parts, chosen=wanted is not None) else await trio.to_thread.run_sync(find)

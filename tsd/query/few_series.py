@@ -27,7 +27,8 @@ from tsd.query.same_times import summed_groups
 from tsd.query.serialize import Frame, PointFormat
 from tsd.query.workers import SMALL, SMALL_PAGE
 from tsd.store import StepLimit
-from tsd.tables.open_points import DecodedPage, MergedPage, split_rows, split_span
+from tsd.tables.open_points import split_span
+from tsd.tables.open_rows import DecodedPage, MergedPage, split_rows
 from tsd.tables.reading import EncodedPage, MatchedSeries, PointPage, ScanRange, Selection, SeriesSpan
 
 ROOM = 1.2  # a query that is expected to read more than this multiple of a limit is not tried with it

@@ -10,7 +10,8 @@ import numpy as np
 
 from tsd.codec.points import Columns, Int32
 from tsd.codec.putline import HOUR_MS, HOUR_S
-from tsd.tables.open_points import OpenPointSource, OpenRowsOfHour, rows_of
+from tsd.tables.open_points import OpenPointSource
+from tsd.tables.open_rows import OpenRowsOfHour, rows_of
 from tsd.tables.reading import UNWANTED, PointPage, ScanRange, Selection
 from tsd.tables.writing import KnownSeries
 

@@ -2,77 +2,152 @@
 
 A query takes the points first and reads the store after that. A point that is written in between is in both, and the
 one from memory counts: of two values of one time it is the later one, or the same.
+
+Many points are read in slices of series, so that few of them are unpacked at once.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress, pairwise
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import trio
 
-from tsd.codec.points import Batch, Bool, Columns, Int32, Int64, sort_columns, wide_values
-from tsd.codec.putline import HOUR, HOUR_MS, HOUR_S
-from tsd.codec.text import LENGTH
+from tsd.codec.points import Bool, Columns, Int32, joined_columns, no_columns, rows_of_parts
+from tsd.codec.putline import HOUR, HOUR_S
+from tsd.tables.open_rows import (
+    DecodedPage,
+    LaterRows,
+    MergedPage,
+    OpenRowsOfHour,
+    are_among,
+    in_order,
+    rows_of,
+    rows_of_batch,
+)
 from tsd.tables.reading import (
     UNWANTED,
     EncodedPage,
     HourSource,
-    HourTable,
     MatchedSeries,
-    NumberingPage,
     Places,
     PointPage,
     ScanRange,
     Selection,
-    TablePage,
 )
 from tsd.tables.writing import KnownSeries, SeriesKeys
 
 T = TypeVar("T")
 SMALL = 20_000  # points: less work is done in the event loop
-PAGE_POINTS = 200_000
 JOINED_HOURS, JOINED_SERIES = 3, 64  # most of a span that `read_few_joined` reads with one call of the store
 FEW_CELLS = 64  # that are decoded in the event loop
-POINTS_OF_CELL = 64  # that take as long as a stored cell
-FEW_POINTS = 100  # whose hours are listed one by one
-MOST_HOURS = 10_000  # that are counted, not sorted
-COLUMN_BYTES = 2  # of a point's qualifier, for statistics
 TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
+NO_ROWS = rows_of(no_columns())
+
+
+class OpenSlice(NamedTuple):
+    """The points of some series, of which no other slice has any."""
+
+    series: slice  # indexes of their keys
+    points: int  # about how many
+    parts: Callable[[], Sequence[Columns]]  # in order of arrival, with points of others; may be called in a thread
 
 
 class OpenPoints:
-    """Points of one metric, in order of arrival. Their `series` are indexes of `keys`."""
+    """Points of one metric."""
 
-    def __init__(self, columns: Columns, keys: SeriesKeys) -> None:
-        self.columns = columns
+    def __init__(
+        self,
+        every: OpenSlice,
+        numbers: Int32,
+        keys: SeriesKeys,
+        present: Mapping[int, Bool],
+        slices: Sequence[OpenSlice],
+    ) -> None:
+        """`every`: all points. `numbers`: those by which columns name the series of `keys`, ascending. `present`: by
+        the base time of each hour with points, which of these have some. `slices`: all points in slices of ascending
+        series; none if there are few points."""
+        self.every = every
+        self.slices = slices or [every]
         self.keys = keys
-        self.bases = self._bases()  # the hours that have points, as base times in ascending order
+        self.bases = sorted(present)
+        self._numbers = numbers
+        self._present = present
 
-    def _bases(self) -> list[int]:
-        if not len(self.columns.instants):
-            return []
-        hours = self.columns.instants // HOUR
-        if len(hours) <= FEW_POINTS:
-            return [hour * HOUR_S for hour in sorted(set(hours.tolist()))]
-        low, high = int(hours.min()), int(hours.max())
-        if low == high:
-            return [low * HOUR_S]
-        found = np.unique(hours) if high - low > MOST_HOURS else low + np.flatnonzero(np.bincount(hours - low))
-        bases: list[int] = (found * HOUR_S).tolist()
-        return bases
+    @classmethod
+    def of(cls, columns: Columns, keys: SeriesKeys) -> "OpenPoints":
+        """Return points in order of arrival, whose `series` are indexes of `keys`."""
+        count = len(keys)
+        every = OpenSlice(slice(0, count), len(columns.series), lambda: [columns])
+        return cls(every, np.arange(count, dtype=np.int32), keys, present_by_hour(columns, count), [])
+
+    @property
+    def columns(self) -> Columns:
+        """All points, with indexes of `keys` as series; those of a series in order of arrival."""
+        index_of = self._index_of()
+        found = [no_columns()]
+        for part in self.every.parts():
+            known = np.flatnonzero(part.series < len(index_of))
+            known = known[index_of[part.series[known]] >= 0]
+            chosen = part.at(known)
+            found.append(chosen._replace(series=index_of[chosen.series]))
+        return joined_columns(found)
+
+    def _index_of(self) -> Int32:
+        """Return the index of the key of each series by its number; -1 for others."""
+        index_of = np.full(int(self._numbers[-1]) + 1 if len(self._numbers) else 0, -1, np.int32)
+        index_of[self._numbers] = np.arange(len(self._numbers), dtype=np.int32)
+        return index_of
 
     def hours(self, span: ScanRange) -> tuple[int, ...]:
         """Return the hours within a span that have points, as base times in ascending order."""
         return tuple(base_s for base_s in self.bases if span.start_s <= base_s < span.stop_s)
 
-    def of_hour(self, span: ScanRange) -> Columns:
-        """Return the points of an hour."""
-        if self.bases == [span.start_s]:
-            return self.columns
-        times = self.columns.instants >> 1
-        return self.columns.at((times >= span.start_ms) & (times < span.stop_ms))
+    def present(self, base_s: int) -> Bool:
+        """Return which series of `keys` have points in an hour."""
+        return self._present.get(base_s, np.zeros(len(self.keys), np.bool_))
+
+    def rows(self, one: OpenSlice, numbers: Int32, hour: ScanRange) -> OpenRowsOfHour:
+        """Return the rows of a slice in an hour: those of series for which `numbers` has a number, by index of their
+        keys. May be called in a thread."""
+        wanted = np.flatnonzero(numbers[one.series] != UNWANTED) + one.series.start
+        if not len(wanted):
+            return NO_ROWS
+        series, row = _ranked(numbers[wanted])
+        row_of = np.full(int(self._numbers[wanted[-1]]) + 1, -1, np.int32)
+        row_of[self._numbers[wanted]] = row
+        instants = (2 * hour.start_ms, 2 * hour.stop_ms)
+        batch, sizes = rows_of_parts(one.parts(), row_of, len(series), instants)
+        return rows_of_batch(batch._replace(series=series[batch.series]), sizes)
+
+
+def _ranked(numbers: Int32) -> tuple[Int32, Int32]:
+    """Return the distinct numbers in ascending order, and the place of each number among them."""
+    if (numbers[1:] > numbers[:-1]).all():
+        return numbers, np.arange(len(numbers), dtype=np.int32)
+    distinct, places = np.unique(numbers, return_inverse=True)
+    return distinct, places.astype(np.int32)
+
+
+def present_by_hour(columns: Columns, count: int) -> dict[int, Bool]:
+    """Return which of `count` series have points in each hour that has some, by its base time."""
+    if not len(columns.series):
+        return {}
+    hours = columns.instants // HOUR
+    first, last = int(hours.min()), int(hours.max())
+    found = {}
+    for hour in [first] if first == last else np.unique(hours).tolist():
+        present = np.zeros(count, np.bool_)
+        present[columns.series if first == last else columns.series[hours == hour]] = True
+        found[hour * HOUR_S] = present
+    return found
+
+
+def is_ordered(selection: Selection, points: OpenPoints) -> bool:
+    """Return whether the series of slices are in the order of their pairs, in which answers aggregate them."""
+    series_pairs = [one for one in selection.pairs_of(points.keys) if one is not None]
+    return all(one < other for one, other in pairwise(series_pairs))
 
 
 ChooseSeries = Callable[[KnownSeries], Awaitable[Places | None]]  # see `Selection.find_known`
@@ -173,7 +248,7 @@ class OpenSelection(Selection):
             return False
         hour = ScanRange(hours[0], hours[0] + HOUR_S)
         rows = await self._rows(hour)  # taken before: a point that is written meanwhile is in both
-        if rows.cells > FEW_CELLS:
+        if isinstance(rows, SlicedRows) or rows.cells > FEW_CELLS:
             return False
         stored = _PagesAround(hour)
 
@@ -203,116 +278,90 @@ class OpenSelection(Selection):
 
         if not await self.stored.read_few(span, merge, annotations=annotations):
             await self.stored.read(span, merge, annotations=annotations)
-        unstored = rows.without(np.concatenate([page.found for page in pages])) if pages else rows
-        if not unstored.cells:
-            return
-        for part in await _in_thread(len(unstored.batch.times), lambda: list(unstored.pages())):
-            await take(part)
+        found = [page.found for page in pages if len(page.found)]
+        unstored = rows.without(np.concatenate(found)) if found else rows
+        if isinstance(unstored, SlicedRows):
+            await unstored.read(take)
+        elif unstored.cells:
+            for part in await _in_thread(len(unstored.batch.times), lambda: list(unstored.pages())):
+                await take(part)
 
-    async def _rows(self, span: ScanRange) -> "OpenRowsOfHour":
+    async def _rows(self, span: ScanRange) -> "OpenRowsOfHour | SlicedRows":
         """Return rows of the open points of matching series in an hour."""
-        columns = await _in_thread(len(self._points.columns.series), partial(self._points.of_hour, span))
+        present = self._points.present(span.start_s)
         series_pairs = self.stored.pairs_of(self._points.keys)
-        present = np.bincount(columns.series, minlength=len(series_pairs)).astype(np.bool_).tolist()
-        await self.series.match([one for one in compress(series_pairs, present) if one is not None])
+        await self.series.match([one for one in compress(series_pairs, present.tolist()) if one is not None])
         number_of = self.series.numbers
         found = [
             number_of[one] if has_points and one is not None else UNWANTED
-            for one, has_points in zip(series_pairs, present, strict=True)
+            for one, has_points in zip(series_pairs, present.tolist(), strict=True)
         ]
-        numbers = np.array(found, np.int32)
-        return await _in_thread(len(columns.series), partial(_chosen_rows, columns, numbers))
+        sliced = SlicedRows(self._points, np.array(found, np.int32), span)
+        if len(self._points.slices) > 1 and sliced.are_apart():
+            return sliced
+        return await _in_thread(self._points.every.points, sliced.whole)
 
     async def delete(self, read_ms: int) -> None:
         """Delete the stored cells that were read."""
         await self.stored.delete(read_ms)
 
 
-class OpenRowsOfHour(NumberingPage):
-    """Rows of open points in one hour, by series."""
+class SlicedRows:
+    """Rows of open points in one hour, of which those of one slice are made at a time: `OpenRows`."""
 
-    def __init__(self, batch: Batch, sizes: Int64) -> None:
-        """`sizes`: bytes of each row as it will be stored, roughly."""
-        self.batch = batch
-        self.sizes = sizes
-        self.cells = -(-len(batch.times) // POINTS_OF_CELL)  # they are decoded already
+    def __init__(self, points: OpenPoints, numbers: Int32, hour: ScanRange) -> None:
+        """`numbers`: those of the series of `points`, UNWANTED for those to leave out."""
+        self._points = points
+        self._numbers = numbers
+        self._hour = hour
 
-    def at(self, rows: Bool) -> "OpenRowsOfHour":
-        """Return some of the rows."""
-        if rows.all():
-            return self
-        return OpenRowsOfHour(some_rows(self.batch, rows), self.sizes[rows])
+    def are_apart(self) -> bool:
+        """Return whether no series is in two slices. After names have changed, a series may have two numbers."""
+        wanted = self._wanted()
+        return len(np.unique(wanted)) == len(wanted)
 
-    def without(self, series: Int32) -> "OpenRowsOfHour":
+    def _wanted(self) -> Int32:
+        wanted: Int32 = self._numbers[self._numbers != UNWANTED]
+        return wanted
+
+    def whole(self) -> OpenRowsOfHour:
+        """Return all rows. May be called in a thread."""
+        return self._rows(self._points.every)
+
+    def among(self, series: Int32) -> OpenRowsOfHour:
+        """Return the rows of some series. May be called in a thread."""
+        chosen = self._but(~self._are_among(series))
+        some = [chosen._rows(one) for one in self._points.slices]
+        return next(in_order([one for one in some if len(one.sizes)] or [NO_ROWS]))
+
+    def without(self, series: Int32) -> "SlicedRows":
         """Return the rows of all other series."""
-        return self.at(~_among(self.batch.series, series))
+        return self._but(self._are_among(series))
 
-    def pages(self) -> Iterator["OpenRowsOfHour"]:
-        """Split the rows into pages of about PAGE_POINTS points."""
-        if len(self.batch.times) <= PAGE_POINTS:
-            yield self
-            return
-        series, starts, times, bits, floats = self.batch
-        page = (starts[1:] - 1) // PAGE_POINTS
-        bounds = [0, *(np.flatnonzero(page[1:] != page[:-1]) + 1).tolist(), len(series)]
-        for first, stop in pairwise(bounds):
-            points = slice(int(starts[first]), int(starts[stop]))
-            inner = starts[first : stop + 1] - starts[first]
-            batch = Batch(series[first:stop], inner, times[points], bits[points], floats[points])
-            yield OpenRowsOfHour(batch, self.sizes[first:stop])
+    def _are_among(self, series: Int32) -> Bool:
+        wanted: Bool = self._numbers != UNWANTED
+        wanted[wanted] = are_among(self._numbers[wanted], series)
+        return wanted
 
-    def series(self) -> Sequence[bytes]:
-        """Return nothing: the series are numbered."""
-        return ()
+    def _but(self, excluded: Bool) -> "SlicedRows":
+        return SlicedRows(self._points, np.where(excluded, UNWANTED, self._numbers).astype(np.int32), self._hour)
 
-    def new_series(self) -> Sequence[bytes]:
-        """Return nothing: the series are numbered."""
-        return ()
+    def _rows(self, one: OpenSlice) -> OpenRowsOfHour:
+        return self._points.rows(one, self._numbers, self._hour)
 
-    def decode_tables(self) -> TablePage | None:
-        """Return the rows as a table, see `NumberingPage`."""
-        series, starts, times, bits, floats = self.batch
-        shape = len(series), int(starts[1])
-        times = times.reshape(shape) if len(times) == shape[0] * shape[1] else times[:0]
-        if not len(times) or (np.diff(starts) != shape[1]).any() or (times != times[0]).any():
-            return None
-        base_s = int(times[0, 0]) // HOUR_MS * HOUR_S
-        hour = HourTable(base_s, series, times[0] - base_s * 1000, bits.reshape(shape), floats.reshape(shape))
-        size = int(self.sizes.sum())
-        return TablePage([hour], len(series), size, size)
-
-    def decode(self) -> PointPage:
-        """Return the rows as a page."""
-        return PointPage(self.batch, len(self.sizes), int(self.sizes.sum()), (), (), 0, None)
-
-
-class DecodedPage:
-    """A page of stored rows whose series are numbered: EncodedPage."""
-
-    def __init__(self, page: PointPage) -> None:
-        self._page = page
-        self.cells = 0  # none is left to decode
-
-    def series(self) -> Iterable[bytes]:
-        """Return nothing: the series are numbered."""
-        return ()
-
-    def decode(self) -> PointPage:
-        """Return the page."""
-        return self._page
-
-
-def split_rows(page: PointPage, spans: Sequence[ScanRange]) -> list[PointPage]:
-    """Split a page of rows that have points by their hours, one page a span. The first one has what is counted."""
-    series, starts, times, _, _ = page.batch
-    has_points = starts[1:] > starts[:-1]
-    first_ms = np.full(len(series), -1, np.int64)
-    first_ms[has_points] = times[starts[:-1][has_points]]
-    pages: list[PointPage] = []
-    for span in spans:
-        batch = some_rows(page.batch, (first_ms >= span.start_ms) & (first_ms < span.stop_ms))
-        pages.append(PointPage(batch, 0, 0, (), (), 0, None) if pages else page._replace(batch=batch, rows=None))
-    return pages
+    async def read(self, take: TakePoints) -> None:
+        """Pass all rows to `take`, by the numbers of their series. Slices in this order are decoded one at a time;
+        others are all decoded first."""
+        slices = [one for one in self._points.slices if (self._numbers[one.series] != UNWANTED).any()]
+        wanted = self._wanted()
+        if (wanted[1:] > wanted[:-1]).all():
+            for one in slices:
+                await take(LaterRows(partial(self._rows, one), one.points))
+        elif slices:
+            some = [await trio.to_thread.run_sync(self._rows, one) for one in slices]
+            pages = in_order(some)
+            while (page := await trio.to_thread.run_sync(next, pages, None)) is not None:
+                await take(page)
 
 
 class _PagesAround:
@@ -339,109 +388,6 @@ class _PagesAround:
             self.can_join = False
 
 
-class MergedPage:
-    """A page of stored rows of one hour, with the open points of the same rows added."""
-
-    def __init__(self, page: EncodedPage[PointPage], rows: OpenRowsOfHour) -> None:
-        self._page = page
-        self._rows = rows
-        self.cells = page.cells
-        self.found: Int32 = np.empty(0, np.int32)  # series of the page, once it is decoded
-
-    def series(self) -> Iterable[bytes]:
-        """Return the distinct series of the stored page."""
-        return self._page.series()
-
-    def decode(self) -> PointPage:
-        """Decode the stored rows and merge both."""
-        page = self._page.decode()
-        self.found = page.batch.series
-        added = self._rows.at(_among(self._rows.batch.series, self.found))
-        if not len(added.sizes):
-            return page._replace(rows=None)
-        size = page.size + int(added.sizes.sum())
-        return page._replace(batch=merged(page.batch, added.batch), size=size, rows=None)
-
-
 async def _in_thread(points: int, work: Callable[[], T]) -> T:
     """Return what `work` returns; in a thread if it has many points."""
     return work() if points <= SMALL else await trio.to_thread.run_sync(work)
-
-
-def _among(series: Int32, found: Int32) -> Bool:
-    """Return which of some numbers of series are among others; both are small integers from 0 on.
-
-    >>> _among(np.array([0, 3, 5]), np.array([3, 4, 3])).tolist()
-    [False, True, False]
-    """
-    if not len(series) or not len(found):
-        return np.zeros(len(series), np.bool_)
-    marked = np.zeros(max(int(series.max()), int(found.max())) + 1, np.bool_)
-    marked[found] = True
-    return marked[series]
-
-
-def _chosen_rows(columns: Columns, numbers: Int32) -> OpenRowsOfHour:
-    """Return the rows of the series that have a number."""
-    series = numbers[columns.series]
-    wanted = series != UNWANTED
-    columns = Columns(series, *columns[1:])
-    return rows_of(columns if np.count_nonzero(wanted) == len(wanted) else columns.at(wanted))
-
-
-def rows_of(columns: Columns) -> OpenRowsOfHour:
-    """Return points of one hour as rows. Of equal times the last to arrive counts."""
-    if (only := _only_row(columns)) is not None:
-        return only
-    columns = sort_columns(columns, join=True)
-    first = np.ones(len(columns.series), np.bool_)
-    first[1:] = columns.series[1:] != columns.series[:-1]
-    starts = np.flatnonzero(first)
-    bounds = np.append(starts, len(columns.series))
-    sizes = np.diff(bounds) * (1 + COLUMN_BYTES)
-    if len(starts):
-        sizes += np.add.reduceat(columns.flags & LENGTH, starts, dtype=np.int64)
-    return OpenRowsOfHour(Batch(columns.series[starts], bounds, columns.instants >> 1, *wide_values(columns)), sizes)
-
-
-def _only_row(columns: Columns) -> OpenRowsOfHour | None:
-    """Return points of one series that ascend in time as a row, with fewer steps; None for others."""
-    series, count = columns.series, len(columns.series)
-    if not count or series[0] != series[-1] or np.count_nonzero(series == series[0]) < count:
-        return None
-    times = columns.instants >> 1
-    if np.count_nonzero(times[1:] > times[:-1]) < count - 1:
-        return None
-    size = int(np.add.reduce(columns.flags & LENGTH, dtype=np.int64)) + count * (1 + COLUMN_BYTES)
-    bounds = np.array((0, count), np.int64)
-    return OpenRowsOfHour(Batch(series[:1], bounds, times, *wide_values(columns)), np.array((size,), np.int64))
-
-
-def merged(stored: Batch, added: Batch) -> Batch:
-    """Return the rows of `stored`, each with the points that `added` has of its series. Both have one row a series, in
-    one hour; every series of `added` is in `stored`. Added points replace stored ones of the same time."""
-    row_of = np.zeros(int(stored.series.max()) + 1, np.int64)
-    row_of[stored.series] = np.arange(len(stored.series))
-    rows = np.concatenate((_rows(stored), row_of[added.series][_rows(added)]))
-    times = np.concatenate((stored.times, added.times))
-    order = np.lexsort((times, rows))  # stable: of equal times the added point is the last
-    rows, times = rows[order], times[order]
-    last = np.ones(len(rows), np.bool_)
-    last[:-1] = (rows[1:] != rows[:-1]) | (times[1:] != times[:-1])
-    order, rows, times = order[last], rows[last], times[last]
-    bits = np.concatenate((stored.bits, added.bits))[order]
-    floats = np.concatenate((stored.floats, added.floats))[order]
-    starts = np.searchsorted(rows, np.arange(len(stored.series) + 1))
-    return Batch(stored.series, starts.astype(np.int64), times, bits, floats)
-
-
-def some_rows(batch: Batch, rows: Bool) -> Batch:
-    """Return the rows of a batch that a mask selects."""
-    points = np.repeat(rows, np.diff(batch.starts))
-    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.diff(batch.starts)[rows])))
-    return Batch(batch.series[rows], starts, batch.times[points], batch.bits[points], batch.floats[points])
-
-
-def _rows(batch: Batch) -> Int64:
-    """Return the row of each point."""
-    return np.repeat(np.arange(len(batch.series)), np.diff(batch.starts))

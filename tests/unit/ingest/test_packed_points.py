@@ -64,12 +64,12 @@ def test_metric_is_unpacked_alone() -> None:
     packed = pack(columns, numbers)
     for metric in range(1, METRICS + 1):
         assert packed.has_metric(metric)
-        found = packed.of_metric(metric)
+        found = joined_columns(packed.near(metric, -1, 5000))
         wanted = columns.at(numbers[columns.series] == metric)
         assert by_series(found.at(numbers[found.series] == metric)) == by_series(wanted)
         assert len(found.series) < 200_000
     assert not packed.has_metric(METRICS + 1)
-    assert len(packed.of_metric(METRICS + 1).series) == 0
+    assert packed.near(METRICS + 1, -1, 5000) == []
 
 
 @pytest.mark.slow

@@ -57,7 +57,7 @@ class NoOpenPoints:
         span: ScanRange | None = None,
     ) -> OpenPoints:
         """See OpenPointSource."""
-        return OpenPoints(no_columns(), SeriesKeys.of(()))
+        return OpenPoints.of(no_columns(), SeriesKeys.of(()))
 
     def known_series(self, metric: bytes) -> KnownSeries | None:
         """See OpenPointSource."""

@@ -11,7 +11,7 @@ from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Batch
 from tsd.errors import StoreError
 from tsd.store import ColumnPart, PackedRows, StepLimit
-from tsd.tables.open_points import DecodedPage
+from tsd.tables.open_rows import DecodedPage
 from tsd.tables.opentsdb.column_pages import ColumnPage
 from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesSet, SeriesSpan
 

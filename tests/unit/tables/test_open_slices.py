@@ -1,0 +1,94 @@
+"""Open points of many series are read in slices: answers are those of the same points once they are stored."""
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+import trio
+import trio.lowlevel
+
+from tests import layouts
+from tests.seeds import seeds
+from tests.unit.ingest.parts import BASE, Parts, going, make_store
+from tests.unit.tables.test_open_points import Readers, answers, put
+from tsd.codec.points import POINT_BYTES
+from tsd.tables.open_points import OpenPoints
+
+pytestmark = layouts.on_all
+
+QUERIES = (
+    "sum:m",
+    "avg:m{host=*}",
+    "zimsum:m{host=literal_or(h01|h40)}",
+    "max:1m-avg:m{host=*}",
+    "sum:10m-count:m",
+    "sum:rate:m",
+)
+
+
+async def take_hour(parts: Parts, rng: random.Random, hosts: list[str], *, odd: bool) -> None:
+    """Send points of many series, packed in between."""
+    for at in range(150):
+        lines = [put(BASE + 10 * at, rng.choice([at, 0.5, 7.1, 1 << 40]), host) for host in hosts]
+        if odd and at % 7 == 0:
+            lines = rng.sample(lines, len(lines) // 2)
+            lines += [put(BASE + 10 * rng.randrange(at + 1), -at, rng.choice(hosts)) for _ in range(3)]
+            lines += [put(BASE + 3600 + at, at, rng.choice(hosts)), put(BASE + at, at, "h00", "other")]
+        await parts.take(*lines)
+        if at % 20 == 19:
+            await parts.writer.flush_due()
+    while parts.writer.held_memory >= parts.writer.held_points * POINT_BYTES:  # until some are packed
+        await trio.lowlevel.checkpoint()
+
+
+async def slices_of(parts: Parts) -> int:
+    points = await parts.unstored.open_points(b"m")
+    assert isinstance(points, OpenPoints)
+    return len(points.slices)
+
+
+@pytest.mark.parametrize("arrival", ["in order", "reversed", "mixed"])
+@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize("seed", seeds(3, fast=1))
+async def test_answers_are_those_after_a_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrival: str, odd: bool, seed: int
+) -> None:
+    monkeypatch.setattr("tsd.ingest.metric_points.SLICE_POINTS", 2000)
+    monkeypatch.setattr("tsd.ingest.packed_points.CHUNK_POINTS", 500)
+    rng = random.Random(seed)
+    hosts = [f"h{number:02d}" for number in range(60)]
+    held = Parts(tmp_path, await make_store(), hold_intervals=math.inf, memory_limit=4 << 20)
+    held.now_s = BASE + 3700
+    async with going(held) as parts:
+        await parts.take(put(BASE, 1, "h00", "other"))
+        if odd:
+            await parts.take(*(put(BASE + 3000, 1, host) for host in rng.sample(hosts, 20)))
+        await parts.writer.flush()
+        order = {"in order": hosts, "reversed": hosts[::-1], "mixed": rng.sample(hosts, len(hosts))}[arrival]
+        await take_hour(parts, rng, order, odd=odd)
+        assert await slices_of(parts) > 1
+        readers = Readers(parts)
+        queries = [*QUERIES, "sum:other"]
+        before = await answers(readers.live, queries)
+        assert readers.flushed == []
+        await parts.writer.flush()
+        assert before == await answers(readers.stored, queries)
+
+
+async def test_a_series_with_two_numbers_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After names may have changed, a series gets a new number with its next line."""
+    monkeypatch.setattr("tsd.ingest.metric_points.SLICE_POINTS", 2000)
+    monkeypatch.setattr("tsd.ingest.packed_points.CHUNK_POINTS", 500)
+    rng = random.Random(1)
+    hosts = [f"h{number:02d}" for number in range(60)]
+    held = Parts(tmp_path, await make_store(), hold_intervals=math.inf, memory_limit=4 << 20)
+    held.now_s = BASE + 3500
+    async with going(held) as parts:
+        await take_hour(parts, rng, hosts, odd=False)
+        parts.open_window.table.invalidate()
+        await parts.take(*(put(BASE + 10 * at, -at, host) for at in range(100) for host in hosts))
+        assert await slices_of(parts) > 1
+        for _, _, times, values in await answers(Readers(parts).live, ["max:m", "min:m", "max:m{host=*}"]):
+            assert len(times) == 150
+            assert values[:100] == [-at for at in range(100)]

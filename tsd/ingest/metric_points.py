@@ -1,0 +1,125 @@
+"""The points of one metric in memory. Many are found in slices of series: few of them are unpacked at once."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from tsd.codec.points import Bool, Columns, Int32, Int64, counted_order, joined_columns, picked
+from tsd.ingest.packed_points import PackedPoints
+from tsd.tables.open_points import OpenPoints, OpenSlice, present_by_hour
+from tsd.tables.writing import SeriesKeys
+
+SLICE_POINTS = 1 << 18  # about: an answer is computed from this many while the next are unpacked
+LAST = int(np.iinfo(np.int32).max)  # above all numbers of series
+
+Part: TypeAlias = Columns | PackedPoints  # of points in order of arrival
+
+
+class MetricPoints(NamedTuple):
+    """Points of one metric."""
+
+    numbers: Int32  # of their series, ascending
+    every: OpenSlice
+    slices: Sequence[OpenSlice]
+    present: dict[int, Bool]  # by the base time of an hour: which series have points in it
+
+    def open_points(self, keys: SeriesKeys) -> OpenPoints:
+        """Return the points; `keys` are those of the numbers."""
+        return OpenPoints(self.every, self.numbers, keys, self.present, self.slices)
+
+
+def points_of_metric(metric: int, wanted: Int32 | None, parts: Sequence[Part], metric_of: Int32) -> MetricPoints:
+    """Find the points of some series of a metric; None: of all. `metric_of` has the metric of each series. Safe to call
+    in a thread while no series is evicted; the slices are found without it."""
+    own = metric_of == metric if metric else np.zeros(len(metric_of), np.bool_)
+    if wanted is not None:
+        own = np.zeros(len(metric_of), np.bool_)
+        own[wanted] = True
+    present, counts = _present(metric, own, parts)
+    found = np.flatnonzero(np.logical_or.reduce([*present.values()])) if present else np.empty(0, np.int64)
+    numbers = found.astype(np.int32)
+    points = int(counts.sum())
+    every = OpenSlice(slice(0, len(numbers)), points, partial(_unpacked, metric, parts))
+    slices = _slices(metric, numbers, counts[found], parts) if points > 2 * SLICE_POINTS else []
+    return MetricPoints(numbers, every, slices, {base_s: has[found] for base_s, has in present.items()})
+
+
+def _present(metric: int, own: Bool, parts: Sequence[Part]) -> tuple[dict[int, Bool], Int64]:
+    """Return which series have points in each hour, and how many points each has."""
+    counts = np.zeros(len(own), np.int64)
+    by_hour: list[tuple[int, Bool]] = []
+    for part in parts:
+        if isinstance(part, PackedPoints):
+            has = np.zeros(len(own), np.bool_)
+            for _, series, points in part.counts_of(metric):
+                has[series] = True
+                counts[series] += points
+            by_hour.append((part.base_s, has))
+    plain = joined_columns([part for part in parts if not isinstance(part, PackedPoints)])
+    counts += np.bincount(plain.series, minlength=len(own))
+    by_hour += present_by_hour(plain, len(own)).items()
+    present: dict[int, Bool] = {}
+    for base_s, has in by_hour:
+        chosen = has & own
+        if base_s in present:
+            present[base_s] |= chosen
+        elif chosen.any():
+            present[base_s] = chosen
+    return present, np.where(own, counts, 0)
+
+
+def _unpacked(metric: int, parts: Sequence[Part]) -> list[Columns]:
+    """Return all points of a metric, and some of other metrics."""
+    found: list[Columns] = []
+    for part in parts:
+        found += part.near(metric, -1, LAST) if isinstance(part, PackedPoints) else [part]
+    return found
+
+
+def _slices(metric: int, numbers: Int32, counts: Int64, parts: Sequence[Part]) -> list[OpenSlice]:
+    """Return slices of about SLICE_POINTS points each, cut where packed points are."""
+    ends = [
+        last.series
+        for part in parts
+        if isinstance(part, PackedPoints)
+        for last, _, _ in part.counts_of(metric)
+        if last.metric == metric
+    ]
+    points = np.concatenate(([0], np.cumsum(counts)))
+    places = np.unique(np.searchsorted(numbers, np.unique(ends), side="right"))
+    inner = [0]
+    for place in places.tolist():
+        if points[place] - points[inner[-1]] >= SLICE_POINTS and place < len(numbers):
+            inner.append(place)
+    if len(inner) == 1:
+        return []
+    sorted_parts = [part if isinstance(part, PackedPoints) else _by_series(part, numbers) for part in parts]
+    found = []
+    for first, stop in zip(inner, [*inner[1:], len(numbers)], strict=True):
+        after, last = int(numbers[first]) - 1, int(numbers[stop - 1])
+        parts_of = partial(_between, metric, sorted_parts, after, last)
+        found.append(OpenSlice(slice(first, stop), int(points[stop] - points[first]), parts_of))
+    return found
+
+
+def _by_series(part: Columns, numbers: Int32) -> Columns:
+    """Return the points of some series, sorted by series, those of a series in order of arrival."""
+    own = np.zeros(int(max(numbers[-1], part.series.max(initial=0))) + 1, np.bool_)
+    own[numbers] = True
+    chosen = part.at(np.flatnonzero(own[part.series]))
+    return picked(Columns(*map(np.ascontiguousarray, chosen)), counted_order(chosen.series))
+
+
+def _between(metric: int, parts: Sequence[Part], after: int, last: int) -> list[Columns]:
+    """Return the points of series with numbers above `after` up to `last`, and of some others. Points that are not
+    packed are sorted by series."""
+    found: list[Columns] = []
+    for part in parts:
+        if isinstance(part, PackedPoints):
+            found += part.near(metric, after, last)
+        else:
+            first, stop = np.searchsorted(part.series, (after + 1, last + 1)).tolist()
+            found.append(part.at(slice(first, stop)))
+    return found

@@ -1,0 +1,261 @@
+"""Rows of open points, as pages of a query: alone, or merged into the stored rows of their hour."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+
+from tsd.codec.blocks.numbers import spread
+from tsd.codec.points import Batch, Bool, Columns, Int32, Int64, rows_of_columns, wide_values
+from tsd.codec.putline import HOUR_MS, HOUR_S
+from tsd.codec.text import LENGTH
+from tsd.tables.reading import EncodedPage, HourTable, NumberingPage, PointPage, ScanRange, TablePage
+
+PAGE_POINTS = 200_000
+POINTS_OF_CELL = 64  # that take as long as a stored cell
+COLUMN_BYTES = 2  # of a point's qualifier, for statistics
+
+
+class OpenRowsOfHour(NumberingPage):
+    """Rows of open points in one hour, by series."""
+
+    def __init__(self, batch: Batch, sizes: Int64) -> None:
+        """`sizes`: bytes of each row as it will be stored, roughly."""
+        self.batch = batch
+        self.sizes = sizes
+        self.cells = -(-len(batch.times) // POINTS_OF_CELL)  # they are decoded already
+
+    def at(self, rows: Bool) -> "OpenRowsOfHour":
+        """Return some of the rows."""
+        if rows.all():
+            return self
+        return OpenRowsOfHour(some_rows(self.batch, rows), self.sizes[rows])
+
+    def among(self, series: Int32) -> "OpenRowsOfHour":
+        """Return the rows of some series: `OpenRows`."""
+        return self.at(are_among(self.batch.series, series))
+
+    def without(self, series: Int32) -> "OpenRowsOfHour":
+        """Return the rows of all other series."""
+        return self.at(~are_among(self.batch.series, series))
+
+    def pages(self) -> Iterator["OpenRowsOfHour"]:
+        """Split the rows into pages of about PAGE_POINTS points."""
+        if len(self.batch.times) <= PAGE_POINTS:
+            yield self
+            return
+        series, starts, times, bits, floats = self.batch
+        page = (starts[1:] - 1) // PAGE_POINTS
+        bounds = [0, *(np.flatnonzero(page[1:] != page[:-1]) + 1).tolist(), len(series)]
+        for first, stop in pairwise(bounds):
+            points = slice(int(starts[first]), int(starts[stop]))
+            inner = starts[first : stop + 1] - starts[first]
+            batch = Batch(series[first:stop], inner, times[points], bits[points], floats[points])
+            yield OpenRowsOfHour(batch, self.sizes[first:stop])
+
+    def series(self) -> Sequence[bytes]:
+        """Return nothing: the series are numbered."""
+        return ()
+
+    def new_series(self) -> Sequence[bytes]:
+        """Return nothing: the series are numbered."""
+        return ()
+
+    def decode_tables(self) -> TablePage | None:
+        """Return the rows as a table, see `NumberingPage`."""
+        series, starts, times, bits, floats = self.batch
+        shape = len(series), int(starts[1])
+        times = times.reshape(shape) if len(times) == shape[0] * shape[1] else times[:0]
+        if not len(times) or (np.diff(starts) != shape[1]).any() or (times != times[0]).any():
+            return None
+        base_s = int(times[0, 0]) // HOUR_MS * HOUR_S
+        hour = HourTable(base_s, series, times[0] - base_s * 1000, bits.reshape(shape), floats.reshape(shape))
+        size = int(self.sizes.sum())
+        return TablePage([hour], len(series), size, size)
+
+    def decode(self) -> PointPage:
+        """Return the rows as a page."""
+        return PointPage(self.batch, len(self.sizes), int(self.sizes.sum()), (), (), 0, None)
+
+
+class OpenRows(Protocol):
+    """Rows of open points in one hour."""
+
+    def among(self, series: Int32) -> OpenRowsOfHour:
+        """Return the rows of some series. May be called in a thread."""
+        ...
+
+
+class LaterRows(NumberingPage):
+    """Rows of open points in one hour that are made when they are decoded."""
+
+    def __init__(self, make: Callable[[], OpenRowsOfHour], points: int) -> None:
+        """`points`: about how many they have."""
+        self._make = make
+        self.cells = -(-points // POINTS_OF_CELL)
+
+    def series(self) -> Sequence[bytes]:
+        """Return nothing: the series are numbered."""
+        return ()
+
+    def new_series(self) -> Sequence[bytes]:
+        """Return nothing: the series are numbered."""
+        return ()
+
+    def decode_tables(self) -> TablePage | None:
+        """Return the rows as a table, see `NumberingPage`."""
+        found = self._make().decode_tables()
+        return None if found is None else found._replace(held=0)  # a page that is kept holds no points
+
+    def decode(self) -> PointPage:
+        """Return the rows as a page."""
+        return self._make().decode()
+
+
+class DecodedPage:
+    """A page of stored rows whose series are numbered: EncodedPage."""
+
+    def __init__(self, page: PointPage) -> None:
+        self._page = page
+        self.cells = 0  # none is left to decode
+
+    def series(self) -> Iterable[bytes]:
+        """Return nothing: the series are numbered."""
+        return ()
+
+    def decode(self) -> PointPage:
+        """Return the page."""
+        return self._page
+
+
+def split_rows(page: PointPage, spans: Sequence[ScanRange]) -> list[PointPage]:
+    """Split a page of rows that have points by their hours, one page a span. The first one has what is counted."""
+    series, starts, times, _, _ = page.batch
+    has_points = starts[1:] > starts[:-1]
+    first_ms = np.full(len(series), -1, np.int64)
+    first_ms[has_points] = times[starts[:-1][has_points]]
+    pages: list[PointPage] = []
+    for span in spans:
+        batch = some_rows(page.batch, (first_ms >= span.start_ms) & (first_ms < span.stop_ms))
+        pages.append(PointPage(batch, 0, 0, (), (), 0, None) if pages else page._replace(batch=batch, rows=None))
+    return pages
+
+
+class MergedPage:
+    """A page of stored rows of one hour, with the open points of the same rows added."""
+
+    def __init__(self, page: EncodedPage[PointPage], rows: OpenRows) -> None:
+        self._page = page
+        self._rows = rows
+        self.cells = page.cells
+        self.found: Int32 = np.empty(0, np.int32)  # series of the page, once it is decoded
+
+    def series(self) -> Iterable[bytes]:
+        """Return the distinct series of the stored page."""
+        return self._page.series()
+
+    def decode(self) -> PointPage:
+        """Decode the stored rows and merge both."""
+        page = self._page.decode()
+        self.found = page.batch.series
+        added = self._rows.among(self.found)
+        if not len(added.sizes):
+            return page._replace(rows=None)
+        size = page.size + int(added.sizes.sum())
+        return page._replace(batch=merged(page.batch, added.batch), size=size, rows=None)
+
+
+def are_among(series: Int32, found: Int32) -> Bool:
+    """Return which of some numbers of series are among others; both are small integers from 0 on.
+
+    >>> are_among(np.array([0, 3, 5]), np.array([3, 4, 3])).tolist()
+    [False, True, False]
+    """
+    if not len(series) or not len(found):
+        return np.zeros(len(series), np.bool_)
+    marked = np.zeros(max(int(series.max()), int(found.max())) + 1, np.bool_)
+    marked[found] = True
+    return marked[series]
+
+
+def rows_of(columns: Columns) -> OpenRowsOfHour:
+    """Return points of one hour as rows. Of equal times the last to arrive counts."""
+    if (only := _only_row(columns)) is not None:
+        return only
+    return rows_of_batch(*rows_of_columns(columns))
+
+
+def rows_of_batch(batch: Batch, value_sizes: Int64) -> OpenRowsOfHour:
+    """Return rows whose values take `value_sizes` bytes."""
+    return OpenRowsOfHour(batch, value_sizes + np.diff(batch.starts) * COLUMN_BYTES)
+
+
+def _only_row(columns: Columns) -> OpenRowsOfHour | None:
+    """Return points of one series that ascend in time as a row, with fewer steps; None for others."""
+    series, count = columns.series, len(columns.series)
+    if not count or series[0] != series[-1] or np.count_nonzero(series == series[0]) < count:
+        return None
+    times = columns.instants >> 1
+    if np.count_nonzero(times[1:] > times[:-1]) < count - 1:
+        return None
+    size = int(np.add.reduce(columns.flags & LENGTH, dtype=np.int64)) + count * (1 + COLUMN_BYTES)
+    bounds = np.array((0, count), np.int64)
+    return OpenRowsOfHour(Batch(series[:1], bounds, times, *wide_values(columns)), np.array((size,), np.int64))
+
+
+def in_order(parts: Sequence[OpenRowsOfHour]) -> Iterator[OpenRowsOfHour]:
+    """Yield the rows of parts, which have no series in common, by the numbers of their series, in pages."""
+    series = np.concatenate([part.batch.series for part in parts])
+    counts = np.concatenate([np.diff(part.batch.starts) for part in parts])
+    part_of = np.repeat(np.arange(len(parts)), [len(part.sizes) for part in parts])
+    row_of = np.concatenate([np.arange(len(part.sizes)) for part in parts])
+    order = np.argsort(series)
+    page = np.cumsum(counts[order]) // PAGE_POINTS
+    for rows in np.split(order, np.flatnonzero(page[1:] != page[:-1]) + 1):
+        yield _picked(parts, part_of[rows], row_of[rows], counts[rows])
+
+
+def _picked(parts: Sequence[OpenRowsOfHour], part_of: Int64, row_of: Int64, counts: Int64) -> OpenRowsOfHour:
+    """Return some rows of parts, in the order given."""
+    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    total = int(starts[-1])
+    series, sizes = np.empty(len(counts), np.int32), np.empty(len(counts), np.int64)
+    times, bits, floats = np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total, np.bool_)
+    for number in np.unique(part_of).tolist():
+        batch, to = parts[number].batch, np.flatnonzero(part_of == number)
+        rows = row_of[to]
+        series[to], sizes[to] = batch.series[rows], parts[number].sizes[rows]
+        places, found = spread(starts[to], counts[to]), spread(batch.starts[rows], counts[to])
+        times[places], bits[places], floats[places] = batch.times[found], batch.bits[found], batch.floats[found]
+    return OpenRowsOfHour(Batch(series, starts, times, bits, floats), sizes)
+
+
+def merged(stored: Batch, added: Batch) -> Batch:
+    """Return the rows of `stored`, each with the points that `added` has of its series. Both have one row a series, in
+    one hour; every series of `added` is in `stored`. Added points replace stored ones of the same time."""
+    row_of = np.zeros(int(stored.series.max()) + 1, np.int64)
+    row_of[stored.series] = np.arange(len(stored.series))
+    rows = np.concatenate((_rows(stored), row_of[added.series][_rows(added)]))
+    times = np.concatenate((stored.times, added.times))
+    order = np.lexsort((times, rows))  # stable: of equal times the added point is the last
+    rows, times = rows[order], times[order]
+    last = np.ones(len(rows), np.bool_)
+    last[:-1] = (rows[1:] != rows[:-1]) | (times[1:] != times[:-1])
+    order, rows, times = order[last], rows[last], times[last]
+    bits = np.concatenate((stored.bits, added.bits))[order]
+    floats = np.concatenate((stored.floats, added.floats))[order]
+    starts = np.searchsorted(rows, np.arange(len(stored.series) + 1))
+    return Batch(stored.series, starts.astype(np.int64), times, bits, floats)
+
+
+def some_rows(batch: Batch, rows: Bool) -> Batch:
+    """Return the rows of a batch that a mask selects."""
+    points = np.repeat(rows, np.diff(batch.starts))
+    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.diff(batch.starts)[rows])))
+    return Batch(batch.series[rows], starts, batch.times[points], batch.bits[points], batch.floats[points])
+
+
+def _rows(batch: Batch) -> Int64:
+    """Return the row of each point."""
+    return np.repeat(np.arange(len(batch.series)), np.diff(batch.starts))
