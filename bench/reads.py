@@ -33,6 +33,7 @@ DAY_S, HOUR_S = 86400, 3600
 START_S = 1_700_006_400  # start of an hour
 CPUS = 8  # series of a host
 CLOSE = 1e-9  # relative tolerance for the order of additions and for VictoriaMetrics' precision
+PAUSE_S = 0.3  # after some 80,000 points of an open hour, so that older ones are packed meanwhile, as at agents' pace
 REQUEST_S = 2.0  # duration of a measurement of requests per second
 ONE_HOUR, ONE_OPEN = "one series, an hour, raw", "one of them, raw"  # asked as fast as possible, too
 NO_CACHE = {"tsd.query.cache_memory": "0"}
@@ -308,10 +309,12 @@ def _measure_last_hour(
     run_tsd(settings, "compact", "--until", str(hour_s))
     _send(victoria.port, text)
     with text.open("w") as file:
-        file.writelines(line for rows in recent(size, hour_s, end_s) for line in rows.lines())
+        for rows in recent(size, hour_s, end_s):
+            each = [part.splitlines(keepends=True) for part in rows.lines()]
+            file.writelines(lines[at] for at in range(rows.points) for lines in each)  # as agents send
     _send(victoria.port, text)
     with serving(folder / "recent", settings) as daemon:
-        _send(daemon.port, text)
+        _send(daemon.port, text, pause_s=PAUSE_S)
         lone = System(mine.name, daemon.port, daemon.pid, lambda question: question.path)
         _await_equal(chosen, lone, peer)
         _measure(lone, peer, daemon, chosen, rounds, forgets=False)
@@ -388,14 +391,16 @@ def _is_whole(answer: bytes) -> bool:
     return len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n")
 
 
-def _send(port: int, text: Path) -> int:
-    """Send lines as put commands, and return how many."""
+def _send(port: int, text: Path, *, pause_s: float = 0.0) -> int:
+    """Send lines as put commands, with pauses in between, and return how many. End the benchmark if one is refused."""
     count = 0
     with _connected(port) as connection, text.open() as file:
         connection.settimeout(600)
         while part := file.readlines(1 << 22):
             connection.sendall("".join([f"put {line}" for line in part]).encode())
             count += len(part)
+            if select.select([connection], [], [], pause_s)[0]:
+                raise SystemExit(f"a line was refused: {connection.recv(500)!r}")
         connection.shutdown(socket.SHUT_WR)
         while connection.recv(1 << 16):  # until everything is read
             continue
