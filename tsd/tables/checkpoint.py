@@ -30,8 +30,10 @@ class Checkpoint:
 
     def load(self) -> dict[str, Any] | None:
         """Return the saved state, None if there is none. Raise TsdError for an error of the disk, and for a file that
-        no job has saved: the end of this job would delete it."""
+        no job has saved, or a device or pipe: the end of this job would delete it."""
         with folder_errors(self.path.parent, FOLDER):
+            if self.path.exists() and not self.path.is_file():
+                raise TsdError(f"--checkpoint {self.path}: got a folder, device or pipe, wanted a file")
             try:
                 text = self.path.read_bytes()
                 if text.strip(b"\0") and not _START.match(text):  # zeros: after a crash of the machine

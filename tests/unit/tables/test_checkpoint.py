@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +95,16 @@ def test_file_of_another_program_is_refused(tmp_path: Path, text: bytes) -> None
         load_state(Checkpoint(path, JOB))
 
 
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(os.devnull)])
+def test_what_is_no_file_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """Regression: the end of the job deleted /dev/null. A pipe was read until it had a writer."""
+    path = tmp_path / "compact.json"
+    make(path)
+    with pytest.raises(TsdError, match=rf"--checkpoint {path}: "):
+        load_state(Checkpoint(path, JOB))
+
+
 def test_disk_error_is_a_tsd_error(tmp_path: Path) -> None:
     (tmp_path / "compact.json.new").mkdir()
     with pytest.raises(TsdError, match=rf"{tmp_path}\b.*{os.strerror(errno.EISDIR)}.*--checkpoint\b"):
         save_state(Checkpoint(tmp_path / "compact.json", JOB), STATE)
-    (tmp_path / "compact.json").mkdir()
-    with pytest.raises(TsdError, match=os.strerror(errno.EISDIR)):
-        load_state(Checkpoint(tmp_path / "compact.json", JOB))
