@@ -1,6 +1,7 @@
 """`tsd send`: send telnet lines to a daemon and print its replies, like netcat."""
 
 import json
+import os
 import socket
 import sys
 import threading
@@ -32,7 +33,7 @@ def send(loaded: Loaded, lines: Sequence[str], host: str | None, port: int | Non
     The daemon's replies are printed. The last one, `synced N`, means that N lines of points or metadata are on disk.
     The exit status is 1 if it is missing or such a line was refused.
     """
-    given = [b"".join(line.encode() + b"\n" for line in lines)] if lines else iter(_read_input, b"")
+    given = [b"".join(os.fsencode(line) + b"\n" for line in lines)] if lines else iter(_read_input, b"")
     target = (host or loaded.config.bind, port or loaded.config.port)
     sender = _Sender(given)
     answer = _converse(target, sender)

@@ -34,3 +34,24 @@ def test_impossible_name_of_a_host_is_reported(host: str) -> None:
     """Regression: it ended with a traceback."""
     done = subprocess.run([sys.executable, "-m", "tsd", "send", "--host", host, "x"], capture_output=True, text=True)
     assert (done.returncode, done.stderr.startswith("tsd: "), host in done.stderr) == (1, True, True)
+
+
+def test_arguments_are_sent_byte_for_byte() -> None:
+    """Regression: bytes that are no UTF-8, as of a shell script in ISO-8859-1, ended the command with a traceback."""
+    line = b"put m 1700000000 1 host=h\xf6st"
+    received: list[bytes] = []
+    with socket.create_server((HOST, 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection, connection.makefile("rb") as lines:
+                received.extend(iter(lines.readline, b"exit\n"))
+                connection.sendall(b"synced 1\n")
+
+        daemon = threading.Thread(target=answer, daemon=True)  # without a client it would wait
+        daemon.start()
+        command = [sys.executable, "-m", "tsd", "send", "--host", HOST, "--port", str(server.getsockname()[1]), line]
+        done = subprocess.run(command, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    daemon.join()
+    assert received == [line + b"\n", b"sync\n"]
