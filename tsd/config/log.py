@@ -5,6 +5,7 @@ An event has a stable name, `noun.verb` or `subject.state`, and fields; `python 
 
 import logging
 import os
+import select
 import sys
 import traceback
 from collections import deque
@@ -29,6 +30,8 @@ _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "exception": 3, 
 LEVELS = ("debug", "info", "warning", "warn", "error")
 RING_LINES = 1024
 LINE_CHARS = 8000  # journald's LineMax= is 48 KiB, and a character has up to 4 bytes
+PART_CHARS = select.PIPE_BUF // 4  # as many bytes fit into a pipe that can be written
+READER_WAIT_MS = 1000  # for the reader of standard error
 _ring: deque[str] = deque(maxlen=RING_LINES)  # newest events of this process, for /logs
 
 
@@ -147,15 +150,44 @@ def _goes_to_journald() -> bool:
 
 
 class _StandardError(structlog.PrintLogger):
-    """Writes lines to standard error, and ignores errors: its terminal may be gone."""
+    """Writes lines to standard error, and ignores errors: its terminal may be gone.
+
+    If the reader of a pipe or a terminal has stopped, a write would wait, and the daemon with it. Then lines are
+    dropped and counted.
+    """
+
+    dropped = 0  # lines since the reader has stopped
+    end = ""  # of a line that was cut then
 
     def __init__(self, *_: object) -> None:
         super().__init__(sys.stderr)
 
     def msg(self, message: str) -> None:
-        """Write a line."""
+        """Write a line, or drop it."""
+        own = _StandardError
+        if own.dropped and self._is_read(wait_ms=0):
+            dropped, own.dropped = own.dropped, 0
+            log = structlog.get_logger(__name__)
+            log.warning("log.lines_dropped", _limit_key=None, lines=dropped)
+        text = f"{own.end}{message}\n"
         with suppress(OSError, ValueError):
-            super().msg(message)
+            for at in range(0, len(text), PART_CHARS):
+                if not self._is_read(wait_ms=0 if own.dropped else READER_WAIT_MS):
+                    own.dropped += 1
+                    own.end = "\n" if at else own.end
+                    return
+                self._file.write(text[at : at + PART_CHARS])
+                self._file.flush()
+            own.end = ""
+
+    def _is_read(self, *, wait_ms: int) -> bool:
+        """Return whether a part of a line can be written within `wait_ms`."""
+        poll = select.poll()
+        try:
+            poll.register(self._file.fileno(), select.POLLOUT)
+        except (OSError, ValueError):  # it is closed, or no file
+            return True
+        return bool(poll.poll(wait_ms))
 
     log = debug = info = warn = warning = msg
     fatal = failure = err = error = critical = exception = msg

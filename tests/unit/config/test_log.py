@@ -196,3 +196,22 @@ def test_closed_standard_error_is_ignored(monkeypatch: pytest.MonkeyPatch) -> No
         structlog.get_logger("test").exception("two")
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), writing)  # its buffer is flushed when it is closed
+
+
+@pytest.mark.usefixtures("restored")
+def test_lines_are_dropped_and_counted_while_a_pipe_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the daemon hung once the pipe was full, and ignored SIGTERM."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as pipe, os.fdopen(writing, "w", buffering=1) as error:
+        monkeypatch.setattr(sys, "stderr", error)
+        log.configure("info", "json", lambda: 0.0)
+        own = structlog.get_logger("test")
+        for number in range(200):
+            own.info("long", _limit_key=None, text="x" * 4000, number=number)
+        os.set_blocking(reading, False)
+        first = os.read(reading, 1 << 20).decode()
+        own.info("last", _limit_key=None)
+        events = [json.loads(line) for line in (first + pipe.read()).splitlines() if line.endswith("}")]
+    *written, dropped, last = events
+    assert [event["number"] for event in written] == list(range(len(written)))
+    assert (dropped["event"], dropped["lines"], last["event"]) == ("log.lines_dropped", 200 - len(written), "last")
