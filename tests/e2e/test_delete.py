@@ -66,6 +66,15 @@ def test_scan_delete_removes_printed_rows(filled: Tsd) -> None:
     assert sorted(filled.lines("sys.cpu")) == sorted([*WEB01, *WEB02])
 
 
+def test_scan_delete_without_a_reader_fails_and_deletes_nothing(filled: Tsd) -> None:
+    """Regression: the exit status was 0, as if all were deleted."""
+    with filled.popen("scan", "--delete", "1", "sum", "sys.cpu") as process:
+        process.stdout.close()
+        error = process.stderr.read().decode()
+        assert (process.wait(), "deleted 0 rows" in error) == (1, True), error
+    assert sorted(filled.lines("sys.cpu")) == sorted([*WEB01, *WEB02])
+
+
 def test_delete_keeps_unreadable_rows_within_partial_hours(tmp_path: Path) -> None:
     tsd = Tsd(tmp_path / "state")
     lines = "".join(line + "\n" for line in WEB01)

@@ -16,6 +16,7 @@ import trio
 
 from tsd.cli.context import Access, access, flush_pending, tell_of_others
 from tsd.cli.late_rollups import changing, names_left, show_left
+from tsd.cli.options import drop_output
 from tsd.cli.output import NamedKey, named
 from tsd.cli.scan_heroic import print_rows as print_heroic_rows
 from tsd.cli.scan_tall import print_rows as print_tall_rows
@@ -218,7 +219,16 @@ def scan(loaded: Loaded, words: Sequence[str], as_lines: bool, delete: bool, as_
                 await opened.store.sync()
             left.extend(await names_left(config, opened, metrics))
 
-    trio.run(run)
+    try:
+        trio.run(run)
+    except BrokenPipeError as exc:
+        if not delete:
+            raise
+        drop_output()
+        rows = counted(deleted, "row")
+        raise TsdError(
+            f"the output has no reader any more: deleted {rows}, and the rest stays. The last ones may be unread"
+        ) from exc
     if delete:
         click.echo(f"deleted {counted(deleted, 'row')}", err=True)
         tell_of_others(config, request.end_ms)
