@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import trio
 
+from tsd.codec.putline import FIRST_MS
 from tsd.errors import StoreError, TsdError, bare
 from tsd.ingest.intake import Intake
 from tsd.lazy import LazyLogger
@@ -113,6 +114,8 @@ class Canary:
         key = await self._resolver.assign(self._series)
         self.steps += 1
         now_s = self._now_ms() // 1000
+        if now_s >= FIRST_MS:  # a line would have milliseconds
+            raise TsdError(f"the clock says {now_s} s since 1970, wanted less than {FIRST_MS}, in the year 2106")
         line = b"put %s %d 1 %s\n" % (METRIC, now_s, self._series.tags)  # a constant: the clock may go back
         taken = await self._intake.take(line)
         for _, error in taken.rejects:

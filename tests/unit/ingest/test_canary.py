@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import trio
 
 from tests.flaky_store import Fault
@@ -23,12 +24,12 @@ async def forgotten(parts: Parts, metric: bytes) -> bool:
     return True
 
 
-def canary_of(parts: Parts, show: object = written, host: str = "web01") -> Canary:
+def canary_of(parts: Parts, show: object = written, host: str = "web01", now_s: int = NOW_S) -> Canary:
     async def shown(metric: bytes) -> bool:
         return await show(parts, metric)  # type: ignore[no-any-return, operator]
 
     reader = SeriesRows(parts.store, "tsdb")
-    return Canary(parts.intake, parts.resolver, reader, shown, host, "0123abcd", lambda: NOW_S * 1000 + 250)
+    return Canary(parts.intake, parts.resolver, reader, shown, host, "0123abcd", lambda: now_s * 1000 + 250)
 
 
 async def test_round_ends_with_point_in_store(tmp_path: Path) -> None:
@@ -80,6 +81,16 @@ async def test_store_that_is_down_is_a_known_trouble(tmp_path: Path) -> None:
                 await canary.run_round()
                 await trio.lowlevel.checkpoint()
         assert (canary.missing, canary.trouble) == (0, "")
+
+
+@pytest.mark.parametrize("now_s", [-5000, 2**32])
+async def test_impossible_time_of_the_clock_is_a_known_trouble(tmp_path: Path, now_s: int) -> None:
+    """Regression: a clock set to the year 2106 ended the daemon."""
+    async with going(Parts(tmp_path, await make_store())) as parts:
+        canary = canary_of(parts, now_s=now_s)
+        await canary.run_round()
+        assert str(now_s) in canary.trouble
+        assert (canary.missing, canary.statistics()[:2]) == (0, (0, 0))
 
 
 async def test_round_waits_for_backpressure_to_end(tmp_path: Path) -> None:
