@@ -159,6 +159,15 @@ def test_import_skips_and_reports_unreadable_files(tmp_path: Path) -> None:
     assert tsd.lines("sys.cpu") == [f"sys.cpu {T + n} {42 + n} host=web01" for n in range(3)]
 
 
+@pytest.mark.parametrize("cut", [0, 5])
+def test_import_fails_for_a_compressed_file_without_content(tmp_path: Path, cut: int) -> None:
+    """Regression: a file that a full disk had cut to 0 bytes counted as imported, with exit status 0."""
+    path = tmp_path / "points.gz"
+    path.write_bytes(gzip.compress(b"")[:cut])
+    done = Tsd(tmp_path / "state").run("import", path)
+    assert (done.status, f"tsd: {path}: " in done.err) == (1, True), done
+
+
 def test_import_stores_whole_lines_before_the_damage_of_a_file(tmp_path: Path) -> None:
     """Regression: up to a megabyte of lines before the damage was left out."""
     tsd = Tsd(tmp_path / "state")

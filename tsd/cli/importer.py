@@ -274,6 +274,8 @@ def _opened(path: str) -> Iterator[_Source]:
             raw = cast(BufferedReader, sys.stdin.buffer) if path == "-" else stack.enter_context(open(path, "rb"))
             size = os.fstat(raw.fileno()).st_size if path != "-" else None
             if path.endswith(".gz"):
+                if not raw.peek(1):
+                    raise EOFError("got 0 bytes, wanted a gzipped file")
                 yield _Source(stack.enter_context(gzip.open(raw)), raw, size)
             else:
                 yield _Source(raw, raw, size)
