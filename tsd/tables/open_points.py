@@ -23,6 +23,7 @@ from tsd.tables.open_rows import (
     OpenRowsOfHour,
     are_among,
     in_order,
+    joined_rows,
     rows_of,
     rows_of_batch,
 )
@@ -41,6 +42,7 @@ from tsd.tables.writing import KnownSeries, SeriesKeys
 T = TypeVar("T")
 SMALL = 20_000  # points: less work is done in the event loop
 JOINED_HOURS, JOINED_SERIES = 3, 64  # most of a span that `read_few_joined` reads with one call of the store
+MOST_MADE = 3  # times that a slice is made for stored rows, on average: for more, all rows are made at once
 FEW_CELLS = 64  # that are decoded in the event loop
 TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 NO_ROWS = rows_of(no_columns())
@@ -314,6 +316,8 @@ class SlicedRows:
         self._points = points
         self._numbers = numbers
         self._hour = hour
+        self._made = 0  # slices for `among`
+        self._all: OpenRowsOfHour | None = None  # rows, once slices were made too often
 
     def are_apart(self) -> bool:
         """Return whether no series is in two slices. After names have changed, a series may have two numbers."""
@@ -331,12 +335,21 @@ class SlicedRows:
     def among(self, series: Int32) -> OpenRowsOfHour:
         """Return the rows of some series. May be called in a thread."""
         chosen = self._but(~self._are_among(series))
-        some = [chosen._rows(one) for one in self._points.slices]
-        return next(in_order([one for one in some if len(one.sizes)] or [NO_ROWS]))
+        slices = chosen._slices()
+        self._made += len(slices)
+        if self._made > MOST_MADE * len(self._points.slices) and self._all is None:
+            self._all = self.whole()
+        if self._all is not None:
+            return self._all.among(series)
+        return joined_rows([chosen._rows(one) for one in slices] or [NO_ROWS])
 
-    def without(self, series: Int32) -> "SlicedRows":
+    def without(self, series: Int32) -> "OpenRowsOfHour | SlicedRows":
         """Return the rows of all other series."""
-        return self._but(self._are_among(series))
+        return self._but(self._are_among(series)) if self._all is None else self._all.without(series)
+
+    def _slices(self) -> list[OpenSlice]:
+        """Return the slices that have rows."""
+        return [one for one in self._points.slices if (self._numbers[one.series] != UNWANTED).any()]
 
     def _are_among(self, series: Int32) -> Bool:
         wanted: Bool = self._numbers != UNWANTED
@@ -352,7 +365,7 @@ class SlicedRows:
     async def read(self, take: TakePoints) -> None:
         """Pass all rows to `take`, by the numbers of their series. Slices in this order are decoded one at a time;
         others are all decoded first."""
-        slices = [one for one in self._points.slices if (self._numbers[one.series] != UNWANTED).any()]
+        slices = self._slices()
         wanted = self._wanted()
         if (wanted[1:] > wanted[:-1]).all():
             for one in slices:

@@ -204,6 +204,17 @@ def _only_row(columns: Columns) -> OpenRowsOfHour | None:
     return OpenRowsOfHour(Batch(series[:1], bounds, times, *wide_values(columns)), np.array((size,), np.int64))
 
 
+def joined_rows(parts: Sequence[OpenRowsOfHour]) -> OpenRowsOfHour:
+    """Return the rows of one or more parts, which have no series in common, part after part."""
+    if len(parts) == 1:
+        return parts[0]
+    batches = [part.batch for part in parts]
+    counts = np.concatenate([np.diff(batch.starts) for batch in batches])
+    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    series, _, times, bits, floats = map(np.concatenate, zip(*batches, strict=True))
+    return OpenRowsOfHour(Batch(series, starts, times, bits, floats), np.concatenate([part.sizes for part in parts]))
+
+
 def in_order(parts: Sequence[OpenRowsOfHour]) -> Iterator[OpenRowsOfHour]:
     """Yield the rows of parts, which have no series in common, by the numbers of their series, in pages."""
     series = np.concatenate([part.batch.series for part in parts])

@@ -4,6 +4,7 @@ import math
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import trio
 import trio.lowlevel
@@ -12,8 +13,10 @@ from tests import layouts
 from tests.seeds import seeds
 from tests.unit.ingest.parts import BASE, Parts, going, make_store
 from tests.unit.tables.test_open_points import Readers, answers, put
-from tsd.codec.points import POINT_BYTES
-from tsd.tables.open_points import OpenPoints
+from tsd.codec.points import POINT_BYTES, Columns
+from tsd.tables.open_points import MOST_MADE, OpenPoints, OpenSlice, SlicedRows
+from tsd.tables.reading import ScanRange
+from tsd.tables.writing import SeriesKeys
 
 pytestmark = layouts.on_all
 
@@ -92,3 +95,48 @@ async def test_a_series_with_two_numbers_is_read_once(tmp_path: Path, monkeypatc
         for _, _, times, values in await answers(Readers(parts).live, ["max:m", "min:m", "max:m{host=*}"]):
             assert len(times) == 150
             assert values[:100] == [-at for at in range(100)]
+
+
+async def test_many_points_of_one_stored_page_are_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: of the open points of a stored page's series only PAGE_POINTS were read, the others were lost."""
+    monkeypatch.setattr("tsd.ingest.metric_points.SLICE_POINTS", 2000)
+    monkeypatch.setattr("tsd.ingest.packed_points.CHUNK_POINTS", 500)
+    monkeypatch.setattr("tsd.tables.open_rows.PAGE_POINTS", 1000)
+    hosts = [f"h{number:02d}" for number in range(60)]
+    held = Parts(tmp_path, await make_store(), hold_intervals=math.inf, memory_limit=4 << 20)
+    held.now_s = BASE + 3500
+    async with going(held) as parts:
+        await parts.take(*(put(BASE + 3000, 1, host) for host in hosts))
+        await parts.writer.flush()
+        await take_hour(parts, random.Random(1), hosts, odd=False)
+        assert await slices_of(parts) > 1
+        readers, queries = Readers(parts), ["sum:m", "max:m{host=*}"]
+        before = await answers(readers.live, queries)
+        assert readers.flushed == []
+        await parts.writer.flush()
+        assert before == await answers(readers.stored, queries)
+
+
+def test_slices_are_not_made_for_each_stored_page() -> None:
+    """Regression: if stored rows have another order than the series in memory, each page unpacked all points."""
+    count, made = 1000, 0
+    series = np.arange(count, dtype=np.int32)
+    columns = Columns(series, series + np.int64(2000 * BASE), np.zeros(count, np.uint8), series.astype(np.int64))
+
+    def parts() -> list[Columns]:
+        nonlocal made
+        made += 1
+        return [columns]
+
+    slices = [OpenSlice(slice(at, at + 100), 100, parts) for at in range(0, count, 100)]
+    every = OpenSlice(slice(0, count), count, parts)
+    present = {BASE: np.ones(count, np.bool_)}
+    points = OpenPoints(every, series, SeriesKeys.of([None] * count), present, slices)
+    rows = SlicedRows(points, series, ScanRange(BASE, BASE + 3600))
+    for first in range(50):
+        page = series[first::100]
+        found = rows.among(page).batch
+        assert dict(zip(found.series.tolist(), found.bits.tolist(), strict=True)) == {at: at for at in page.tolist()}
+    left = rows.without(np.concatenate([series[first::100] for first in range(50)]))
+    assert left.among(series).batch.series.tolist() == [at for at in range(count) if at % 100 >= 50]
+    assert made <= len(slices) * (MOST_MADE + 1) + 1
