@@ -8,7 +8,7 @@ import numpy as np
 
 from tsd.codec.points import Bool, Columns, Int32, Int64, counted_order, joined_columns, picked
 from tsd.ingest.packed_points import PackedPoints
-from tsd.tables.open_points import OpenPoints, OpenSlice, present_by_hour
+from tsd.tables.open_points import OpenPoints, OpenSlice, SeriesByHour
 from tsd.tables.writing import SeriesKeys
 
 SLICE_POINTS = 1 << 18  # about: an answer is computed from this many while the next are unpacked
@@ -23,7 +23,7 @@ class MetricPoints(NamedTuple):
     numbers: Int32  # of their series, ascending
     every: OpenSlice
     slices: Sequence[OpenSlice]
-    present: dict[int, Bool]  # by the base time of an hour: which series have points in it
+    present: SeriesByHour
 
     def open_points(self, keys: SeriesKeys) -> OpenPoints:
         """Return the points; `keys` are those of the numbers."""
@@ -37,37 +37,43 @@ def points_of_metric(metric: int, wanted: Int32 | None, parts: Sequence[Part], m
     if wanted is not None:
         own = np.zeros(len(metric_of), np.bool_)
         own[wanted] = True
-    present, counts = _present(metric, own, parts)
-    found = np.flatnonzero(np.logical_or.reduce([*present.values()])) if present else np.empty(0, np.int64)
-    numbers = found.astype(np.int32)
+    masks, counts = _packed_series(metric, own, parts)
+    series, instants, _, _ = joined_columns([part for part in parts if not isinstance(part, PackedPoints)])
+    chosen = np.flatnonzero(own[series])
+    series, instants = series[chosen], instants[chosen]
+    counts += np.bincount(series, minlength=len(own))
+    numbers = np.flatnonzero(counts).astype(np.int32)
     points = int(counts.sum())
     every = OpenSlice(slice(0, len(numbers)), points, partial(_unpacked, metric, parts))
-    slices = _slices(metric, numbers, counts[found], parts) if points > 2 * SLICE_POINTS else []
-    return MetricPoints(numbers, every, slices, {base_s: has[found] for base_s, has in present.items()})
+    slices = _slices(metric, numbers, counts[numbers], parts) if points > 2 * SLICE_POINTS else []
+    index_of = np.zeros(len(own), np.int32)
+    index_of[numbers] = np.arange(len(numbers), dtype=np.int32)
+    packed = {base_s: mask[numbers] for base_s, mask in masks.items() if mask.any()}
+    return MetricPoints(numbers, every, slices, SeriesByHour(index_of[series], instants, len(numbers), packed))
 
 
-def _present(metric: int, own: Bool, parts: Sequence[Part]) -> tuple[dict[int, Bool], Int64]:
-    """Return which series have points in each hour, and how many points each has."""
+def few_points_of_metric(metric: int, wanted: Int32 | None, parts: Sequence[Part], metric_of: Int32) -> Columns:
+    """Return the points of some series of a metric in order of arrival; None: of all. No part is packed. Takes as long
+    in a table of a million series as in a small one."""
+    columns = joined_columns([part for part in parts if not isinstance(part, PackedPoints)])
+    if wanted is None:
+        return columns.at(np.flatnonzero(metric_of[columns.series] == metric))
+    own = np.zeros(len(metric_of), np.bool_)
+    own[wanted] = True
+    return columns.at(np.flatnonzero(own[columns.series]))
+
+
+def _packed_series(metric: int, own: Bool, parts: Sequence[Part]) -> tuple[dict[int, Bool], Int64]:
+    """Return which of the `own` series have packed points in each hour, and how many each has."""
     counts = np.zeros(len(own), np.int64)
-    by_hour: list[tuple[int, Bool]] = []
+    masks: dict[int, Bool] = {}
     for part in parts:
         if isinstance(part, PackedPoints):
-            has = np.zeros(len(own), np.bool_)
+            mask = masks.setdefault(part.base_s, np.zeros(len(own), np.bool_))
             for _, series, points in part.counts_of(metric):
-                has[series] = True
+                mask[series] = True
                 counts[series] += points
-            by_hour.append((part.base_s, has))
-    plain = joined_columns([part for part in parts if not isinstance(part, PackedPoints)])
-    counts += np.bincount(plain.series, minlength=len(own))
-    by_hour += present_by_hour(plain, len(own)).items()
-    present: dict[int, Bool] = {}
-    for base_s, has in by_hour:
-        chosen = has & own
-        if base_s in present:
-            present[base_s] |= chosen
-        elif chosen.any():
-            present[base_s] = chosen
-    return present, np.where(own, counts, 0)
+    return {base_s: mask & own for base_s, mask in masks.items()}, np.where(own, counts, 0)
 
 
 def _unpacked(metric: int, parts: Sequence[Part]) -> list[Columns]:

@@ -1,6 +1,6 @@
 """Reads points that are accepted and not stored yet: answers have them in addition to the store's points."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -9,7 +9,7 @@ import trio
 from tsd.codec.points import Columns, Int32, Int64, no_columns
 from tsd.errors import StoreDown
 from tsd.ingest.found_points import MOST_TOGETHER, FoundPoints
-from tsd.ingest.metric_points import MetricPoints, Part, points_of_metric
+from tsd.ingest.metric_points import few_points_of_metric, points_of_metric
 from tsd.ingest.open_hours import are_few, choose_series, indexed, points_of_series
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import Writer
@@ -64,13 +64,18 @@ class UnstoredPoints:
             wanted = await choose_series(table, metric, choose)
             if parts is None:
                 return None
+            metric_number, metric_of = table.metric_number(metric), table.metric_numbers()[: table.texts.count]
             if wanted is not None and 0 < len(wanted) <= MOST_TOGETHER:
                 few = np.sort(wanted)
-                columns, present = indexed(await self._found.find(table.metric_number(metric), few, parts))
+                columns, present = indexed(await self._found.find(metric_number, few, parts))
                 numbers = few[present]
                 points_with: Callable[[SeriesKeys], OpenPoints] = partial(OpenPoints.of, columns)
+            elif are_few(parts, chosen=wanted is not None):
+                columns, numbers = indexed(few_points_of_metric(metric_number, wanted, parts, metric_of))
+                points_with = partial(OpenPoints.of, columns)
             else:
-                found = await _find_many(table.metric_number(metric), wanted, parts, table)
+                find = partial(points_of_metric, metric_number, wanted, parts, metric_of)
+                found = await trio.to_thread.run_sync(find)
                 numbers, points_with = found.numbers, found.open_points
             if evicted == self._writer.evicted:  # else numbers may have been reused during the search
                 break
@@ -106,9 +111,3 @@ class UnstoredPoints:
     async def flush(self, *, patient: bool = True) -> bool:
         """Write all points accepted so far, see `Writer.flush`."""
         return await self._writer.flush(patient=patient)
-
-
-async def _find_many(metric: int, wanted: Int32 | None, parts: Sequence[Part], table: SeriesTable) -> MetricPoints:
-    """Return the points of some series of a metric; None: of all. Many are searched in a thread."""
-    find = partial(points_of_metric, metric, wanted, parts, table.metric_numbers()[: table.texts.count])
-    return find() if are_few(parts, chosen=wanted is not None) else await trio.to_thread.run_sync(find)

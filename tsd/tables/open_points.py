@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 import trio
 
-from tsd.codec.points import Bool, Columns, Int32, joined_columns, no_columns, rows_of_parts
+from tsd.codec.points import Bool, Columns, Int32, Int64, joined_columns, no_columns, rows_of_parts, series_order
 from tsd.codec.putline import HOUR, HOUR_S
 from tsd.tables.open_rows import (
     DecodedPage,
@@ -56,6 +56,34 @@ class OpenSlice(NamedTuple):
     parts: Callable[[], Sequence[Columns]]  # in order of arrival, with points of others; may be called in a thread
 
 
+class SeriesByHour:
+    """Which series have points in each hour. There may be as many hours as points."""
+
+    def __init__(self, series: Int32, instants: Int64, count: int, others: Mapping[int, Bool] | None = None) -> None:
+        """`series`, of `count` ones, and `instants` of points. `others`: by the base time of an hour, which series have
+        other points in it."""
+        hours = instants // HOUR
+        if len(hours) and (first := int(hours.min())) < int(hours.max()):
+            order = series_order((hours - first).astype(np.int32))
+            hours, series = hours[order], series[order]
+        starts = np.append(np.flatnonzero(hours[1:] != hours[:-1]) + 1, len(hours)).tolist()
+        bounds = [0, *starts] if len(hours) else []
+        bases = (hours[bounds[:-1]] * HOUR_S).tolist()
+        self._parts = dict(zip(bases, pairwise(bounds), strict=True))  # of the points, which are sorted by hour
+        self._series = series
+        self._count = count
+        self._others = others or {}
+        self.bases = sorted({*self._parts, *self._others})  # base times of the hours
+
+    def of(self, base_s: int) -> Bool:
+        """Return which series have points in an hour."""
+        found = self._others.get(base_s)
+        found = np.zeros(self._count, np.bool_) if found is None else found.copy()
+        first, stop = self._parts.get(base_s, (0, 0))
+        found[self._series[first:stop]] = True
+        return found
+
+
 class OpenPoints:
     """Points of one metric."""
 
@@ -64,16 +92,16 @@ class OpenPoints:
         every: OpenSlice,
         numbers: Int32,
         keys: SeriesKeys,
-        present: Mapping[int, Bool],
+        present: SeriesByHour,
         slices: Sequence[OpenSlice],
     ) -> None:
-        """`every`: all points. `numbers`: those by which columns name the series of `keys`, ascending. `present`: by
-        the base time of each hour with points, which of these have some. `slices`: all points in slices of ascending
-        series; none if there are few points."""
+        """`every`: all points. `numbers`: those by which columns name the series of `keys`, ascending. `present`: which
+        of these have points in each hour. `slices`: all points in slices of ascending series; none if there are few
+        points."""
         self.every = every
         self.slices = slices or [every]
         self.keys = keys
-        self.bases = sorted(present)
+        self.bases = present.bases
         self._numbers = numbers
         self._present = present
 
@@ -82,7 +110,8 @@ class OpenPoints:
         """Return points in order of arrival, whose `series` are indexes of `keys`."""
         count = len(keys)
         every = OpenSlice(slice(0, count), len(columns.series), lambda: [columns])
-        return cls(every, np.arange(count, dtype=np.int32), keys, present_by_hour(columns, count), [])
+        present = SeriesByHour(columns.series, columns.instants, count)
+        return cls(every, np.arange(count, dtype=np.int32), keys, present, [])
 
     @property
     def columns(self) -> Columns:
@@ -108,7 +137,7 @@ class OpenPoints:
 
     def present(self, base_s: int) -> Bool:
         """Return which series of `keys` have points in an hour."""
-        return self._present.get(base_s, np.zeros(len(self.keys), np.bool_))
+        return self._present.of(base_s)
 
     def rows(self, one: OpenSlice, numbers: Int32, hour: ScanRange) -> OpenRowsOfHour:
         """Return the rows of a slice in an hour: those of series for which `numbers` has a number, by index of their
@@ -130,20 +159,6 @@ def _ranked(numbers: Int32) -> tuple[Int32, Int32]:
         return numbers, np.arange(len(numbers), dtype=np.int32)
     distinct, places = np.unique(numbers, return_inverse=True)
     return distinct, places.astype(np.int32)
-
-
-def present_by_hour(columns: Columns, count: int) -> dict[int, Bool]:
-    """Return which of `count` series have points in each hour that has some, by its base time."""
-    if not len(columns.series):
-        return {}
-    hours = columns.instants // HOUR
-    first, last = int(hours.min()), int(hours.max())
-    found = {}
-    for hour in [first] if first == last else np.unique(hours).tolist():
-        present = np.zeros(count, np.bool_)
-        present[columns.series if first == last else columns.series[hours == hour]] = True
-        found[hour * HOUR_S] = present
-    return found
 
 
 def is_ordered(selection: Selection, points: OpenPoints) -> bool:

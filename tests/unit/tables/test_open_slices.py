@@ -14,7 +14,7 @@ from tests.seeds import seeds
 from tests.unit.ingest.parts import BASE, Parts, going, make_store
 from tests.unit.tables.test_open_points import Readers, answers, put
 from tsd.codec.points import POINT_BYTES, Columns
-from tsd.tables.open_points import MOST_MADE, OpenPoints, OpenSlice, SlicedRows
+from tsd.tables.open_points import MOST_MADE, OpenPoints, OpenSlice, SeriesByHour, SlicedRows
 from tsd.tables.reading import ScanRange
 from tsd.tables.writing import SeriesKeys
 
@@ -130,7 +130,7 @@ def test_slices_are_not_made_for_each_stored_page() -> None:
 
     slices = [OpenSlice(slice(at, at + 100), 100, parts) for at in range(0, count, 100)]
     every = OpenSlice(slice(0, count), count, parts)
-    present = {BASE: np.ones(count, np.bool_)}
+    present = SeriesByHour(series, columns.instants, count)
     points = OpenPoints(every, series, SeriesKeys.of([None] * count), present, slices)
     rows = SlicedRows(points, series, ScanRange(BASE, BASE + 3600))
     for first in range(50):

@@ -1,0 +1,65 @@
+"""The points of one metric in memory."""
+
+import tracemalloc
+
+import numpy as np
+
+from tsd.codec.points import Columns
+from tsd.codec.putline import HOUR, HOUR_S
+from tsd.ingest.metric_points import few_points_of_metric, points_of_metric
+from tsd.ingest.packed_points import pack
+from tsd.tables.open_points import OpenPoints
+from tsd.tables.writing import SeriesKeys
+
+SERIES = 100_000
+FIRST = 400_000  # hours since the epoch
+OWNERS = np.full(SERIES, 1, np.int32)
+
+
+def points_of_hours(series: list[int], hours: list[int]) -> Columns:
+    zeros = np.zeros(len(hours), np.uint8)
+    instants = (FIRST + np.array(hours, np.int64)) * HOUR
+    return Columns(np.array(series, np.int32), instants, zeros, np.arange(len(hours)))
+
+
+def test_points_of_many_hours_take_little_memory() -> None:
+    """Regression: each hour took some bytes for each series of the table."""
+    part = points_of_hours([7] * 3000, list(range(3000)))
+    tracemalloc.start()
+    found = points_of_metric(1, None, [part], OWNERS)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20 << 20
+    assert found.present.bases == [(FIRST + hour) * HOUR_S for hour in range(3000)]
+
+
+def test_series_of_each_hour() -> None:
+    packed = pack(points_of_hours([3, 9, 3], [1, 1, 1]), OWNERS)
+    plain = points_of_hours([9, 4, 3, 8, 9], [2, 0, 2, 2, 1])
+    owners = OWNERS.copy()
+    owners[8] = 2
+    found = points_of_metric(1, None, [packed, plain], owners)
+    assert found.numbers.tolist() == [3, 4, 9]
+    present = {base_s // HOUR_S - FIRST: found.present.of(base_s).tolist() for base_s in found.present.bases}
+    assert present == {0: [False, True, False], 1: [True, False, True], 2: [True, False, True]}
+    assert not found.present.of(0).any()
+    one = points_of_metric(1, np.array([9], np.int32), [packed, plain], owners)
+    assert one.numbers.tolist() == [9]
+    assert [base_s // HOUR_S - FIRST for base_s in one.present.bases] == [1, 2]
+
+
+def test_few_points_are_those_of_the_metric() -> None:
+    plain = points_of_hours([9, 4, 3, 8, 9], [2, 0, 2, 2, 1])
+    owners = OWNERS.copy()
+    owners[8] = 2
+    assert few_points_of_metric(1, None, [plain, plain], owners).bits.tolist() == [0, 1, 2, 4] * 2
+    assert few_points_of_metric(1, np.array([4, 9]), [plain], owners).bits.tolist() == [0, 1, 4]
+    assert few_points_of_metric(0, None, [plain], owners).bits.tolist() == []
+    assert few_points_of_metric(0, None, [], owners).bits.tolist() == []
+
+
+def test_few_points_know_their_hours() -> None:
+    points = OpenPoints.of(points_of_hours([0, 1, 0], [2, 0, 0]), SeriesKeys.of([None, None]))
+    assert [base_s // HOUR_S - FIRST for base_s in points.bases] == [0, 2]
+    assert points.present((FIRST + 2) * HOUR_S).tolist() == [True, False]
+    assert points.present((FIRST + 1) * HOUR_S).tolist() == [False, False]
