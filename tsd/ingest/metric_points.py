@@ -85,7 +85,8 @@ def _unpacked(metric: int, parts: Sequence[Part]) -> list[Columns]:
 
 
 def _slices(metric: int, numbers: Int32, counts: Int64, parts: Sequence[Part]) -> list[OpenSlice]:
-    """Return slices of about SLICE_POINTS points each, cut where packed points are."""
+    """Return slices of about SLICE_POINTS points each, cut where packed points are. None is much smaller: its rows
+    would be made in the event loop."""
     ends = [
         last.series
         for part in parts
@@ -97,7 +98,8 @@ def _slices(metric: int, numbers: Int32, counts: Int64, parts: Sequence[Part]) -
     places = np.unique(np.searchsorted(numbers, np.unique(ends), side="right"))
     inner = [0]
     for place in places.tolist():
-        if points[place] - points[inner[-1]] >= SLICE_POINTS and place < len(numbers):
+        left = points[-1] - points[place]
+        if points[place] - points[inner[-1]] >= SLICE_POINTS and left >= SLICE_POINTS // 2:
             inner.append(place)
     if len(inner) == 1:
         return []

@@ -54,6 +54,7 @@ class OpenSlice(NamedTuple):
     series: slice  # indexes of their keys
     points: int  # about how many
     parts: Callable[[], Sequence[Columns]]  # in order of arrival, with points of others; may be called in a thread
+    in_thread: bool = True  # whether `parts` may take long, also for few points: it may unpack many others
 
 
 class SeriesByHour:
@@ -109,7 +110,8 @@ class OpenPoints:
     def of(cls, columns: Columns, keys: SeriesKeys) -> "OpenPoints":
         """Return points in order of arrival, whose `series` are indexes of `keys`."""
         count = len(keys)
-        every = OpenSlice(slice(0, count), len(columns.series), lambda: [columns])
+        points = len(columns.series)
+        every = OpenSlice(slice(0, count), points, lambda: [columns], in_thread=points > SMALL)
         present = SeriesByHour(columns.series, columns.instants, count)
         return cls(every, np.arange(count, dtype=np.int32), keys, present, [])
 
@@ -316,7 +318,7 @@ class OpenSelection(Selection):
         sliced = SlicedRows(self._points, np.array(found, np.int32), span)
         if len(self._points.slices) > 1 and sliced.are_apart():
             return sliced
-        return await _in_thread(self._points.every.points, sliced.whole)
+        return await trio.to_thread.run_sync(sliced.whole) if self._points.every.in_thread else sliced.whole()
 
     async def delete(self, read_ms: int) -> None:
         """Delete the stored cells that were read."""

@@ -2,6 +2,7 @@
 
 import math
 import random
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from tests.seeds import seeds
 from tests.unit.ingest.parts import BASE, Parts, going, make_store
 from tests.unit.tables.test_open_points import Readers, answers, put
 from tsd.codec.points import POINT_BYTES, Columns
+from tsd.ingest.metric_points import SLICE_POINTS, points_of_metric
+from tsd.ingest.packed_points import _Chunk, pack
 from tsd.tables.open_points import MOST_MADE, OpenPoints, OpenSlice, SeriesByHour, SlicedRows
 from tsd.tables.reading import ScanRange
 from tsd.tables.writing import SeriesKeys
@@ -115,6 +118,37 @@ async def test_many_points_of_one_stored_page_are_all_read(tmp_path: Path, monke
         assert readers.flushed == []
         await parts.writer.flush()
         assert before == await answers(readers.stored, queries)
+
+
+async def test_packed_points_are_unpacked_in_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: the event loop unpacked the chunks of a metric with few points, which have points of others, too."""
+    found = []
+    unpack = _Chunk.unpack
+
+    def unpacked(chunk: _Chunk) -> Columns:
+        found.append(threading.current_thread() is threading.main_thread())
+        return unpack(chunk)
+
+    monkeypatch.setattr(_Chunk, "unpack", unpacked)
+    held = Parts(tmp_path, await make_store(), hold_intervals=math.inf, memory_limit=4 << 20)
+    held.now_s = BASE + 3500
+    async with going(held) as parts:
+        await take_hour(parts, random.Random(1), ["a", "b"] * 20, odd=False)
+        found.clear()
+        await answers(Readers(parts).live, ["sum:m"])
+        assert found
+        assert not any(found)
+
+
+def test_no_slice_is_small() -> None:
+    series = np.repeat(np.arange(4000, dtype=np.int32), 140)
+    instants = 2000 * (BASE + np.tile(np.arange(140), 4000))
+    columns = Columns(series, instants, np.zeros(len(series), np.uint8), series.astype(np.int64))
+    owners = np.ones(4000, np.int32)
+    found = points_of_metric(1, None, [pack(columns, owners)], owners)
+    assert len(found.slices) == 2
+    assert sum(one.points for one in found.slices) == len(series)
+    assert min(one.points for one in found.slices) > SLICE_POINTS / 2
 
 
 def test_slices_are_not_made_for_each_stored_page() -> None:
