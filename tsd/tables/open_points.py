@@ -338,8 +338,7 @@ class SlicedRows:
 
     def are_apart(self) -> bool:
         """Return whether no series is in two slices. After names have changed, a series may have two numbers."""
-        wanted = self._wanted()
-        return len(np.unique(wanted)) == len(wanted)
+        return int(np.bincount(self._wanted()).max(initial=0)) <= 1  # `np.unique` takes a second for a million
 
     def _wanted(self) -> Int32:
         wanted: Int32 = self._numbers[self._numbers != UNWANTED]

@@ -3,6 +3,7 @@
 import math
 import random
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from tests import layouts
 from tests.seeds import seeds
 from tests.unit.ingest.parts import BASE, Parts, going, make_store
 from tests.unit.tables.test_open_points import Readers, answers, put
-from tsd.codec.points import POINT_BYTES, Columns
+from tsd.codec.points import POINT_BYTES, Columns, no_columns
 from tsd.ingest.metric_points import SLICE_POINTS, points_of_metric
 from tsd.ingest.packed_points import _Chunk, pack
 from tsd.tables.open_points import MOST_MADE, OpenPoints, OpenSlice, SeriesByHour, SlicedRows
@@ -174,3 +175,15 @@ def test_slices_are_not_made_for_each_stored_page() -> None:
     left = rows.without(np.concatenate([series[first::100] for first in range(50)]))
     assert left.among(series).batch.series.tolist() == [at for at in range(count) if at % 100 >= 50]
     assert made <= len(slices) * (MOST_MADE + 1) + 1
+
+
+def test_many_series_are_soon_known_to_be_apart() -> None:
+    """Regression: a query of a million series blocked the event loop for a second."""
+    numbers = np.arange(1_000_000, dtype=np.int32)
+    no_points = OpenPoints.of(no_columns(), SeriesKeys.of(()))
+    begun = time.thread_time()
+    assert SlicedRows(no_points, numbers, ScanRange(0, 3600)).are_apart()
+    assert time.thread_time() - begun < 0.5
+    numbers[-1] = 5
+    assert not SlicedRows(no_points, numbers, ScanRange(0, 3600)).are_apart()
+    assert SlicedRows(no_points, np.array([-1, -1], np.int32), ScanRange(0, 3600)).are_apart()
