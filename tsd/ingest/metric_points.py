@@ -76,11 +76,14 @@ def _packed_series(metric: int, own: Bool, parts: Sequence[Part]) -> tuple[dict[
     return {base_s: mask & own for base_s, mask in masks.items()}, np.where(own, counts, 0)
 
 
-def _unpacked(metric: int, parts: Sequence[Part]) -> list[Columns]:
-    """Return all points of a metric, and some of other metrics."""
+def _unpacked(metric: int, parts: Sequence[Part], base_s: int | None) -> list[Columns]:
+    """Return all points that a metric has in an hour (None: in all hours), and some others."""
     found: list[Columns] = []
     for part in parts:
-        found += part.near(metric, -1, LAST) if isinstance(part, PackedPoints) else [part]
+        if not isinstance(part, PackedPoints):
+            found.append(part)
+        elif base_s in {None, part.base_s}:
+            found += part.near(metric, -1, LAST)
     return found
 
 
@@ -120,14 +123,14 @@ def _by_series(part: Columns, numbers: Int32) -> Columns:
     return picked(Columns(*map(np.ascontiguousarray, chosen)), counted_order(chosen.series))
 
 
-def _between(metric: int, parts: Sequence[Part], after: int, last: int) -> list[Columns]:
-    """Return the points of series with numbers above `after` up to `last`, and of some others. Points that are not
-    packed are sorted by series."""
+def _between(metric: int, parts: Sequence[Part], after: int, last: int, base_s: int | None) -> list[Columns]:
+    """Return the points that series with numbers above `after` up to `last` have in an hour (None: in all hours), and
+    some others. Points that are not packed are sorted by series."""
     found: list[Columns] = []
     for part in parts:
-        if isinstance(part, PackedPoints):
-            found += part.near(metric, after, last)
-        else:
+        if not isinstance(part, PackedPoints):
             first, stop = np.searchsorted(part.series, (after + 1, last + 1)).tolist()
             found.append(part.at(slice(first, stop)))
+        elif base_s in {None, part.base_s}:
+            found += part.near(metric, after, last)
     return found

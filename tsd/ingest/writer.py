@@ -467,10 +467,11 @@ class Writer:
                 return None
             if metric is not None and window.summaries is not None and metric in window.summaries.metrics:
                 return None
-            parts += window.packed if isinstance(window, HourWindow) else ()
+            if isinstance(window, HourWindow):
+                parts += [part for part in window.packed if _is_within(part.base_s, span)]
             parts += [part for part in window.parts if has_hours_of(part, span)]
         for hour in self._hours:
-            if span is None or span.start_s <= hour.base_s < span.stop_s:
+            if _is_within(hour.base_s, span):
                 parts += [*hour.packed, *hour.parts]
         return parts + opened.peek(span)
 
@@ -538,3 +539,8 @@ class Writer:
             if last is None:
                 break
         await self._points.sync()
+
+
+def _is_within(base_s: int, span: ScanRange | None) -> bool:
+    """Return whether an hour is within a span; None: any is."""
+    return span is None or span.start_s <= base_s < span.stop_s

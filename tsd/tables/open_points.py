@@ -49,11 +49,12 @@ NO_ROWS = rows_of(no_columns())
 
 
 class OpenSlice(NamedTuple):
-    """The points of some series, of which no other slice has any."""
+    """The points of some series, of which no other slice has any. `parts` returns those of an hour, by its base time;
+    None: of all hours."""
 
     series: slice  # indexes of their keys
     points: int  # about how many
-    parts: Callable[[], Sequence[Columns]]  # in order of arrival, with points of others; may be called in a thread
+    parts: Callable[[int | None], Sequence[Columns]]  # in order of arrival, with others; may be called in a thread
     in_thread: bool = True  # whether `parts` may take long, also for few points: it may unpack many others
 
 
@@ -111,7 +112,7 @@ class OpenPoints:
         """Return points in order of arrival, whose `series` are indexes of `keys`."""
         count = len(keys)
         points = len(columns.series)
-        every = OpenSlice(slice(0, count), points, lambda: [columns], in_thread=points > SMALL)
+        every = OpenSlice(slice(0, count), points, lambda _: [columns], in_thread=points > SMALL)
         present = SeriesByHour(columns.series, columns.instants, count)
         return cls(every, np.arange(count, dtype=np.int32), keys, present, [])
 
@@ -120,7 +121,7 @@ class OpenPoints:
         """All points, with indexes of `keys` as series; those of a series in order of arrival."""
         index_of = self._index_of()
         found = [no_columns()]
-        for part in self.every.parts():
+        for part in self.every.parts(None):
             known = np.flatnonzero(part.series < len(index_of))
             known = known[index_of[part.series[known]] >= 0]
             chosen = part.at(known)
@@ -151,7 +152,7 @@ class OpenPoints:
         row_of = np.full(int(self._numbers[wanted[-1]]) + 1, -1, np.int32)
         row_of[self._numbers[wanted]] = row
         instants = (2 * hour.start_ms, 2 * hour.stop_ms)
-        batch, sizes = rows_of_parts(one.parts(), row_of, len(series), instants)
+        batch, sizes = rows_of_parts(one.parts(hour.start_s), row_of, len(series), instants)
         return rows_of_batch(batch._replace(series=series[batch.series]), sizes)
 
 

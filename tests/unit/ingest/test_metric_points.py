@@ -3,8 +3,9 @@
 import tracemalloc
 
 import numpy as np
+import pytest
 
-from tsd.codec.points import Columns
+from tsd.codec.points import Columns, joined_columns
 from tsd.codec.putline import HOUR, HOUR_S
 from tsd.ingest.metric_points import few_points_of_metric, points_of_metric
 from tsd.ingest.packed_points import pack
@@ -46,6 +47,22 @@ def test_series_of_each_hour() -> None:
     one = points_of_metric(1, np.array([9], np.int32), [packed, plain], owners)
     assert one.numbers.tolist() == [9]
     assert [base_s // HOUR_S - FIRST for base_s in one.present.bases] == [1, 2]
+
+
+def test_points_of_an_hour_are_unpacked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: around the end of an hour each query unpacked the points of both hours twice."""
+    monkeypatch.setattr("tsd.ingest.metric_points.SLICE_POINTS", 20_000)
+    series = list(range(500)) * 100
+    packed = [pack(points_of_hours(series, [hour] * 50_000), OWNERS) for hour in (1, 2)]
+    found = points_of_metric(1, None, packed, OWNERS)
+    assert len(found.slices) > 1
+    hours, every = [(FIRST + hour) * HOUR_S for hour in (1, 2)], np.repeat(np.arange(500), 100).tolist()
+    for base_s in hours:
+        assert joined_columns(found.every.parts(base_s)).series.tolist() == every
+        parts = [part for one in found.slices for part in one.parts(base_s)]
+        assert joined_columns(parts).series.tolist() == every
+        assert all((part.instants // HOUR * HOUR_S == base_s).all() for part in parts)
+    assert len(joined_columns(found.every.parts(None)).series) == 100_000
 
 
 def test_few_points_are_those_of_the_metric() -> None:

@@ -158,7 +158,7 @@ def test_slices_are_not_made_for_each_stored_page() -> None:
     series = np.arange(count, dtype=np.int32)
     columns = Columns(series, series + np.int64(2000 * BASE), np.zeros(count, np.uint8), series.astype(np.int64))
 
-    def parts() -> list[Columns]:
+    def parts(_: int | None) -> list[Columns]:
         nonlocal made
         made += 1
         return [columns]
