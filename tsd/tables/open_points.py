@@ -42,6 +42,7 @@ from tsd.tables.writing import KnownSeries, SeriesKeys
 T = TypeVar("T")
 SMALL = 20_000  # points: less work is done in the event loop
 JOINED_HOURS, JOINED_SERIES = 3, 64  # most of a span that `read_few_joined` reads with one call of the store
+MAX_UNORDERED = 8_000_000  # most open points that are put in the order of their series
 MOST_MADE = 3  # times that a slice is made for stored rows, on average: for more, all rows are made at once
 FEW_CELLS = 64  # that are decoded in the event loop
 TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
@@ -380,11 +381,11 @@ class SlicedRows:
         return self._points.rows(one, self._numbers, self._hour)
 
     async def read(self, take: TakePoints) -> None:
-        """Pass all rows to `take`, by the numbers of their series. Slices in this order are decoded one at a time;
-        others are all decoded first."""
+        """Pass all rows to `take`. Slices in the order of their series' numbers are decoded one at a time. Others are
+        all decoded first, and their rows put in this order, unless they have more than MAX_UNORDERED points."""
         slices = self._slices()
         wanted = self._wanted()
-        if (wanted[1:] > wanted[:-1]).all():
+        if self._points.every.points > MAX_UNORDERED or (wanted[1:] > wanted[:-1]).all():
             for one in slices:
                 await take(LaterRows(partial(self._rows, one), one.points))
         elif slices:

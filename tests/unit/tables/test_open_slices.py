@@ -15,11 +15,11 @@ from tests import layouts
 from tests.seeds import seeds
 from tests.unit.ingest.parts import BASE, Parts, going, make_store
 from tests.unit.tables.test_open_points import Readers, answers, put
-from tsd.codec.points import POINT_BYTES, Columns, no_columns
+from tsd.codec.points import POINT_BYTES, Columns, Int32, no_columns
 from tsd.ingest.metric_points import SLICE_POINTS, points_of_metric
 from tsd.ingest.packed_points import _Chunk, pack
 from tsd.tables.open_points import MOST_MADE, OpenPoints, OpenSlice, SeriesByHour, SlicedRows
-from tsd.tables.reading import ScanRange
+from tsd.tables.reading import EncodedPage, PointPage, ScanRange
 from tsd.tables.writing import SeriesKeys
 
 pytestmark = layouts.on_all
@@ -152,29 +152,57 @@ def test_no_slice_is_small() -> None:
     assert min(one.points for one in found.slices) > SLICE_POINTS / 2
 
 
+class Slices:
+    """Ten slices of a hundred series with a point each. Counts how often points were unpacked."""
+
+    def __init__(self, points_of_series: int = 1) -> None:
+        self.count, self.made = 1000, 0
+        self.series = np.arange(self.count, dtype=np.int32)
+        instants = self.series + np.int64(2000 * BASE)
+        self.columns = Columns(self.series, instants, np.zeros(self.count, np.uint8), self.series.astype(np.int64))
+        slices = [
+            OpenSlice(slice(at, at + 100), 100 * points_of_series, self._parts) for at in range(0, self.count, 100)
+        ]
+        every = OpenSlice(slice(0, self.count), self.count * points_of_series, self._parts)
+        present = SeriesByHour(self.series, instants, self.count)
+        self.points = OpenPoints(every, self.series, SeriesKeys.of([None] * self.count), present, slices)
+
+    def _parts(self, _: int | None) -> list[Columns]:
+        self.made += 1
+        return [self.columns]
+
+    def rows(self, numbers: Int32) -> SlicedRows:
+        return SlicedRows(self.points, numbers, ScanRange(BASE, BASE + 3600))
+
+
 def test_slices_are_not_made_for_each_stored_page() -> None:
     """Regression: if stored rows have another order than the series in memory, each page unpacked all points."""
-    count, made = 1000, 0
-    series = np.arange(count, dtype=np.int32)
-    columns = Columns(series, series + np.int64(2000 * BASE), np.zeros(count, np.uint8), series.astype(np.int64))
-
-    def parts(_: int | None) -> list[Columns]:
-        nonlocal made
-        made += 1
-        return [columns]
-
-    slices = [OpenSlice(slice(at, at + 100), 100, parts) for at in range(0, count, 100)]
-    every = OpenSlice(slice(0, count), count, parts)
-    present = SeriesByHour(series, columns.instants, count)
-    points = OpenPoints(every, series, SeriesKeys.of([None] * count), present, slices)
-    rows = SlicedRows(points, series, ScanRange(BASE, BASE + 3600))
+    slices = Slices()
+    series = slices.series
+    rows = slices.rows(series)
     for first in range(50):
         page = series[first::100]
         found = rows.among(page).batch
         assert dict(zip(found.series.tolist(), found.bits.tolist(), strict=True)) == {at: at for at in page.tolist()}
     left = rows.without(np.concatenate([series[first::100] for first in range(50)]))
-    assert left.among(series).batch.series.tolist() == [at for at in range(count) if at % 100 >= 50]
-    assert made <= len(slices) * (MOST_MADE + 1) + 1
+    assert left.among(series).batch.series.tolist() == [at for at in series.tolist() if at % 100 >= 50]
+    assert slices.made <= 10 * (MOST_MADE + 1) + 1
+
+
+@pytest.mark.parametrize("points_of_series", [1, 10_000])
+async def test_too_many_points_are_not_put_in_order(points_of_series: int) -> None:
+    """Regression: in the order of their names, but not of their numbers, all were decoded at once, however many."""
+    slices = Slices(points_of_series)
+    made: list[int] = []
+    found: list[int] = []
+
+    async def take(page: EncodedPage[PointPage]) -> None:
+        made.append(slices.made)
+        found.extend(page.decode().batch.series.tolist())
+
+    await slices.rows(slices.series[::-1].copy()).read(take)
+    assert sorted(found) == slices.series.tolist()
+    assert made == ([10] if points_of_series == 1 else [*range(10)])
 
 
 def test_many_series_are_soon_known_to_be_apart() -> None:
