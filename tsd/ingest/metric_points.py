@@ -31,25 +31,25 @@ class MetricPoints(NamedTuple):
 
 
 def points_of_metric(metric: int, wanted: Int32 | None, parts: Sequence[Part], metric_of: Int32) -> MetricPoints:
-    """Find the points of some series of a metric; None: of all. `metric_of` has the metric of each series. Safe to call
-    in a thread while no series is evicted; the slices are found without it."""
-    own = metric_of == metric if metric else np.zeros(len(metric_of), np.bool_)
-    if wanted is not None:
-        own = np.zeros(len(metric_of), np.bool_)
-        own[wanted] = True
-    masks, counts = _packed_series(metric, own, parts)
+    """Find the points of some series of a metric; None: of all. `metric_of` has the metric of each series. May be
+    called in a thread while no series is evicted. What it returns may be used after that."""
+    own = np.flatnonzero(metric_of == metric).astype(np.int32) if wanted is None else np.sort(wanted)
+    place_of = np.full(len(metric_of), -1, np.int32)
+    place_of[own] = np.arange(len(own), dtype=np.int32)
+    packed, counts = _packed_series(metric, place_of, len(own), parts)
     series, instants, _, _ = joined_columns([part for part in parts if not isinstance(part, PackedPoints)])
-    chosen = np.flatnonzero(own[series])
-    series, instants = series[chosen], instants[chosen]
-    counts += np.bincount(series, minlength=len(own))
-    numbers = np.flatnonzero(counts).astype(np.int32)
+    places = place_of[series]
+    chosen = np.flatnonzero(places >= 0)
+    places, instants = places[chosen], instants[chosen]
+    counts += np.bincount(places, minlength=len(own))
+    has_points = counts > 0
+    numbers, counts = own[has_points], counts[has_points]
+    index_of = np.cumsum(has_points, dtype=np.int32) - 1  # by place
+    masks = {base_s: mask[has_points] for base_s, mask in packed.items() if mask.any()}
     points = int(counts.sum())
     every = OpenSlice(slice(0, len(numbers)), points, partial(_unpacked, metric, parts))
-    slices = _slices(metric, numbers, counts[numbers], parts) if points > 2 * SLICE_POINTS else []
-    index_of = np.zeros(len(own), np.int32)
-    index_of[numbers] = np.arange(len(numbers), dtype=np.int32)
-    packed = {base_s: mask[numbers] for base_s, mask in masks.items() if mask.any()}
-    return MetricPoints(numbers, every, slices, SeriesByHour(index_of[series], instants, len(numbers), packed))
+    slices = _slices(metric, numbers, counts, parts) if points > 2 * SLICE_POINTS else []
+    return MetricPoints(numbers, every, slices, SeriesByHour(index_of[places], instants, len(numbers), masks))
 
 
 def few_points_of_metric(metric: int, wanted: Int32 | None, parts: Sequence[Part], metric_of: Int32) -> Columns:
@@ -63,17 +63,20 @@ def few_points_of_metric(metric: int, wanted: Int32 | None, parts: Sequence[Part
     return columns.at(np.flatnonzero(own[columns.series]))
 
 
-def _packed_series(metric: int, own: Bool, parts: Sequence[Part]) -> tuple[dict[int, Bool], Int64]:
-    """Return which of the `own` series have packed points in each hour, and how many each has."""
-    counts = np.zeros(len(own), np.int64)
+def _packed_series(metric: int, place_of: Int32, count: int, parts: Sequence[Part]) -> tuple[dict[int, Bool], Int64]:
+    """Return which of `count` series have packed points in each hour, and how many each has. `place_of` has the place
+    of each series by its number, -1 for others."""
+    counts = np.zeros(count, np.int64)
     masks: dict[int, Bool] = {}
     for part in parts:
         if isinstance(part, PackedPoints):
-            mask = masks.setdefault(part.base_s, np.zeros(len(own), np.bool_))
+            mask = masks.setdefault(part.base_s, np.zeros(count, np.bool_))
             for _, series, points in part.counts_of(metric):
-                mask[series] = True
-                counts[series] += points
-    return {base_s: mask & own for base_s, mask in masks.items()}, np.where(own, counts, 0)
+                places = place_of[series]
+                found = places >= 0
+                mask[places[found]] = True
+                counts[places[found]] += points[found]
+    return masks, counts
 
 
 def _unpacked(metric: int, parts: Sequence[Part], base_s: int | None) -> list[Columns]:

@@ -144,8 +144,8 @@ class OpenPoints:
         return self._present.of(base_s)
 
     def rows(self, one: OpenSlice, numbers: Int32, hour: ScanRange) -> OpenRowsOfHour:
-        """Return the rows of a slice in an hour: those of series for which `numbers` has a number, by index of their
-        keys. May be called in a thread."""
+        """Return the rows of a slice in an hour. `numbers` has the number of each series of `keys` in the query,
+        UNWANTED for those to leave out. May be called in a thread."""
         wanted = np.flatnonzero(numbers[one.series] != UNWANTED) + one.series.start
         if not len(wanted):
             return NO_ROWS
