@@ -11,6 +11,7 @@ from tests.property.put_lines import LINES, NUMBERS, PLAIN, TIMES
 from tsd.codec.opentsdb.columns import CELL_POINTS
 from tsd.codec.points import (
     Columns,
+    columns_of_series,
     rows_of_parts,
     series_ends,
     series_slices,
@@ -197,6 +198,14 @@ def test_rows_of_parts_are_the_same(
         batch, sizes = rows_of_parts(parts, np.array(row_of, np.int32), 4, (0, stop), compiled=compiled)
         found.append([column.tolist() for column in (*batch, sizes)])
     assert found[0] == found[1]
+
+
+@given(st.lists(POINTS, max_size=80), st.lists(st.booleans(), max_size=4))
+def test_points_of_series_are_the_same(points: list[tuple[int, int, bool, int, int]], wanted: list[bool]) -> None:
+    series, instants, _, flags, bits = np.array(points, np.int64).reshape(-1, 5).T.copy()
+    columns = Columns(series.astype(np.int32), instants, flags.astype(np.uint8), bits)
+    found = [columns_of_series(columns, np.array(wanted, np.bool_), compiled=compiled) for compiled in (True, False)]
+    assert [column.tolist() for column in found[0]] == [column.tolist() for column in found[1]]
 
 
 @given(st.lists(POINTS, max_size=80), st.booleans())

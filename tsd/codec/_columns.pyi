@@ -13,6 +13,13 @@ def pick(
     bits: NDArray[np.int64],
     places: NDArray[np.int32],
 ) -> tuple[Buffers, bool]: ...
+def choose(
+    series: NDArray[np.int32],
+    instants: NDArray[np.int64],
+    flags: NDArray[np.uint8],
+    bits: NDArray[np.int64],
+    wanted: NDArray[np.uint8],
+) -> Buffers: ...
 def gather(
     parts: Sequence[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]],
     row_of: NDArray[np.int32],

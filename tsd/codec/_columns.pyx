@@ -119,6 +119,34 @@ def pick(
         raise
 
 
+def choose(
+    const int32_t[::1] series, const int64_t[::1] instants, const uint8_t[::1] flags, const int64_t[::1] bits,
+    const uint8_t[::1] wanted,
+):
+    """Return the columns of the points whose series is `wanted`; none beyond the end of that is. Raise MemoryError."""
+    cdef Py_ssize_t count = series.shape[0], series_count = wanted.shape[0], at, chosen = 0, filled = 0
+    cdef Columns to
+    with nogil:
+        for at in range(count):
+            if series[at] < series_count:
+                chosen += wanted[series[at]]
+    if new_columns(&to, max(chosen, 1), True) != DONE:
+        raise MemoryError
+    with nogil:
+        for at in range(count):
+            if filled == chosen:
+                break
+            if series[at] < series_count and wanted[series[at]]:
+                to.series[filled], to.instants[filled] = series[at], instants[at]
+                to.flags[filled], to.bits[filled] = flags[at], bits[at]
+                filled += 1
+    try:
+        return give_away(&to, chosen)
+    except MemoryError:
+        free(to.start)
+        raise
+
+
 def gather(list parts, const int32_t[::1] row_of, Py_ssize_t rows, int64_t first, int64_t stop):
     """Return the points with instants from `first` to before `stop`, row after row: start of each row and the number of
     points, the bytes that each row takes in a cell, times in ms, values, and which of these are doubles, as bytes. None

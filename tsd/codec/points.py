@@ -245,6 +245,20 @@ def _floats(numbers: NDArray[np.float64]) -> tuple[UInt8, Int64] | None:
     return np.where(short, SINGLE, FLOAT | 7).astype(np.uint8), bits
 
 
+def columns_of_series(columns: Columns, wanted: Bool, *, compiled: bool = HAS_LOOP) -> Columns:
+    """Return the points of some series, in order. `wanted` is a mask by number; numbers beyond its end are not wanted.
+
+    >>> columns = Columns(np.array([1, 0, 7], np.int32), np.arange(3), np.zeros(3, np.uint8), np.arange(3))
+    >>> columns_of_series(columns, np.array([False, True])).bits.tolist()
+    [0]
+    """
+    if compiled:
+        whole = Columns(*map(np.ascontiguousarray, columns))
+        return columns_of(_columns.choose(*whole, wanted.view(np.uint8)))
+    inside = columns.at(np.flatnonzero(columns.series < len(wanted)))
+    return inside.at(np.flatnonzero(wanted[inside.series]))
+
+
 def rows_of_parts(
     parts: Sequence[Columns], row_of: Int32, rows: int, span: tuple[int, int], *, compiled: bool = HAS_LOOP
 ) -> tuple[Batch, Int64]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import trio
 
-from tsd.codec.points import POINT_BYTES, Bool, Columns, Int32, joined_columns
+from tsd.codec.points import POINT_BYTES, Bool, Columns, Int32, columns_of_series, joined_columns
 from tsd.codec.putline import HOUR, HOUR_S
 from tsd.ingest.packed_points import PackedPoints, Place, between, merge, pack
 from tsd.ingest.series import SeriesTable
@@ -268,8 +268,7 @@ def points_of_series(numbers: Int32, parts: Sequence[Columns | PackedPoints], me
         if isinstance(part, PackedPoints):
             found.append(part.of_series(wanted, metric))
         else:
-            inside = np.minimum(part.series, highest)
-            found.append(part.at(np.flatnonzero(wanted[inside] & (part.series <= highest))))
+            found.append(columns_of_series(part, wanted))
     return joined_columns(found)
 
 
