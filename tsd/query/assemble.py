@@ -158,7 +158,7 @@ class Assembly:
         """Merge some groups. A group without points and annotations is dropped."""
         query, sub, collected = self._query, self._plan.sub, self._collected
         scan = collected.scan or self._plan.scan
-        summed = self._summed(scan) if 1 < len(groups) == len(self._groups) else None
+        summed = self._summed(groups, scan) if len(groups) > 1 else None
         for place, group in enumerate(groups):
             alive = group[collected.counts[group] > 0]
             notes = (
@@ -182,12 +182,12 @@ class Assembly:
             common = common_tags(members, self._series.widths)
             self._found.append(_UnnamedGroup(alive, members, common, merged, ordered))
 
-    def _summed(self, scan: ScanRange) -> list[Points] | None:
-        """Return the points of all groups if they are summed in one pass, see `summed_groups`."""
+    def _summed(self, groups: Sequence[Int64], scan: ScanRange) -> list[Points] | None:
+        """Return the points of groups if they are summed in one pass, see `summed_groups`."""
         sub, collected = self._plan.sub, self._collected
         if sub.rate or not self._is_ordered or collected.sums is not None or not (collected.counts > 0).all():
             return None
-        return summed_groups(collected.series, self._groups, sub.aggregator, scan)
+        return summed_groups(collected.series, groups, sub.aggregator, scan)
 
     async def look_up_names(self) -> None:
         """Look up the names of the groups' tags. Raise StoreError."""

@@ -86,16 +86,21 @@ def summed_table(chosen: Chosen, aggregator: str, scan: ScanRange) -> Points | N
 def summed_groups(
     columns: SeriesColumns, groups: Sequence[Int64], aggregator: str, scan: ScanRange
 ) -> list[Points] | None:
-    """Return what `merge` returns for each group of few values. `groups` are the series of each, ascending; every
-    series of `columns` is in one. None: see `summed_table`."""
+    """Return what `merge` returns for each group of few values. `groups` are the series of each, ascending; no series
+    is in two. None: see `summed_table`."""
     width, counts = len(columns.times), np.array([len(group) for group in groups])
     if not _may_sum(columns, aggregator, scan) or counts.max() * width > CHUNK:
         return None
-    if len(columns.bits) != len(columns) * width or counts.sum() != len(columns):
+    if len(columns.bits) != len(columns) * width:
         return None
-    group_of = np.empty(len(columns), np.int64)
-    group_of[np.concatenate(groups)] = np.repeat(np.arange(len(groups)), counts)
+    rows, group_of = np.concatenate(groups), np.repeat(np.arange(len(groups)), counts)
     bits, floats = columns.bits.reshape(-1, width), columns.floats.reshape(-1, width)
+    if len(rows) < len(columns):
+        bits, floats = bits[rows], floats[rows]
+    else:
+        every = np.empty(len(columns), np.int64)
+        every[rows] = group_of
+        group_of = every
     return _summed(columns.times, bits, floats, group_of, counts, aggregator)
 
 
