@@ -41,6 +41,7 @@ from tsd.tables.writing import KnownSeries, SeriesKeys
 
 T = TypeVar("T")
 SMALL = 20_000  # points: less work is done in the event loop
+SOME = 5_000  # series that are looked up without a pause
 JOINED_HOURS, JOINED_SERIES = 3, 64  # most of a span that `read_few_joined` reads with one call of the store
 MAX_UNORDERED = 8_000_000  # most open points that are put in the order of their series
 MOST_MADE = 3  # times that a slice is made for stored rows, on average: for more, all rows are made at once
@@ -309,18 +310,26 @@ class OpenSelection(Selection):
 
     async def _rows(self, span: ScanRange) -> "OpenRowsOfHour | SlicedRows":
         """Return rows of the open points of matching series in an hour."""
-        present = self._points.present(span.start_s)
-        series_pairs = self.stored.pairs_of(self._points.keys)
-        await self.series.match([one for one in compress(series_pairs, present.tolist()) if one is not None])
-        number_of = self.series.numbers
-        found = [
-            number_of[one] if has_points and one is not None else UNWANTED
-            for one, has_points in zip(series_pairs, present.tolist(), strict=True)
-        ]
+        present, keys = self._points.present(span.start_s).tolist(), self._points.keys
+        found: list[int] = []
+        for first in range(0, len(keys), SOME):
+            if first:
+                await trio.lowlevel.checkpoint()
+            found += await self._numbers(keys.part(first, min(first + SOME, len(keys))), present[first : first + SOME])
         sliced = SlicedRows(self._points, np.array(found, np.int32), span)
         if len(self._points.slices) > 1 and sliced.are_apart():
             return sliced
         return await trio.to_thread.run_sync(sliced.whole) if self._points.every.in_thread else sliced.whole()
+
+    async def _numbers(self, keys: SeriesKeys, present: Sequence[bool]) -> list[int]:
+        """Return the numbers of series, UNWANTED for those that do not match or are not `present`."""
+        series_pairs = self.stored.pairs_of(keys)
+        await self.series.match([one for one in compress(series_pairs, present) if one is not None])
+        number_of = self.series.numbers
+        return [
+            number_of[one] if has_points and one is not None else UNWANTED
+            for one, has_points in zip(series_pairs, present, strict=True)
+        ]
 
     async def delete(self, read_ms: int) -> None:
         """Delete the stored cells that were read."""

@@ -68,6 +68,14 @@ class SeriesKeys:
     def __len__(self) -> int:
         return len(self.bounds) // 2
 
+    def part(self, first: int, stop: int) -> "SeriesKeys":
+        """Return the keys of a range of places.
+
+        >>> list(SeriesKeys.of([SeriesKey(b"a", b"b"), SeriesKey(b"c", b"d")]).part(1, 2))
+        [SeriesKey(head=b'c', tail=b'd')]
+        """
+        return SeriesKeys(self.joined, self.bounds[2 * first : 2 * stop + 1])
+
     def at(self, places: Iterable[int]) -> "SeriesKeys":
         """Return some of the keys."""
         joined, bounds = self.joined, self.bounds
