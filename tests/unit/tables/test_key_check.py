@@ -20,8 +20,8 @@ TABLES = [Table(DATA, (Family(b"t"),)), Table(NAMES, (Family(ID_FAMILY), Family(
 PLAIN, SALTED = KeyLayout(), KeyLayout(salt_width=1)
 
 
-async def made(layout: KeyLayout, *, metrics: int = 3, hosts: int = 40) -> MemoryStore:
-    """Return a store with rows of each metric and host."""
+async def made(layout: KeyLayout, *, metrics: int = 3, hosts: int = 40, others: KeyLayout | None = None) -> MemoryStore:
+    """Return a store with rows of each metric and host. Those of later hours have the salts of `others`."""
     store = MemoryStore(lambda: 1)
     await store.create_tables(TABLES)
     uids = Uids(store, NAMES, layout.widths)
@@ -29,9 +29,9 @@ async def made(layout: KeyLayout, *, metrics: int = 3, hosts: int = 40) -> Memor
     found = {kind: await uids.find_or_assign(kind, [b"n%d" % n for n in range(most)]) for kind, most in names.items()}
     [tagk] = _bytes(found[Kind.TAGK].values())
     await put(store, [
-        row_key(layout, metric, HOUR + 3600 * hour, join_pairs([(tagk, tagv)]))
+        row_key(one, metric, HOUR + 3600 * hour, join_pairs([(tagk, tagv)]))
         for metric in _bytes(found[Kind.METRIC].values()) for tagv in _bytes(found[Kind.TAGV].values())
-        for hour in range(3)
+        for hour, one in enumerate([layout] * 3 + [others] * 3) if one is not None
     ])  # fmt: skip
     return store
 
@@ -64,6 +64,28 @@ async def test_other_number_of_salts_is_found(stored: int, wrong: int) -> None:
     await check(store, KeyLayout(salt_width=1, salt_buckets=stored))
     with pytest.raises(UnfitSettings, match=rf"tsd\.storage\.salt\.buckets = {stored}\b.* {wrong}, as it is set"):
         await check(store, KeyLayout(salt_width=1, salt_buckets=wrong))
+
+
+@pytest.mark.parametrize(("stored", "wrong"), [(20, 10), (40, 20), (20, 40)])
+async def test_other_number_of_salts_is_found_in_a_large_table(stored: int, wrong: int) -> None:
+    """Regression: the rows that were read had low salts, which fit a divisor of the number, too."""
+    store = await made(KeyLayout(salt_width=1, salt_buckets=stored), hosts=1000)
+    with pytest.raises(UnfitSettings, match=rf"tsd\.storage\.salt\.buckets = {stored}, .* {wrong}, as it is set"):
+        await check(store, KeyLayout(salt_width=1, salt_buckets=wrong))
+
+
+@pytest.mark.parametrize(("before", "after"), [(20, 40), (20, 30), (10, 20)])
+async def test_larger_number_of_salts_than_once_fits(before: int, after: int) -> None:
+    """Regression: rows with low salts were those of the smaller number. Queries read all salts, and find both."""
+    grown = KeyLayout(salt_width=1, salt_buckets=after)
+    store = await made(KeyLayout(salt_width=1, salt_buckets=before), hosts=1000, others=grown)
+    await check(store, grown)
+
+
+async def test_very_large_number_of_salts_fits() -> None:
+    """Regression: its divisors were taken for the number of salts."""
+    layout = KeyLayout(salt_width=3, salt_buckets=100_000)
+    await check(await made(layout), layout)
 
 
 async def test_salt_is_found_behind_global_annotations() -> None:

@@ -10,7 +10,15 @@ from contextlib import suppress
 from itertools import cycle, islice
 
 from tsd.codec.names import Kind
-from tsd.codec.opentsdb.rowkey import WIDEST_SALT, KeyLayout, Series, SplitKey, bucket_counts, split_key
+from tsd.codec.opentsdb.rowkey import (
+    LARGEST_BUCKETS,
+    WIDEST_SALT,
+    KeyLayout,
+    Series,
+    SplitKey,
+    bucket_counts,
+    split_key,
+)
 from tsd.codec.putline import HOUR_S
 from tsd.errors import CorruptRow, UnfitSettings
 from tsd.store.cells import prefix_end
@@ -40,21 +48,35 @@ class KeyCheck:
         await self._uids.check_widths()
         keys = await self._some_keys()
         if fitting := await self._fitting(keys, self._layout):
-            self._check_buckets(fitting)
+            await self._check_buckets(fitting)
         else:
             await self._check_other_widths(keys)
         self._fits = True
 
-    def _check_buckets(self, keys: Sequence[SplitKey]) -> None:
-        """Raise UnfitSettings if the salts of all keys are those of another number of salts."""
-        counts = bucket_counts(keys) if self._layout.salt_width else []
-        wanted = self._layout.salt_buckets
-        if counts and wanted not in counts and wanted <= 1 << 8 * self._layout.salt_width:
+    async def _check_buckets(self, keys: Sequence[SplitKey]) -> None:
+        """Raise UnfitSettings if the salts of all keys are those of another number of salts. Some keys may fit several
+        numbers: the salts that a smaller one lacks are read, too."""
+        wanted, keys = self._layout.salt_buckets, list(keys)
+        if not self._layout.salt_width or wanted > min(1 << 8 * self._layout.salt_width, LARGEST_BUCKETS):
+            return
+        keys += await self._keys_from(wanted)
+        while (counts := bucket_counts(keys)) and wanted not in counts:
+            if others := await self._keys_from(counts[0]):
+                keys += others
+                continue
             shown = " or ".join(map(str, counts[:SHOWN_COUNTS])) + (" or more" if counts[SHOWN_COUNTS:] else "")
             raise UnfitSettings(
                 f"table {self._table}: got row keys with the salts of tsd.storage.salt.buckets = {shown}, wanted those "
                 f"of {wanted}, as it is set"
             )
+
+    async def _keys_from(self, salt: int) -> list[SplitKey]:
+        """Return a few keys that fit the settings and have this salt or a higher one."""
+        width = self._layout.salt_width
+        if salt >> 8 * width:
+            return []
+        page = await self._store.page(self._table, salt.to_bytes(width, "big"), None, limit=PAGE_ROWS)
+        return await self._fitting((row.key for row in page.rows), self._layout)
 
     async def _check_other_widths(self, keys: Sequence[bytes]) -> None:
         """Raise UnfitSettings if keys fit another width of the salt."""
