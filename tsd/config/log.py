@@ -165,12 +165,14 @@ class _StandardError(structlog.PrintLogger):
     def msg(self, message: str) -> None:
         """Write a line, or drop it."""
         own = _StandardError
-        if own.dropped and self._is_read(wait_ms=0):
-            dropped, own.dropped = own.dropped, 0
+        with self._lock:  # threads log, too
+            dropped = own.dropped if own.dropped and self._is_read(wait_ms=0) else 0
+            own.dropped -= dropped
+        if dropped:
             log = structlog.get_logger(__name__)
             log.warning("log.lines_dropped", _limit_key=None, lines=dropped)
-        text = f"{own.end}{message}\n"
-        with suppress(OSError, ValueError):
+        with self._lock, suppress(OSError, ValueError):
+            text = f"{own.end}{message}\n"
             for at in range(0, len(text), PART_CHARS):
                 if not self._is_read(wait_ms=0 if own.dropped else READER_WAIT_MS):
                     own.dropped += 1

@@ -5,6 +5,8 @@ import json
 import logging
 import os
 import sys
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -215,3 +217,29 @@ def test_lines_are_dropped_and_counted_while_a_pipe_is_not_read(monkeypatch: pyt
     *written, dropped, last = events
     assert [event["number"] for event in written] == list(range(len(written)))
     assert (dropped["event"], dropped["lines"], last["event"]) == ("log.lines_dropped", 200 - len(written), "last")
+
+
+@pytest.mark.usefixtures("restored")
+def test_long_lines_of_threads_are_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: lines were written in parts, and those of two threads ended up in each other."""
+    reading, writing = os.pipe()
+    received: list[str] = []
+    with os.fdopen(reading) as pipe, os.fdopen(writing, "w", buffering=1) as error:
+        monkeypatch.setattr(sys, "stderr", error)
+        log.configure("info", "json", lambda: 0.0)
+
+        def write(number: int) -> None:
+            for _ in range(200):
+                structlog.get_logger("test").info("long", _limit_key=None, text=str(number) * 6000)
+
+        reader = threading.Thread(target=lambda: received.extend(pipe))
+        writers = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+        for thread in (reader, *writers):
+            thread.start()
+        for thread in writers:
+            thread.join()
+        error.close()
+        reader.join()
+    assert Counter(json.loads(line)["text"][::5999] for line in received) == {
+        f"{number}" * 2: 200 for number in range(3)
+    }
