@@ -144,3 +144,13 @@ def test_rates_of_rare_points_are_exact(daemon: Served, page: Page) -> None:
     [cells] = shown(page).values()
     assert cells[1:4] == ["100", "100", "100"]  # least, mean and largest
     assert page.locator(".interval").input_value() == "auto"
+
+
+def test_rates_of_frequent_points_stay_downsampled_with_rare_ones(daemon: Served, page: Page) -> None:
+    """Regression: one rare series let the page ask for all points of all series, which may be more than it takes."""
+    rare = [b"put mixed %d %d host=rare\n" % (BASE + 300 * at, at) for at in range(288)]
+    daemon.send_lines(b"".join([*rare, *(b"put mixed %d %d host=web\n" % (BASE + 10 * at, at) for at in range(8640))]))
+    page.goto(address(daemon, graph("sum:auto-avg:rate:mixed{host=*}", span=f"start={BASE}&end={BASE + 86_400}")))
+    points = [int(cells[-1].replace(",", "")) for cells in shown(page).values()]
+    assert len(points) == 2
+    assert max(points) <= 1500

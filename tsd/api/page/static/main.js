@@ -183,15 +183,19 @@ function reasonOfNothing(queries) {
 const THINNING = ["avg", "first", "last", "max", "median", "min", "sum"]; // functions that return the value of one point
 
 /** Return the places of queries of rates whose automatic interval is shorter than the distance of points. It thins
- * nothing then: it only moves points to the starts of intervals, and rates between such times are wrong. */
+ * nothing then: it only moves points to the starts of intervals, and rates between such times are wrong. If a curve of
+ * a query has more points, that query is not among them: without downsampling its answer may be too large. */
 function queriesOfMovedPoints(answer, queries, intervals) {
   const isSparse = (points, interval) => {
     const gaps = points.filter((point, at) => at && point[0] - points[at - 1][0] > durationMs(interval)).length;
     return gaps * 5 > points.length; // a few are points that are missing
   };
+  const areAllSparse = (at) => {
+    const long = answer.filter((group) => group.dps?.length > 1 && (group.query?.index ?? 0) === at);
+    return long.length > 0 && long.every((group) => isSparse(group.dps, intervals[at]));
+  };
   return queries.map((_, at) => at).filter((at) => (
-    queries[at].rate && queries[at].interval === "auto" && intervals[at] && THINNING.includes(queries[at].function)
-      && answer.some((group) => group.dps && (group.query?.index ?? 0) === at && isSparse(group.dps, intervals[at]))
+    queries[at].rate && queries[at].interval === "auto" && intervals[at] && THINNING.includes(queries[at].function) && areAllSparse(at)
   ));
 }
 
