@@ -136,6 +136,22 @@ def test_picture_of_the_daemon_has_the_times_of_the_user(daemon: Served, browser
         assert "tz=Asia%2FTokyo" in asked.value.url
 
 
+def test_picture_is_shown_if_the_daemon_does_not_know_the_zone(daemon: Served, page: Page) -> None:
+    """Regression: an error replaced the picture. Browsers name zones that some machines lack, such as Etc/Unknown."""
+    page.add_init_script("""
+        const own = Intl.DateTimeFormat.prototype.resolvedOptions;
+        Intl.DateTimeFormat.prototype.resolvedOptions = function () {
+            return { ...own.call(this), timeZone: "Etc/Unknown" };
+        };
+    """)
+    page.route("**/plotly.js", lambda route: route.abort())
+    page.goto(address(daemon, graph("sum:sys.cpu.user")))
+    page.locator("#curves tbody tr").first.wait_for()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="PNG").click()
+    assert saved.value.path().read_bytes().startswith(b"\x89PNG")
+
+
 def test_rates_of_rare_points_are_exact(daemon: Served, page: Page) -> None:
     """Regression: points every 300 s got times 240 and 360 s apart, so that rates were up to a quarter too large."""
     lines = [b"put steady %d %d a=b\n" % (BASE + 300 * at, 30_000 * at) for at in range(288)]

@@ -255,10 +255,21 @@ export async function clear(box) {
   box.replaceChildren();
 }
 
+/** Return the daemon's own picture. One that does not know the user's time zone shows times of its own. */
+async function fetchPicture(given, kind, options) {
+  try {
+    return await getBlob(`/q?${given}&${kind}`, options);
+  } catch (error) {
+    if (error.status !== 400) throw error;
+    given.delete("tz");
+    return getBlob(`/q?${given}&${kind}`, options);
+  }
+}
+
 /** Show the daemon's own SVG. */
 export async function drawPicture(box, state, range, intervals, signal) {
   const given = pictureParameters(state, range, Math.round(box.clientWidth), intervals);
-  const blob = await getBlob(`/q?${given}&svg`, { signal });
+  const blob = await fetchPicture(given, "svg", { signal });
   if (picture) URL.revokeObjectURL(picture);
   picture = URL.createObjectURL(blob);
   const image = new Image();
@@ -269,7 +280,7 @@ export async function drawPicture(box, state, range, intervals, signal) {
 
 /** Return the graph as a PNG. */
 export async function png(box, state, range, intervals) {
-  if (!box.data) return getBlob(`/q?${pictureParameters(state, range, Math.round(box.clientWidth), intervals)}&png`);
+  if (!box.data) return fetchPicture(pictureParameters(state, range, Math.round(box.clientWidth), intervals), "png");
   const drawing = await plotly();
   // a picture has no table beneath it: it has a key of its own, a line a curve
   const key = 20 * Math.min(box.data.length, MOST_KEYS);
