@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -161,16 +162,22 @@ async def connect(config: Config) -> ControlClient | None:
 
 @contextmanager
 def _closing_on_sigterm() -> Iterator[None]:
-    """End the block on SIGTERM, then the process. An embedded store that is closed in the block is synced, so that what
-    the command has reported survives a loss of power, as after Ctrl-C. A second signal ends the process at once."""
+    """End the block on SIGTERM as on Ctrl-C, then the process. An embedded store that is closed in the block is synced,
+    so that what the command has reported survives a loss of power. A second signal ends the process at once."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
     token, scope = trio.lowlevel.current_trio_token(), trio.CancelScope()
+    interrupt, is_ending = signal.getsignal(signal.SIGINT), False
 
-    def end(*_: object) -> None:
+    def end(_number: int, frame: FrameType | None) -> None:
+        nonlocal is_ending
+        is_ending = True
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        token.run_sync_soon(scope.cancel)
+        if callable(interrupt):
+            interrupt(signal.SIGINT, frame)  # ends also a write to a pipe that is not read
+        else:  # a shell ignores Ctrl-C in the background
+            token.run_sync_soon(scope.cancel)
 
     with scope:
         signal.signal(signal.SIGTERM, end)
@@ -178,8 +185,8 @@ def _closing_on_sigterm() -> Iterator[None]:
             yield
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if scope.cancel_called:
-        signal.raise_signal(signal.SIGTERM)
+            if is_ending:
+                signal.raise_signal(signal.SIGTERM)
 
 
 @contextmanager
