@@ -11,7 +11,7 @@ from tsd.ingest.packed_points import PackedPoints
 from tsd.tables.open_points import OpenPoints, OpenSlice, SeriesByHour
 from tsd.tables.writing import SeriesKeys
 
-SLICE_POINTS = 1 << 18  # about: an answer is computed from this many while the next are unpacked
+SLICE_POINTS = 1 << 18  # of a slice, about: the next one is unpacked while its points are aggregated
 LAST = int(np.iinfo(np.int32).max)  # above all numbers of series
 
 Part: TypeAlias = Columns | PackedPoints  # of points in order of arrival

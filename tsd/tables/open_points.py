@@ -9,6 +9,7 @@ Many points are read in slices of series, so that few of them are unpacked at on
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress, pairwise
+from operator import lt
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -167,9 +168,9 @@ def _ranked(numbers: Int32) -> tuple[Int32, Int32]:
 
 
 def is_ordered(selection: Selection, points: OpenPoints) -> bool:
-    """Return whether the series of slices are in the order of their pairs, in which answers aggregate them."""
+    """Return whether the matching series ascend by their pairs. Answers aggregate them in this order."""
     series_pairs = [one for one in selection.pairs_of(points.keys) if one is not None]
-    return all(one < other for one, other in pairwise(series_pairs))
+    return all(map(lt, series_pairs, series_pairs[1:]))
 
 
 ChooseSeries = Callable[[KnownSeries], Awaitable[Places | None]]  # see `Selection.find_known`
@@ -337,7 +338,7 @@ class OpenSelection(Selection):
 
 
 class SlicedRows:
-    """Rows of open points in one hour, of which those of one slice are made at a time: `OpenRows`."""
+    """Rows of open points in one hour, made slice by slice: `OpenRows`."""
 
     def __init__(self, points: OpenPoints, numbers: Int32, hour: ScanRange) -> None:
         """`numbers`: those of the series of `points`, UNWANTED for those to leave out."""
