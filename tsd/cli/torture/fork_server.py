@@ -209,6 +209,7 @@ def _become(fds: Sequence[int]) -> None:
     """Fork again: return in the command's process, and report its process id and exit status from this one."""
     *standard, status_pipe, request = fds
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it runs in the background
     unready, ready = os.pipe()
     pid = os.fork()
     if pid:
