@@ -7,10 +7,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tsd.daemon.lifecycle import CHECK_AGAIN_S, CHECK_WAIT_S, Shutdown, _start_check
+from tsd.daemon.lifecycle import Shutdown, _start_check
 from tsd.errors import StoreDown, UnfitSettings
 
 UNFIT = UnfitSettings("another salt")
+WAIT_S, AGAIN_S = 3.0, 7.0
 
 
 class Store:
@@ -31,15 +32,22 @@ class Store:
     [
         (Store(1, None), 1, None),
         (Store(0, StoreDown("gone"), None), 0, None),
-        (Store(0, StoreDown("gone"), StoreDown("gone"), UNFIT), 0, 2 * CHECK_AGAIN_S),
-        (Store(60, UNFIT), CHECK_WAIT_S, 60),
-        (Store(60, StoreDown("timeout"), UNFIT), CHECK_WAIT_S, 120 + CHECK_AGAIN_S),
+        (Store(0, StoreDown("gone"), StoreDown("gone"), UNFIT), 0, 2 * AGAIN_S),
+        (Store(60, UNFIT), WAIT_S, 60),
+        (Store(60, StoreDown("timeout"), UNFIT), WAIT_S, 120 + AGAIN_S),
     ],
     ids=["it fits", "down, then it fits", "down, then other settings", "slow", "it hangs, then other settings"],
 )
 async def test_start_goes_on_without_a_store_that_is_asked_again(
-    autojump_clock: MockClock, nursery: trio.Nursery, store: Store, start_s: float, stop_s: float | None
+    autojump_clock: MockClock,
+    nursery: trio.Nursery,
+    monkeypatch: pytest.MonkeyPatch,
+    store: Store,
+    start_s: float,
+    stop_s: float | None,
 ) -> None:
+    monkeypatch.setattr("tsd.daemon.lifecycle.CHECK_WAIT_S", WAIT_S)
+    monkeypatch.setattr("tsd.daemon.lifecycle.CHECK_AGAIN_S", AGAIN_S)
     shutdown = Shutdown(trio.Event())
     daemon: Any = SimpleNamespace(tables=store)
     begun = trio.current_time()

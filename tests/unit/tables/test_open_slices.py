@@ -16,7 +16,7 @@ from tests.seeds import seeds
 from tests.unit.ingest.parts import BASE, Parts, going, make_store
 from tests.unit.tables.test_open_points import Readers, answers, put
 from tsd.codec.points import POINT_BYTES, Columns, Int32, no_columns
-from tsd.ingest.metric_points import SLICE_POINTS, points_of_metric
+from tsd.ingest.metric_points import points_of_metric
 from tsd.ingest.packed_points import _Chunk, pack
 from tsd.tables.open_points import MOST_MADE, OpenPoints, OpenSlice, SeriesByHour, SlicedRows
 from tsd.tables.reading import EncodedPage, PointPage, ScanRange
@@ -141,7 +141,8 @@ async def test_packed_points_are_unpacked_in_threads(tmp_path: Path, monkeypatch
         assert not any(found)
 
 
-def test_no_slice_is_small() -> None:
+def test_no_slice_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tsd.ingest.metric_points.SLICE_POINTS", 262_144)
     series = np.repeat(np.arange(4000, dtype=np.int32), 140)
     instants = 2000 * (BASE + np.tile(np.arange(140), 4000))
     columns = Columns(series, instants, np.zeros(len(series), np.uint8), series.astype(np.int64))
@@ -149,7 +150,7 @@ def test_no_slice_is_small() -> None:
     found = points_of_metric(1, None, [pack(columns, owners)], owners)
     assert len(found.slices) == 2
     assert sum(one.points for one in found.slices) == len(series)
-    assert min(one.points for one in found.slices) > SLICE_POINTS / 2
+    assert min(one.points for one in found.slices) > 131_072
 
 
 class Slices:
