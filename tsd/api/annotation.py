@@ -1,9 +1,11 @@
 """`/api/annotation`, `/api/annotations` and their bulk forms: annotations on series, or global ones
 (docs/compat/wire.md §12.7)."""
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 import trio
 
 from tsd.api.messages import (
@@ -34,7 +36,7 @@ from tsd.tables.catalog import Annotations, SeriesCatalog
 
 END_BEFORE_START = "The end timestamp cannot be less than the start timestamp"
 MAX_ANNOTATIONS = 10_000  # of one bulk request
-STEP_ANNOTATIONS = 500  # parsed between two checkpoints
+STEP_ANNOTATIONS = 250  # between two checkpoints
 MAX_SERIES = 1000  # of one bulk deletion
 NO_START = "The start timestamp has not been set"
 NO_START_IN_URL = "Missing start time"
@@ -111,7 +113,12 @@ class AnnotationPages:
         if start_ms is None:
             raise Refused(400, NO_START_IN_URL)
         found = await self._annotations.global_between(start_ms, self._now_ms() if end_ms is None else end_ms)
-        return answer([show_annotation(one) for one in found])
+        encoded = []
+        for number, one in enumerate(found):
+            if not number % STEP_ANNOTATIONS:
+                await trio.lowlevel.checkpoint()
+            encoded.append(_encoded(one))
+        return _joined(encoded)
 
     async def bulk(self, request: Request) -> Response:
         """Several annotations."""
@@ -120,16 +127,19 @@ class AnnotationPages:
             return await self._delete_many(request)
         if method not in ("POST", "PUT"):
             raise not_allowed(method)
-        listed = objects_of(request)
+        listed = deque(objects_of(request))
         if len(listed) > MAX_ANNOTATIONS:
             raise Refused(413, f"More than {MAX_ANNOTATIONS} annotations")
-        sent = []  # all, before the first write
-        for number, members in enumerate(listed):
-            if not number % STEP_ANNOTATIONS:
+        sent: deque[SentAnnotation] = deque()  # all, before the first write
+        while listed:  # what is used is freed step by step: thousands of objects at once would hold the event loop
+            if not len(listed) % STEP_ANNOTATIONS:
                 await trio.lowlevel.checkpoint()
-            sent.append(self._sent(members, in_bulk=True))
-        stored = [await self._put(one, replace=method == "PUT") for one in sent if one.fields]
-        return answer([show_annotation(one) for one in stored])
+            sent.append(self._sent(listed.popleft(), in_bulk=True))
+        stored = []
+        while sent:
+            if (one := sent.popleft()).fields:
+                stored.append(_encoded(await self._put(one, replace=method == "PUT")))
+        return _joined(stored)
 
     async def _delete_many(self, request: Request) -> Response:
         if request.body:
@@ -219,6 +229,15 @@ class AnnotationPages:
             return read_time(text, self._now_ms())
         except BadQuery as error:
             raise Refused(500, error.message) from error
+
+
+def _encoded(note: Annotation) -> bytes:
+    return msgspec.json.encode(show_annotation(note))
+
+
+def _joined(encoded: Iterable[bytes]) -> Response:
+    """Return a response with an array of encoded annotations."""
+    return Response(200, b"[" + b",".join(encoded) + b"]")
 
 
 def _ms(time: int) -> int | None:
