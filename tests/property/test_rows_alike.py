@@ -4,7 +4,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.property.put_lines import LINES, NUMBERS, PLAIN, TIMES
@@ -209,6 +209,7 @@ def test_points_of_series_are_the_same(points: list[tuple[int, int, bool, int, i
 
 
 @given(st.lists(POINTS, max_size=80), st.booleans())
+@example([(0, 0, False, 11, 0xFFBF_FFFF - (1 << 32))], False)  # a signaling NaN
 def test_columns_are_the_same(points: list[tuple[int, int, bool, int, int]], join: bool) -> None:
     series, instants, _, flags, bits = np.array(points, np.int64).reshape(-1, 5).T.copy()
     columns = Columns(series.astype(np.int32), instants, flags.astype(np.uint8), bits)

@@ -154,7 +154,8 @@ def wide_values(columns: Columns, *, compiled: bool = HAS_LOOP) -> tuple[Int64, 
         _columns.widen(np.ascontiguousarray(columns.flags), np.ascontiguousarray(bits), wide, floats)
         return wide, floats.view(np.bool_)
     bits = bits.copy()
-    bits[singles] = bits[singles].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
+    with np.errstate(invalid="ignore"):  # a signaling NaN becomes a quiet one
+        bits[singles] = bits[singles].astype(np.uint32).view(np.float32).astype(np.float64).view(np.int64)
     return bits, (columns.flags & FLOAT) != 0
 
 
@@ -238,7 +239,7 @@ def _integers(numbers: NDArray[np.float64], words: Sequence[bytes]) -> tuple[UIn
 def _floats(numbers: NDArray[np.float64]) -> tuple[UInt8, Int64] | None:
     if np.isinf(numbers).any():
         return None
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         singles = numbers.astype(np.float32)
     short = singles.astype(np.float64) == numbers
     bits = np.where(short, singles.view(np.uint32).astype(np.int64), numbers.view(np.int64))
