@@ -24,6 +24,7 @@ from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import fail_unexpected_skip, full_run, need_peer, need_program
 from tests.peers.opentsdb import Opentsdb, Opentsdbs
+from tests.peers.uses import PeerUses
 
 if TYPE_CHECKING:
     from tests.distribution import FileScheduling
@@ -44,7 +45,9 @@ MARKED_BY = {
     "program": "clients",
 }
 LONG_FIRST = ("opentsdb", "hbase", "cassandra", "bigtable", "clients", "slow")
+PEERS = ("opentsdb", "hbase", "cassandra", "bigtable")  # marks of tests that use them
 WORKER_BYTES = 3 << 30  # memory of one worker's HBase and OpenTSDBs
+PEER_USES = PeerUses(PEERS)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -78,6 +81,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             ranks[item.path] = min(ranks.get(item.path, len(LONG_FIRST)), _rank(item))
         items.sort(key=lambda item: ranks[item.path])
+        from tests.distribution import group_of  # pytest-xdist is not needed without workers
+
+        PEER_USES.note(items, group_of)
+    else:
+        PEER_USES.note(items)
 
 
 def _rank(item: pytest.Item) -> int:
@@ -105,8 +113,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> "FileSche
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures are created
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip tests that cannot run here. In a full run, fail them."""
-    for name in ("hbase", "opentsdb", "cassandra", "bigtable"):
+    """Skip tests that cannot run here. In a full run, fail them. Stop peers that are not used any more."""
+    PEER_USES.stop_unneeded(item)
+    for name in PEERS:
         if item.get_closest_marker(name):
             need_peer(name)
     if item.get_closest_marker("bigtable"):
@@ -133,8 +142,8 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningHbase]:
     """The HBase of the test run."""
     need_peer("hbase")
     running = RunningHbase(tmp_path_factory.mktemp("hbase"))
-    yield running
-    running.kill()
+    with PEER_USES.running("hbase", running.kill):
+        yield running
 
 
 @pytest.fixture(scope="session")
@@ -142,8 +151,8 @@ def cassandra(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCassa
     """The Cassandra of the test run."""
     need_peer("cassandra")
     running = RunningCassandra(tmp_path_factory.mktemp("cassandra"))
-    yield running
-    running.kill()
+    with PEER_USES.running("cassandra", running.kill):
+        yield running
 
 
 @pytest.fixture(scope="session")
@@ -151,8 +160,8 @@ def bigtable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBigtab
     """The Bigtable emulator of the test run."""
     need_peer("bigtable")
     running = RunningBigtable(tmp_path_factory.mktemp("bigtable"))
-    yield running
-    running.kill()
+    with PEER_USES.running("bigtable", running.kill):
+        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -172,8 +181,8 @@ def opentsdb_shared(hbase: RunningHbase, tmp_path_factory: pytest.TempPathFactor
     """
     need_peer("opentsdb")
     peers = Opentsdbs(hbase, tmp_path_factory.mktemp)
-    yield peers.share
-    peers.close()
+    with PEER_USES.running("opentsdb", peers.close):
+        yield peers.share
 
 
 @pytest.fixture

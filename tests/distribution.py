@@ -17,9 +17,13 @@ class FileScheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no 
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        """Return the group of a test. Groups are not divided."""
-        file = super()._split_scope(nodeid)
-        return "cassandra" if uses_cassandra(file) else file
+        return group_of(nodeid)
+
+
+def group_of(nodeid: str) -> str:
+    """Return the group of a test. A worker gets whole groups, in the order of their first tests."""
+    file = nodeid.partition("::")[0]
+    return "cassandra" if uses_cassandra(file) else file
 
 
 @cache

@@ -21,7 +21,7 @@ PATHS = [
     for m in ("sum:fq.m", "max:10m-avg:fq.m{host=*}", "none:fq.m{}{host=wildcard(h1*)}", "sum:fq.m{host=h7|h77}")
 ]
 MISBEHAVING = [mode for mode in ProxyMode if mode is not ProxyMode.PASS]
-TURNS = 60
+TURNS = 30
 CLIENTS = 3
 PATIENCE_S = 60
 FAILED = 424  # the store, in OpenTSDB's numbers

@@ -9,6 +9,9 @@ from pathlib import Path
 from tests.peers.needs import run_script
 from tests.peers.tables import FAMILIES, Hbase, Tables
 
+# A run creates hundreds of tables, and each report of the region server lists all of their regions.
+SELDOM = {"hbase.regionserver.msginterval": "2000", "hbase.regionserver.metrics.period": "60000"}  # ms
+
 
 class RunningHbase:
     """A real HBase and its Thrift gateways on free ports. They end with this process."""
@@ -20,7 +23,7 @@ class RunningHbase:
         self.home = home
         self._numbers = itertools.count(1)
         self._touched = False
-        self._settings = settings
+        self._settings = SELDOM | settings
         self.restart()
 
     @property

@@ -111,7 +111,7 @@ def test_concurrent_compaction_on_hbase(hbase: RunningHbase) -> None:
         name = hbase.unused_tables().data
         await store.create_tables([Table(name, CELLS.families)])
         # A daemon does not compact recent rows. Without its wait a write has to be 2 ms later than those before.
-        something_happened(await play(range(50), store, name, cuts=False, gap_ms=3))
+        something_happened(await play(range(25), store, name, cuts=False, gap_ms=3))
         await store.aclose()
 
     trio.run(run)
@@ -134,6 +134,6 @@ async def test_concurrent_compaction_on_cassandra(cassandra: RunningCassandra) -
     )
     try:
         await store.create_tables([CELLS])
-        something_happened(await play(range(30), store, CELLS.name, cuts=False))
+        something_happened(await play(range(15), store, CELLS.name, cuts=False))
     finally:
         await store.aclose()

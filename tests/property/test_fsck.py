@@ -171,7 +171,7 @@ def test_last_write_survives_on_hbase(hbase: RunningHbase) -> None:
     async def run() -> None:
         store = HBaseStore([(hbase.host, hbase.thrift_port)], connections=4)
         tables = hbase.unused_tables().data
-        tidy = [await is_tidy(await play(seed, store, tables)) for seed in range(30)]
+        tidy = [await is_tidy(await play(seed, store, tables)) for seed in range(12)]
         assert sum(tidy) > len(tidy) / 2
         await store.aclose()
 

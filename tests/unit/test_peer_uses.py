@@ -1,0 +1,51 @@
+"""Peers of a test run are stopped once no test uses them any more."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from tests.peers.uses import PeerUses
+
+NAMES = ("opentsdb", "hbase")
+TESTS = {"a.py::1": NAMES, "b.py::1": (), "c.py::1": ("hbase",), "a.py::2": ("hbase",), "c.py::2": (), "d.py::1": ()}
+
+
+class Marked(pytest.Item):
+    """A test with marks."""
+
+    def runtest(self) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("by_file", "stopped"),
+    [
+        (False, [("b.py::1", "opentsdb"), ("c.py::2", "hbase")]),
+        (True, [("b.py::1", "opentsdb"), ("d.py::1", "hbase")]),
+    ],
+)
+def test_peer_is_stopped_before_the_first_test_after_its_users(
+    by_file: bool, stopped: list[tuple[str, str]], request: pytest.FixtureRequest
+) -> None:
+    tests = [Marked.from_parent(request.session, name=name, nodeid=name) for name in TESTS]
+    for test in tests:
+        for name in TESTS[test.nodeid]:
+            test.add_marker(name)
+    uses = PeerUses(NAMES)
+    uses.note(tests, (lambda nodeid: nodeid[0]) if by_file else str)
+    found: list[tuple[str, str]] = []
+    at = ""
+    with ExitStack() as stack:
+        for name in NAMES:
+            stack.enter_context(uses.running(name, lambda name=name: found.append((at, name))))  # type: ignore[misc]
+        for test in sorted(tests, key=lambda test: test.nodeid) if by_file else tests:
+            at = test.nodeid
+            uses.stop_unneeded(test)
+    assert found == stopped
+
+
+def test_peer_is_stopped_at_the_end() -> None:
+    now: list[str] = []
+    with PeerUses(NAMES).running("hbase", lambda: now.append("hbase")):
+        assert not now
+    assert now == ["hbase"]
