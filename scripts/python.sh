@@ -49,6 +49,16 @@ python_of() {
     return 1
 }
 
+# Makes the environment $1 for the Python $2, with pip.
+new_venv() {
+    "$2" -c 'import venv, ensurepip' 2>/dev/null ||
+        die "$2 lacks the module venv. On Debian or Ubuntu: apt-get install python3-venv"
+    quietly "$2" -m venv --without-pip --clear "$1"
+    # Python's own copy of pip is installed in four times the time, but needs no network and no pip outside.
+    "$2" -m pip --python "$1/bin/python" install --quiet --no-compile pip >/dev/null 2>&1 ||
+        quietly "$1/bin/python" -m ensurepip --default-pip
+}
+
 # Prints the requirements of a section of setup.cfg, one a line.
 required() { sed -n "/^$1/,/^[a-z]* =\$\|^\$/s/^    //p" "$root/setup.cfg"; }
 
