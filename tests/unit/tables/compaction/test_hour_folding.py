@@ -3,8 +3,9 @@
 A round ends after its interval: on a virtual clock no machine is too slow to fold all hours in one.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from trio.testing import MockClock
@@ -169,6 +170,37 @@ async def test_failed_fold_is_repeated(tmp_path: Path, autojump_clock: MockClock
         await found.scheduler.round()
         await found.scheduler.round()
         assert (found.folding.stats.damaged, found.folding.stats.cells) == (0, 1)
+
+
+class WrittenMeanwhile(FailingOnce):
+    """Blocks with writes during a fold."""
+
+    def __init__(self, blocks: ColumnBlocks) -> None:
+        super().__init__(blocks, StoreError(""))
+        self.errors.clear()
+        self.writes: list[Callable[[], Awaitable[None]]] = []
+
+    async def fold(self, table: str, prefix: bytes, *, least_rows: int = 1) -> Folded:
+        """See ColumnBlocks."""
+        folded = await super().fold(table, prefix, least_rows=least_rows)
+        if self.writes:
+            await self.writes.pop()()
+        return folded
+
+
+async def test_rows_that_are_written_during_a_fold_are_folded_later(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Regression: the metric and hour was forgotten with the fold, and its new rows stayed until the next start."""
+    async with opened(tmp_path) as store:
+        blocks = WrittenMeanwhile(store.column_blocks)
+        found = Folding(store, blocks)
+        await found.put(key(0, 1))
+        blocks.writes.append(partial(found.put, key(0, 2)))
+        found.now_s = OVER_S
+        await found.scheduler.round()
+        found.now_s += LATE_S
+        await found.scheduler.round()
+        assert found.folding.stats.cells == 2
+        assert await store.column_blocks.next_unfolded("tsdb", b"", None) is None
 
 
 async def test_start_finds_hours_an_earlier_run_did_not_fold(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -13,7 +13,7 @@ import trio
 
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, KeyLayout, base_bytes
 from tsd.codec.putline import HOUR_S
-from tsd.errors import DamagedBlock
+from tsd.errors import DamagedBlock, StoreError
 from tsd.lazy import LazyLogger
 from tsd.store import ColumnBlocks, Put
 from tsd.store.cells import prefix_end
@@ -108,10 +108,15 @@ class HourFolding:
         """Fold the rows of one metric in the hour that is due first. Raise StoreError: the step may be repeated."""
         hour = self._hours[self._queue[0][1]]
         if hour:
-            prefix = next(iter(hour))
-            await self.fold(prefix)
-            hour.discard(prefix)
+            prefix = hour.pop()  # first: rows that are written meanwhile are recorded again, and folded later
             self._waiting -= 1
+            try:
+                await self.fold(prefix)
+            except StoreError:
+                if prefix not in hour:
+                    hour.add(prefix)
+                    self._waiting += 1
+                raise
         if not hour:
             del self._hours[heapq.heappop(self._queue)[1]]
 
