@@ -117,7 +117,7 @@ def store_operations(
     store: Store, on_change: Callable[[str, Collection[bytes]], None] = lambda *_: None
 ) -> dict[str, Operation]:
     """Return the operations of a store, with arguments and results of types that msgpack can encode. `on_change` gets
-    the table and the rows after each put and delete."""
+    the table and the rows after each put, conditional put and delete."""
 
     async def create_tables(tables: list[Any], compression: str) -> list[str]:
         wanted = [Table(name, tuple(Family(*family) for family in families)) for name, families in tables]
@@ -139,6 +139,11 @@ def store_operations(
         await store.delete(table, of_rows, up_to_ms=up_to_ms)
         on_change(table, of_rows.keys())
 
+    async def check_and_put(table: str, row: bytes, column: bytes, value: bytes, expected: bytes | None) -> bool:
+        done = await store.check_and_put(table, row, column, value, expected=expected)
+        on_change(table, {row})
+        return done
+
     async def snapshot(folder: str) -> None:
         if store.snapshots is None:
             raise TsdError("got a request for a snapshot, wanted one that this store supports: it has no own files")
@@ -156,7 +161,7 @@ def store_operations(
         "create": create,
         "delete": delete,
         "page": store.page,
-        "check_and_put": store.check_and_put,
+        "check_and_put": check_and_put,
         "increment": store.increment,
         "sync": store.sync,
     }

@@ -380,7 +380,8 @@ async def test_changes_of_commands_are_reported() -> None:
     operations = control.store_operations(store, lambda table, rows: changed.append((table, set(rows))))
     await operations["put"]("t", [(b"row", b"t:q", b"v")], None)
     await operations["delete"]("t", [(b"row", [b"t:q"])], None)
-    assert changed == [("t", {b"row"})] * 2
+    assert await operations["check_and_put"]("t", b"row", b"t:q", b"v", None)
+    assert changed == [("t", {b"row"})] * 3
 
 
 @pytest.mark.parametrize("end", ["end of the process", "a failed sync"])
