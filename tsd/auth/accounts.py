@@ -24,6 +24,7 @@ from tsd.auth.hosts import parse_hosts
 from tsd.auth.networks import ANY, Networks, parse_networks
 from tsd.auth.roles import Principal, Role
 from tsd.config.settings import AccessSettings
+from tsd.config.state_dir import sync_folder
 from tsd.errors import TsdError
 
 ROLES = {"read": Role.READ, "write": Role.WRITE, "admin": Role.ADMIN}
@@ -158,7 +159,8 @@ def _find_problem(status: os.stat_result) -> str:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Replace a file's lines atomically. A new file gets mode 600. Raise TsdError."""
+    """Replace a file's lines atomically, and sync them: a revoked account must not be back after a loss of power. A new
+    file gets mode 600. Raise TsdError."""
     path = Path(os.path.realpath(path))  # replace the target of a symbolic link, not the link
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -176,6 +178,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
             file.flush()
             os.fsync(fd)
         os.replace(new, path)
+        sync_folder(path.parent)
     except OSError as exc:
         with suppress(OSError):
             os.unlink(new)
