@@ -276,8 +276,8 @@ class _Inflater:
         self._coding = coding
         self._window_bits = _GZIP
         if coding == "deflate":  # with the zlib header of the standard, or raw as some clients send it
-            has_header = body[0] & 0x0F == 8 and int.from_bytes(body[:2], "big") % 31 == 0
-            self._window_bits = _ZLIB if has_header else _RAW
+            head = int.from_bytes(body[:2], "big")
+            self._window_bits = _ZLIB if head >> 8 & 0x0F == 8 and head % 31 == 0 else _RAW
         self._stream = zlib.decompressobj(self._window_bits)
         self._input = body
         self._members = 1

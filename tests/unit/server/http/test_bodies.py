@@ -150,6 +150,13 @@ async def test_damaged_body_is_refused(served: Served, packed: bytes) -> None:
     assert (response.status, response.json["error"]["message"]) == (400, "Bad request")
 
 
+@pytest.mark.parametrize("codings", ["deflate, gzip", "gzip, gzip"])
+async def test_body_that_is_empty_before_its_last_coding_is_refused(served: Served, codings: str) -> None:
+    """Regression: the connection ended with an internal error, and without a response."""
+    response = await served.request(post("/api/echo", gzip.compress(b"", mtime=0), f"Content-Encoding: {codings}"))
+    assert response.status == 400
+
+
 async def test_body_is_converted_to_utf8(served: Served) -> None:
     response = await served.request(
         post("/api/echo", "é".encode("latin-1"), "Content-Type: text/plain; charset=ISO-8859-1")
