@@ -93,6 +93,14 @@ async def test_last_summary_of_an_interval_counts(tmp_path: Path) -> None:
     assert len(cells) == 3
 
 
+async def test_a_codec_number_of_thousands_of_digits_costs_its_line_only(tmp_path: Path) -> None:
+    """Regression: the error ended the connection, with the lines behind this one."""
+    async with going(Parts(tmp_path, await make_tables(), rules=RULES)) as parts:
+        bad = b"histogram m %d %s AAAA host=a\n" % (BASE, b"1" * 5000)
+        taken = await parts.intake.take_summaries(bad + b"rollup 1h-sum m %d 5 host=a\n" % BASE)
+        assert (taken.accepted, [reject.line for reject in taken.rejects]) == (1, [0])
+
+
 async def test_reading_a_metric_writes_its_summaries(tmp_path: Path) -> None:
     async with going(Parts(tmp_path, await make_tables(), rules=RULES)) as parts:
         await parts.intake.take_summaries(b"rollup 1h-sum m %d 5 host=a\n" % BASE)

@@ -225,7 +225,7 @@ def read_histogram(line: bytes, simple_id: int | None, rules: NameRules, table: 
     if word.isdigit():
         payload_word, _, rest = rest.partition(b" ")
         tags = split_tags(rest)
-        payload = read_payload(int(word), payload_word, simple_id)
+        payload = read_payload(parse_long(word), payload_word, simple_id)
     else:
         tags = split_tags(rest)
         payload = encode_histogram(_parsed(word))
