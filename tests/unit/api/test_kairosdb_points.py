@@ -199,6 +199,14 @@ def test_deep_nesting_is_a_mistake_of_the_client() -> None:
         parse_write(b'{"series":%b,"data":%b,"x":%b}' % (series, data, deep), resource_tags=None)
 
 
+def test_a_time_of_thousands_of_digits_costs_its_point_only() -> None:
+    """It was an internal error, with status 500, and no point was stored."""
+    body = b'[{"name":"m","tags":{"host":"a"},"datapoints":[[%b,1],[1356998400500,2]]}]' % (b"1" * 5000)
+    [part] = parse_body(body).slices
+    assert list(part.refused) == [0]
+    assert part.lines == b"put m 1356998400500 2 host=a\n"
+
+
 def test_a_name_that_no_table_holds_costs_its_points_only() -> None:
     metric = {"tags": {"host": "a"}, "datapoints": [[1_356_998_400_500, 1]]}
     parsed = parse_body(msgspec.json.encode([{**metric, "name": "m" * 70_000}, {**metric, "name": "good"}]))

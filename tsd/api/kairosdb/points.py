@@ -27,8 +27,9 @@ from tsd.errors import INVALID_VALUE, BadLine
 
 NAME_CHARS = 1_000  # of a metric's name in an error
 _DECIMAL = r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
-_PAIR = re.compile(rf"\[\s*(-?[0-9]+)\s*,\s*({_DECIMAL})\s*\]")
-_RUN = re.compile(rf"(?:\[\s*-?[0-9]+\s*,\s*{_DECIMAL}\s*\]\s*,\s*){{1,500}}")
+_TIME = r"-?[0-9]{1,19}"
+_PAIR = re.compile(rf"\[\s*({_TIME})\s*,\s*({_DECIMAL})\s*\]")
+_RUN = re.compile(rf"(?:\[\s*{_TIME}\s*,\s*{_DECIMAL}\s*\]\s*,\s*){{1,500}}")
 _LIKE_NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 _TYPES = ("long", "double", "string")
 _body = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
