@@ -83,7 +83,7 @@ class Target(NamedTuple):
     @property
     def is_legacy(self) -> bool:
         """Return whether errors are HTML pages and content types are guessed: outside /api, and for /api/v0."""
-        return not self.is_api or (self.version.isdigit() and int(self.version[:_MAX_VERSION_DIGITS]) == 0)
+        return not self.is_api or (self.version.isdecimal() and int(self.version[:_MAX_VERSION_DIGITS]) == 0)
 
     def check_version(self) -> None:
         """Raise Refused if the API version is not an integer or is too new."""

@@ -106,6 +106,7 @@ async def test_paths_route_like_opentsdbs(path: str, reached: bool) -> None:
     [
         ("/api/v2/put", 501, TOO_NEW, "API version [2] is greater than the max [1]"),
         ("/api/v1x/put", 400, NO_VERSION, "API version [1x] cannot be parsed to an integer"),
+        ("/api/v%C2%B2/put", 400, NO_VERSION, "API version [²] cannot be parsed to an integer"),
         ("/api/v1234567890/put", 400, NO_VERSION, "API version [1234567890] cannot be parsed to an integer"),
         ("/api/nowhere", 404, "Endpoint not found", None),
         ("/api/put?serializer=x", 400, NO_SERIALIZER, "Could not find a serializer with the name: x"),
