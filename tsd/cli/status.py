@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import click
@@ -77,7 +78,7 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
     if as_json:
         report = {
             "settings": settings,
-            "ignored": loaded.ignored.keys,
+            "ignored": list(loaded.ignored.keys),
             "unsupported": loaded.ignored.unsupported,
             "repeated": [one._asdict() for one in loaded.repeated],
             "lacks_static_files": lacks_static_files(loaded.config),
@@ -96,14 +97,15 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
     if show:
         for key, value in settings.items():
             click.echo(f"{key} = {value}")
-    if loaded.ignored.keys:
-        click.echo(f"ignored: {' '.join(loaded.ignored.keys)}", err=True)
+    reason_of = loaded.ignored.keys.__getitem__
+    for reason, ignored in groupby(sorted(loaded.ignored.keys, key=reason_of), reason_of):
+        click.echo(f"ignored: {' '.join(ignored)} ({reason})", err=True)
     for key, consequence in loaded.ignored.unsupported.items():
         click.echo(f"{key} is not supported: {consequence}", err=True)
     for key, where, instead in loaded.repeated:
         click.echo(f"{where}: {key}: has no effect, as {instead} sets it again", err=True)
     if lacks_static_files(loaded.config):
-        click.echo(f"tsd.http.staticroot: there is no folder {loaded.config.staticroot}", err=True)
+        click.echo(f"tsd.http.staticroot: there is no folder {loaded.config.staticroot}; only /s/ needs one", err=True)
     if _has_unused_accounts(loaded.config):
         click.echo("tsd.auth.file: has no effect without tsd.core.authentication.enable = true", err=True)
     missing = _check_places(loaded.config)

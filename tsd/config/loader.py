@@ -30,24 +30,41 @@ from tsd.config.settings import AUDIENCES, Backend, Config
 from tsd.config.state_dir import absolute
 from tsd.errors import BadConfig
 
-# OpenTSDB's keys without effect here. A key that ends with a dot is a prefix.
-OPENTSDB_ONLY = tuple(
-    """
-    hbase. google.bigtable.
+# OpenTSDB's keys without effect here, by the reason. A key that ends with a dot is a prefix. No prefix has keys of
+# tsd's own below it: a mistake in one of those must be an error.
+_WITHOUT_EFFECT = {
+    "tsd.storage.backend = hbase uses the gateways of tsd.storage.hbase.thrift, not ZooKeeper": """
+    hbase. tsd.storage.hbase.zk_quorum tsd.storage.hbase.zk_basedir""",
+    "reads of HBase and Bigtable need no tuning": """
+    tsd.storage.hbase.prefetch_meta tsd.storage.hbase.scanner.maxNumRows tsd.query.multi_get.""",
+    "settings of Bigtable are tsd.storage.bigtable.*": "google.bigtable.",
+    "the append column is read, and never repaired": "tsd.core.repair_appends tsd.storage.repair_appends",
+    "it belongs to tsd.storage.use_otsdb_timestamp, which must be off": """
+    tsd.storage.use_max_value tsd.storage.get_date_tiered_compaction_start""",
+    "there are no plugins": """
+    tsd.core.plugin_path tsd.rpc.plugins tsd.http.rpc.plugins tsd.core.authentication.plugin tsd.addins.
+    tsd.core.storage_exception_handler. tsd.timeseriesfilter. tsd.rtpublisher. tsd.uidfilter. tsd.search. tsd.startup.
+    tsd.core.meta.cache.""",
+    "sockets and threads need no tuning": """
     tsd.network.async_io tsd.network.worker_threads tsd.network.reuse_address tsd.network.tcp_no_delay
-    tsd.network.keep_alive
-    tsd.core.plugin_path tsd.core.timezone tsd.core.response.async tsd.core.response.worker.num
-    tsd.rpc.telnet.return_errors tsd.core.bulk.allow_out_of_order_timestamps tsd.core.storage_exception_handler.
-    tsd.timeseriesfilter. tsd.rtpublisher. tsd.core.preload_uid_cache tsd.core.preload_uid_cache.max_entries
-    tsd.uid.use_mode tsd.uid.lru.enable tsd.uidfilter. tsd.core.meta. tsd.search.
-    tsd.storage.hbase.zk_quorum tsd.storage.hbase.zk_basedir tsd.storage.hbase.prefetch_meta
-    tsd.storage.hbase.scanner.maxNumRows tsd.core.flushinterval tsd.storage.repair_appends tsd.storage.use_max_value
-    tsd.storage.get_date_tiered_compaction_start
-    tsd.storage.compaction.max_concurrent_flushes tsd.rollups.agg_tag tsd.http. tsd.rpc.plugins
-    tsd.core.authentication.plugin tsd.gnuplot.options.allowlist tsd.query. tsd.startup. tsd.core.repair_appends
-    tsd.core.config tsd.core.config.include tsd.logback. tsd.process. tsd.ui.noexport tsd.addins.
-    """.split()
-)
+    tsd.network.keep_alive tsd.core.response.async tsd.core.response.worker.num""",
+    "dates are read in the zone of the process: set its variable TZ": "tsd.core.timezone",
+    "refused lines are always answered": "tsd.rpc.telnet.return_errors",
+    "points may come in any order": "tsd.core.bulk.allow_out_of_order_timestamps",
+    "names are kept in memory as they are used": """
+    tsd.core.preload_uid_cache tsd.core.preload_uid_cache.max_entries tsd.uid.use_mode tsd.uid.lru.enable""",
+    "compaction has a fixed bound": "tsd.storage.compaction.max_concurrent_flushes",
+    "the setting is tsd.storage.flush_interval": "tsd.core.flushinterval",
+    "the setting is tsd.rollups.agg_tag_key": "tsd.rollups.agg_tag",
+    "OpenTSDB does not have it any more": "tsd.core.meta.enable_tracking",
+    "the file of overrides is read at the start only": "tsd.query.limits.overrides.interval",
+    "only the file of --config is read": "tsd.core.config tsd.core.config.include",
+    "graphs need no folder and no gnuplot": "tsd.http.cachedir tsd.gnuplot.options.allowlist",
+    "no files are unpacked": "tsd.ui.noexport",
+    "settings of the log are tsd.log.*": "tsd.logback.",
+    "no file of the process id is written": "tsd.process.",
+}
+OPENTSDB_ONLY = {key: reason for reason, names in _WITHOUT_EFFECT.items() for key in names.split()}
 
 # OpenTSDB's switches that change access, or which points are stored and how: they must be off.
 MUST_BE_OFF = {
@@ -133,7 +150,7 @@ Check = Callable[[Config], Iterator[tuple[set[str], str]]]  # yields errors, eac
 class Ignored(NamedTuple):
     """OpenTSDB's settings without effect."""
 
-    keys: list[str]
+    keys: dict[str, str]  # with the reason
     unsupported: dict[str, str]  # switches that are on and not supported, with the consequence
 
 
@@ -229,7 +246,7 @@ def read_settings(given: Iterable[Given], checks: Sequence[Check]) -> tuple[Conf
     last = {setting.key: setting for setting in settings}
     problems: list[str] = []
     unparsed: set[str] = set()
-    ignored = Ignored([], {})
+    ignored = Ignored({}, {})
     values: dict[str, Any] = {}
     known = keys()
     types = get_type_hints(Config)
@@ -239,8 +256,7 @@ def read_settings(given: Iterable[Given], checks: Sequence[Check]) -> tuple[Conf
                 name = known[setting.key].name
                 values[name] = _parse(known[setting.key].metadata["key"], types[name], setting.value)
             elif setting.key not in (*MUST_BE_OFF, *UNSUPPORTED):
-                _check_ignored(setting.key, known)
-                ignored.keys.append(setting.key)
+                ignored.keys[setting.key] = _reason_to_ignore(setting.key, known)
             elif setting is last[setting.key]:
                 _check_switch(setting, ignored)
         except ValueError as exc:
@@ -255,7 +271,7 @@ def read_settings(given: Iterable[Given], checks: Sequence[Check]) -> tuple[Conf
     ]
     if problems:
         raise BadConfig(problems)
-    return config, Ignored(sorted(set(ignored.keys)), ignored.unsupported)
+    return config, Ignored(dict(sorted(ignored.keys.items())), ignored.unsupported)
 
 
 def _parse(key: Key, kind: Any, text: str) -> Any:
@@ -308,13 +324,14 @@ def _check_switch(setting: Given, ignored: Ignored) -> None:
     elif word.lower() in _TRUE:  # as in OpenTSDB, any other value is false
         ignored.unsupported[setting.key] = UNSUPPORTED[setting.key]
     else:
-        ignored.keys.append(setting.key)
+        ignored.keys[setting.key] = UNSUPPORTED[setting.key]
 
 
-def _check_ignored(key: str, known: Mapping[str, object]) -> None:
-    """Raise ValueError for an unknown key."""
-    if any(key == only or (only.endswith(".") and key.startswith(only)) for only in OPENTSDB_ONLY):
-        return
+def _reason_to_ignore(key: str, known: Mapping[str, object]) -> str:
+    """Return why a key of OpenTSDB has no effect. Raise ValueError for an unknown key."""
+    for only, reason in OPENTSDB_ONLY.items():
+        if key == only or (only.endswith(".") and key.startswith(only)):
+            return reason
     whole = [only for only in OPENTSDB_ONLY if not only.endswith(".")]
     near = difflib.get_close_matches(key, [*known, *whole, *MUST_BE_OFF, *UNSUPPORTED], n=1, cutoff=0.6)
     raise ValueError("no such key" + (f"; did you mean {near[0]}?" if near else ""))

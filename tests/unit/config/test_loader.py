@@ -14,6 +14,7 @@ from tsd.codec.opentsdb.rowkey import most_tags, row_key
 from tsd.config.loader import (
     CREDENTIAL_KEYS,
     MUST_BE_OFF,
+    OPENTSDB_ONLY,
     UNSUPPORTED,
     Given,
     Ignored,
@@ -41,7 +42,7 @@ def test_conf_file_shows_every_default() -> None:
     assert shown.keys() == keys().keys()
     config, ignored = read_config(Given("conf", key, value.strip()) for key, value in shown.items())
     default = Config()
-    assert ignored == Ignored([], {})
+    assert ignored == Ignored({}, {})
     assert config.creates_metrics == default.creates_metrics
     assert config.indexes_series == default.indexes_series
     for field in keys().values():
@@ -128,14 +129,15 @@ def test_switches_that_change_points_must_be_off(key: str) -> None:
     assert MUST_BE_OFF[key] in first
     assert second.startswith("test: tsd.mode: got '?', wanted ")
     for off in ("false", "0", "no", ""):
-        assert read_config([Given("file", key, "true"), Given("--set", key, off)]) == (Config(), Ignored([], {}))
+        assert read_config([Given("file", key, "true"), Given("--set", key, off)]) == (Config(), Ignored({}, {}))
 
 
 @pytest.mark.parametrize("key", UNSUPPORTED)
 def test_unsupported_switches_are_named_if_on(key: str) -> None:
     for on in ("true", "Yes", "1"):
-        assert read_config([Given("test", key, on)])[1] == Ignored([], {key: UNSUPPORTED[key]})
-    assert read_config([Given("test", key, "true"), Given("test", key, "off")])[1] == Ignored([key], {})
+        assert read_config([Given("test", key, on)])[1] == Ignored({}, {key: UNSUPPORTED[key]})
+    off = read_config([Given("test", key, "true"), Given("test", key, "off")])[1]
+    assert off == Ignored({key: UNSUPPORTED[key]}, {})
 
 
 def test_special_characters_must_be_latin1() -> None:
@@ -182,6 +184,20 @@ def test_journal_has_a_folder_of_its_own(part: str, tmp_path: Path) -> None:
     for own in ("journal", "wal", "stored"):
         given = {"tsd.storage.path": str(tmp_path / "state"), "tsd.journal.path": str(tmp_path / "state" / own)}
         read_config(Given("test", key, value) for key, value in given.items())
+
+
+@pytest.mark.parametrize("key", [key for key in keys() if key.startswith("tsd.")])
+def test_mistake_in_the_last_part_of_a_key_is_an_error(key: str) -> None:
+    [problem] = refusal(**{f"{key}x".replace(".", "__"): "1"})
+    assert "no such key" in problem
+    assert f"did you mean {key}?" in problem
+
+
+def test_ignored_settings_have_a_reason() -> None:
+    given = [Given("test", f"{key}x" if key.endswith(".") else key, "1") for key in OPENTSDB_ONLY]
+    ignored = read_config(given)[1]
+    assert ignored.keys == {setting.key: OPENTSDB_ONLY[key] for setting, key in zip(given, OPENTSDB_ONLY, strict=True)}
+    assert all(ignored.keys.values())
 
 
 @pytest.mark.parametrize("key", ["hbase", "tsd.addin", "tsd.proces"])
