@@ -78,6 +78,10 @@ def test_package_has_all_files(package: Path, program: Callable[[str], Path]) ->
     assert not [line for line in listed.splitlines() if not re.match(r"\S+ root/root ", line)]
     assert not [path for path in found if path.startswith("/var")]
     assert {"/usr/share/doc/tsd/copyright", "/usr/share/doc/tsd/changelog.gz"} <= found
+    for name in ("tsd.conf", "prometheus/tsd.rules.yml", "grafana/tsd-dashboard.json"):
+        assert f"../conf/{name}" in (ROOT / "docs" / "operations.md").read_text()
+        assert f"/usr/share/doc/tsd/examples/{name}" in found
+    assert re.search(r" \./usr/share/doc/tsd/conf -> examples$", listed, re.MULTILINE)
     info = subprocess.run([program("dpkg-deb"), "--info", package], check=True, capture_output=True, text=True).stdout
     assert re.search(r"^ Depends: python3 \(>= 3\.\d+\), python3 \(<< 3\.\d+\), ", info, re.MULTILINE)
 
