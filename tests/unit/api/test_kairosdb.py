@@ -241,6 +241,20 @@ async def test_recorded_queries_are_answered(daemon: Running) -> None:
     assert wrong == []
 
 
+async def test_empty_answers_have_a_content_type(tmp_path: Path) -> None:
+    """KairosDB's Java client reports a failure without it."""
+    async with running(tmp_path, SETTINGS, access=ADMIN) as daemon:
+        span = json.dumps({"start_absolute": START_MS, "metrics": [{"name": "no.such"}]}).encode()
+        for response in (
+            await put(daemon, metric_of("a.b", [START_MS, 1])),
+            await http_request(daemon, "/api/v1/health/check"),
+            await http_post(daemon, f"{PUT}/delete", span),
+            await http_request(daemon, "/api/v1/metric/a.b", method="DELETE"),
+        ):
+            assert (response.status, response.body) == (204, b"")
+            assert response.headers["content-type"].startswith("application/json")
+
+
 async def test_metric_is_deleted(tmp_path: Path) -> None:
     async with running(tmp_path, SETTINGS, access=ADMIN) as daemon:
         await put(daemon, [metric_of("a.b", [START_MS, 1], [START_MS + 9_000_000, 2]), metric_of("b.c", [START_MS, 3])])

@@ -8,6 +8,7 @@ import trio
 from tsd import build_data
 from tsd.api.health import Health
 from tsd.api.kairosdb.features import FEATURES
+from tsd.api.kairosdb.messages import DONE
 from tsd.api.messages import answer, check_method
 from tsd.codec.names import Kind
 from tsd.config.health import OK
@@ -56,7 +57,7 @@ def health_routes(health: Health) -> dict[str, Endpoint]:
             raise Refused(404, "Endpoint not found")
         found = await health.check("ready")
         if which == "check":
-            return Response(204 if found["status"] == OK else 500, b"", None)
+            return DONE if found["status"] == OK else Response(500, b"", None)
         checks = {"Datastore-Write": found["write"], "Datastore-Query": found["read"]}
         return answer([f"{name}: {'OK' if state == OK else f'FAIL ({state})'}" for name, state in checks.items()])
 

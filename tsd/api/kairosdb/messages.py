@@ -14,6 +14,7 @@ from tsd.server.http.messages import Endpoint, Request, Response
 
 UNAVAILABLE = 503
 SMALL_BODY = 2_000  # bytes that are parsed without a thread
+DONE = Response(204)  # with a Content-Type, as KairosDB's Java client fails without it
 
 
 def errors_response(status: int, messages: Iterable[str], headers: Sequence[tuple[str, str]] = ()) -> Response:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from urllib.parse import unquote
 
+from tsd.api.kairosdb.messages import DONE
 from tsd.api.messages import answer, check_method, parts_after
 from tsd.errors import Refused
 from tsd.server.http.messages import TEXT, Endpoint, Request, Response
@@ -32,10 +33,10 @@ def metadata_routes(services: ServiceMetadata | None, *, read_only: bool) -> dic
         match method, names:
             case "POST", (service, service_key, key):
                 await services.put(service, service_key, key, _value(request))
-                return Response(204, b"", None)
+                return DONE
             case "DELETE", (service, service_key, key):
                 await services.delete(service, service_key, key)
-                return Response(204, b"", None)
+                return DONE
             case "POST" | "DELETE", _:
                 raise Refused(404, "Endpoint not found", f"got {request.path}, wanted /SERVICE/SERVICE_KEY/KEY")
             case _, (service,):

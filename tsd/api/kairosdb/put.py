@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from tsd.api.kairosdb.messages import errors_response, store_body
+from tsd.api.kairosdb.messages import DONE, errors_response, store_body
 from tsd.api.kairosdb.points import parse_body
 from tsd.api.messages import check_method
 from tsd.api.points import PutHandler, parse_flags
@@ -34,7 +34,7 @@ class DatapointsEndpoint:
         if not request.body.strip():
             return errors_response(400, [NO_INPUT])
         errors = await store_body(self._handler, self._parse, self._ingest, request, flags)
-        return errors or Response(204, b"", None)
+        return errors or DONE
 
     async def _ingest(self, block: bytes, peer: Peer) -> Taken:
         """Ingest the lines of a slice, which are all of numbers or all of texts."""

@@ -5,6 +5,7 @@ from functools import partial
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from tsd.api.kairosdb.messages import DONE
 from tsd.api.messages import check_method
 from tsd.api.query import DISABLED, LARGE_POINTS, parsed, register, streamed
 from tsd.errors import Refused
@@ -109,7 +110,7 @@ async def _delete(request: Request, queries: KairosQueries, metrics: Sequence[Me
 
     async def run(running: RunningQuery) -> Response:
         await queries.engine.work(partial(delete_points, metrics, queries.deleter), running=running)
-        return Response(204, b"", None)
+        return DONE
 
     query = await built_query(metrics, delete=True)
     return await register(run, queries.registry, query, request, request.path)
