@@ -14,7 +14,7 @@ import trio
 HOST = "127.0.0.1"
 BASE = 1_500_000_000
 REPLY = b"synced "
-PATIENCE_S = 60  # only bounds the wait of a failing test
+PATIENCE_S = 300  # also on a busy machine; only bounds the wait of a failing test
 
 
 class Line(NamedTuple):

@@ -32,7 +32,10 @@ class Served(DaemonProcess):
         return found[count - 1]
 
     def has_logged(self, name: str) -> bool:
-        return any(event["event"] == name for event in self.events)
+        return self.times_logged(name) > 0
+
+    def times_logged(self, name: str) -> int:
+        return sum(event["event"] == name for event in self.events)
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
