@@ -193,7 +193,7 @@ async def _parse_cut(text: bytes, parse: Callable[[bytes], BodySlice], limits: B
     start, refused, size = 1, 0, min(limits.first_bytes, limits.slice_bytes)
     while start < len(text):
         is_dense = text.count(b"}", start, start + size) > size // limits.bytes_per_point
-        cut = _next_cut(text, start + (size // 8 if is_dense else size))
+        cut = _next_cut(text, start + (size // 8 if is_dense else size), limits.whole_bytes)
         if cut - start > limits.whole_bytes:
             raise ValueError(f"no end of a data point within {limits.whole_bytes} bytes")
         part = b"[" + text[start:cut] + (b"]" if cut < len(text) else b"")
@@ -215,9 +215,9 @@ def _checked(one: BodySlice, refused: int, limits: BodyLimits) -> BodySlice:
     return one
 
 
-def _next_cut(text: bytes, at: int) -> int:
-    """Return the first comma between two objects from `at` on; the end of `text` if there is none."""
-    found = _BETWEEN_OBJECTS.search(text, at)
+def _next_cut(text: bytes, at: int, most_bytes: int) -> int:
+    """Return the first comma between two objects from `at` on; the end of `text` if there is none in `most_bytes`."""
+    found = _BETWEEN_OBJECTS.search(text, at, at + most_bytes)  # a search of megabytes would hold the event loop
     return found.start(1) if found else len(text)
 
 

@@ -42,8 +42,6 @@ def routes(
         wanted = _lists_in_body(request) if is_post else _lists_in_url(request)
         if not wanted:
             raise Refused(400, "Missing values to assign UIDs")
-        if sum(map(len, wanted.values())) > MAX_NAMES:
-            raise Refused(413, f"More than {MAX_NAMES} names to assign UIDs")
         if request.peer.client.pace_debt_s:
             await request.peer.throttle()
         found: dict[str, dict[str, str]] = {}
@@ -83,7 +81,9 @@ def routes(
 
 def _lists_in_url(request: Request) -> dict[str, list[str]]:
     values = {kind: (request.param(kind) or "").rstrip(",") for kind in IN_URL}
-    return {kind: value.split(",") for kind, value in values.items() if value}
+    lists = {kind: value.split(",") for kind, value in values.items() if value}
+    _check_count(lists)
+    return lists
 
 
 def _lists_in_body(request: Request) -> dict[str, list[str]]:
@@ -91,7 +91,13 @@ def _lists_in_body(request: Request) -> dict[str, list[str]]:
     for kind, names in members.items():
         if not isinstance(names, list):
             raise unparsable(f"{kind}: got {type(names).__name__}, wanted an array of names")
+    _check_count(members)  # before each is looked at
     return {kind: [as_text(name, kind) for name in names] for kind, names in members.items()}
+
+
+def _check_count(lists: Mapping[str, Sequence[object]]) -> None:
+    if sum(map(len, lists.values())) > MAX_NAMES:
+        raise Refused(413, f"More than {MAX_NAMES} names to assign UIDs")
 
 
 async def _assign_names(

@@ -9,6 +9,7 @@ from tsd.api.messages import (
     DONE,
     UNCHANGED,
     answer,
+    as_text,
     check_meant_method,
     is_true,
     members_in_url,
@@ -243,7 +244,10 @@ def custom_in(members: Mapping[str, Any]) -> dict[str, str | None]:
     custom = members["custom"]
     if not isinstance(custom, dict):
         raise unparsable(f"custom: got {type(custom).__name__}, wanted an object of strings")
-    return {name: None if custom[name] is None else text_in(custom, name) for name in custom}
+    return {
+        name: value if value is None or type(value) is str else as_text(value, name)  # there may be thousands
+        for name, value in custom.items()
+    }
 
 
 def numbers_in(members: Mapping[str, Any]) -> dict[str, Any]:

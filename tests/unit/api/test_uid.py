@@ -82,6 +82,23 @@ async def test_null_in_place_of_a_text_of_metadata_is_as_if_it_were_absent() -> 
     assert (response.body["description"], response.body["notes"]) == ("", "k")
 
 
+async def test_custom_fields_are_texts() -> None:
+    """A number or a flag is taken as its text, and null is kept."""
+    world = await with_names()
+    uid_ = {"type": "metric", "uid": (await world.uid(Kind.METRIC, "m")).hex()}
+    sent = {"a": "b", "c": 4, "d": 1.5, "e": True, "f": None}
+    response = await world.request("POST", "/api/uid/uidmeta", {**uid_, "custom": sent})
+    assert response.body["custom"] == {"a": "b", "c": "4", "d": "1.5", "e": "true", "f": None}
+    for wrong in ({"a": []}, {"a": {}}, ["a"]):
+        assert (await world.request("POST", "/api/uid/uidmeta", {**uid_, "custom": wrong})).status == 400
+
+
+async def test_too_many_names_are_refused_before_they_are_looked_at() -> None:
+    world = await with_names()
+    response = await world.request("POST", "/api/uid/assign", {"metric": ["m"] * 20_000, "tagk": [[]]})
+    assert response.status == 413
+
+
 async def test_series_metadata_lifecycle() -> None:
     world = await with_names()
     tsuid = (await world.series("m", host="a")).hex().upper()
