@@ -11,6 +11,11 @@ import trio
 from tests.faults.longest_step import BASE, LONGEST_MS, SETTINGS, longest_step, measured, send_synced
 from tests.running import Running
 from tests.unit.server.web_parts import read_response
+from tsd.codec.metadata import Annotation
+from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row, encode_annotation
+from tsd.codec.opentsdb.cell import COLUMN
+from tsd.codec.opentsdb.rowkey import KeyLayout
+from tsd.store import Put
 
 POINT = {"metric": "m", "timestamp": BASE, "value": 1, "tags": {"host": "a"}}
 ROLLUP = {**POINT, "interval": "1h", "aggregator": "SUM"}
@@ -137,6 +142,13 @@ async def test_no_lines_of_rollups_or_histograms_hold_the_event_loop(tmp_path: P
     assert not await _slow(tmp_path, LINES, is_http=False)
 
 
+def _stored(tsuid: str, start_time: int) -> Put:
+    """Return the cell of an annotation that `/api/annotation/bulk` leaves as it is."""
+    value = encode_annotation(Annotation(start_time, notes="n", tsuid=tsuid))
+    row = annotation_row(KeyLayout(), start_time, bytes.fromhex(tsuid))
+    return Put(row, COLUMN + annotation_qualifier(start_time), value)
+
+
 async def test_no_annotations_of_many_series_hold_the_event_loop(tmp_path: Path) -> None:
     lines = b"".join(
         b"put m %d %d host=web%d\n" % (BASE + hour * 3600, n, n) for hour in range(20) for n in range(1000)
@@ -148,10 +160,12 @@ async def test_no_annotations_of_many_series_hold_the_event_loop(tmp_path: Path)
             await client.send(_request("GET", f"/api/query?start={BASE}&end={BASE + 9}&m=none:m&show_tsuids"))
             tsuids = [one["tsuids"][0] for one in (await read_response(client)).json]
         assert len(tsuids) == 1000
-        notes = [{"tsuid": tsuid, "startTime": BASE + n % 7, "notes": "n"} for n, tsuid in enumerate(tsuids * 6)]
+        notes = [{"tsuid": tsuid, "startTime": BASE + n % 11, "notes": "n"} for n, tsuid in enumerate(tsuids * 9)]
         selected = {"tsuids": tsuids, "global": True, "startTime": "1"}
 
         async def write_and_delete() -> None:
+            stored = [_stored(one["tsuid"], one["startTime"]) for one in notes]
+            await daemon.daemon.store.put(daemon.daemon.config.data_table, stored)  # the request would sync each
             await _ask(daemon, _post("/api/annotation/bulk", notes))
             async with daemon.client() as client:
                 await client.send(_request("DELETE", "/api/annotation/bulk", json.dumps(selected).encode()))
