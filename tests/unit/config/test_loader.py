@@ -161,6 +161,7 @@ def test_integers_fit_into_machine_words(key: str) -> None:
     """The daemon failed at the start, or closed every connection that sent lines."""
     [problem] = refusal(**{key.replace(".", "__"): str(2**63)})
     assert problem.startswith(f"test: {key}: got {2**63}, wanted ")
+    read_config([Given("test", "tsd.ingest.max_series", str(2**63 - 1))])
 
 
 @pytest.mark.parametrize("key", ["tsd.storage.path", "tsd.http.request.cors_headers", "tsd.network.bind"])

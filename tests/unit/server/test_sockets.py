@@ -81,6 +81,17 @@ async def test_address_in_use_is_an_error(held: socket.socket) -> None:
             await listeners(LOCAL._replace(bind=bind), {})
 
 
+async def test_address_that_the_kernel_does_not_support_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an IPv6 address without IPv6."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+
+    monkeypatch.setattr("trio.socket.socket", refuse)
+    with pytest.raises(TsdError, match=os.strerror(errno.EAFNOSUPPORT)):
+        await listeners(LOCAL, {})
+
+
 async def test_port_is_shared_with_reuse_port() -> None:
     shared = LOCAL._replace(reuse_port=True)
     [one] = await listeners(shared, {})
