@@ -275,10 +275,10 @@ async def _work(job: _Job, opened: Opened, tables: Tables, state: BuildState) ->
     callbacks = output.add_points, output.warn, name_check(job.config)
     builder = EntityBuilder(tables.reader, opened.cells, tag, *callbacks)
     checker = EntityChecker(tables.reader, opened.cells, tag, opened.access.flush_daemon, *callbacks)
-    known = sorted(set(job.metrics)) or await tables.catalog.metrics()
     try:
         if job.kind == "check":
-            await checker.begin(span)
+            await checker.begin(span)  # then the metrics: a daemon's new ones come to the layout's tables first
+        known = sorted(set(job.metrics)) or await tables.catalog.metrics()
         for metric in metrics_from(known, state.metric):
             if job.kind == "build":
                 await builder.run(metric, span)

@@ -85,6 +85,11 @@ class Difference(NamedTuple):
     place: EntityColumn
     time_ms: int
 
+    @property
+    def same_as(self) -> tuple[EntityColumn, int | None]:
+        """What two reads of the same damage have in common: points may come between them."""
+        return self.place, None if self.kind == "newest" else self.time_ms
+
     def __str__(self) -> str:
         column = self.place.column.partition(b":")[2].decode("latin-1")
         return f"{self.kind}: entity {self.place.entity.decode('latin-1')}, {column}, time {self.time_ms} ms"
@@ -133,7 +138,22 @@ class EntityChecker:
         return [Difference("extra", *item) for metric in left for item in self._kept[metric].items()]
 
     async def run(self, metric: str, span: TimeRange) -> list[Difference]:
-        """Return what is wrong with the points of one metric. Raise StoreError, CorruptRow."""
+        """Return what is wrong with the points of one metric. Raise StoreError, CorruptRow.
+
+        Where something seems wrong, all is read again: a daemon may have stored points between two reads. What differs
+        both times is wrong.
+        """
+        found = await self._differences(metric, span, self._on_points, self._on_warning)
+        if not found:
+            return []
+        await self._settle()
+        before = {one.same_as for one in found}
+        again = await self._differences(metric, span, lambda _: None, lambda _: None)
+        return [one for one in again if one.same_as in before]
+
+    async def _differences(
+        self, metric: str, span: TimeRange, on_points: Callable[[int], None], on_warning: Callable[[str], None]
+    ) -> list[Difference]:
         newest = NewestValues(self._tag, self._check_name)
         found: list[Difference] = []
 
@@ -142,25 +162,16 @@ class EntityChecker:
             newest.add(marked)
             places = newest.places(marked.numbers.tolist())
             stored = await trio.to_thread.run_sync(_by_place, points, places)
-            found.extend(await self._settled(ENTITIES.name, stored))
-            self._on_points(len(points.series))
+            found.extend(await self._compare(ENTITIES.name, stored))
+            on_points(len(points.series))
 
-        await read_metric(self._reader, metric, span, compare, self._on_warning)
+        await read_metric(self._reader, metric, span, compare, on_warning)
         numbers = newest.numbers()
         places = newest.places(numbers.tolist())
-        found += await self._settled(NEWEST.name, _by_place(newest.points(numbers), places))
+        found += await self._compare(NEWEST.name, _by_place(newest.points(numbers), places))
         known = set(places.values())
         kept = self._kept.get(metric, {})
         return found + [Difference("extra", place, at) for place, at in kept.items() if place not in known]
-
-    async def _settled(self, table: str, stored: Series) -> list[Difference]:
-        """Compare points with a table, and a second time if they differ."""
-        found = await self._compare(table, stored)
-        if not found:
-            return []
-        await self._settle()
-        wrong = {one.place for one in found}
-        return await self._compare(table, {place: points for place, points in stored.items() if place in wrong})
 
     async def _compare(self, table: str, stored: Series) -> list[Difference]:
         entities: dict[bytes, list[EntityColumn]] = {}
