@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.unit.query.engines import START_S
 from tests.unit.tables.rollup_parts import (
@@ -58,6 +59,17 @@ async def test_late_points_are_built_again_even_after_a_crash(tmp_path: Path) ->
     restarted = Rolled(env, tmp_path, LATER_S)
     await restarted.task.round()
     assert await rollups(env) == BUILT
+
+
+async def test_late_points_that_come_all_day_do_not_fill_the_log(tmp_path: Path) -> None:
+    rolled = Rolled(await environment([]), tmp_path, LATER_S)
+    await rolled.put(LINES[1:])
+    await rolled.task.round()
+    await rolled.put(LINES[:1])
+    with capture_logs() as logs:
+        await rolled.task.round()
+    assert await rollups(rolled.env) == BUILT
+    assert [one for one in logs if one["log_level"] != "debug"] == []
 
 
 @pytest.mark.parametrize("function", ["sum", "count", "min", "max", "avg", "mimmax"])

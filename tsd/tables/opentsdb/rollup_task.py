@@ -235,7 +235,7 @@ class RollupTask:
             self.progress.built(day, change)
         if late:
             await self.progress.save()
-            log.info("rollups.built_again", days=len(late))
+            log.debug("rollups.built_again", days=len(late))
 
     def _count(self, points: int, cells: int) -> None:
         self.points += points
