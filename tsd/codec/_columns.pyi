@@ -27,6 +27,18 @@ def gather(
     first: int,
     stop: int,
 ) -> tuple[memoryview[int], memoryview[int], memoryview[int], memoryview[int], memoryview[int]] | None: ...
+def merge_rows(
+    starts: NDArray[np.int64],
+    times: NDArray[np.int64],
+    bits: NDArray[np.int64],
+    floats: NDArray[np.uint8],
+    added_starts: NDArray[np.int64],
+    added_times: NDArray[np.int64],
+    added_bits: NDArray[np.int64],
+    added_floats: NDArray[np.uint8],
+    added_of: NDArray[np.int64],
+    to_starts: NDArray[np.int64],
+) -> tuple[memoryview[int], memoryview[int], memoryview[int], bool]: ...
 def widen(
     flags: NDArray[np.uint8],
     bits: NDArray[np.int64],

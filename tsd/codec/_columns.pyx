@@ -3,7 +3,7 @@
 
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from tsd.codec._arrays cimport DONE, PREFETCH, tsd_large
 
@@ -209,6 +209,75 @@ def gather(list parts, const int32_t[::1] row_of, Py_ssize_t rows, int64_t first
         if not is_sorted:
             return None
     return memoryview(starts), memoryview(sizes), memoryview(times), memoryview(bits), memoryview(floats)
+
+
+cdef struct Rows:
+    const int64_t* times
+    const int64_t* bits
+    const uint8_t* floats
+
+
+def merge_rows(
+    const int64_t[::1] starts, const int64_t[::1] times, const int64_t[::1] bits, const uint8_t[::1] floats,
+    const int64_t[::1] added_starts, const int64_t[::1] added_times, const int64_t[::1] added_bits,
+    const uint8_t[::1] added_floats, const int64_t[::1] added_of, int64_t[::1] to_starts,
+):
+    """Return the points of rows, each with those of an added row, and whether all rows have the same times: times,
+    values, and which of these are doubles, as bytes. Times of each row ascend strictly; of equal times the added point
+    counts. `added_of` has the index of each row's added row, negative where there is none; no two rows have the same
+    one. `to_starts` gets the start of each merged row and the number of points. Raise MemoryError."""
+    cdef Py_ssize_t rows = added_of.shape[0], row, count = 0, at, added, stop, added_stop
+    cdef Py_ssize_t room = times.shape[0] + added_times.shape[0]
+    cdef Memory new_times = new_memory(room * 8), new_bits = new_memory(room * 8), new_floats = new_memory(room)
+    cdef int64_t* to_times = <int64_t*> new_times.start
+    cdef int64_t* to_bits = <int64_t*> new_bits.start
+    cdef uint8_t* to_floats = <uint8_t*> new_floats.start
+    cdef Rows one, two
+    cdef bint is_alike = True
+    one.times = &times[0] if times.shape[0] else NULL
+    one.bits = &bits[0] if times.shape[0] else NULL
+    one.floats = &floats[0] if times.shape[0] else NULL
+    two.times = &added_times[0] if added_times.shape[0] else NULL
+    two.bits = &added_bits[0] if added_times.shape[0] else NULL
+    two.floats = &added_floats[0] if added_times.shape[0] else NULL
+    with nogil:
+        to_starts[0] = 0
+        for row in range(rows):
+            at, stop = starts[row], starts[row + 1]
+            added = added_stop = 0
+            if added_of[row] >= 0:
+                added, added_stop = added_starts[added_of[row]], added_starts[added_of[row] + 1]
+            while at < stop and added < added_stop and one.times[stop - 1] >= two.times[added]:
+                if one.times[at] < two.times[added]:
+                    count = copied(&one, at, 1, to_times, to_bits, to_floats, count)
+                    at += 1
+                else:
+                    at += one.times[at] == two.times[added]
+                    count = copied(&two, added, 1, to_times, to_bits, to_floats, count)
+                    added += 1
+            count = copied(&one, at, stop - at, to_times, to_bits, to_floats, count)
+            count = copied(&two, added, added_stop - added, to_times, to_bits, to_floats, count)
+            to_starts[row + 1] = count
+            if is_alike and (
+                count - to_starts[row] != to_starts[1]
+                or memcmp(to_times + to_starts[row], to_times, to_starts[1] * sizeof(int64_t))
+            ):
+                is_alike = False
+    new_times.size, new_bits.size, new_floats.size = count * 8, count * 8, count
+    return memoryview(new_times), memoryview(new_bits), memoryview(new_floats), is_alike
+
+
+cdef inline Py_ssize_t copied(
+    const Rows* rows, Py_ssize_t first, Py_ssize_t count, int64_t* times, int64_t* bits, uint8_t* floats, Py_ssize_t to
+) noexcept nogil:
+    """Copy points. Return the place after them."""
+    if count == 1:
+        times[to], bits[to], floats[to] = rows.times[first], rows.bits[first], rows.floats[first]
+    elif count > 1:
+        memcpy(times + to, rows.times + first, count * sizeof(int64_t))
+        memcpy(bits + to, rows.bits + first, count * sizeof(int64_t))
+        memcpy(floats + to, rows.floats + first, count)
+    return to + count
 
 
 cdef Memory new_memory(Py_ssize_t size):

@@ -304,6 +304,56 @@ def rows_of_columns(columns: Columns) -> tuple[Batch, Int64]:
     return Batch(columns.series[starts], bounds, columns.instants >> 1, *wide_values(columns)), sizes
 
 
+def merged_rows(rows: Batch, added: Batch, added_of: Int64, *, compiled: bool = HAS_LOOP) -> tuple[Batch, bool]:
+    """Return rows, each with the points of an added row of its hour, and whether all then have the same times. Of equal
+    times the added point counts. `added_of` has the index of each row's added row, negative where there is none. No two
+    rows have the same one.
+
+    >>> no = np.zeros(1, np.bool_)
+    >>> rows = Batch(np.zeros(1, np.int32), np.array([0, 1]), np.array([5]), np.array([1]), no)
+    >>> batch, is_alike = merged_rows(rows, rows._replace(bits=np.array([2])), np.array([0]))
+    >>> batch.times.tolist(), batch.bits.tolist(), is_alike
+    ([5], [2], True)
+    """
+    if compiled:
+        starts = np.empty(len(rows.series) + 1, np.int64)
+        *found, is_alike = _columns.merge_rows(*_buffers(rows), *_buffers(added), added_of, starts)
+        times, bits = (np.frombuffer(each, np.int64) for each in found[:2])
+        return Batch(rows.series, starts, times, bits, np.frombuffer(found[2], np.bool_)), is_alike
+    counts = np.diff(added.starts)
+    row_of_added = np.full(len(counts), -1, np.int64)
+    has_added = np.flatnonzero(added_of >= 0)
+    row_of_added[added_of[has_added]] = has_added
+    row = np.concatenate(
+        (np.repeat(np.arange(len(rows.series)), np.diff(rows.starts)), np.repeat(row_of_added, counts))
+    )
+    times = np.concatenate((rows.times, added.times))
+    order = np.lexsort((times, row))  # stable: of equal times the added point is the last
+    row, times = row[order], times[order]
+    last = row >= 0
+    last[:-1] &= (row[1:] != row[:-1]) | (times[1:] != times[:-1])
+    order, row, times = order[last], row[last], times[last]
+    starts = np.searchsorted(row, np.arange(len(rows.series) + 1)).astype(np.int64)
+    bits, floats = np.concatenate((rows.bits, added.bits))[order], np.concatenate((rows.floats, added.floats))[order]
+    batch = Batch(rows.series, starts, times, bits, floats)
+    return batch, have_same_times(batch)
+
+
+def _buffers(batch: Batch) -> tuple[Int64, Int64, Int64, UInt8]:
+    """Return the columns of a batch, except its series, for the compiled code."""
+    starts, times, bits = (np.ascontiguousarray(part) for part in batch[1:4])
+    return starts, times, bits, np.ascontiguousarray(batch.floats).view(np.uint8)
+
+
+def have_same_times(batch: Batch) -> bool:
+    """Return whether all rows of a batch have the same times."""
+    rows, count = len(batch.series), int(batch.starts[1]) if len(batch.series) else 0
+    if len(batch.times) != rows * count or (np.diff(batch.starts) != count).any():
+        return False
+    times = batch.times.reshape(rows, count)
+    return bool((times == times[:1]).all())
+
+
 def sort_columns(columns: Columns, *, join: bool, compiled: bool = HAS_LOOP) -> Columns:
     """Return the points sorted by series and time. Of equal points only the last to arrive is kept.
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from functools import partial
 from itertools import compress, pairwise
 from operator import lt
+from threading import Lock
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -18,9 +19,11 @@ import trio
 from tsd.codec.points import Bool, Columns, Int32, Int64, joined_columns, no_columns, rows_of_parts, series_order
 from tsd.codec.putline import HOUR, HOUR_S
 from tsd.tables.open_rows import (
+    POINTS_OF_CELL,
     DecodedPage,
     LaterRows,
     MergedPage,
+    MergedStoredPage,
     OpenRowsOfHour,
     are_among,
     in_order,
@@ -37,6 +40,7 @@ from tsd.tables.reading import (
     PointPage,
     ScanRange,
     Selection,
+    StoredPage,
 )
 from tsd.tables.writing import KnownSeries, SeriesKeys
 
@@ -291,18 +295,18 @@ class OpenSelection(Selection):
     async def _read_hour(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
         """Read an hour with open points: stored pages with the open points of their series merged in, then rows of the
         other series."""
-        rows = await self._rows(span)  # taken before: a point that is written meanwhile is in both
-        pages: list[MergedPage] = []
+        rows = unstored = await self._rows(span)  # taken before: a point that is written meanwhile is in both
+        found: list[Int32] = []
 
         async def merge(page: EncodedPage[PointPage]) -> None:
-            merged = MergedPage(page, rows)
+            merged = MergedStoredPage(page, rows) if isinstance(page, StoredPage) else MergedPage(page, rows)
             await take(merged)
-            pages.append(merged)
+            found.append(merged.found)
 
         if not await self.stored.read_few(span, merge, annotations=annotations):
             await self.stored.read(span, merge, annotations=annotations)
-        found = [page.found for page in pages if len(page.found)]
-        unstored = rows.without(np.concatenate(found)) if found else rows
+        if found:
+            unstored = await _in_thread(rows.cells * POINTS_OF_CELL, lambda: rows.without(np.concatenate(found)))
         if isinstance(unstored, SlicedRows):
             await unstored.read(take)
         elif unstored.cells:
@@ -345,12 +349,19 @@ class SlicedRows:
         self._points = points
         self._numbers = numbers
         self._hour = hour
+        self._making = Lock()
         self._made = 0  # slices for `among`
+        self._last: tuple[OpenSlice, OpenRowsOfHour] | None = None  # the one that was made last: pages often share it
+        self.cells = -(-sum(one.points for one in self._slices()) // POINTS_OF_CELL)
         self._all: OpenRowsOfHour | None = None  # rows, once slices were made too often
 
     def are_apart(self) -> bool:
         """Return whether no series is in two slices. After names have changed, a series may have two numbers."""
         return int(np.bincount(self._wanted()).max(initial=0)) <= 1  # `np.unique` takes a second for a million
+
+    def has_any(self, series: Int32) -> bool:
+        """Return whether some series have rows: `OpenRows`."""
+        return bool(self._are_among(series).any())
 
     def _wanted(self) -> Int32:
         wanted: Int32 = self._numbers[self._numbers != UNWANTED]
@@ -362,14 +373,21 @@ class SlicedRows:
 
     def among(self, series: Int32) -> OpenRowsOfHour:
         """Return the rows of some series. May be called in a thread."""
-        chosen = self._but(~self._are_among(series))
-        slices = chosen._slices()
-        self._made += len(slices)
-        if self._made > MOST_MADE * len(self._points.slices) and self._all is None:
-            self._all = self.whole()
-        if self._all is not None:
-            return self._all.among(series)
-        return joined_rows([chosen._rows(one) for one in slices] or [NO_ROWS])
+        chosen = self._are_among(series)
+        with self._making:
+            if self._all is None:
+                slices = [one for one in self._points.slices if chosen[one.series].any()]
+                if self._made + len(slices) <= MOST_MADE * len(self._points.slices):
+                    return joined_rows([self._made_rows(one).among(series) for one in slices] or [NO_ROWS])
+                self._all, self._last = self.whole(), None
+        return self._all.among(series)
+
+    def _made_rows(self, one: OpenSlice) -> OpenRowsOfHour:
+        """Return the rows of a slice."""
+        if self._last is None or self._last[0] is not one:
+            self._last = one, self._rows(one)
+            self._made += 1
+        return self._last[1]
 
     def without(self, series: Int32) -> "OpenRowsOfHour | SlicedRows":
         """Return the rows of all other series."""

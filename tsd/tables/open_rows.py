@@ -7,10 +7,29 @@ from typing import Protocol
 import numpy as np
 
 from tsd.codec.blocks.numbers import spread
-from tsd.codec.points import Batch, Bool, Columns, Int32, Int64, rows_of_columns, wide_values
+from tsd.codec.points import (
+    Batch,
+    Bool,
+    Columns,
+    Int32,
+    Int64,
+    have_same_times,
+    merged_rows,
+    rows_of_columns,
+    wide_values,
+)
 from tsd.codec.putline import HOUR_MS, HOUR_S
 from tsd.codec.text import LENGTH
-from tsd.tables.reading import EncodedPage, HourTable, NumberingPage, PointPage, ScanRange, TablePage
+from tsd.tables.reading import (
+    BucketPage,
+    EncodedPage,
+    HourTable,
+    NumberingPage,
+    PointPage,
+    ScanRange,
+    StoredPage,
+    TablePage,
+)
 
 PAGE_POINTS = 200_000
 POINTS_OF_CELL = 64  # that take as long as a stored cell
@@ -31,6 +50,10 @@ class OpenRowsOfHour(NumberingPage):
         if rows.all():
             return self
         return OpenRowsOfHour(some_rows(self.batch, rows), self.sizes[rows])
+
+    def has_any(self, series: Int32) -> bool:
+        """Return whether some series have rows: `OpenRows`."""
+        return bool(are_among(self.batch.series, series).any())
 
     def among(self, series: Int32) -> "OpenRowsOfHour":
         """Return the rows of some series: `OpenRows`."""
@@ -64,15 +87,10 @@ class OpenRowsOfHour(NumberingPage):
 
     def decode_tables(self) -> TablePage | None:
         """Return the rows as a table, see `NumberingPage`."""
-        series, starts, times, bits, floats = self.batch
-        shape = len(series), int(starts[1])
-        times = times.reshape(shape) if len(times) == shape[0] * shape[1] else times[:0]
-        if not len(times) or (np.diff(starts) != shape[1]).any() or (times != times[0]).any():
+        if not len(self.batch.times) or not have_same_times(self.batch):
             return None
-        base_s = int(times[0, 0]) // HOUR_MS * HOUR_S
-        hour = HourTable(base_s, series, times[0] - base_s * 1000, bits.reshape(shape), floats.reshape(shape))
         size = int(self.sizes.sum())
-        return TablePage([hour], len(series), size, size)
+        return TablePage([_table_of(self.batch)], len(self.sizes), size, size)
 
     def decode(self) -> PointPage:
         """Return the rows as a page."""
@@ -81,6 +99,15 @@ class OpenRowsOfHour(NumberingPage):
 
 class OpenRows(Protocol):
     """Rows of open points in one hour."""
+
+    @property
+    def cells(self) -> int:
+        """How many stored cells take as long to decode as it takes to find rows."""
+        ...
+
+    def has_any(self, series: Int32) -> bool:
+        """Return whether some series, given by numbers from 0 on, have rows."""
+        ...
 
     def among(self, series: Int32) -> OpenRowsOfHour:
         """Return the rows of some series. May be called in a thread."""
@@ -142,13 +169,57 @@ def split_rows(page: PointPage, spans: Sequence[ScanRange]) -> list[PointPage]:
     return pages
 
 
+class MergedStoredPage(NumberingPage):
+    """A page of stored rows of one hour, with the open points of the same rows added: as `MergedPage`, but the rows may
+    have a short form."""
+
+    def __init__(self, page: StoredPage, rows: OpenRows) -> None:
+        self._page = page
+        self._rows = rows
+        self.cells = page.cells + rows.cells
+
+    @property
+    def found(self) -> Int32:
+        """Numbers of matching series of the stored page, once all have a number."""
+        numbers = self._page.numbers()
+        return numbers[numbers >= 0]
+
+    def series(self) -> Iterable[bytes]:
+        """Return the distinct series of the stored page."""
+        return self._page.series()
+
+    def new_series(self) -> Sequence[bytes]:
+        """Return the series without a number, see `NumberingPage`."""
+        return self._page.new_series()
+
+    def decode_tables(self) -> TablePage | None:
+        """Return the merged rows as a table, see `NumberingPage`."""
+        if not self._rows.has_any(self.found):
+            return self._page.decode_tables()
+        page = self._page.decode()
+        if page.annotations or page.warnings or page.duplicates:
+            return None
+        merged, are_alike = _with_rows(page, self._rows)
+        if not are_alike or not len(merged.batch.times):
+            return None
+        return TablePage([_table_of(merged.batch)], merged.rows_read, merged.size, self._page.held)
+
+    def decode_buckets(self, interval_ms: int, function: int) -> list[BucketPage] | None:
+        """Return the stored rows downsampled, if no points are added, see `NumberingPage`."""
+        return None if self._rows.has_any(self.found) else self._page.decode_buckets(interval_ms, function)
+
+    def decode(self) -> PointPage:
+        """Decode the stored rows and merge both."""
+        return _with_rows(self._page.decode(), self._rows)[0]
+
+
 class MergedPage:
     """A page of stored rows of one hour, with the open points of the same rows added."""
 
     def __init__(self, page: EncodedPage[PointPage], rows: OpenRows) -> None:
         self._page = page
         self._rows = rows
-        self.cells = page.cells
+        self.cells = page.cells + rows.cells
         self.found: Int32 = np.empty(0, np.int32)  # series of the page, once it is decoded
 
     def series(self) -> Iterable[bytes]:
@@ -159,11 +230,30 @@ class MergedPage:
         """Decode the stored rows and merge both."""
         page = self._page.decode()
         self.found = page.batch.series
-        added = self._rows.among(self.found)
-        if not len(added.sizes):
-            return page._replace(rows=None)
-        size = page.size + int(added.sizes.sum())
-        return page._replace(batch=merged(page.batch, added.batch), size=size, rows=None)
+        return _with_rows(page, self._rows)[0]
+
+
+def _with_rows(page: PointPage, rows: OpenRows) -> tuple[PointPage, bool]:
+    """Return a page of stored rows of one hour with the open points of the same rows added, and whether points were
+    added and all rows have the same times."""
+    stored = page.batch
+    added = rows.among(stored.series)
+    if not len(added.sizes):
+        return page._replace(rows=None), False
+    row_of = np.zeros(int(stored.series.max()) + 1, np.int64)
+    row_of[stored.series] = np.arange(len(stored.series))
+    added_of = np.full(len(stored.series), -1, np.int64)
+    added_of[row_of[added.batch.series]] = np.arange(len(added.sizes))
+    batch, are_alike = merged_rows(stored, added.batch, added_of)
+    return page._replace(batch=batch, size=page.size + int(added.sizes.sum()), rows=None), are_alike
+
+
+def _table_of(batch: Batch) -> HourTable:
+    """Return rows of one hour that have points at the same times as a table."""
+    shape = len(batch.series), int(batch.starts[1])
+    base_s = int(batch.times[0]) // HOUR_MS * HOUR_S
+    offsets_ms = batch.times[: shape[1]] - base_s * 1000
+    return HourTable(base_s, batch.series, offsets_ms, batch.bits.reshape(shape), batch.floats.reshape(shape))
 
 
 def are_among(series: Int32, found: Int32) -> Bool:
@@ -242,31 +332,14 @@ def _picked(parts: Sequence[OpenRowsOfHour], part_of: Int64, row_of: Int64, coun
     return OpenRowsOfHour(Batch(series, starts, times, bits, floats), sizes)
 
 
-def merged(stored: Batch, added: Batch) -> Batch:
-    """Return the rows of `stored`, each with the points that `added` has of its series. Both have one row a series, in
-    one hour; every series of `added` is in `stored`. Added points replace stored ones of the same time."""
-    row_of = np.zeros(int(stored.series.max()) + 1, np.int64)
-    row_of[stored.series] = np.arange(len(stored.series))
-    rows = np.concatenate((_rows(stored), row_of[added.series][_rows(added)]))
-    times = np.concatenate((stored.times, added.times))
-    order = np.lexsort((times, rows))  # stable: of equal times the added point is the last
-    rows, times = rows[order], times[order]
-    last = np.ones(len(rows), np.bool_)
-    last[:-1] = (rows[1:] != rows[:-1]) | (times[1:] != times[:-1])
-    order, rows, times = order[last], rows[last], times[last]
-    bits = np.concatenate((stored.bits, added.bits))[order]
-    floats = np.concatenate((stored.floats, added.floats))[order]
-    starts = np.searchsorted(rows, np.arange(len(stored.series) + 1))
-    return Batch(stored.series, starts.astype(np.int64), times, bits, floats)
-
-
 def some_rows(batch: Batch, rows: Bool) -> Batch:
     """Return the rows of a batch that a mask selects."""
+    chosen = np.flatnonzero(rows)
+    if len(chosen) and chosen[-1] - chosen[0] == len(chosen) - 1:  # rows next to each other: no point is copied
+        first, stop = int(chosen[0]), int(chosen[-1]) + 1
+        at = slice(int(batch.starts[first]), int(batch.starts[stop]))
+        starts = batch.starts[first : stop + 1] - batch.starts[first]
+        return Batch(batch.series[first:stop], starts, batch.times[at], batch.bits[at], batch.floats[at])
     points = np.repeat(rows, np.diff(batch.starts))
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.diff(batch.starts)[rows])))
     return Batch(batch.series[rows], starts, batch.times[points], batch.bits[points], batch.floats[points])
-
-
-def _rows(batch: Batch) -> Int64:
-    """Return the row of each point."""
-    return np.repeat(np.arange(len(batch.series)), np.diff(batch.starts))

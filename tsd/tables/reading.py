@@ -238,6 +238,19 @@ class NumberingPage(ABC):
         return None
 
 
+class StoredPage(NumberingPage):
+    """A NumberingPage of stored rows, to which open points may be added."""
+
+    @property
+    @abstractmethod
+    def held(self) -> int:
+        """Stored bytes that the page holds, also of series that do not match."""
+
+    @abstractmethod
+    def numbers(self) -> NDArray[np.int32]:
+        """Return the number of each row's series, negative if it does not match. All series have a number."""
+
+
 class RollupPage(NamedTuple):
     """Decoded rollup cells."""
 

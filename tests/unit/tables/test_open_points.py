@@ -49,13 +49,18 @@ class Readers:
     def __init__(self, parts: Parts, index: SeriesIndex | None = None) -> None:
         self.flushed: list[bytes] = []
         settings = EngineSettings(cache_bytes=1 << 20)
-        reader: PointReader = OpenTsdbReader(ReadTable(parts.store, "tsdb", KeyLayout()), parts.uids, index=index)
+        self._unstored = parts.unstored
+        self._reader: PointReader = OpenTsdbReader(ReadTable(parts.store, "tsdb", KeyLayout()), parts.uids, index=index)
         if layouts.is_readable():
-            reader = ReadableReader(parts.store, parts.readable)
-        self.live = QueryEngine(
-            reader, settings=settings, flush=self._flush, now_ms=lambda: NOW_MS, open_points=parts.unstored
+            self._reader = ReadableReader(parts.store, parts.readable)
+        self.live = self.new_live(settings)
+        self.stored = QueryEngine(self._reader, settings=settings, flush=self._flush, now_ms=lambda: NOW_MS)
+
+    def new_live(self, settings: EngineSettings) -> QueryEngine:
+        """Return another engine that reads open points from memory."""
+        return QueryEngine(
+            self._reader, settings=settings, flush=self._flush, now_ms=lambda: NOW_MS, open_points=self._unstored
         )
-        self.stored = QueryEngine(reader, settings=settings, flush=self._flush, now_ms=lambda: NOW_MS)
 
     async def _flush(self, metric: bytes) -> bool:
         self.flushed.append(metric)

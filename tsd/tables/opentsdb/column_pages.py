@@ -19,7 +19,7 @@ from tsd.store import CELL_PAGE_BYTES, CellPage, ColumnBlocks, ColumnPart, Colum
 from tsd.store.cells import CellSigner
 from tsd.tables.opentsdb.decode import NumberedRows, NumberedSeries, number_rows, number_series
 from tsd.tables.opentsdb.scan import GET_ROWS
-from tsd.tables.reading import BucketPage, HourTable, NumberingPage, PageRows, PointPage, SeriesSet, TablePage
+from tsd.tables.reading import BucketPage, HourTable, PageRows, PointPage, SeriesSet, StoredPage, TablePage
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -61,8 +61,8 @@ class NumberedPages:
         return self._numbered
 
 
-class ColumnPage(NumberingPage):
-    """Rows as stored, partly in blocks: NumberingPage."""
+class ColumnPage(StoredPage):
+    """Rows as stored, partly in blocks: StoredPage."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ColumnPage(NumberingPage):
         self._numbers = pages.series.numbers
         self._decode_cells = decode_cells
         self._naming = naming
-        self._rows: dict[int, NumberedRows] = {}  # packed rows by the place of their part
+        self._rows: dict[int, NumberedRows] = {}  # packed rows, and cells, by the place of their part
         self._rows_of_blocks: dict[int, NumberedSeries] = {}  # those of blocks
         self.cells = sum(len(part.cells.keys) for part in parts if part.cells is not None)
         self.cells += sum(len(part.rows.suffixes()) for part in parts if part.rows is not None)
@@ -100,23 +100,41 @@ class ColumnPage(NumberingPage):
     def new_series(self) -> list[bytes]:
         """Return the series without a number, see NumberingPage."""
         found: list[bytes] = []
-        for at, (cells, rows, packed) in enumerate(self._parts):
+        for at, (_, rows, _) in enumerate(self._parts):
             if rows is not None:
                 self._rows_of_blocks[at] = self._pages.number(rows.suffixes())
                 found += self._rows_of_blocks[at].unnumbered
-            elif packed is not None:
-                self._rows[at] = number_rows(packed.keys, self._pairs_start, self._series)
-                found += self._rows[at].unnumbered
-            elif cells is not None:
-                found += number_rows(cells.keys, self._pairs_start, self._series).unnumbered
+            else:
+                found += self._numbered(at).unnumbered
         return found
 
+    @property
+    def held(self) -> int:
+        """Stored bytes, see StoredPage."""
+        found = 0
+        for cells, rows, packed in self._parts:
+            if cells is not None:
+                found += sum(map(len, cells.columns)) + sum(map(len, cells.values))
+            for part in (rows, packed):
+                found += 0 if part is None else int(part.sizes().sum())
+        return found
+
+    def numbers(self) -> NDArray[np.int32]:
+        """Return the numbers of the rows, and of cells: see StoredPage."""
+        found = [
+            self._numbered(at).numbers if part.rows is None else self._numbers_of(at)
+            for at, part in enumerate(self._parts)
+        ]
+        return _concatenated(found) if found else np.empty(0, np.int32)
+
     def _numbered(self, at: int) -> NumberedRows:
-        """Return the numbers of the packed rows of a part."""
-        rows, packed = self._rows.get(at), self._parts[at].packed
+        """Return the numbers of the packed rows, or of the cells, of a part."""
+        rows = self._rows.get(at)
         if rows is None or rows.unnumbered:
-            assert packed is not None
-            rows = self._rows[at] = number_rows(packed.keys, self._pairs_start, self._series)
+            cells, _, packed = self._parts[at]
+            stored = cells if packed is None else packed
+            assert stored is not None
+            rows = self._rows[at] = number_rows(stored.keys, self._pairs_start, self._series)
         return rows
 
     def _numbers_of(self, at: int) -> NDArray[np.int32]:

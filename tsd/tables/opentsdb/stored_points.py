@@ -5,17 +5,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from tsd.codec.points import Int64
+from tsd.codec.points import Int32, Int64
 from tsd.store import CellPage
 from tsd.tables.opentsdb.decode import NumberedRows, number_rows
-from tsd.tables.reading import HourTable, NumberingPage, PointPage, SeriesSet, TablePage
+from tsd.tables.reading import HourTable, PointPage, SeriesSet, StoredPage, TablePage
 
 MOST_HOURS = 8  # of a page that is cut into tables: more of them have few rows each
 
 DecodeNumbered = Callable[[CellPage, NumberedRows], PointPage]
 
 
-class StoredPoints(NumberingPage):
+class StoredPoints(StoredPage):
     """Cells of whole rows, and how to decode them."""
 
     def __init__(
@@ -45,13 +45,20 @@ class StoredPoints(NumberingPage):
         """Decode the rows of matching series."""
         if self._kept is not None:
             return self._kept
-        numbered = self._numbered
-        if numbered is None or numbered.unnumbered:
-            numbered = number_rows(self._page.keys, self._pairs_start, self._series)
-        decoded = self._decode(self._page, numbered)
+        decoded = self._decode(self._page, self._rows())
         if self._keeps:
             self._kept = decoded
         return decoded
+
+    def _rows(self) -> NumberedRows:
+        """Return the number of each cell's series."""
+        if self._numbered is None or self._numbered.unnumbered:
+            self._numbered = number_rows(self._page.keys, self._pairs_start, self._series)
+        return self._numbered
+
+    def numbers(self) -> Int32:
+        """Return the number of each cell's series, see StoredPage."""
+        return self._rows().numbers
 
     def decode_tables(self) -> TablePage | None:
         """Decode the rows of matching series, see NumberingPage."""
@@ -59,9 +66,11 @@ class StoredPoints(NumberingPage):
         if page.annotations or page.warnings or page.duplicates or page.rows is None:
             return None
         hours = _tables_of(page, page.rows.bases_s)
-        return None if hours is None else TablePage(hours, page.rows_read, page.size, self._held())
+        return None if hours is None else TablePage(hours, page.rows_read, page.size, self.held)
 
-    def _held(self) -> int:
+    @property
+    def held(self) -> int:
+        """Bytes of the cells."""
         return sum(map(len, self._page.columns)) + sum(map(len, self._page.values))
 
 
