@@ -21,6 +21,7 @@ from tests.layouts import readable
 from tests.unit.ingest.parts import BASE, Parts, going, make_store
 from tests.unit.query.engines import least_memory
 from tests.unit.tables.test_open_points import NOW_MS, Readers, answers, put
+from tests.unit.tables.test_open_slices import slices_of, take_hour
 from tsd.codec.opentsdb.cell import FAMILY
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.codec.points import HAS_LOOP, Batch, merged_rows
@@ -79,7 +80,7 @@ def test_added_points_replace_those_of_their_times(compiled: bool, data: st.Data
 
 
 @asynccontextmanager
-async def opened(*, embedded: bool) -> AsyncIterator[Parts]:
+async def opened(*, embedded: bool, memory_limit: int = 64 << 20) -> AsyncIterator[Parts]:
     """Ingest on a new store, which holds points of the open hour."""
     with tempfile.TemporaryDirectory() as folder:
         store = await make_store()
@@ -92,7 +93,7 @@ async def opened(*, embedded: bool) -> AsyncIterator[Parts]:
                     Table("tsdb-uid", (Family(ID_FAMILY), Family(NAME_FAMILY))),
                 ]
             )
-        parts = Parts(Path(folder), store, hold_intervals=math.inf, memory_limit=64 << 20)
+        parts = Parts(Path(folder), store, hold_intervals=math.inf, memory_limit=memory_limit)
         parts.now_s = HOUR + 3500
         try:
             async with going(parts):
@@ -176,3 +177,21 @@ async def test_sums_of_merged_hours_do_not_keep_points(embedded: bool) -> None:
             query = read_uri({"start": [str(HOUR)], "end": [str(HOUR + 3599)], "m": [f"{aggregator}:m"]}, NOW_MS)
             needed.append(await least_memory(Readers(parts).new_live, query))
         assert needed[0] < needed[1] / 2
+
+
+@pytest.mark.parametrize("slice_points", [2000, 1 << 20])
+async def test_rows_that_are_made_together_count_as_memory(monkeypatch: pytest.MonkeyPatch, slice_points: int) -> None:
+    """Regression: rows that were made before the first was read were not counted: all of few points, and those of
+    slices that are not in the order of the series."""
+    monkeypatch.setattr("tsd.ingest.metric_points.SLICE_POINTS", slice_points)
+    monkeypatch.setattr("tsd.ingest.packed_points.CHUNK_POINTS", 500)
+    async with opened(embedded=False, memory_limit=4 << 20) as parts:
+        parts.now_s = BASE + 3500
+        await parts.take(*(put(BASE, 1, host, "other") for host in HOSTS))  # the order of the names' UIDs
+        await parts.take(*(put(BASE - 3600, 1, host) for host in reversed(HOSTS)))
+        assert await parts.writer.flush()
+        await take_hour(parts, random.Random(1), HOSTS[::-1], odd=False)
+        assert (await slices_of(parts) > 1) == (slice_points == 2000)
+        query = read_uri({"start": [str(BASE - 3600)], "end": [str(BASE + 3599)], "m": ["sum:10m-count:m"]}, NOW_MS)
+        needed = await least_memory(Readers(parts).new_live, query)
+        assert needed > len(HOSTS) * 150 * 16  # a time and a value each

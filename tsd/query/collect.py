@@ -121,6 +121,7 @@ class PointCollector:
         self._reads_again = False  # whether all rows have to be read again
         self._numbered: tuple[tuple[bytes, ...], Int64] = (), np.empty(0, np.int64)
         self._annotations: dict[int, list[Annotation]] = {}
+        self._held = 0  # bytes of rows that are held for the pages to come
 
     async def take(self, page: EncodedPage[PointPage]) -> None:
         """Process the next page. Raise BadQuery where a limit is exceeded, StoreError."""
@@ -206,13 +207,18 @@ class PointCollector:
         """Whether annotations were read."""
         return bool(self._annotations)
 
+    def hold(self, size: int) -> None:
+        """Account for rows that are held for the pages to come. Raise BadQuery where a limit is exceeded."""
+        self._held = size
+        self.check()
+
     def check(self) -> None:
         """Account for the memory of kept points. Raise BadQuery where a limit is exceeded."""
         check_fetched(self._budget.bounds, size=self.read.size, points=self.read.points)
         held, each = self.size * POINT_BYTES, SERIES_BYTES
         if self._summed is not None:
             held, each = held + self._summed.held, SUMMED_SERIES_BYTES
-        self._budget.set_memory(len(self._series.series_pairs) * each + held)
+        self._budget.set_memory(len(self._series.series_pairs) * each + held + self._held)
 
     async def take_cached(self, hours: Sequence[CachedHour]) -> None:
         """Process cached hours like ones that were read: one hour, or several for `join_hours`. Raise BadQuery,
@@ -389,7 +395,7 @@ async def _collected(read: Callable[[PointCollector], Awaitable[None]], collecto
     await read(collector)
     if not await collector.has_all():
         await read(collector)
-    collector.check()  # the index may list series without rows here: these are filled too
+    collector.hold(0)  # the index may list series without rows here: these are filled too
     return await collector.finished()
 
 

@@ -159,10 +159,10 @@ class PlanReader:
         """Read all rows of the plan in the fastest way."""
         selection: Selection = plan.selection
         annotations = not query.no_annotations
-        if isinstance(selection, OpenSelection) and await selection.read_few_joined(
-            plan.scan, collector.take, annotations=annotations
-        ):
-            return
+        if isinstance(selection, OpenSelection):
+            selection.count_with(collector.hold)
+            if await selection.read_few_joined(plan.scan, collector.take, annotations=annotations):
+                return
         for span, is_open in split_span(plan.scan, plan.open_hours):
             if await selection.read_few(span, collector.take, annotations=annotations):
                 continue

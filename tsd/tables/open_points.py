@@ -52,6 +52,7 @@ MAX_UNORDERED = 8_000_000  # most open points that are put in the order of their
 MOST_MADE = 3  # times that a slice is made for stored rows, on average: for more, all rows are made at once
 FEW_CELLS = 64  # that are decoded in the event loop
 TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
+Hold = Callable[[int], None]  # called with the bytes of all rows of open points that are held; may raise BadQuery
 NO_ROWS = rows_of(no_columns())
 
 
@@ -239,6 +240,12 @@ class OpenSelection(Selection):
         self.rollups = stored.rollups
         self.histograms = stored.histograms
         self.hours: HourSource | None = stored.hours
+        self._hold: Hold = lambda _: None
+        self._kept = 0  # bytes of the rows of earlier hours, which their pages use
+
+    def count_with(self, hold: Hold) -> None:
+        """Tell `hold` about the rows of open points of the reads that follow."""
+        self._hold, self._kept = hold, 0
 
     def pairs_of(self, keys: SeriesKeys) -> Sequence[bytes | None]:
         """Return the pairs of series, see `Selection`."""
@@ -296,22 +303,28 @@ class OpenSelection(Selection):
         """Read an hour with open points: stored pages with the open points of their series merged in, then rows of the
         other series."""
         rows = unstored = await self._rows(span)  # taken before: a point that is written meanwhile is in both
+        kept = self._kept
+        self._hold(kept + rows.held)
         found: list[Int32] = []
 
         async def merge(page: EncodedPage[PointPage]) -> None:
             merged = MergedStoredPage(page, rows) if isinstance(page, StoredPage) else MergedPage(page, rows)
             await take(merged)
             found.append(merged.found)
+            self._hold(kept + rows.held)
 
         if not await self.stored.read_few(span, merge, annotations=annotations):
             await self.stored.read(span, merge, annotations=annotations)
         if found:
             unstored = await _in_thread(rows.cells * POINTS_OF_CELL, lambda: rows.without(np.concatenate(found)))
+            kept += rows.held
         if isinstance(unstored, SlicedRows):
-            await unstored.read(take)
+            await unstored.read(take, lambda size: self._hold(kept + size))
         elif unstored.cells:
+            self._hold(kept + unstored.held)
             for part in await _in_thread(len(unstored.batch.times), lambda: list(unstored.pages())):
                 await take(part)
+        self._kept = kept
 
     async def _rows(self, span: ScanRange) -> "OpenRowsOfHour | SlicedRows":
         """Return rows of the open points of matching series in an hour."""
@@ -389,6 +402,12 @@ class SlicedRows:
             self._made += 1
         return self._last[1]
 
+    @property
+    def held(self) -> int:
+        """Bytes of memory of the rows that are kept."""
+        last = self._last
+        return self._all.held if self._all is not None else 0 if last is None else last[1].held
+
     def without(self, series: Int32) -> "OpenRowsOfHour | SlicedRows":
         """Return the rows of all other series."""
         return self._but(self._are_among(series)) if self._all is None else self._all.without(series)
@@ -408,16 +427,22 @@ class SlicedRows:
     def _rows(self, one: OpenSlice) -> OpenRowsOfHour:
         return self._points.rows(one, self._numbers, self._hour)
 
-    async def read(self, take: TakePoints) -> None:
-        """Pass all rows to `take`. Slices in the order of their series' numbers are decoded one at a time. Others are
-        all decoded first, and their rows put in this order, unless they have more than MAX_UNORDERED points."""
+    async def read(self, take: TakePoints, hold: Hold) -> None:
+        """Pass all rows to `take`, and to `hold` the bytes of those that are held.
+
+        Slices in the order of their series' numbers are decoded one at a time. Others are all decoded first, and their
+        rows put in this order, unless they have more than MAX_UNORDERED points.
+        """
         slices = self._slices()
         wanted = self._wanted()
         if self._points.every.points > MAX_UNORDERED or (wanted[1:] > wanted[:-1]).all():
             for one in slices:
                 await take(LaterRows(partial(self._rows, one), one.points))
         elif slices:
-            some = [await trio.to_thread.run_sync(self._rows, one) for one in slices]
+            some: list[OpenRowsOfHour] = []
+            for one in slices:
+                some.append(await trio.to_thread.run_sync(self._rows, one))
+                hold(sum([rows.held for rows in some]))
             pages = in_order(some)
             while (page := await trio.to_thread.run_sync(next, pages, None)) is not None:
                 await take(page)

@@ -51,6 +51,11 @@ class OpenRowsOfHour(NumberingPage):
             return self
         return OpenRowsOfHour(some_rows(self.batch, rows), self.sizes[rows])
 
+    @property
+    def held(self) -> int:
+        """Bytes of memory."""
+        return sum([array.nbytes for array in (*self.batch, self.sizes)])
+
     def has_any(self, series: Int32) -> bool:
         """Return whether some series have rows: `OpenRows`."""
         return bool(are_among(self.batch.series, series).any())
@@ -89,8 +94,7 @@ class OpenRowsOfHour(NumberingPage):
         """Return the rows as a table, see `NumberingPage`."""
         if not len(self.batch.times) or not have_same_times(self.batch):
             return None
-        size = int(self.sizes.sum())
-        return TablePage([_table_of(self.batch)], len(self.sizes), size, size)
+        return TablePage([_table_of(self.batch)], len(self.sizes), int(self.sizes.sum()), self.held)
 
     def decode(self) -> PointPage:
         """Return the rows as a page."""

@@ -200,7 +200,7 @@ async def test_too_many_points_are_not_put_in_order(points_of_series: int) -> No
         made.append(slices.made)
         found.extend(page.decode().batch.series.tolist())
 
-    await slices.rows(slices.series[::-1].copy()).read(take)
+    await slices.rows(slices.series[::-1].copy()).read(take, lambda _: None)
     assert sorted(found) == slices.series.tolist()
     assert made == ([10] if points_of_series == 1 else [*range(10)])
 
