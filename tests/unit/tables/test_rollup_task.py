@@ -1,10 +1,12 @@
 """A daemon's rollups: built when hours and days are over, again after late points, and used by queries."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
+import trio
 from structlog.testing import capture_logs
+from trio.testing import MockClock
 
 from tests.unit.query.engines import START_S
 from tests.unit.tables.rollup_parts import (
@@ -24,6 +26,8 @@ from tests.unit.tables.rollup_parts import (
 )
 from tsd.codec.names import Kind
 from tsd.query.rollups import RAW
+from tsd.store import Page
+from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.rollup_progress import MOST_LATE_DAYS, LateDay, RollupProgress
 from tsd.tables.reading import ScanRange
 
@@ -70,6 +74,48 @@ async def test_late_points_that_come_all_day_do_not_fill_the_log(tmp_path: Path)
         await rolled.task.round()
     assert await rollups(rolled.env) == BUILT
     assert [one for one in logs if one["log_level"] != "debug"] == []
+
+
+class SlowStore(MemoryStore):
+    """A store whose pages take time."""
+
+    page_s = 0.0
+
+    async def page(
+        self, table: str, start: bytes, stop: bytes | None, *, limit: int, columns: Collection[bytes] | None = None
+    ) -> Page:
+        await trio.sleep(self.page_s)
+        return await super().page(table, start, stop, limit=limit, columns=columns)
+
+
+async def test_days_that_always_get_late_points_are_seldom_built_if_that_takes_long(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    del autojump_clock
+    store = SlowStore(lambda: 0)
+    rolled = Rolled(await environment([], store=store), tmp_path, LATER_S)
+    await rolled.put(lines_of(1))
+    await rolled.task.round()
+
+    async def late_builds() -> int:
+        """Return how often the day is built again in an hour of late points."""
+        begun, builds = trio.current_time(), 0
+        while trio.current_time() < begun + HOUR_S:
+            await rolled.put(LINES[:1])
+            before = rolled.task.points
+            await rolled.task.round()
+            builds += rolled.task.points > before
+            await trio.sleep(60)
+        return builds
+
+    quick = await late_builds()
+    store.page_s = 30.0
+    assert 0 < await late_builds() < quick / 4
+    found = await rolled.answer("none:1d-sum:m", days=1)
+    assert shown(found) == shown(await rolled.answer("none:1d-sum:m", days=1, usage=RAW))
+    await trio.sleep(HOUR_S)
+    await rolled.task.round()
+    assert (await rolled.answer("none:1d-sum:m", days=1)).rollup_table != "raw"
 
 
 @pytest.mark.parametrize("function", ["sum", "count", "min", "max", "avg", "mimmax"])

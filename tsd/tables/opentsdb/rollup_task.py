@@ -32,6 +32,9 @@ FIRST_ROUND_S = 2.0  # after a start: a crash may have left rollups that are due
 ROUND_S = 60.0  # between two rounds; also after an error
 SAVE_S = 10.0  # shortest interval between saves of the position of a pass
 DAEMON_PAUSE_RATIO = 1.0  # a pause after each part of a build, as long as it took
+# A day that was built again is not built once more for so many times as long as that took. Agents that are always late
+# would have it built each minute. Queries read its points meanwhile.
+REST_RATIO = 10.0
 
 
 def log_unread_rollups(warning: str) -> None:
@@ -71,6 +74,7 @@ class RollupTask:
         self._now_s = now_s
         self._loading = trio.Lock()
         self._is_loaded = False
+        self._rests: dict[LateDay, float] = {}  # days that were built again, until when they are left alone
         self.points = 0
         self.cells = 0
 
@@ -222,9 +226,12 @@ class RollupTask:
 
     async def _build_late(self) -> None:
         """Build the days again that got late points."""
-        late = self.progress.late()
+        now = trio.current_time()
+        self._rests = {day: until for day, until in self._rests.items() if until > now}
+        late = {day: change for day, change in self.progress.late().items() if day not in self._rests}
         limit_s = self.progress.limit_s
         for day, change in sorted(late.items()):
+            begun = trio.current_time()
             span = BuildRange(day.day_s, min(day.day_s + DAY_S, limit_s), (day.metric,))
             builder = self._builder(tuple(self._intervals))
             if self.progress.is_emptied(day):
@@ -233,6 +240,9 @@ class RollupTask:
                 async for step in steps:
                     self._count(step.points, step.cells)
             self.progress.built(day, change)
+            rest_s = (trio.current_time() - begun) * REST_RATIO
+            if rest_s > ROUND_S:
+                self._rests[day] = trio.current_time() + rest_s
         if late:
             await self.progress.save()
             log.debug("rollups.built_again", days=len(late))
