@@ -203,6 +203,26 @@ async def test_rows_that_are_written_during_a_fold_are_folded_later(tmp_path: Pa
         assert await store.column_blocks.next_unfolded("tsdb", b"", None) is None
 
 
+async def test_hour_that_is_due_earlier_may_come_during_a_fold(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Regression: the hour that came was forgotten in place of the folded one. The clock may be set back."""
+    async with opened(tmp_path) as store:
+        blocks = WrittenMeanwhile(store.column_blocks)
+        found = Folding(store, blocks)
+        await found.put(key(3600, 1))
+
+        async def put_earlier() -> None:
+            found.now_s = 0
+            await found.put(key(0, 1))
+
+        blocks.writes.append(put_earlier)
+        found.now_s = 3600 + OVER_S
+        await found.scheduler.round()
+        found.now_s = 3600 + OVER_S
+        await found.scheduler.round()
+        assert found.folding.stats.cells == 2
+        assert not found.folding.is_due(found.now_s, None)
+
+
 async def test_start_finds_hours_an_earlier_run_did_not_fold(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with opened(tmp_path) as store:
         old, other = key(0, 1, metric=2), key(100 * 3600, 1, metric=2)

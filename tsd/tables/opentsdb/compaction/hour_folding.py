@@ -106,7 +106,8 @@ class HourFolding:
 
     async def step(self) -> None:
         """Fold the rows of one metric in the hour that is due first. Raise StoreError: the step may be repeated."""
-        hour = self._hours[self._queue[0][1]]
+        first = self._queue[0]
+        hour = self._hours[first[1]]
         if hour:
             prefix = hour.pop()  # first: rows that are written meanwhile are recorded again, and folded later
             self._waiting -= 1
@@ -117,7 +118,7 @@ class HourFolding:
                     hour.add(prefix)
                     self._waiting += 1
                 raise
-        if not hour:
+        if not hour and self._queue[0] == first:  # not if another hour, which is due before, came meanwhile
             del self._hours[heapq.heappop(self._queue)[1]]
 
     async def fold(self, prefix: bytes) -> None:
