@@ -81,11 +81,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             ranks[item.path] = min(ranks.get(item.path, len(LONG_FIRST)), _rank(item))
         items.sort(key=lambda item: ranks[item.path])
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Note the order of all tests, which options such as --failed-first have changed."""
+    if hasattr(session.config, "workerinput"):
         from tests.distribution import group_of  # pytest-xdist is not needed without workers
 
-        PEER_USES.note(items, group_of)
+        PEER_USES.note(session.items, group_of)
     else:
-        PEER_USES.note(items)
+        PEER_USES.note(session.items)
 
 
 def _rank(item: pytest.Item) -> int:
