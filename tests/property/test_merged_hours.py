@@ -22,12 +22,14 @@ from tests.unit.ingest.parts import BASE, Parts, going, make_store
 from tests.unit.query.engines import least_memory
 from tests.unit.tables.test_open_points import NOW_MS, Readers, answers, put
 from tests.unit.tables.test_open_slices import slices_of, take_hour
-from tsd.codec.opentsdb.cell import FAMILY
+from tsd.codec.metadata import Annotation
+from tsd.codec.opentsdb.annotation import annotation_qualifier, encode_annotation
+from tsd.codec.opentsdb.cell import APPEND, COLUMN, FAMILY
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
 from tsd.codec.points import HAS_LOOP, Batch, merged_rows
 from tsd.query.parse.uri import read_uri
 from tsd.query.row_buckets import HAS_LOOP as HAS_QUERY_LOOP
-from tsd.store import Family, Table
+from tsd.store import Family, Put, Table
 from tsd.store.rocksdb.engine import EmbeddedStore
 
 QUERIES = [
@@ -161,6 +163,36 @@ async def test_any_answers_are_those_after_a_flush(seed: int, odd: str, embedded
         patch.setattr("tsd.tables.open_rows.merged_rows", partial(merged_rows, compiled=compiled and HAS_LOOP))
         patch.setattr("tsd.ingest.metric_points.SLICE_POINTS", 500 if seed % 2 else 1 << 20)
         await check_answers(seed, odd, embedded=embedded)
+
+
+NOTE = encode_annotation(Annotation(HOUR + 5, description="restart"))
+CELLS = {
+    "annotation": (annotation_qualifier(5), NOTE),
+    "append column": (APPEND, bytes.fromhex("010007 020008")),  # two points of a byte
+    "stored twice": (bytes.fromhex("0000"), b"\x63"),
+}
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+async def test_stored_row_may_have_other_cells(cell: str, embedded: bool) -> None:
+    async with opened(embedded=embedded) as parts:
+        await parts.take(*(put(HOUR + 10 * at, at, host) for at in range(20) for host in HOSTS))
+        assert await parts.writer.flush()
+        [first] = (await parts.store.page("tsdb", b"", None, limit=1)).rows
+        qualifier, value = CELLS[cell]
+        await parts.store.put("tsdb", [Put(first.key, COLUMN + qualifier, value)])
+        await parts.take(*(put(HOUR + 10 * at, -at, host) for at in range(15, 25) for host in HOSTS))
+        readers, found = Readers(parts), []
+        query = read_uri({"start": [str(HOUR)], "end": [str(HOUR + 3599)], "m": ["sum:m"]}, NOW_MS)
+        for engine in (readers.live, readers.stored):
+            [group] = (await engine.run(query)).subs[0].groups
+            notes = [one.description for one in group.annotations or ()]
+            found.append((notes, group.points.times.tolist(), group.points.doubles().tolist()))
+            assert await parts.writer.flush()
+        assert found[0] == found[1]
+        assert found[0][0] == (["restart"] if cell == "annotation" else [])
+        assert readers.flushed == [b"m"]  # by the engine that knows no open points
 
 
 @pytest.mark.skipif(not HAS_QUERY_LOOP, reason="no C compiler when tsd was installed: points are kept")
