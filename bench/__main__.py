@@ -337,13 +337,22 @@ def query(series: int, wide: int, rounds: int, only: str) -> None:
 @click.option("--days", default=30, help="Days of one series at 10 s.")
 @click.option("--open-series", default=20_000, help="Series with 30 points in the open hour.")
 @click.option("--recent", multiple=True, type=int, help="Series of a metric with points up to now; may be repeated.")
+@click.option("--half-stored", is_flag=True, help="Store half of the points of the present hour early.")
 @click.option("--rounds", default=7, help="Repetitions of each query on each system, alternating.")
 @click.option("--only", default="", help="Only queries with a name that contains this: 'regexp'.")
 def reads(
-    series: int, day_series: int, days: int, open_series: int, recent: tuple[int, ...], rounds: int, only: str
+    series: int,
+    day_series: int,
+    days: int,
+    open_series: int,
+    recent: tuple[int, ...],
+    half_stored: bool,
+    rounds: int,
+    only: str,
 ) -> None:
     """Latency of queries: tsd with and without its cache, and VictoriaMetrics with the same points."""
-    size = reads_module.Size(series, day_series, days, open_series, recent or reads_module.Size().recent)
+    some = recent or reads_module.Size().recent
+    size = reads_module.Size(series, day_series, days, open_series, some, half_stored)
     reads_module.reads(size, rounds, lambda name: only in name)
 
 

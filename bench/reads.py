@@ -47,6 +47,7 @@ class Size(NamedTuple):
     days: int = 30  # of one series with a point every 10 s
     fresh: int = 20_000  # series with 30 points in the open hour
     recent: tuple[int, ...] = (4, 100, 1000)  # series of metrics with a point every 10 s, up to now
+    is_half_stored: bool = False  # whether half of these points of the present hour are stored, as before a restart
 
 
 class Question(NamedTuple):
@@ -309,12 +310,15 @@ def _measure_last_hour(
     run_tsd(settings, "compact", "--until", str(hour_s))
     _send(victoria.port, text)
     with text.open("w") as file:
-        for rows in recent(size, hour_s, end_s):
-            each = [part.splitlines(keepends=True) for part in rows.lines()]
-            file.writelines(lines[at] for at in range(rows.points) for lines in each)  # as agents send
+        each = [part.splitlines(keepends=True) for rows in recent(size, hour_s, end_s) for part in rows.lines()]
+        file.writelines(lines[at] for at in range(len(each[0])) for lines in each)  # as agents send
     _send(victoria.port, text)
     with serving(folder / "recent", settings) as daemon:
-        _send(daemon.port, text, pause_s=PAUSE_S)
+        half = text.stat().st_size // 2 if size.is_half_stored else 0
+        if half:
+            _send(daemon.port, text, pause_s=PAUSE_S, until=half)
+            daemon.flush()
+        _send(daemon.port, text, pause_s=PAUSE_S, since=half)
         lone = System(mine.name, daemon.port, daemon.pid, lambda question: question.path)
         _await_equal(chosen, lone, peer)
         _measure(lone, peer, daemon, chosen, rounds, forgets=False)
@@ -391,12 +395,16 @@ def _is_whole(answer: bytes) -> bool:
     return len(body) >= int(length[1]) if length else body.endswith(b"0\r\n\r\n")
 
 
-def _send(port: int, text: Path, *, pause_s: float = 0.0) -> int:
-    """Send lines as put commands, with pauses in between, and return how many. End the benchmark if one is refused."""
-    count = 0
+def _send(port: int, text: Path, *, pause_s: float = 0.0, since: int = 0, until: int = sys.maxsize) -> int:
+    """Send lines as put commands, with pauses in between, and return how many. End the benchmark if one is refused.
+    Lines are sent that end between two places of the file."""
+    count = end = 0
     with _connected(port) as connection, text.open() as file:
         connection.settimeout(600)
         while part := file.readlines(1 << 22):
+            end += sum(map(len, part))
+            if not since < end <= until:
+                continue
             connection.sendall("".join([f"put {line}" for line in part]).encode())
             count += len(part)
             if select.select([connection], [], [], pause_s)[0]:
