@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.property.put_lines import GOOD, LINES, NUMBERS, PLAIN
@@ -17,6 +17,7 @@ from tsd.codec.putline import NameRules, base_time, instant, parse_put, parse_va
 from tsd.errors import BadLine
 from tsd.ingest.open_window import OpenWindow
 from tsd.ingest.parser import FEW
+from tsd.ingest.put_lines import is_put
 from tsd.ingest.series import HAS_LOOP, SeriesTable
 from tsd.tables.writing import SeriesKey, SeriesText
 
@@ -58,7 +59,18 @@ def reference(lines: Iterable[bytes]) -> Verdict:
 
 
 def absorb_all(open_window: OpenWindow, block: bytes) -> tuple[bytes, list[tuple[int, str, str]], bytes]:
-    """Absorb a block, inserting unknown series if their names are valid."""
+    """Absorb a block up to its first line that is no put line, step by step. Unknown series are inserted if their names
+    are valid."""
+    kept, rejects, rest = absorb_step(open_window, block)
+    if rest == block or not is_put(rest):
+        return kept, rejects, rest
+    before = block.count(b"\n") - rest.count(b"\n")
+    more, refused, rest = absorb_all(open_window, rest)
+    return kept + more, rejects + [(at + before, reason, text) for at, reason, text in refused], rest
+
+
+def absorb_step(open_window: OpenWindow, block: bytes) -> tuple[bytes, list[tuple[int, str, str]], bytes]:
+    """Absorb a block as far as one step goes: many lines that are not plain take several."""
     verdicts: dict[SeriesText, BadLine] = {}
     absorbed = open_window.absorb(block, verdicts)
     while absorbed.unknown:
@@ -116,6 +128,7 @@ def test_packets_are_absorbed_up_to_the_first_odd_one(
 @BOTH_WAYS
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(LINES, LINES, st.booleans())
+@example([], [b"put m 1 0 a=1", b"put"] * 100, False)
 def test_block_gives_the_results_of_its_lines(
     compiled: bool, first: list[bytes], second: list[bytes], known: bool
 ) -> None:
