@@ -10,7 +10,7 @@ from tests.peers.needs import run_script
 from tests.peers.tables import FAMILIES, Hbase, Tables
 
 # A run creates hundreds of tables, and each report of the region server lists all of their regions.
-SELDOM = {"hbase.regionserver.msginterval": "2000", "hbase.regionserver.metrics.period": "60000"}  # ms
+FEWER_REPORTS = {"hbase.regionserver.msginterval": "2000", "hbase.regionserver.metrics.period": "60000"}  # ms
 
 
 class RunningHbase:
@@ -23,7 +23,7 @@ class RunningHbase:
         self.home = home
         self._numbers = itertools.count(1)
         self._touched = False
-        self._settings = SELDOM | settings
+        self._settings = FEWER_REPORTS | settings
         self.restart()
 
     @property

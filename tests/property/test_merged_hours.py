@@ -64,7 +64,10 @@ def rows_of(batch: Batch) -> Rows:
 row = st.dictionaries(st.integers(0, 12), st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.booleans()))
 
 
-@pytest.mark.parametrize("compiled", [pytest.param(True, marks=pytest.mark.skipif(not HAS_LOOP, reason="pure")), False])
+@pytest.mark.parametrize(
+    "compiled",
+    [pytest.param(True, marks=pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed")), False],
+)
 @given(data=st.data())
 def test_added_points_replace_those_of_their_times(compiled: bool, data: st.DataObject) -> None:
     rows, added = data.draw(st.lists(row, max_size=5)), data.draw(st.lists(row, max_size=5))

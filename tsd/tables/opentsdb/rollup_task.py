@@ -32,8 +32,8 @@ FIRST_ROUND_S = 2.0  # after a start: a crash may have left rollups that are due
 ROUND_S = 60.0  # between two rounds; also after an error
 SAVE_S = 10.0  # shortest interval between saves of the position of a pass
 DAEMON_PAUSE_RATIO = 1.0  # a pause after each part of a build, as long as it took
-# A day that was built again is not built once more for so many times as long as that took. Agents that are always late
-# would have it built each minute. Queries read its points meanwhile.
+# After a day was built again it is left alone, for this many times as long as the build took. With agents that are
+# always late it would be built each minute. Queries read its points meanwhile.
 REST_RATIO = 10.0
 
 
