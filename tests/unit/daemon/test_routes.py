@@ -10,6 +10,7 @@ import trio
 from tests.running import Client, running
 from tests.unit.server.web_parts import get, post, read_response
 from tsd.daemon.routes import DeferredEndpoints
+from tsd.daemon.settings import now_ms
 from tsd.server.http.messages import Endpoint, Request, Response
 
 REQUEST = Request("GET", "/metrics", ("metrics",), {})
@@ -90,6 +91,18 @@ VALID = {
     "s": "/file",
     "suggest": "?type=metrics",
 }
+
+
+@pytest.mark.parametrize(("tracking", "series"), [("false", 1), ("true", 2)])
+async def test_back_scan_reads_one_series_only_without_tracking(tracking: str, series: int, tmp_path: Path) -> None:
+    """As in OpenTSDB, which finds series with more tags in the meta table."""
+    settings = {"tsd.core.auto_create_metrics": "true", "tsd.core.meta.enable_tsuid_tracking": tracking}
+    async with running(tmp_path, settings) as daemon:
+        now_s = now_ms() // 1000
+        await daemon.send_lines(b"put a.b %d 1 host=a\nput a.b %d 2 host=a dc=b\n" % (now_s, now_s))
+        async with daemon.client() as client:
+            await client.send(get("/api/query/last?timeseries=a.b{host=a}&back_scan=2"))
+            assert len((await read_response(client)).json) == series
 
 
 @pytest.mark.difference(
