@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import happybase  # noqa: TID251 (a client that is not ours)
 import pytest
@@ -102,19 +101,6 @@ def test_new_tables_are_unused(hbase: RunningHbase) -> None:
     assert {*first, *second} <= set(hbase.tables.tables())
     hbase.tables.drop(first.tree)
     assert first.tree not in hbase.tables.tables()
-
-
-@pytest.mark.hbase
-@pytest.mark.slow
-def test_hbase_keeps_rows_after_stop(tmp_path: Path) -> None:
-    """tests/faults/test_outage.py restarts it after a crash."""
-    own = RunningHbase(tmp_path / "a folder", **{"hbase.regionserver.handler.count": "5"})
-    own.tables.create("kept", ["t"])
-    own.tables.put("kept", b"1", {b"t:\0\0": b"\1"})
-    own.stop()
-    own.restart()
-    assert list(own.tables.rows("kept")) == [b"1"]
-    own.kill()
 
 
 def uid(hbase: RunningHbase, peer: Opentsdb, metric: bytes) -> bytes:

@@ -14,7 +14,7 @@ from tests.peers.hbase import RunningHbase
 from tests.peers.opentsdb import Opentsdb
 from tests.query_vectors import vectors
 
-DRAWN = 600
+DRAWN = 300
 SETS = ("aggregateTags", "aggregatedTags")  # lists without a meaningful order
 
 

@@ -22,7 +22,7 @@ from tsd.store.hbase.connection import Connection
 from tsd.store.hbase.engine import HBaseStore
 from tsd.tables.opentsdb.uids import Uids
 
-AWAY_S = 15  # docs/torture.md describes longer outages
+AWAY_S = 10  # docs/torture.md describes longer outages
 WARM_UP_LINES = 200_000  # fills caches and the memory allocator's pools
 AWAY = "store.unavailable"
 BACK = "store.available"
@@ -189,9 +189,13 @@ async def test_unknown_metrics_kept_and_reported(hbase: RunningHbase, tmp_path: 
 
 
 @pytest.mark.hbase
-async def test_kill_of_all_hbase_processes(tmp_path: Path) -> None:
-    ours = RunningHbase(tmp_path / "hbase")  # not the shared one
+async def test_stop_and_kill_of_all_hbase_processes(tmp_path: Path) -> None:
+    ours = RunningHbase(tmp_path / "a folder", **{"hbase.regionserver.handler.count": "5"})  # not the shared one
     tables = ours.new_tables()
+    ours.tables.put(tables.meta, b"kept", {b"name:ts_meta": b"\1"})
+    ours.stop()
+    ours.restart()
+    assert list(ours.tables.rows(tables.meta)) == [b"kept"]
     senders = [Sender(Lines(number), per_s=300, seed=number) for number in range(3)]
     async with served(tmp_path / "tsd", on_hbase(ours.gateway, tables)) as daemon:
         await daemon.ready()

@@ -160,7 +160,7 @@ async def test_torture_refuses_to_pause_a_server_elsewhere(tmp_path: Path) -> No
 
 
 async def test_torture_cassandra(cassandra: RunningCassandra, tmp_path: Path) -> None:
-    rounds = dict.fromkeys(("kill", "clock", *WAYS), 1)
+    rounds = dict.fromkeys(("kill", "clock", "refuse", "stall", "lost", "garble", "repeat"), 1)
     report = await torture(tmp_path, rounds, on_cassandra(cassandra), daemons=len(rounds))
     faults = report["all"]["faults"]
     assert all(faults["clock jump" if way == "clock" else way] >= 1 for way in rounds)

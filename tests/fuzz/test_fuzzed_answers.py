@@ -15,8 +15,8 @@ from tests.peers.hbase import RunningHbase
 
 SEEDS = int(os.environ.get("TSD_FUZZ_DAEMONS") or 1)
 SEED = int(os.environ.get("TSD_FUZZ_SEED") or 1)
-STEPS = 60
-KAIROS_STEPS = 30
+STEPS = 40
+KAIROS_STEPS = 20
 
 
 @pytest.mark.slow

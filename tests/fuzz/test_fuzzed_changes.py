@@ -8,7 +8,7 @@ from tests.fuzz.__main__ import run_changes
 
 SEEDS = int(os.environ.get("TSD_FUZZ_DAEMONS") or 1)
 SEED = int(os.environ.get("TSD_FUZZ_SEED") or 1)
-STEPS = 40
+STEPS = 25
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fuzz.flood import flood
 
-REQUESTS = int(os.environ.get("TSD_FUZZ_REQUESTS") or 3000)
+REQUESTS = int(os.environ.get("TSD_FUZZ_REQUESTS") or 1000)
 SEED = int(os.environ.get("TSD_FUZZ_SEED") or 1)
 
 
