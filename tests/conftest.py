@@ -44,7 +44,7 @@ MARKED_BY = {
     "opentsdb_shared": "opentsdb",
     "program": "clients",
 }
-LONG_FIRST = ("opentsdb", "hbase", "cassandra", "bigtable", "clients", "slow")
+LONG_FIRST = ("cassandra", "opentsdb", "hbase", "bigtable", "clients", "slow")  # one worker runs all of Cassandra's
 PEERS = ("opentsdb", "hbase", "cassandra", "bigtable")  # marks of tests that use them
 WORKER_BYTES = 3 << 30  # memory of one worker's HBase and OpenTSDBs
 PEER_USES = PeerUses(PEERS)

@@ -7,21 +7,18 @@ TSD_KILLS sets the number of kills, and scales all other rounds. Its default is 
 
 import json
 import os
-import shlex
 import signal
 import socket
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
 import trio
 
-from tests.e2e.command import ROOT, on_bigtable, on_cassandra
+from tests.e2e.command import on_bigtable
 from tests.faults.process import command, served, words_of
+from tests.faults.torture_run import torture
 from tests.peers.bigtable import RunningBigtable
-from tests.peers.cassandra import RunningCassandra
 from tests.peers.hbase import RunningHbase
 from tests.peers.needs import full_run
 from tests.peers.tables import FAMILIES
@@ -38,7 +35,6 @@ FEW = max(KILLS // 40, 1)  # rounds that set the clock, or fill a disk with HBas
 RARE = max(KILLS // 100, 1)  # the longest rounds: outages at full load, and slow clients
 WARM_UP_LINES = "200000"  # before an outage; the long form sends 600,000
 WAYS = ("refuse", "hang", "stall", "late", "cut", "lost", "garble", "repeat")
-NAMES = ("lost", "invented", "doubled")
 SECURED = {  # with files that do not exist: they are not read
     "tsd.network.bind": "0.0.0.0", "tsd.network.allow": "10.0.0.0/8", "tsd.network.proxy_protocol": "127.0.0.0/8",
     "tsd.http.trusted_proxies": "127.0.0.0/8", "tsd.network.connections_per_address": "1",
@@ -159,36 +155,6 @@ async def test_torture_refuses_to_pause_a_server_elsewhere(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_torture_cassandra(cassandra: RunningCassandra, tmp_path: Path) -> None:
-    rounds = dict.fromkeys(("kill", "clock", "refuse", "stall", "lost", "garble", "repeat"), 1)
-    report = await torture(tmp_path, rounds, on_cassandra(cassandra), daemons=len(rounds))
-    faults = report["all"]["faults"]
-    assert all(faults["clock jump" if way == "clock" else way] >= 1 for way in rounds)
-
-
-@pytest.mark.slow
-async def test_torture_kills_a_node(tmp_path: Path) -> None:
-    """One of its own. Two rounds share a kill, or each has one."""
-    work = tmp_path / "work"
-    work.mkdir()
-    own = RunningCassandra(tmp_path / "cassandra", "--durable")
-    how = ("--quick", "--durable", f"--port={own.port}", "--storage-port=0")
-    restart = shlex.join(map(str, (ROOT / "scripts" / "cassandra", "start", own.home, *how)))
-    try:
-        report = await torture(work, {"crash": 2}, on_cassandra(own), daemons=2, more=("--restart", restart))
-    finally:
-        own.kill()
-    faults = report["all"]["faults"]
-    assert faults["crash"] == 2
-    assert 1 <= faults["kill of servers"] <= 2
-
-
-async def test_torture_kairosdb_tables(cassandra: RunningCassandra, tmp_path: Path) -> None:
-    layout = {**on_cassandra(cassandra), "tsd.storage.layout": "kairosdb"}
-    report = await torture(tmp_path, dict.fromkeys(("kill", "lost", "repeat"), 1), layout, daemons=3)
-    assert report["all"]["stored"] > 0
-
-
 async def test_torture_heroic_table(tmp_path: Path) -> None:
     report = await torture(tmp_path, {"kill": 2, "full": 1}, {"tsd.storage.layout": "heroic"}, daemons=3)
     assert report["all"]["stored"] > 0
@@ -285,31 +251,6 @@ async def test_torture_refuses_a_folder_that_exists(tmp_path: Path) -> None:
     done = await command("torture", "--data", tmp_path / "state", "--folder", used)
     assert (done.returncode, str(used).encode() in done.stderr) == (2, True)
     assert list(tmp_path.iterdir()) == [used]
-
-
-async def torture(
-    folder: Path,
-    rounds: Mapping[str, int],
-    settings: Mapping[str, str] | None = None,
-    *,
-    daemons: int,
-    more: tuple[str, ...] = (),
-) -> dict[str, Any]:
-    """Return the ledger of a successful run that leaves no files behind."""
-    faults = ",".join(f"{name}={count}" for name, count in rounds.items())
-    how = ("--faults", faults, "--daemons", str(daemons), "--json", "--data", folder / "state", *more)
-    done = await command("torture", *how, *words_of(settings or {}))
-    assert done.returncode == 0, f"{done.stdout.decode()}\n{done.stderr.decode()}"
-    report: dict[str, Any] = json.loads(done.stdout)
-    assert report["good"]
-    assert {name: report["all"][name] for name in NAMES} == dict.fromkeys(NAMES, 0)
-    assert {name: report[name]["rounds"] for name in rounds} == rounds
-    assert (
-        report["all"]["sent"]
-        == report["all"]["acknowledged"] + sum(report["all"]["refused"].values()) + report["all"]["open"]
-    )
-    assert list(folder.iterdir()) == []
-    return report
 
 
 def on_hbase(hbase: RunningHbase) -> dict[str, str]:
