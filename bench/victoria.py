@@ -19,6 +19,7 @@ from bench.process_usage import Usage, usage
 PROGRAM = shutil.which("victoria-metrics", path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"]))
 PATIENCE_S = 600
 SHOWN_S = 60  # until a query finds flushed points
+QUIET_S = 5  # without a merge, after which none is expected
 
 
 class Victoria:
@@ -69,11 +70,11 @@ class Victoria:
         self._process.terminate()
         self._process.wait()
 
-    def await_merged(self, quiet_s: float = 5.0) -> None:
+    def await_merged(self) -> None:
         """Return once it has not merged files for a while, which it does by its own choice."""
         deadline = time.monotonic() + PATIENCE_S
         quiet = time.monotonic()
-        while time.monotonic() < quiet + quiet_s:
+        while time.monotonic() < quiet + QUIET_S:
             assert time.monotonic() < deadline, "it does not stop merging"
             lines = self._get("/metrics").splitlines()
             if any(line.startswith("vm_active_merges") and line.split()[1] != "0" for line in lines):

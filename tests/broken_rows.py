@@ -95,13 +95,13 @@ def lay(tsd: Tsd, rows: dict[bytes, str]) -> None:
     trio.run(run)
 
 
-def lay_uids(tsd: Tsd, puts: Sequence[Put], *, time_ms: int | None = 1) -> None:
+def lay_uids(tsd: Tsd, puts: Sequence[Put]) -> None:
     """Write cells into the UID table."""
 
     async def run() -> None:
         config = config_of(tsd)
         async with access(config) as ways:
-            await ways.store.put(config.uid_table, sorted(puts), time_ms=time_ms)
+            await ways.store.put(config.uid_table, sorted(puts), time_ms=1)
 
     trio.run(run)
 

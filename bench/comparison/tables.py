@@ -8,7 +8,7 @@ from bench.comparison.records import Figures, Run
 from bench.comparison.systems import CARBON, INFLUX, OPENTSDB, VICTORIA
 from bench.report import table
 
-STEADY, HALF, DAY, GROW = "steady", "half", "day", "grow"
+STEADY, DAY, GROW = "steady", "day", "grow"
 AT_A_PACE = ("half", "connections", "paced")
 NONE = ""
 # How systems without `sync` treat points.

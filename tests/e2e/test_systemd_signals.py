@@ -82,9 +82,9 @@ def test_stop_not_delayed_by_clients_that_never_read(tmp_path: Path) -> None:
     assert Tsd(tmp_path / "state").lines("sys.cpu") == [f"sys.cpu {T} 1 host=web01"]
 
 
-def watched(notify_socket: NotifySocket, seconds: float = 4) -> dict[str, str]:
-    """The environment of a service with a watchdog."""
-    return notify_socket.env | {"WATCHDOG_USEC": str(int(seconds * 1_000_000))}
+def watched(notify_socket: NotifySocket) -> dict[str, str]:
+    """Return the environment of a service with a watchdog of four seconds."""
+    return notify_socket.env | {"WATCHDOG_USEC": "4000000"}
 
 
 def test_watchdog_notified_while_canary_succeeds(tmp_path: Path, notify_socket: NotifySocket) -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from tsd.config.state_dir import lock_state
 from tsd.errors import TsdError
 from tsd.ingest.journal.disk import Disk
-from tsd.ingest.journal.folder import Conflict, JournalConflict, held_journal
+from tsd.ingest.journal.folder import Conflict, JournalConflict, held_journal, segment_path
 from tsd.ingest.journal.frames import FrameMaker, uncompressed
 from tsd.ingest.journal.journal import Journal, JournalSettings
 from tsd.ingest.journal.segment import HEADER_BYTES, Block, block_of, header
@@ -67,13 +67,13 @@ def start(folder: Path) -> Found:
     return Found(lines, [path.read_bytes() for path in journal.quarantined], reported)
 
 
-def damaged(folder: Path, text: bytes, number: int = 7) -> Found:
+def damaged(folder: Path, text: bytes) -> Found:
     """Start on a segment of these bytes followed by an intact one. The next start reports nothing."""
     folder.mkdir()
-    path = folder / f"{number:016d}.journal"
+    path = segment_path(folder, 7)
     path.write_bytes(text)
     other = b"".join(block_of(uncompressed([OTHER]), 1, HEADER_BYTES, OWN))
-    (folder / f"{number + 1:016d}.journal").write_bytes(header(HEADER_BYTES + len(other), OWN) + other)
+    segment_path(folder, 8).write_bytes(header(HEADER_BYTES + len(other), OWN) + other)
     found = start(folder)
     assert found.lines.endswith(OTHER)
     assert set(found.reported) <= {str(path)}

@@ -47,7 +47,8 @@ class Way:
         self.uids = Uids(store, "tsdb-uid", layout.widths)
         self.names = UidResolver(self.uids, layout, creates, compiled=compiled)
         self.open_window = OpenWindow(SeriesTable(compiled=compiled), NameRules(b":"))
-        self.name_limit = NewNameLimit(self.open_window.table, max_series=most)
+        self.name_limit = NewNameLimit(self.open_window.table)
+        self.name_limit.set_limits(max_series=most, names_per_minute=0)
 
     async def take(self, block: bytes) -> tuple[object, ...]:
         absorbed = await absorb(self.open_window, self.names, block, OriginAdmission(self.name_limit, None))

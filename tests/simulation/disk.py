@@ -26,8 +26,8 @@ class _Write(NamedTuple):
 class _File:
     """One file: its synced content and the changes since."""
 
-    def __init__(self, durable: bytes = b"") -> None:
-        self.durable = durable
+    def __init__(self) -> None:
+        self.durable = b""
         self.changes: list[_Write | int] = []  # an int: truncated to that size
 
 

@@ -4,7 +4,7 @@ Points of known series, and of series whose names all have ids, are never refuse
 """
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 import trio
@@ -121,35 +121,26 @@ def too_many_names(kind: Kind, name: bytes, per_minute: int, key: str) -> BadLin
 class NewNameLimit:
     """Limits new names and series of all origins together."""
 
-    def __init__(
-        self,
-        table: SeriesTable,
-        *,
-        max_series: int = 0,
-        names_per_minute: int = 0,
-        max_unresolved: int = sys.maxsize,
-        now_s: Callable[[], float] = trio.current_time,
-    ) -> None:
-        """`max_series` and `names_per_minute` 0: no limit. `max_unresolved` limits the series that are inserted while
-        the store does not answer. `now_s` is a monotonic clock."""
+    def __init__(self, table: SeriesTable, *, max_unresolved: int = sys.maxsize) -> None:
+        """`max_unresolved` limits the series that are inserted while the store does not answer. Other limits are set by
+        `set_limits`."""
         self.table = table
         self._max_unresolved = max_unresolved
-        self._max_series = max_series
-        self._per_minute = names_per_minute
-        self._now_s = now_s
+        self._max_series = 0
+        self._per_minute = 0
         self._bucket: TokenBucket | None = None
         self.new_names = 0
         self.new_series = 0
 
     def set_limits(self, *, max_series: int, names_per_minute: int) -> None:
-        """Change the limits."""
+        """Change the limits; 0: none."""
         self._max_series, self._per_minute, self._bucket = max_series, names_per_minute, None
 
     def check_name(self, kind: Kind, name: bytes) -> BadLine | None:
         """Return an error if no new name is admitted now, otherwise None."""
         if not self._per_minute:
             return None
-        now_s = self._now_s()
+        now_s = trio.current_time()
         if self._bucket is None:
             self._bucket = TokenBucket(self._per_minute / MINUTE_S, self._per_minute, now_s=now_s)
         if self._bucket.has(now_s=now_s):
@@ -160,7 +151,7 @@ class NewNameLimit:
         """Count a new name."""
         self.new_names += 1
         if self._bucket is not None:
-            self._bucket.take(now_s=self._now_s())
+            self._bucket.take(now_s=trio.current_time())
 
     @property
     def room(self) -> int:

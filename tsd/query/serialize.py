@@ -9,7 +9,7 @@ The digits are the fewest that identify the double, as in newer versions of Java
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -137,20 +137,17 @@ SLICE = 1024  # points encoded together: they fit the processor's cache
 LOOP_POINTS = 4096  # likewise, in the compiled loop: 100 KiB of text
 
 
-def write_answer(
-    answer: Answer, *, arrays: bool = False, clock: Callable[[], float] = time.perf_counter
-) -> Iterator[bytes]:
-    """Write an answer in parts of about 128 KiB. Raise BadQuery before the first if a value is infinite. `clock`
-    returns seconds, for timings."""
-    return joined_parts(_pieces(answer, arrays=arrays, clock=clock))
+def write_answer(answer: Answer, *, arrays: bool = False) -> Iterator[bytes]:
+    """Write an answer in parts of about 128 KiB. Raise BadQuery before the first if a value is infinite."""
+    return joined_parts(_pieces(answer, arrays=arrays))
 
 
 def written_answer(answer: Answer, *, arrays: bool) -> bytes:
     """Return a small answer as written. Raise BadQuery if a value is infinite."""
-    return b"".join(_pieces(answer, arrays=arrays, clock=time.perf_counter, checks_later=HAS_LOOP))
+    return b"".join(_pieces(answer, arrays=arrays, checks_later=HAS_LOOP))
 
 
-def _pieces(answer: Answer, *, arrays: bool, clock: Callable[[], float], checks_later: bool = False) -> Iterator[bytes]:
+def _pieces(answer: Answer, *, arrays: bool, checks_later: bool = False) -> Iterator[bytes]:
     """Return the pieces of an answer, once all of its values are checked; those of few points when they are written if
     `checks_later`."""
     query = answer.query
@@ -160,7 +157,7 @@ def _pieces(answer: Answer, *, arrays: bool, clock: Callable[[], float], checks_
             if not checks_later or len(points.times) > LOOP_POINTS:
                 _check_finite(points)
     layout = PointFormat(query, arrays=arrays, is_single=sum(map(len, cut)) == 1)
-    return _elements(answer, cut, layout, clock)
+    return _elements(answer, cut, layout)
 
 
 def in_range(points: Points, query: Query, downsample: Downsample | None) -> Points:
@@ -323,24 +320,22 @@ def joined_parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(waiting)
 
 
-def _elements(
-    answer: Answer, cut: Sequence[Sequence[Points]], layout: PointFormat, clock: Callable[[], float]
-) -> Iterator[bytes]:
+def _elements(answer: Answer, cut: Sequence[Sequence[Points]], layout: PointFormat) -> Iterator[bytes]:
     """Write the array: groups, then the summary."""
-    begun = clock()
+    begun = time.perf_counter()
     separator = b"["
     for sub, points in zip(answer.subs, cut, strict=True):
         for number, (group, shown) in enumerate(zip(sub.groups, points, strict=True)):
             yield separator
             separator = b","
-            started = clock()
+            started = time.perf_counter()
             head = _head(answer, sub, group)
             yield _encode(head)[:-1]
             yield b',"dps":'
             yield from layout.write(shown, NULL if _fills_with_null(sub) else NAN)
             tail: dict[str, Any] = {}
             if answer.query.show_stats:
-                tail["stats"] = group_stats(sub, group, len(shown.times), (clock() - started) * 1000)
+                tail["stats"] = group_stats(sub, group, len(shown.times), (time.perf_counter() - started) * 1000)
             if sub.warnings and not number:
                 tail["warnings"] = sub.warnings
             yield b"," + _encode(tail)[1:] if tail else b"}"
@@ -348,7 +343,7 @@ def _elements(
         yield separator
         separator = b","
         emitted = [sum(len(one.times) for one in points) for points in cut]
-        yield _encode({"statsSummary": summary(answer, emitted, (clock() - begun) * 1000)})
+        yield _encode({"statsSummary": summary(answer, emitted, (time.perf_counter() - begun) * 1000)})
     yield b"[]" if separator == b"[" else b"]"
 
 

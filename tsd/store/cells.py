@@ -171,9 +171,6 @@ def joined_pages(pages: Sequence[CellPage]) -> CellPage:
     return CellPage(keys, columns, values, 0, times_ms, None)
 
 
-if HAS_CELL_LOOP:
-    from tsd.store import _cells
-
 SECRETS = secrets.randbits(64), secrets.randbits(64)
 _HASH = struct.Struct("<QQ")
 

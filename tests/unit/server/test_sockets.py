@@ -23,10 +23,10 @@ def held() -> Iterator[socket.socket]:
         yield one
 
 
-def handed(count: int = 1, pid: int | None = None, names: str = "tsd") -> dict[str, str]:
+def handed(pid: int | None = None, names: str = "tsd") -> dict[str, str]:
     """Return the environment that systemd sets, with other variables."""
     pid = os.getpid() if pid is None else pid
-    return {"LISTEN_PID": str(pid), "LISTEN_FDS": str(count), "LISTEN_FDNAMES": names, "HOME": "/"}
+    return {"LISTEN_PID": str(pid), "LISTEN_FDS": "1", "LISTEN_FDNAMES": names, "HOME": "/"}
 
 
 def test_inherited_socket_is_used_and_not_inheritable(held: socket.socket) -> None:

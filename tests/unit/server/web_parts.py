@@ -16,7 +16,7 @@ from tsd.server.http.bodies import MemoryBudget
 from tsd.server.http.connection import HttpConnection, RequestLimits
 from tsd.server.http.messages import Endpoint, Request, Response
 from tsd.server.http.router import Router
-from tsd.server.http.security import Authorizer, Cors, EndpointSwitches
+from tsd.server.http.security import Authorizer, Cors
 from tsd.server.http.stats import RequestStats
 from tsd.server.listener import AccessControl, Listener, ListenerLimits, Receive
 from tsd.server.peer import Peer
@@ -63,7 +63,6 @@ class Served:
 async def serving(
     routes: Mapping[str, Endpoint],
     *,
-    switches: EndpointSwitches | None = None,
     limits: RequestLimits = LIMITS,
     budget: MemoryBudget | None = None,
     authenticator: Authenticator | None = None,
@@ -73,7 +72,7 @@ async def serving(
     """Serve `routes` until the block ends; with an authenticator only to permitted senders, except /health."""
     stats, memory, cors = RequestStats(), budget or MemoryBudget(8 << 20), Cors(cors_domains, "X-A")
     permissions = endpoint_permissions("all", "read", may_delete=False)
-    router = Router(routes, Authorizer(cors, authenticator, permissions, switches or EndpointSwitches()))
+    router = Router(routes, Authorizer(cors, authenticator, permissions))
 
     async def http(stream: trio.abc.Stream, first: bytes, receive: Receive, peer: Peer) -> None:
         await HttpConnection(stream, router, limits, memory, stats, peer).run(first, receive)

@@ -91,7 +91,6 @@ def cell_chunk(
     value: bytes = b"",
     *,
     size: int = 0,
-    time_ms: int = 1,
     commit: bool = False,
     reset: bool = False,
 ) -> bytes:
@@ -99,7 +98,7 @@ def cell_chunk(
     parts = [chunk(1, key)] if key else []
     if column is not None:
         family, _, qualifier = column.partition(b":")
-        parts += [chunk(2, chunk(1, family)), chunk(3, chunk(1, qualifier)), number(4, time_ms * 1000)]
+        parts += [chunk(2, chunk(1, family)), chunk(3, chunk(1, qualifier)), number(4, 1000)]
     parts.append(chunk(6, value))
     if size:
         parts.append(number(7, size))
@@ -115,6 +114,6 @@ def verdict(index: int, code: int = 0, message: str = "") -> bytes:
     return chunk(1, number(1, index) + chunk(2, number(1, code) + chunk(2, message.encode())))
 
 
-def rate_limit(factor: float, *, period_s: int = 0) -> bytes:
+def rate_limit(factor: float) -> bytes:
     """A RateLimitInfo as a field of MutateRowsResponse."""
-    return chunk(3, chunk(1, number(1, period_s)) + b"\x11" + struct.pack("<d", factor))
+    return chunk(3, chunk(1, number(1, 0)) + b"\x11" + struct.pack("<d", factor))

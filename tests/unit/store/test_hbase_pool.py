@@ -192,9 +192,9 @@ def timed(pool: ConnectionPool[Line], clock: Clock, took_s: dict[str, float], ki
     return lease.address[0]
 
 
-def shares(pool: ConnectionPool[Line], clock: Clock, took_s: dict[str, float], kind: str = "get") -> float:
-    """The share of calls that go to gateway a."""
-    calls = [timed(pool, clock, took_s, kind) for _ in range(1000)]
+def shares(pool: ConnectionPool[Line], clock: Clock, took_s: dict[str, float]) -> float:
+    """Return the share of calls that go to gateway a."""
+    calls = [timed(pool, clock, took_s) for _ in range(1000)]
     return calls.count("a") / len(calls)
 
 

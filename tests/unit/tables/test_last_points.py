@@ -190,11 +190,11 @@ async def answered(world: World, query: str) -> tuple[dict[str, str], str]:
     return {entry["tsuid"]: entry["value"] for entry in body}, headers.get("X-Tsd-Warnings", "")
 
 
-async def unreadable(*hosts: str, at_s: int = HOUR) -> tuple[World, list[bytes]]:
+async def unreadable(*hosts: str) -> tuple[World, list[bytes]]:
     """Series of a metric whose rows of that hour cannot be read."""
     world = await make_world()
     found = [await world.series("m", host=host) for host in hosts]
-    await world.store.put("tsdb", [Put(tsuid_row(world.layout, one, at_s), BROKEN, b"\1") for one in found])
+    await world.store.put("tsdb", [Put(tsuid_row(world.layout, one, HOUR), BROKEN, b"\1") for one in found])
     return world, found
 
 

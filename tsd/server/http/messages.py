@@ -175,17 +175,11 @@ async def closing(chunks: AsyncIterator[bytes]) -> AsyncIterator[AsyncIterator[b
 
 
 class StreamedBody(AsyncIterator[bytes]):
-    """Body chunks from an iterator, with a deterministic close.
+    """Body chunks from an iterator, with a deterministic close."""
 
-    `aclose` also closes `source`: a generator that has not started ignores `aclose` and cannot close its source.
-    """
-
-    def __init__(
-        self, chunks: AsyncIterator[bytes], source: AsyncIterator[bytes] | None = None, *, first: Iterable[bytes] = ()
-    ) -> None:
+    def __init__(self, chunks: AsyncIterator[bytes], *, first: Iterable[bytes]) -> None:
         """`first` are chunks to send before the others."""
         self._chunks = chunks
-        self._source = source
         self._first = deque(first)
         self._last = b""
 
@@ -206,9 +200,6 @@ class StreamedBody(AsyncIterator[bytes]):
             return last
 
     async def aclose(self) -> None:
-        """Close the chunks' iterator and its source."""
-        if self._source is None:
-            async with closing(self._chunks):
-                return
-        async with closing(self._source), closing(self._chunks):
+        """Close the chunks' iterator."""
+        async with closing(self._chunks):
             pass

@@ -119,7 +119,7 @@ def _unreadable() -> Iterator[None]:
 
 CREATE = "checkAndPut"
 VERSION, CALL, REPLY = 0x8001, 1, 2
-BOOL, I64, STRING, STRUCT, MAP, LIST = 2, 10, 11, 12, 13, 15
+BOOL, STRING, STRUCT, MAP, LIST = 2, 11, 12, 13, 15
 _HEAD = struct.Struct(">HxBI")  # version, kind of message, length of the name
 _NUMBER = struct.Struct(">I")
 _TEXT = struct.Struct(">BhI")  # type, number and length of a field

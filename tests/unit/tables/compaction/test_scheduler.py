@@ -54,8 +54,8 @@ class Scheduled:
         return texts.count(TWO)
 
 
-async def scheduled(rate: CompactionRate = CompactionRate(10, 10, 1000, 2)) -> Scheduled:  # noqa: B008
-    return Scheduled(await made(dict.fromkeys(ROWS, "0000=2a@5 0010=2b@6")), rate)
+async def scheduled() -> Scheduled:
+    return Scheduled(await made(dict.fromkeys(ROWS, "0000=2a@5 0010=2b@6")), CompactionRate(10, 10, 1000, 2))
 
 
 async def test_rows_are_compacted_some_minutes_after_their_hour(autojump_clock: MockClock) -> None:
