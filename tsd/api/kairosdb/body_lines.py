@@ -30,27 +30,25 @@ class SlicePoints(NamedTuple):
     kept: dict[int, Kept]  # of refused points, by index
 
 
-class ParsedBody(NamedTuple):
+class ParsedBody:
     """A body in slices, and the points of each."""
 
-    slices: list[BodySlice]
-    of_slices: list[SlicePoints]
-
-    def _of(self, one: BodySlice) -> SlicePoints:
-        return next(found for other, found in zip(self.slices, self.of_slices, strict=True) if other is one)
+    def __init__(self, slices: list[BodySlice], points: Sequence[SlicePoints]) -> None:
+        self.slices = slices
+        self._points = {id(one): found for one, found in zip(slices, points, strict=True)}
 
     def points(self, one: BodySlice) -> Sequence[PointPlace | None]:
         """Return the points of a slice."""
-        return self._of(one).places
+        return self._points[id(one)].places
 
     def kept(self, one: BodySlice, number: int) -> Sequence[bytes]:
         """Return what the log of refused lines keeps of a point without a line."""
-        return [b"".join(pieces) for pieces in self._of(one).kept[number]]
+        return [b"".join(pieces) for pieces in self._points[id(one)].kept[number]]
 
     def clear(self) -> None:
         """Free the slices."""
         self.slices.clear()
-        self.of_slices.clear()
+        self._points.clear()
 
 
 class _Part:
