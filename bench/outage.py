@@ -31,7 +31,7 @@ PATIENCE_S = 180
 MODES = {
     "refuses connections": ProxyMode.REFUSE,
     "hangs, and answers later": ProxyMode.HOLD,
-    "loses requests": ProxyMode.STALL,
+    "loses requests": ProxyMode.HANG,
 }
 
 

@@ -161,7 +161,7 @@ def test_unwritten_points_replayed_at_next_start(
             lines = list(numbered(4000))
             daemon.send_lines(b"".join(lines[:2000]))
             until(lambda: daemon.request("flush") is True, "lines are stored")  # 300 ms may be too short at first
-            proxy.mode = ProxyMode.STALL
+            proxy.mode = ProxyMode.HANG
             assert daemon.send_lines(b"".join(lines[2000:])) == b"synced 2000\n"
             assert daemon.stop() == 0
             assert notify_socket.pending()[-1].startswith(STOPPING)

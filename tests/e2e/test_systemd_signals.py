@@ -120,7 +120,7 @@ def test_hbase_outage_does_not_trigger_watchdog(
         }
         with Tsd(tmp_path / "state", settings).serve(env=watched(notify_socket)) as daemon:
             until(lambda: daemon.stats()["canary.rounds"] > 0, "a round of the canary")
-            for mode in (ProxyMode.REFUSE, ProxyMode.STALL):
+            for mode in (ProxyMode.REFUSE, ProxyMode.HANG):
                 proxy.mode = mode
                 rounds = daemon.stats()["canary.rounds"]
                 for _ in range(12):  # more than twice the watchdog's interval

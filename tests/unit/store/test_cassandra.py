@@ -232,7 +232,7 @@ async def test_silent_node_is_a_timeout_and_is_used_again(cassandra: RunningCass
         store = cassandra.store(keyspace, port=proxy.port, timeout_s=2.0)
         try:
             await _put_patiently(store, b"before")
-            proxy.mode = ProxyMode.STALL
+            proxy.mode = ProxyMode.HANG
             with pytest.raises(StoreDown):
                 await store.put(TABLE.name, [Put(ROW, COLUMN, b"lost")])
             proxy.mode = ProxyMode.PASS

@@ -239,7 +239,7 @@ async def test_read_from_a_silent_gateway_ends(
 
 
 async def test_silent_gateway_times_out_once(hbase: RunningHbase, proxy: FaultyProxy, running_clock: MockClock) -> None:
-    proxy.mode = ProxyMode.STALL
+    proxy.mode = ProxyMode.HANG
     async with opened(proxy, timeout_s=SHORT_S) as store:
         with pytest.raises(StoreDown):
             await store.tables()
@@ -260,7 +260,7 @@ async def test_call_does_not_wait_for_a_gateway_that_stays_away(
         proxy.mode = ProxyMode.REFUSE
         with pytest.raises(StoreDown):
             await store.increment(table, ROW, COLUMN, 1)
-        proxy.mode = ProxyMode.STALL
+        proxy.mode = ProxyMode.HANG
         running_clock.jump(BACKOFF_OVER_S)
         with pytest.raises(StoreDown):
             await store.increment(table, ROW, COLUMN, 1)

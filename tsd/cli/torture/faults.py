@@ -89,7 +89,7 @@ MOST_FAILED = 5  # calls, until those of a round that follow may succeed
 PAUSED_S = (0.1, 0.6, 1.5)  # the timeout of calls is half a second, see FAST in settings
 JUMPS_MS = (1, 999, 60_000, 3_600_000, 5 * 3_600_000, 30 * 86_400_000)
 MODES = {
-    "refuse": ProxyMode.REFUSE, "hang": ProxyMode.STALL, "stall": ProxyMode.HANG, "late": ProxyMode.HOLD,
+    "refuse": ProxyMode.REFUSE, "hang": ProxyMode.HANG, "stall": ProxyMode.STALL, "late": ProxyMode.HOLD,
     "cut": ProxyMode.CUT, "lost": ProxyMode.LOSE, "garble": ProxyMode.GARBLE, "repeat": ProxyMode.REPEAT,
 }  # fmt: skip
 

@@ -69,7 +69,7 @@ class Forked:
         theirs = [stdin[0], stdout[1], stderr[1], status_pipe[1], os.memfd_create("request")]
         try:
             os.pwrite(theirs[-1], json.dumps(request).encode(), 0)
-            socket.send_fds(_origin(), [b"!"], theirs)
+            socket.send_fds(_server_socket(), [b"!"], theirs)
         finally:
             for fd in theirs:
                 os.close(fd)
@@ -171,71 +171,71 @@ def _readable(fd: int, timeout: float | None) -> bool:
         return bool(selector.select(timeout))
 
 
-def _origin() -> socket.socket:
-    """Return the socket of the fork server, started at the first call."""
+def _server_socket() -> socket.socket:
+    """Return the socket of the fork server, which the first call starts."""
     with _STARTING:
-        return _start_origin()
+        return _start_server()
 
 
 @functools.cache
-def _start_origin() -> socket.socket:
+def _start_server() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        origin = subprocess.Popen(  # noqa: S603 - this module
+        server = subprocess.Popen(  # noqa: S603 - this module
             [sys.executable, "-m", __name__, str(theirs.fileno())],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=ROOT, process_group=0,
             env=os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},  # no threads before fork
         )  # fmt: skip
-    atexit.register(origin.wait)
+    atexit.register(server.wait)
     atexit.register(ours.close)  # ends the server
     return ours
 
 
-def _serve(asked: socket.socket) -> None:
-    """Fork commands until the socket is closed. Returns only in a command's process."""
+def _serve(requests: socket.socket) -> None:
+    """Fork commands until the socket is closed. Return only in a command's process."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the processes that wait for commands are not waited for
     while True:
-        word, fds, _, _ = socket.recv_fds(asked, 1, FDS)
+        word, fds, _, _ = socket.recv_fds(requests, 1, FDS)
         if not word:  # the caller has exited, maybe by a crash: kill its commands
             os.killpg(0, signal.SIGKILL)
         if os.fork() == 0:
-            asked.close()
-            return _become(fds)
+            requests.close()
+            return _become_command(fds)
         for fd in fds:
             os.close(fd)
 
 
-def _become(fds: Sequence[int]) -> None:
+def _become_command(fds: Sequence[int]) -> None:
     """Fork again: return in the command's process, and report its process id and exit status from this one."""
-    *standard, status_pipe, request = fds
+    *standard, status_pipe, request_file = fds
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it runs in the background
     unready, ready = os.pipe()
     pid = os.fork()
     if pid:
-        for fd in (*standard, request, ready):
+        for fd in (*standard, request_file, ready):
             os.close(fd)
         os.read(unready, 1)  # wait until the limits are set: a caller that has the process id may change them
         os.write(status_pipe, NUMBER.pack(pid))
         os.write(status_pipe, NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
         os._exit(0)
-    with open(request, "rb") as file:
-        asked = json.loads(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
+    with open(request_file, "rb") as file:
+        request = json.loads(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
     for number, fd in enumerate(standard):
         os.dup2(fd, number)
         os.close(fd)
     os.close(status_pipe)
-    os.chdir(asked["folder"])
+    os.chdir(request["folder"])
     os.environ.clear()
-    os.environ.update(asked["env"])
+    os.environ.update(request["env"])
     time.tzset()
-    for name, limit in asked["limits"].items():
+    for name, limit in request["limits"].items():
         resource.setrlimit(getattr(resource, name), limit)
-    if asked["clock"] is not None:
-        _go_by(Path(asked["clock"]))
+    if request["clock"] is not None:
+        _shift_clock(Path(request["clock"]))
     os.close(unready)
     os.close(ready)
-    sys.argv[1:] = asked["words"]
+    sys.argv[1:] = request["words"]
 
 
 def set_ahead(clock: Path, ahead_ms: int) -> None:
@@ -244,7 +244,7 @@ def set_ahead(clock: Path, ahead_ms: int) -> None:
         file.write(AHEAD.pack(ahead_ms * 1_000_000))
 
 
-def _go_by(clock: Path) -> None:
+def _shift_clock(clock: Path) -> None:
     """Shift this process's wall clock by the offset in a clock file, which may change."""
     with clock.open("rb") as file:
         ahead = mmap.mmap(file.fileno(), AHEAD.size, access=mmap.ACCESS_READ)

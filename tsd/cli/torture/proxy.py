@@ -21,8 +21,8 @@ class ProxyMode(enum.Enum):
 
     PASS = "everything is forwarded"  # noqa: S105 - not a password
     REFUSE = "connections are refused, and open ones are closed"
-    STALL = "connections are accepted, requests are dropped"
-    HANG = "half of an answer is forwarded, and then nothing"
+    HANG = "connections are accepted, requests are dropped"
+    STALL = "half of an answer is forwarded, and then nothing"
     LOSE = "requests are forwarded, and the connection is closed instead of the answer"
     CUT = "the connection is closed in the middle of the answer"
     HOLD = "answers wait until the mode changes"
@@ -99,10 +99,10 @@ class FaultyProxy:
                 self.holding.set()
             self._changed.wait_for(lambda: self._mode is not ProxyMode.HOLD)
 
-    def wait_while_hanging(self) -> None:
+    def wait_while_stalled(self) -> None:
         """Return when answers are complete again."""
         with self._changed:
-            self._changed.wait_for(lambda: self._mode is not ProxyMode.HANG)
+            self._changed.wait_for(lambda: self._mode is not ProxyMode.STALL)
 
     def start(self, thread: threading.Thread) -> None:
         """Start a thread that `close` joins."""
@@ -181,7 +181,7 @@ class _Relay:
 
     def _requests(self) -> None:
         while data := self._client.recv(CHUNK):
-            if self._proxy.mode is not ProxyMode.STALL:
+            if self._proxy.mode is not ProxyMode.HANG:
                 self._upstream.sendall(data)
 
     def _answers(self) -> None:
@@ -191,11 +191,11 @@ class _Relay:
             mode = self._proxy.mode
             if mode is ProxyMode.LOSE:
                 return
-            if mode in (ProxyMode.CUT, ProxyMode.HANG):
+            if mode in (ProxyMode.CUT, ProxyMode.STALL):
                 self._client.sendall(data[: len(data) // 2])
                 if mode is ProxyMode.CUT:
                     return
-                self._proxy.wait_while_hanging()
+                self._proxy.wait_while_stalled()
                 return  # no client can continue after such an answer
             if mode is ProxyMode.GARBLE:
                 data = bytes(byte ^ 0xFF for byte in data)

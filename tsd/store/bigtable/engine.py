@@ -446,7 +446,7 @@ class BigtableStore:
                 for info in asked:
                     self._rate_limit.follow(info)
             for error in failed:
-                if not (error.is_passing or error.is_busy):
+                if not (error.is_transient or error.is_busy):
                     raise error
             if pending:
                 raise failed[0] if failed else CallError(UNAVAILABLE, f"no verdict on {len(pending)} rows")

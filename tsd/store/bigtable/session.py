@@ -62,8 +62,8 @@ class CallError(Exception):
         return self.code == RESOURCE_EXHAUSTED
 
     @property
-    def is_passing(self) -> bool:
-        """Whether the same call may succeed later. The server may have executed it."""
+    def is_transient(self) -> bool:
+        """Whether the same call may succeed later, although the server may have executed it."""
         return self.code in (UNAVAILABLE, DEADLINE_EXCEEDED, ABORTED, CANCELLED) or (
             self.code in (INTERNAL, UNKNOWN) and _STREAM.search(self.message) is not None
         )
@@ -102,8 +102,8 @@ class Caller:
         self._session = LazySession(partial(connect, contact))
 
     async def run(self, what: str, attempt: Callable[[Session, float], Awaitable[T]], *, once: bool = False) -> T:
-        """Return what `attempt` returns, which gets the seconds that are left. Repeat it while it fails with an error
-        that passes, unless it may be sent `once` only. `what` names the table in errors."""
+        """Return what `attempt` returns, which gets the seconds that are left. Repeat it while it fails with
+        a transient error, unless it may be sent `once` only. `what` names the table in errors."""
         session = await self._session.get()
         deadline = trio.current_time() + self._contact.timeout_s
         renewed = False
@@ -122,7 +122,7 @@ class Caller:
                 if exc.code == UNAUTHENTICATED and not renewed:  # refused, so not executed
                     session.renew()
                     renewed, wait_s = True, 0.0
-                elif once or wait_s is None or not (exc.is_passing or exc.is_busy):
+                elif once or wait_s is None or not (exc.is_transient or exc.is_busy):
                     raise self.translated(reported, what, once=once) from None
                 else:
                     wait_s = max(wait_s, exc.retry_after_s)
@@ -137,7 +137,7 @@ class Caller:
         contact = self._contact
         if error.is_busy:
             return StoreBusy(f"Bigtable refuses calls because of a quota or its load: {said}")
-        if error.is_passing:
+        if error.is_transient:
             doubt = f"the change of {what} may or may not have been made: " if once else ""
             where = contact.emulator or contact.name
             return StoreDown(f"Bigtable ({where}) gave no answer: {doubt}{said or f'code {error.code}'}")

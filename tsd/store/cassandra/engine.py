@@ -487,14 +487,14 @@ class CassandraStore:
 
     async def _ask_raw(self, cql: str, parameters: Parameters) -> RawRows:
         """Execute a statement for cells, which may be repeated. Return its rows as sent."""
-        return await self._patiently(lambda: self._connector.ask_raw(cql, parameters))
+        return await self._retried(lambda: self._connector.ask_raw(cql, parameters))
 
     async def _batch(self, cql: str, rows: Sequence[bytes], partition: bytes) -> None:
         """Execute a statement for encoded rows of one partition."""
-        await self._patiently(lambda: self._connector.batch_encoded(cql, rows, partition))
+        await self._retried(lambda: self._connector.batch_encoded(cql, rows, partition))
 
-    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Execute a request, again while Cassandra is overloaded."""
+    async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Execute a request, and repeat it while Cassandra is overloaded."""
         self._count["requests"] += 1
         for wait_s in backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES):
             try:
