@@ -1,7 +1,7 @@
 """A day of many series in OpenTSDB's format, one cell per point, compacted with `tsd compact`.
 
-The benchmark fails if a point differs before and after from the lines sent, as the conformance tests' decoder reads it,
-and on HBase as a real OpenTSDB does. It also fails if HBase's files do not shrink by a factor of four.
+The benchmark fails if a point differs from the lines sent, before or after. The decoder of the conformance tests reads
+the points, and on HBase a real OpenTSDB does, too. It also fails if HBase's files do not shrink by a factor of four.
 """
 
 import os

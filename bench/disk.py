@@ -73,8 +73,8 @@ def disk(hosts: int, hours: int) -> None:
 
 
 def fleet_lines(fleet: Fleet) -> Iterator[bytes]:
-    """Yield put lines round by round. Of four metrics of a host, two are random walks with two decimals, one is a
-    counter with its own rate, and one a small integer that changes sometimes. All points of a host have one time,
+    """Yield put lines round by round. Of four metrics of a host, two are random walks with two decimals. One is
+    a counter with its own rate, and one a small integer that changes sometimes. All points of a host have one time,
     sometimes a second early or late. The same arguments give the same bytes."""
     chance = np.random.default_rng(1)
     count = fleet.hosts * METRICS_A_HOST

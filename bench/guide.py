@@ -1,7 +1,7 @@
 """The three loads of Google's guide to schemas of time series, scaled, on rows of events and days (layout `tall`).
 
-Machines send all of their metrics every five seconds, meters a reading each quarter of an hour, exchanges quotes and
-trades of which most are of a few tickers. On each engine the daemon stores the same lines as OpenTSDB's rows, too: what
+Machines send all of their metrics every five seconds, and meters a reading each quarter of an hour. Exchanges send
+quotes and trades, most of a few tickers. On each engine the daemon stores the same lines as OpenTSDB's rows, too: what
 counts is the ratio of both in one run. Stored rows are counted and sized, for the same loads at the guide's scale.
 The newest values of all machines are read from the tables of entities, on the engines that keep versions of cells.
 """

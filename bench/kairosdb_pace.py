@@ -1,7 +1,7 @@
 """The agents' pace on Cassandra, next to KairosDB: a point of each series a round, each round stored on its own.
 
 The daemon writes what it holds after each round, as at an interval of 10 s, or once at the end, as at one of ten
-minutes; its default is 30 s. What it wrote in parts is compacted before the figures count. Each system first takes an
+minutes. Its default is 30 s. What it wrote in parts is compacted before the figures count. Each system first takes an
 hour of the same series that does not count, since a Java program is several times slower when it starts. Sizes are
 those of the files after a clean stop of Cassandra, all tables compressed with Zstd.
 """

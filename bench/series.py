@@ -5,7 +5,7 @@ the newest point and the watched row. Memory is read after the window is written
 MiB at most) are filled before, so that they do not count.
 
 CPU is that of the daemon including the store's threads, measured twice. The first figure is until all points are in the
-journal and all UIDs in their table, the second until all points and the entries of the series index are written.
+journal and all UIDs in their table. The second is until all points and the entries of the series index are written.
 """
 
 import random

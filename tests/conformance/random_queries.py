@@ -1,8 +1,8 @@
 """Random points and requests for a real OpenTSDB and tsd on the same tables.
 
-The points have the irregularities of real ones: uneven times, gaps, integers next to doubles, counters that wrap,
-several points per second, series that start late or have other keys, and hours lengthened by a clock change. A seed
-always gives the same.
+The points have the irregularities of real ones: uneven times, gaps, integers next to doubles, and counters that wrap.
+There are several points per second, series that start late or have other keys, and hours lengthened by a clock change.
+A seed always gives the same.
 """
 
 import random

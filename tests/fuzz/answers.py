@@ -1,6 +1,6 @@
 """Random writes and repeated queries of a real daemon, whose clock runs fast: each answer is that of a slow reference.
 
-Hours end within a minute, so points are open, stored, compacted and folded into blocks between two queries, and every
+Hours end within a minute, so points are open, stored, compacted and folded into blocks between two queries. Every
 cache is filled, used and left behind. Queries run while nothing is written: each line that was acknowledged counts.
 On HBase, two daemons take turns on the same tables, so each has caches of rows that the other changes.
 """

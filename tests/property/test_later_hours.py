@@ -1,5 +1,5 @@
-"""Answers that are cut at the end of a query are the same, whether hours after the end are read with the others or only
-where they are needed."""
+"""Answers that are cut at the end of a query do not depend on how hours after the end are read: with the others, or
+only where they are needed."""
 
 import random
 from collections.abc import Iterator

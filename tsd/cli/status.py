@@ -69,7 +69,7 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
     errors.
 
     On Bigtable the service is asked, too: whether credentials, names and permissions work, and whether the tables are
-    there. On Cassandra, whether it can be reached with the user, the password and TLS, and on HBase, whether a gateway
+    there. On Cassandra, whether it can be reached with the user, the password and TLS. On HBase, whether a gateway
     answers, and whether tables are disabled or lack a family. With tsd.entity.enabled, whether the tables of entities
     exist and keep enough versions; in OpenTSDB's tables, whether UIDs have the configured widths. Exit status 3 if not.
     Missing tables on Cassandra and HBase are named, with exit status 0.

@@ -61,8 +61,8 @@ def lock_state(folder: Path, kind: FolderKind = STATE, files: Iterable[Path] = (
     """Make the state folder if it is absent, lock it for the block, and check its format. `files` are those that
     settings name, which may be in it before its first use.
 
-    Raise BadConfig if it is probably a wrong one, DaemonRuns if another process has locked it, NewerState if its
-    format is newer, TsdError if it cannot be used.
+    Raise BadConfig if it is probably a wrong one, DaemonRuns if another process has locked it, and NewerState if its
+    format is newer. Raise TsdError if it cannot be used.
     """
     check_content(folder, kind, files)
     check_owner(folder, kind)

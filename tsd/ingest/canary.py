@@ -1,8 +1,8 @@
 """The canary: periodically, the daemon ingests a point of its own and reads it back from the store.
 
-In one round a line is accepted (names, open window, journal) and synced to disk, its window is written to the store,
-and the point is read. The canary reads the store directly: a slow query must not look like a failure that a restart
-cures.
+In one round a line is accepted (names, open window, journal) and synced to disk. Then its window is written to the
+store, and the point is read. The canary reads the store directly: a slow query must not look like a failure that a
+restart cures.
 """
 
 import re

@@ -2,7 +2,7 @@
 
 The journal keeps them safe meanwhile. An hour is open until shortly after its end. Late points that arrive within the
 next hour are held until its end and then written together. Points of other hours are due at once. When points of an
-hour are due, the writer first queues those that it holds of this hour, so that the later of two values is written last.
+hour are due, the writer first queues those that it holds of this hour. So the later of two values is written last.
 
 Many points of an hour are packed in the background (`tsd.ingest.packed_points`); the newest ones are not.
 """

@@ -174,8 +174,8 @@ class PackedPoints:
         return any(chunk.first.metric <= metric <= chunk.last.metric for chunk in self._chunks)
 
     def counts_of(self, metric: int) -> Iterator[tuple[Place, Int64, Int64]]:
-        """Yield of each chunk with points of a metric its last place, the numbers of its series, of other metrics too,
-        and how many points each has."""
+        """Yield for each chunk with points of a metric: its last place, the numbers of its series, and how many points
+        each of these has. A chunk may have series of other metrics, too."""
         for chunk in self._chunks:
             if chunk.first.metric <= metric <= chunk.last.metric:
                 yield chunk.last, _decoded(chunk.series, chunk.rows), _decoded(chunk.counts, chunk.rows)

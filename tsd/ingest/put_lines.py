@@ -31,8 +31,8 @@ class Absorbed(NamedTuple):
     journal_only: int = 0  # accepted lines that are only in the journal, not in memory
 
 
-# Unknown series that must not be inserted, each with the error for its lines, or with None if its lines are valid and
-# kept only in the journal.
+# Unknown series that must not be inserted, each with the error for its lines. None: the lines are valid, and kept only
+# in the journal.
 Refusals = Mapping[SeriesText, BadLine | None]
 Point = tuple[int, int, int, int]  # series, instant, flags, bits
 

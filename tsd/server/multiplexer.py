@@ -187,8 +187,8 @@ class Multiplexer(PolledConnections[Slot]):
     async def add(self, stream: trio.SocketStream, connection: MultiplexedConnection) -> bytes | None:
         """Read a connection here until its own task is needed.
 
-        Return received data that `connection.take` has not processed, b"" at the end of the connection, or None if
-        there may be data that must not be read yet. Raise BrokenResourceError, and what `connection` raises.
+        Return received data that `connection.take` has not processed. Return b"" at the end of the connection, and None
+        if there may be data that must not be read yet. Raise BrokenResourceError, and what `connection` raises.
         """
         return await self._hold(stream.socket.fileno(), Slot(connection, trio.lowlevel.current_task()))
 

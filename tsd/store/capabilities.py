@@ -133,8 +133,9 @@ class WideRows(Protocol):
     async def get_between(
         self, table: str, rows: Collection[bytes], first: bytes, last: bytes
     ) -> dict[bytes, list[Cell]]:
-        """Return the cells of each row from the column `first` to `last`, both of one family and included, in order;
-        rows without any are missing. So may columns of 15, or of more than 33 bytes. Raise StoreError."""
+        """Return the cells of each row from the column `first` to `last`, both of one family and included, in order.
+        Rows without any are missing. A column of 15 bytes, or of more than 33, may be missing, too: the keys of the
+        embedded store have digests of such columns, which are in another order. Raise StoreError."""
         ...
 
     async def row_keys(self, table: str, start: bytes, stop: bytes | None, *, limit: int) -> list[bytes]:
@@ -163,8 +164,8 @@ class DerivedValues(Protocol):
         self, table: str, prefix: bytes, parts: Iterator[CellMatrix], values: Mapping[bytes, bytes] | None
     ) -> bool:
         """Put cells, all of rows with a prefix and in order of their keys, and store the values that follow from them.
-        Return False, and store the cells only, if the rows with the prefix have other cells, if another caller writes
-        one meanwhile, or if there are no values. `parts` is advanced in threads. Raise StoreError: then some of the
+        Return whether the values are stored. Only the cells are if there are no values, if the rows have other cells,
+        or if another caller writes one meanwhile. `parts` is advanced in threads. Raise StoreError: then some of the
         cells may be stored, and no values are."""
         ...
 
@@ -214,9 +215,9 @@ class AtomicRewrites(Protocol):
     async def rewrite(
         self, table: str, changes: Sequence[Rewrite], *, written: Collection[bytes] | None = None
     ) -> list[bool]:
-        """Change rows, each in one atomic step; no two changes have the same row. A row is left as it is if a cell to
-        write is stored with a later timestamp and another value, or a cell to keep is not stored. Return for each row
-        whether it was changed. The call may be repeated. Raise StoreError.
+        """Change rows, each in one atomic step; no two changes have the same row. A row stays as it is if a cell to
+        write is stored with a later timestamp and another value. So does a row without one of the cells to keep. Return
+        for each row whether it was changed. The call may be repeated. Raise StoreError.
 
         `written` comes from `watching`: all these rows were read within its block, and each change was made from all
         cells of its row. So rows that it does not have need not be read again. None: all must be.
@@ -421,8 +422,8 @@ class ColumnBlocks(Protocol):
         ...
 
     def kept_read(self, parts: list[ColumnPart]) -> object | None:
-        """Return what stands for the read without a wait that has returned these very parts, while the store keeps it;
-        None if it does not. Callers refer to it weakly."""
+        """Return an object that identifies the read that has returned these very parts, for `read_again`; None if the
+        store does not keep what was read. Callers refer to it weakly: the object lives while the store keeps it."""
         ...
 
     def read_again(self, table: str, read: object, limit: StepLimit) -> list[ColumnPart] | None:

@@ -1,7 +1,7 @@
 """Runs short blocking calls in threads, with half of the CPU time of `trio.to_thread.run_sync`.
 
-What trio's function does beyond that, limits, names of threads and context variables, is too expensive for calls that
-the journal makes for each group of lines.
+trio's function also limits the number of threads, names them and copies context variables. That is too expensive for
+calls that the journal makes for each group of lines.
 """
 
 from collections.abc import Callable

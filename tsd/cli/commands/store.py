@@ -166,7 +166,7 @@ def build_index(loaded: Loaded, **given: Any) -> None:
 def backup(loaded: Loaded, **given: Any) -> None:
     """Make a backup of the state folder in FOLDER, also while the daemon runs.
 
-    The backup is a folder named by the time, with a snapshot of the embedded store and the lines of the journal that
+    The backup is a folder named by the time. It has a snapshot of the embedded store, and the lines of the journal that
     are not in the store yet. Nothing that was acknowledged before the command began is missing. On the file system of
     the state folder files are linked, not copied; elsewhere files that an earlier backup in FOLDER has are linked to
     it. Exit status 1 with --list if a backup is not complete.

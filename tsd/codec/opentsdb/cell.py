@@ -156,8 +156,8 @@ def split_qualifier(qualifier: bytes) -> list[bytes]:
 def split(qualifier: bytes, value: bytes) -> list[Point]:
     """Return the points of a points cell, in the cell's order. Raise CorruptRow if value and qualifier do not match.
 
-    A cell of several points ends with one byte that is neither checked nor trusted, and may be missing, as in cells
-    that OpenTSDB's batch writer writes. A single point in an old encoding is converted (`repair_encoding`).
+    A cell of several points ends with one byte that is neither checked nor used. It may be missing, as in cells that
+    OpenTSDB's batch writer writes. A single point in an old encoding is converted (`repair_encoding`).
 
     >>> split(bytes.fromhex("00000010"), bytes.fromhex("2a2b00"))
     [Point(qualifier=b'\\x00\\x00', value=b'*'), Point(qualifier=b'\\x00\\x10', value=b'+')]

@@ -4,9 +4,9 @@ Reading and compaction use the same merge, so a compaction changes nothing that 
 completely is never rewritten.
 
 A deletion removes the points of a span and keeps all others. A cell with points inside and outside the span is replaced
-by one without the former. That cell is newer than all cells of the row, so a compaction that runs meanwhile never takes
-it for a duplicate of a cell that the deletion removes. If another value would then count for any time, or two such
-cells had different values for one time, one cell with all remaining points replaces them.
+by one without the former. That cell is newer than all cells of the row. So a compaction that runs meanwhile never takes
+it for a duplicate of a cell that the deletion removes. One cell with all remaining points replaces them if another
+value would otherwise count for any time, or if two such cells had different values for one time.
 
 A row inside the span is deleted completely, with its annotations, histograms and unreadable cells; from other rows only
 points and annotations are deleted. A row with a point or annotation beyond its hour, which readers show at its own

@@ -1,7 +1,7 @@
 """UIDs, and the UID table's rows and columns (FORMATS.md §2).
 
-A UID is a big-endian number of fixed width, counted from 1. The UID table maps names to UIDs (family `id`), UIDs to
-names (family `name`), and holds in its first row the highest UID handed out of each kind.
+A UID is a big-endian number of fixed width, counted from 1. The UID table maps names to UIDs (family `id`) and UIDs to
+names (family `name`). Its first row has the highest UID of each kind that was handed out.
 """
 
 from typing import NewType

@@ -72,8 +72,8 @@ def segment_paths(folder: Path) -> list[Path]:
 @contextmanager
 def held_journal(folder: Path, state: Path) -> Iterator[None]:
     """Lock the journal's folder for the block, and make it if it is absent. `state`, which must be locked, names it
-    until no lines wait in it. Raise DaemonRuns if another process has locked it, JournalConflict if it belongs to
-    another state folder or lines wait in an earlier folder, TsdError if it cannot be used."""
+    until no lines wait in it. Raise DaemonRuns if another process has locked it, TsdError if it cannot be used. Raise
+    JournalConflict if it belongs to another state folder, or if lines wait in an earlier folder."""
     with folder_errors(state, STATE):
         own = identity(state)
         _check_left(folder, state, own)

@@ -101,8 +101,8 @@ def _has_checksum(frame: bytes) -> bool:
 
 
 def readable(data: Iterator[bytes], write: Callable[[bytes], object] = len) -> Readable:
-    """Call `write` with the lines of a damaged frame at the start of `data`, as far as they can be read, and return how
-    many there are. Data comes in pieces of a few KiB: so none of them decompresses to more than some 100 MiB."""
+    """Read what can be read of a damaged frame at the start of `data`: call `write` with its lines, and return how many
+    there are. Data comes in pieces of a few KiB: so none of them decompresses to more than some 100 MiB."""
     lines, head, columns, is_whole = 0, b"", b"", False
     are_columns: bool | None = None  # not known before the first text
     reader = zstandard.ZstdDecompressor(max_window_size=2 * MAX_BYTES).decompressobj()

@@ -15,7 +15,7 @@ its header is on disk: a segment that is shorter than a header was cut.
 
 A block's CRC also covers that identity and the block's offset in the file, which are not in its line. So a reader can
 search for the next whole block after damage: other text that looks like a block does not match. Such text may be part
-of a damaged block (senders do not know the identity), an old block on the disk, or a block of another file or offset.
+of a damaged block, an old block on the disk, or a block of another file or offset. Senders do not know the identity.
 Blocks of no lines (`lines 00000000`) replace damage that was moved to the quarantine. All their bytes are in the
 skippable frame.
 """

@@ -32,8 +32,8 @@ class Head(NamedTuple):
 
 
 def check_unread(unread: bytes) -> None:
-    """Raise Refused for a target that is not percent-encoded, which is no request line to h11, and for too many
-    headers, before h11 parses each of them."""
+    """Raise Refused for a target that is not percent-encoded: h11 does not take it for a request line. Raise Refused
+    for too many headers, too, before h11 parses each of them."""
     line = unread[: max(unread.find(b"\n"), 0)]
     if _NOT_IN_TARGETS.search(line) and REQUEST_LINE.fullmatch(line):
         details = "The target has characters beyond ASCII, or control characters: wanted %XX for each byte of them"

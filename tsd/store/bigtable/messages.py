@@ -176,8 +176,8 @@ def versions_of(
 ) -> bytes:
     """Return a filter for versions of columns of a family (None: of all its columns).
 
-    It keeps the `newest` versions of each column, then those with a time in `span_ms` (first ms, and the ms after the
-    last), then the newest `versions` of each. None does not restrict."""
+    It keeps the `newest` versions of each column, of these the ones with a time in `span_ms`, and of these the newest
+    `versions` of each column. `span_ms` is the first ms, and the ms after the last. None does not restrict."""
     named = [chunk(7, chunk(1, family))] if columns is None else [_one_column(column) for column in columns]
     parts = [either(named)]
     if newest is not None:

@@ -4,7 +4,7 @@ Write timestamps are microseconds of this process's clock, and never decrease; t
 node's clock (see conditional).
 
 Of two values with the same timestamp Cassandra keeps the larger one. A put with a timestamp of its caller therefore
-reads the cells first, and takes one of the 1,000 microseconds of its millisecond that is later than theirs.
+reads the cells first. It takes one of the 1,000 microseconds of its millisecond that is later than theirs.
 """
 
 from collections import Counter

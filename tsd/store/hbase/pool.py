@@ -1,10 +1,10 @@
 """Connection pool for several Thrift gateways.
 
-Calls are spread over the gateways that answer: each goes where it is likely to be answered first, by the calls that a
-gateway has and the time that it took for the last ones of the same kind. A slow gateway keeps getting a few calls, so
-that its recovery is noticed. After a failure a gateway gets no calls during a backoff, and then one
-call as a probe. While all gateways are down, other callers fail at once instead of each waiting for a timeout. The pool
-belongs to one event loop and has no locks; threads use only leases.
+Calls are spread over the gateways that answer: each goes where it is likely to be answered first. That follows from
+the calls that a gateway has, and from the time that it took for the last ones of the same kind. A slow gateway keeps
+getting a few calls, so that its recovery is noticed. After a failure a gateway gets no calls during a backoff, and then
+one call as a probe. While all gateways are down, other callers fail at once instead of each waiting for a timeout. The
+pool belongs to one event loop and has no locks; threads use only leases.
 
 happybase.ConnectionPool does not fit. It connects in its constructor, so that a daemon could not start before its
 gateway. After an error it reconnects inside the handler, which hides the error behind the next one. It never checks an

@@ -150,8 +150,8 @@ class EmbeddedDerived:
 
 
 def _takes_runs(table: str, prefix: bytes, database: Database) -> tuple[bool, bool]:
-    """Return whether rows with a prefix may be stored in runs, because the table has no cells of them, and whether
-    there are none in runs yet. Raise StoreError."""
+    """Return whether rows with a prefix may be stored in runs, and whether none are in runs yet. They may if the table
+    has no cells of them. Raise StoreError."""
     database.require(table)
     pages = database.plain_view(table, prefix_end(prefix)).row_keys(prefix, 1)
     try:

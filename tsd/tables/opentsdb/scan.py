@@ -154,8 +154,8 @@ async def read_ranges(
     Raise as `read_pages` does.
 
     Ranges are taken one after the other, and each is read a page ahead: most of the time only one is read. With
-    `hours_of`, the layout of keys by the hour, the rest of a range that is larger than a page is split, and its parts
-    are read in parallel, too.
+    `hours_of`, the layout of keys by the hour, a range may be larger than a page. Its rest is then split into parts
+    that are read in parallel, too.
     """
 
     def open_range(part: KeyRange, row_bytes: int = 0) -> AsyncGenerator[CellPage, None]:

@@ -21,7 +21,8 @@ def tall_tables(rules: Sequence[TableRule], index: str) -> list[Table]:
 
 def partition_widths(rules: Sequence[TableRule], table: str) -> Prefixes:
     """Return the prefixes of row keys that name directories and partitions of a table on Cassandra. A partition has the
-    rows of events of one prefix in 2.8 hours, which are six of the 13 digits of milliseconds, or the days of a year.
+    rows of events of one prefix in 2.8 hours, or the days of a year. The hours are six of the 13 digits of a time in
+    milliseconds.
 
     >>> from tsd.codec.tall.rules import parse_rules
     >>> partition_widths(parse_rules("SENSOR {meter:010}#{day} meter.kwh"), "SENSOR")

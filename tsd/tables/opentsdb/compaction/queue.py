@@ -1,6 +1,6 @@
 """Queue of rows that need compaction, oldest hour first, filled with the cells that a daemon writes.
 
-A row with a single cell needs no compaction, but stays in the queue in case of a second cell, unless that cell was
+A row with a single cell needs no compaction. It stays in the queue in case of a second cell, unless the first was
 written when its hour was over. The queue takes some 60 bytes a row and 400 a bucket (see `hour_buckets`) for the rows
 of an hour or two. It is bounded: rows that do not fit are counted, and left to `tsd compact`.
 """
@@ -30,7 +30,8 @@ class RowQueue:
 
     def __init__(self, layout: KeyLayout, limit: int, started_s: int, *, compiled: bool = HAS_LOOP) -> None:
         """The queue holds `limit` rows. Rows of hours that begin up to AHEAD_S after the start of the daemon may have
-        cells of an earlier run, so one recorded cell is enough to queue them. `compiled` selects the compiled loop."""
+        cells of an earlier run: one recorded cell is enough to queue such a row. `compiled` selects the compiled
+        loop."""
         self._compiled = compiled
         self._salt = layout.salt_width
         self._start = layout.metric_end
