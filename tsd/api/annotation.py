@@ -78,7 +78,7 @@ class AnnotationPages:
         self._now_ms = now_ms
 
     async def one(self, request: Request) -> Response:
-        """One annotation."""
+        """Show, store or delete one annotation. Raise Refused, StoreError, CorruptRow."""
         method, members = meant_method(request), self._members(request)
         if method not in METHODS:
             raise not_allowed(method)
@@ -121,7 +121,7 @@ class AnnotationPages:
         return _joined(encoded)
 
     async def bulk(self, request: Request) -> Response:
-        """Several annotations."""
+        """Store or delete several annotations. Raise Refused, StoreError, CorruptRow."""
         method = meant_method(request)
         if method == "DELETE":
             return await self._delete_many(request)

@@ -65,7 +65,7 @@ class _ExpAnswer(NamedTuple):
     size: int  # bytes of memory
 
     def chunks(self) -> Iterator[bytes]:
-        """The JSON, in chunks."""
+        """Yield the JSON in chunks."""
         return write_outputs(self.outputs, self.request, self.warnings)
 
 

@@ -250,7 +250,7 @@ class MetricSources:
 
 
 def routes(sources: MetricSources, health: Health) -> dict[str, Endpoint]:
-    """GET /metrics. The health checks run first, and may wait for a store that does not answer."""
+    """Return the endpoint /metrics. It runs the health checks first, which may wait for the store."""
 
     async def metrics(request: Request) -> Response:
         check_method(request, "GET", "HEAD")

@@ -99,8 +99,8 @@ SERIALIZERS = [
 
 
 def utility_routes(drop_caches: Callable[[], None], stop: Callable[[], None], *, may_stop: bool) -> dict[str, Endpoint]:
-    """Various small endpoints. `drop_caches` drops all caches; `stop` ends the daemon after it has served its
-    connections."""
+    """Return small endpoints that need no other part of the daemon. `drop_caches` drops all caches; `stop` ends the
+    daemon after it has served its connections."""
 
     async def drop(request: Request) -> Response:
         check_method(request, "GET", "DELETE")

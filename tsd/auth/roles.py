@@ -81,7 +81,7 @@ def _query(method: str, _word: str) -> Role:
 
 
 def _stats(method: str, word: str) -> Role:
-    """Only administrators may see stack traces and cancel queries."""
+    """Return the role for statistics: stack traces and cancelling queries need that of administrators."""
     return Role.ADMIN if method == "DELETE" or word == "threads" else VIEW_STATUS
 
 

@@ -35,7 +35,7 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 @cache
 def stderr() -> "consoles.Console":
-    """Standard error, if it is a terminal."""
+    """Return the console that draws on standard error. Without a terminal commands print plain lines instead."""
     return consoles.Console(stderr=True)
 
 

@@ -149,7 +149,7 @@ def max_age_s(request: Request, query: Query, now_ms: int) -> int:
 
 
 def text_lines(answer: Answer) -> Iterator[bytes]:
-    """`metric seconds value k=v …` for every point read, also outside the requested range."""
+    """Yield a line `metric seconds value k=v …` for every point read, also outside the requested range."""
     for sub in answer.subs:
         if sub.sub.downsample and sub.sub.downsample.is_all:
             continue  # OpenTSDB returns no lines for it

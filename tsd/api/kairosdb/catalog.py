@@ -27,7 +27,7 @@ KINDS: Mapping[str, Kind] = {
 
 def name_routes(catalog: SeriesCatalog) -> dict[str, Endpoint]:
     """/api/v1/metricnames, /tagnames and /tagvalues: all names of a kind, or those with the prefix `prefix`, in order
-    of their bytes. KairosDB 1.3 has no longer the latter two."""
+    of their bytes. KairosDB 1.3 lacks the latter two."""
 
     def endpoint(kind: Kind) -> Endpoint:
         async def names(request: Request) -> Response:

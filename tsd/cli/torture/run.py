@@ -208,7 +208,7 @@ class Run:
             raise RoundFailed(f"round {now.place} of seed {self._plan.seed}")
 
     async def _finish(self, lane: Lane, environment: Environment) -> None:
-        """After all rounds: verify all points again and stop the daemon."""
+        """Verify all points of a lane again, after its last round, and stop its daemon."""
         if not environment.was_started:
             return
         if not environment.has_servers:

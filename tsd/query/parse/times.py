@@ -13,7 +13,7 @@ from tsd.tables.quirks import OPENTSDB, Quirks
 LONGEST_MS = (1 << 63) - 1
 MOST_OF_UNIT = (1 << 31) - 1  # longest step of OpenTSDB's calendar
 LONGEST_CALENDAR_MS = 1000 * UNITS_MS["y"]  # of a step: all points are within 136 years
-MOST_DIGITS = 4000  # Python parses no longer integers
+MOST_DIGITS = 4000  # Python refuses longer integers (sys.set_int_max_str_digits)
 _COUNT = re.compile(r"[0-9]*")
 _DECIMAL = re.compile(r"([0-9]+\.[0-9]+)(ms|[smhdwny])", re.IGNORECASE)
 _FUNCTIONS = frozenset(AGGREGATORS)

@@ -63,7 +63,7 @@ from tsd.store.cassandra.session import (
 PROTOCOL = 4  # from Cassandra 2.2 on
 RECONNECT_S = 1.0
 MOST_TIMES = 5  # nodes whose clocks are read at once
-LATE_S = 1.0  # after the first of them answered, no longer is waited for the next one
+LATE_S = 1.0  # longest wait for another answer, once the first node has answered
 READ_TIME = "SELECT toUnixTimestamp(now()) FROM system.local"
 BUFFER_BYTES = 64 << 10  # read and written with one system call; the driver's default is 4 KiB
 CONDITIONAL, RAW = "conditional", "raw"  # profiles of statements with IF, and of those whose rows stay as sent

@@ -1,4 +1,4 @@
-"""The table of entities remembers with which salt and period its row keys were made.
+"""The table of entities has a row that says with which salt and period its row keys were made.
 
 Under other settings these rows would not be found, and points would go to other ones. So every call is refused then.
 """
@@ -42,15 +42,15 @@ class FormedRows:
         self._form = form
         self._is_checked = False
 
-    async def check(self, *, remember: bool = False) -> None:
-        """Raise WrongTable for another form than the configured one. `remember`: set the form if there is none."""
+    async def check(self, *, sets: bool = False) -> None:
+        """Raise WrongTable for another form than the configured one. `sets`: write the form if there is none."""
         if self._is_checked:
             return
         wanted = form_columns(self._form.period_s, self._form.salts)
         stored = {
             cell.column: cell.value for cell in (await self._cells.get(ENTITIES.name, [FORM_ROW])).get(FORM_ROW, [])
         }
-        if not stored and not remember:
+        if not stored and not sets:
             return
         if not stored:
             time_ms = metadata_time(0)
@@ -69,7 +69,7 @@ class FormedRows:
         """See VersionedCells."""
         made = await self._rows.create_tables(tables)
         if any(table.name == ENTITIES.name for table in tables):
-            await self.check(remember=True)
+            await self.check(sets=True)
         return made
 
     async def families(self, table: str) -> Mapping[bytes, int]:
@@ -80,12 +80,12 @@ class FormedRows:
 
     async def put(self, table: str, cells: Sequence[VersionPut]) -> None:
         """See VersionedCells."""
-        await self.check(remember=True)
+        await self.check(sets=True)
         await self._rows.put(table, cells)
 
     async def put_columns(self, table: str, columns: VersionColumns) -> None:
         """See VersionedCells."""
-        await self.check(remember=True)
+        await self.check(sets=True)
         await self._rows.put_columns(table, columns)
 
     async def get(self, table: str, rows: Collection[bytes], wanted: Wanted = ALL) -> dict[bytes, list[Cell]]:
