@@ -293,7 +293,7 @@ def _kill_once(tsd: Tsd, words: list[str | Path], has_begun: Callable[[], bool])
 
 @pytest.mark.parametrize("place", [".", "backups/daily", "link"])
 def test_backup_below_the_state_folder_is_refused(tmp_path: Path, place: str) -> None:
-    """It copied itself, level by level, until the path was too long, and broke all later backups."""
+    """Regression: it copied itself, level by level, until the path was too long, and broke all later backups."""
     tsd = Tsd(tmp_path / "state", SETTINGS)
     tsd.run("mkmetric", "a.m")
     (tmp_path / "state" / "link").symlink_to(tmp_path / "state" / "store")

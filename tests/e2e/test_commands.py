@@ -155,7 +155,7 @@ def test_create_tables_is_idempotent(hbase: RunningHbase, tmp_path: Path) -> Non
 
 
 def test_assignment_in_a_new_store_names_its_folder(tmp_path: Path) -> None:
-    """With a wrong --data the daemon did not know the metrics, and the command had printed their UIDs."""
+    """Regression: with a wrong --data the daemon did not know the metrics, and the command had printed their UIDs."""
     tsd = Tsd(tmp_path / "state")
     for words in (["mkmetric", "a"], ["uid", "assign", "tagk", "host"]):
         other = Tsd(tmp_path / words[0])
@@ -385,7 +385,7 @@ def test_unsupported_opentsdb_features_are_reported(tmp_path: Path) -> None:
 
 
 def test_settings_repeated_in_a_file_are_reported(tmp_path: Path) -> None:
-    """The second of two lines took effect, and nothing said so."""
+    """Regression: the second of two lines took effect, and nothing said so."""
     file = tmp_path / "tsd.conf"
     file.write_text("tsd.mode = ro\ntsd.network.backlog = 5\n\ntsd.mode = rw\n")
     tsd = Tsd(tmp_path / "state")

@@ -52,7 +52,7 @@ def test_token_and_password_of_url_are_sent(tsd: Tsd, served: Served, tmp_path: 
 
 @pytest.mark.parametrize("token", ["a\nb", "a\r\nX-B: c", "é", "€"])
 def test_token_of_other_characters_is_refused_and_not_shown(tsd: Tsd, token: str) -> None:
-    """It ended with a traceback that showed it."""
+    """Regression: it ended with a traceback that showed it."""
     done = ask(tsd, f"http://{HOST}:1", *WORDS, token=token)
     assert (done.status, done.err.startswith("tsd: "), token in done.err) == (1, True, False)
 

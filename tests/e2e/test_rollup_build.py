@@ -118,7 +118,7 @@ def test_deleted_points_leave_rollups_that_are_cleared(tsd: Tsd, served: bool) -
 
 
 def test_rollups_of_an_earlier_time_are_named_though_rollups_are_off(tsd: Tsd) -> None:
-    """They answered with the deleted points once rollups were on again."""
+    """Regression: they answered with the deleted points once rollups were on again."""
     assert tsd.run("rollup", "build").status == 0
     off = Tsd(tsd.folder, {name: text for name, text in tsd.settings.items() if name != "tsd.rollups.enable"})
     first_s = START_S + DAY_S + 5 * HOUR_S + 900

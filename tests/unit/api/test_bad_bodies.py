@@ -100,7 +100,7 @@ async def test_text_after_a_body_is_refused(path: str, status: int, daemon: Runn
 
 
 async def test_lookup_with_a_large_body_is_refused_as_elsewhere(daemon: Running) -> None:
-    """The status was 500."""
+    """Regression: the status was 500."""
     response = await post_body(daemon, "/api/search/lookup", b"[" * 20_000)
     assert (response.status, response.json["error"]["message"]) == (413, "Request Entity Too Large")
 

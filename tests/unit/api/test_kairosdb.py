@@ -198,7 +198,7 @@ async def test_read_only_daemon_refuses_points(tmp_path: Path) -> None:
 
 
 async def test_other_paths_take_and_delete_nothing(tmp_path: Path) -> None:
-    """In write-only mode a query was read as points, and refused and kept as such."""
+    """Regression: in write-only mode a query was read as points, and refused and kept as such."""
     wanted = json.dumps(metric_of("a.b", [START_MS, 7])).encode()
     async with running(tmp_path, SETTINGS | {"tsd.mode": "wo"}, access=ADMIN) as daemon:
         for path in (QUERY, f"{QUERY}/tags", f"{PUT}/querry", f"{PUT}/delete/all"):

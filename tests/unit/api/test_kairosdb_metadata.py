@@ -27,6 +27,6 @@ async def test_writing_metadata_needs_the_role(tmp_path: Path) -> None:
 
 
 async def test_encoded_slash_before_metadata_is_no_endpoint(tmp_path: Path) -> None:
-    """The status was 500."""
+    """Regression: the status was 500."""
     async with running(tmp_path, SETTINGS) as daemon:
         assert (await http_request(daemon, "/api%2Fv1%2Fmetadata/svc/key/a")).status == 404

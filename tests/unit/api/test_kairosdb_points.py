@@ -190,7 +190,7 @@ def test_a_body_whose_points_take_much_memory_is_refused(name: str, tagv: str, p
 
 
 def test_deep_nesting_is_a_mistake_of_the_client() -> None:
-    """It was an internal error, with status 500."""
+    """Regression: it was an internal error, with status 500."""
     deep = b"[" * 5000 + b"]" * 5000
     [part] = parse_body(b'[{"name":"m","timestamp":1,"value":1,"tags":{"a":"b"},"x":%b}]' % deep).slices
     assert "nested" in str(part.refused[0])
@@ -200,7 +200,7 @@ def test_deep_nesting_is_a_mistake_of_the_client() -> None:
 
 
 def test_a_time_of_thousands_of_digits_costs_its_point_only() -> None:
-    """It was an internal error, with status 500, and no point was stored."""
+    """Regression: it was an internal error, with status 500, and no point was stored."""
     body = b'[{"name":"m","tags":{"host":"a"},"datapoints":[[%b,1],[1356998400500,2]]}]' % (b"1" * 5000)
     [part] = parse_body(body).slices
     assert list(part.refused) == [0]

@@ -179,7 +179,7 @@ async def test_enabled_deletion_deletes_rows(tmp_path: Path, delete: str) -> Non
 
 
 async def test_pages_that_cors_allows_may_delete(tmp_path: Path) -> None:
-    """A body with `delete` was refused, with a message that CORS does not allow the origin."""
+    """Regression: a body with `delete` was refused, with a message that CORS does not allow the origin."""
     settings = {"tsd.http.query.allow_delete": "true", "tsd.http.request.cors_domains": "http://a.example"}
     async with running(tmp_path, settings) as daemon:
         await daemon.send_lines(b"put a.b %d 1 host=x\nput a.b %d 2 host=x\n" % (BASE, BASE + 1))

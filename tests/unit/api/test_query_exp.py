@@ -338,7 +338,7 @@ async def test_warning_of_functions_is_reported_once() -> None:
 
 
 async def test_work_of_nested_calls_and_groups_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They kept the event loop for seconds."""
+    """Regression: they kept the event loop for seconds."""
     threads = set()
 
     def absolute(given: Sequence[Sequence[Group]], *_: object) -> list[Group]:

@@ -39,7 +39,7 @@ async def test_every_line_can_be_put(tmp_path: Path) -> None:
 
 
 async def test_replayed_lines_are_not_counted_as_received(tmp_path: Path) -> None:
-    """Replayed lines counted as received again after each restart."""
+    """Regression: replayed lines counted as received again after each restart."""
     put = b"put a.b 1356998400 1 host=web01\n"
     async with running(tmp_path, {"tsd.core.drain_timeout": "0"}) as daemon:
         assert (await daemon.send_lines(put * 3 + b"put a.b x\n")).endswith(b"synced 3\n")

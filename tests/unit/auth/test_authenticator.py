@@ -160,7 +160,7 @@ async def test_token_sent_as_name_is_not_logged(
 async def test_log_says_why_a_login_failed(
     tmp_path: Path, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str], limits: dict[str, Any], reason: str
 ) -> None:
-    """Operators could not tell a right token from another network from a wrong one."""
+    """Regression: operators could not tell a right token from another network from a wrong one."""
     token = new_token()
     subject = authenticator(tmp_path, [Account("agent", Role.WRITE, hash_token(token), **limits)])
     sent = new_token() if reason == "credentials" else token

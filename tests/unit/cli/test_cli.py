@@ -62,7 +62,7 @@ def test_help_lists_whole_summaries_without_importing_commands() -> None:
 def test_name_that_no_certificate_has_makes_no_account(
     name: str, tmp_path: Path, run_here: Callable[..., Ended]
 ) -> None:
-    """It ended with a traceback, or made an account without any use."""
+    """Regression: it ended with a traceback, or made an account without any use."""
     file = tmp_path / "accounts"
     done = run_here("token", "add", "a", "--role", "write", "--certificate", name, "--file", str(file))
     assert (done.status, file.exists()) == (2, False)
@@ -244,7 +244,7 @@ finally:
 @pytest.mark.parametrize("name", ["tsd.cli", "click", "tsd.config.loader", "tsd.cli.status"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_during_the_imports_ends_a_command_quietly(name: str, number: signal.Signals) -> None:
-    """Ctrl-C ended with a traceback."""
+    """Regression: Ctrl-C ended with a traceback."""
     program = f"""
 import os, signal, sys
 class Interrupting:
@@ -269,13 +269,13 @@ main()
 def test_number_must_be_finite_and_in_its_range(
     words: str, text: str, tmp_path: Path, run_here: Callable[..., Ended]
 ) -> None:
-    """`nan` ended with a traceback."""
+    """Regression: `nan` ended with a traceback."""
     assert run_here("--data", str(tmp_path), *words.split(), text).status == 2
 
 
 @pytest.mark.parametrize("expires", ["9" * 20 + "d", "0d", "2020-01-31", "3000000d", "d", "²d", ""])
 def test_expiry_must_be_ahead(expires: str, tmp_path: Path, run_here: Callable[..., Ended]) -> None:
-    """A long one ended with a traceback, and an earlier one made an account without any use."""
+    """Regression: a long one ended with a traceback, and an earlier one made an account without any use."""
     file = tmp_path / "accounts"
     done = run_here("token", "add", "a", "--role", "read", "--expires", expires, "--file", str(file))
     assert (done.status, file.exists()) == (2, False)

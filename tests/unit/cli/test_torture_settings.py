@@ -83,7 +83,7 @@ def test_every_setting_has_a_rule() -> None:
 
 
 def test_security_settings_are_removed() -> None:
-    """It was refused: `tsd.core.authentication.enable` stayed, and wanted the file that was taken away."""
+    """Regression: `tsd.core.authentication.enable` stayed, and required the file that was taken away."""
     own = config_of(daemon_settings(SECURED, "", Path("/x"), ""))
     usual = config_of(daemon_settings(Config(), "", Path("/x"), ""))
     assert own == usual

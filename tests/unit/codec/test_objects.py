@@ -233,7 +233,7 @@ def test_invalid_aggregation_ids_are_refused(ids: object) -> None:
 
 @pytest.mark.parametrize("text", ["/etc/tsd/rollups", "[]", "{"])
 def test_text_that_is_no_object_is_shown(text: str) -> None:
-    """It was shown in hex."""
+    """Regression: it was shown in hex."""
     with pytest.raises(BadConfig) as refused:
         parse_config(text.encode())
     assert text in str(refused.value)

@@ -78,7 +78,7 @@ def test_changed_precedence_rewrites_all_points() -> None:
 
 
 def test_point_beyond_its_hour_is_deleted_by_its_time() -> None:
-    """It went with its row's hour, and was shown as an hour's."""
+    """Regression: it went with its row's hour, and was shown as an hour's."""
     late = cells("0000=2a@5 e100=2b@5")  # the second is of 3600 s after the base time
     done = removal(KEY, late, HOUR)
     assert (done.points, done.puts, show(done.obsolete)) == ((0,), (), "0000=2a")

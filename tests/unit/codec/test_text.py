@@ -174,7 +174,7 @@ def test_small_helpers() -> None:
 
 
 def test_tag_order_needs_no_imports() -> None:
-    """Its codec was once loaded from a file when a line first wanted it: not where no descriptor is left."""
+    """Regression: its codec was loaded when a line first used it, which failed without a free descriptor."""
     program = (
         "import sys; from tsd.codec.text import java_hash; before = set(sys.modules); "
         "assert java_hash('host') == 3208616; assert set(sys.modules) == before"

@@ -141,7 +141,7 @@ def test_unsupported_switches_are_named_if_on(key: str) -> None:
 
 
 def test_special_characters_must_be_latin1() -> None:
-    """The daemon failed at the start, although check-config found no error."""
+    """Regression: the daemon failed at the start, although check-config found no error."""
     [problem] = refusal(tsd__core__tag__allow_specialchars="€")
     assert problem.startswith("test: tsd.core.tag.allow_specialchars: got '€', ")
     assert read_config([Given("test", "tsd.core.tag.allow_specialchars", ":é")])[0].allow_specialchars == ":é"
@@ -149,7 +149,8 @@ def test_special_characters_must_be_latin1() -> None:
 
 @pytest.mark.parametrize("name", ["tsdb", "tsdb-uid", ""])
 def test_series_index_has_a_table_of_its_own(name: str) -> None:
-    """On HBase it shared a table with points; on the embedded store the start failed without the key's name."""
+    """Regression: on HBase it shared a table with points; on the embedded store the start failed without the key's
+    name."""
     [problem] = refusal(tsd__query__series_table=name)
     assert problem.startswith(f"test: tsd.query.series_table: got {name!r}, wanted ")
     given = {"tsd.query.series_table": name, "tsd.query.series_index": "false"}
@@ -158,7 +159,7 @@ def test_series_index_has_a_table_of_its_own(name: str) -> None:
 
 @pytest.mark.parametrize("key", ["tsd.ingest.max_series", "tsd.storage.cache", "tsd.network.backlog"])
 def test_integers_fit_into_machine_words(key: str) -> None:
-    """The daemon failed at the start, or closed every connection that sent lines."""
+    """Regression: the daemon failed at the start, or closed every connection that sent lines."""
     [problem] = refusal(**{key.replace(".", "__"): str(2**63)})
     assert problem.startswith(f"test: {key}: got {2**63}, wanted ")
     read_config([Given("test", "tsd.ingest.max_series", str(2**63 - 1))])

@@ -82,7 +82,7 @@ async def test_answers_without_points_that_only_the_journal_has_are_errors(tmp_p
 
 
 async def test_daemon_serves_although_points_cannot_be_packed(tmp_path: Path) -> None:
-    """An error of the kernel, such as one of mmap, ended the daemon."""
+    """Regression: an error of the kernel, such as one of mmap, ended the daemon."""
     packing = AsyncMock(side_effect=[OSError("as the test wants"), None])
     with patch.object(Writer, "pack_hours", packing), capture_logs() as logs:
         async with running(tmp_path) as served:

@@ -254,7 +254,7 @@ async def test_sample_of_memory_without_file_descriptors_is_skipped(monkeypatch:
 
 
 async def test_failed_task_is_restarted_and_counted(autojump_clock: MockClock) -> None:
-    """One error in reading a certificate's names ended the daemon."""
+    """Regression: one error in reading a certificate's names ended the daemon."""
     began: list[float] = []
 
     async def fail() -> None:

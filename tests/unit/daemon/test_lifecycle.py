@@ -121,7 +121,7 @@ async def test_signals_during_a_reload_cause_one_more() -> None:
 async def test_reload_before_ready_waits_until_ready(
     systemd: socket.socket,
 ) -> None:
-    """READY=1 during a replay armed the watchdog, which was not fed yet."""
+    """Regression: READY=1 during a replay armed the watchdog, which was not fed yet."""
     ready, done = trio.Event(), trio.Event()
 
     async def again() -> None:

@@ -58,7 +58,7 @@ async def test_full_socket_does_not_block(systemd: socket.socket, autojump_clock
 
 
 async def test_stopping_daemon_never_sends_ready(systemd: socket.socket, autojump_clock: MockClock) -> None:
-    """READY=1 was retried until it was sent, even after STOPPING=1."""
+    """Regression: READY=1 was retried until it was sent, even after STOPPING=1."""
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         came = fill(systemd)

@@ -13,7 +13,7 @@ PATIENCE_S = 60  # bounds a failure
 
 
 async def test_flush_does_not_wait_for_a_failing_journal_disk(tmp_path: Path) -> None:
-    """`tsd scan` waited without end."""
+    """Regression: `tsd scan` waited without end."""
     async with going(Parts(tmp_path, await make_store())) as parts:
         in_the_way = tmp_path / "journal" / "0000000000000000.journal"
         in_the_way.touch()

@@ -292,7 +292,7 @@ async def test_lines_damaged_on_disk_are_counted_and_others_stored(tmp_path: Pat
 
 
 async def test_damage_found_at_start_is_counted_and_others_stored(tmp_path: Path) -> None:
-    """They were not: the account began behind them."""
+    """Regression: neither was counted, because the ledger began after the lines that were found."""
     before = Parts(tmp_path, await make_store())
     before.journal.recover()
     async with trio.open_nursery() as nursery:

@@ -320,7 +320,8 @@ async def test_replayed_series_is_not_idle_after_the_first_window(tmp_path: Path
 
 @layouts.opentsdb_only
 async def test_caches_dropped_during_replay_split_no_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its points came under two numbers, in two cells of one row, and readers could not see which was the later."""
+    """Regression: its points came under two numbers, in two cells of one row, and readers could not see which was the
+    later."""
     store = await make_store()
     before = Parts(tmp_path, store)
     before.journal.recover()

@@ -93,7 +93,7 @@ async def test_large_fill_is_merged_in_a_thread(m: str, in_thread: bool, monkeyp
 
 @pytest.mark.parametrize("m", ["sum:7ms-avg:sys.cpu", "sum:7ms-p99:sys.cpu", "sum:1ms-avg:sys.cpu"])
 async def test_buckets_without_a_fill_take_no_memory_for_the_range(m: str) -> None:
-    """A grid as long as the range was allocated where buckets span two hours: 2 TB here."""
+    """Regression: a grid as long as the range was allocated where buckets span two hours: 2 TB here."""
     env = await QueryEnvironment.build(FEW, settings=EngineSettings(memory_bytes=1 << 20))
     answer = await env.engine.run(replace(make_query(m), start_ms=1000, end_ms=NOW_MS))
     assert len(answer.subs[0].groups[0].points.times) == 5
@@ -110,7 +110,7 @@ async def test_buckets_without_a_fill_take_no_memory_for_the_range(m: str) -> No
 async def test_many_calendar_buckets_are_computed_in_a_thread(
     m: str, start_s: int, in_thread: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few points far apart held the event loop while the start of each day between them was computed."""
+    """Regression: a few points far apart held the event loop while the start of each day between them was computed."""
     threads = []
 
     def watched(*arguments: Any) -> object:

@@ -60,7 +60,7 @@ def test_all_fields_are_parsed() -> None:
 
 
 def test_number_as_text_is_a_plain_text() -> None:
-    """The list of queries could not be encoded as JSON while one with such a text was in it."""
+    """Regression: the list of queries could not be encoded as JSON while one with such a text was in it."""
     query = read({"metric": 5, "tags": {"host": 1.5}, "aggregator": "sum"}, timezone="UTC")
     encoded = msgspec.json.encode(echo(SubAnswer(query.queries[0], [])))
     assert b'"metric":"5"' in encoded

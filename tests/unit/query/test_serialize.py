@@ -202,7 +202,7 @@ def test_summary_is_the_last_element() -> None:
     ours="It is the sum of its groups",
 )
 def test_summary_counts_the_written_points_of_all_groups() -> None:
-    """It counted those before the query's start and after its end, too: the buckets of whole hours."""
+    """Regression: it counted those before the query's start and after its end, too: the buckets of whole hours."""
     around = group((-60, 1), (0, 1), (60, 2), (7200, 3))
     *_, summary = json.loads(text(answer(around, group((0, 1)), show_summary=True)))
     figures = summary["statsSummary"]

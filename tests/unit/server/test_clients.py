@@ -44,7 +44,7 @@ async def test_authenticated_client_counts_by_account() -> None:
 
 
 async def test_client_without_points_is_seen() -> None:
-    """`last_seen` of a client that only queries was the time of its first request."""
+    """Regression: `last_seen` of a client that only queries was the time of its first request."""
     now_ms = 1000
     clients = Clients(now_ms=lambda: now_ms, max_idle=0, eviction_batch=1)
     peer = agent(clients, "10.0.0.1")

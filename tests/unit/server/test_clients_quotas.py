@@ -172,7 +172,7 @@ async def test_new_names_of_all_clients_are_limited(tmp_path: Path, per_minute: 
 
 
 async def test_assigned_names_count_as_new_names(tmp_path: Path) -> None:
-    """A client could assign UIDs without end at /api/uid/assign."""
+    """Regression: a client could assign UIDs without end at /api/uid/assign."""
     settings = {"tsd.quota.new_names_per_minute": "3", "tsd.uid.new_per_minute": "1000"}
     async with running(tmp_path, settings) as daemon:
         response = await http_request(daemon, "/api/uid/assign?metric=a,b&tagk=c,d")
@@ -299,7 +299,7 @@ async def test_client_counts_what_it_sends(tmp_path: Path) -> None:
 
 
 async def test_bytes_count_with_the_account_that_sends_them(tmp_path: Path) -> None:
-    """They counted with the address: accounts over HTTP had 0 bytes."""
+    """Regression: they counted with the address: accounts over HTTP had 0 bytes."""
     token = new_token()
     write_lines(tmp_path / "accounts", [str(Account("a", Role.WRITE, hash_token(token)))])
     settings = {

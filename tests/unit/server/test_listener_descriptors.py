@@ -109,7 +109,7 @@ async def test_descriptor_limit_is_raised_and_logged(tmp_path: Path, low_limit: 
 
 
 def test_limit_without_room_for_connections_is_refused(tmp_path: Path) -> None:
-    """The daemon said that it was ready, and then closed every connection."""
+    """Regression: the daemon said that it was ready, and then closed every connection."""
     done = subprocess.run(
         [sys.executable, "-m", "tsd", "serve", "--port", "0", "--data", tmp_path / "state"],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (NONE_FREE, NONE_FREE)),

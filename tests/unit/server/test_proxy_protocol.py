@@ -176,7 +176,7 @@ async def test_forwarded_header_names_the_client(tmp_path: Path) -> None:
 
 
 async def test_bytes_count_with_the_client_behind_a_proxy(tmp_path: Path) -> None:
-    """They counted with the proxy: its clients had 0 bytes in /api/stats/clients."""
+    """Regression: they counted with the proxy: its clients had 0 bytes in /api/stats/clients."""
     point = json.dumps({"metric": "m", "timestamp": T, "value": 1, "tags": {"a": "b"}}).encode()
     async with running(tmp_path, PROXIED) as daemon:
         async with daemon.client() as proxy:

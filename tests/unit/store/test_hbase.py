@@ -401,7 +401,7 @@ async def test_delete_hides_older_and_equal_timestamps(hbase: RunningHbase, tabl
 
 
 async def test_put_right_after_a_delete_is_visible(hbase: RunningHbase, table: str) -> None:
-    """It did not in one case of four: it got the delete's millisecond."""
+    """Regression: in one case of four it got the delete's millisecond, and was hidden."""
     async with opened(hbase) as store:
         for number in range(100):
             row = b"%d" % number

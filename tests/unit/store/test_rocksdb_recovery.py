@@ -71,7 +71,7 @@ async def test_intact_log_is_read_to_its_end(crashed: Crashed) -> None:
 
 
 async def test_damaged_synced_byte_refuses_the_opening(crashed: Crashed) -> None:
-    """It used to be opened without what was written after that, whose journal segments had been removed."""
+    """Regression: the store was opened without what was written after that, whose journal segments had been removed."""
     for at in (0, crashed.synced - 1, *random.Random(1).sample(range(crashed.synced), 6)):
         damaged = bytearray(crashed.text)
         damaged[at] ^= 0x10

@@ -61,7 +61,7 @@ async def test_high_ingest_load_pauses_scans(autojump_clock: MockClock, share: f
 
 
 async def test_query_work_does_not_count_as_load(autojump_clock: MockClock) -> None:
-    """Small ones that were asked one after the other rested for what their own requests and answers took."""
+    """Regression: short queries, one after the other, paused for the CPU time of their own requests and answers."""
     loop = Loop(0.0)
     await loop.seen()
     for _ in range(20):

@@ -40,7 +40,7 @@ async def held(store: InterferingStore) -> str:
 
 
 async def test_rewritten_cells_are_older_than_later_writes() -> None:
-    """It was written at the store's present, over a value that had just come."""
+    """Regression: it was written at the store's present, over a value that had just come."""
     store = await made(AMBIGUOUS)
     part = await part_of(store, OLDEST)
     assert part.removal.puts is None

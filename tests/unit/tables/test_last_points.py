@@ -205,7 +205,7 @@ async def repair(world: World, tsuid: bytes, value: int) -> None:
 
 @pytest.mark.difference("query-warnings")
 async def test_unreadable_row_is_reported_until_repaired() -> None:
-    """It was skipped without a warning, and an older point, or none, was the newest."""
+    """Regression: it was skipped without a warning, and an older point, or none, was the newest."""
     world, [one, _] = await unreadable("a", "b")
     sound = await world.series("m", host="c")
     await store(world, one, HOUR - HOUR_S, 1)
@@ -222,7 +222,8 @@ async def test_unreadable_row_is_reported_until_repaired() -> None:
 
 
 async def test_unreadable_row_is_reported_after_a_failed_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was reported once more, or to one of several concurrent requests, and was not read again after its repair."""
+    """Regression: it was reported once more, or to one of several concurrent requests, and was not read again after its
+    repair."""
     world, [one] = await unreadable("a")
     LastEndpoint(world)
     query = f"tsuids={one.hex()}"
@@ -250,7 +251,7 @@ async def test_unreadable_row_is_reported_after_a_failed_read(monkeypatch: pytes
 
 
 async def test_unreadable_row_is_reported_within_its_range() -> None:
-    """It was always reported once it was older than the range, even after its repair."""
+    """Regression: it was always reported once it was older than the range, even after its repair."""
     world, [one] = await unreadable("a")
     endpoint = LastEndpoint(world)
     query = f"tsuids={one.hex()}"
@@ -415,7 +416,7 @@ class CountingStore(MemoryStore):
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [0, 30_000])
 async def test_deep_back_scans_of_many_series_ask_for_few_rows(others: int) -> None:
-    """One of 4,000 series without points took half a minute on Cassandra: 400,000 rows were asked for."""
+    """Regression: one of 4,000 series without points took half a minute on Cassandra: 400,000 rows were asked for."""
     store = CountingStore(lambda: NOW_MS)
     await store.create_tables(TABLES)
     series = [(b"\0\0\1", b"\0\0\1" + number.to_bytes(3, "big")) for number in range(1500)]

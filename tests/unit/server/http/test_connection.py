@@ -263,7 +263,7 @@ async def test_endless_head_is_not_stored(served: Served, start: bytes) -> None:
     ours="Both together may have 64 KiB; more is answered with 414 or 431",
 )
 async def test_endless_target_is_refused(served: Served) -> None:
-    """The connection was closed without an answer."""
+    """Regression: the connection was closed without an answer."""
     for before in (b"", get("/echo")):
         async with served.client() as client:
             await client.send(before + b"GET /echo?m=" + b"x" * 2 * MAX_HEAD_BYTES)
@@ -277,7 +277,7 @@ async def test_endless_target_is_refused(served: Served) -> None:
 
 @pytest.mark.parametrize("coding", ["gzip, chunked", "gzip", "chunked, chunked", "identity"])
 async def test_unknown_transfer_coding_is_refused(served: Served, coding: str) -> None:
-    """The connection was closed without an answer."""
+    """Regression: the connection was closed without an answer."""
     async with served.client() as client:
         await client.send(get("/echo", f"Transfer-Encoding: {coding}", method="POST") + b"0\r\n\r\n" + get("/echo"))
         response = await read_response(client)
@@ -331,7 +331,7 @@ async def test_invalid_target_is_refused_and_connection_stays(served: Served, ta
 
 @pytest.mark.parametrize(("chunks", "kept"), [(2, True), (10_000, False)])
 async def test_many_chunks_of_a_refused_request_are_not_read(served: Served, chunks: int, kept: bool) -> None:
-    """They were read in one step, which held up all other connections for 150 ms."""
+    """Regression: they were read in one step, which held up all other connections for 150 ms."""
     async with served.client() as client:
         await client.send(chunked("/echo?a=%zz", *[b"a"] * chunks) + get("/echo"))
         response = await read_response(client)

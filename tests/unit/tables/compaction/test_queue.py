@@ -158,7 +158,7 @@ def test_all_metrics_with_one_row_are_taken() -> None:
 
 
 def test_many_metrics_share_buckets_in_groups() -> None:
-    """A bucket for each metric took 2 KiB: most of the memory growth during an outage of HBase."""
+    """Regression: a bucket for each metric took 2 KiB: most of the memory growth during an outage of HBase."""
     rows = queue()
     many = [key(HOUR, series, metric=metric) for metric in range(1, 1000) for series in range(3)]
     rows.record(puts(*many, *many))
