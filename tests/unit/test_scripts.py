@@ -346,5 +346,7 @@ def test_debian_packages_are_ordered_as_their_versions(program):
     versions = ["0.2.0rc1.dev7+ga1b2c3d", "0.2.0rc1", "0.2.0rc2", "0.2.0", "0.2.1.dev1+gb1e9dev", "0.2.1", "0.10.0a1"]
     script = f'root={ROOT}; . "$root/scripts/python.sh"; for one; do debian_version "$one"; done'
     done = subprocess.run(["bash", "-ec", script, "bash", *versions], check=True, capture_output=True, text=True)
-    for older, newer in pairwise(done.stdout.split()):
+    ordered = done.stdout.split()
+    assert len(ordered) == len(versions)
+    for older, newer in pairwise(ordered):
         subprocess.run([program("dpkg"), "--compare-versions", older, "lt", newer], check=True)

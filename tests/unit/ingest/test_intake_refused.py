@@ -1,6 +1,6 @@
-"""What is kept of a refused line: the error, and nothing of what led to it.
+"""The error of a refused line keeps no reference to its block, neither by a traceback nor by another error.
 
-Found with an outage under load: each refused line held the block it had come in, until the collector came by.
+Regression: under load each refused line kept its block in memory until the garbage collector ran.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the journal asks of the disk, and in which order."""
+"""The journal's calls of the disk, and their order."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ from tsd.ingest.journal.segment import HEADER_BYTES, Block, read_pieces
 
 
 async def test_header_claims_only_synced_bytes(tmp_path: Path) -> None:
-    """Were the power cut during a sync, what had been written by then could be on disk in any part."""
+    """If the power is lost during a sync, any part of what was written may be on disk."""
     synced = {HEADER_BYTES}
     promised = []
 
@@ -110,7 +110,7 @@ async def test_disk_error_at_a_segments_end_spares_the_next(tmp_path: Path) -> N
 
 
 async def test_descriptor_is_not_reused_after_a_close_error(tmp_path: Path) -> None:
-    """It is closed even so: its number is soon another file's."""
+    """The kernel closes it in spite of the error, and its number is soon that of another file."""
 
     class Failing(Disk):
         fails = False

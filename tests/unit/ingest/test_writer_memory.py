@@ -1,4 +1,4 @@
-"""What waiting windows hold in memory is counted as they come and go, and is what going over all of them finds."""
+"""Memory of waiting windows: the running count equals the sum over all windows."""
 
 import random
 from collections import deque
@@ -29,7 +29,7 @@ class CountingWindow(IntervalWindow):
 
 
 def shrink(windows: deque[IntervalWindow], most: int) -> None:
-    """As it was done with every block: it took 400 us where an outage had lasted a day."""
+    """Drop the newest windows by going over all of them: the reference for `WindowMemory.shrink`."""
     held = sum(one.size for one in windows)
     for one in list(windows)[:0:-1]:
         if held <= most:

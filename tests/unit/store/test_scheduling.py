@@ -15,38 +15,38 @@ class Loop:
     """An event loop with CPU time of steps, and ingest at a constant rate between measurements."""
 
     def __init__(self, share: float) -> None:
-        """`share` of the speed from which on they are much."""
+        """`share` is the rate of incoming bytes, as a share of the rate that counts as high."""
         self.share = share
         self.steps_s = 0.0
         self.looked_at = 0.0
-        self.pace = IngestLoad(lambda: self.steps_s)
-        self._wanted = self.pace.is_high
-        self.pace.is_high = self.wanted  # type: ignore[method-assign]
+        self.load = IngestLoad(lambda: self.steps_s)
+        self._is_high = self.load.is_high
+        self.load.is_high = self.is_high_now  # type: ignore[method-assign]
 
-    def wanted(self) -> bool:
-        """What the pace says, once all is known that has come by now."""
+    def is_high_now(self) -> bool:
+        """Record what has arrived by now, and return whether the load is high."""
         now = trio.current_time()
-        self.pace.record(round(self.share * HIGH_BYTES_PER_S * (now - self.looked_at)))
+        self.load.record(round(self.share * HIGH_BYTES_PER_S * (now - self.looked_at)))
         self.looked_at = now
-        return self._wanted()
+        return self._is_high()
 
     def steps(self, notes: list[str], name: str, count: int = 3) -> Iterator[int]:
-        """Steps that take a while and are noted."""
+        """Yield steps that take CPU time, and note the name of each."""
         for number in range(count):
             self.steps_s += STEP_S
             notes.append(name)
             yield number
 
     async def seen(self) -> None:
-        """So that it is known how much comes in."""
+        """Let the load be measured: that needs two samples."""
         self.looked_at = trio.current_time()
-        self.pace.is_high()
+        self.load.is_high()
         await trio.sleep(2 * SAMPLE_S)
-        self.pace.is_high()
+        self.load.is_high()
 
 
 async def read(turns: Throttle, steps: Iterator[int]) -> None:
-    """Work off all of some steps."""
+    """Run all steps of a scan."""
     for number in range(3):
         assert await turns.step(steps) == number
 
@@ -56,7 +56,7 @@ async def test_high_ingest_load_pauses_scans(autojump_clock: MockClock, share: f
     loop = Loop(share)
     await loop.seen()
     begun = trio.current_time()
-    await read(Throttle(loop.pace), loop.steps([], "page"))
+    await read(Throttle(loop.load), loop.steps([], "page"))
     assert trio.current_time() - begun == pytest.approx(rests * PAUSE_RATIO * STEP_S)
 
 
@@ -67,7 +67,7 @@ async def test_query_work_does_not_count_as_load(autojump_clock: MockClock) -> N
     for _ in range(20):
         loop.steps_s += SAMPLE_S
         await trio.sleep(SAMPLE_S)
-        assert not loop.pace.is_high()
+        assert not loop.load.is_high()
 
 
 async def test_high_load_is_held_between_bursts(autojump_clock: MockClock) -> None:
@@ -75,9 +75,9 @@ async def test_high_load_is_held_between_bursts(autojump_clock: MockClock) -> No
     await loop.seen()
     loop.share = 0.0
     await trio.sleep(HOLD_S - 3 * SAMPLE_S)
-    assert loop.pace.is_high()
+    assert loop.load.is_high()
     await trio.sleep(4 * SAMPLE_S)
-    assert not loop.pace.is_high()
+    assert not loop.load.is_high()
 
 
 async def test_pause_ends_when_the_load_falls(autojump_clock: MockClock) -> None:
@@ -85,24 +85,24 @@ async def test_pause_ends_when_the_load_falls(autojump_clock: MockClock) -> None
     await loop.seen()
     begun = trio.current_time()
     loop.share = 0.0  # from now on
-    await loop.pace.pause(100 * SAMPLE_S)
+    await loop.load.pause(100 * SAMPLE_S)
     assert trio.current_time() - begun <= 2 * SAMPLE_S + HOLD_S
 
 
 async def test_old_samples_are_discarded(autojump_clock: MockClock) -> None:
     loop = Loop(2.0)
-    assert not loop.pace.is_high()
+    assert not loop.load.is_high()
     await trio.sleep(2 * MAX_SAMPLE_AGE_S)
-    assert not loop.pace.is_high()
+    assert not loop.load.is_high()
     await trio.sleep(2 * SAMPLE_S)
-    assert loop.pace.is_high()
+    assert loop.load.is_high()
 
 
 async def test_concurrent_scans_alternate_and_share_pauses(autojump_clock: MockClock) -> None:
     notes: list[str] = []
     loop = Loop(2.0)
     await loop.seen()
-    turns = Throttle(loop.pace)
+    turns = Throttle(loop.load)
     begun = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read, turns, loop.steps(notes, "a"))
@@ -114,7 +114,7 @@ async def test_concurrent_scans_alternate_and_share_pauses(autojump_clock: MockC
 async def test_cancelled_scan_does_not_block_others() -> None:
     notes: list[str] = []
     loop = Loop(0.0)
-    turns = Throttle(loop.pace)
+    turns = Throttle(loop.load)
     with trio.CancelScope() as scope:
         scope.cancel()
         await read(turns, loop.steps(notes, "gone"))

@@ -1,10 +1,10 @@
-"""The wall clock that deletes old points, and what it does to it to jump."""
+"""Whether the wall clock is trusted to delete old points, also after it has jumped."""
 
 from pathlib import Path
 
 import pytest
 
-from tsd.tables.clock_guard import ClockGuard, Doubt
+from tsd.tables.clock_guard import ClockGuard
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -53,10 +53,10 @@ def test_first_check_with_a_clock_ahead_of_all_points_waits(machine: Machine) ->
 
 def test_a_backfill_of_old_points_is_no_sign_of_a_clock_that_is_ahead(machine: Machine) -> None:
     machine.guard.observe(machine.wall_ms - 54 * DAY_MS)
-    assert machine.guard.doubt(machine.wall_ms) == Doubt(
-        "the clock has not been checked before, and the points that have come in since the start are 54.0 days older",
-        is_contradicted=True,
-    )
+    doubt = machine.guard.doubt(machine.wall_ms)
+    assert doubt is not None
+    assert doubt.is_contradicted
+    assert "54.0 days" in doubt.reason
     machine.guard.observe(machine.wall_ms)
     machine.guard.observe(machine.wall_ms - 54 * DAY_MS)
     assert machine.trusts()
@@ -116,21 +116,25 @@ def test_long_stop_needs_points(machine: Machine) -> None:
 
 
 def test_nothing_contradicts_a_clock_before_points_come(machine: Machine) -> None:
-    came = "no points have come in since the start that could confirm it"
-    assert machine.guard.doubt(machine.wall_ms) == Doubt(f"the clock has not been checked before, and {came}", False)
+    first = machine.guard.doubt(machine.wall_ms)
     machine.guard.trust(machine.wall_ms)
     machine.wall_ms += 5 * DAY_MS
     machine.restart()
-    assert machine.guard.doubt(machine.wall_ms) == Doubt(
-        f"the last check of the clock was 5.0 days ago, and {came}", False
-    )
+    later = machine.guard.doubt(machine.wall_ms)
+    assert first is not None
+    assert later is not None
+    assert not first.is_contradicted
+    assert not later.is_contradicted
+    assert "5.0 days" in later.reason
 
 
 def test_a_jump_while_the_daemon_runs_contradicts_the_clock(machine: Machine) -> None:
     machine.guard.trust(machine.wall_ms)
     machine.wall_ms += 2 * DAY_MS
-    reason = "the clock is 2.0 days ahead of the time that is expected"
-    assert machine.guard.doubt(machine.wall_ms) == Doubt(reason, is_contradicted=True)
+    doubt = machine.guard.doubt(machine.wall_ms)
+    assert doubt is not None
+    assert doubt.is_contradicted
+    assert "2.0 days" in doubt.reason
 
 
 def test_jump_during_a_stop_is_not_trusted(machine: Machine) -> None:
