@@ -165,7 +165,7 @@ async def test_no_annotations_of_many_series_hold_the_event_loop(tmp_path: Path)
 
         async def write_and_delete() -> None:
             stored = [_stored(one["tsuid"], one["startTime"]) for one in notes]
-            await daemon.daemon.store.put(daemon.daemon.config.data_table, stored)  # the request would sync each
+            await daemon.daemon.store.put(daemon.daemon.config.data_table, stored)
             await _ask(daemon, _post("/api/annotation/bulk", notes))
             async with daemon.client() as client:
                 await client.send(_request("DELETE", "/api/annotation/bulk", json.dumps(selected).encode()))

@@ -3,7 +3,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import trio
@@ -32,7 +32,7 @@ from tsd.errors import BadLine, BadQuery, Refused
 from tsd.query.parse.times import read_time
 from tsd.query.serialize import show_annotation
 from tsd.server.http.messages import Endpoint, Request, Response
-from tsd.tables.catalog import Annotations, SeriesCatalog
+from tsd.tables.catalog import AnnotationChange, Annotations, SeriesCatalog
 
 END_BEFORE_START = "The end timestamp cannot be less than the start timestamp"
 MAX_ANNOTATIONS = 10_000  # of one bulk request
@@ -42,14 +42,6 @@ NO_START = "The start timestamp has not been set"
 NO_START_IN_URL = "Missing start time"
 METHODS = ("GET", "POST", "PUT", "DELETE")
 IN_URL = {name: name for name in ("tsuid", "description", "notes")}
-
-
-class SentAnnotation(NamedTuple):
-    """An annotation as a client sent it."""
-
-    annotation: Annotation
-    series: bytes
-    fields: frozenset[str]  # fields that the client set
 
 
 def routes(annotations: Annotations | None, catalog: SeriesCatalog, now_ms: Callable[[], int]) -> dict[str, Endpoint]:
@@ -86,7 +78,7 @@ class AnnotationPages:
             sent = self._sent(members)
             if not sent.fields:
                 return UNCHANGED
-            return answer(show_annotation(await self._put(sent, replace=method == "PUT")))
+            return answer(show_annotation(await self._annotations.put(*_change(sent, method))))
         start_time = number_in(members, "startTime")
         if start_time < 1:
             raise Refused(400, NO_START_IN_URL)
@@ -98,9 +90,6 @@ class AnnotationPages:
         if found is None:
             raise Refused(404, "Unable to locate annotation in storage")
         return answer(show_annotation(found))
-
-    async def _put(self, sent: SentAnnotation, *, replace: bool) -> Annotation:
-        return await self._annotations.put(sent.annotation, sent.series, None if replace else sent.fields)
 
     async def listed(self, request: Request) -> Response:
         """Return the global annotations of a time range."""
@@ -130,16 +119,19 @@ class AnnotationPages:
         listed = deque(objects_of(request))
         if len(listed) > MAX_ANNOTATIONS:
             raise Refused(413, f"More than {MAX_ANNOTATIONS} annotations")
-        sent: deque[SentAnnotation] = deque()  # all, before the first write
+        changes: deque[AnnotationChange] = deque()  # all, before the first write
         while listed:  # what is used is freed step by step: thousands of objects at once would hold the event loop
             if not len(listed) % STEP_ANNOTATIONS:
                 await trio.lowlevel.checkpoint()
-            sent.append(self._sent(listed.popleft(), in_bulk=True))
-        stored = []
-        while sent:
-            if (one := sent.popleft()).fields:
-                stored.append(_encoded(await self._put(one, replace=method == "PUT")))
-        return _joined(stored)
+            if (sent := self._sent(listed.popleft(), in_bulk=True)).fields:
+                changes.append(_change(sent, method))
+        stored = await self._annotations.put_many(changes)
+        encoded = []
+        while stored:
+            if not len(stored) % STEP_ANNOTATIONS:
+                await trio.lowlevel.checkpoint()
+            encoded.append(_encoded(stored.popleft()))
+        return _joined(encoded)
 
     async def _delete_many(self, request: Request) -> Response:
         if request.body:
@@ -186,8 +178,8 @@ class AnnotationPages:
             found["endTime"] = end_ms // 1000
         return found
 
-    def _sent(self, members: Mapping[str, Any], *, in_bulk: bool = False) -> SentAnnotation:
-        """Return an annotation to be stored. Raise Refused."""
+    def _sent(self, members: Mapping[str, Any], *, in_bulk: bool = False) -> AnnotationChange:
+        """Return an annotation to be stored, with the fields that the client set. Raise Refused."""
         tsuid = text_in(members, "tsuid")
         start_time, end_time = number_in(members, "startTime"), number_in(members, "endTime")
         changed: dict[str, Any] = {name: text_in(members, name) for name in ("description", "notes")}
@@ -203,7 +195,7 @@ class AnnotationPages:
         if start_time > LAST_MS or (start_time >= FIRST_MS and not storable(start_time)):
             raise Refused(400, f"Invalid timestamp: {start_time}")
         annotation = Annotation(start_time, tsuid=tsuid, **changed)
-        return SentAnnotation(annotation, self._series(tsuid), frozenset(changed))
+        return AnnotationChange(annotation, self._series(tsuid), frozenset(changed))
 
     def _series(self, text: str) -> bytes:
         """Return the series of an annotation, empty for a global one. Raise Refused."""
@@ -229,6 +221,11 @@ class AnnotationPages:
             return read_time(text, self._now_ms())
         except BadQuery as error:
             raise Refused(500, error.message) from error
+
+
+def _change(sent: AnnotationChange, method: str) -> AnnotationChange:
+    """Return the change of a request: POST changes the fields that the client set, PUT all."""
+    return sent._replace(fields=None) if method == "PUT" else sent
 
 
 def _encoded(note: Annotation) -> bytes:

@@ -231,7 +231,8 @@ class Store(Protocol):
     async def check_and_put(
         self, table: str, row: bytes, column: bytes, value: bytes, *, expected: bytes | None
     ) -> bool:
-        """Write a cell if its value is `expected` (None: if it is absent). Return whether it was written. Atomic.
+        """Write a cell if its value is `expected` (None: if it is absent). Return whether it was written. Atomic, and
+        durable on return.
 
         A cell with an empty value counts as absent, here and in `create`, as in HBase. After StoreDown the cell may or
         may not be written: read it to find out.

@@ -6,6 +6,7 @@ layout lacks. A series is identified by opaque bytes, which users see in hex: Op
 `Stat` is one number of the statistics that a daemon reports.
 """
 
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -291,6 +292,14 @@ class Trees(Protocol):
         ...
 
 
+class AnnotationChange(NamedTuple):
+    """An annotation to store."""
+
+    annotation: Annotation
+    series: bytes  # empty for a global one
+    fields: Collection[str] | None = None  # of a stored annotation only these change; None: all
+
+
 class Annotations(Protocol):
     """Annotations on series, or global ones. A series of no bytes means global.
 
@@ -304,6 +313,11 @@ class Annotations(Protocol):
     async def put(self, annotation: Annotation, series: bytes, fields: Collection[str] | None = None) -> Annotation:
         """Store an annotation, and return what is stored. If there is one, only `fields` of it change (None: all). The
         lower start time of one place wins. Raise CorruptRow."""
+        ...
+
+    async def put_many(self, changes: deque[AnnotationChange]) -> deque[Annotation]:
+        """Store annotations as `put` does, and return what is stored. Changes of one place are made in order. `changes`
+        is emptied: to free thousands of objects at once would hold the event loop. Raise CorruptRow."""
         ...
 
     async def delete(self, start_time: int, series: bytes) -> None:

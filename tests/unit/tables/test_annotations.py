@@ -1,15 +1,19 @@
 """Annotations, in addition to the vectors: those of other writers, errors in bulk requests, and deletion."""
 
 import random
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from tests.unit.tables.endpoints import NOW_MS, World, make_world
+from tests.unit.tables.endpoints import NOW_MS, TABLES, World, make_world
 from tsd.api import annotation
 from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.store import Put, scan
+from tsd.store.rocksdb.database import Database
+from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.opentsdb.annotations import AnnotationRows
 
 TIME = 1_600_000_000
@@ -144,6 +148,36 @@ async def test_bulk_without_changes_changes_nothing() -> None:
         response = await world.request(method, "/api/annotation/bulk", [{"startTime": TIME}, {"startTime": TIME + 1}])
         assert (response.status, response.body) == (200, [])
         assert await stored(world) == before
+
+
+async def test_annotations_of_a_bulk_share_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await EmbeddedStore.open(tmp_path / "store", lambda: NOW_MS)
+    await store.create_tables(TABLES)
+    world = World(store)
+    world.endpoints = annotation.routes(AnnotationRows(store, "tsdb", world.layout), world.catalog(), lambda: NOW_MS)
+    syncs, sync = Counter[str](), Database.sync
+
+    def counted(database: Database) -> None:
+        syncs["all"] += 1
+        sync(database)
+
+    monkeypatch.setattr(Database, "sync", counted)
+    notes = [{"startTime": TIME + n, "notes": f"{n}"} for n in range(400)]
+    response = await world.request("POST", "/api/annotation/bulk", notes)
+    assert [one["notes"] for one in response.body] == [one["notes"] for one in notes]
+    assert len(await stored(world)) == 400
+    assert 1 <= syncs["all"] < 40
+    await store.aclose()
+
+
+async def test_annotations_of_one_place_are_changed_in_their_order() -> None:
+    world = await with_notes()
+    changes = [{"startTime": TIME, "notes": f"{n}"} for n in range(20)] + [{"startTime": TIME * 1000, "description": "d"}]
+    response = await world.request("POST", "/api/annotation/bulk", changes)
+    assert [(one["notes"], one["description"]) for one in response.body] == [
+        *((f"{n}", "") for n in range(20)),
+        ("19", "d"),
+    ]
 
 
 async def test_bulk_deletion_deletes_selected_annotations_only() -> None:

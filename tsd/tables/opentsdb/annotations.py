@@ -1,5 +1,6 @@
 """Annotations in the rows of the data table: read, merged and deleted (FORMATS.md §7)."""
 
+from collections import deque
 from collections.abc import AsyncIterator, Collection, Sequence
 
 import trio
@@ -18,12 +19,16 @@ from tsd.codec.putline import FIRST_MS, HOUR_S
 from tsd.errors import CorruptRow
 from tsd.store import CLOSE_S, PAGE_ROWS, CellPage, Cursor, Row, Store, cells_of_keys, cells_of_rows, scan
 from tsd.store.cells import prefix_end
+from tsd.store.retry import run_bounded
+from tsd.tables.catalog import AnnotationChange
 from tsd.tables.opentsdb.metadata import edit, read
 
 ANNOTATION_COLUMN = COLUMN + ANNOTATION
 KEYS_PER_GET = 500
 SCAN_BYTES = 256 << 10  # of values in one page: few, as most of what is scanned may be points
 STEP_CELLS = 1000  # looked at between two checkpoints
+STEP_CHANGES = 250  # sorted between two checkpoints
+SHARED_SYNCS = 500  # annotations written at a time where they share syncs
 
 
 class AnnotationRows:
@@ -59,6 +64,27 @@ class AnnotationRows:
         row, column = self._place(annotation.start_time, series)
         value = await edit(self._store, self._table, row, column, merged)
         return decode_annotation(value or b"{}")
+
+    async def put_many(self, changes: deque[AnnotationChange]) -> deque[Annotation]:
+        """See Annotations. On the embedded store many are written at a time, which share syncs. On others they would
+        only compete for the same rows."""
+        places: dict[tuple[bytes, bytes], list[tuple[int, AnnotationChange]]] = {}
+        while changes:
+            if not len(changes) % STEP_CHANGES:
+                await trio.lowlevel.checkpoint()
+            number, change = len(changes), changes.popleft()
+            place = self._place(change.annotation.start_time, change.series)
+            places.setdefault(place, []).append((number, change))
+        stored: dict[int, Annotation] = {}
+
+        async def put(numbered: list[tuple[int, AnnotationChange]]) -> None:
+            for number, change in numbered:
+                stored[number] = await self.put(*change)
+            numbered.clear()
+
+        limit = 1 if self._store.capabilities.shared else SHARED_SYNCS
+        await run_bounded(places.values(), put, limit=limit)
+        return deque(stored[number] for number in sorted(stored, reverse=True))
 
     async def delete(self, start_time: int, series: bytes) -> None:
         """Delete the annotation with this start time, if there is one. Raise StoreError."""

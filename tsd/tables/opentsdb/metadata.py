@@ -42,7 +42,6 @@ async def edit(
         if after is None or after == before:
             return before
         if await store.check_and_put(table, row, column, after, expected=before):
-            await store.sync()
             return after
     raise StoreBusy(f"{table}: row {row.hex()}, {column.decode('latin-1')}: other processes keep changing the cell")
 
