@@ -60,6 +60,22 @@ async def test_busy_row_is_kept() -> None:
     assert await held(store) == "0010=2b"
 
 
+async def test_row_whose_append_column_grows_meanwhile_is_left_for_another_try() -> None:
+    store = await made("050000=00002a00102b@5 0020=2c@5")
+    span = Span(1000, 3_600_000)
+    part = await part_of(store, span)
+    grown = bytes.fromhex("00002a00102b00302d")
+
+    async def append() -> None:
+        await store.store.put(TABLE, [Put(KEY, COLUMN + bytes.fromhex("050000"), grown)])
+
+    store.before["check_and_put"] = append
+    assert await remove_parts(store, TABLE, [part], read_ms=READ_MS) == {KEY}
+    assert await held(store) == "0020=2c 050000=00002a00102b00302d"
+    assert await remove_parts(store, TABLE, [await part_of(store, span)], read_ms=READ_MS) == set()
+    assert await held(store) == "050000=00002a"
+
+
 async def test_cells_of_many_times_are_deleted_with_one_call() -> None:
     store = await made(" ".join(f"00{offset:02x}=2a@{offset + 1}" for offset in range(0, 256, 16)))
     assert await remove_parts(store, TABLE, [await part_of(store, Span(0, 3_600_000))], read_ms=READ_MS) == set()

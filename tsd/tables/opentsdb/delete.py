@@ -71,11 +71,12 @@ async def remove_parts(store: Store, table: str, parts: Sequence[RowRemoval], *,
     they are being written to, or their remaining points would not be visible. Raise StoreError."""
     spare_ms = read_ms - busy_ms(store)
     busy = {row.key for row, removal in parts if removal.puts != () and _newest_ms(row) >= spare_ms}
-    parts = [part for part in parts if part.row.key not in busy]
     for row, removal in parts:
-        if removal.append is not None:
+        if row.key not in busy and removal.append is not None:
             cell, value = removal.append  # may grow at any time: replace it only if unchanged
-            await store.check_and_put(table, row.key, COLUMN + cell.qualifier, value, expected=cell.value)
+            if not await store.check_and_put(table, row.key, COLUMN + cell.qualifier, value, expected=cell.value):
+                busy.add(row.key)
+    parts = [part for part in parts if part.row.key not in busy]
     hidden = await _put_remaining(store, table, parts, spare_ms)
     await store.sync()
     deletions = [
