@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.interfering_store import InterferingStore
 from tests.unit.tables.endpoints import NOW_MS, TABLES, World, make_world
 from tsd.api import annotation
 from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.store import Put, scan
+from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.database import Database
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.opentsdb.annotations import AnnotationRows
@@ -172,7 +174,10 @@ async def test_annotations_of_a_bulk_share_syncs(tmp_path: Path, monkeypatch: py
 
 async def test_annotations_of_one_place_are_changed_in_their_order() -> None:
     world = await with_notes()
-    changes = [{"startTime": TIME, "notes": f"{n}"} for n in range(20)] + [{"startTime": TIME * 1000, "description": "d"}]
+    changes = [
+        *({"startTime": TIME, "notes": f"{n}"} for n in range(20)),
+        {"startTime": TIME * 1000, "description": "d"},
+    ]
     response = await world.request("POST", "/api/annotation/bulk", changes)
     assert [(one["notes"], one["description"]) for one in response.body] == [
         *((f"{n}", "") for n in range(20)),
@@ -244,6 +249,29 @@ async def test_bulk_deletion_deletes_the_same_from_few_and_from_many_rows(
     rows = AnnotationRows(world.store, "tsdb", layout)
     assert await rows.delete_between((first + 1000) * 1000, end * 1000, series[:named], global_=False) == deleted
     assert sorted(await stored(world)) == sorted(left)
+
+
+async def test_annotation_edited_during_its_deletion_stays() -> None:
+    store = InterferingStore(MemoryStore(lambda: NOW_MS))
+    await store.create_tables(TABLES)
+    rows = AnnotationRows(store, "tsdb", KeyLayout())
+    cells = {}
+    for start in (TIME, TIME + HOUR_S):
+        column = COLUMN + annotation_qualifier(start)
+        cells[start] = Put(annotation_row(KeyLayout(), start), column, b'{"startTime":%d}' % start)
+    await store.put("tsdb", [cells[TIME]], time_ms=NOW_MS)
+    await store.put("tsdb", [cells[TIME + HOUR_S]], time_ms=NOW_MS + 5000)  # by a server whose clock is ahead
+
+    async def edit() -> None:
+        edited = cells[TIME]._replace(value=b'{"startTime":%d,"notes":"n"}' % TIME)
+        await store.store.put("tsdb", [edited], time_ms=NOW_MS + 1)
+
+    store.before["delete"] = edit
+    await rows.delete_between(TIME * 1000, (TIME + HOUR_S) * 1000, [], global_=True)
+    found = await rows.get(TIME, b"")
+    assert found is not None
+    assert found.notes == "n"
+    assert await rows.get(TIME + HOUR_S, b"") is None
 
 
 BAD_TIME = "Invalid time: x. Invalid character 'x' in x"

@@ -17,10 +17,11 @@ from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, LAST_BASE, KeyLayout, base_bytes
 from tsd.codec.putline import FIRST_MS, HOUR_S
 from tsd.errors import CorruptRow
-from tsd.store import CLOSE_S, PAGE_ROWS, CellPage, Cursor, Row, Store, cells_of_keys, cells_of_rows, scan
+from tsd.store import CLOSE_S, PAGE_ROWS, Cell, CellPage, Cursor, Row, Store, cells_of_keys, cells_of_rows, scan
 from tsd.store.cells import prefix_end
 from tsd.store.retry import run_bounded
 from tsd.tables.catalog import AnnotationChange
+from tsd.tables.opentsdb.delete import remove_rows
 from tsd.tables.opentsdb.metadata import edit, read
 
 ANNOTATION_COLUMN = COLUMN + ANNOTATION
@@ -168,8 +169,7 @@ class AnnotationRows:
         deleted = 0
         for step in range(0, len(page.keys), STEP_CELLS):
             await trio.lowlevel.checkpoint()
-            chosen: dict[bytes, list[bytes]] = {}
-            newest_ms = 0
+            chosen: dict[bytes, list[Cell]] = {}
             for at in range(step, min(step + STEP_CELLS, len(page.keys))):
                 key, column = page.keys[at], page.columns[at]
                 if not column.startswith(ANNOTATION_COLUMN) or key[self._layout.pairs_start :] not in series_pairs:
@@ -177,11 +177,10 @@ class AnnotationRows:
                 cell = page.cell(at)
                 one = _decode(column, cell.value)
                 if one and start_ms <= _ms(one.start_time) <= end_ms:
-                    chosen.setdefault(key, []).append(column)
-                    newest_ms = max(newest_ms, cell.time_ms)
+                    chosen.setdefault(key, []).append(cell)
                     deleted += 1
-            if chosen:
-                await self._store.delete(self._table, chosen, up_to_ms=newest_ms)
+            rows = [Row(key, cells) for key, cells in chosen.items()]
+            await remove_rows(self._store, self._table, rows, read_ms=0)  # each cell up to its own timestamp
         return deleted
 
     async def _global_rows(self, start_ms: int, end_ms: int) -> AsyncIterator[Row]:
