@@ -40,17 +40,13 @@ class ClockGuard:
         self._points_ms = offset_ms if self._points_ms is None else max(self._points_ms, offset_ms)
 
     def doubt(self, now_ms: int) -> Doubt | None:
-        """Return why the clock is not trusted, None if it is; then record it. Raise StoreError."""
+        """Return why the clock is not trusted, None if it is."""
         ahead_ms = self._ahead_ms(now_ms)
         if ahead_ms is None:
-            found = self._doubt_of_points(now_ms)
-        elif ahead_ms > TOLERANCE_MS:
-            found = Doubt(f"the clock is {_days(ahead_ms)} ahead of the time that is expected", is_contradicted=True)
-        else:
-            found = None
-        if found is None:
-            self.trust(now_ms)
-        return found
+            return self._doubt_of_points(now_ms)
+        if ahead_ms > TOLERANCE_MS:
+            return Doubt(f"the clock is {_days(ahead_ms)} ahead of the time that is expected", is_contradicted=True)
+        return None
 
     def _doubt_of_points(self, now_ms: int) -> Doubt | None:
         """Return why incoming points do not confirm the clock, None if they do."""
@@ -69,7 +65,8 @@ class ClockGuard:
         return Doubt(f"{checked}, and {came}", is_contradicted=self._points_ms is not None)
 
     def trust(self, now_ms: int) -> None:
-        """Record that the clock is right. Raise StoreError if the file cannot be written."""
+        """Record that the clock is right. Raise StoreError if the file cannot be written. It is synced: call this in a
+        thread."""
         self._offset_ms = now_ms - self._monotonic_ms()
         folder = self._file.parent
         try:

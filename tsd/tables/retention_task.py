@@ -210,11 +210,10 @@ class RetentionTask:
         """Delete what has expired. `run` frees the space later. Raise StoreError."""
         async with self._round:
             now_ms = self._now_ms()  # read once: the clock may jump during the round
-            if trust_clock:
-                self._guard.trust(now_ms)
-            self._doubt = self._guard.doubt(now_ms)
+            self._doubt = None if trust_clock else self._guard.doubt(now_ms)
             deleted: dict[str, Amount] = {}
             if self._doubt is None:
+                await trio.to_thread.run_sync(self._guard.trust, now_ms)
                 async with aclosing(self._delete(now_ms // 1000, deleted)) as steps:
                     async for _ in steps:
                         await self._pause()

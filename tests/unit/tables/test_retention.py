@@ -10,7 +10,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_threads_completed
 
 from tests.unit.tables.compaction.parts import TABLE
 from tsd.codec.names import Kind
@@ -319,7 +319,7 @@ async def test_task_deletes_nothing_while_the_clock_is_not_trusted(tmp_path: Pat
         [base] = hours([31 * DAY_S])
         await store.put(TABLE, [Put(row_key(KeyLayout(), uids["sys.cpu"], base, HOST), POINT, b"\1")])
         clock_ms = [NOW_MS]
-        guard = ClockGuard(tmp_path / "retention.json", lambda: trio.current_time() * 1000)
+        guard = make_guard(tmp_path / "retention.json")
         task = RetentionTask(retention, guard, lambda: clock_ms[0], lambda: False)
         assert (await task.run_now())["waiting_for"]
         assert len(await keys(store)) == 1
@@ -338,7 +338,7 @@ async def test_task_that_waits_for_points_logs_an_error_only_when_they_contradic
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     del autojump_clock
-    guard = ClockGuard(tmp_path / "retention.json", lambda: trio.current_time() * 1000)
+    guard = make_guard(tmp_path / "retention.json")
     task = RetentionTask(None, guard, lambda: NOW_MS, lambda: False)
     with capture_logs() as logs:
         async with trio.open_nursery() as nursery:
@@ -353,6 +353,19 @@ async def test_task_that_waits_for_points_logs_an_error_only_when_they_contradic
             nursery.cancel_scope.cancel()
 
 
+def make_guard(file: Path) -> ClockGuard:
+    """Return a guard by the clock of this trio run, which threads may ask too."""
+    clock = trio.lowlevel.current_clock()
+    return ClockGuard(file, lambda: clock.current_time() * 1000)
+
+
+async def minutes(number: int) -> None:
+    """Let minutes pass that do not depend on how long threads take."""
+    for _ in range(number):
+        await trio.sleep(60)
+        await wait_all_threads_completed()
+
+
 async def test_task_runs_each_hour(tmp_path: Path, autojump_clock: MockClock) -> None:
     del autojump_clock
     async with opened("memory", tmp_path) as store:
@@ -364,13 +377,13 @@ async def test_task_runs_each_hour(tmp_path: Path, autojump_clock: MockClock) ->
 
         bases = hours(30 * DAY_S - HOUR_S * number for number in range(5))
         await store.put(TABLE, [Put(row_key(KeyLayout(), uids["sys.cpu"], base, HOST), POINT, b"\1") for base in bases])
-        guard = ClockGuard(tmp_path / "retention.json", lambda: trio.current_time() * 1000)
+        guard = make_guard(tmp_path / "retention.json")
         guard.trust(NOW_MS)
         task = RetentionTask(retention, guard, now_ms, lambda: False)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(task.run)
             while await keys(store):
-                await trio.sleep(600)
+                await minutes(10)
                 young = [base for base in bases if base + HOUR_S > now_ms() // 1000 - 30 * DAY_S]
                 assert len(await keys(store)) >= len(young)
             nursery.cancel_scope.cancel()
@@ -384,7 +397,7 @@ async def test_task_goes_on_once_the_state_folder_can_be_written(tmp_path: Path,
         retention, uids = await make(store)
         [base] = hours([31 * DAY_S])
         await store.put(TABLE, [Put(row_key(KeyLayout(), uids["sys.cpu"], base, HOST), POINT, b"\1")])
-        guard = ClockGuard(tmp_path / "state" / "retention.json", lambda: trio.current_time() * 1000)
+        guard = make_guard(tmp_path / "state" / "retention.json")
         guard.observe(NOW_MS)
         (tmp_path / "state").touch()  # no folder
         task = RetentionTask(retention, guard, lambda: NOW_MS, lambda: False)
@@ -393,12 +406,27 @@ async def test_task_goes_on_once_the_state_folder_can_be_written(tmp_path: Path,
         with capture_logs() as logs:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(task.run)
-                await trio.sleep(HOUR_S)
+                await minutes(60)
                 assert {line["event"] for line in logs} == {"retention.delayed"}
                 (tmp_path / "state").unlink()
-                await trio.sleep(HOUR_S)
+                await minutes(60)
                 assert await keys(store) == []
                 nursery.cancel_scope.cancel()
+
+
+async def test_event_loop_runs_while_the_reading_of_the_clock_is_saved(tmp_path: Path) -> None:
+    class Watched(ClockGuard):
+        def trust(self, now_ms: int) -> None:
+            trio.from_thread.run_sync(saved.append, now_ms)  # an error on the event loop's own thread
+            super().trust(now_ms)
+
+    saved: list[int] = []
+    guard = Watched(tmp_path / "retention.json", lambda: 0.0)
+    guard.observe(NOW_MS)
+    task = RetentionTask(None, guard, lambda: NOW_MS, lambda: False)
+    assert (await task.run_now())["waiting_for"] is None
+    assert (await task.run_now(trust_clock=True))["waiting_for"] is None
+    assert saved == [NOW_MS, NOW_MS]
 
 
 async def test_task_says_which_points_have_expired(tmp_path: Path) -> None:
