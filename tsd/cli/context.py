@@ -183,6 +183,10 @@ def _closing_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, end)
         try:
             yield
+        except TsdError as exc:
+            if is_ending:  # the signal ends the process before others print the error
+                click.echo(f"tsd: {exc}", err=True)
+            raise
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             if is_ending:
