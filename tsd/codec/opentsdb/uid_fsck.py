@@ -196,13 +196,15 @@ def _check_collisions(names: _Names) -> None:
 
 
 def _check_reverse(names: _Names) -> None:
-    """Check that each UID's name has that UID."""
+    """Check that each UID's name has that UID. A crash between the steps of an assignment leaves a UID whose name has
+    none, or later another one: that is no error."""
     used = set(names.forward.values())
     for uid, name in names.reverse.items():
         if uid in used or name in names.malformed:
             continue
-        if name in names.forward:
-            names.found(f"{uid.hex()} -> {_show(name)}, whose UID is {names.forward[name].hex()}")
+        if (own := names.forward.get(name)) is not None:
+            is_error = names.reverse.get(own) != name
+            names.found(f"{uid.hex()} -> {_show(name)}, whose UID is {own.hex()}", is_error=is_error)
         else:
             names.found(f"{uid.hex()} -> {_show(name)}, which has no UID", is_error=False)
         names.forget(uid)
