@@ -3,9 +3,14 @@
 Messages have what was got and what was wanted; bytes are in hex.
 """
 
+import errno
+import re
 from typing import TypeVar
 
 E = TypeVar("E", bound=BaseException)
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL_TEXT = re.compile(r"No space left on device|Disk quota exceeded")  # of RocksDB, which raises errors without number
 
 
 class TsdError(Exception):
@@ -176,3 +181,16 @@ def json_mistake(error: Exception) -> str:
         if isinstance(error, RecursionError)
         else str(error)
     )
+
+
+def lacks_space(error: BaseException) -> bool:
+    """Return whether an error, or all errors of a group, come from a full disk.
+
+    >>> lacks_space(OSError(errno.ENOSPC, "")), lacks_space(OSError(errno.EACCES, "")), lacks_space(ValueError())
+    (True, False, False)
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return all(lacks_space(one) for one in error.exceptions)
+    if isinstance(error, OSError) and error.errno in FULL:
+        return True
+    return FULL_TEXT.search(str(error)) is not None or (error.__cause__ is not None and lacks_space(error.__cause__))

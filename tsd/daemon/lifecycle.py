@@ -28,9 +28,9 @@ from tsd.daemon.layouts import BuildTables, build_configured_tables
 from tsd.daemon.settings import control_path, now_ms
 from tsd.daemon.stop_limit import StopLimit
 from tsd.daemon.systemd import Watchdog, WatchdogTimeouts, microseconds, notify, notify_soon, notify_until_sent
-from tsd.daemon.waiting import lacks_space, wait_for_space
+from tsd.daemon.waiting import wait_for_space
 from tsd.daemon.wiring import OpenStore, opened_store
-from tsd.errors import BadConfig, CorruptRow, StoreError, TsdError, UnfitSettings, bare
+from tsd.errors import BadConfig, CorruptRow, StoreError, TsdError, UnfitSettings, bare, lacks_space
 from tsd.ingest.journal.folder import held_journal
 from tsd.ingest.journal.journal import Segment
 from tsd.lazy import LazyLogger

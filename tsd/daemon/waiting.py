@@ -4,9 +4,7 @@ Meanwhile the port answers HTTP: `/health/live` passes, and everything else is a
 clients are not read from. Their connections end when the start continues.
 """
 
-import errno
 import os
-import re
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -22,7 +20,7 @@ from tsd.config.settings import Config
 from tsd.daemon.builders import build_access, listener_limits
 from tsd.daemon.settings import Clock
 from tsd.daemon.systemd import extend_timeout
-from tsd.errors import Refused
+from tsd.errors import Refused, lacks_space
 from tsd.lazy import LazyLogger
 from tsd.server.http.bodies import TOO_LARGE, MemoryBudget
 from tsd.server.http.connection import HttpConnection, RequestLimits
@@ -35,24 +33,9 @@ from tsd.server.peer import Peer
 
 log = LazyLogger(__name__)
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-FULL_TEXT = re.compile(r"No space left on device|Disk quota exceeded")  # of RocksDB, which raises errors without number
 PROBE_BYTES = 1 << 20  # a start needs some hundred KiB
 RETRY_S = 1.0
 REQUEST_BYTES = 1 << 20
-
-
-def lacks_space(error: BaseException) -> bool:
-    """Return whether an error, or all errors of a group, come from a full disk.
-
-    >>> lacks_space(OSError(errno.ENOSPC, "")), lacks_space(OSError(errno.EACCES, "")), lacks_space(ValueError())
-    (True, False, False)
-    """
-    if isinstance(error, BaseExceptionGroup):
-        return all(lacks_space(one) for one in error.exceptions)
-    if isinstance(error, OSError) and error.errno in FULL:
-        return True
-    return FULL_TEXT.search(str(error)) is not None or (error.__cause__ is not None and lacks_space(error.__cause__))
 
 
 def first_text(error: BaseException) -> str:
@@ -123,7 +106,7 @@ def _is_writable(folder: Path) -> bool:
             file.flush()
             os.fsync(file.fileno())
     except OSError as exc:
-        return exc.errno not in FULL
+        return not lacks_space(exc)
     return True
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import trio
 
 from tsd.codec.points import POINT_BYTES, Columns
-from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreError, bare
+from tsd.errors import JOURNAL_DAMAGED, CorruptRow, StoreError, bare, lacks_space
 from tsd.ingest.intake import JOURNAL_FULL, JOURNAL_SLOW, Backpressure, Ledger
 from tsd.ingest.journal.journal import Journal, Segment
 from tsd.ingest.open_hours import (
@@ -88,7 +88,7 @@ class Writer:
         self._now_s = now_s
         self._uptime_s = uptime_s
         self._windows: deque[Window] = deque()
-        self._left: list[Window] = []  # in the journal, as they could not be read at the end
+        self._left: list[Window] = []  # in the journal, as they could not be read or stored at the end
         self.memory = WindowMemory()  # of sealed windows
         self._hours = OpenHours()
         self._last_whole_s = -1  # base time of the last hour that was released whole
@@ -367,7 +367,8 @@ class Writer:
         return self._open_since_s is not None and 0 <= now_s - self._open_since_s < self._settings.small_s
 
     async def write_windows(self) -> None:
-        """Write sealed windows until `finish` is called and no window is left."""
+        """Write sealed windows until `finish` is called and no window is left, or the store has no space for those that
+        the journal has."""
         first_s, longest_s = self._settings.retry_s
         pause = first_s
         while self._windows or not self._finishing:
@@ -384,6 +385,9 @@ class Writer:
                     self._leave(error)
                     continue
                 self._note_trouble(error)
+                if self._finishing and lacks_space(error) and not self._journal.unsynced:
+                    self._leave_all()
+                    return
                 self.regulate()
                 await trio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311 - jitter
                 pause = min(2 * pause, longest_s)
@@ -405,6 +409,11 @@ class Writer:
         self.memory.remove(window)
         paths = [str(pending.segment.path) for pending in window.segments]
         log.error("journal.window_left", points=window.points, paths=paths, error=str(error))
+
+    def _leave_all(self) -> None:
+        """Leave all windows to the next start: the store has no space for them, and the journal has them on disk."""
+        self._left += self._windows
+        self._windows.clear()
 
     def _note_trouble(self, error: StoreError | CorruptRow) -> None:
         text = str(bare(error))

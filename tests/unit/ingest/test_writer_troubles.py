@@ -16,7 +16,7 @@ from tests.unit.ingest.parts import BASE, SERIES, Parts, going, line, make_store
 from tsd.codec.names import Kind
 from tsd.codec.opentsdb.uid import COUNTER_ROW, encode_counter, id_column
 from tsd.codec.putline import NameRules
-from tsd.errors import BadLine, StoreDown
+from tsd.errors import BadLine, StoreDown, StoreError
 from tsd.ingest.journal.disk import REAL, Disk
 from tsd.ingest.journal.journal import Segment
 from tsd.ingest.journal.segment import Block, Damage
@@ -204,6 +204,48 @@ async def test_end_stores_windows_after_one_that_cannot_be_read(tmp_path: Path) 
     async with going(Parts(tmp_path, parts.store)) as after:  # whose segments are written in order, the newer one again
         await after.writer.flush()
         assert sorted((await after.stored()).values()) == [1, 2, 2]
+
+
+async def test_end_leaves_the_rest_to_the_journal_while_the_disk_of_the_store_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a stop took as long as `tsd.core.drain_timeout`."""
+    parts = Parts(tmp_path, await make_store())
+    with trio.fail_after(60):
+        async with going(parts):
+            monkeypatch.setattr(parts.points, "write", no_space)
+            await parts.take(line(0, 1))
+            parts.writer.seal()
+            await parts.journal.wait_synced((await parts.take(line(1, 2))).position)
+    assert (parts.writer.waiting_points, parts.journal.lost) == (2, 0)
+    async with going(Parts(tmp_path, parts.store)) as after:
+        await after.writer.flush()
+        assert sorted((await after.stored()).values()) == [1, 2]
+
+
+async def test_end_waits_for_space_while_lines_are_not_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Parts(tmp_path, await make_store())
+    write, tries = parts.points.write, 0
+
+    async def has_space_late(*args: object, **options: object) -> None:
+        nonlocal tries
+        tries += 1
+        await (no_space() if tries < 20 else write(*args, **options))  # type: ignore[arg-type]
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with going(parts):
+        monkeypatch.setattr(parts.points, "write", has_space_late)
+        monkeypatch.setattr(Disk, "write", full)
+        await parts.take(line(0, 1))
+    assert list((await parts.stored()).values()) == [1]
+    assert (parts.writer.waiting_points, parts.journal.lost) == (0, 0)
+
+
+async def no_space(*_: object, **__: object) -> None:
+    """Fail as a store on a full disk."""
+    raise StoreError("IO error: No space left on device")
 
 
 async def test_end_goes_on_though_a_stored_segment_cannot_be_removed(
