@@ -30,6 +30,7 @@ class FlakyStore(PlainStore):
         self.store = store
         self.plan: list[Fault] = []
         self.always = Fault.NONE
+        self.reads_always = False  # whether `get` and `page` have no fault
         self.hold: trio.Event | None = None
         self.held = trio.Event()  # a put waits
         self.calls: list[str] = []
@@ -39,6 +40,8 @@ class FlakyStore(PlainStore):
     async def _call(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         self.calls.append(name)
         fault = self.plan.pop(0) if self.plan else self.always
+        if self.reads_always and name in ("get", "page"):
+            fault = Fault.NONE
         if fault is Fault.REFUSED:
             raise StoreDown("refused by the test")
         answer = await call()

@@ -27,6 +27,10 @@ class UnstoredPoints:
         self._table = table
         self._found = FoundPoints()
 
+    def wait_for_keys(self, metric: bytes) -> bool:
+        """Return whether points of a metric wait for keys, see `OpenPointSource`."""
+        return any(text.metric == metric for text in self._table.unresolved.values())
+
     def known_series(self, metric: bytes) -> KnownSeries | None:
         """Return the series of a metric, see `OpenPointSource`."""
         table = self._table

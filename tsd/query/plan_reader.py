@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from tsd.errors import PointsWait, TsdError, bare
+from tsd.errors import PointsWait, TsdError, UnknownName, bare
 from tsd.query.cached_reader import CachedReader
 from tsd.query.collect import Collected, PointCollector, collect
 from tsd.query.group_sums import GroupSums
@@ -79,9 +79,18 @@ class PlanReader:
         return plans
 
     async def plan(self, query: Query, sub: SubQuery) -> Plan:
-        """Plan a sub query. Raise BadQuery in OpenTSDB's words, StoreError."""
+        """Plan a sub query. Raise BadQuery in OpenTSDB's words, PointsWait, StoreError."""
         scan = scan_range(query.start_ms, query.end_ms, sub.downsample, quirks=query.quirks)
-        return Plan(sub, scan, await self._reader.select(request_of(query, sub)))
+        request = request_of(query, sub)
+        try:
+            return Plan(sub, scan, await self._reader.select(request))
+        except UnknownName:
+            metric, source = _name_in_lines(request.metric), self._open_points
+            if source is None or not source.wait_for_keys(metric):
+                raise
+        if not await self._flush(metric):
+            raise PointsWait
+        return Plan(sub, scan, await self._reader.select(request))
 
     async def with_open_points(self, query: Query, plan: Plan, flushed: set[bytes]) -> Plan:
         """Return a plan that reads all points accepted so far, so that a client reads its own writes.

@@ -190,6 +190,11 @@ class OpenPointSource(Protocol):
         """Return the points of a metric; None if some of them must be written to be read. `choose` may leave out
         series, and points of other hours than those of `span` may be left out. Raise what `choose` raises."""
 
+    def wait_for_keys(self, metric: bytes) -> bool:
+        """Return whether some of the metric's points wait for the keys of new series: the store may not know their
+        names."""
+        ...
+
     def known_series(self, metric: bytes) -> KnownSeries | None:
         """Return the series of a metric that such points may have: the same object as before while they do not change.
         None if they cannot be listed."""

@@ -59,6 +59,10 @@ class NoOpenPoints:
         """See OpenPointSource."""
         return OpenPoints.of(no_columns(), SeriesKeys.of(()))
 
+    def wait_for_keys(self, metric: bytes) -> bool:
+        """See OpenPointSource."""
+        return False
+
     def known_series(self, metric: bytes) -> KnownSeries | None:
         """See OpenPointSource."""
         return None

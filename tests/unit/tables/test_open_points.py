@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import AsyncMock, patch
@@ -18,7 +18,7 @@ from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row, encode_annotation
 from tsd.codec.opentsdb.cell import COLUMN, FAMILY
 from tsd.codec.opentsdb.rowkey import KeyLayout
-from tsd.errors import BadQuery, StoreDown
+from tsd.errors import BadQuery, PointsWait, StoreDown, UnknownName
 from tsd.query.engine import EngineSettings, QueryEngine
 from tsd.query.model import Query
 from tsd.query.parse.uri import read_uri
@@ -46,8 +46,12 @@ QUERIES = (
 class Readers:
     """Engines over one store: one that reads open points from memory, and one that reads the store alone."""
 
-    def __init__(self, parts: Parts, index: SeriesIndex | None = None) -> None:
+    def __init__(
+        self, parts: Parts, index: SeriesIndex | None = None, *, flush: Callable[[bytes], Awaitable[bool]] | None = None
+    ) -> None:
+        """`flush` writes the points of a metric; without it `flushed` has the names of those that were asked for."""
         self.flushed: list[bytes] = []
+        self._write = flush
         settings = EngineSettings(cache_bytes=1 << 20)
         self._unstored = parts.unstored
         self._reader: PointReader = OpenTsdbReader(ReadTable(parts.store, "tsdb", KeyLayout()), parts.uids, index=index)
@@ -64,7 +68,7 @@ class Readers:
 
     async def _flush(self, metric: bytes) -> bool:
         self.flushed.append(metric)
-        return True
+        return await self._write(metric) if self._write else True
 
 
 Found = tuple[str, dict[str, str], list[int], list[float]]
@@ -345,6 +349,35 @@ async def test_series_without_key_are_written_first(tmp_path: Path) -> None:
         assert await parts.unstored.open_points(b"m") is None
         store.always = Fault.NONE
         await parts.writer.flush()
+
+
+@pytest.mark.parametrize("m", ["sum:new", "sum:m{host=new}", "none:m{host=*}"])
+async def test_name_that_waits_for_its_uid_is_not_called_unknown(m: str, tmp_path: Path) -> None:
+    """Regression: with a full disk a query of an accepted metric said that there is none of that name."""
+    store = await make_store()
+    async with going(Parts(tmp_path, store)) as parts:
+        await parts.take(put(BASE, 1, "a"))
+        await parts.writer.flush()
+        store.always, store.reads_always = Fault.REFUSED, True
+        await parts.take(put(BASE, 2, "new"), put(BASE, 2, "new", "new"))
+        readers = Readers(parts, flush=parts.writer.write_metric)
+        with pytest.raises(PointsWait):
+            await answers(readers.live, [m])
+        store.always = Fault.NONE
+        await parts.writer.flush()
+        found = await answers(readers.live, [m])
+        assert ("host", "new") in [pair for _, tags, _, _ in found for pair in tags.items()]
+
+
+async def test_unknown_name_is_unknown_while_others_wait_for_uids(tmp_path: Path) -> None:
+    store = await make_store()
+    async with going(Parts(tmp_path, store)) as parts:
+        store.always, store.reads_always = Fault.REFUSED, True
+        await parts.take(put(BASE, 2, "new", "new"))
+        readers = Readers(parts, flush=parts.writer.write_metric)
+        with pytest.raises(UnknownName):
+            await answers(readers.live, ["sum:unknown"])
+        store.always = Fault.NONE
 
 
 async def cacheable_store() -> FlakyStore:
