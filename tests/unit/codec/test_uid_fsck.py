@@ -100,7 +100,7 @@ def test_findings_are_repaired(name: str) -> None:
 @pytest.mark.difference(
     "uid-fsck-waste",
     topic="rows",
-    theirs="A UID that was handed out in vain, by a crash, counts as an error of `uid fsck` once its name has another UID",
+    theirs="A UID that a crash has wasted counts as an error of `uid fsck` once its name has another UID",
     ours="It is a warning, as it is while the name has none",
 )
 def test_uid_handed_out_in_vain_is_no_error() -> None:
