@@ -14,6 +14,7 @@ from tests.e2e.command import HOST, Done, Tsd, on_hbase
 from tests.peers.hbase import RunningHbase
 from tsd.config.loader import keys
 from tsd.config.state_dir import lock_state
+from tsd.store import Put
 
 pytestmark = pytest.mark.slow
 VERSION = re.compile(
@@ -521,3 +522,24 @@ def test_import_stores_the_files_that_can_be_read(tmp_path: Path) -> None:
         pipe.write_text("m 1356998401 1 host=a\n")  # read once only
         done = json.loads(process.communicate()[0])
     assert (process.wait(), done["points"], len(done["unreadable"])) == (1, 2, 1)
+
+
+BAD_ROW = Put(b"\0\0\1" + bytes(10), b"t:\0\0", b"\1" * 3)
+
+
+@pytest.mark.parametrize(
+    "words", [["import", "--json", "-"], ["fsck", "--full-scan"], ["fsck", "--full-scan", "--fix"], ["uid", "fsck"]]
+)
+def test_status_of_a_failure_does_not_depend_on_a_reader(words: list[str], tmp_path: Path) -> None:
+    """Regression: the status was 0 where what read the output had ended, as if all was well."""
+    tsd = Tsd(tmp_path / "state")
+    assert tsd.run("create-tables").status == 0
+    tsd.put_directly("tsdb", BAD_ROW)
+    tsd.put_directly("tsdb-uid", Put(b"m", b"id:metrics", b"\0\0\1"))
+    wanted = tsd.run(*words, stdin=b"malformed\n").status
+    assert wanted
+    with tsd.popen(*words) as process:
+        process.stdout.close()
+        process.stdin.write(b"malformed\n")
+        process.stdin.close()
+        assert process.wait() == wanted

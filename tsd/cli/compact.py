@@ -11,6 +11,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access, metric_uids
+from tsd.cli.options import closed_output_ignored
 from tsd.cli.output import Progress, tell_resumed
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.putline import HOUR_S
@@ -71,7 +72,8 @@ def compact(
     job = [config.backend.value, store_address(config), config.data_table, since, until, *sorted(set(metrics))]
     file = Checkpoint(checkpoint or state_folder(config) / "compact.json", job)
     stats = trio.run(_run, config, None if dry_run else file, (since, until, metrics), rate)
-    click.echo(json.dumps(asdict(stats)) if as_json else "\n".join(summary(stats)))
+    with closed_output_ignored():
+        click.echo(json.dumps(asdict(stats)) if as_json else "\n".join(summary(stats)))
     sys.exit(1 if stats.corrupt or stats.undecided else 0)
 
 

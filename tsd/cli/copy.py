@@ -18,6 +18,7 @@ from tsd.cli.context import Access, access
 from tsd.cli.copy_entities import copy_metadata
 from tsd.cli.copy_points import ALL_HOURS, ALL_TIMES, PointCopyStats, Rename, Target, copy_points, parse_rename
 from tsd.cli.late_rollups import changing, changing_rows
+from tsd.cli.options import closed_output_ignored
 from tsd.cli.output import Progress
 from tsd.cli.settings import overrides
 from tsd.codec.text import counted
@@ -61,10 +62,11 @@ def copy(
         checkpoint or _checkpoint(loaded.config, target), ["copy", store_name(loaded.config), store_name(target)]
     )
     total, left = trio.run(_copy, loaded.config, target, file)
-    if as_json:
-        click.echo(
-            json.dumps({"rows": total.rows, "cells": total.cells, "new_cells": total.put, "hidden": total.hidden})
-        )
+    with closed_output_ignored():
+        if as_json:
+            click.echo(
+                json.dumps({"rows": total.rows, "cells": total.cells, "new_cells": total.put, "hidden": total.hidden})
+            )
     click.echo(f"copied {counted(total.rows, 'row')}; {total.put} of {counted(total.cells, 'cell')} were new", err=True)
     if total.hidden:
         click.echo(
@@ -133,8 +135,9 @@ def _copy_points(
         "annotations": total.annotations,
         "histograms": total.histograms,
     }
-    if as_json:
-        click.echo(json.dumps(counts))
+    with closed_output_ignored():
+        if as_json:
+            click.echo(json.dumps(counts))
     refused = f"; {counted(total.refused_points, 'point')} refused" if total.refused_points else ""
     click.echo(f"copied {counted(total.points, 'point')} of {counted(total.metrics, 'metric')}{refused}", err=True)
     if total.expiring_points:

@@ -12,6 +12,7 @@ import trio
 from tsd.cli.context import Access, access, flush_pending, tell_of_others
 from tsd.cli.entity_points import delete_range
 from tsd.cli.late_rollups import changing, names_left, show_left
+from tsd.cli.options import closed_output_ignored
 from tsd.cli.output import named, show_date
 from tsd.cli.scan import BadRequest, RowSelection, ScanRequest, parse_selection, selected_rows
 from tsd.codec.dates import BadDate, parse_date
@@ -92,14 +93,16 @@ def delete(loaded: Loaded, words: Sequence[str], since: str, until: str, yes: bo
     if yes and (found.rows or found.entity_points):
         left = trio.run(partial(_delete, loaded.config, request, yes=False, may_be_unknown=not found.rows))
     remaining = max(left.points, left.entity_points or 0)
-    if as_json:
-        click.echo(json.dumps({**found.report(), "deleted": yes, "remaining": remaining}))
-    else:
-        for name, counts in sorted(found.series.items()):
-            times = ""
-            if counts.first_ms is not None and counts.last_ms is not None:
-                times = f", {show_date(counts.first_ms)} to {show_date(counts.last_ms)}"
-            click.echo(f"{name}: {counted(counts.points, 'point')} in {counted(counts.rows, 'row')}{times}")
+    with closed_output_ignored():
+        if as_json:
+            click.echo(json.dumps({**found.report(), "deleted": yes, "remaining": remaining}))
+        else:
+            for name, counts in sorted(found.series.items()):
+                times = ""
+                if counts.first_ms is not None and counts.last_ms is not None:
+                    times = f", {show_date(counts.first_ms)} to {show_date(counts.last_ms)}"
+                click.echo(f"{name}: {counted(counts.points, 'point')} in {counted(counts.rows, 'row')}{times}")
+    if not as_json:
         total = found.total()
         click.echo(f"deleted {total}" if yes else f"{total} would be deleted; add --yes to delete them", err=True)
     if remaining:

@@ -15,6 +15,7 @@ from tsd.api.entity_answers import InventoryRequest, RangeRequest, select_series
 from tsd.api.entity_inventory import Inventory
 from tsd.api.entity_json import inventory_chunks, series_chunks
 from tsd.cli.context import Access, access, flush_pending
+from tsd.cli.options import closed_output_ignored
 from tsd.cli.output import Progress, tell_resumed
 from tsd.codec.dates import BadDate, duration_ms, parse_date
 from tsd.codec.entity.records import EntitySeries
@@ -181,10 +182,11 @@ def build(
 ) -> None:
     """Run `tsd entity build`."""
     state = trio.run(_run, _Job(loaded.config, "build", metrics, since, until, checkpoint))
-    if as_json:
-        click.echo(json.dumps({"points": state.points, "warnings": state.warnings}))
-    else:
-        click.echo(f"{counted(state.points, 'point')} read and written")
+    with closed_output_ignored():
+        if as_json:
+            click.echo(json.dumps({"points": state.points, "warnings": state.warnings}))
+        else:
+            click.echo(f"{counted(state.points, 'point')} read and written")
     sys.exit(1 if state.warnings else 0)
 
 
@@ -193,10 +195,11 @@ def check(
 ) -> None:
     """Run `tsd entity check`."""
     state = trio.run(_run, _Job(loaded.config, "check", metrics, since, until, checkpoint))
-    if as_json:
-        click.echo(json.dumps({"points": state.points, "differences": state.wrong, "warnings": state.warnings}))
-    else:
-        click.echo(f"{counted(state.points, 'point')} compared, {counted(state.wrong, 'difference')}")
+    with closed_output_ignored():
+        if as_json:
+            click.echo(json.dumps({"points": state.points, "differences": state.wrong, "warnings": state.warnings}))
+        else:
+            click.echo(f"{counted(state.points, 'point')} compared, {counted(state.wrong, 'difference')}")
     sys.exit(1 if state.wrong or state.warnings else 0)
 
 

@@ -13,6 +13,7 @@ import trio
 
 from tsd.cli.context import Access, access, check_layout, flush_pending
 from tsd.cli.late_rollups import changing_rows
+from tsd.cli.options import closed_output_ignored, drop_output
 from tsd.cli.output import Progress
 from tsd.cli.scan import BadRequest, ScanRequest, parse_request, selected_rows
 from tsd.codec.opentsdb.fsck import ERRORS, FsckLine, FsckOptions, totals
@@ -64,9 +65,15 @@ def fsck(
                     read_ms = now_ms()
             if options.fix:
                 await opened.store.sync()
-        report.print_summary(round(trio.current_time() - started))
+        with closed_output_ignored():
+            report.print_summary(round(trio.current_time() - started))
 
-    trio.run(run)
+    try:
+        trio.run(run)
+    except BrokenPipeError as exc:
+        drop_output()
+        if options.fix:
+            raise TsdError("the output has no reader any more: the rest is neither checked nor repaired") from exc
     sys.exit(1 if report.errors else 0)
 
 

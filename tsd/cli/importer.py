@@ -21,6 +21,7 @@ import trio
 
 from tsd.cli.context import Access, access
 from tsd.cli.late_rollups import changing
+from tsd.cli.options import closed_output_ignored
 from tsd.cli.output import Bar, byte_columns, write_above_bar
 from tsd.codec.points import Columns, series_ends, series_slices, sorted_parts
 from tsd.codec.text import counted, visible
@@ -193,7 +194,8 @@ def import_lines(
         click.echo(f"tsd: {error}", err=True)
     if as_json:
         unread = [str(error) for error in unreadable.values()]
-        click.echo(json.dumps({"points": report.points, "refused": dict(report.refused), "unreadable": unread}))
+        with closed_output_ignored():
+            click.echo(json.dumps({"points": report.points, "refused": dict(report.refused), "unreadable": unread}))
         sys.exit(1 if report.refused or unreadable else 0)
     click.echo(
         f"imported {counted(report.points, 'data point')}, refused {counted(report.refused.total(), 'line')}", err=True

@@ -6,7 +6,8 @@ import importlib
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,15 @@ class FiniteRange(click.FloatRange):
 def drop_output() -> None:
     """Discard what is buffered for standard output, and what is printed later."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextmanager
+def closed_output_ignored() -> Iterator[None]:
+    """Print in the block what a command has done or found. Its exit status is the same if the output has no reader."""
+    try:
+        yield
+    except BrokenPipeError:
+        drop_output()
 
 
 def imported(place: str) -> Any:

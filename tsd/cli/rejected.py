@@ -16,6 +16,7 @@ import click
 import msgspec
 
 from tsd.cli.control import DaemonConnection, connect, try_connect
+from tsd.cli.options import closed_output_ignored
 from tsd.cli.settings import with_config
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.text import counted, visible
@@ -207,12 +208,13 @@ def _replay(config: Config, wanted: RejectedFilter, last: int | None, *, as_json
                 taken += _replay_some(daemon, some, again)
         except TsdError as exc:
             raise type(exc)(f"{exc}. Accepted before: {counted(taken, 'line')}") from exc
-    if as_json:
-        click.echo(msgspec.json.encode({"accepted": taken, "refused_again": dict(again)}))
-    else:
-        click.echo(f"{counted(taken, 'line')} accepted, {again.total()} refused again")
-        for reason, lines in again.most_common():
-            click.echo(f"{lines:>8} {reason}")
+    with closed_output_ignored():
+        if as_json:
+            click.echo(msgspec.json.encode({"accepted": taken, "refused_again": dict(again)}))
+        else:
+            click.echo(f"{counted(taken, 'line')} accepted, {again.total()} refused again")
+            for reason, lines in again.most_common():
+                click.echo(f"{lines:>8} {reason}")
     return 1 if again else 0
 
 

@@ -10,6 +10,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access, metric_uids
+from tsd.cli.options import closed_output_ignored
 from tsd.cli.output import Progress, tell_resumed
 from tsd.codec.dates import BadDate, parse_date
 from tsd.codec.text import counted
@@ -73,10 +74,11 @@ def build(
     file = Checkpoint(checkpoint or state_folder(config) / "rollup-build.json", [*words, *job.metrics])
     tune_malloc()
     done = trio.run(_run, config, file, job)
-    if as_json:
-        click.echo(json.dumps({"points": done.points, "cells": done.cells, "warnings": done.warnings}))
-    else:
-        click.echo(f"{counted(done.points, 'point')} read, {counted(done.cells, 'rollup')} written")
+    with closed_output_ignored():
+        if as_json:
+            click.echo(json.dumps({"points": done.points, "cells": done.cells, "warnings": done.warnings}))
+        else:
+            click.echo(f"{counted(done.points, 'point')} read, {counted(done.cells, 'rollup')} written")
     sys.exit(1 if done.warnings else 0)
 
 

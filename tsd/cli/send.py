@@ -12,6 +12,7 @@ from typing import cast
 
 import click
 
+from tsd.cli.options import closed_output_ignored
 from tsd.cli.settings import with_config
 from tsd.config.loader import Loaded
 from tsd.errors import TsdError
@@ -39,11 +40,12 @@ def send(loaded: Loaded, lines: Sequence[str], host: str | None, port: int | Non
     answer = _converse(target, sender)
     before, synced, last = answer.rpartition(b"synced ")
     stored = int(last) if synced and last.strip().isdigit() else None
-    if as_json:
-        replies = (before if stored is not None else answer).decode(errors="replace").splitlines()
-        click.echo(json.dumps({"sent": sender.writes, "synced": stored, "replies": replies}))
-    else:
-        click.echo(answer, nl=False)
+    with closed_output_ignored():
+        if as_json:
+            replies = (before if stored is not None else answer).decode(errors="replace").splitlines()
+            click.echo(json.dumps({"sent": sender.writes, "synced": stored, "replies": replies}))
+        else:
+            click.echo(answer, nl=False)
     sys.exit(0 if stored == sender.writes else 1)
 
 

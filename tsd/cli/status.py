@@ -17,6 +17,7 @@ import click
 
 from tsd import build_data, version_reply
 from tsd.cli.control import connect
+from tsd.cli.options import closed_output_ignored
 from tsd.cli.settings import shown, with_config
 from tsd.config.health import CHECKS, OK
 from tsd.config.in_use import in_use
@@ -163,11 +164,12 @@ def health(loaded: Loaded, which: str, as_json: bool) -> None:
     It uses the control socket, so it needs no port and no token. HTTP has the same at /health/WHICH.
     """
     found = _check_health(loaded.config, which)
-    if as_json:
-        click.echo(json.dumps(found))
-    else:
-        for check, result in found.items():
-            click.echo(f"{check}: {result}")
+    with closed_output_ignored():
+        if as_json:
+            click.echo(json.dumps(found))
+        else:
+            for check, result in found.items():
+                click.echo(f"{check}: {result}")
     sys.exit(0 if found["status"] == OK else 1)
 
 

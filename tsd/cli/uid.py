@@ -15,6 +15,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access
+from tsd.cli.options import closed_output_ignored
 from tsd.cli.output import Progress
 from tsd.codec.dates import MOST_DIGITS
 from tsd.codec.names import Kind, Widths
@@ -109,7 +110,8 @@ def fsck_uids(loaded: Loaded, words: Sequence[str], fix: bool, delete_unknown: b
 
     trio.run(run)
     [(check, repair)] = found
-    click.echo(_json(check, repair) if as_json else "\n".join(_plain(check, repair)))
+    with closed_output_ignored():
+        click.echo(_json(check, repair) if as_json else "\n".join(_plain(check, repair)))
     sys.exit(min(check.errors, MAX_STATUS))
 
 
