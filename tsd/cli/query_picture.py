@@ -80,10 +80,14 @@ async def _draw(picture: Picture, lines: Iterable[Line], loaded: Loaded, graph: 
 
 
 def write_picture(path: Path, content: bytes) -> None:
-    """Replace a file's content. If that fails, as on a full disk, an older file stays as it is. Raise TsdError."""
+    """Replace a file's content. If that fails, as on a full disk, an older file stays as it is. Write into a pipe or
+    device. Raise TsdError."""
     target = path.resolve()
     draft = target.with_name(f"{target.name}.{os.getpid()}.new")
     try:
+        if target.exists() and not target.is_file():
+            target.write_bytes(content)
+            return
         draft.write_bytes(content)
         draft.replace(target)
     except OSError as exc:

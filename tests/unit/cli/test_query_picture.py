@@ -1,5 +1,6 @@
 """`tsd query --graph`: the file of a picture."""
 
+import os
 import resource
 from pathlib import Path
 
@@ -24,6 +25,18 @@ def test_full_disk_leaves_what_was_there(tmp_path: Path, exists: bool) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == ({path.name: OLDER} if exists else {})
+
+
+def test_picture_is_written_into_a_pipe(tmp_path: Path) -> None:
+    """Regression: a file replaced the pipe, and its reader waited."""
+    os.mkfifo(pipe := tmp_path / "graph.svg")
+    read = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_picture(pipe, OLDER)
+        assert os.read(read, 100) == OLDER
+    finally:
+        os.close(read)
+    assert pipe.is_fifo()
 
 
 def test_picture_replaces_an_older_one_also_behind_a_link(tmp_path: Path) -> None:
