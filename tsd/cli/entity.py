@@ -34,7 +34,7 @@ from tsd.tables import Tables
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.entities import Entity
 from tsd.tables.entity.building import Difference, EntityBuilder, EntityChecker
-from tsd.tables.entity.layout import name_check
+from tsd.tables.entity.layout import make_expiry, name_check
 from tsd.tables.entity.tables import EntityTables
 from tsd.tables.entity_decode import decode_rows, split_metadata
 from tsd.tables.stored_windows import TimeRange, metrics_from
@@ -277,7 +277,9 @@ async def _work(job: _Job, opened: Opened, tables: Tables, state: BuildState) ->
     tag = job.config.entity_tag.encode("latin-1")
     callbacks = output.add_points, output.warn, name_check(job.config)
     builder = EntityBuilder(tables.reader, opened.cells, tag, *callbacks)
-    checker = EntityChecker(tables.reader, opened.cells, tag, opened.access.flush_daemon, *callbacks)
+    kept_from_ms = make_expiry(job.config, now_ms).kept_from_ms
+    settle = opened.access.flush_daemon
+    checker = EntityChecker(tables.reader, opened.cells, tag, settle, *callbacks, kept_from_ms=kept_from_ms)
     try:
         if job.kind == "check":
             await checker.begin(span)  # then the metrics: a daemon's new ones come to the layout's tables first

@@ -107,9 +107,11 @@ class EntityChecker:
         on_points: Callable[[int], None],
         on_warning: Callable[[str], None],
         check_name: CheckName = any_name,
+        kept_from_ms: Callable[[bytes], int] = lambda _: 0,
     ) -> None:
         """`settle` has a daemon finish what it writes: points are in the layout's tables first. `check_name`: see
-        EntityBuilder."""
+        EntityBuilder. `kept_from_ms` returns the time before which points of a metric have expired: some tables may
+        still have them."""
         self._reader = reader
         self._cells = cells
         self._tag = tag
@@ -117,6 +119,7 @@ class EntityChecker:
         self._on_points = on_points
         self._on_warning = on_warning
         self._check_name = check_name
+        self._kept_from_ms = kept_from_ms
         # By metric: the time of a point of each series in the tables.
         self._kept: dict[str, dict[EntityColumn, int]] = {}
 
@@ -135,7 +138,12 @@ class EntityChecker:
     def unknown(self, metrics: Collection[str]) -> list[Difference]:
         """Return the series in the tables of entities whose metrics are not among some."""
         left = [metric for metric in self._kept if metric not in metrics]
-        return [Difference("extra", *item) for metric in left for item in self._kept[metric].items()]
+        return [Difference("extra", *item) for metric in left for item in self._unexpired(metric)]
+
+    def _unexpired(self, metric: str) -> list[tuple[EntityColumn, int]]:
+        """Return the series of a metric in the tables of entities, with the time of a point that has not expired."""
+        since_ms = self._kept_from_ms(metric.encode("latin-1", "replace"))
+        return [(place, at) for place, at in self._kept.get(metric, {}).items() if at >= since_ms]
 
     async def run(self, metric: str, span: TimeRange) -> list[Difference]:
         """Return what is wrong with the points of one metric. Raise StoreError, CorruptRow.
@@ -155,6 +163,9 @@ class EntityChecker:
         self, metric: str, span: TimeRange, on_points: Callable[[int], None], on_warning: Callable[[str], None]
     ) -> list[Difference]:
         newest = NewestValues(self._tag, self._check_name)
+        span = span._replace(since_ms=max(span.since_ms, self._kept_from_ms(metric.encode("latin-1", "replace"))))
+        if span.since_ms >= span.until_ms:
+            return []
         found: list[Difference] = []
 
         async def compare(points: Columns, lookup: TextLookup) -> None:
@@ -170,8 +181,7 @@ class EntityChecker:
         places = newest.places(numbers.tolist())
         found += await self._compare(NEWEST.name, _by_place(newest.points(numbers), places))
         known = set(places.values())
-        kept = self._kept.get(metric, {})
-        return found + [Difference("extra", place, at) for place, at in kept.items() if place not in known]
+        return found + [Difference("extra", place, at) for place, at in self._unexpired(metric) if place not in known]
 
     async def _compare(self, table: str, stored: Series) -> list[Difference]:
         entities: dict[bytes, list[EntityColumn]] = {}

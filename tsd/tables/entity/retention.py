@@ -51,12 +51,16 @@ class Expiry:
             self._found[metric] = None if found is None or found.keep_s is None else found
         return self._found[metric]
 
+    def kept_from_ms(self, metric: bytes) -> int:
+        """Return the time before which the points of a metric have expired, 0 if none has."""
+        rule = self.rule_of(metric)
+        return 0 if rule is None or rule.keep_s is None else self.until_ms(rule.keep_s)
+
     def is_kept(self, metric: bytes, time_ms: int) -> bool:
         """Return whether a point has not expired."""
         if not self.ages_s or time_ms >= self.until_ms(self.ages_s[0]):
             return True
-        rule = self.rule_of(metric)
-        return rule is None or rule.keep_s is None or time_ms >= self.until_ms(rule.keep_s)
+        return time_ms >= self.kept_from_ms(metric)
 
 
 class EntityRetention:
