@@ -150,6 +150,8 @@ class LastPointReader:
         found = await self._newest(part, span)
         gone = set() if self._cache_ms is None else await self._changed(known, found, span)
         late = await self._held(list(gone), span)
+        if gone:  # again: points that memory had may have been written before it was searched
+            found |= await self._newest([one for one in gone if one not in late], span)
         again: list[Series] = []
         for one in part:  # by name: slots may have been reassigned
             slot = self._cache.slot(*one)
