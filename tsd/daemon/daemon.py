@@ -156,7 +156,7 @@ class Daemon:
             early_releases=ingest.writer.early_releases,
             cells=ingest.writer.cells,
             write_retries=ingest.writer.retries,
-            series=len(ingest.open_window.table),
+            series=ingest.open_window.table.linked,
             tables=self.tables.statistics(),
             store=self.store.statistics(),
             query_cache=engine.cache.statistics(),

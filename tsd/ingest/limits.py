@@ -156,7 +156,7 @@ class NewNameLimit:
     @property
     def room(self) -> int:
         """How many series may be inserted."""
-        return max(self._max_series - len(self.table), 0) if self._max_series else sys.maxsize
+        return max(self._max_series - self.table.linked, 0) if self._max_series else sys.maxsize
 
     @property
     def admits_unresolved(self) -> bool:

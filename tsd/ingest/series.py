@@ -155,6 +155,11 @@ class SeriesTable:
     def __len__(self) -> int:
         return len(self.texts)
 
+    @property
+    def linked(self) -> int:
+        """The number of series, without numbers that `invalidate` has unlinked: their series may have new ones."""
+        return len(self) - len(self._orphans)
+
     def find(self, text: SeriesText) -> int | None:
         """Return the number of a known text."""
         number = self.texts.find(*text)

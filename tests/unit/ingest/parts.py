@@ -55,6 +55,7 @@ class Parts:
         max_bytes: int = 1 << 30,  # of the journal
         metrics: bool = True,  # whether unknown ones are created
         max_unresolved: int = 1000,
+        max_series: int = 0,
         rules: SummaryRules = NO_SUMMARIES,
         load: IngestLoad | None = None,
         hold_intervals: float = 0,
@@ -118,7 +119,7 @@ class Parts:
             self.backpressure,
             self.writer.regulate,
             summaries=self.summaries,
-            name_limit=NewNameLimit(self.open_window.table, max_unresolved=max_unresolved),
+            name_limit=NewNameLimit(self.open_window.table, max_series=max_series, max_unresolved=max_unresolved),
             load=load,
         )
 

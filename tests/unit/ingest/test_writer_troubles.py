@@ -58,6 +58,17 @@ async def test_last_value_wins_though_caches_are_dropped_between(tmp_path: Path)
         assert len(parts.open_window.table) == 1  # what was dropped is gone as soon as no window holds it
 
 
+async def test_known_series_are_not_beyond_the_limit_once_caches_are_dropped(tmp_path: Path) -> None:
+    """Regression: `dropcaches` and renames had lines of known series refused for up to a minute."""
+    async with going(Parts(tmp_path, await make_store(), max_series=2)) as parts:
+        await parts.take(line(0, 1, host="a"), line(0, 1, host="b"))
+        drop_caches(parts)
+        drop_caches(parts)
+        assert (await parts.take(line(1, 2, host="a"), line(1, 2, host="b"))).accepted == 2
+        assert (await parts.take(line(1, 2, host="c"))).accepted == 0
+        assert parts.open_window.table.linked == 2
+
+
 async def test_waiting_points_are_read_by_any_name_once_they_are_stored(tmp_path: Path) -> None:
     """Regression: after a rename an answer lacked points that were not stored yet."""
     async with going(Parts(tmp_path, await make_store())) as parts:
