@@ -63,6 +63,16 @@ def after(start_ms: int, calendar: Calendar) -> int:
     return _stepped(start_ms, calendar, 1)
 
 
+def is_midnight(time_ms: int, calendar: Calendar) -> bool:
+    """Return whether a day of the calendar's zone begins at a time. Where clocks change at midnight, some buckets begin
+    at another one.
+
+    >>> is_midnight(1362783600000, Calendar(1, "d", "Europe/Berlin"))
+    True
+    """
+    return _start_of("d", time_ms, _zone_of(calendar)) == time_ms
+
+
 def _stepped(start_ms: int, calendar: Calendar, sign: int) -> int:
     """Return the time one bucket later, or earlier with sign -1."""
     number = calendar.number * sign

@@ -12,7 +12,8 @@ import numpy as np
 from tsd.codec.points import Batch, Int64, Points
 from tsd.codec.putline import HOUR_S
 from tsd.errors import BadQuery
-from tsd.query.buckets import has_many_steps, stable_order, within
+from tsd.query.buckets import has_many_steps, stable_order, steps, within
+from tsd.query.calendar import EXACT, after, base, is_midnight
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES, Collected, PointCollector, ReadCounts, decode_page
 from tsd.query.columns import SeriesColumns
 from tsd.query.downsample import Downsampler, PointJoiner
@@ -118,7 +119,9 @@ class RollupQuery(NamedTuple):
 
     async def _joined(self) -> Collected | None:
         """Collect the rollups that are complete, and raw points for the rest of the range. None: raw points only."""
-        part = complete_part(self.plan, self.query, self.rollups)
+        find = partial(complete_part, self.plan, self.query, self.rollups)
+        many = has_many_steps(self.plan.sub.downsample, self.plan.scan)
+        part = await self.budget.workers.run(find) if many else find()
         if part is None:
             return None
         query, plan, spec = self.query, self.plan, self.plan.sub.downsample
@@ -206,18 +209,41 @@ def complete_part(plan: Plan, query: Query, rollups: RollupSource) -> CompletePa
     """
     sub, scan = plan.sub, plan.scan
     spec = sub.downsample
-    if spec is None or spec.calendar or spec.function not in _EXACT or sub.rollup_usage == RAW or query.delete:
+    if spec is None or spec.function not in _EXACT or sub.rollup_usage == RAW or query.delete:
         return None
     for interval in intervals_for(rollups, spec):
         until_s = None if interval.is_default else rollups.complete_until_s(interval)
         if until_s is None or not all(map(rollups.has, _aggregators_of(spec.function))):
             continue
-        unit_s = math.lcm(spec.interval_ms, HOUR_S * 1000) // 1000
-        start_s = -(-scan.start_s // unit_s) * unit_s
-        stop_s = min(until_s, scan.stop_s, *plan.open_hours) // unit_s * unit_s
-        if start_s < stop_s:
-            return CompletePart(interval, ScanRange(start_s, stop_s))
+        within_s = ScanRange(scan.start_s, min(until_s, scan.stop_s, *plan.open_hours))
+        span = _calendar_span(spec, interval, scan, within_s) if spec.calendar else _whole_span(spec, within_s)
+        if span is not None and span.start_s < span.stop_s:
+            return CompletePart(interval, span)
     return None
+
+
+def _whole_span(spec: Downsample, within_s: ScanRange) -> ScanRange:
+    """Return the whole buckets, of whole hours, of a range."""
+    unit_s = math.lcm(spec.interval_ms, HOUR_S * 1000) // 1000
+    return ScanRange(-(-within_s.start_s // unit_s) * unit_s, within_s.stop_s // unit_s * unit_s)
+
+
+def _calendar_span(
+    spec: Downsample, interval: RollupInterval, scan: ScanRange, within_s: ScanRange
+) -> ScanRange | None:
+    """Return the whole calendar buckets of a range. None if rollups cannot answer them: a rollup may be in two of them,
+    or where they begin depends on the first point of a series."""
+    buckets = spec.calendar
+    assert buckets is not None
+    if buckets.number != 1 or buckets.unit in EXACT:
+        return None
+    first_ms = base(scan.start_ms, buckets)
+    edges = steps(first_ms if first_ms == scan.start_ms else after(first_ms, buckets), scan.stop_ms, buckets)
+    unit_ms = math.lcm(interval.seconds, HOUR_S) * 1000
+    if (edges % unit_ms).any() or not all(is_midnight(edge, buckets) for edge in edges.tolist()):
+        return None
+    whole = edges[edges <= within_s.stop_ms] // 1000
+    return ScanRange(int(whole[0]), int(whole[-1])) if len(whole) else None
 
 
 def _join(

@@ -1,6 +1,7 @@
 """A daemon's rollups: built when hours and days are over, again after late points, and used by queries."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from tests.unit.query.engines import START_S
+from tests.unit.query.engines import START_S, make_query
 from tests.unit.tables.rollup_parts import (
     BUILT,
     DAY_S,
@@ -25,7 +26,9 @@ from tests.unit.tables.rollup_parts import (
     shown,
 )
 from tsd.codec.names import Kind
-from tsd.query.rollups import RAW
+from tsd.query.model import Calendar, Downsample, Fill
+from tsd.query.result import SubAnswer
+from tsd.query.rollups import NO_FALLBACK, RAW
 from tsd.store import Page
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.rollup_progress import MOST_LATE_DAYS, LateDay, RollupProgress
@@ -119,7 +122,7 @@ async def test_days_that_always_get_late_points_are_seldom_built_if_that_takes_l
 
 
 @pytest.mark.parametrize("function", ["sum", "count", "min", "max", "avg", "mimmax"])
-@pytest.mark.parametrize("spec", ["1h-{}", "1d-{}", "2h-{}-zero", "30m-{}", "1d-{}-nan"])
+@pytest.mark.parametrize("spec", ["1h-{}", "1d-{}", "2h-{}-zero", "30m-{}", "1d-{}-nan", "1dc-{}", "1dc-{}-zero"])
 async def test_rollups_and_points_give_the_answer_of_points(tmp_path: Path, function: str, spec: str) -> None:
     rolled = Rolled(await environment([]), tmp_path, START_S + 2 * DAY_S + 5 * HOUR_S)
     await rolled.put(lines_of(2.3))
@@ -131,6 +134,27 @@ async def test_rollups_and_points_give_the_answer_of_points(tmp_path: Path, func
         found = await rolled.answer(m, start_s=start_s)
         assert found.rollup_table != "raw"
         assert shown(found) == shown(await rolled.answer(m, start_s=start_s, usage=RAW))
+
+
+@pytest.mark.parametrize(
+    ("zone", "table"), [("Europe/Berlin", "1h"), ("America/New_York", "1h"), ("Asia/Kolkata", "raw"), ("UTC", "1d")]
+)
+@pytest.mark.parametrize("fill", [Fill.NONE, Fill.ZERO])
+async def test_days_of_a_time_zone_are_answered_from_hours(tmp_path: Path, zone: str, table: str, fill: Fill) -> None:
+    """Regression: all points were read, years of them for a graph of days."""
+    rolled = Rolled(await environment([]), tmp_path, START_S + 4 * DAY_S + 5 * HOUR_S)
+    await rolled.put(lines_of(4.3))
+    await rolled.task.round()
+    query = make_query("sum:1dc-avg:m{host=*}", start_ms=START_S * 1000, end_ms=(START_S + 5 * DAY_S) * 1000)
+    spec = Downsample("1dc-avg", DAY_S * 1000, "avg", fill, Calendar(1, "d", zone))
+
+    async def answer(usage: str) -> SubAnswer:
+        subs = tuple(replace(sub, downsample=spec, rollup_usage=usage) for sub in query.queries)
+        return (await rolled.engine.run(replace(query, queries=subs))).subs[0]
+
+    found = await answer(NO_FALLBACK)
+    assert found.rollup_table == table
+    assert shown(found) == shown(await answer(RAW))
 
 
 @pytest.mark.parametrize("m", ["none:1d-count:m", "sum:1d-sum:m", "none:1h-avg:m", "sum:1d-max-zero:m{host=*}"])
@@ -154,7 +178,7 @@ async def test_points_after_the_range_are_left_out_as_points_are(tmp_path: Path,
     assert shown(found) == shown(await rolled.answer(m, days=1, usage=RAW))
 
 
-@pytest.mark.parametrize("m", ["sum:1h-dev:m", "sum:7m-sum:m", "sum:m", "sum:1dc-sum:m", "sum:0all-sum:m"])
+@pytest.mark.parametrize("m", ["sum:1h-dev:m", "sum:7m-sum:m", "sum:m", "sum:2dc-sum:m", "sum:0all-sum:m"])
 async def test_other_queries_read_points(tmp_path: Path, m: str) -> None:
     rolled = Rolled(await environment([]), tmp_path, LATER_S)
     await rolled.put(lines_of(2))
