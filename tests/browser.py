@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
 
 from tests.peers.needs import need_program
 
@@ -12,12 +12,15 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+SIZE = 1280, 900
+PATIENCE_MS = 60_000  # how long a test waits before it fails
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Run Chromium for the block."""
     program = need_program("chromium")
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
         yield browser
@@ -25,17 +28,32 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
-def tab(browser: Browser, *, width: int = 1280, height: int = 900) -> Iterator[Page]:
-    """Open a tab with storage of its own. At the end of the block, fail if a script failed or broke the policy."""
-    with browser.new_context(viewport={"width": width, "height": height}, accept_downloads=True) as context:
+def tab(browser: Browser, *, width: int = SIZE[0], height: int = SIZE[1], zone: str | None = None) -> Iterator[Page]:
+    """Open a tab with storage of its own, in a time zone. At the end of the block, fail if a script failed or broke the
+    policy."""
+    viewport = {"width": width, "height": height}
+    with browser.new_context(viewport=viewport, accept_downloads=True, timezone_id=zone) as context:  # type: ignore[arg-type]
+        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
-        errors: list[str] = []
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda message: errors.append(message.text) if _is_fault(message.text) else None)
-        yield page
-        assert errors == []
+        with watched(page):
+            yield page
 
 
-def _is_fault(text: str) -> bool:
-    """Return whether a message of the console reports that the Content-Security-Policy refused something."""
-    return "Content Security Policy" in text
+@contextmanager
+def watched(page: Page) -> Iterator[None]:
+    """At the end of the block, fail if a script failed or broke the policy in it."""
+    errors: list[str] = []
+
+    def on_error(error: Error) -> None:
+        errors.append(str(error))
+
+    def on_message(message: ConsoleMessage) -> None:
+        if "Content Security Policy" in message.text:
+            errors.append(message.text)
+
+    page.on("pageerror", on_error)
+    page.on("console", on_message)
+    yield
+    page.remove_listener("pageerror", on_error)
+    page.remove_listener("console", on_message)
+    assert errors == []

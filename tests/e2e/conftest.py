@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.command import PATIENCE_S, Tsd, on_hbase
+from tests.e2e.command import Tsd, on_hbase
 from tests.e2e.notify_socket import NotifySocket
 from tests.peers.hbase import RunningHbase
 
@@ -51,14 +51,27 @@ def browser() -> "Iterator[Browser]":
         yield running
 
 
-@pytest.fixture
-def page(browser: "Browser") -> "Iterator[Page]":
-    """A tab."""
-    from playwright.sync_api import expect
-
+@pytest.fixture(scope="module")
+def _tab(browser: "Browser") -> "Iterator[Page]":
+    """One tab for all tests of a file. In it the plotting library starts once."""
     from tests.browser import tab
 
     with tab(browser) as opened:
-        opened.set_default_timeout(PATIENCE_S * 1000)
-        expect.set_options(timeout=PATIENCE_S * 1000)
         yield opened
+
+
+@pytest.fixture
+def page(request: pytest.FixtureRequest, browser: "Browser") -> "Iterator[Page]":
+    """The tab that other tests of the file used before, with what they left in it. With the parameter "new" one of this
+    test alone, without a cache."""
+    from tests.browser import SIZE, tab, watched
+
+    if getattr(request, "param", "") == "new":
+        with tab(browser) as opened:
+            yield opened
+        return
+    used: Page = request.getfixturevalue("_tab")
+    with watched(used):
+        yield used
+    used.unroute_all(behavior="ignoreErrors")
+    used.set_viewport_size({"width": SIZE[0], "height": SIZE[1]})

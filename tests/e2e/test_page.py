@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
 BASE = 1_700_000_000
 SPAN = "start=1700000000&end=1700003600"
-MANY = 100_000
+MANY = 60_000  # the answer is larger than what sockets hold
+NEW_TAB = pytest.mark.parametrize("page", ["new"], indirect=True)  # the plotting library has not started in it
 PNG = b"\x89PNG\r\n\x1a\n"
 FIRST_COLOR = 0x1F, 0x77, 0xB4  # of the first curve
 SECOND_COLOR = 0xE6, 0x55, 0x0D
@@ -69,11 +70,22 @@ def curves(page: Page) -> dict[str, list[str]]:
     return {cells[0]: cells[1:] for cells in rows}
 
 
-def shown(page: Page) -> dict[str, list[str]]:
-    """Return the table of curves once one is there, and the graph with it."""
+def listed(page: Page) -> dict[str, list[str]]:
+    """Return the table of curves once one is there."""
     page.locator("#curves tbody tr").first.wait_for()
-    page.locator("#graph .trace").first.wait_for(state="attached")
     return curves(page)
+
+
+def shown(page: Page) -> dict[str, list[str]]:
+    """Return the table of curves once one is there, and the library has drawn it."""
+    page.locator("#graph .trace").first.wait_for(state="attached")
+    return listed(page)
+
+
+def without_library(page: Page) -> Page:
+    """Let a new tab do without the plotting library, whose start takes seconds."""
+    page.context.route("**/plotly.js", lambda route: route.abort())
+    return page
 
 
 def drag(page: Page) -> None:
@@ -134,8 +146,12 @@ def test_dragged_range_is_zoomed_and_back_restores_it(daemon: Served, page: Page
     assert page.url == before
 
 
-def test_url_shares_exactly_what_is_shown(daemon: Served, page: Page, browser: Browser) -> None:
-    page.goto(address(daemon, graph("sum:10m-avg:rate:sys.cpu.user{host=*}", "max:sys.cpu.user")))
+def test_link_shows_the_same_in_another_time_zone(daemon: Served, page: Page, browser: Browser) -> None:
+    page.goto(address(daemon, graph("sum:1m-avg:rate:sys.cpu.user{host=*}", "max:sys.cpu.user")))
+    shown(page)
+    before = page.url
+    drag(page)
+    page.wait_for_url(lambda url: url != before)
     page.locator("#scale").select_option("log")
     page.locator(".axis").nth(1).select_option("right")
     page.locator(".interval").nth(1).select_option("5m")
@@ -144,29 +160,16 @@ def test_url_shares_exactly_what_is_shown(daemon: Served, page: Page, browser: B
         lambda: "ylog" in page.url and "table=1" in page.url and "x1y2" in page.url and "5m-avg" in page.url,
         "the URL has all changes",
     )
-    wanted, points = shown(page), page.locator("#table").inner_text()
+    wanted, points = shown(page), page.locator("#table tbody tr").count()
     assert sorted(wanted) == ["rate of sys.cpu.user host=web01", "rate of sys.cpu.user host=web02", "sys.cpu.user"]
-    with tab(browser) as other:
-        other.goto(page.url)
-        assert shown(other) == wanted
+    assert int(wanted["rate of sys.cpu.user host=web01"][-1]) < 20  # of 60
+    with tab(browser, zone="Asia/Tokyo") as other:
+        without_library(other).goto(page.url)
+        assert listed(other) == wanted
+        expect(other.locator("#zone")).to_contain_text("Asia/Tokyo")
         assert other.locator(".axis").nth(1).input_value() == "right"
         assert other.locator("#scale").input_value() == "log"
-        assert other.locator("#table").inner_text() == points
-
-
-def test_shared_zoom_is_the_same_in_other_time_zones(daemon: Served, page: Page, browser: Browser) -> None:
-    page.goto(address(daemon, graph("sum:sys.cpu.user{host=web01}")))
-    shown(page)
-    before = page.url
-    drag(page)
-    page.wait_for_url(lambda url: url != before)
-    until(lambda: [cells[-1] for cells in curves(page).values()] != ["360"], "fewer points")
-    wanted = curves(page)
-    with browser.new_context(timezone_id="Asia/Tokyo") as far:
-        other = far.new_page()
-        other.goto(page.url)
-        assert shown(other) == wanted
-        expect(other.locator("#zone")).to_contain_text("Asia/Tokyo")
+        assert other.locator("#table tbody tr").count() == points
 
 
 def test_curve_is_hidden_and_shown_by_keyboard(daemon: Served, page: Page) -> None:
@@ -231,6 +234,7 @@ def test_annotation_is_saved_and_shown(daemon: Served, page: Page) -> None:
     page.locator("#graph .annotation").wait_for(state="attached")
 
 
+@NEW_TAB
 def test_without_library_the_daemons_svg_is_shown(daemon: Served, page: Page) -> None:
     def without(route) -> None:  # type: ignore[no-untyped-def]
         answer = route.fetch()
@@ -244,6 +248,7 @@ def test_without_library_the_daemons_svg_is_shown(daemon: Served, page: Page) ->
     assert len(curves(page)) == 2
 
 
+@NEW_TAB
 def test_curves_are_seen_before_the_library_runs(daemon: Served, page: Page) -> None:
     run_library = _hold(page, "**/plotly.js")
     page.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
@@ -259,6 +264,7 @@ def test_curves_are_seen_before_the_library_runs(daemon: Served, page: Page) -> 
     expect(picture).to_have_count(0)
 
 
+@NEW_TAB
 def test_changed_query_is_seen_before_the_library_runs(daemon: Served, page: Page) -> None:
     daemon.send_lines(b"put later.metric %d 5 host=web01\n" % BASE)
     run_library = _hold(page, "**/plotly.js")
@@ -282,9 +288,9 @@ def test_changed_query_is_seen_before_the_library_runs(daemon: Served, page: Pag
     expect(page.locator("#graph canvas")).to_have_count(0)
 
 
+@NEW_TAB
 def test_curves_stay_when_the_library_cannot_be_loaded(daemon: Served, page: Page) -> None:
-    page.route("**/plotly.js", lambda route: route.abort())
-    page.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
+    without_library(page).goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
     expect(page.locator("#message")).to_have_text("The plotting library could not be loaded.")
     picture = page.get_by_role("img", name="Graph of sys.cpu.user")
     expect(picture).to_be_visible()
@@ -303,26 +309,27 @@ def test_curves_stay_when_the_library_cannot_be_loaded(daemon: Served, page: Pag
 
 
 def test_failed_query_is_told_with_the_time_of_the_drawn_one(daemon: Served, page: Page) -> None:
-    page.route("**/plotly.js", lambda route: route.abort())
     page.goto(address(daemon, graph("sum:sys.cpu.user")))
-    expect(page.get_by_role("img", name="Graph of sys.cpu.user")).to_be_visible()
+    shown(page)
     page.locator(".metric").fill("no.such.metric")
     page.locator(".metric").press("Enter")
     expect(page.locator("#message")).to_contain_text(re.compile(r"no\.such\.metric.* Below is the answer of 20\d\d/"))
     expect(page.locator("#graph")).to_have_css("opacity", "0.55")
 
 
+@NEW_TAB
 def test_axes_of_the_first_drawing_have_labels(daemon: Served, page: Page) -> None:
     points = {"log.wide": (500, 7000), "log.low": (3, 40), "same.huge": (1e17, 1e17), "same.five": (5, 5)}
+    points["too.large"] = (5e3, 1e308, 7e3, 5e3, 7e3)
     lines = [b"put %b %d %b a=b\n" % (metric.encode(), BASE + 60 * at, str(value).encode())
              for metric, values in points.items() for at, value in enumerate(values)]  # fmt: skip
     daemon.send_lines(b"".join(lines))
-    page.route("**/plotly.js", lambda route: route.abort())
     page.add_init_script(KEEP_TEXTS)
-    page.goto(address(daemon))
+    without_library(page).goto(address(daemon))
     for metric, scale, labels in [
         ("log.wide", "ylog", {"500", "1k", "2k", "5k"}),
         ("log.low", "ylog", {"5", "10", "20"}),
+        ("too.large", "", {"5k", "5.5k", "6k", "6.5k", "7k"}),
         ("same.huge", "", {"90P", "95P", "100P", "105P", "110P"}),
         ("same.five", "yrange=[5:5]", {"4.6", "4.8", "5", "5.2", "5.4"}),
         ("log.low", "yrange=[10:0]", {"0", "2", "4", "6", "8", "10"}),
@@ -370,10 +377,8 @@ def test_values_that_have_no_place_on_an_axis_leave_the_others_drawn(daemon: Ser
     """Regression: no value was drawn, on an axis from -1 to 4."""
     values = ("5e3", "1e308", "-1e308", "7e3")
     daemon.send_lines("".join(f"put large {BASE + 60 * at} {one} host=a\n" for at, one in enumerate(values)).encode())
-    page.add_init_script(KEEP_TEXTS)
     page.goto(address(daemon, graph("none:large")))
     assert [cells[-1] for cells in shown(page).values()] == ["4"]
-    assert {"5k", "6k", "7k"} & set(page.evaluate("texts"))
     expect(page.locator("#graph .ytick text").filter(has_text=re.compile("^[5-7]")).first).to_be_attached()
     expect(page.get_by_text("1e300")).to_be_visible()
 
@@ -405,32 +410,35 @@ def test_unknown_metric_is_named_in_the_error(daemon: Served, page: Page) -> Non
     expect(message).to_have_count(0)
 
 
+@NEW_TAB
 def test_stopped_daemon_is_told_and_refresh_recovers(page: Page, tmp_path: Path) -> None:
-    tsd = Tsd(tmp_path / "state")
+    tsd, view = Tsd(tmp_path / "state"), without_library(page).context.new_page()
     with tsd.serve() as first:
         port = first.port
         first.send_lines(b"put m %d 1 a=b\n" % BASE)
-        page.goto(address(first, graph("sum:m") + "&autoreload=5"))
-        shown(page)
-    page.locator("#message.error").wait_for()
+        page.goto(address(first, graph("sum:m") + "&autoreload=1"))
+        expect(page.locator("#curves tbody tr")).to_have_count(1)
+        view.clock.install()
+        view.goto(address(first, "#view=daemon"))
+        view.locator("#daemon-view h2").first.wait_for()
+    told = page.get_by_text("does not answer")
+    expect(told).to_be_visible()
+    view.clock.fast_forward(60_000)
+    view.locator("#message.error").wait_for()
+    expect(view.locator("#daemon-content")).to_have_class("stale")
     with tsd.serve("--port", str(port)):
-        expect(page.locator("#message.error")).to_have_count(0)
-        shown(page)
+        expect(told).to_have_count(0)
+        expect(page.locator("#curves tbody tr")).to_have_count(1)
+        view.clock.fast_forward(60_000)
+        expect(view.locator("#message.error")).to_have_count(0)
 
 
-def test_stopped_daemon_is_told_in_its_own_view(page: Page, tmp_path: Path) -> None:
-    with Tsd(tmp_path / "state").serve() as served:
-        page.goto(address(served, "#view=daemon"))
-        page.locator("#daemon-view h2").first.wait_for()
-    page.locator("#message.error").wait_for()
-    expect(page.locator("#daemon-content")).to_have_class("stale")
-
-
+@NEW_TAB
 def test_many_series_leave_the_page_usable(daemon: Served, page: Page) -> None:
     page.goto(address(daemon, graph("sum:many.series")))
     assert shown(page)["many.series"][0] == f"{MANY:,}"
     page.goto(address(daemon, graph("sum:many.series{host=*}")))
-    expect(page.locator("#message")).to_contain_text("100,000", timeout=3 * PATIENCE_S * 1000)
+    expect(page.locator("#message")).to_contain_text(f"{MANY:,}", timeout=3 * PATIENCE_S * 1000)
     page.locator(".tag .value").fill("h00001")
     page.locator(".tag .value + datalist option[value=h000010]").wait_for(state="attached")
     page.locator(".tag .value").fill("h000010")
@@ -455,11 +463,12 @@ def test_daemon_view_shows_and_ends_queries(daemon: Served, page: Page) -> None:
     expect(view).to_contain_text("127.0.0.1")
 
 
+@NEW_TAB
 def test_sign_in_with_a_token(browser: Browser, page: Page, tmp_path: Path) -> None:
     accounts = Accounts(tmp_path, reader=Role.READ)
     with Tsd(tmp_path / "state", accounts.access | {"tsd.access.anonymous": "write"}).serve() as served:
         served.send_lines(b"put m %d 1 a=b\n" % BASE)
-        page.goto(address(served, graph("sum:m")))
+        without_library(page).goto(address(served, graph("sum:m")))
         dialog = page.locator("#sign-in")
         dialog.wait_for()
         expect(page.locator("#sign-in-reason")).to_be_hidden()
@@ -468,13 +477,13 @@ def test_sign_in_with_a_token(browser: Browser, page: Page, tmp_path: Path) -> N
         page.locator("#sign-in-reason").wait_for()
         page.locator("#credential").fill(accounts.tokens["reader"])
         page.keyboard.press("Enter")
-        assert list(shown(page)) == ["m a=b"]
+        assert list(listed(page)) == ["m a=b"]
         expect(page.locator("#who")).to_have_text("reader")
         expect(page.locator("#annotate")).to_be_hidden()
         assert accounts.tokens["reader"] not in page.url
         assert page.evaluate("JSON.stringify(localStorage) + document.cookie") == "{}"
         page.reload()
-        assert list(shown(page)) == ["m a=b"]
+        assert list(listed(page)) == ["m a=b"]
         with tab(browser) as other:
             other.goto(page.url)
             other.locator("#sign-in").wait_for()
@@ -483,13 +492,14 @@ def test_sign_in_with_a_token(browser: Browser, page: Page, tmp_path: Path) -> N
         assert page.evaluate("sessionStorage.length") == 0
 
 
-def test_phone_needs_no_sideways_scrolling(daemon: Served, browser: Browser) -> None:
-    with tab(browser, width=360, height=740) as phone:
-        phone.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
-        shown(phone)
-        assert phone.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+def test_phone_needs_no_sideways_scrolling(daemon: Served, page: Page) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.goto(address(daemon, graph("sum:sys.cpu.user{host=*}")))
+    shown(page)
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
+@NEW_TAB
 def test_dark_theme_follows_the_system_and_the_button(daemon: Served, page: Page) -> None:
     page.emulate_media(color_scheme="light")
     page.goto(address(daemon))
@@ -515,22 +525,23 @@ def test_graph_follows_the_theme_of_the_system(daemon: Served, page: Page) -> No
     until(lambda: page.evaluate(back) != light, "the graph is dark")
 
 
+@NEW_TAB
 def test_collectd_values_appear(page: Page, tmp_path: Path) -> None:
     program = need_program("collectd")
     with Tsd(tmp_path / "state").serve() as served, collectd(program, tmp_path, node(served.port)):
         until(lambda: served.stats()["ledger.received"] > 100, "collectd has sent")
-        page.goto(address(served, "#start=15m-ago"))
+        without_library(page).goto(address(served, "#start=15m-ago"))
         page.locator(".metric").fill("load")
         option = page.locator(".query datalist option").first
         option.wait_for(state="attached")
         metric = option.get_attribute("value")
         assert metric is not None
         page.goto(address(served, graph(f"sum:{metric}", span="start=15m-ago")))
-        assert [name.split()[0] for name in shown(page)] == [metric]
+        assert [name.split()[0] for name in listed(page)] == [metric]
 
 
 def test_inventory_of_a_daemon_without_entities_names_the_setting(daemon: Served, page: Page) -> None:
-    page.goto(address(daemon))
+    page.goto(address(daemon, "#"))
     page.locator("#message").wait_for()
     expect(page.get_by_role("link", name="Inventory")).to_have_count(0)
     page.goto(address(daemon, "#view=inventory"))
