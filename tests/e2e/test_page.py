@@ -434,6 +434,19 @@ def test_stopped_daemon_is_told_and_refresh_recovers(page: Page, tmp_path: Path)
 
 
 @NEW_TAB
+def test_user_is_asked_for_until_the_daemon_answers(daemon: Served, page: Page) -> None:
+    """Regression: after one request that failed the page was empty, without a way to sign in, until it was reloaded."""
+    without_library(page).route("**/ui/access", lambda route: route.abort(), times=1)
+    page.clock.install()
+    page.goto(address(daemon, graph("sum:sys.cpu.user")))
+    page.locator("#message.error").wait_for()
+    page.clock.fast_forward(60_000)
+    expect(page.locator("#curves tbody tr")).to_have_count(1)
+    page.route("**/api/query?*", lambda route: route.fulfill(status=401, body="{}"))  # accounts are required since then
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.locator("#sign-in")).to_be_visible()
+
+
 def test_many_series_leave_the_page_usable(daemon: Served, page: Page) -> None:
     page.goto(address(daemon, graph("sum:many.series")))
     assert shown(page)["many.series"][0] == f"{MANY:,}"

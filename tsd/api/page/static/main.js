@@ -14,12 +14,14 @@ import { replace } from "./views.js";
 const MOST_POINTS = 1500; // of a curve
 const FIRST_MS = 0; // of ranges: queries take no negative times
 const $ = (id) => document.getElementById(id);
+const RETRY_MS = 5000;
 
 let state = fromFragment(location.hash);
 let access = { name: "", roles: [], sign_in: false, entities: null, aggregators: ["sum", "avg", "min", "max", "count"] };
 let shown = null; // { curves, queries, range, intervals, scale, at } of the last answer that was drawn
 let running = null; // AbortController
-let refreshing = 0;
+let refreshing = 0; // timers
+let beginning = 0;
 
 function say(text, isError = false) {
   const box = $("message");
@@ -139,7 +141,7 @@ function keepLink() {
 function failed(error) {
   if (error === null) return say("");
   say(error.message, true);
-  if (error.status === 401 && access.sign_in) signIn(credential() ? "These credentials are not valid." : "");
+  if (error.status === 401) askToSignIn();
   return undefined;
 }
 
@@ -401,8 +403,16 @@ async function editMetadata(key, value) {
 
 // ---- sign-in
 
-async function readAccess() {
-  access = await getJson("/ui/access");
+/** Show that the daemon wants credentials, or others. It may want them since the page was loaded. */
+function askToSignIn() {
+  const given = credential();
+  setCredential("");
+  access = { ...access, name: "", roles: [], sign_in: true, entities: null };
+  showUser();
+  return signIn(given ? "These credentials are not valid." : "");
+}
+
+function showUser() {
   $("sign").hidden = !access.sign_in;
   $("sign").textContent = credential() ? "Sign out" : "Sign in";
   $("who").textContent = access.name;
@@ -488,6 +498,7 @@ function bind() {
   $("sign").addEventListener("click", sign);
   $("theme").addEventListener("click", () => {
     const next = themes[(themes.indexOf(localStorage.getItem("tsd-theme") ?? "") + 1) % themes.length];
+/** Show what the URL says once it is known who the user is. While the daemon does not answer, ask again. */
     localStorage.setItem("tsd-theme", next);
     setTheme(next);
     if (shown && state.view === "graph") show();
@@ -496,6 +507,7 @@ function bind() {
     input.addEventListener("change", () => go({ [input.dataset.field]: input.value.trim(), from: "" }));
     if (input.dataset.field === "metrics") complete(input, metricsLike);
   }
+    if (!error.status || error.status >= 500) beginning = setTimeout(begin, RETRY_MS);
   for (const button of document.querySelectorAll("dialog .cancel")) {
     button.addEventListener("click", () => button.closest("dialog").close("cancel"));
   }
@@ -506,20 +518,12 @@ function bind() {
 }
 
 async function begin() {
-  const given = credential();
+  clearTimeout(beginning);
   try {
-    await readAccess();
+    access = await getJson("/ui/access");
+    showUser();
     if (!access.roles.length) throw new RequestError(access.name ? 403 : 401, access.name ? "You may not see this." : "Sign in to see this.");
   } catch (error) {
-    if (error.status === 401) {
-      setCredential("");
-      access = { ...access, name: "", roles: [], sign_in: true, entities: null };
-      $("sign").hidden = false;
-      $("sign").textContent = "Sign in";
-      say(error.message, true);
-      signIn(given ? "These credentials are not valid." : "");
-      return;
-    }
     failed(error);
     return;
   }
