@@ -18,15 +18,15 @@ function keyOf(one) {
 
 /** Return all series by metric and tags: those with points in the range, and those with a newest value. */
 function merged(entity, newest, from) {
-  const found = new Map(entity.series.map((one) => [keyOf(one), { ...one, points: Object.entries(one.dps).map(([time, value]) => [Number(time), value]) }]));
+  const found = new Map(entity.series.map((one) => [keyOf(one), { ...one, points: Object.entries(one.dps).map(([time, value]) => [Number(time), Number(value), value]) }]));
   for (const one of newest) {
     const key = keyOf(one);
     if (!found.has(key)) found.set(key, { ...one, points: [] });
     const { points } = found.get(key);
     found.get(key).last = [one.timestamp, one.value];
-    if (one.timestamp >= from && one.timestamp > (points.at(-1)?.[0] ?? 0)) points.push([one.timestamp, one.value]);
+    if (one.timestamp >= from && one.timestamp > (points.at(-1)?.[0] ?? 0)) points.push([one.timestamp, Number(one.value), one.value]);
   }
-  for (const one of found.values()) one.last ??= one.points.at(-1);
+  for (const one of found.values()) one.last ??= one.points.at(-1) && [one.points.at(-1)[0], one.points.at(-1)[2]];
   return [...found.values()].sort((a, b) => (a.metric < b.metric ? -1 : a.metric > b.metric ? 1 : keyOf(a) < keyOf(b) ? -1 : 1));
 }
 

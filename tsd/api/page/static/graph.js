@@ -3,12 +3,13 @@
 import { getBlob } from "./http.js";
 import { DAY_MS, extremes, isDrawable, MARGIN, mostTicks, sketch, ticksOfTime } from "./sketch.js";
 import { expression, rangeOf } from "./state.js";
-import { digits } from "./table.js";
+import { digits, exactOf, firstOf, number } from "./table.js";
 
-export const MOST_CURVES = 300; // drawn; the table and CSV have all
+export const MOST_CURVES = 100; // drawn; CSV has all
 const MOST_KEYS = 40; // curves in the key of a saved picture
 const EXACT_DIGITS = 15; // of a float; further ones are noise
-const MARKED_POINTS = 40; // a curve with fewer points has markers
+const MARKED_POINTS = 40; // a curve with fewer points has markers,
+const MOST_MARKED = 1000; // unless all curves have more points
 const COLORS = [
   "#1f77b4", "#e6550d", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17a2b8", "#b5a900", "#5b5bd6",
   "#00876c", "#c2185b", "#6d8b00", "#a05195", "#3d85c6", "#b8621b", "#4f9a94", "#7f7f7f", "#ff9896", "#9c755f",
@@ -53,8 +54,16 @@ function look(at) {
   return { color: COLORS[at % COLORS.length], dash: ["solid", "dash", "dot"][Math.floor(at / COLORS.length) % 3] };
 }
 
-function isMarked(curve) {
-  return curve.points.length < MARKED_POINTS;
+/** Return the curves that are drawn: all, or those that the table shows. Each gets its place among them, and whether its
+ * points are marked. */
+export function drawnOf(curves) {
+  const drawn = curves.length > MOST_CURVES ? firstOf(curves, MOST_CURVES) : curves;
+  const points = drawn.reduce((sum, curve) => sum + curve.points.length, 0);
+  drawn.forEach((curve, at) => {
+    curve.place = at;
+    curve.marked = curve.points.length < (points > MOST_MARKED ? 2 : MARKED_POINTS); // one point makes no line
+  });
+  return drawn;
 }
 
 /** Return whether a curve has values that are not drawn. */
@@ -90,30 +99,38 @@ function clockOf(range) {
 
 const zoned = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "long", hourCycle: "h23" });
 
+/** Return what hovering shows of a curve. */
+function hoverOf(curve, clock) {
+  const value = curve.hasLong ? "%{customdata}" : `%{y:${valueFormat(curve)}}`;
+  return {
+    ...(curve.hasLong ? { customdata: curve.points.map((point) => number(exactOf(point))) } : {}),
+    ...(clock.labels ? { text: curve.points.map((point) => zoned.format(point[0])) } : {}),
+    hovertemplate: clock.labels ? `%{text}<br>${value}` : value,
+  };
+}
+
 function traces(curves, clock) {
-  return curves.slice(0, MOST_CURVES).map((curve, at) => ({
+  return curves.map((curve) => ({
     x: curve.points.map((point) => clock.to(point[0])),
     y: curve.points.map((point) => (isDrawable(point[1]) ? point[1] : null)),
     name: verbatim(curve.name),
     visible: !hidden.has(curve.name),
     yaxis: curve.axis === "right" ? "y2" : "y",
-    mode: isMarked(curve) ? "lines+markers" : "lines",
-    line: { ...look(at), width: 1.4 },
+    mode: curve.marked ? "lines+markers" : "lines",
+    line: { ...look(curve.place), width: 1.4 },
     marker: { size: 4 },
-    ...(clock.labels
-      ? { text: curve.points.map((point) => zoned.format(point[0])), hovertemplate: `%{text}<br>%{y:${valueFormat(curve)}}` }
-      : { hovertemplate: `%{y:${valueFormat(curve)}}` }),
+    ...hoverOf(curve, clock),
   }));
 }
 
 /** Return the entry of a curve in the key: a button that hides and shows the curve. */
-export function keyEntry(box, curve, at) {
-  if (!hasLibrary || at >= MOST_CURVES) return curve.name;
+export function keyEntry(box, curve) {
+  if (!hasLibrary) return curve.name;
   const button = document.createElement("button");
   button.type = "button";
   button.className = "key";
   const swatch = document.createElement("i");
-  const { color: own, dash } = look(at);
+  const { color: own, dash } = look(curve.place);
   swatch.style.borderTop = `3px ${{ solid: "solid", dash: "dashed", dot: "dotted" }[dash]} ${own}`;
   button.append(swatch, curve.name);
   button.title = "Hide or show this curve";
@@ -122,7 +139,7 @@ export function keyEntry(box, curve, at) {
   button.addEventListener("click", async () => {
     if (!hidden.delete(curve.name)) hidden.add(curve.name);
     button.setAttribute("aria-pressed", String(!hidden.has(curve.name)));
-    if (box.data) (await plotly()).restyle(box, { visible: !hidden.has(curve.name) }, [at]);
+    if (box.data) (await plotly()).restyle(box, { visible: !hidden.has(curve.name) }, [curve.place]);
     else redraw?.();
   });
   return button;
@@ -197,7 +214,7 @@ function layout(curves, annotations, range, scale, clock) {
 /** Draw curves without the plotting library, unless it has started. Return whether they were drawn. */
 export function drawFirst(box, curves, annotations, range, scale) {
   if (window.Plotly) return false;
-  const looks = curves.slice(0, MOST_CURVES).map((curve, at) => ({ ...curve, look: look(at), marked: isMarked(curve) }));
+  const looks = curves.map((curve) => ({ ...curve, look: look(curve.place) }));
   redraw = () => sketch(box, looks.filter((curve) => !hidden.has(curve.name)), {
     range,
     marks: annotations.map((one) => one.time),
@@ -214,7 +231,7 @@ export function drawFirst(box, curves, annotations, range, scale) {
   return true;
 }
 
-/** Draw curves, each {name, metric, axis, points: [[ms, value], …]}. `scale` is that of the left axis. `zoomed` is called with a new range in ms. */
+/** Draw curves, each {name, metric, axis, place, marked, hasLong, points: [[ms, value], …]}. `scale` is that of the left axis. `zoomed` is called with a new range in ms. */
 export async function draw(box, curves, annotations, range, scale, zoomed) {
   const drawing = await plotly();
   redraw = null;

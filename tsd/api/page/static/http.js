@@ -85,10 +85,21 @@ export async function getJson(path, options) {
   const response = await checked(path, options);
   if (response.status === 204) return null;
   const text = await (await bytesOf(response)).text();
-  return text ? JSON.parse(text) : null;
+  return text ? parseJson(text) : null;
 }
 
 export async function getBlob(path, options) {
+const LONG = /[[,:]-?\d{16,}[,\]}]/; // an integer that a double may not hold, or its like in a text
+
+/** Return the value of JSON. Integers that a double does not hold are of the type bigint. */
+function parseJson(text) {
+  if (!LONG.test(text)) return JSON.parse(text); // much faster
+  return JSON.parse(text, (_, value, context) => {
+    const isLong = typeof value === "number" && Number.isInteger(value) && !Number.isSafeInteger(value);
+    return isLong && /^-?\d+$/.test(context?.source ?? "") ? BigInt(context.source) : value;
+  });
+}
+
   const response = await checked(path, options);
   return new Blob([await bytesOf(response)], { type: response.headers.get("Content-Type") ?? "" });
 }

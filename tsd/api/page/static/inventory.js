@@ -37,7 +37,7 @@ function columnsOf(entities, state) {
 function valueOf(entity, metric) {
   const values = entity.series.filter((one) => one.metric === metric).map((one) => one.value);
   if (values.length < 2) return number(values[0]);
-  const [least, most] = [Math.min(...values), Math.max(...values)];
+  const [least, most] = [values.reduce((a, b) => (b < a ? b : a)), values.reduce((a, b) => (b > a ? b : a))];
   const found = element("span", least === most ? number(most) : `${number(least)} … ${number(most)}`);
   found.title = `Least and largest of ${values.length} series`;
   return found;

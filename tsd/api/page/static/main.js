@@ -1,24 +1,25 @@
 // The page: it shows what the URL's fragment says, and writes every change to it.
 
+import { annotationsOf, curvesOf, queriesOfMovedPoints } from "./curves.js";
 import * as entity from "./entity.js";
 import { queryForm } from "./form.js";
-import { clear, draw, drawFirst, drawPicture, fetchLibrary, hasLibrary, hasUndrawn, isBelowLog, keyEntry, MOST_CURVES, plotly, png } from "./graph.js";
+import { clear, draw, drawFirst, drawnOf, drawPicture, fetchLibrary, hasLibrary, hasUndrawn, isBelowLog, keyEntry, MOST_CURVES, plotly, png } from "./graph.js";
 import { credential, getJson, RequestError, setCredential } from "./http.js";
 import * as inventory from "./inventory.js";
-import { automaticInterval, DEFAULT_START, durationMs, emptyQuery, expression, formatTime, fromFragment, parseTime, sharedTime, shownTime, toFragment, zoneName } from "./state.js";
+import { automaticInterval, DEFAULT_START, emptyQuery, expression, formatTime, fromFragment, parseTime, sharedTime, shownTime, toFragment, zoneName } from "./state.js";
 import * as status from "./status.js";
 import { complete, metricsLike } from "./suggest.js";
-import { csv, curveTable, pointTable } from "./table.js";
-import { replace } from "./views.js";
+import { csv, curveTable, orderOf, pointTable } from "./table.js";
+import { replace, whenVisible } from "./views.js";
 
 const MOST_POINTS = 1500; // of a curve
+const RETRY_MS = 5000;
 const FIRST_MS = 0; // of ranges: queries take no negative times
 const $ = (id) => document.getElementById(id);
-const RETRY_MS = 5000;
 
 let state = fromFragment(location.hash);
 let access = { name: "", roles: [], sign_in: false, entities: null, aggregators: ["sum", "avg", "min", "max", "count"] };
-let shown = null; // { curves, queries, range, intervals, scale, at } of the last answer that was drawn
+let shown = null; // { curves, drawn, annotations, queries, range, intervals, scale, at } of the last answer that was drawn
 let running = null; // AbortController
 let refreshing = 0; // timers
 let beginning = 0;
@@ -157,59 +158,12 @@ function range() {
   return [first, to];
 }
 
-function metricOf(group, query) {
-  return query?.rate ? `rate of ${group.metric}` : group.metric;
-}
-
-function nameOf(group, query, isOnly) {
-  const tags = Object.entries(group.tags).map(([name, value]) => `${name}=${value}`).join(" ");
-  return tags && !isOnly ? `${metricOf(group, query)} ${tags}` : metricOf(group, query);
-}
-
-const NATURAL = 1000; // more curves are ordered by characters, which is ten times as fast
-const natural = new Intl.Collator("en", { numeric: true }); // web2 before web10
-
-function inOrder(curves) {
-  const compare = curves.length > NATURAL ? (a, b) => (a < b ? -1 : Number(a > b)) : natural.compare;
-  return curves.sort((a, b) => a.query - b.query || compare(a.name, b.name));
-}
-
 /** Return why an answer has no curves. */
 function reasonOfNothing(queries) {
   const literal = queries.flatMap((query) => query.tags).find((tag) => /^[^()]*\|[^()]*$/.test(tag.value) && tag.value.includes("*"));
   if (!literal) return "There are no points in this range.";
   const expression = literal.value.split("|").map((one) => one.replace(/[.+?^$[\]\\]/g, "\\$&").replaceAll("*", ".*")).join("|");
   return `There are no points in this range. In “${literal.value}” a * is no wildcard, since names in a list are taken as they are. Wanted: regexp(^(${expression})$).`;
-}
-
-const THINNING = ["avg", "first", "last", "max", "median", "min", "sum"]; // functions that return the value of one point
-
-/** Return the places of queries of rates whose automatic interval is shorter than the distance of points. It thins
- * nothing then: it only moves points to the starts of intervals, and rates between such times are wrong. If a curve of
- * a query has more points, that query is not among them: without downsampling its answer may be too large. */
-function queriesOfMovedPoints(answer, queries, intervals) {
-  const isSparse = (points, interval) => {
-    const gaps = points.filter((point, at) => at && point[0] - points[at - 1][0] > durationMs(interval)).length;
-    return gaps * 5 > points.length; // a few are points that are missing
-  };
-  const areAllSparse = (at) => {
-    const long = answer.filter((group) => group.dps?.length > 1 && (group.query?.index ?? 0) === at);
-    return long.length > 0 && long.every((group) => isSparse(group.dps, intervals[at]));
-  };
-  return queries.map((_, at) => at).filter((at) => (
-    queries[at].rate && queries[at].interval === "auto" && intervals[at] && THINNING.includes(queries[at].function) && areAllSparse(at)
-  ));
-}
-
-function annotationsOf(answer) {
-  const found = new Map();
-  for (const group of answer) {
-    for (const one of [...(group.annotations ?? []), ...(group.globalAnnotations ?? [])]) {
-      const time = one.startTime < 2 ** 32 ? one.startTime * 1000 : one.startTime;
-      found.set(`${time} ${one.description}`, { time, text: [one.description, one.notes].filter(Boolean).join("\n") });
-    }
-  }
-  return [...found.values()];
 }
 
 /** Wait until the browser has painted what was changed. A tab in the background paints nothing. */
@@ -249,26 +203,22 @@ async function show() {
       answer = await ask();
     }
     if (running !== mine) return;
-    const groups = answer.filter((group) => group.dps);
-    const curves = inOrder(groups.map((group) => {
-      const at = group.query?.index ?? 0;
-      const name = nameOf(group, queries[at], groups.length === 1 && !Object.keys(group.tags).length);
-      return { query: at, name, metric: metricOf(group, queries[at]), axis: queries[at]?.axis ?? "left", points: group.dps };
-    }));
+    const curves = curvesOf(answer, queries);
+    const drawn = drawnOf(curves);
     const annotations = annotationsOf(answer);
-    const isFirst = hasLibrary && drawFirst(box, curves, annotations, span, state.scale);
+    const isFirst = hasLibrary && drawFirst(box, drawn, annotations, span, state.scale);
     if (!hasLibrary) await drawPicture(box, { queries, scale: state.scale }, span, intervals, mine.signal);
-    else if (!isFirst) await draw(box, curves, annotations, span, state.scale, zoomed);
+    else if (!isFirst) await draw(box, drawn, annotations, span, state.scale, zoomed);
     if (running !== mine) return; // a later call began while this one drew
     isDrawn = true;
-    shown = { curves, queries: structuredClone(queries), range: span, intervals, scale: state.scale, at: formatTime(Date.now()) };
+    shown = { curves, drawn, annotations, queries: structuredClone(queries), range: span, intervals, scale: state.scale, at: formatTime(Date.now()) };
     box.classList.remove("stale");
     document.title = [...new Set(queries.map((query) => query.metric))].join(", ");
-    summarise(curves, performance.now() - begun);
+    summarise(performance.now() - begun);
     if (!isFirst) return;
     await painted();
     await plotly();
-    if (running === mine) await draw(box, curves, annotations, span, state.scale, zoomed);
+    if (running === mine) await drawShown();
   } catch (error) {
     if (error.name === "AbortError" || running !== mine) return;
     const told = error instanceof RequestError ? error : new RequestError(0, error.message);
@@ -280,32 +230,69 @@ async function show() {
   } finally {
     if (running === mine) {
       box.classList.remove("busy");
-      if (state.refresh) refreshing = setTimeout(show, Number(state.refresh) * 1000);
+      if (state.refresh) refreshing = setTimeout(() => whenVisible(show), Number(state.refresh) * 1000);
     }
   }
 }
 
-function summarise(curves, took) {
+function drawShown() {
+  const { drawn, annotations, range: span, scale } = shown;
+  return draw($("graph"), drawn, annotations, span, scale, zoomed);
+}
+
+/** Show the table of the curves in the chosen order. If not all are drawn, draw the first ones of it. */
+async function sortCurves() {
+  shown.drawn = drawnOf(shown.curves);
+  showCurves();
+  if (shown.drawn === shown.curves || !hasLibrary) return;
+  showTable();
+  say(drawnText());
+  try {
+    if (!drawFirst($("graph"), shown.drawn, shown.annotations, shown.range, shown.scale)) await drawShown();
+  } catch (error) {
+    failed(error);
+  }
+}
+
+/** Return which of many curves are drawn. */
+function drawnText() {
+  const { way, name } = orderOf(shown.curves, MOST_CURVES);
+  const which = `those with the ${way === "descending" ? "largest" : "smallest"} ${name}`;
+  return `${shown.drawn.length} of ${shown.curves.length.toLocaleString("en")} curves are drawn: ${which}. For others press a head of the table, or filter by a tag. CSV has all.`;
+}
+
+function showCurves() {
+  const { curves } = shown;
+  if (curves.length) replace($("curves"), [curveTable(curves, MOST_CURVES, (curve) => keyEntry($("graph"), curve), sortCurves)]);
+  else $("curves").replaceChildren();
+}
+
+/** Tell what the graph lacks. */
+function tell() {
+  const { curves, drawn, scale } = shown;
+  if (!curves.length) say(reasonOfNothing(shown.queries));
+  else if (drawn !== curves && hasLibrary) say(drawnText());
+  else if (hasLibrary && curves.some(hasUndrawn)) say("Values above 1e300 or below -1e300 are not drawn. CSV has all.");
+  else if (curves.some((curve) => isBelowLog(curve, scale))) say("A logarithmic axis has no place for values of 0 or less. CSV has all.");
+  else say("");
+}
+
+function summarise(took) {
+  const { curves } = shown;
   const points = curves.reduce((sum, curve) => sum + curve.points.length, 0);
   const curveCount = curves.length === 1 ? "1 curve" : `${curves.length.toLocaleString("en")} curves`;
   $("summary").textContent = `${curveCount}, ${points.toLocaleString("en")} points, ${Math.round(took).toLocaleString("en")} ms`;
   $("below").hidden = false;
   $("annotate").hidden = !access.roles.includes("write");
-  const put = (table) => replace($("curves"), [table]);
-  if (curves.length) put(curveTable(curves, MOST_CURVES, (curve, at) => keyEntry($("graph"), curve, at), put));
-  else $("curves").replaceChildren();
+  showCurves();
   showTable();
-  if (!curves.length) say(reasonOfNothing(shown.queries));
-  else if (curves.length > MOST_CURVES && hasLibrary) say(`The first ${MOST_CURVES} of ${curves.length.toLocaleString("en")} curves are drawn. The table sorts all, CSV has all.`);
-  else if (hasLibrary && curves.some(hasUndrawn)) say("Values above 1e300 or below -1e300 are not drawn. CSV has all.");
-  else if (curves.some((curve) => isBelowLog(curve, shown.scale))) say("A logarithmic axis has no place for values of 0 or less. CSV has all.");
-  else say("");
+  tell();
 }
 
 function showTable() {
   $("table").hidden = !state.table;
   $("points").setAttribute("aria-expanded", String(state.table));
-  replace($("table"), state.table && shown ? [pointTable(shown.curves)] : []);
+  replace($("table"), state.table && shown ? [pointTable(shown.drawn)] : []);
 }
 
 /** Show a range. Times that were not typed are Unix seconds: at the end of summer time a date may be two times. */
@@ -346,7 +333,7 @@ function save(blob, name) {
 }
 
 function fileName(ending) {
-  return `${shown.queries[0].metric.replace(/[^\w.-]/g, "_")}.${ending}`;
+  return `${shown.queries[0].metric.replace(/[^\p{L}\p{M}\p{N}_.-]/gu, "_")}.${ending}`;
 }
 
 async function copyLink() {
@@ -403,15 +390,6 @@ async function editMetadata(key, value) {
 
 // ---- sign-in
 
-/** Show that the daemon wants credentials, or others. It may want them since the page was loaded. */
-function askToSignIn() {
-  const given = credential();
-  setCredential("");
-  access = { ...access, name: "", roles: [], sign_in: true, entities: null };
-  showUser();
-  return signIn(given ? "These credentials are not valid." : "");
-}
-
 function showUser() {
   $("sign").hidden = !access.sign_in;
   $("sign").textContent = credential() ? "Sign out" : "Sign in";
@@ -427,6 +405,15 @@ async function signIn(reason = "") {
   setCredential($("credential").value.trim());
   $("credential").value = "";
   await begin();
+}
+
+/** Show that the daemon wants credentials, or others. It may want them since the page was loaded. */
+function askToSignIn() {
+  const given = credential();
+  setCredential("");
+  access = { ...access, name: "", roles: [], sign_in: true, entities: null };
+  showUser();
+  return signIn(given ? "These credentials are not valid." : "");
 }
 
 async function sign() {
@@ -498,7 +485,6 @@ function bind() {
   $("sign").addEventListener("click", sign);
   $("theme").addEventListener("click", () => {
     const next = themes[(themes.indexOf(localStorage.getItem("tsd-theme") ?? "") + 1) % themes.length];
-/** Show what the URL says once it is known who the user is. While the daemon does not answer, ask again. */
     localStorage.setItem("tsd-theme", next);
     setTheme(next);
     if (shown && state.view === "graph") show();
@@ -507,7 +493,6 @@ function bind() {
     input.addEventListener("change", () => go({ [input.dataset.field]: input.value.trim(), from: "" }));
     if (input.dataset.field === "metrics") complete(input, metricsLike);
   }
-    if (!error.status || error.status >= 500) beginning = setTimeout(begin, RETRY_MS);
   for (const button of document.querySelectorAll("dialog .cancel")) {
     button.addEventListener("click", () => button.closest("dialog").close("cancel"));
   }
@@ -517,6 +502,7 @@ function bind() {
   window.addEventListener("popstate", load);
 }
 
+/** Show what the URL says once it is known who the user is. While the daemon does not answer, ask again. */
 async function begin() {
   clearTimeout(beginning);
   try {
@@ -525,6 +511,7 @@ async function begin() {
     if (!access.roles.length) throw new RequestError(access.name ? 403 : 401, access.name ? "You may not see this." : "Sign in to see this.");
   } catch (error) {
     failed(error);
+    if (!error.status || error.status >= 500) beginning = setTimeout(begin, RETRY_MS);
     return;
   }
   load();

@@ -9,10 +9,18 @@ const SHOWN_CURVES = 100; // columns of the table of points
 /** Return a value with 7 digits and thousands separators, an integer with all digits. Very large and very small ones:
  * 1.5e-9. */
 export function number(value) {
+  if (typeof value === "bigint") return value.toLocaleString("en");
   if (typeof value !== "number" || Number.isNaN(value)) return "";
   const size = Math.abs(value);
   if (size && (size < 1e-6 || (size >= 1e15 && !Number.isSafeInteger(value)))) return Number(value.toPrecision(7)).toExponential();
-  return value.toLocaleString("en", { maximumSignificantDigits: digits(size) });
+  return formatOf(digits(size)).format(value);
+}
+
+const formats = []; // by number of digits: making one takes much longer than its use
+
+function formatOf(most) {
+  formats[most] ??= new Intl.NumberFormat("en", { maximumSignificantDigits: most });
+  return formats[most];
 }
 
 /** Return how many digits of a value are shown. */
@@ -52,46 +60,66 @@ export function tableOf(heads, rows, textColumns = []) {
   return box;
 }
 
+/** Return the value of a point with all digits: its third part is an integer that its second part, a double, is not. */
+export function exactOf(point) {
+  return point[2] ?? point[1];
+}
+
 const HEADS = ["Curve", "Last", "Min", "Mean", "Max", "Points"];
 const WAYS = [null, "descending", "ascending"]; // in which a column sorts, in the order of presses
-let order = { column: 0, way: null }; // of the curves; it stays when they are fetched again
+const UNSORTED = { column: 0, way: null };
+const LARGEST = { column: HEADS.indexOf("Max"), way: "descending" };
+let chosen = null; // order of the curves; it stays when they are fetched again
+
+/** Return the order of curves of which `most` are shown: if there are more, those with the largest values are first. */
+export function orderOf(curves, most) {
+  const { column, way } = chosen ?? (curves.length > most ? LARGEST : UNSORTED);
+  return { column, way, name: HEADS[column] };
+}
 
 /** Return the last, least, mean and largest value of a curve, and its number of points. Without values: NaN. */
 function figuresOf(curve) {
+  if (curve.figures) return curve.figures;
   let [last, least, most, sum, count] = [NaN, Infinity, -Infinity, 0, 0];
-  for (const [, value] of curve.points) {
-    if (typeof value !== "number") continue;
-    last = value;
-    least = Math.min(least, value);
-    most = Math.max(most, value);
-    sum += value;
+  for (const point of curve.points) {
+    if (typeof point[1] !== "number") continue;
+    last = exactOf(point);
+    if (last < least) least = last;
+    if (last > most) most = last;
+    sum += point[1];
     count += 1;
   }
-  return count ? [last, least, sum / count, most, curve.points.length] : [NaN, NaN, NaN, NaN, curve.points.length];
+  const values = count ? [last, least, sum / count, most] : [NaN, NaN, NaN, NaN];
+  return (curve.figures = [...values, curve.points.length]);
 }
 
-/** Return [curve, its place, its figures] of the first `most` curves in the chosen order. */
-function firstOf(curves, most) {
-  const all = order.way === null ? curves.slice(0, most) : curves;
-  const found = all.map((curve, at) => [curve, at, figuresOf(curve)]);
-  if (order.way === null) return found;
-  const sign = order.way === "ascending" ? 1 : -1;
-  const value = ([, , figures]) => (Number.isNaN(figures[order.column - 1]) ? -Infinity : figures[order.column - 1]);
-  return found.sort((a, b) => sign * (value(a) - value(b) || 0)).slice(0, most);
+/** Return the first `most` curves in the order of the table. */
+export function firstOf(curves, most) {
+  const { column, way } = orderOf(curves, most);
+  if (way === null) return curves.slice(0, most);
+  const sign = way === "ascending" ? 1 : -1;
+  const value = (curve) => {
+    const found = figuresOf(curve)[column - 1];
+    return Number.isNaN(found) ? -Infinity : found;
+  };
+  const compare = (a, b) => (a < b ? -sign : a > b ? sign : 0); // also of integers with doubles
+  return [...curves].sort((a, b) => compare(value(a), value(b))).slice(0, most);
 }
 
 /** Return a table of figures of the first `most` curves. `keyOf` returns a curve's cell. The heads of the columns of
- * numbers sort all curves: largest first, then least first, then as they were. `sorted` is called with the new table. */
+ * numbers sort all curves: largest first, then least first, then as before. `sorted` is called after that. */
 export function curveTable(curves, most, keyOf, sorted) {
-  const rows = firstOf(curves, most).map(([curve, at, [last, least, middle, largest, count]]) => (
-    [keyOf(curve, at), number(last), number(least), mean(middle), number(largest), number(count)]
-  ));
+  const rows = firstOf(curves, most).map((curve) => {
+    const [last, least, middle, largest, count] = figuresOf(curve);
+    return [keyOf(curve), number(last), number(least), mean(middle), number(largest), number(count)];
+  });
+  const order = orderOf(curves, most);
   const heads = HEADS.map((text, column) => {
     if (!column) return text;
     const head = button(text, `sort by ${text}`, () => {
       const next = WAYS[(WAYS.indexOf(order.column === column ? order.way : null) + 1) % WAYS.length];
-      order = { column, way: next };
-      sorted(curveTable(curves, most, keyOf, sorted));
+      chosen = next && { column, way: next };
+      sorted();
     }, "order");
     head.title = "Sort by this column";
     return head;
@@ -104,9 +132,10 @@ export function curveTable(curves, most, keyOf, sorted) {
 function byTime(curves) {
   const times = new Map();
   curves.forEach((curve, at) => {
-    for (const [time, value] of curve.points) {
+    for (const point of curve.points) {
+      const [time] = point;
       if (!times.has(time)) times.set(time, new Map());
-      times.get(time).set(at, value);
+      times.get(time).set(at, exactOf(point));
     }
   });
   return [...times].sort((a, b) => a[0] - b[0]);

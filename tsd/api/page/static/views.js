@@ -59,6 +59,12 @@ export function link(text, fragment, className = "") {
   return found;
 }
 
+/** Call a function now, or once the page is not hidden any more. */
+export function whenVisible(call) {
+  if (document.hidden) document.addEventListener("visibilitychange", call, { once: true });
+  else call();
+}
+
 const REST = 9; // a view rests this many times as long as its refresh took, so that an open page loads the daemon little
 
 /** Return a view. `content(state, again, early)` resolves to its elements; `again` refreshes it, and resolves to whether
@@ -70,10 +76,7 @@ export function refreshedView(content, everyMs) {
 
   /** Call `again` after a while; not while the page is hidden. */
   function later(again, ms) {
-    timer = setTimeout(() => {
-      if (document.hidden) document.addEventListener("visibilitychange", again, { once: true });
-      else again();
-    }, ms);
+    timer = setTimeout(() => whenVisible(again), ms);
   }
 
   /** Show the view and refresh it until `stop`. `failed` is called with an error, or null. */
