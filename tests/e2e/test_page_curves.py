@@ -12,6 +12,7 @@ from tests.browser import tab
 from tests.e2e.command import Served, Tsd, until
 from tests.e2e.test_page import (
     BASE,
+    CELLS,
     NEW_TAB,
     address,
     curves,
@@ -161,6 +162,27 @@ def test_picture_of_the_daemon_has_the_times_of_the_user(daemon: Served, browser
         assert "tz=Asia%2FTokyo" in asked.value.url
 
 
+def test_days_are_those_of_the_user(daemon: Served, browser: Browser) -> None:
+    """Regression: they began at midnight UTC, 9 o'clock in Tokyo."""
+    midnight = 1_700_060_400  # 2023-11-16 in Tokyo
+    hours = [(at, tags) for at in range(-24, 48) for tags in ("host=web01 dc=lon", "host=web02 dc=par")]
+    hours += [(at, "host=web03 dc=par") for at in range(48)]
+    lines = [f"put days {midnight + 3600 * at} {at // 24 + 1} {tags}\n" for at, tags in hours]
+    daemon.send_lines("".join(lines).encode())
+    span = f"start={midnight - 400 * 86_400}&end={midnight + 400 * 86_400}"
+    m = "sum:auto-sum:explicit_tags:days{dc=par}{host=regexp(web0[12])}"
+    with tab(browser, zone="Asia/Tokyo") as page:
+        without_library(page).goto(
+            address(daemon, f"{graph(m, 'sum:rate{counter,100,5}:days{host=web01}{dc=l*}', span=span)}&table=1")
+        )
+        rows = page.locator("#table tbody tr")
+        rows.first.wait_for()
+        found = [cells for cells in rows.evaluate_all(CELLS) if cells[0].endswith("-00:00:00") and cells[1]]
+        assert [cells[:2] for cells in found] == [
+            ["2023/11/17-00:00:00", "48"], ["2023/11/16-00:00:00", "24"], ["2023/11/15-00:00:00", "0"]
+        ]  # fmt: skip
+
+
 @NEW_TAB
 def test_picture_is_shown_if_the_daemon_does_not_know_the_zone(daemon: Served, page: Page) -> None:
     """Regression: an error replaced the picture. Browsers name zones that some machines lack, such as Etc/Unknown."""
@@ -175,6 +197,8 @@ def test_picture_is_shown_if_the_daemon_does_not_know_the_zone(daemon: Served, p
     with page.expect_download() as saved:
         page.get_by_role("button", name="PNG").click()
     assert saved.value.path().read_bytes().startswith(b"\x89PNG")
+    page.goto(address(daemon, graph("sum:1dc-avg:sys.cpu.user", span=f"start={BASE - 200_000}&end={BASE + 200_000}")))
+    expect(page.locator("#summary")).to_have_text(re.compile("^1 curve, 1 point"))
 
 
 def test_rates_of_rare_points_are_exact(daemon: Served, page: Page) -> None:

@@ -6,7 +6,8 @@ import { queryForm } from "./form.js";
 import { clear, draw, drawFirst, drawnOf, drawPicture, fetchLibrary, hasLibrary, hasUndrawn, isBelowLog, keyEntry, MOST_CURVES, plotly, png } from "./graph.js";
 import { credential, getJson, RequestError, setCredential } from "./http.js";
 import * as inventory from "./inventory.js";
-import { automaticInterval, DEFAULT_START, emptyQuery, expression, formatTime, fromFragment, parseTime, sharedTime, shownTime, toFragment, zoneName } from "./state.js";
+import { askPoints } from "./request.js";
+import { automaticInterval, DEFAULT_START, emptyQuery, formatTime, fromFragment, parseTime, sharedTime, shownTime, toFragment, zoneName } from "./state.js";
 import * as status from "./status.js";
 import { complete, metricsLike } from "./suggest.js";
 import { csv, curveTable, orderOf, pointTable } from "./table.js";
@@ -185,15 +186,10 @@ async function show() {
   try {
     const span = range();
     const points = Math.min(MOST_POINTS, Math.max(200, Math.round(box.clientWidth)));
-    const automatic = automaticInterval(span[1] - span[0], points);
+    const automatic = automaticInterval(span[1] - span[0], points, Intl.DateTimeFormat().resolvedOptions().timeZone === "UTC");
     const intervals = queries.map((query) => (query.interval === "auto" ? automatic : query.interval));
     const begun = performance.now();
-    const ask = () => {
-      const given = new URLSearchParams({ start: String(span[0]), end: String(span[1]) });
-      queries.forEach((query, at) => given.append("m", expression(query, intervals[at])));
-      const flags = `&arrays&ms&global_annotations${queries.length > 1 ? "&show_query" : ""}`; // to tell queries apart
-      return getJson(`/api/query?${given}${flags}`, { signal: mine.signal });
-    };
+    const ask = () => askPoints(queries, intervals, span, mine.signal);
     const asked = ask();
     fetchLibrary();
     let answer = await asked;

@@ -216,10 +216,12 @@ export function tickStep(spanMs, most) {
   return roundStep(spanMs, most) * 1000;
 }
 
-/** Return the interval that gives at most `points` points; "" if that is less than 2 seconds. */
-export function automaticInterval(spanMs, points) {
+/** Return the interval that gives at most `points` points; "" if that is less than 2 seconds. Days are those of the
+ * calendar, unless the user's are the same as UTC's: a multiple of others begins on another day in each series. */
+export function automaticInterval(spanMs, points, isUtc) {
   const step = roundStep(spanMs, points);
   if (step < 2) return "";
+  if (step >= 86400 && !isUtc) return `1${["d", "w", "n"].find((unit) => UNITS[unit] * points >= spanMs) ?? "y"}c`;
   if (step % 86400 === 0) return `${step / 86400}d`;
   if (step % 3600 === 0) return `${step / 3600}h`;
   return step % 60 === 0 ? `${step / 60}m` : `${step}s`;
