@@ -432,6 +432,24 @@ def test_impossible_date_is_refused(daemon: Served, page: Page) -> None:
         expect(page.locator("#message.error")).to_contain_text(f"{wrong} is no time")
 
 
+def test_wrong_parts_of_a_query_are_told_with_what_is_wanted(daemon: Served, page: Page) -> None:
+    for wrong, got, wanted in (
+        ("summ:packets", "summ", "avg"),
+        ("sum:5x-avg:packets", "5x", "5m"),
+        ("sum:1m-avg-zeros:packets", "zeros", "zero."),
+        ("sum:packets{host=like(x)}", "like", "regexp("),
+    ):
+        page.goto(address(daemon, graph(wrong)))
+        expect(page.locator("#message.error")).to_contain_text(got)
+        expect(page.locator("#message.error")).to_contain_text(f" {wanted}")
+
+
+def test_curves_of_one_name_tell_how_they_were_asked(daemon: Served, page: Page) -> None:
+    """Regression: least and largest values had one name. The button of one hid both."""
+    page.goto(address(daemon, graph("min:10m-min:packets", "max:10m-max:packets")))
+    assert sorted(shown(page)) == [f"packets host=web01 ({each}:10m-{each})" for each in ("max", "min")]
+
+
 def test_saved_file_is_named_after_what_it_has(daemon: Served, page: Page) -> None:
     """After a failed query the points of the one before were saved under the name of the new metric."""
     page.goto(address(daemon, graph("sum:packets")))

@@ -58,6 +58,13 @@ async function bytesOf(response) {
   return new Blob(parts);
 }
 
+const CHOICES = [ // of parts of queries, by what the daemon says of a wrong one
+  [/No such (aggregation|downsampling) function/, "one of the list, such as sum, avg, max or p99"],
+  [/Invalid duration/, "an interval such as 30s, 5m, 1h or 1d"],
+  [/Unrecognized fill policy/, "none, nan, null or zero"],
+  [/filter of the type/, "web01|web02, web*, regexp(web.*), not_literal_or(web01)"],
+];
+
 function plain(status, text) {
   let message = text;
   try {
@@ -71,7 +78,9 @@ function plain(status, text) {
   if (status === 401) return "Sign in to see this.";
   if (status === 403) return `You may not see this. ${message}`;
   if (status === 429) return "Too many attempts. Wait a moment.";
-  return message.replace(/: Query\(.*$/s, "").split("\n")[0].slice(0, 500) || `The daemon answered with status ${status}.`;
+  const wanted = CHOICES.find(([wrong]) => wrong.test(message))?.[1];
+  const found = message.replace(/: Query\(.*$/s, "").split("\n")[0].slice(0, 500) || `The daemon answered with status ${status}`;
+  return `${found}${/[.?!]$/.test(found) ? "" : "."}${wanted ? ` Wanted: ${wanted}.` : ""}`;
 }
 
 async function checked(path, options) {
@@ -80,15 +89,6 @@ async function checked(path, options) {
   return response;
 }
 
-/** Return the JSON of an answer; null for an empty one. */
-export async function getJson(path, options) {
-  const response = await checked(path, options);
-  if (response.status === 204) return null;
-  const text = await (await bytesOf(response)).text();
-  return text ? parseJson(text) : null;
-}
-
-export async function getBlob(path, options) {
 const LONG = /[[,:]-?\d{16,}[,\]}]/; // an integer that a double may not hold, or its like in a text
 
 /** Return the value of JSON. Integers that a double does not hold are of the type bigint. */
@@ -100,6 +100,15 @@ function parseJson(text) {
   });
 }
 
+/** Return the JSON of an answer; null for an empty one. */
+export async function getJson(path, options) {
+  const response = await checked(path, options);
+  if (response.status === 204) return null;
+  const text = await (await bytesOf(response)).text();
+  return text ? parseJson(text) : null;
+}
+
+export async function getBlob(path, options) {
   const response = await checked(path, options);
   return new Blob([await bytesOf(response)], { type: response.headers.get("Content-Type") ?? "" });
 }
