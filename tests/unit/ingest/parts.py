@@ -111,6 +111,8 @@ class Parts:
             uptime_s=lambda: self.uptime_s,
         )
         self.unstored = UnstoredPoints(self.writer, self.open_window.table)
+        name_limit = NewNameLimit(self.open_window.table, max_unresolved=max_unresolved)
+        name_limit.set_limits(max_series=max_series, names_per_minute=0)
         self.intake = Intake(
             self.open_window,
             self.resolver,
@@ -119,7 +121,7 @@ class Parts:
             self.backpressure,
             self.writer.regulate,
             summaries=self.summaries,
-            name_limit=NewNameLimit(self.open_window.table, max_series=max_series, max_unresolved=max_unresolved),
+            name_limit=name_limit,
             load=load,
         )
 
