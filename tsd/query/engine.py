@@ -236,7 +236,12 @@ class QueryJob:
         self._running = running
         self._answers: list[MemoryShare] = []
         self._made = engine.memory.share()
-        self.stored = StoredSeries(engine.plan_reader, self._share, engine.report, engine.now_ms)
+
+    @property
+    def stored(self) -> StoredSeries:
+        """Series as they are stored. Not kept here: both would reference each other."""
+        engine = self._engine
+        return StoredSeries(engine.plan_reader, self._share, engine.report, engine.now_ms)
 
     def _share(self) -> MemoryShare:
         """Return a new share of the engine's memory, held until the job ends."""

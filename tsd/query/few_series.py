@@ -14,6 +14,7 @@ import numpy as np
 from tsd.codec.points import Bool, Columns, Int64, Points
 from tsd.errors import StoreError
 from tsd.query.assemble import counts_of, merge_chosen
+from tsd.query.cache import CachedHour
 from tsd.query.cached_reader import CachedReader
 from tsd.query.collect import PointCollector, ReadCounts
 from tsd.query.columns import Chosen
@@ -105,7 +106,8 @@ class FewSeries:
         self._plan = plan
         self._budget = budget
         self._opened = {hour.base_s: hour.rows for hour in opened}
-        self._adds: list[Callable[[], bool]] = []  # what adds the rows that were read
+        # What adds the rows that were read. Not bound to this object, which the collector of cycles would find late.
+        self._adds: list[Callable[[FewSeries], bool]] = []
         self._later: ScanRange | None = None  # hours that were fetched only of series without points
         self.needs_later: Sequence[int] = ()  # series whose points in these hours the answer needs, once merged
         self._started = self._read = perf_counter()
@@ -129,7 +131,7 @@ class FewSeries:
                 hours = cached.cached_now(whole._replace(scan=span), bucketing)
             if hours is not None:
                 values += sum([len(one.buckets.values) for some in hours for one in some])
-                self._adds += [partial(self.collector.add_cached_now, some) for some in hours]
+                self._adds += [partial(FewSeries._add_cached, some=some) for some in hours]
                 continue
             page = None
             if is_uncached or can_read:
@@ -137,10 +139,14 @@ class FewSeries:
             if page is None:
                 return False
             self.is_short &= span.start_s in self._opened and page.cells <= SMALL_PAGE
-            self._adds.append(partial(self._add, page, span))
+            self._adds.append(partial(FewSeries._add, page=page, span=span))
         self.is_short &= values <= SMALL
         self._read = perf_counter()
         return True
+
+    def _add_cached(self, some: Sequence[CachedHour]) -> bool:
+        """Add cached hours. Return False if a series has no number."""
+        return self.collector.add_cached_now(some)
 
     def _add(self, page: EncodedPage[PointPage], span: ScanRange) -> bool:
         """Add the rows of a span: with the open points, if it is an hour that has some. Return whether there is
@@ -187,7 +193,7 @@ class FewSeries:
         page = await self._known.series.fetch(spans, limit, annotations=not self._query.no_annotations)
         if page is None:
             return False
-        self._adds.append(partial(self._add_fetched, page))
+        self._adds.append(partial(FewSeries._add_fetched, page=page))
         self.cells += page.cells
         self._read = perf_counter()
         return True
@@ -207,7 +213,7 @@ class FewSeries:
         """Return the answer. None if it needs later points of the series in `needs_later`, which is set then, or if the
         general path must find it. May be called in a thread."""
         query, known, plan = self._query, self._known, self._plan
-        if not all(add() for add in self._adds):
+        if not all(add(self) for add in self._adds):
             return None
         collected = self.collector.finish()
         if self._later is not None:

@@ -126,7 +126,7 @@ def read_request(body: bytes, *, params: Params = NO_PARAMS, quirks: Quirks) -> 
         found = _request(top, quirks=quirks)
         _check_ids(found)
     except BadQuery as exc:
-        raise as_client_error(exc, quirks=quirks) from exc
+        raise as_client_error(exc, quirks=quirks) from exc.__cause__
     return found
 
 
@@ -158,7 +158,7 @@ def to_query(request: ExpRequest, now_ms: int) -> tuple[Query, list[int]]:
     try:
         return _to_query(request, now_ms)
     except BadQuery as exc:
-        raise as_client_error(exc, quirks=request.quirks) from exc
+        raise as_client_error(exc, quirks=request.quirks) from exc.__cause__
 
 
 def _to_query(request: ExpRequest, now_ms: int) -> tuple[Query, list[int]]:

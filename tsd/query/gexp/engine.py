@@ -60,7 +60,7 @@ def read_gexp(params: Params, now_ms: int, *, quirks: Quirks) -> GexpRequest:
         calls, queries = parse(params.get("exp", ()), FUNCTIONS.__contains__)
         extra = [read_m(text, quirks=quirks) for text in queries]
     except BadQuery as exc:
-        raise as_client_error(exc, quirks=quirks) from exc
+        raise as_client_error(exc, quirks=quirks) from exc.__cause__
     query = read_uri(params, now_ms, quirks=quirks, extra=extra)
     if quirks.numbers_metric_queries:
         return GexpRequest(calls, query, range(len(queries)))
@@ -76,7 +76,7 @@ def read_extra(params: Params, *, quirks: Quirks) -> list[Draft]:
         queries = parse(params["exp"], FUNCTIONS.__contains__).queries
         return [read_m(text, quirks=quirks) for text in queries]
     except BadQuery as exc:
-        raise as_client_error(exc, quirks=quirks) from exc
+        raise as_client_error(exc, quirks=quirks) from exc.__cause__
 
 
 async def run_gexp(request: GexpRequest, job: AnswerSource) -> Answer:

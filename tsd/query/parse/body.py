@@ -86,7 +86,7 @@ def _read_whole(body: bytes, now_ms: int, params: Params, quirks: Quirks, local:
     except _Wrong as exc:
         raise BadQuery(UNPARSABLE, details=str(exc)) from exc
     except BadQuery as exc:
-        raise as_client_error(exc, quirks=quirks) from exc
+        raise as_client_error(exc, quirks=quirks) from exc.__cause__
 
 
 def _with_other_times(body: bytes, quirks: Quirks) -> Query | None:

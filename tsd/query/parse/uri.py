@@ -48,7 +48,7 @@ def read_uri(
             raise BadQuery("Missing sub queries")
         return check(query, deduplicated(drafts, quirks=quirks), now_ms, local=local)
     except BadQuery as exc:
-        raise as_client_error(exc, quirks=quirks) from exc
+        raise as_client_error(exc, quirks=quirks) from exc.__cause__
 
 
 def read_frame(params: Params, *, quirks: Quirks = OPENTSDB) -> Query:

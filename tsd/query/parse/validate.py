@@ -135,7 +135,8 @@ def identity_of(draft: Draft, *, quirks: Quirks) -> object:
 
 
 def as_client_error(exc: BadQuery, *, quirks: Quirks) -> BadQuery:
-    """Return the error for a client's mistake, which OpenTSDB sometimes answers with 500."""
+    """Return the error for a client's mistake, which OpenTSDB sometimes answers with 500. It may be `exc` itself: raise
+    it from the same cause."""
     return BadQuery(exc.message, details=exc.details) if exc.status == 500 and not quirks.mistakes_as_500 else exc
 
 

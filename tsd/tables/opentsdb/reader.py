@@ -557,7 +557,8 @@ class OpenTsdbReader:
     def _selection(self, resolved: ResolvedRequest, names_at: int, *, keeps_rows: bool = False) -> Selection:
         uids, table = self._uids, self._table
         series = SeriesMatcher(resolved, table.layout, self._uids, self._tag_tests)
-        selection = StoredSelection(
+        make = partial(
+            StoredSelection,
             table,
             resolved,
             series,
@@ -565,9 +566,10 @@ class OpenTsdbReader:
             keeps_rows=keeps_rows,
             has_same_names=lambda: uids.changes == names_at,
         )
+        selection = make()
         rollups, complete, histogram_codec = self._summaries
-        if rollups is not None:
-            selection.rollups = StoredRollups(table, resolved, selection, rollups, complete)
+        if rollups is not None:  # with a selection of its own: two objects that refer to each other are freed late
+            selection.rollups = StoredRollups(table, resolved, make(), rollups, complete)
         if histogram_codec is not None:
             selection.histograms = StoredHistograms(table, resolved, series, histogram_codec)
         return selection
