@@ -28,7 +28,7 @@ from tsd.server.proxy_protocol import MissingProxyHeader, read_proxy_header
 from tsd.server.quiet_connections import QuietConnections
 from tsd.server.replies import SlowConsumer
 from tsd.server.telnet import LOGIN_TIMEOUT_S
-from tsd.server.tls import CAPITALS, Encrypted, Tls, close_notify
+from tsd.server.tls import CAPITALS, Encrypted, Tls, close_notify, release
 
 log = LazyLogger(__name__)
 
@@ -342,11 +342,15 @@ class Listener:
         accepted = stream if self._tls is None else await self._tls.accept(stream, connection.peer.address)
         if accepted is None:
             return
-        if isinstance(accepted, trio.SSLStream):
+        if not isinstance(accepted, trio.SSLStream):
+            await self._serve_protocol(connection, accepted)
+            return
+        try:
             self._authenticate_certificate(connection.peer, accepted)
-        await self._serve_protocol(connection, accepted)
-        if isinstance(accepted, trio.SSLStream):
+            await self._serve_protocol(connection, accepted)
             await close_notify(accepted)
+        finally:
+            release(accepted)
 
     def _authenticate_certificate(self, peer: Peer, stream: Encrypted) -> None:
         """Authenticate a peer by its TLS certificate, if it has one."""

@@ -162,12 +162,17 @@ class Tls:
         with trio.move_on_after(self.handshake_s) as scope:
             handshaking: trio.abc.Stream = LimitedHandshake(stream, self._limiter, scope)
             encrypted = trio.SSLStream(handshaking, self._keys.context, server_side=True, https_compatible=True)
+            is_done = False
             try:
                 await encrypted.do_handshake()
+                is_done = True
             except trio.BrokenResourceError as error:
                 self._failed += 1
                 log.debug("tls.handshake_failed", error=str(error.__cause__ or error))
                 return None
+            finally:
+                if not is_done:
+                    release(encrypted)
         if scope.cancelled_caught:
             self._late += 1
             return None
@@ -272,6 +277,12 @@ async def close_notify(stream: Encrypted) -> None:
     """Send close_notify, so that the client can distinguish the end from a truncation."""
     with trio.move_on_after(CLOSE_TIMEOUT_S), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         await stream.unwrap()
+
+
+def release(stream: Encrypted) -> None:
+    """Drop what the stream of an ended connection holds. trio's stream references itself: OpenSSL's memory would be
+    kept until Python's cycle collector finds it, which counts objects and not bytes."""
+    vars(stream).clear()
 
 
 def socket_of(stream: trio.abc.Stream) -> trio.SocketStream | None:

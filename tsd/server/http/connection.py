@@ -119,7 +119,7 @@ class HttpConnection:
         self._head_bytes = 0  # memory of the current request's head, while its body is received
         self._is_head_request = False  # the method is HEAD
         self._has_roles = False  # the last sender has any role
-        self._watch = DisconnectWatch(self._wait_disconnected)
+        self._watch = DisconnectWatch()
 
     async def run(self, first: bytes, receive: Receive) -> None:
         """Serve requests until either side ends the connection.
@@ -241,7 +241,7 @@ class HttpConnection:
             decision.sender,
         )
         if self._router.is_query(target):  # cancelled, with all of the connection, if the client disconnects first
-            self._watch.begin()
+            self._watch.begin(self._wait_disconnected)
             try:
                 response = await self._router.answer(request, target, decision.headers)
             finally:

@@ -1,20 +1,26 @@
 """Cancels queries whose clients disconnect, at no cost for the many queries that are answered within milliseconds."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
 WATCH_AFTER_S = 0.05  # a query that takes longer is watched
 
 
-class DisconnectWatch:
-    """Watches the client of one connection while a long query runs. One task serves all queries of the connection."""
+Watch = Callable[[], Awaitable[bool]]
+"""Returns whether the client has disconnected, once that is known."""
 
-    def __init__(self, watch: Callable[[], Awaitable[bool]]) -> None:
-        """`watch` returns whether the client has disconnected, once that is known."""
-        self._watch = watch
+
+class DisconnectWatch:
+    """Watches the client of one connection while a long query runs. One task serves all queries of the connection.
+
+    Between queries nothing of the connection is kept: the connection and this object would reference each other.
+    """
+
+    def __init__(self) -> None:
         self._nursery: trio.Nursery | None = None
-        self._query: object = None  # the one that runs
+        self._query: Watch | None = None  # of the one that runs
         self._begun = trio.Event()  # a query has begun since the task last waited
         self._is_started = False
         self._attempt = trio.CancelScope()  # the call of `watch`
@@ -37,13 +43,13 @@ class DisconnectWatch:
             finally:
                 del error  # or the error and this frame would reference each other
 
-    def begin(self) -> None:
+    def begin(self, watch: Watch) -> None:
         """Watch the client until `end`."""
         assert self._nursery is not None
         if not self._is_started:
             self._is_started = True
             self._nursery.start_soon(self._run)
-        self._query = object()
+        self._query = partial(watch)  # a new object, which is compared below
         self._begun.set()
 
     async def end(self) -> None:
@@ -61,14 +67,14 @@ class DisconnectWatch:
             query = self._query
             await trio.sleep(WATCH_AFTER_S)
             if query is not None and query is self._query:
-                await self._watch_query()
+                await self._watch_query(query)
 
-    async def _watch_query(self) -> None:
+    async def _watch_query(self, watch: Watch) -> None:
         assert self._nursery is not None
         self._idle = trio.Event()
         try:
             with trio.CancelScope() as self._attempt:
-                if await self._watch():
+                if await watch():
                     self._nursery.cancel_scope.cancel()
         finally:
             self._idle.set()
