@@ -1,6 +1,7 @@
 """The series of a metric as arrays: filters find in them what the test of each series finds."""
 
 import random
+import tracemalloc
 from itertools import product
 
 import numpy as np
@@ -105,3 +106,44 @@ async def test_table_of_a_metric_gets_series_that_others_write_to_the_store() ->
     assert await index.table(b"\0\0\2") is not None
     await store.put(INDEX, [Put(b"\0", b"t:wanted", b"x")])  # not a series
     assert index.table_bytes > 0
+
+
+def pairs_of(first: int, count: int) -> list[bytes]:
+    return [b"\0\0\1" + number.to_bytes(3, "big") for number in range(first, first + count)]
+
+
+async def test_memory_of_many_small_metrics_is_counted() -> None:
+    """Regression: tables of few series counted as a seventeenth of their memory, and new series of metrics that no
+    query used any more did not count."""
+    index = SeriesIndex(await a_store(), INDEX, KeyLayout())
+    metrics = [number.to_bytes(3, "big") for number in range(1, 200)]
+    for metric in metrics:
+        await index.add({metric: pairs_of(1, 10)})
+    tracemalloc.start()
+    try:
+        for metric in metrics:
+            table = await index.table(metric)
+            assert table is not None
+            table.column(b"\0\0\1")
+        taken = tracemalloc.get_traced_memory()[0]
+        assert taken / 2 < index.table_bytes < taken * 2
+    finally:
+        tracemalloc.stop()
+
+
+async def test_new_series_of_unused_metrics_take_bounded_memory() -> None:
+    """Hosts come and go for months, and most metrics are asked for once."""
+    limit = 1 << 20
+    index = SeriesIndex(await a_store(), INDEX, KeyLayout(), tables_bytes=limit)
+    metrics = [number.to_bytes(3, "big") for number in range(1, 50)]
+    for metric in metrics:
+        await index.add({metric: pairs_of(1, 1)})
+        await index.table(metric)
+    for first in range(2, 1000, 50):
+        await index.add({metric: pairs_of(first, 50) for metric in metrics[:25]})
+        await index.add({metric: pairs_of(first, 50) for metric in metrics[25:]})
+        assert index.table_bytes < limit * 1.2
+    for metric in metrics:
+        table = await index.table(metric)
+        assert table is not None
+        assert table.count == 1 + 1000

@@ -151,8 +151,10 @@ CHECK_S = 600.0  # between two checks of a complete index, unless a query finds 
 CACHE_S = 5.0  # how long reads are cached if other processes may write; own writes invalidate them at once
 CACHED_SERIES = 200_000  # in all cached reads
 TABLE_BYTES = 64 << 20  # of the series of a metric that are held as arrays
-TABLES_BYTES = 128 << 20  # of all metrics
-MAX_ADDED = 100_000  # new series that a table waits with until it is used
+TABLES_BYTES = 128 << 20  # of all metrics, with the new series that wait for the next use of their table
+ADDED_BYTES = 90  # of such a series
+CHECKED_SHARE = 16  # new series that take this part of the memory are followed by a look at all of it
+MAX_ADDED = 100_000  # such series of one metric
 TOO_LARGE_S = 60.0  # for which a metric with more is not read again
 
 
@@ -175,6 +177,11 @@ class _HeldTable(NamedTuple):
     expires: float
     added: set[bytes]  # series since the table was made
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, about."""
+        return (0 if self.table is None else self.table.nbytes) + len(self.added) * ADDED_BYTES
+
 
 class IndexState(NamedTuple):
     """The state of the index at a search for series."""
@@ -186,7 +193,8 @@ class IndexState(NamedTuple):
 class SeriesIndex:
     """The index of one data table."""
 
-    def __init__(self, store: Store, table: str, layout: KeyLayout) -> None:
+    def __init__(self, store: Store, table: str, layout: KeyLayout, *, tables_bytes: int = TABLES_BYTES) -> None:
+        """`tables_bytes`: of the metrics whose series are held in memory."""
         self._store = store
         self._table = table
         self._layout = layout
@@ -194,6 +202,8 @@ class SeriesIndex:
         self._cache: FIFOCache[bytes, _CachedRead] = FIFOCache(CACHED_SERIES, getsizeof=_room_of)  # by row prefix
         self._adds = 0  # calls of add: a read that overlaps one may lack its series
         self._tables: OrderedDict[bytes, _HeldTable] = OrderedDict()  # by metric UID
+        self._tables_bytes = tables_bytes
+        self._unchecked_bytes = 0  # added to the tables since a look at all of them
         self._loading: list[tuple[bytes, set[bytes]]] = []  # metrics being read, and series added meanwhile
         self._follows = False
         self._complete_until = -math.inf
@@ -247,11 +257,14 @@ class SeriesIndex:
             held = self._tables.get(metric)
             if held is not None and held.table is not None:
                 held.added.add(pairs)
+                self._unchecked_bytes += ADDED_BYTES
                 if len(held.added) > MAX_ADDED:  # queries do not use it
                     del self._tables[metric]
             for loading, added in self._loading:
                 if loading == metric:
                     added.add(pairs)
+        if self._unchecked_bytes > self._tables_bytes // CHECKED_SHARE:
+            self._drop_unused()
 
     async def table(self, metric: bytes) -> TagTable | None:
         """Return all series of a metric, held in memory; None if they need too much of it. Series that other processes
@@ -305,12 +318,18 @@ class SeriesIndex:
         return parts
 
     def _hold(self, metric: bytes, held: _HeldTable) -> _HeldTable:
-        """Keep a table; drop those that were not used for longest."""
+        """Keep a table."""
         self._tables[metric] = held
         self._tables.move_to_end(metric)
-        while len(self._tables) > 1 and self.table_bytes > TABLES_BYTES:
-            self._tables.popitem(last=False)
+        self._drop_unused()
         return held
+
+    def _drop_unused(self) -> None:
+        """Drop the tables that were not used for longest while all of them take too much memory."""
+        self._unchecked_bytes = 0
+        size = self.table_bytes
+        while size > self._tables_bytes and len(self._tables) > 1:
+            size -= self._tables.popitem(last=False)[1].nbytes
 
     def state(self) -> IndexState:
         """Return the state in which a search finds series now."""
@@ -324,8 +343,8 @@ class SeriesIndex:
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of the series that are held as arrays."""
-        return sum(held.table.nbytes for held in self._tables.values() if held.table is not None)
+        """Bytes of the metrics whose series are held in memory."""
+        return sum(held.nbytes for held in self._tables.values())
 
     async def complete(self) -> bool:
         """Return whether the index has every series with rows, or had a few seconds ago. Raise StoreError."""

@@ -21,6 +21,8 @@ Joined = NDArray[np.bytes_]
 _NO_SERIES = np.empty(0, "S1")
 MAX_RESULTS = 64  # cached results of filters on one table
 MAX_RESULT_ROWS = 1_000_000  # series in all of them
+OBJECTS_BYTES = 2500  # of a table, besides its arrays: many metrics have few series
+RESULT_BYTES = 500  # of a cached result, besides its rows
 
 
 class TagColumn(NamedTuple):
@@ -88,7 +90,8 @@ class TagTable:
     def nbytes(self) -> int:
         """Bytes of memory, about."""
         columns = sum(column.codes.nbytes + column.values.nbytes for column in self._columns.values())
-        return sum(block.nbytes for block in self._blocks) + columns + 8 * self._result_rows
+        results = RESULT_BYTES * len(self._results) + 8 * self._result_rows
+        return OBJECTS_BYTES + sum(block.nbytes for block in self._blocks) + columns + results
 
     def has_column(self, tagk: bytes) -> bool:
         """Return whether `column` has been called for a tag name: its first call takes long."""
