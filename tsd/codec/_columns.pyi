@@ -20,6 +20,12 @@ def choose(
     bits: NDArray[np.int64],
     wanted: NDArray[np.uint8],
 ) -> Buffers: ...
+def count(
+    series: NDArray[np.int32],
+    place_of: NDArray[np.int32],
+    counts: NDArray[np.int64],
+    present: NDArray[np.uint8],
+) -> None: ...
 def gather(
     parts: Sequence[tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]],
     row_of: NDArray[np.int32],

@@ -147,6 +147,22 @@ def choose(
         raise
 
 
+def count(
+    const int32_t[::1] series, const int32_t[::1] place_of, int64_t[::1] counts, uint8_t[::1] present,
+):
+    """Add the points of each series to `counts`, and mark it in `present`, at the place that `place_of` has for it.
+    Leave out series with a negative place, or beyond the end of `place_of`."""
+    cdef Py_ssize_t at, series_count = place_of.shape[0]
+    cdef int32_t place
+    with nogil:
+        for at in range(series.shape[0]):
+            if series[at] < series_count:
+                place = place_of[series[at]]
+                if place >= 0:
+                    counts[place] += 1
+                    present[place] = 1
+
+
 def gather(list parts, const int32_t[::1] row_of, Py_ssize_t rows, int64_t first, int64_t stop):
     """Return the points with instants from `first` to before `stop`, row after row: start of each row and the number of
     points, the bytes that each row takes in a cell, times in ms, values, and which of these are doubles, as bytes. None

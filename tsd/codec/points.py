@@ -260,6 +260,24 @@ def columns_of_series(columns: Columns, wanted: Bool, *, compiled: bool = HAS_LO
     return inside.at(np.flatnonzero(wanted[inside.series]))
 
 
+def count_series(series: Int32, place_of: Int32, counts: Int64, present: Bool, *, compiled: bool = HAS_LOOP) -> None:
+    """Add the points of each series to `counts`, and mark it in `present`. `place_of` has its place in both, by its
+    number: negative for series to leave out, as are those beyond its end.
+
+    >>> counts, present = np.zeros(2, np.int64), np.zeros(2, np.bool_)
+    >>> count_series(np.array([1, 0, 1, 2], np.int32), np.array([-1, 1], np.int32), counts, present)
+    >>> counts.tolist(), present.tolist()
+    ([0, 2], [False, True])
+    """
+    if compiled:
+        _columns.count(np.ascontiguousarray(series), place_of, counts, present.view(np.uint8))
+        return
+    places = place_of[series[series < len(place_of)]]
+    places = places[places >= 0]
+    counts += np.bincount(places, minlength=len(counts))
+    present[places] = True
+
+
 def rows_of_parts(
     parts: Sequence[Columns], row_of: Int32, rows: int, span: tuple[int, int], *, compiled: bool = HAS_LOOP
 ) -> tuple[Batch, Int64]:

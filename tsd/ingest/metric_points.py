@@ -6,12 +6,15 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from tsd.codec.points import Bool, Columns, Int32, Int64, counted_order, joined_columns, picked
+from tsd.codec.points import Bool, Columns, Int32, Int64, count_series, counted_order, joined_columns, picked
+from tsd.codec.putline import HOUR_S
+from tsd.ingest.open_hours import hours_of
 from tsd.ingest.packed_points import PackedPoints
 from tsd.tables.open_points import OpenPoints, OpenSlice, SeriesByHour
 from tsd.tables.writing import SeriesKeys
 
 SLICE_POINTS = 1 << 18  # of a slice, about: the next one is unpacked while its points are aggregated
+SPARSE = 16  # series for each point of a part, from which on it has no mask of its series
 LAST = int(np.iinfo(np.int32).max)  # above all numbers of series
 
 Part: TypeAlias = Columns | PackedPoints  # of points in order of arrival
@@ -36,8 +39,8 @@ def points_of_metric(metric: int, wanted: Int32 | None, parts: Sequence[Part], m
     own = np.flatnonzero(metric_of == metric).astype(np.int32) if wanted is None else np.sort(wanted)
     place_of = np.full(len(metric_of), -1, np.int32)
     place_of[own] = np.arange(len(own), dtype=np.int32)
-    packed, counts = _packed_series(metric, place_of, len(own), parts)
-    series, instants, _, _ = joined_columns([part for part in parts if not isinstance(part, PackedPoints)])
+    masks, counts = _packed_series(metric, place_of, len(own), parts)
+    series, instants, _, _ = joined_columns(_not_counted(place_of, counts, masks, parts))
     places = place_of[series]
     chosen = np.flatnonzero(places >= 0)
     places, instants = places[chosen], instants[chosen]
@@ -45,7 +48,7 @@ def points_of_metric(metric: int, wanted: Int32 | None, parts: Sequence[Part], m
     has_points = counts > 0
     numbers, counts = own[has_points], counts[has_points]
     index_of = np.cumsum(has_points, dtype=np.int32) - 1  # by place
-    masks = {base_s: mask[has_points] for base_s, mask in packed.items() if mask.any()}
+    masks = {base_s: mask[has_points] for base_s, mask in masks.items() if mask.any()}
     points = int(counts.sum())
     every = OpenSlice(slice(0, len(numbers)), points, partial(_unpacked, metric, parts))
     slices = _slices(metric, numbers, counts, parts) if points > 2 * SLICE_POINTS else []
@@ -77,6 +80,22 @@ def _packed_series(metric: int, place_of: Int32, count: int, parts: Sequence[Par
                 mask[places[found]] = True
                 counts[places[found]] += points[found]
     return masks, counts
+
+
+def _not_counted(place_of: Int32, counts: Int64, masks: dict[int, Bool], parts: Sequence[Part]) -> list[Columns]:
+    """Count the points of parts that are not packed, and mark their series, see `_packed_series`. Return the parts that
+    have points of several hours, or few points, whose masks would take more memory than they."""
+    left = []
+    for part in parts:
+        if isinstance(part, PackedPoints):
+            continue
+        hours = hours_of(part)
+        if len(hours) > 1 or len(part.series) * SPARSE < len(counts):
+            left.append(part)
+        elif hours:
+            mask = masks.setdefault(hours.start * HOUR_S, np.zeros(len(counts), np.bool_))
+            count_series(part.series, place_of, counts, mask)
+    return left
 
 
 def _unpacked(metric: int, parts: Sequence[Part], base_s: int | None) -> list[Columns]:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tsd.codec.points import (
     HAS_LOOP,
     Columns,
+    count_series,
     newest_points,
     no_columns,
     series_ends,
@@ -61,3 +62,13 @@ def test_shortest_form_keeps_the_value(compiled: bool, values: list[int | float]
         else:
             assert -(1 << 8 * size - 1) <= value < 1 << 8 * size - 1
             assert size == 1 or not -(1 << 4 * size - 1) <= value < 1 << 4 * size - 1
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=NEEDS_LOOP)])
+@given(st.lists(st.integers(0, 6)), st.lists(st.integers(-2, 3), max_size=6))
+def test_points_of_each_series_are_counted(compiled: bool, series: list[int], places: list[int]) -> None:
+    counts, present = np.full(4, 7), np.array([False, True, False, False])
+    count_series(np.array(series, np.int32), np.array(places, np.int32), counts, present, compiled=compiled)
+    found = [places[one] for one in series if one < len(places)]
+    assert counts.tolist() == [7 + found.count(place) for place in range(4)]
+    assert present.tolist() == [place == 1 or place in found for place in range(4)]

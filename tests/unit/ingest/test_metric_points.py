@@ -4,6 +4,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tsd.codec.points import Columns, joined_columns
 from tsd.codec.putline import HOUR, HOUR_S
@@ -47,6 +49,25 @@ def test_series_of_each_hour() -> None:
     one = points_of_metric(1, np.array([9], np.int32), [packed, plain], owners)
     assert one.numbers.tolist() == [9]
     assert [base_s // HOUR_S - FIRST for base_s in one.present.bases] == [1, 2]
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([0, 0, 0, 1])), max_size=60), max_size=4),
+    st.sets(st.integers(0, 40)) | st.none(),
+)
+def test_series_of_each_hour_whatever_parts_have(parts: list[list[tuple[int, int]]], wanted: set[int] | None) -> None:
+    owners = np.arange(41, dtype=np.int32) % 3
+    columns = [points_of_hours([series for series, _ in part], [hour for _, hour in part]) for part in parts]
+    chosen = None if wanted is None else np.array([one for one in wanted if one % 3 == 1], np.int32)
+    found = points_of_metric(1, chosen, columns, owners)
+    own = range(1, 41, 3) if chosen is None else chosen.tolist()
+    points = [(series, hour) for part in parts for series, hour in part if series in own]
+    assert found.numbers.tolist() == sorted({series for series, _ in points})
+    assert found.every.points == len(points)
+    assert found.present.bases == sorted({(FIRST + hour) * HOUR_S for _, hour in points})
+    for hour in (0, 1):
+        present = found.present.of((FIRST + hour) * HOUR_S)
+        assert found.numbers[present].tolist() == sorted({series for series, own_hour in points if own_hour == hour})
 
 
 def test_points_of_an_hour_are_unpacked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
