@@ -12,6 +12,8 @@ from tests.peers.needs import need_compiled_loops
 from tsd.codec.opentsdb.cell import ms_qualifier, seconds_qualifier
 from tsd.codec.packing.cell import CHECKSUM_BYTES, HAS_PACKING_LOOP, LEAST_POINTS, pack, unpack
 from tsd.codec.packing.points import (
+    CellBuckets,
+    continued_buckets,
     count_points,
     downsample_joined,
     downsample_points,
@@ -300,3 +302,63 @@ def test_damaged_cell_is_refused(cell: tuple[bytes, bytes], data: st.DataObject)
         for text in (damaged, packed[:at]):
             with pytest.raises(CorruptRow):
                 unpack(text, 0, b"", compiled=compiled)
+
+
+ROW = st.dictionaries(st.integers(0, 50), st.tuples(st.integers(-5, 5), st.one_of(st.none(), ODD_FLOATS, st.floats())))
+
+
+def rows_of(rows: list[dict[int, tuple[int, float | None]]]) -> Batch:
+    """Return rows of values by second."""
+    points = [(at, *row[at]) for row in rows for at in sorted(row)]
+    bits = [integer if number is None else int(np.float64(number).view(np.int64)) for _, integer, number in points]
+    return Batch(
+        np.arange(len(rows), dtype=np.int32),
+        np.cumsum([0, *map(len, rows)]),
+        np.array([at * 1000 for at, *_ in points], np.int64),
+        np.array(bits, np.int64),
+        np.array([number is not None for *_, number in points], np.bool_),
+    )
+
+
+def no_buckets(cells: int) -> CellBuckets:
+    zeros, none = np.zeros(cells, np.int64), np.empty(0, np.int64)
+    return CellBuckets(zeros, zeros - 1, np.zeros(cells + 1, np.int64), none, none, np.empty(0), is_even=False)
+
+
+@pytest.mark.skipif(not HAS_PACKING_LOOP, reason="no C compiler when tsd was installed: rows are merged instead")
+@given(
+    st.lists(st.tuples(ROW, st.integers(0, 50)), min_size=1, max_size=4),
+    st.integers(1, 3),
+    st.sampled_from((1_000, 10_000, 3_600_000)),
+    st.sampled_from(sorted(FUNCTIONS)),
+    st.data(),
+)
+def test_buckets_go_on_with_added_points(
+    drawn: list[tuple[dict[int, tuple[int, float | None]], int]],
+    times: int,
+    interval_ms: int,
+    function: str,
+    data: st.DataObject,
+) -> None:
+    drawn *= times
+    rows = [row for row, _ in drawn]
+    stored = rows_of([{at: row[at] for at in row if at < cut} for row, cut in drawn])
+    later = [{at: row[at] for at in row if at >= cut} for row, cut in drawn]
+    added_of = np.array(data.draw(st.permutations(range(len(rows)))))
+    added = rows_of([later[row] for row in np.argsort(added_of).tolist()])
+    kind = FUNCTIONS[function]
+    first = continued_buckets(no_buckets(len(rows)), stored, np.arange(len(rows)), interval_ms, kind)
+    assert first is not None
+    found = continued_buckets(first, added, added_of, interval_ms, kind)
+    assert found is not None
+    assert found.points.tolist() == list(map(len, rows))
+    assert found.lasts.tolist() == [max(row, default=-0.001) * 1000 for row in rows]
+    with np.errstate(all="ignore"):
+        buckets, wanted = buckets_of_cells(found, function), buckets_of_batch(rows_of(rows), interval_ms, function)
+    assert buckets.starts.tolist() == wanted.starts.tolist()
+    assert buckets.flat_stamps().tolist() == wanted.flat_stamps().tolist()
+    assert buckets.is_even == wanted.is_even
+    assert list(map(repr, buckets.values.tolist())) == list(map(repr, wanted.values.tolist()))
+    if any(row and at <= max(row) for row, new in zip(rows, later, strict=True) for at in new):
+        again = continued_buckets(found, added, added_of, interval_ms, kind)
+        assert again is None  # a point is not after all of its row

@@ -292,6 +292,7 @@ class PointCollector:
         for page in pages:
             buckets, points = self._sink.feed_cells(page), page.buckets.points
             if self.filler is not None:
+                assert page.rows is not None  # hours that can be cached have them
                 self.filler.add(page.rows, points.astype(np.int32), buckets)
             self._count(page.series, points)
             read.rows_read += page.rows_read

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from tsd.codec.blocks.numbers import spread
+from tsd.codec.packing.points import continued_buckets
 from tsd.codec.points import (
     Batch,
     Bool,
@@ -209,8 +210,19 @@ class MergedStoredPage(NumberingPage):
         return TablePage([_table_of(merged.batch)], merged.rows_read, merged.size, self._page.held)
 
     def decode_buckets(self, interval_ms: int, function: int) -> list[BucketPage] | None:
-        """Return the stored rows downsampled, if no points are added, see `NumberingPage`."""
-        return None if self._rows.has_any(self.found) else self._page.decode_buckets(interval_ms, function)
+        """Return the rows downsampled, if no point is added before a stored one of its row, see `NumberingPage`."""
+        found = self._page.decode_buckets(interval_ms, function)
+        if found is None or not self._rows.has_any(self.found):
+            return found
+        if len(found) > 1:  # a row may be in two of the parts
+            return None
+        [page] = found
+        added = self._rows.among(page.series)
+        added_of = _added_of(page.series, added.batch.series)
+        buckets = continued_buckets(page.buckets, added.batch, added_of, interval_ms, function)
+        if buckets is None:
+            return None
+        return [page._replace(buckets=buckets, size=page.size + int(added.sizes.sum()), rows=None)]
 
     def decode(self) -> PointPage:
         """Decode the stored rows and merge both."""
@@ -244,12 +256,17 @@ def _with_rows(page: PointPage, rows: OpenRows) -> tuple[PointPage, bool]:
     added = rows.among(stored.series)
     if not len(added.sizes):
         return page._replace(rows=None), False
-    row_of = np.zeros(int(stored.series.max()) + 1, np.int64)
-    row_of[stored.series] = np.arange(len(stored.series))
-    added_of = np.full(len(stored.series), -1, np.int64)
-    added_of[row_of[added.batch.series]] = np.arange(len(added.sizes))
-    batch, are_alike = merged_rows(stored, added.batch, added_of)
+    batch, are_alike = merged_rows(stored, added.batch, _added_of(stored.series, added.batch.series))
     return page._replace(batch=batch, size=page.size + int(added.sizes.sum()), rows=None), are_alike
+
+
+def _added_of(stored: Int32, added: Int32) -> Int64:
+    """Return the index of each stored row's added row, given the series of both: -1 where there is none."""
+    row_of = np.zeros(int(stored.max(initial=0)) + 1, np.int64)
+    row_of[stored] = np.arange(len(stored))
+    added_of = np.full(len(stored), -1, np.int64)
+    added_of[row_of[added]] = np.arange(len(added))
+    return added_of
 
 
 def _table_of(batch: Batch) -> HourTable:

@@ -207,7 +207,7 @@ class BucketPage(NamedTuple):
     buckets: CellBuckets  # of each row
     rows_read: int  # also of series that do not match
     size: int  # stored bytes of the matching rows
-    rows: PageRows
+    rows: PageRows | None  # None for pages with open points
 
 
 class NumberingPage(ABC):

@@ -37,6 +37,7 @@ cdef struct Grid:
     Py_ssize_t buckets
     int64_t* offsets_ms  # after the hour, of each bucket
     int64_t* stops  # of each bucket: the index after its last point
+    int64_t last_ms  # after the hour, of the last point
 
 
 cdef int divide_times(Grid* grid, int64_t* times, int64_t interval_ms) noexcept nogil:
@@ -57,7 +58,7 @@ cdef int divide_times(Grid* grid, int64_t* times, int64_t interval_ms) noexcept 
             grid.offsets_ms[runs] = offset_ms - offset_ms % interval_ms
             stop_ms = grid.offsets_ms[runs] + interval_ms
     grid.stops[runs] = grid.points
-    grid.buckets = runs + 1
+    grid.buckets, grid.last_ms = runs + 1, last * scale
     return 0
 
 
@@ -148,7 +149,7 @@ cdef void reduce_values(
 cdef int downsample_sources(
     Source* sources, const uint8_t** starts, Cell* heads, Py_ssize_t cells, const int64_t* bases_s, bint one_base,
     int64_t interval_ms, Function function,
-    int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
+    int64_t[::1] lasts, int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
 ) except -2:
     """Downsample cells whose heads were read. With `starts`, where they begin, their checksums are compared. Return as
     `downsample_cells` does."""
@@ -192,6 +193,7 @@ cdef int downsample_sources(
                 )
                 at += grid.buckets
                 bounds[i + 1] = at
+                lasts[i] = bases_s[0 if one_base else i] * 1000 + grid.last_ms
                 if even and (
                     grid.buckets != bounds[1] or memcmp(&stamps[first], &stamps[0], bounds[1] * sizeof(int64_t))
                 ):
@@ -205,7 +207,8 @@ cdef int downsample_sources(
 
 def downsample_cells(
     list stored, Py_ssize_t ahead, const int64_t[::1] bases_s, int64_t interval_ms, Function function,
-    int64_t[::1] points, int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
+    int64_t[::1] points, int64_t[::1] lasts, int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts,
+    double[::1] results,
 ):
     """See tsd.codec.packing.points.downsample_points. Return 1 if all cells have the same buckets, 0 if they do not, -1
     if a cell is not decoded, or if there is no room for all buckets."""
@@ -228,7 +231,7 @@ def downsample_cells(
             points[i] = heads[i].count
         return downsample_sources(
             sources, starts, heads, cells, &bases_s[0] if cells else NULL, False, interval_ms, function,
-            bounds, stamps, counts, results,
+            lasts, bounds, stamps, counts, results,
         )
     finally:
         free(sources)
@@ -238,7 +241,7 @@ def downsample_cells(
 
 def downsample_joined(
     bytes text, const int32_t[::1] ends, const int64_t[::1] rows, int64_t base_s, int64_t interval_ms, Function function,
-    int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
+    int64_t[::1] lasts, int64_t[::1] bounds, int64_t[::1] stamps, int64_t[::1] counts, double[::1] results,
 ):
     """See tsd.codec.packing.points.downsample_joined. Return as `downsample_cells` does."""
     cdef Py_ssize_t cells = rows.shape[0], i
@@ -253,8 +256,79 @@ def downsample_joined(
             if read_head(&sources[i], &heads[i]):
                 return -1
         return downsample_sources(
-            sources, NULL, heads, cells, &base_s, True, interval_ms, function, bounds, stamps, counts, results
+            sources, NULL, heads, cells, &base_s, True, interval_ms, function, lasts, bounds, stamps, counts, results
         )
     finally:
         free(sources)
         free(heads)
+
+
+def continue_buckets(
+    const int64_t[::1] lasts, const int64_t[::1] bounds, const int64_t[::1] stamps, const int64_t[::1] counts,
+    const double[::1] results, bint is_even, const int64_t[::1] starts, const int64_t[::1] times,
+    const int64_t[::1] bits, const uint8_t[::1] floats, const int64_t[::1] added_of, int64_t interval_ms,
+    Function function,
+    int64_t[::1] to_points, int64_t[::1] to_lasts, int64_t[::1] to_bounds, int64_t[::1] to_stamps,
+    int64_t[::1] to_counts, double[::1] to_results,
+):
+    """See tsd.codec.packing.points.continued_buckets. `to_points` has the points of each cell. Return as
+    `downsample_cells` does; -1 also if the points of a row are not after those of its cell."""
+    cdef Py_ssize_t row, i, to = 0, first, size
+    cdef int64_t at, stop, stop_ms
+    cdef double value
+    cdef bint even = added_of.shape[0] > 0, done = True
+    with nogil:
+        to_bounds[0] = 0
+        for row in range(added_of.shape[0]):
+            first, size = to, bounds[row + 1] - bounds[row]
+            at = stop = 0
+            if added_of[row] >= 0:
+                at, stop = starts[added_of[row]], starts[added_of[row] + 1]
+            to_lasts[row] = lasts[row]
+            if at < stop:
+                if times[at] <= lasts[row]:
+                    done = False
+                    break
+                to_points[row] += stop - at
+                to_lasts[row] = times[stop - 1]
+            if size > to_stamps.shape[0] - to:
+                done = False
+                break
+            for i in range(size):
+                to_stamps[to + i] = stamps[i if is_even else bounds[row] + i]
+                to_counts[to + i] = counts[bounds[row] + i]
+                to_results[to + i] = results[bounds[row] + i]
+            to += size
+            stop_ms = to_stamps[to - 1] + interval_ms if size else -(<int64_t> 1 << 62)
+            for at in range(at, stop):
+                if floats[at]:
+                    memcpy(&value, &bits[at], 8)
+                else:
+                    value = <double> bits[at]
+                if times[at] >= stop_ms:
+                    if to == to_stamps.shape[0]:
+                        done = False
+                        break
+                    to_stamps[to] = times[at] - times[at] % interval_ms
+                    stop_ms = to_stamps[to] + interval_ms
+                    to_counts[to] = 0
+                    to_results[to] = 0.0 if function == SUM else value
+                    to += 1
+                if value == value:
+                    if function == SUM:
+                        to_results[to - 1] += value
+                    elif not to_counts[to - 1] and function != FIRST:
+                        to_results[to - 1] = value
+                    elif (function == LOW and value < to_results[to - 1]) or (
+                        function == HIGH and value > to_results[to - 1]
+                    ):
+                        to_results[to - 1] = value
+                    to_counts[to - 1] += 1
+                if function == LAST:
+                    to_results[to - 1] = value
+            to_bounds[row + 1] = to
+            if even and (
+                to - first != to_bounds[1] or memcmp(&to_stamps[first], &to_stamps[0], to_bounds[1] * sizeof(int64_t))
+            ):
+                even = False
+    return even if done else -1

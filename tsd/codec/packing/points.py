@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsd.codec.packing.cell import HAS_PACKING_LOOP
-from tsd.codec.points import AlikePoints, Bool, Float64, Int64
+from tsd.codec.points import AlikePoints, Batch, Bool, Float64, Int64
 from tsd.codec.putline import HOUR_MS
 
 if HAS_PACKING_LOOP:
@@ -63,6 +63,7 @@ class CellBuckets(NamedTuple):
     """The buckets of cells, one cell after the other, ascending in each."""
 
     points: Int64  # of each cell
+    lasts: Int64  # ms since the epoch: the time of each cell's last point
     bounds: Int64  # (cells + 1,): where the buckets of each cell begin
     stamps: Int64  # ms since the epoch: the first moment of each bucket; if all cells have the same, of the first cell
     counts: Int64  # values of each bucket that are not NaN
@@ -82,26 +83,44 @@ def downsample_points(
     total = count_points(stored, 0, ahead)
     if total < 0:
         return None
-    points, bounds = np.empty(len(stored), np.int64), np.empty(len(stored) + 1, np.int64)
-    room = min(total, len(stored) * (HOUR_MS // interval_ms))
-    stamps, counts, results = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room)
-    even = _packing.downsample_cells(
-        stored, ahead, bases_s, interval_ms, function, points, bounds, stamps, counts, results
-    )
-    return _cell_buckets(even, points, bounds, stamps, counts, results)
+    new = _new_buckets(np.empty(len(stored), np.int64), total, interval_ms)
+    return _as_written(_packing.downsample_cells(stored, ahead, bases_s, interval_ms, function, *new[:-1]), new)
 
 
-def _cell_buckets(
-    even: int, points: Int64, bounds: Int64, stamps: Int64, counts: Int64, results: Float64
+def continued_buckets(
+    cells: CellBuckets, added: Batch, added_of: Int64, interval_ms: int, function: int
 ) -> CellBuckets | None:
-    """Return the buckets that the loop has written. `even`: what it returned."""
+    """Return the buckets of cells of one hour together with the points of added rows of this hour, as one cell has them
+    that was downsampled in the same way. `added_of` has the index of each cell's added row, negative where there is
+    none. None if an added point is not after all points of its cell."""
+    if not HAS_PACKING_LOOP:
+        return None
+    new = _new_buckets(cells.points.copy(), len(cells.results) + len(added.times), interval_ms)
+    starts, times, bits = (np.ascontiguousarray(part) for part in added[1:4])
+    floats = np.ascontiguousarray(added.floats).view(np.uint8)
+    even = _packing.continue_buckets(
+        *cells[1:], starts, times, bits, floats, added_of, interval_ms, function, *new[:-1]
+    )
+    return _as_written(even, new)
+
+
+def _new_buckets(points: Int64, most: int, interval_ms: int) -> CellBuckets:
+    """Return room for the buckets of cells, `most` or those of an hour each."""
+    cells = len(points)
+    lasts, bounds = np.empty(cells, np.int64), np.empty(cells + 1, np.int64)
+    room = min(most, cells * (HOUR_MS // interval_ms))
+    return CellBuckets(
+        points, lasts, bounds, np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room), is_even=False
+    )
+
+
+def _as_written(even: int, new: CellBuckets) -> CellBuckets | None:
+    """Return the buckets that a loop has written. `even`: what it returned."""
     if even < 0:
         return None
-    size = int(bounds[-1])
-    is_even = even > 0
-    return CellBuckets(
-        points, bounds, stamps[: int(bounds[1]) if is_even else size], counts[:size], results[:size], is_even
-    )
+    size, is_even = int(new.bounds[-1]), even > 0
+    stamps = new.stamps[: int(new.bounds[1]) if is_even else size]
+    return new._replace(stamps=stamps, counts=new.counts[:size], results=new.results[:size], is_even=is_even)
 
 
 class JoinedCells(NamedTuple):
@@ -137,13 +156,11 @@ def downsample_joined(
 ) -> CellBuckets | None:
     """Return the buckets of some of joined cells, as `downsample_points` does; `base_s` is their base time."""
     points = cells.counts[rows].astype(np.int64)
-    bounds = np.empty(len(rows) + 1, np.int64)
-    room = min(int(points.sum()), len(rows) * (HOUR_MS // interval_ms))
-    stamps, counts, results = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room)
-    even = _packing.downsample_joined(
-        cells.text, cells.ends, rows, base_s, interval_ms, function, bounds, stamps, counts, results
+    new = _new_buckets(points, int(points.sum()), interval_ms)
+    written = new[1:-1]
+    return _as_written(
+        _packing.downsample_joined(cells.text, cells.ends, rows, base_s, interval_ms, function, *written), new
     )
-    return _cell_buckets(even, points, bounds, stamps, counts, results)
 
 
 def unpack_joined_alike(cells: JoinedCells, rows: Int64) -> AlikePoints | None:
