@@ -158,9 +158,11 @@ class Assembly:
         """Merge some groups. A group without points and annotations is dropped."""
         query, sub, collected = self._query, self._plan.sub, self._collected
         scan = collected.scan or self._plan.scan
-        summed = self._summed(groups, scan) if len(groups) > 1 else None
-        for place, group in enumerate(groups):
-            alive = group[collected.counts[group] > 0]
+        alive_of = [group[collected.counts[group] > 0] for group in groups]
+        summed: Sequence[Points | None] = [None] * len(groups)
+        if len(groups) > 1 and not sub.rate and collected.sums is None and all(map(len, alive_of)):
+            summed = summed_groups(collected.series, alive_of, sub.aggregator, scan)
+        for group, alive, points in zip(groups, alive_of, summed, strict=True):
             notes = (
                 [note for number in group.tolist() for note in collected.annotations.get(number, ())]
                 if collected.annotations
@@ -170,8 +172,8 @@ class Assembly:
                 continue
             if collected.sums is not None:
                 merged = MergedPoints(collected.sums.points_of(int(alive[0])), 0)
-            elif summed is not None:
-                merged = MergedPoints(summed[place], 0)
+            elif points is not None:
+                merged = MergedPoints(points, 0)
             else:
                 chosen = Chosen(collected.series, alive)
                 merged = merge_chosen(chosen, sub, scan, quirks=query.quirks, check=self._check)
@@ -181,13 +183,6 @@ class Assembly:
             ordered = in_order(notes, quirks=query.quirks) if notes else None
             common = common_tags(members, self._series.widths)
             self._found.append(_UnnamedGroup(alive, members, common, merged, ordered))
-
-    def _summed(self, groups: Sequence[Int64], scan: ScanRange) -> list[Points] | None:
-        """Return the points of groups if they are summed in one pass, see `summed_groups`."""
-        sub, collected = self._plan.sub, self._collected
-        if sub.rate or not self._is_ordered or collected.sums is not None or not (collected.counts > 0).all():
-            return None
-        return summed_groups(collected.series, groups, sub.aggregator, scan)
 
     async def look_up_names(self) -> None:
         """Look up the names of the groups' tags. Raise StoreError."""

@@ -225,15 +225,15 @@ class FewSeries:
                 return None
         if not np.array_equal(collected.counts > 0, known.has_points):  # other groups, or other tags of them
             return None
-        summed = None
+        summed: Sequence[Points | None] = [None] * len(known.groups)
         if len(known.groups) > 1 and known.are_ordered and not plan.sub.rate:
             numbers = [one.numbers for one in known.groups]
             summed = summed_groups(collected.series, numbers, plan.sub.aggregator, plan.scan)
         groups: list[Group] = []
-        for place, one in enumerate(known.groups):
+        for one, points in zip(known.groups, summed, strict=True):
             group = one.with_points(query)
-            if summed is not None:
-                group.points = summed[place]
+            if points is not None:
+                group.points = points
             else:
                 chosen = Chosen(collected.series, one.numbers)
                 group.points, group.interpolated = merge_chosen(chosen, plan.sub, plan.scan, quirks=query.quirks)

@@ -73,7 +73,7 @@ def summed_table(chosen: Chosen, aggregator: str, scan: ScanRange) -> Points | N
     """Return what `merge` returns for few values of series that share all times; None for others, for aggregators that
     need more than a pass, and without the compiled loop."""
     columns, width, count = chosen.columns, len(chosen.columns.times), len(chosen.numbers)
-    if not _may_sum(columns, aggregator, scan) or not 0 < width * count <= CHUNK:
+    if not columns.shares_times or not _may_sum(columns.times, aggregator, scan) or not 0 < width * count <= CHUNK:
         return None
     firsts = columns.bounds[chosen.numbers]
     if np.count_nonzero(columns.bounds[chosen.numbers + 1] - firsts != width):
@@ -85,30 +85,64 @@ def summed_table(chosen: Chosen, aggregator: str, scan: ScanRange) -> Points | N
 
 def summed_groups(
     columns: SeriesColumns, groups: Sequence[Int64], aggregator: str, scan: ScanRange
-) -> list[Points] | None:
-    """Return what `merge` returns for each group of few values. `groups` are the series of each, ascending; no series
-    is in two. None: see `summed_table`."""
-    width, counts = len(columns.times), np.array([len(group) for group in groups])
-    if not _may_sum(columns, aggregator, scan) or counts.max() * width > CHUNK:
-        return None
-    if len(columns.bits) != len(columns) * width:
-        return None
-    rows, group_of = np.concatenate(groups), np.repeat(np.arange(len(groups)), counts)
+) -> list[Points | None]:
+    """Return what `merge` returns for each group of few values whose series all have the same times, those that most
+    series have; None for others, and see `summed_table`. `groups` are the series of each, one or more, in the order in
+    which they are merged; no series is in two."""
+    found: list[Points | None] = [None] * len(groups)
+    rows, counts = np.concatenate(groups), np.array([len(group) for group in groups])
+    times, has_times = _common_times(columns, rows)
+    if not _may_sum(times, aggregator, scan):
+        return found
+    fits = np.logical_and.reduceat(has_times, np.cumsum(counts) - counts) & (counts * len(times) <= CHUNK)
+    places = np.flatnonzero(fits)
+    if len(places) < len(groups):
+        rows, counts = rows[np.repeat(fits, counts)], counts[places]
+    if len(places):
+        bits, floats, group_of = _table_of(columns, rows, np.repeat(np.arange(len(places)), counts), len(times))
+        summed = _summed(times, bits, floats, group_of, counts, aggregator)
+        for place, points in zip(places.tolist(), summed or (), strict=summed is not None):
+            found[place] = points
+    return found
+
+
+def _common_times(columns: SeriesColumns, rows: Int64) -> tuple[Int64, Bool]:
+    """Return times that most of some series have, and which series have them."""
+    firsts = columns.bounds[rows]
+    widths = columns.bounds[rows + 1] - firsts
+    if columns.shares_times:
+        return columns.times, widths == len(columns.times)
+    width = int(np.bincount(widths).argmax())
+    has_times = widths == width
+    firsts = firsts[has_times]
+    times = columns.times[firsts[0] : firsts[0] + width]
+    has_times[has_times] = (rows_at(columns.times, firsts, 0, width, width) == times).all(axis=1)
+    return times, has_times
+
+
+def _table_of(
+    columns: SeriesColumns, rows: Int64, group_of: Int64, width: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], Int64]:
+    """Return the bits of series of the same width, one row each, which of these are doubles, and the group of each row:
+    those of a group in their order."""
+    if not columns.shares_times or len(columns.bits) != len(columns) * width:
+        firsts = columns.bounds[rows]
+        bits = rows_at(columns.bits, firsts, 0, width, width)
+        return bits, rows_at(columns.floats, firsts, 0, width, width), group_of
     bits, floats = columns.bits.reshape(-1, width), columns.floats.reshape(-1, width)
-    if len(rows) < len(columns):
-        bits, floats = bits[rows], floats[rows]
-    else:
-        every = np.empty(len(columns), np.int64)
-        every[rows] = group_of
-        group_of = every
-    return _summed(columns.times, bits, floats, group_of, counts, aggregator)
+    falls = rows[1:] < rows[:-1]
+    if len(rows) < len(columns) or (falls & (group_of[1:] == group_of[:-1])).any():
+        return bits[rows], floats[rows], group_of
+    every = np.empty(len(columns), np.int64)
+    every[rows] = group_of
+    return bits, floats, every
 
 
-def _may_sum(columns: SeriesColumns, aggregator: str, scan: ScanRange) -> bool:
-    """Return whether the series share all times, which are within a scan, and the aggregator needs one pass."""
-    if not HAS_LOOP or aggregator not in FUNCTIONS or not columns.shares_times or not len(columns.times):
+def _may_sum(times: Int64, aggregator: str, scan: ScanRange) -> bool:
+    """Return whether series of these times may be summed in one pass: all are within a scan."""
+    if not HAS_LOOP or aggregator not in FUNCTIONS or not len(times):
         return False
-    return bool(columns.times[0] >= scan.start_ms and columns.times[-1] <= scan.stop_ms)
+    return bool(times[0] >= scan.start_ms and times[-1] <= scan.stop_ms)
 
 
 def _summed(

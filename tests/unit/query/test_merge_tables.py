@@ -1,11 +1,13 @@
 """Series that share their times are merged like the same series without that knowledge."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tsd.codec.points import Points
+from tsd.codec.points import Int64, Points
 from tsd.query.columns import Chosen, SeriesColumns
 from tsd.query.merge import merge
 from tsd.query.row_buckets import HAS_LOOP
@@ -65,9 +67,43 @@ def test_groups_of_a_table_are_merged_together_like_each(
     groups = [np.flatnonzero(group_of == group) for group in each]
     found = summed_groups(table, groups, aggregator, scan)
     if aggregator != "max" and HAS_LOOP and moments[0] >= scan.start_ms and np.abs(rows).max() <= 10:
-        assert found is not None
-    for group, points in zip(groups, found or (), strict=bool(found)):
-        wanted = merge(Chosen(table, group), aggregator, scan).points
+        assert None not in found
+    check_groups(found, table, groups, aggregator, scan)
+
+
+def check_groups(
+    found: Sequence[Points | None], columns: SeriesColumns, groups: list[Int64], aggregator: str, scan: ScanRange
+) -> None:
+    """Compare groups that were merged together with each on its own."""
+    for group, points in zip(groups, found, strict=True):
+        if points is None:
+            continue
+        wanted = merge(Chosen(columns, group), aggregator, scan).points
         assert points.times.tolist() == wanted.times.tolist()
         assert points.floats.tolist() == wanted.floats.tolist()
         assert list(map(repr, points.doubles().tolist())) == list(map(repr, wanted.doubles().tolist()))
+
+
+@pytest.mark.parametrize("aggregator", ["sum", "avg", "min", "count"])
+@given(
+    st.lists(st.tuples(st.lists(VALUES, min_size=4, max_size=4), st.integers(0, 7)), min_size=1, max_size=8),
+    st.data(),
+)
+def test_groups_of_series_with_the_most_frequent_times_are_merged_together_like_each(
+    aggregator: str, drawn: list[tuple[list[float], int]], data: st.DataObject
+) -> None:
+    times = np.arange(3_600_000, 3_640_000, 10_000)
+    series = []
+    for values, odd in drawn:
+        kept = np.arange(4) != odd  # most have all times
+        series.append(Points(times[kept], np.array(values).view(np.int64)[kept], np.ones(kept.sum(), np.bool_)))
+    columns, scan = SeriesColumns.of(series), ScanRange(3600, 7200)
+    order = data.draw(st.permutations(range(len(series))))
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(series)))))
+    groups = [group for group in np.split(np.array(order), cuts) if len(group)]
+    found = summed_groups(columns, groups, aggregator, scan)
+    check_groups(found, columns, groups, aggregator, scan)
+    if HAS_LOOP and aggregator == "sum" and not np.isnan([values for values, _ in drawn]).any():
+        odd = np.array([odd < 4 for _, odd in drawn])
+        if np.count_nonzero(~odd) > np.count_nonzero(odd):
+            assert [points is None for points in found] == [bool(odd[group].any()) for group in groups]
