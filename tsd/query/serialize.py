@@ -18,7 +18,7 @@ import numpy as np
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import show_uid
-from tsd.codec.points import Float64, Int64, Points
+from tsd.codec.points import NO_POINTS, Float64, Int64, Points
 from tsd.errors import BadQuery
 from tsd.query.assemble import notes_within
 from tsd.query.model import Downsample, Fill, Query
@@ -151,7 +151,7 @@ def _pieces(answer: Answer, *, arrays: bool, checks_later: bool = False) -> Iter
     """Return the pieces of an answer, once all of its values are checked; those of few points when they are written if
     `checks_later`."""
     query = answer.query
-    cut = [[in_range(group.points, query, sub.sub.downsample) for group in sub.groups] for sub in answer.subs]
+    cut = [list(_in_range(sub, query)) for sub in answer.subs]
     for sub in cut:
         for points in sub:
             if not checks_later or len(points.times) > LOOP_POINTS:
@@ -167,6 +167,20 @@ def in_range(points: Points, query: Query, downsample: Downsample | None) -> Poi
     if not len(times) or (times[0] >= shown.start and times[-1] < shown.stop):
         return points
     return points.at(slice(*np.searchsorted(times, (shown.start, shown.stop)).tolist()))
+
+
+def _in_range(answer: SubAnswer, query: Query) -> Iterator[Points]:
+    """Yield the points of each group within the query's times. Groups that share their times share them still."""
+    shown = output_range(query.start_ms, query.end_ms, answer.sub.downsample, quirks=query.quirks)
+    times = cut = NO_POINTS.times
+    part = slice(0)
+    for group in answer.groups:
+        points = group.points
+        if points.times is not times:
+            times = points.times
+            part = slice(int(times.searchsorted(shown.start)), int(times.searchsorted(shown.stop)))
+            cut = times[part]
+        yield Points(cut, points.bits[part], points.floats[part])
 
 
 def _check_finite(points: Points) -> None:
