@@ -1,12 +1,13 @@
 """Tags of many series: the compiled loops find what Python finds."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tsd.codec.names import Widths
 from tsd.query.row_buckets import HAS_LOOP
-from tsd.query.tag_groups import common_tags, group_values
+from tsd.query.tag_groups import common_tags, common_tags_of, group_values
 
 WIDTHS = st.sampled_from([Widths(), Widths(3, 1, 2), Widths(3, 2, 5)])
 pytestmark = pytest.mark.skipif(not HAS_LOOP, reason="no C compiler when tsd was installed: only Python's way is there")
@@ -30,6 +31,21 @@ def series(draw: st.DrawFn) -> tuple[list[bytes], Widths]:
 @given(series())
 def test_common_tags(some: tuple[list[bytes], Widths]) -> None:
     assert common_tags(*some, compiled=True) == common_tags(*some, compiled=False)
+
+
+@given(series(), st.data())
+def test_common_tags_of_groups(some: tuple[list[bytes], Widths], data: st.DataObject) -> None:
+    series_pairs, widths = some
+    group_of = data.draw(st.lists(st.integers(0, 3), min_size=len(series_pairs), max_size=len(series_pairs)))
+    groups = [np.array([place for place, own in enumerate(group_of) if own == number], np.int64) for number in range(3)]
+    found = [common_tags_of(series_pairs, groups, widths, compiled=compiled) for compiled in (True, False)]
+    assert found[0] == found[1] == [common_tags([series_pairs[place] for place in group], widths) for group in groups]
+    groups = [group for group in groups if len(group)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tsd.query.tag_groups.AT_ONCE", data.draw(st.integers(1, 7)))
+        found = [common_tags_of(series_pairs, groups, widths, compiled=compiled) for compiled in (True, False)]
+    assert found[0] == found[1]
+    assert all(list(one.tags) == sorted(one.tags) for one in found[0])
 
 
 @given(series(), st.sets(st.integers(0, 4), max_size=3))

@@ -56,6 +56,14 @@ def write_only(
 def same_tags(
     series_pairs: list[bytes], width: int, tagk: int, names: NDArray[np.uint8], values: NDArray[np.uint8]
 ) -> bool: ...
+def same_tags_of_groups(
+    series_pairs: list[bytes],
+    members: NDArray[np.int64],
+    bounds: NDArray[np.int64],
+    width: int,
+    tagk: int,
+    values: NDArray[np.uint8],
+) -> bool: ...
 def values_as_numbers(
     series_pairs: list[bytes], places: NDArray[np.int64], size: int, found: NDArray[np.uint64]
 ) -> None: ...

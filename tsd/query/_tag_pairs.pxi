@@ -25,6 +25,40 @@ def same_tags(list series_pairs, Py_ssize_t width, Py_ssize_t tagk, uint8_t[::1]
     return True
 
 
+def same_tags_of_groups(
+    list series_pairs, const int64_t[::1] members, const int64_t[::1] bounds, Py_ssize_t width, Py_ssize_t tagk,
+    uint8_t[:, ::1] values,
+):
+    """Return whether all members of groups have the tag names of the first one, in its order. Then `values` says for
+    each group and tag whether all its members have the same value there. `members` has the index of each member; those
+    of a group are from one of `bounds` to before the next one, one or more. For ids see `same_tags`."""
+    cdef Py_ssize_t group, i, at, tag, tags = values.shape[1]
+    cdef bytes first, one
+    cdef const char* names
+    cdef const char* begin
+    cdef const char* text
+    if not members.shape[0]:
+        return True
+    first = series_pairs[members[0]]
+    names = PyBytes_AS_STRING(first)
+    values[:] = 1
+    for group in range(values.shape[0]):
+        one = series_pairs[members[bounds[group]]]
+        begin = PyBytes_AS_STRING(one)
+        for i in range(bounds[group], bounds[group + 1]):
+            one = series_pairs[members[i]]
+            if PyBytes_GET_SIZE(one) != tags * width:
+                return False
+            text = PyBytes_AS_STRING(one)
+            for tag in range(tags):
+                at = tag * width
+                if memcmp(text + at, names + at, tagk):
+                    return False
+                if values[group, tag] and memcmp(text + at + tagk, begin + at + tagk, width - tagk):
+                    values[group, tag] = 0
+    return True
+
+
 def values_as_numbers(list series_pairs, const int64_t[::1] places, Py_ssize_t size, uint64_t[::1] found):
     """Write the joined values of `size` bytes at some places of each series as a number, big-endian."""
     cdef Py_ssize_t i, place, at

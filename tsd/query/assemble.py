@@ -10,7 +10,7 @@ import numpy as np
 
 from tsd.codec.metadata import Annotation
 from tsd.codec.names import Kind
-from tsd.codec.points import Int64, Points
+from tsd.codec.points import Bool, Int64, Points
 from tsd.codec.putline import FIRST_MS
 from tsd.query.align import Rates
 from tsd.query.collect import Collected, ReadCounts
@@ -20,7 +20,7 @@ from tsd.query.model import NONE, Query, SubQuery
 from tsd.query.plan import Plan
 from tsd.query.result import Group, SubAnswer
 from tsd.query.same_times import summed_groups
-from tsd.query.tag_groups import CommonTags, common_tags, grouped
+from tsd.query.tag_groups import CommonTags, common_tags_of, grouped
 from tsd.tables.quirks import OPENTSDB, Quirks
 from tsd.tables.reading import PointReader, ScanRange
 
@@ -84,7 +84,6 @@ class _UnnamedGroup(NamedTuple):
     """A merged group, before its names are looked up."""
 
     numbers: Int64  # of its series with points, in order
-    members: list[bytes]  # their tag pairs
     common: CommonTags
     merged: MergedPoints
     notes: list[Annotation] | None
@@ -107,9 +106,14 @@ class Assembly:
         self._plan = plan
         self._series = plan.selection.series
         self._collected = collected
+        self._has_points: Bool = collected.counts > 0  # of each series
+        self._have_all_points = False  # whether all series have points
         self._groups: list[Int64] = []  # numbers of their series, in order
+        self._sizes: list[int] = []  # points of each
         self._is_ordered = False  # whether the series are numbered in order
         self._found: list[_UnnamedGroup] = []
+        self._tagks: dict[bytes, None] = {}  # of all groups' tags
+        self._tagvs: dict[bytes, None] = {}
         self._key_names: dict[bytes, str] = {}
         self._value_names: dict[bytes, str] = {}
         self.resolved = 0  # names looked up
@@ -123,12 +127,11 @@ class Assembly:
         if self._collected.sums is not None:
             yield GROUP_POINTS * len(self._groups) + self._collected.sums.size, lambda: self._merge(self._groups)
             return
-        sizes = np.where(self._collected.counts > 0, np.diff(self._collected.series.bounds), 0)
         part: list[Int64] = []
         size = 0
-        for group in self._groups:
+        for group, points in zip(self._groups, self._sizes, strict=True):
             part.append(group)
-            size += GROUP_POINTS + int(sizes[group].sum())
+            size += GROUP_POINTS + points
             if size >= SLICE_POINTS:
                 yield size, lambda part=part: self._merge(part)  # type: ignore[misc]
                 part, size = [], 0
@@ -138,6 +141,7 @@ class Assembly:
     def form_groups(self) -> int:
         """Divide the series into groups. Return the number of groups."""
         series = self._series
+        self._have_all_points = bool(self._has_points.all())
         if len(series.series_pairs) == 1:
             self._groups = [np.zeros(1, np.int64)]
             return 1
@@ -150,51 +154,50 @@ class Assembly:
             return len(self._groups)
         series_pairs = series.series_pairs if self._is_ordered else [series.series_pairs[number] for number in order]
         places = grouped(series_pairs, series.widths, series.group_by, each=each)
-        ordered = np.arange(len(series_pairs)) if self._is_ordered else np.array(order, np.int64)
-        self._groups = [ordered[group] for group in places]
+        ordered = None if self._is_ordered else np.array(order, np.int64)
+        self._groups = places if ordered is None else [ordered[group] for group in places]
+        if self._groups and sums is None:
+            points = np.where(self._has_points, np.diff(self._collected.series.bounds), 0)[np.concatenate(self._groups)]
+            firsts = np.cumsum([0, *map(len, self._groups[:-1])])
+            self._sizes = np.add.reduceat(points, firsts).tolist()
         return len(self._groups)
 
     def _merge(self, groups: Sequence[Int64]) -> None:
         """Merge some groups. A group without points and annotations is dropped."""
         query, sub, collected = self._query, self._plan.sub, self._collected
         scan = collected.scan or self._plan.scan
-        alive_of = [group[collected.counts[group] > 0] for group in groups]
-        summed: Sequence[Points | None] = [None] * len(groups)
-        if len(groups) > 1 and not sub.rate and collected.sums is None and all(map(len, alive_of)):
-            summed = summed_groups(collected.series, alive_of, sub.aggregator, scan)
-        for group, alive, points in zip(groups, alive_of, summed, strict=True):
-            notes = (
-                [note for number in group.tolist() for note in collected.annotations.get(number, ())]
-                if collected.annotations
-                else []
-            )
-            if not len(alive) and not notes:
-                continue
+        alive = groups if self._have_all_points else [group[self._has_points[group]] for group in groups]
+        notes = [self._notes(group) for group in groups] if collected.annotations else [[]] * len(groups)
+        found = [place for place in range(len(groups)) if len(alive[place]) or notes[place]]
+        series = self._series
+        alive = [alive[place] for place in found]
+        common = common_tags_of(series.series_pairs, alive, series.widths)
+        summed: Sequence[Points | None] = [None] * len(alive)
+        if len(alive) > 1 and not sub.rate and collected.sums is None and all(map(len, alive)):
+            summed = summed_groups(collected.series, alive, sub.aggregator, scan)
+        for place, members, tags, points in zip(found, alive, common, summed, strict=True):
             if collected.sums is not None:
-                merged = MergedPoints(collected.sums.points_of(int(alive[0])), 0)
+                merged = MergedPoints(collected.sums.points_of(int(members[0])), 0)
             elif points is not None:
                 merged = MergedPoints(points, 0)
             else:
-                chosen = Chosen(collected.series, alive)
+                chosen = Chosen(collected.series, members)
                 merged = merge_chosen(chosen, sub, scan, quirks=query.quirks, check=self._check)
-            series_pairs = self._series.series_pairs
-            has_all = self._is_ordered and len(alive) == len(series_pairs)
-            members = series_pairs if has_all else [series_pairs[number] for number in alive.tolist()]
-            ordered = in_order(notes, quirks=query.quirks) if notes else None
-            common = common_tags(members, self._series.widths)
-            self._found.append(_UnnamedGroup(alive, members, common, merged, ordered))
+            ordered = in_order(notes[place], quirks=query.quirks) if notes[place] else None
+            self._found.append(_UnnamedGroup(members, tags, merged, ordered))
+            self._tagks.update(dict.fromkeys(tags.tags))
+            self._tagks.update(dict.fromkeys(tags.aggregated))
+            self._tagvs.update(dict.fromkeys(tags.tags.values()))
+
+    def _notes(self, group: Int64) -> list[Annotation]:
+        """Return the annotations of the series of a group."""
+        return [note for number in group.tolist() for note in self._collected.annotations.get(number, ())]
 
     async def look_up_names(self) -> None:
         """Look up the names of the groups' tags. Raise StoreError."""
-        tagks: dict[bytes, None] = {}
-        tagvs: dict[bytes, None] = {}
-        for one in self._found:
-            tagks.update(dict.fromkeys(one.common.tags))
-            tagks.update(dict.fromkeys(one.common.aggregated))
-            tagvs.update(dict.fromkeys(one.common.tags.values()))
-        self._key_names = await self._series.names(Kind.TAGK, list(tagks))
-        self._value_names = await self._series.names(Kind.TAGV, list(tagvs))
-        self.resolved += len(tagks) + len(tagvs)
+        self._key_names = await self._series.names(Kind.TAGK, list(self._tagks))
+        self._value_names = await self._series.names(Kind.TAGV, list(self._tagvs))
+        self.resolved += len(self._tagks) + len(self._tagvs)
 
     @property
     def members(self) -> list[Int64]:
@@ -204,13 +207,13 @@ class Assembly:
     def groups(self, metric: str) -> list[Group]:
         """Return the groups with their names."""
         keys, values = self._key_names, self._value_names
-        with_tsuids = self._query.show_tsuids
+        with_tsuids, tsuid, every = self._query.show_tsuids, self._series.tsuid, self._series.series_pairs
         return [
             Group(
-                metric if one.members else "",
+                metric if len(one.numbers) else "",
                 {keys[tagk]: values[tagv] for tagk, tagv in one.common.tags.items()},
                 [keys[tagk] for tagk in one.common.aggregated],
-                tsuids=[self._series.tsuid(pairs) for pairs in one.members] if with_tsuids else (),
+                tsuids=[tsuid(every[number]) for number in one.numbers.tolist()] if with_tsuids else (),
                 points=one.merged.points,
                 annotations=one.notes,
                 tag_uids=one.common.tags,

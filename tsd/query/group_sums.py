@@ -15,7 +15,7 @@ from tsd.query.buckets import stable_order
 from tsd.query.plan import Plan
 from tsd.query.row_buckets import HAS_LOOP
 from tsd.query.same_times import FUNCTIONS, STARTS, results
-from tsd.query.tag_groups import GroupValues, group_values
+from tsd.query.tag_groups import GroupValues, group_values, split_at
 from tsd.tables.reading import HourTable, SeriesSet
 
 if HAS_LOOP:
@@ -115,7 +115,7 @@ class GroupSums:
         ranks = self._groups.ranks()
         found = ranks[self._group_of[: self._grouped]]
         order = stable_order(found, len(ranks))
-        return np.split(order, np.cumsum(np.bincount(found, minlength=len(ranks)))[:-1])
+        return split_at(order, np.cumsum(np.bincount(found, minlength=len(ranks))))
 
     def points_of(self, series: int) -> Points:
         """Return the points of the group of one of its series, once finished."""

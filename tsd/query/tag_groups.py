@@ -4,7 +4,7 @@ Series are given by their tag pairs, joined as in row keys.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,6 +19,7 @@ if HAS_LOOP:
 
 GroupValues: TypeAlias = NDArray[np.bytes_ | np.uint64]
 
+AT_ONCE = 20_000  # series that are compared in one call: it keeps the interpreter's lock
 _NUMBER_BYTES = 8  # longest values that are compared as numbers
 
 
@@ -48,7 +49,7 @@ def grouped(series_pairs: Sequence[bytes], widths: Widths, group_by: Sequence[by
     if values is not None:
         found, group_of = np.unique(values, return_inverse=True)
         order = np.argsort(group_of, kind="stable")
-        return np.split(order, np.cumsum(np.bincount(group_of, minlength=len(found)))[:-1])
+        return split_at(order, np.cumsum(np.bincount(group_of, minlength=len(found))))
     groups: dict[bytes, list[int]] = {}
     width, tagk = widths.pair, widths.tagk
     for place, joined in enumerate(series_pairs):
@@ -57,6 +58,15 @@ def grouped(series_pairs: Sequence[bytes], widths: Widths, group_by: Sequence[by
         ]
         groups.setdefault(b"".join(own), []).append(place)
     return [np.array(groups[own]) for own in sorted(groups)]
+
+
+def split_at(numbers: Int64, ends: Int64) -> list[Int64]:
+    """Split an array at the end of each part; `np.split` takes ten times as long.
+
+    >>> [part.tolist() for part in split_at(np.arange(3), np.array([2, 3]))]
+    [[0, 1], [2]]
+    """
+    return [numbers[first:stop] for first, stop in pairwise([0, *ends.tolist()])]
 
 
 def group_values(
@@ -112,6 +122,50 @@ def _same_tags(series_pairs: list[bytes], widths: Widths) -> _SameTags | None:
     if not count or rest or not _loops.same_tags(series_pairs, widths.pair, widths.tagk, names, values):
         return None
     return _SameTags(names.view(np.bool_), values.view(np.bool_))
+
+
+def common_tags_of(
+    series_pairs: list[bytes], groups: Sequence[Int64], widths: Widths, *, compiled: bool = HAS_LOOP
+) -> list[CommonTags]:
+    """Return the common tags of groups, each given by the places of its series in `series_pairs`."""
+    found = _common_tags_together(series_pairs, groups, widths) if compiled and all(map(len, groups)) else None
+    if found is not None:
+        return found
+    return [
+        common_tags(
+            series_pairs if len(group) == len(series_pairs) else [series_pairs[place] for place in group.tolist()],
+            widths,
+            compiled=compiled,
+        )
+        for group in groups
+    ]
+
+
+def _common_tags_together(
+    series_pairs: list[bytes], groups: Sequence[Int64], widths: Widths
+) -> list[CommonTags] | None:
+    """Return the common tags of groups of one or more series; None if these have different tag names."""
+    if not groups:
+        return []
+    pairs = series_pairs[int(groups[0][0])]
+    names = [pairs[at : at + widths.tagk] for at in range(0, len(pairs), widths.pair)]
+    if len(pairs) != len(names) * widths.pair or len(set(names)) < len(names):  # as in a damaged key
+        return None
+    members = np.concatenate(groups)
+    bounds = np.cumsum([0, *map(len, groups)])
+    are_same = np.empty((len(groups), len(names)), np.uint8)
+    steps = np.minimum(np.searchsorted(bounds, np.arange(0, len(members) + AT_ONCE, AT_ONCE)), len(groups))
+    for first, stop in pairwise(np.unique(steps).tolist()):
+        some, to = bounds[first : stop + 1], are_same[first:stop]
+        if not _loops.same_tags_of_groups(series_pairs, members, some, widths.pair, widths.tagk, to):
+            return None
+    tags = sorted(zip(names, range(widths.tagk, len(pairs), widths.pair), range(len(names)), strict=True))
+    found = []
+    for place, same in zip(members[bounds[:-1]].tolist(), are_same.tolist(), strict=True):
+        one = series_pairs[place]
+        common = {name: one[at : at + widths.tagv] for name, at, tag in tags if same[tag]}
+        found.append(CommonTags(common, [name for name, _, tag in tags if not same[tag]]))
+    return found
 
 
 def common_tags(series_pairs: Sequence[bytes], widths: Widths, *, compiled: bool = HAS_LOOP) -> CommonTags:
