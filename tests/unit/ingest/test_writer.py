@@ -1,5 +1,6 @@
 """From accepted lines to stored cells, with a store that comes and goes: nothing lost, nothing doubled, in order."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,34 @@ async def test_open_points_are_dropped_once_the_store_takes_nothing(tmp_path: Pa
         assert await parts.writer.flush()
         assert len(await parts.stored()) == 2000 * 100
         parts.check_ledger()
+
+
+@pytest.mark.slow
+async def test_open_points_stay_in_memory_while_a_window_waits(tmp_path: Path) -> None:
+    """The store works: the journal is not read again."""
+    parts = Parts(tmp_path, await make_store(), memory_limit=256 << 20)
+    parts.journal.recover()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(parts.journal.run)
+        await parts.take(line(0, 0))
+        parts.writer.seal()
+        for host in range(60):
+            await parts.take(*(line(offset, offset, f"h{host}") for offset in range(2000)))
+        assert parts.writer.unstored(None) is not None
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.slow
+async def test_open_points_stay_in_memory_while_the_store_is_away_if_hours_are_held(tmp_path: Path) -> None:
+    """Queries read the hour from memory, and its rows get one cell."""
+    async with going(Parts(tmp_path, await make_store(), memory_limit=256 << 20, hold_intervals=math.inf)) as parts:
+        parts.store.always = Fault.REFUSED
+        await parts.take(line(0, 0))
+        assert not await parts.writer.flush(patient=False)
+        for host in range(60):
+            await parts.take(*(line(offset, offset, f"h{host}") for offset in range(2000)))
+        assert parts.writer.unstored(None) is not None
+        parts.store.always = Fault.NONE
 
 
 @pytest.mark.slow
