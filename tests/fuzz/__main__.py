@@ -17,7 +17,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -34,6 +33,7 @@ from tests.fuzz.changes import play_changes
 from tests.fuzz.comparison import Comparison, window_by
 from tests.fuzz.flood import Outcome, flood
 from tests.fuzz.kairos_answers import play as play_kairosdb
+from tests.workers import tied_workers
 from tsd.ingest import series
 
 PART_LINES = 100_000  # per seed
@@ -70,7 +70,7 @@ def lines(count: int, seed: int, jobs: int) -> None:
         for way in ways
     ]
     totals: dict[bool, Counter[str]] = {way: Counter() for way in ways}
-    with ProcessPoolExecutor(jobs) as pool:
+    with tied_workers(jobs) as pool:
         for part, verdicts in track(
             zip(parts, pool.map(run_lines, parts), strict=True), "lines", total=len(parts), console=Console(stderr=True)
         ):
@@ -90,7 +90,7 @@ def requests(count: int, seed: int, jobs: int) -> None:
     begun = time.monotonic()
     parts = [(seed + at // PART_REQUESTS, min(PART_REQUESTS, count - at)) for at in range(0, count, PART_REQUESTS)]
     sent = connections = answered = grown = 0
-    with ProcessPoolExecutor(jobs) as pool:
+    with tied_workers(jobs) as pool:
         for outcome in track(pool.map(run_requests, parts), "requests", total=len(parts), console=Console(stderr=True)):
             sent, connections, answered = (
                 sent + outcome.requests,
@@ -127,7 +127,7 @@ def changes(count: int, seed: int, jobs: int, hbase: str | None) -> None:
 def _compare(run: Callable[[int], Counter[str]], seeds: range, jobs: int) -> None:
     begun = time.monotonic()
     done: Counter[str] = Counter()
-    with ProcessPoolExecutor(jobs) as pool:
+    with tied_workers(jobs) as pool:
         for part in track(pool.map(run, seeds), "daemons", total=len(seeds), console=Console(stderr=True)):
             done.update(part)
     numbers = ", ".join(f"{number:,} {name}" for name, number in sorted(done.items()))

@@ -13,13 +13,13 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 
 import click
 from rich.console import Console
 from rich.progress import track
 
 from tests.simulation.seed import Outcome, simulate
+from tests.workers import tied_workers
 
 CHUNK = 50  # seeds that a process gets at a time
 
@@ -71,7 +71,7 @@ def outcomes(first: int, last: int, jobs: int, *, silent: bool) -> Iterator[Outc
     if jobs == 1 or len(seeds) == 1:
         yield from (simulate(seed, silent=silent) for seed in seeds)
         return
-    with ProcessPoolExecutor(jobs) as pool:
+    with tied_workers(jobs) as pool:
         yield from pool.map(simulate, seeds, chunksize=CHUNK)
 
 

@@ -1,7 +1,8 @@
-"""The daemons that benchmarks run."""
+"""The processes that benchmarks and random tests run."""
 
 import os
 import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +37,28 @@ def test_daemon_ends_with_a_killed_benchmark(tmp_path: Path) -> None:
             if not select.select([ended], [], [], 0)[0]:
                 os.kill(daemon, 9)
             os.close(ended)
+
+
+WORKERS = """
+import os
+import signal
+from tests.workers import tied_workers
+
+def work(_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.write(1, b"begun\\n")
+    signal.pause()
+
+with tied_workers(2) as pool:
+    list(pool.map(work, range(2)))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_their_command(number: signal.Signals) -> None:
+    """Regression: after `timeout` had ended the command they ran on, as daemons in them take SIGTERM as their own."""
+    with subprocess.Popen([sys.executable, "-c", WORKERS], stdout=subprocess.PIPE) as command:
+        assert command.stdout is not None
+        assert [command.stdout.readline() for _ in range(2)] == [b"begun\n"] * 2
+        command.send_signal(number)
+        assert command.stdout.read() == b""  # at its end no process is left to write
