@@ -123,7 +123,9 @@ async def _fill_year(settings: dict[str, str]) -> None:
             counts = np.full(len(tails), 8640, np.int64)
             sums = Sums(numbers, np.full(len(tails), day_s, np.int64), level * 8640, counts, level - 1, level + 1)
             await store.put("tsdb-1d", rollup_puts(sums, rollups.interval("1d"), rollups, keys))
-        await derive_rows(store, KeyLayout(), rollups.interval("1d"), metric, ScanRange(last - YEAR_DAYS * DAY_S, last))
+        await derive_rows(
+            store, KeyLayout(), rollups.interval("1d"), metric, ScanRange(last - YEAR_DAYS * DAY_S, last), last
+        )
         await store.sync()
 
 

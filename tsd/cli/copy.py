@@ -43,7 +43,7 @@ from tsd.errors import BadConfig, StoreError, TsdError
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.copy import CopyJob, CopyProgress, CopyStats, TablePair, copy_store
 from tsd.tables.opentsdb.layout import make_index
-from tsd.tables.opentsdb.rollup_task import days_of_points
+from tsd.tables.opentsdb.rollup_task import hours_of_points
 from tsd.tables.opentsdb.series_index import SeriesIndex
 
 TARGET = STATE._replace(option="--to")
@@ -160,7 +160,7 @@ async def _run_points(
         if target.has_opentsdb_tables:
             where = where._replace(
                 changing=lambda columns, series: changing(
-                    target, other, days_of_points(columns, series, target.salt_width)
+                    target, other, hours_of_points(columns, series, target.salt_width)
                 )
             )
         progress = Progress("points")

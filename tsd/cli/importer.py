@@ -37,7 +37,7 @@ from tsd.store import Put
 from tsd.tables.opentsdb.encode import encode_of
 from tsd.tables.opentsdb.layout import make_index
 from tsd.tables.opentsdb.resolver import UidResolver
-from tsd.tables.opentsdb.rollup_task import days_of_points
+from tsd.tables.opentsdb.rollup_task import hours_of_points
 from tsd.tables.opentsdb.series_recorder import IndexWriter
 
 T = TypeVar("T")
@@ -143,7 +143,7 @@ class Importer:
         """Write the absorbed points."""
         await self.flush_daemon()
         columns, join = self._open_window.take(), self._config.join_points
-        late = days_of_points(columns, self._open_window.table, self._config.salt_width)
+        late = hours_of_points(columns, self._open_window.table, self._config.salt_width)
         async with changing(self._config, self._access, late):
             for points in series_slices(columns):
                 for part in sorted_parts(columns, points, join=join):

@@ -148,10 +148,10 @@ def _range(job: _Job, metrics: Sequence[bytes]) -> BuildRange:
 
 def _save(file: Checkpoint, state: BuildState) -> None:
     """Raise TsdError."""
-    first_s, end_s, metrics = state.range
+    span = state.range
     file.save(
         {
-            "range": [first_s, end_s, [metric.hex() for metric in metrics]],
+            "range": [span.first_s, span.end_s, [metric.hex() for metric in span.metrics]],
             "position": [state.position.metric.hex(), state.position.day_s],
             "counts": [state.points, state.cells, state.warnings],
         }

@@ -10,6 +10,7 @@ from tests.unit.tables.rollup_parts import (
     DAY_S,
     LATER_S,
     LEFT,
+    LINES,
     Rolled,
     built,
     delete_others,
@@ -92,7 +93,7 @@ async def test_days_that_a_command_records_while_a_daemon_starts_are_not_lost(tm
     async with changing(opened.config, opened, await others(rolled), deleted=True):
         await starting.task.round()
         await delete_others(rolled)
-    await starting.task.mark([LateDay(b"\0\0\1", START_S)])
+    await starting.put(LINES[:1])
     restarted = Rolled(rolled.env, tmp_path, LATER_S)
     for daemon in (restarted, starting):
         await daemon.task.round()
@@ -121,5 +122,5 @@ async def test_file_that_a_daemon_saves_keeps_what_a_command_rewound(tmp_path: P
     days = {LateDay(at.to_bytes(3, "big"), START_S + at % 5 * DAY_S) for at in range(10_001)}
     async with changing(opened.config, opened, days):
         pass
-    await rolled.task.mark([LateDay(b"\0\0\1", START_S)])
+    await rolled.put(LINES[:1])
     assert max(rolled.task.progress.complete_s.values()) == START_S

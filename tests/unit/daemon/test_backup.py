@@ -129,9 +129,11 @@ def test_segments_that_are_stored_meanwhile_are_left_out(
     assert writer.copied_bytes == sum(path.stat().st_size for path in (writer.backup / "journal").iterdir())
 
 
-def progress(complete_s: int, late: Sequence[int], *, position: Sequence[object] | None = None) -> bytes:
-    """Return a file about rollups that are complete up to a time, apart from late days."""
-    days = [["000001", day_s] for day_s in late]
+def progress(
+    complete_s: int, late: Sequence[int], *, hours: Sequence[int] = (), position: Sequence[object] | None = None
+) -> bytes:
+    """Return a file about rollups that are complete up to a time, apart from late days, or some hours of these."""
+    days: list[list[object]] = [["000001", day_s, *([hours] if hours else [])] for day_s in late]
     about = {"tables": {"1h": "t"}, "complete_s": {"1h": complete_s}, "pass": position, "late": days, "emptied": []}
     return json.dumps(about).encode()
 
@@ -142,6 +144,8 @@ def progress(complete_s: int, late: Sequence[int], *, position: Sequence[object]
         (progress(900, []), progress(900, [400]), progress(900, [400])),
         (progress(900, [300]), progress(990, [300, 400]), progress(900, [300, 400])),
         (progress(900, [300], position=[["1h"], 900, 990, "", 0]), progress(500, []), progress(500, [300])),
+        (progress(900, [300], hours=[7]), progress(900, [300], hours=[1, 7]), progress(900, [300], hours=[1, 7])),
+        (progress(900, [300], hours=[7]), progress(900, [300]), progress(900, [300])),
         (progress(900, []), b"{", progress(900, [])),
     ],
 )

@@ -127,6 +127,22 @@ async def test_hours_of_a_day_that_goes_on_have_no_columns(tmp_path: Path) -> No
         assert found["r1d"] == {0}
 
 
+async def test_late_hours_renew_the_columns_of_rows_that_are_over(tmp_path: Path) -> None:
+    """Though longer intervals go on."""
+    async with rolling(tmp_path) as rolled:
+        rolled.now_s = START_S + 2 * DAY_S + 8 * HOUR_S
+        await rolled.put(lines_of(2.3))
+        await rolled.task.round()
+        before = await derived(rolled.env)
+        assert 2 in before["r10m"]
+        await rolled.put([f"m {START_S + 2 * DAY_S + 3 * HOUR_S + 5} 1e6 host=a"])
+        await rolled.task.round()
+        assert await derived(rolled.env) == before
+        found = await rolled.answer("none:10m-max:m{host=a}")
+        assert found.rollup_table == "10m"
+        assert shown(found) == shown(await rolled.answer("none:10m-max:m{host=a}", usage=RAW))
+
+
 async def test_cells_of_unusual_form_are_read_as_cells(tmp_path: Path) -> None:
     async with rolling(tmp_path) as rolled:
         await rolled.put(lines_of(1))
@@ -156,6 +172,6 @@ async def test_columns_of_new_rows_are_those_of_stored_cells(tmp_path: Path, lay
             assert await values.derived(table, prefixes, KINDS) == {}
             metric = prefixes[0][layout.salt_width : layout.metric_end]
             span = ScanRange(START_S, START_S + 60 * DAY_S)
-            await derive_rows(rolled.env.store, layout, interval, metric, span)
+            await derive_rows(rolled.env.store, layout, interval, metric, span, span.stop_s)
             again = await values.derived(table, prefixes, KINDS)
             assert {prefix: again[prefix] for prefix in found} == found

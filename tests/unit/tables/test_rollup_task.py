@@ -31,7 +31,7 @@ from tsd.query.result import SubAnswer
 from tsd.query.rollups import NO_FALLBACK, RAW
 from tsd.store import Page
 from tsd.store.memory import MemoryStore
-from tsd.tables.opentsdb.rollup_progress import MOST_LATE_DAYS, LateDay, RollupProgress
+from tsd.tables.opentsdb.rollup_progress import MOST_LATE_DAYS, LateDay, RollupProgress, whole
 from tsd.tables.reading import ScanRange
 
 
@@ -274,6 +274,7 @@ async def test_state_survives_and_belongs_to_its_tables(tmp_path: Path) -> None:
 def test_many_late_days_let_all_be_built_again_from_the_first(tmp_path: Path) -> None:
     progress = RollupProgress(tmp_path / "rollup-progress.json", TABLES)
     progress.complete_s = dict.fromkeys(TABLES, 10 * DAY_S)
-    progress.mark(LateDay(at.to_bytes(3, "big"), (3 + at % 5) * DAY_S) for at in range(MOST_LATE_DAYS + 1))
+    days = [LateDay(at.to_bytes(3, "big"), (3 + at % 5) * DAY_S) for at in range(MOST_LATE_DAYS + 1)]
+    progress.mark(whole(days))
     assert set(progress.complete_s.values()) == {3 * DAY_S}
     assert progress.late_days == 0

@@ -196,6 +196,7 @@ class RollupBuilder:
         are stored with them."""
         keep_s = self._rules.keep_s(part.metric)  # what was deleted before it was read, had expired by now
         first_s = span.first_s if keep_s is None else max(span.first_s, self._now_ms() // 1000 - keep_s)
+        read_s = max(read.start_s, span.first_s)
         for interval, each in sums:
             whole = each.within(first_s, span.end_s, interval.seconds)
             if not len(whole.series):
@@ -203,7 +204,7 @@ class RollupBuilder:
             rows = await trio.to_thread.run_sync(part.rows, whole, interval, series_pairs)
             for at in range(len(rows.bases)):
                 end = next_base(interval, int(rows.bases[at]))
-                is_whole = read.start_s <= rows.bases[at] and end <= min(read.stop_s, span.end_s)
+                is_whole = read_s <= rows.bases[at] and end <= min(read.stop_s, span.end_s)
                 await self._put_rows(part, interval, rows, at, is_whole=is_whole)
 
     async def _put_rows(self, part: "_Part", interval: Interval, rows: RowOrder, at: int, *, is_whole: bool) -> None:
@@ -223,12 +224,18 @@ class RollupBuilder:
 
     async def _derive(self, metric: bytes, span: BuildRange) -> float:
         """Let the store derive values from the rows that were built of a metric, if it can. Return how long it took."""
-        begun = trio.current_time()
+        begun, closed_s = trio.current_time(), max(span.closed_s, span.end_s)
         if self._store.derived_values is not None:
             for interval in self._rules.intervals:
                 await self._retried(
                     partial(
-                        derive_rows, self._store, self._layout, interval, metric, ScanRange(span.first_s, span.end_s)
+                        derive_rows,
+                        self._store,
+                        self._layout,
+                        interval,
+                        metric,
+                        ScanRange(span.first_s, span.end_s),
+                        closed_s,
                     )
                 )
         return trio.current_time() - begun

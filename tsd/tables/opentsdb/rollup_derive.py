@@ -19,9 +19,11 @@ LOOKED_UP = 32  # base times at once
 MOST_BYTES = 32 << 20  # of the values of one metric and base time; what has more is read by its cells
 
 
-async def derive_rows(store: Store, layout: KeyLayout, interval: Interval, metric: bytes, span: ScanRange) -> None:
-    """Derive the values of the rows of a metric that a build up to `span.stop_s` may have changed. Rows of hours and
-    minutes are left out while they get more cells. Raise StoreError."""
+async def derive_rows(
+    store: Store, layout: KeyLayout, interval: Interval, metric: bytes, span: ScanRange, closed_s: int
+) -> None:
+    """Derive the values of the rows of a metric that a build of a span may have changed. Rows of hours and minutes that
+    end after `closed_s` are left out: they get more cells. Raise StoreError."""
     derived = store.derived_values
     assert derived is not None
     for salt in salts(layout):
@@ -35,7 +37,7 @@ async def derive_rows(store: Store, layout: KeyLayout, interval: Interval, metri
                 base = with_rows = found
                 continue
             end, prefix = next_base(interval, base), head + base_bytes(base)
-            if end <= span.stop_s or interval.seconds >= DAY_S:
+            if end <= closed_s or interval.seconds >= DAY_S:
                 await derived.derive(interval.table, prefix, partial(_columns, store, layout, interval.table, prefix))
             base = end
 

@@ -1,7 +1,7 @@
 """Up to when each rollup table is complete, and where late points came since: in memory and in a file.
 
-Rollups of a day may differ from its points while the day is listed as late. The list is on disk before the journal
-forgets the late points, so that a crash does not lose it.
+Rollups of an hour, and those that contain it, may differ from its points while the hour is listed as late. The list is
+on disk before the journal forgets the late points, so that a crash does not lose it.
 
 Commands record days in the file while no daemon answers, which may be starting. A lock makes each change of the file
 one step, and the daemon takes over what a command recorded since.
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import trio
 
 from tsd.codec.opentsdb.rowkey import KeyLayout
+from tsd.codec.putline import HOUR_S
 from tsd.config.state_dir import write_atomically
 from tsd.tables.opentsdb.rollup_sums import DAY_S
 
@@ -35,6 +36,7 @@ class BuildRange(NamedTuple):
     first_s: int
     end_s: int  # exclusive
     metrics: tuple[bytes, ...] = ()  # UIDs in order; empty: all metrics
+    closed_s: int = 0  # rows of rollups that end by then are over, as are those that end by `end_s`
 
 
 class BuildPosition(NamedTuple):
@@ -52,6 +54,19 @@ class LateDay(NamedTuple):
 
     metric: bytes  # UID
     day_s: int
+
+    @property
+    def hours(self) -> range:
+        """The first seconds of all its hours."""
+        return range(self.day_s, self.day_s + DAY_S, HOUR_S)
+
+
+LateHours = Mapping[LateDay, Collection[int]]  # the first seconds of hours, by day
+
+
+def whole(days: Iterable[LateDay]) -> LateHours:
+    """Return all hours of some days."""
+    return {day: day.hours for day in days}
 
 
 def unobserved(_rows: Sequence[bytes]) -> AbstractAsyncContextManager[None]:
@@ -77,11 +92,33 @@ def with_later_days(saved: bytes, later: bytes) -> bytes:
         complete_s = {name: min(at_s, second["complete_s"][name]) for name, at_s in first["complete_s"].items()}
         if complete_s != first["complete_s"]:  # it went back
             first |= {"complete_s": complete_s, "pass": None}
-        for key in ("late", "emptied"):
-            first[key] = [list(day) for day in dict.fromkeys(map(tuple, [*first.get(key, ()), *second.get(key, ())]))]
-    except (ValueError, KeyError, TypeError, AttributeError):  # damaged: nothing is complete
+        first["late"] = _described(_parsed([*first["late"], *second["late"]]))
+        emptied = [*first.get("emptied", ()), *second.get("emptied", ())]
+        first["emptied"] = [list(day) for day in dict.fromkeys(map(tuple, emptied))]
+    except (ValueError, LookupError, TypeError, AttributeError):  # damaged: nothing is complete
         return saved
     return json.dumps(first).encode()
+
+
+def _parsed(entries: Iterable[Sequence[Any]]) -> dict[LateDay, set[int]]:
+    """Return the late hours of a file. Each entry has the UID of a metric, the first second of a day, and the numbers
+    of its late hours; without these the whole day is late."""
+    found: dict[LateDay, set[int]] = {}
+    for metric, day_s, *numbers in entries:
+        day = LateDay(bytes.fromhex(metric), int(day_s))
+        hours = [day.hours[number] for number in numbers[0]] if numbers else day.hours
+        found.setdefault(day, set()).update(hours)
+    return found
+
+
+def _described(late: LateHours) -> list[list[Any]]:
+    """Return the entries of a file."""
+    return [
+        [day.metric.hex(), day.day_s]
+        if len(hours) == len(day.hours)
+        else [day.metric.hex(), day.day_s, [day.hours.index(hour) for hour in sorted(hours)]]
+        for day, hours in late.items()
+    ]
 
 
 def record_late(file: Path, days: Collection[LateDay], *, deleted: bool) -> None:
@@ -91,7 +128,7 @@ def record_late(file: Path, days: Collection[LateDay], *, deleted: bool) -> None
         return
     with _locked(file):
         progress = RollupProgress.in_file(file)
-        if progress is not None and progress.mark(progress.concerned(days, deleted=deleted), deleted=deleted):
+        if progress is not None and progress.mark(whole(progress.concerned(days, deleted=deleted)), deleted=deleted):
             progress.write()
 
 
@@ -158,11 +195,12 @@ class RollupProgress:
         self.complete_s = dict.fromkeys(tables, 0)  # by interval: its rollups are complete before this time
         self.current: RollupPass | None = None
         self.rewinds = 0  # how often `complete_s` went back
-        self._late: dict[bytes, dict[int, int]] = {}  # metric → day → number of the last change
+        self._late: dict[bytes, dict[int, dict[int, int]]] = {}  # metric → day → hour → number of the last change
         self._emptied: set[LateDay] = set()  # of these days, points were deleted
         self._held: Counter[LateDay] = Counter()  # how many changes of the points of a day are under way
         self._changes = 0
         self.late_days = 0
+        self._late_hours = 0
 
     @classmethod
     def in_file(cls, file: Path) -> "RollupProgress | None":
@@ -171,7 +209,7 @@ class RollupProgress:
             saved = json.loads(file.read_bytes())
             found = cls(file, saved["tables"])
             found._take(saved)
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
             return None
         return found
 
@@ -182,7 +220,7 @@ class RollupProgress:
         try:
             if self._saved is not None:
                 self._take(self._read(self._saved))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, LookupError, TypeError):
             return
 
     def _read(self, text: bytes) -> dict[str, Any]:
@@ -195,7 +233,7 @@ class RollupProgress:
 
     def _take(self, saved: Mapping[str, Any]) -> None:
         complete_s = {name: int(saved["complete_s"][name]) for name in self._tables}
-        late = [LateDay(bytes.fromhex(metric), int(day_s)) for metric, day_s in saved["late"]]
+        late = _parsed(saved["late"])
         emptied = [LateDay(bytes.fromhex(metric), int(day_s)) for metric, day_s in saved.get("emptied", ())]
         current = None
         if saved["pass"] is not None:
@@ -206,15 +244,15 @@ class RollupProgress:
                 BuildPosition(bytes.fromhex(metric), int(day_s)),
             )
         self.complete_s, self.current = complete_s, current
-        for day in late:
-            self._mark(day)
+        for day, hours in late.items():
+            self._mark(day, hours)
         self._emptied.update(emptied)
 
     async def save(self) -> None:
         """Write the file, and sync it. Raise OSError."""
         async with self._saving:
             while True:
-                text = json.dumps(self._described()).encode()
+                text = self._encoded()
                 found = await trio.to_thread.run_sync(_replace, self._file, self._saved, text)
                 if found == text:
                     self._saved = text
@@ -233,24 +271,24 @@ class RollupProgress:
         before, self._saved = self._saved, text
         try:
             saved = self._read(text)
-            late = [LateDay(bytes.fromhex(metric), int(day_s)) for metric, day_s in saved["late"]]
+            late = _parsed(saved["late"])
             emptied = [LateDay(bytes.fromhex(metric), int(day_s)) for metric, day_s in saved.get("emptied", ())]
             complete_s = {name: int(saved["complete_s"][name]) for name in self._tables}
             last_s = None if before is None else self._read(before)["complete_s"]
-        except (ValueError, KeyError, TypeError):  # damaged: the next save replaces it
+        except (ValueError, LookupError, TypeError):  # damaged: the next save replaces it
             return
         self.mark(late)
-        self.mark(emptied, deleted=True)
+        self.mark(whole(emptied), deleted=True)
         if last_s is not None and any(at_s < int(last_s[name]) for name, at_s in complete_s.items()):
             self.rewind(min(complete_s.values()))  # too many days for the list
 
     def write(self) -> None:
         """Write the file, and sync it, without a comparison with its content. Raise OSError."""
-        write_atomically(self._file, json.dumps(self._described()).encode())
+        write_atomically(self._file, self._encoded())
 
-    def _described(self) -> dict[str, object]:
+    def _encoded(self) -> bytes:
         current = self.current
-        return {
+        content = {
             "tables": self._tables,
             "complete_s": self.complete_s,
             "pass": current
@@ -261,9 +299,10 @@ class RollupProgress:
                 current.position.metric.hex(),
                 current.position.day_s,
             ],
-            "late": [[metric.hex(), day_s] for metric, days in self._late.items() for day_s in days],
+            "late": _described(self._every()),
             "emptied": [[metric.hex(), day_s] for metric, day_s in self._emptied],
         }
+        return json.dumps(content).encode()
 
     @property
     def limit_s(self) -> int:
@@ -276,15 +315,18 @@ class RollupProgress:
         return [day for day in days if deleted or day.day_s < self.limit_s]
 
     def complete_until_s(self, metric: bytes, interval: str) -> int:
-        """Return the time before which the rollups of a metric are those of its stored points."""
+        """Return a time such that the rollups of a metric that end before it are those of its stored points."""
         days = self._late.get(metric)
         until_s = self.complete_s.get(interval, 0)
-        return min(until_s, *days) if days else until_s
+        return min(until_s, *days[min(days)]) if days else until_s
 
-    def late(self) -> dict[LateDay, int]:
-        """Return the days to build again, each with the number of its last change."""
-        late = {LateDay(metric, day_s): at for metric, days in self._late.items() for day_s, at in days.items()}
-        return {day: at for day, at in late.items() if day not in self._held}
+    def late(self) -> dict[LateDay, dict[int, int]]:
+        """Return the hours to build again by day, each with the number of its last change."""
+        return {day: dict(hours) for day, hours in self._every().items() if day not in self._held}
+
+    def _every(self) -> dict[LateDay, dict[int, int]]:
+        """Return all late hours by day, each with the number of its last change."""
+        return {LateDay(metric, day_s): hours for metric, days in self._late.items() for day_s, hours in days.items()}
 
     def hold(self, days: Iterable[LateDay]) -> None:
         """Do not build some days again until `release`: their points are about to change. So they stay late, in the
@@ -296,39 +338,48 @@ class RollupProgress:
         self._held.subtract(days)
         self._held += Counter()  # without zeros
         for day in self.concerned(days, deleted=False):
-            self._mark(day)
+            self._mark(day, day.hours)
 
-    def mark(self, days: Iterable[LateDay], *, deleted: bool = False) -> bool:
-        """Record that points of some days came late, or were `deleted`. Return whether the file must be saved."""
-        before = self.late_days, len(self._emptied)
-        for day in days:
-            self._mark(day)
+    def mark(self, late: LateHours, *, deleted: bool = False) -> bool:
+        """Record that points of some hours came late, or of whole days were `deleted`. Return whether the file must be
+        saved."""
+        before = self._late_hours, len(self._emptied)
+        for day, hours in late.items():
+            self._mark(day, hours)
             if deleted:
                 self._emptied.add(day)
-        changed = (self.late_days, len(self._emptied)) != before
+        changed = (self._late_hours, len(self._emptied)) != before
         if self.late_days > MOST_LATE_DAYS:
             self.rewind(min(day_s for each in self._late.values() for day_s in each))
         return changed
 
-    def _mark(self, day: LateDay) -> None:
-        days = self._late.setdefault(day.metric, {})
-        self.late_days += day.day_s not in days
+    def _mark(self, day: LateDay, hours: Iterable[int]) -> None:
         self._changes += 1
-        days[day.day_s] = self._changes
+        found = self._late.get(day.metric, {}).get(day.day_s, {})
+        self._set(day, found | dict.fromkeys(hours, self._changes))
+
+    def _set(self, day: LateDay, hours: dict[int, int]) -> None:
+        """Set the late hours of a day; none: it is not late."""
+        days = self._late.setdefault(day.metric, {})
+        before = days.pop(day.day_s, {})
+        self.late_days += bool(hours) - bool(before)
+        self._late_hours += len(hours) - len(before)
+        if hours:
+            days[day.day_s] = hours
+        elif not days:
+            del self._late[day.metric]
 
     def is_emptied(self, day: LateDay) -> bool:
         """Return whether points of a late day were deleted, so that some of its rollups may have none any more."""
         return day in self._emptied
 
-    def built(self, day: LateDay, change: int) -> None:
-        """Record that a day was built again as of a change. It stays late if points came since."""
-        days = self._late.get(day.metric, {})
-        if days.get(day.day_s) == change:
-            del days[day.day_s]
+    def built(self, day: LateDay, changes: Mapping[int, int]) -> None:
+        """Record that hours of a day were built again, each as of a change. They stay late if points came since."""
+        found = self._late.get(day.metric, {}).get(day.day_s, {})
+        left = dict(found.items() - changes.items())
+        self._set(day, left)
+        if not left:
             self._emptied.discard(day)
-            self.late_days -= 1
-            if not days:
-                del self._late[day.metric]
 
     def rewind(self, to_s: int) -> None:
         """Let nothing be complete after a time, which begins a day. Days after it are no longer listed, unless points
@@ -336,6 +387,6 @@ class RollupProgress:
         self.complete_s = {name: min(until_s, to_s) for name, until_s in self.complete_s.items()}
         self.current = None
         self.rewinds += 1
-        for day, change in self.late().items():
+        for day, changes in self.late().items():
             if day.day_s >= to_s and day not in self._emptied:
-                self.built(day, change)
+                self.built(day, changes)

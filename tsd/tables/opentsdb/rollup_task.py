@@ -20,7 +20,7 @@ from tsd.lazy import LazyLogger
 from tsd.tables.catalog import Stat
 from tsd.tables.opentsdb.encode import series_by_metric
 from tsd.tables.opentsdb.rollup_builder import RollupBuilder
-from tsd.tables.opentsdb.rollup_progress import BuildRange, LateDay, RollupPass, RollupProgress
+from tsd.tables.opentsdb.rollup_progress import BuildRange, LateDay, LateHours, RollupPass, RollupProgress, whole
 from tsd.tables.opentsdb.rollup_sums import DAY_S
 from tsd.tables.reading import ScanRange
 from tsd.tables.writing import OnPoints, SeriesLookup
@@ -42,17 +42,39 @@ def log_unread_rollups(warning: str) -> None:
     log.warning("rollups.points_not_read", reason=warning, next_step="tsd fsck")
 
 
-def days_of_points(columns: Columns, series: SeriesLookup, salt_width: int) -> set[LateDay]:
-    """Return the days of metrics that have points in some columns."""
-    days_s = columns.instants // (2000 * DAY_S) * DAY_S
-    pairs = np.unique(np.stack((columns.series.astype(np.int64), days_s)), axis=1)
-    numbers = np.unique(columns.series)
-    metric_of = {
-        number: metric
-        for metric, some in series_by_metric(numbers, series, salt_width).items()
-        for number in some.numbers
-    }
-    return {LateDay(metric_of[number], day_s) for number, day_s in pairs.T.tolist()}
+def hours_of_points(columns: Columns, series: SeriesLookup, salt_width: int) -> dict[LateDay, set[int]]:
+    """Return the hours of metrics that have points in some columns, by day."""
+    numbers, places = np.unique(columns.series, return_inverse=True)
+    by_metric = series_by_metric(numbers, series, salt_width)
+    metric_of = np.full(len(numbers), -1, np.int64)
+    for at, some in enumerate(by_metric.values()):
+        metric_of[np.searchsorted(numbers, some.numbers)] = at
+    hours_s = columns.instants // (2000 * HOUR_S) * HOUR_S
+    metrics, found = list(by_metric), dict[LateDay, set[int]]()
+    for at, hour_s in np.unique(np.stack((metric_of[places], hours_s)), axis=1).T.tolist():
+        if at >= 0:
+            found.setdefault(LateDay(metrics[at], hour_s // DAY_S * DAY_S), set()).add(hour_s)
+    return found
+
+
+def spans_to_build(hours: Iterable[int], lengths_s: Iterable[int], end_s: int) -> list[ScanRange]:
+    """Return what to build again for some hours, in order: with each hour the intervals of some lengths that it is in,
+    unless they end after `end_s`."""
+    spans: list[ScanRange] = []
+    units_s = [HOUR_S, *(length_s for length_s in lengths_s if length_s > HOUR_S)]
+    for hour in sorted(hours):
+        around = [
+            ScanRange(start, start + unit_s)
+            for unit_s in units_s
+            if (start := hour // unit_s * unit_s) + unit_s <= end_s
+        ]
+        if not around:
+            break
+        first_s, stop_s = min(one.start_s for one in around), max(one.stop_s for one in around)
+        while spans and spans[-1].stop_s >= first_s:
+            first_s, stop_s = min(first_s, spans[-1].start_s), max(stop_s, spans.pop().stop_s)
+        spans.append(ScanRange(first_s, stop_s))
+    return spans
 
 
 class RollupTask:
@@ -85,38 +107,37 @@ class RollupTask:
             await self._load()
             late = columns.instants < self.progress.limit_s * 2000
             if late.any():
-                await self.mark(days_of_points(columns.at(late), series, self._salt_width))
+                await self._mark(hours_of_points(columns.at(late), series, self._salt_width))
             await on_points(columns, series)
 
         return observed
 
-    async def mark(self, days: Iterable[LateDay], *, deleted: bool = False) -> None:
-        """Record on disk that points of some days came late, or were `deleted`. Raise StoreError."""
-        await self._load()
-        await self._record(await self._kept(self.progress.concerned(days, deleted=deleted)), deleted=deleted)
+    async def _mark(self, late: LateHours) -> None:
+        kept = await self._kept(late)
+        await self._record({day: late[day] for day in kept}, deleted=False)
 
     @asynccontextmanager
     async def changing(self, days: Collection[LateDay], *, deleted: bool = False) -> AsyncIterator[None]:
         """Record that points of some days change in the block, or are `deleted`, and build these days again after it.
         A process that ends within the block leaves them recorded. Raise StoreError."""
         await self._load()
-        kept = await self._kept(list(days))
+        kept = await self._kept(days)
         self.progress.hold(kept)
         try:
-            await self._record(self.progress.concerned(kept, deleted=deleted), deleted=deleted)
+            await self._record(whole(self.progress.concerned(kept, deleted=deleted)), deleted=deleted)
             yield
-            await self._record(self.progress.concerned(kept, deleted=deleted), deleted=deleted)
+            await self._record(whole(self.progress.concerned(kept, deleted=deleted)), deleted=deleted)
         finally:
             self.progress.release(kept)
 
-    async def _record(self, late: Iterable[LateDay], *, deleted: bool) -> None:
+    async def _record(self, late: LateHours, *, deleted: bool) -> None:
         try:
             if self.progress.mark(late, deleted=deleted):
                 await self.progress.save()
         except OSError as exc:
             raise StoreError(f"late points cannot be recorded for rollups: {exc}") from exc
 
-    async def _kept(self, days: Sequence[LateDay]) -> list[LateDay]:
+    async def _kept(self, days: Collection[LateDay]) -> list[LateDay]:
         """Return the days that have not expired. Rollups of others are not built again: they may outlive their points,
         and queries would lack them until the next round."""
         builder = self._builder(tuple(self._intervals))
@@ -225,27 +246,32 @@ class RollupTask:
         return True
 
     async def _build_late(self) -> None:
-        """Build the days again that got late points."""
+        """Build the hours again that got late points, and the intervals that they are in."""
         now = trio.current_time()
         self._rests = {day: until for day, until in self._rests.items() if until > now}
-        late = {day: change for day, change in self.progress.late().items() if day not in self._rests}
-        limit_s = self.progress.limit_s
-        for day, change in sorted(late.items()):
+        late = {day: changes for day, changes in self.progress.late().items() if day not in self._rests}
+        for day, changes in sorted(late.items()):
             begun = trio.current_time()
-            span = BuildRange(day.day_s, min(day.day_s + DAY_S, limit_s), (day.metric,))
-            builder = self._builder(tuple(self._intervals))
-            if self.progress.is_emptied(day):
-                await builder.clear(day.metric, ScanRange(day.day_s, day.day_s + DAY_S))
-            async with aclosing(builder.run(span)) as steps:
-                async for step in steps:
-                    self._count(step.points, step.cells)
-            self.progress.built(day, change)
+            await self._build_hours(day, changes)
+            self.progress.built(day, changes)
             rest_s = (trio.current_time() - begun) * REST_RATIO
             if rest_s > ROUND_S:
                 self._rests[day] = trio.current_time() + rest_s
         if late:
             await self.progress.save()
             log.debug("rollups.built_again", days=len(late))
+
+    async def _build_hours(self, day: LateDay, hours: Iterable[int]) -> None:
+        """Build some hours of a day again."""
+        limit_s, builder = self.progress.limit_s, self._builder(tuple(self._intervals))
+        spans = spans_to_build(hours, [one.seconds for one in self._intervals.values()], limit_s)
+        if self.progress.is_emptied(day):
+            await builder.clear(day.metric, ScanRange(day.day_s, day.day_s + DAY_S))
+            spans = [ScanRange(day.day_s, min(day.day_s + DAY_S, limit_s))]
+        for start_s, stop_s in spans:
+            async with aclosing(builder.run(BuildRange(start_s, stop_s, (day.metric,), limit_s))) as steps:
+                async for step in steps:
+                    self._count(step.points, step.cells)
 
     def _count(self, points: int, cells: int) -> None:
         self.points += points
