@@ -20,6 +20,7 @@ from tests.unit.tables.rollup_parts import (
     rollups,
     shown,
 )
+from tsd.errors import StoreError
 from tsd.query.rollups import RAW
 from tsd.store.memory import MemoryStore
 
@@ -174,3 +175,18 @@ async def test_points_that_come_in_a_build_are_built_in_the_next(tmp_path: Path,
         [*LINES, *added, *more], TODAY_S + hour * HOUR_S, TODAY_S + (hour + 1) * HOUR_S
     )
     await assert_built(rolled, [*added, *more])
+
+
+async def test_late_points_of_hours_are_lost_by_no_failing_write(tmp_path: Path) -> None:
+    """The points are not stored before their hour is recorded."""
+    rolled, _ = await rolled_in(tmp_path)
+    lock = tmp_path / "rollup-progress.json.lock"
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(StoreError):
+        await rolled.put([late(TODAY_S + 3 * HOUR_S)])
+    lock.rmdir()
+    await rolled.put([late(TODAY_S + 3 * HOUR_S)])
+    rolled = Rolled(rolled.env, tmp_path, rolled.now_s)
+    await rolled.task.round()
+    await assert_built(rolled, [late(TODAY_S + 3 * HOUR_S)])

@@ -201,6 +201,7 @@ class RollupProgress:
         self._changes = 0
         self.late_days = 0
         self._late_hours = 0
+        self._added = self._added_saved = 0  # changes by `mark`, now and in the file
 
     @classmethod
     def in_file(cls, file: Path) -> "RollupProgress | None":
@@ -252,10 +253,10 @@ class RollupProgress:
         """Write the file, and sync it. Raise OSError."""
         async with self._saving:
             while True:
-                text = self._encoded()
+                text, added = self._encoded(), self._added
                 found = await trio.to_thread.run_sync(_replace, self._file, self._saved, text)
                 if found == text:
-                    self._saved = text
+                    self._saved, self._added_saved = text, added
                     return
                 self._take_recorded(found)
 
@@ -342,16 +343,16 @@ class RollupProgress:
 
     def mark(self, late: LateHours, *, deleted: bool = False) -> bool:
         """Record that points of some hours came late, or of whole days were `deleted`. Return whether the file must be
-        saved."""
+        saved: also if that failed before."""
         before = self._late_hours, len(self._emptied)
         for day, hours in late.items():
             self._mark(day, hours)
             if deleted:
                 self._emptied.add(day)
-        changed = (self._late_hours, len(self._emptied)) != before
+        self._added += (self._late_hours, len(self._emptied)) != before
         if self.late_days > MOST_LATE_DAYS:
             self.rewind(min(day_s for each in self._late.values() for day_s in each))
-        return changed
+        return self._added != self._added_saved
 
     def _mark(self, day: LateDay, hours: Iterable[int]) -> None:
         self._changes += 1
