@@ -121,6 +121,25 @@ async def test_days_that_always_get_late_points_are_seldom_built_if_that_takes_l
     assert (await rolled.answer("none:1d-sum:m", days=1)).rollup_table != "raw"
 
 
+async def test_days_of_many_metrics_rest_if_all_of_them_take_long(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Each of them takes few seconds."""
+    del autojump_clock
+    store = SlowStore(lambda: 0)
+    rolled = Rolled(await environment([], store=store), tmp_path, LATER_S)
+    late = [f"m{number} {START_S + 30} 1 host=a" for number in range(12)]
+    await rolled.put(late)
+    await rolled.task.round()
+    store.page_s = 1.0
+    built = []
+    for pause_s in (60, 60, HOUR_S):
+        await rolled.put(late)
+        before = rolled.task.points
+        await trio.sleep(pause_s)
+        await rolled.task.round()
+        built.append(rolled.task.points - before)
+    assert built == [len(late), 0, len(late)]
+
+
 @pytest.mark.parametrize("function", ["sum", "count", "min", "max", "avg", "mimmax"])
 @pytest.mark.parametrize("spec", ["1h-{}", "1d-{}", "2h-{}-zero", "30m-{}", "1d-{}-nan", "1dc-{}", "1dc-{}-zero"])
 async def test_rollups_and_points_give_the_answer_of_points(tmp_path: Path, function: str, spec: str) -> None:

@@ -32,8 +32,8 @@ FIRST_ROUND_S = 2.0  # after a start: a crash may have left rollups that are due
 ROUND_S = 60.0  # between two rounds; also after an error
 SAVE_S = 10.0  # shortest interval between saves of the position of a pass
 DAEMON_PAUSE_RATIO = 1.0  # a pause after each part of a build, as long as it took
-# After a day was built again it is left alone, for this many times as long as the build took. With agents that are
-# always late it would be built each minute. Queries read its points meanwhile.
+# After days were built again they are left alone, for this many times as long as all of it took. With agents that are
+# always late they would be built each minute. Queries read their points meanwhile.
 REST_RATIO = 10.0
 
 
@@ -247,17 +247,16 @@ class RollupTask:
 
     async def _build_late(self) -> None:
         """Build the hours again that got late points, and the intervals that they are in."""
-        now = trio.current_time()
-        self._rests = {day: until for day, until in self._rests.items() if until > now}
+        begun = trio.current_time()
+        self._rests = {day: until for day, until in self._rests.items() if until > begun}
         late = {day: changes for day, changes in self.progress.late().items() if day not in self._rests}
         for day, changes in sorted(late.items()):
-            begun = trio.current_time()
             await self._build_hours(day, changes)
             self.progress.built(day, changes)
+        if late:
             rest_s = (trio.current_time() - begun) * REST_RATIO
             if rest_s > ROUND_S:
-                self._rests[day] = trio.current_time() + rest_s
-        if late:
+                self._rests |= dict.fromkeys(late, trio.current_time() + rest_s)
             await self.progress.save()
             log.debug("rollups.built_again", days=len(late))
 
