@@ -14,6 +14,7 @@ from tests import layouts
 from tests.layouts.wiring import readable_layout
 from tsd.config.loader import Given, Loaded
 from tsd.daemon.daemon import Daemon
+from tsd.daemon.layouts import BuildTables, build_configured_tables
 from tsd.daemon.lifecycle import serve
 from tsd.daemon.settings import now_ms, read_config
 from tsd.store.memory import MemoryStore
@@ -109,6 +110,7 @@ async def running(
     *,
     access: dict[str, str] = OPEN,
     store: MemoryStore | None = None,
+    build_tables: BuildTables = build_configured_tables,
 ) -> AsyncIterator[Running]:
     """Run a daemon with its state in `folder` until the block ends, then stop it as SIGTERM does. `access` has the
     settings of access control. The layout of `tests.layouts.readable` keeps its points in `store`."""
@@ -124,7 +126,9 @@ async def running(
 
     async with trio.open_nursery() as nursery:
         loaded = Loaded(config, None, ignored)
-        chosen = readable_layout(store or MemoryStore(now_ms)) if layouts.is_readable() else {}
+        chosen = {"build_tables": build_tables}
+        if layouts.is_readable():
+            chosen = readable_layout(store or MemoryStore(now_ms))
         nursery.start_soon(partial(serve, **chosen), loaded, stop, on_ready)
         await ready.wait()
         try:

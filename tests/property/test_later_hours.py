@@ -104,6 +104,7 @@ async def differing(seed: int, *, salted: bool, queries: int = 12) -> list[tuple
     layout = KeyLayout(salt_width=1, salt_buckets=3) if salted else KeyLayout()
     env = await QueryEnvironment.build(sorted(set(lines(dice))), layout=layout, indexed=True)
     engine, found = env.repeating_engine(), []
+    reader = env.repeating
     for _ in range(queries):
         m, corrected = metric_query(dice), dice.random() < 0.2
         await text(engine, query(m, START_S * 1000, LAST_S * 1000, corrected=corrected), is_cut=True)
@@ -111,7 +112,7 @@ async def differing(seed: int, *, salted: bool, queries: int = 12) -> list[tuple
             wanted = query(m, *span, corrected=corrected)
             if await text(engine, wanted, is_cut=True) != await text(env.repeating_engine(), wanted, is_cut=False):
                 found.append((m, span, corrected))
-    assert engine.answered_at_once
+    assert reader.selections < 5 * queries  # some repeated ones were answered without a selection
     return found
 
 

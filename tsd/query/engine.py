@@ -87,17 +87,6 @@ class QueryEngine:
         self._short = ShortQueries(settings.limits, self.memory, self.workers, load, cached, open_points)
         self.warnings = 0  # in answers: rows that could not be read, missing names
 
-    @property
-    def answered_at_once(self) -> int:
-        """Number of queries that were answered in one step of the event loop, or with one read of a store in another
-        process, see `tsd.query.short_queries`."""
-        return self._short.answered
-
-    @property
-    def answered_in_thread(self) -> int:
-        """Number of longer queries whose rows were read in one step, see `tsd.query.short_queries`."""
-        return self._short.answered_in_thread
-
     def write(self, query: Query, *, arrays: bool) -> WrittenAnswer | None:
         """Return the answer as JSON, see `ShortQueries.write`; None for most queries."""
         return self._short.write(query, arrays=arrays) if self._has_slot() else None

@@ -79,8 +79,6 @@ class ShortQueries:
         self._open_points = open_points
         self._known: dict[tuple[SubQuery, Quirks], Known] = {}  # the oldest first
         self._kept_series = 0
-        self.answered = 0  # in one step, or with one read of a store in another process
-        self.answered_in_thread = 0  # or after a search of the points in memory in a thread
 
     async def learn(self, query: Query, plan: Plan, answer: SubAnswer) -> None:
         """Keep the access path to the rows of a query that the general path has answered, if it has few series."""
@@ -168,7 +166,6 @@ class ShortQueries:
         text = known.texts.write(points, query, scan, arrays=arrays) if counts.points else b"[]"
         if text is None:
             return None
-        self.answered += 1
         emitted = count_between(points.times, range(query.start_ms, query.end_ms + 1))
         return WrittenAnswer(text, SubFigures(stats_of(counts, known, started, read), emitted))
 
@@ -186,12 +183,8 @@ class ShortQueries:
         if columns is None or len(columns.series) > NOW.points:
             return None
         if is_one:
-            answer = self._answer_one(query, known, scan, columns)
-        else:
-            answer = self._answer_few(query, known, Plan(query.queries[0], scan, known.selection), columns)
-        if answer is not None:
-            self.answered += 1
-        return answer
+            return self._answer_one(query, known, scan, columns)
+        return self._answer_few(query, known, Plan(query.queries[0], scan, known.selection), columns)
 
     def _answer_few(self, query: Query, known: Known, plan: Plan, columns: Columns) -> Answer | None:
         """Return the answer to a query of few series."""
@@ -232,9 +225,7 @@ class ShortQueries:
         if not (is_remote or is_long or is_many or has_waited):
             return None
         if is_one:
-            answer = self._answer_one(query, known, scan, columns)
-            self.answered_in_thread += answer is not None
-            return answer
+            return self._answer_one(query, known, scan, columns)
         find = partial(known.opened, columns, scan)
         opened = await self._workers.run(find) if is_many else find()
         if opened is None:
@@ -250,10 +241,6 @@ class ShortQueries:
             return None
         few.collector.check()
         share.resize(answer_bytes(answer.subs[0].groups))
-        if is_remote:
-            self.answered += 1
-        else:
-            self.answered_in_thread += 1
         return answer
 
     async def _merge(self, few: FewSeries, *, is_long: bool) -> Answer | None:
@@ -303,8 +290,6 @@ class ShortQueries:
         answer = None if pages is None else self._answer_pages(query, known, scan, pages, started)
         if answer is None:  # the general path would read the row again, each time
             self._forget((query.queries[0], query.quirks))
-        else:
-            self.answered += 1
         return answer
 
     async def _fetch_page(self, query: Query, known: Known, span: ScanRange) -> PointPage | None:

@@ -1,4 +1,4 @@
-"""Repeated queries of a daemon that are answered in one step, with one read, or in the general way."""
+"""Repeated queries of a daemon that are answered in the short way, or in the general way, which selects series."""
 
 import json
 from collections.abc import AsyncIterator
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.peers.hbase import RunningHbase
-from tests.running import Running, running
+from tests.selections import CountedQueries, counted_queries
 from tests.unit.api.http_requests import http_request
 
 BASE = 1_600_000_000 // 3600 * 3600
@@ -61,9 +61,9 @@ def on_hbase(hbase: RunningHbase) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def filled(folder: Path, settings: dict[str, str] | None = None) -> AsyncIterator[Running]:
+async def filled(folder: Path, settings: dict[str, str] | None = None) -> AsyncIterator[CountedQueries]:
     """Run a daemon with two series of several hours, all stored."""
-    async with running(folder, {**SETTINGS, **(settings or {})}) as daemon:
+    async with counted_queries(folder, {**SETTINGS, **(settings or {})}) as daemon:
         for tags in ("host=a cpu=1", "host=b cpu=1"):
             for hour in range(3):
                 await daemon.send_lines(lines(tags, BASE + hour * 3600))
@@ -72,53 +72,49 @@ async def filled(folder: Path, settings: dict[str, str] | None = None) -> AsyncI
         yield daemon
 
 
-def count(daemon: Running) -> int:
-    """Return how many queries were answered in one step."""
-    return daemon.daemon.query.engine.answered_at_once
-
-
-def reads(daemon: Running) -> int:
+def reads(daemon: CountedQueries) -> int:
     """Return the number of gets of the store."""
     return next(stat.value for stat in daemon.daemon.statistics() if stat.name == "store.get")
 
 
-async def ask(daemon: Running, path: str) -> Answers:
+async def ask(daemon: CountedQueries, path: str) -> Answers:
+    before = daemon.selections
     response = await http_request(daemon, path)
+    daemon.short += daemon.selections == before
     assert response.status == 200, response
     found: Answers = json.loads(response.body)
     return found
 
 
-async def taught(daemon: Running, path: str) -> Answers:
-    """Ask until the query is answered in one step. Return the answer."""
+async def taught(daemon: CountedQueries, path: str) -> Answers:
+    """Ask until the query is answered in the short way. Return the answer."""
     first = await ask(daemon, path)
-    before = count(daemon)
+    before = daemon.short
     assert await ask(daemon, path) == first
-    assert count(daemon) == before + 1
+    assert daemon.short == before + 1
     return first
 
 
-async def judged(daemon: Running, path: str) -> Answers:
+async def judged(daemon: CountedQueries, path: str) -> Answers:
     """Return the answer to a query. Assert that the general way gives the same."""
     found = await ask(daemon, path)
     daemon.daemon.drop_caches()
-    before = count(daemon)
+    before = daemon.short
     assert await ask(daemon, path) == found
-    assert count(daemon) == before
+    assert daemon.short == before
     return found
 
 
-async def compared(daemon: Running, path: str, *, by_scan: bool = False) -> Answers:
-    """Return the answer to a query that is answered in one step or in a thread, or with `by_scan` in the general way.
+async def compared(daemon: CountedQueries, path: str, *, by_scan: bool = False) -> Answers:
+    """Return the answer to a query that is answered in the short way, or with `by_scan` in the general way.
     Assert that the general way, which queries for global annotations always take, gives the same."""
     await ask(daemon, path)
-    engine = daemon.daemon.query.engine
-    before = engine.answered_at_once + engine.answered_in_thread
+    before = daemon.short
     found = await ask(daemon, path)
-    short = engine.answered_at_once + engine.answered_in_thread - before
+    short = daemon.short - before
     assert short == 0 if by_scan else short == 1
     assert await ask(daemon, path + "&global_annotations") == found
-    assert engine.answered_at_once + engine.answered_in_thread == before + short
+    assert daemon.short == before + short
     return found
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import running
+from tests.selections import counted_queries
 from tests.unit.api.short_queries import (
     BASE,
     FEW,
@@ -13,7 +13,6 @@ from tests.unit.api.short_queries import (
     SETTINGS,
     ask,
     compared,
-    count,
     is_scan,
     judged,
     lines,
@@ -29,7 +28,7 @@ async def test_stored_and_open_points_of_an_hour_share_their_bucket(
     """Regression: the bucket with points of both was twice in the answer, once without the open points."""
     base = now_ms() // 1000 // 3600 * 3600
     path = f"/api/query?start={base - 3600}&end={base + 3599}&m={m}:short.m{{host=a}}&arrays"
-    async with running(tmp_path, {**SETTINGS, **place, "tsd.storage.flush_interval": "3600000"}) as daemon:
+    async with counted_queries(tmp_path, {**SETTINGS, **place, "tsd.storage.flush_interval": "3600000"}) as daemon:
         await daemon.send_lines(lines("host=a", base - 100, points=25))
         await daemon.daemon.flush()
         await daemon.send_lines(lines("host=a", base + 150, points=10))
@@ -44,7 +43,7 @@ async def test_stored_and_open_points_of_an_hour_share_their_bucket(
 async def test_open_points_of_several_hours_are_read_at_once(m: str, place: dict[str, str], tmp_path: Path) -> None:
     """As after the end of an hour, when its points are not stored yet."""
     settings = {**SETTINGS, **place, "tsd.storage.flush_interval": "3600000"}
-    async with running(tmp_path, settings) as daemon:
+    async with counted_queries(tmp_path, settings) as daemon:
         await daemon.send_lines(lines("host=a") + lines("host=a", BASE + 3600))
         await daemon.daemon.flush()
         await daemon.send_lines(b"".join(lines("host=a", BASE + at) for at in (7200, 3900, 10800)))  # not in order
@@ -63,7 +62,7 @@ async def test_late_open_points_are_read_at_once(m: str, place: dict[str, str], 
     """Points in memory that are earlier than stored ones, between them, or correct them."""
     settings = {**SETTINGS, **place, "tsd.storage.flush_interval": "3600000"}
     late = (1, 5), (3, 7), (105, 9), (290, 11), (3655, 13), (7000, 15), (7250, 17), (14400, 19)
-    async with running(tmp_path, settings) as daemon:
+    async with counted_queries(tmp_path, settings) as daemon:
         for hour in (0, 1, 3):
             await daemon.send_lines(lines("host=a", BASE + hour * 3600))
         await daemon.daemon.flush()
@@ -84,7 +83,7 @@ async def test_open_points_of_few_series_are_read_at_once(m: str, place: dict[st
     """Hours that are stored, in memory, or both; late points among them."""
     settings = {**SETTINGS, **place, "tsd.storage.flush_interval": "3600000"}
     tags = "host=a cpu=1", "host=b cpu=1", "host=b cpu=2"
-    async with running(tmp_path, settings) as daemon:
+    async with counted_queries(tmp_path, settings) as daemon:
         stored = [(one, hour) for one in tags for hour in (0, 1, 3)]
         await daemon.send_lines(b"".join(lines(one, BASE + hour * 3600) for one, hour in stored))
         await daemon.daemon.flush()
@@ -105,7 +104,7 @@ async def test_first_open_points_of_a_known_series_among_few_are_found(index: st
     settings = {**SETTINGS, "tsd.query.series_index": index, "tsd.storage.flush_interval": "3600000"}
     queries = "sum:short.m", "max:5m-avg:short.m{host=*}", "sum:short.m{host=b}", "sum:short.m{}{host=regexp(b)}"
     paths = [f"/api/query?start={BASE + 7200}&end={BASE + 10799}&m={m}" for m in queries]
-    async with running(tmp_path, settings) as daemon:
+    async with counted_queries(tmp_path, settings) as daemon:
         await daemon.send_lines(lines("host=a") + lines("host=b") + lines("host=b c=1"))
         await daemon.daemon.flush()
         await daemon.send_lines(lines("host=a", BASE + 7200) + lines("host=b", BASE + 7200))
@@ -119,7 +118,7 @@ async def test_a_new_series_in_memory_among_few_is_found(place: dict[str, str], 
     settings = {**SETTINGS, **place, "tsd.storage.flush_interval": "3600000"}
     m = "none:short.m{host=*,cpu=1}"
     path = HOUR + m
-    async with running(tmp_path, settings) as daemon:
+    async with counted_queries(tmp_path, settings) as daemon:
         await daemon.send_lines(lines("host=a cpu=1") + lines("host=b cpu=1"))
         await daemon.daemon.flush()
         await daemon.send_lines(lines("host=a cpu=1", BASE + 400))
@@ -135,7 +134,7 @@ async def test_open_points_that_are_found_in_a_thread(
     """As after they were packed: the next query finds them in the event loop."""
     monkeypatch.setattr("tsd.ingest.open_hours.SMALL_CHOSEN", 0)
     path = HOUR + m + "&arrays"
-    async with running(tmp_path, {**SETTINGS, **place, "tsd.storage.flush_interval": "3600000"}) as daemon:
+    async with counted_queries(tmp_path, {**SETTINGS, **place, "tsd.storage.flush_interval": "3600000"}) as daemon:
         await daemon.send_lines(lines("host=a cpu=1") + lines("host=b cpu=1") + lines("host=c", metric="short.single"))
         await daemon.daemon.flush()
         for start_s in (BASE + 400, BASE + 605):
@@ -146,21 +145,21 @@ async def test_open_points_that_are_found_in_a_thread(
 async def test_many_open_points_of_few_series_are_read(tmp_path: Path) -> None:
     """Too many to be put in order in the event loop."""
     tags = [f"host=h{at}" for at in range(12)]
-    async with running(tmp_path, {**SETTINGS, "tsd.storage.flush_interval": "3600000"}) as daemon:
+    async with counted_queries(tmp_path, {**SETTINGS, "tsd.storage.flush_interval": "3600000"}) as daemon:
         await daemon.send_lines(b"".join(lines(one) for one in tags))
         await daemon.daemon.flush()
         for one in tags:
             puts = (f"put short.m {BASE + 300 + at} {at} {one}\n" for at in range(3000))
             await daemon.send_lines("".join(puts).encode())
         for m in ("sum:short.m", "max:5m-avg:short.m{host=*}"):
-            while not daemon.daemon.query.engine.answered_in_thread:  # while much is received, the general way answers
+            while not daemon.short:  # while much is received, the general way answers
                 await ask(daemon, HOUR + m)
             await compared(daemon, HOUR + m)
 
 
 async def test_points_of_the_open_hour_are_read_from_memory(place: dict[str, str], tmp_path: Path) -> None:
     settings = {**SETTINGS, **place, "tsd.storage.flush_interval": "600000"}  # nothing is stored between two queries
-    async with running(tmp_path, settings) as daemon:
+    async with counted_queries(tmp_path, settings) as daemon:
         now = now_ms() // 1000 - 4
         for number in range(6):
             await daemon.send_lines(lines(f"host=h{number}", now, metric="short.open", points=1))
@@ -168,10 +167,10 @@ async def test_points_of_the_open_hour_are_read_from_memory(place: dict[str, str
         [group] = await taught(daemon, path)
         assert group["dps"] == {str(now): 0}
         await daemon.send_lines(b"put short.open %d 5 host=h3\n" % (now + 1))
-        before = count(daemon)
+        before = daemon.short
         [group] = await ask(daemon, path)
         assert group["dps"] == {str(now): 0, str(now + 1): 5}
-        assert count(daemon) == before + 1
+        assert daemon.short == before + 1
         await daemon.send_lines(b"put short.open %d 7 host=h3 new=1\n" % now)
         [group] = await judged(daemon, path)
         assert group["dps"] == {str(now): 7, str(now + 1): 5}

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import trio
 
 from tests.peers.hbase import RunningHbase
 from tests.running import running
+from tests.selections import counted_queries
 from tests.unit.api.http_requests import http_post, http_request
 from tests.unit.api.short_queries import (
     BASE,
@@ -17,7 +19,6 @@ from tests.unit.api.short_queries import (
     QUERIES,
     SETTINGS,
     ask,
-    count,
     filled,
     judged,
     lines,
@@ -26,6 +27,8 @@ from tests.unit.api.short_queries import (
     taught,
 )
 from tsd.daemon.settings import now_ms
+from tsd.query.parse.uri import read_uri
+from tsd.tables.quirks import quirks_for
 
 
 @pytest.mark.slow
@@ -38,15 +41,15 @@ async def test_both_ways_give_the_same_answer(index: str, place: dict[str, str],
             paths = [f"/api/query?start={start}&end={end}&m={m}" for start, end in spans]
             paths += [paths[0] + flag for flag in flags]
             found = [await ask(daemon, path) for path in (paths[0], *paths)]
-            before = count(daemon)
+            before = daemon.short
             for path, answer in zip(paths, found[1:], strict=True):
                 daemon.daemon.drop_caches()
                 assert await ask(daemon, path) == answer, path
-            assert count(daemon) == before
+            assert daemon.short == before
         if index == "true":
-            assert count(daemon) > len(QUERIES)
+            assert daemon.short > len(QUERIES)
         else:
-            assert (count(daemon) > 0) is not bool(place)  # HBase's rows are found by scans then
+            assert (daemon.short > 0) is not bool(place)  # HBase's rows are found by scans then
 
 
 @pytest.mark.parametrize(
@@ -67,38 +70,37 @@ async def test_both_ways_give_the_same_answer_of_few_series(index: str, cache_me
         await daemon.daemon.flush()
         for m in FEW:
             paths = [f"/api/query?start={start}&end={end}&m={m}&show_tsuids" for start, end in spans]
-            before = count(daemon)
+            before = daemon.short
             found = [await ask(daemon, path) for path in paths for _ in range(3)]
-            assert count(daemon) >= before + len(paths), m
-            before = count(daemon)
+            assert daemon.short >= before + len(paths), m
+            before = daemon.short
             for path, answers in zip(paths, (found[at : at + 3] for at in range(0, len(found), 3)), strict=True):
                 daemon.daemon.drop_caches()
                 wanted = await ask(daemon, path)
                 assert answers == [wanted] * 3, path
                 assert wanted
-            assert count(daemon) == before
+            assert daemon.short == before
 
 
 @pytest.mark.parametrize("cache_memory", ["0", "10000000"])
 async def test_a_long_query_of_few_series_is_read_at_once(cache_memory: str, tmp_path: Path) -> None:
     path = f"/api/query?start={BASE}&end={BASE + 40 * 3600 - 1}&m=sum:1h-avg:short.long{{host=*}}"
-    async with running(tmp_path, {**SETTINGS, "tsd.query.cache_memory": cache_memory}) as daemon:
+    async with counted_queries(tmp_path, {**SETTINGS, "tsd.query.cache_memory": cache_memory}) as daemon:
         for hour in range(40):
             text = b"".join(lines(f"host=h{at}", BASE + hour * 3600, metric="short.long", points=5) for at in range(20))
             await daemon.send_lines(text)
         await daemon.daemon.flush()
-        engine = daemon.daemon.query.engine
         first = await ask(daemon, path)
         assert len(first) == 20
         for number in range(1, 3):
             assert await ask(daemon, path) == first
-            assert engine.answered_in_thread == number
+            assert daemon.short == number
         await daemon.send_lines(lines("host=h0", BASE + 1800, metric="short.long"))
         await daemon.daemon.flush()
         second = await ask(daemon, path)
         assert second != first
         assert await ask(daemon, path) == second
-        assert engine.answered_in_thread > 2
+        assert daemon.short > 2
         await judged(daemon, path)
 
 
@@ -135,7 +137,7 @@ async def test_an_annotation_of_one_of_few_series_is_shown(tmp_path: Path) -> No
 
 async def test_other_tsuids_are_looked_for_at_each_time(tmp_path: Path) -> None:
     """Regression: of two series, the answer had only the one that had points in the query before."""
-    async with running(tmp_path, SETTINGS) as daemon:
+    async with counted_queries(tmp_path, SETTINGS) as daemon:
         await daemon.send_lines(lines("host=a cpu=1") + lines("host=b cpu=1", BASE + 4 * 3600))
         await daemon.daemon.flush()
         shown = await ask(daemon, f"/api/query?start={BASE}&end={BASE + 17999}&m=sum:short.m{{host=*}}&show_tsuids")
@@ -174,13 +176,36 @@ async def test_repeated_queries_are_answered_in_one_step(place: dict[str, str], 
         assert json.loads(shown)["completed"][0]["stats"]["rowsPostFilter"] == 2
 
 
+class Steps(trio.abc.Instrument):
+    """Counts the steps of one task."""
+
+    def __init__(self, task: trio.lowlevel.Task) -> None:
+        self.task = task
+        self.taken = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.taken += task is self.task
+
+
+async def test_a_repeated_query_of_one_series_lets_no_other_task_run(tmp_path: Path) -> None:
+    async with filled(tmp_path) as daemon:
+        await taught(daemon, ONE)
+        params = {"start": [str(BASE)], "end": [str(BASE + 3599)], "m": ["sum:short.m{host=a}"]}
+        steps = Steps(trio.lowlevel.current_task())
+        trio.lowlevel.add_instrument(steps)
+        answer = await daemon.daemon.query.engine.run(read_uri(params, now_ms(), quirks=quirks_for(corrected=False)))
+        assert steps.taken == 0
+        trio.lowlevel.remove_instrument(steps)
+        assert answer.subs[0].groups
+
+
 async def test_another_range_of_the_query_is_read(place: dict[str, str], tmp_path: Path) -> None:
     async with filled(tmp_path, place) as daemon:
         await taught(daemon, ONE)
-        before = count(daemon)
+        before = daemon.short
         later = ONE.replace(str(BASE + 3599), str(BASE + 9000))
         [group] = await ask(daemon, later)
-        assert count(daemon) == before + 1
+        assert daemon.short == before + 1
         assert [group] == await judged(daemon, later)
 
 
@@ -246,9 +271,9 @@ async def test_rows_of_blocks_are_read(tmp_path: Path) -> None:
         row = await blocks.next_unfolded("tsdb", b"", None)
         assert row is not None
         assert (await blocks.fold("tsdb", row[:7])).cells
-        before = count(daemon)
+        before = daemon.short
         assert await ask(daemon, ONE) == answer
-        assert count(daemon) == before + 1
+        assert daemon.short == before + 1
         assert answer == await judged(daemon, ONE)
 
 
@@ -269,9 +294,9 @@ async def test_both_ways_give_the_same_answer_of_few_series_on_hbase(hbase: Runn
         await daemon.daemon.flush()
         for m in ("sum:short.m{host=a|b}", "none:short.m{host=a}", "sum:1m-avg-zero:rate:short.m{cpu=*}{host=a|b}"):
             paths = [f"/api/query?start={start}&end={end}&m={m}&show_tsuids" for start, end in spans]
-            before = count(daemon)
+            before = daemon.short
             found = [await ask(daemon, path) for path in paths for _ in range(3)]
-            assert count(daemon) >= before + len(paths), m
+            assert daemon.short >= before + len(paths), m
             for path, answers in zip(paths, (found[at : at + 3] for at in range(0, len(found), 3)), strict=True):
                 assert answers == [await judged(daemon, path)] * 3, path
 
@@ -284,16 +309,16 @@ async def test_points_of_other_daemons_are_found(hbase: RunningHbase, tmp_path: 
             await taught(daemon, HOUR + m)
             await other.send_lines(b"put short.m %d 77 host=a cpu=1\n" % (BASE + 5))
             await other.daemon.flush()
-            before = count(daemon)
+            before = daemon.short
             [group] = await ask(daemon, HOUR + m)
-            assert count(daemon) == before + 1
+            assert daemon.short == before + 1
             assert group["dps"][str(BASE + 5)] >= 77  # type: ignore[index]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("m", ["sum:short.d{host=a}", "sum:short.d{host=a|b}", "none:rate:short.d{host=*}{host=a|b}"])
 async def test_rows_after_the_end_are_not_read_on_hbase(m: str, hbase: RunningHbase, tmp_path: Path) -> None:
-    async with running(tmp_path, {**SETTINGS, **on_hbase(hbase)}) as daemon:
+    async with counted_queries(tmp_path, {**SETTINGS, **on_hbase(hbase)}) as daemon:
         for host, at in ((host, at) for host in "ab" for at in range(0, 9000, 600)):
             await daemon.send_lines(b"put short.d %d 0.5 host=%s\n" % (BASE + at, host.encode()))
         await daemon.daemon.flush()
@@ -323,7 +348,7 @@ async def test_a_changed_query_is_read_once_on_hbase(hbase: RunningHbase, tmp_pa
 @pytest.mark.parametrize("missing", [None, "host=h07", "host=h00"])
 async def test_raw_points_of_series_with_the_same_times(missing: str | None, tmp_path: Path) -> None:
     """Some hours may lack a series, or have one with other times."""
-    async with running(tmp_path, SETTINGS) as daemon:
+    async with counted_queries(tmp_path, SETTINGS) as daemon:
         for hour in range(3):
             for number in range(12):
                 tags = f"host=h{number:02d} dc={number % 3}"

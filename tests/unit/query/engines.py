@@ -6,6 +6,7 @@ from typing import Any
 
 from tests import layouts
 from tests.layouts.readable import TABLES, ReadableReader, ReadableSeries, ReadableWriter
+from tests.selections import CountingReader
 from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row, encode_annotation
 from tsd.codec.opentsdb.cell import COLUMN, FAMILY
@@ -118,10 +119,14 @@ class QueryEnvironment:
         return QueryEngine(reader, settings=settings, flush=self._flush, now_ms=lambda: self.now_ms)
 
     def repeating_engine(self) -> QueryEngine:
-        """Return an engine that answers repeated queries of few series of OpenTSDB's tables with one read."""
-        reader = OpenTsdbReader(ReadTable(self.store, DATA, self.layout, self.rules), self.uids, index=self.index)
+        """Return an engine that answers repeated queries of few series of OpenTSDB's tables with one read. `repeating`
+        is its reader."""
+        stored = OpenTsdbReader(ReadTable(self.store, DATA, self.layout, self.rules), self.uids, index=self.index)
+        self.repeating = CountingReader(stored)
         settings, clock = EngineSettings(), lambda: self.now_ms
-        return QueryEngine(reader, settings=settings, flush=self._flush, now_ms=clock, open_points=NoOpenPoints())
+        return QueryEngine(
+            self.repeating, settings=settings, flush=self._flush, now_ms=clock, open_points=NoOpenPoints()
+        )
 
     @classmethod
     async def build(
