@@ -40,13 +40,17 @@ def test_whole_pages_are_written_directly_if_supported(tmp_path: Path) -> None:
     os.close(fd)
 
 
-def test_file_without_direct_writes_is_written_normally() -> None:
+def test_file_without_direct_writes_is_written_normally(tmp_path: Path) -> None:
+    """So are all others then."""
     writer = DirectWriter()
     fd = os.open("/dev/null", os.O_RDWR)
     parts = [memoryview(part) for part in MUCH]
     for _ in range(2):
         assert writer.write(fd, parts, 0) == (parts, 0)
     assert Disk().write(fd, MUCH, 0) == len(TEXT)
+    other = Disk().create(tmp_path / "file")
+    assert writer.write(other, parts, 0) == (parts, 0)
+    os.close(other)
     os.close(fd)
 
 
@@ -62,6 +66,12 @@ def test_direct_write_error_is_raised_by_the_normal_write(tmp_path: Path) -> Non
         Disk().write(fd, MUCH, 0)
     assert refused.value.errno == errno.EBADF
     os.close(fd)
+    found = []
+    for one in (writer, DirectWriter()):  # the next file is written directly again, if that is supported
+        fd = Disk().create(path)
+        found.append(one.write(fd, parts, 0))
+        os.close(fd)
+    assert found[0] == found[1]
 
 
 def test_many_small_parts_are_written_whole(tmp_path: Path) -> None:
