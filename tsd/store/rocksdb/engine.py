@@ -56,6 +56,7 @@ _place = itemgetter(0, 1)
 BATCH_CELLS = 512  # per write; larger batches cost as much per cell
 BATCH_BYTES = 256 << 10  # of values in one write
 GET_CELLS = 4000  # named cells read by one call
+FEW_CELLS = 16  # that are read in the event loop, as other short reads are: a thread takes several times as long
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES = 0.01, 0.5, 12  # while RocksDB is stalled: 2 to 4 s in all
 
@@ -321,7 +322,10 @@ class EmbeddedStore:
         found: dict[bytes, list[Cell]] = {}
         places = product(dict.fromkeys(rows), sorted(set(columns)))
         while part := list(islice(places, GET_CELLS)):
-            values = await trio.to_thread.run_sync(self._database.read, table, part)
+            if len(part) <= FEW_CELLS and self._database.blocks(table) is None:  # a block may take long to unpack
+                values = self._database.read(table, part)
+            else:
+                values = await trio.to_thread.run_sync(self._database.read, table, part)
             for at in [at for at, value in enumerate(values) if value is not None]:  # often all are absent
                 (row, column), value = part[at], values[at]
                 found.setdefault(row, []).append(decode_cell(column, cast(bytes, value)))
