@@ -203,13 +203,8 @@ class BlockView(View):
 
     def rows_now(self, rows: Sequence[bytes], limit: StepLimit) -> list[ColumnPart] | None:  # noqa: ARG002
         """Return those of some rows that exist in one step; None if they take more steps."""
-        steps = self.get_columns(rows)
-        try:
-            next(steps)
-        except StopIteration as done:
-            found: list[ColumnPart] = done.value
-            return found
-        return None
+        steps = list(self._steps(rows))
+        return None if len(steps) > 1 else [part for some in steps for part in self._parts_of(some)]
 
     def _parts(self, start: bytes, plain: CellPage) -> Generator[ColumnPart, None, None]:
         """Yield the rows of a page of the table's cells, and of the blocks in its range."""
