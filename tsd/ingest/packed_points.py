@@ -101,6 +101,13 @@ class _Chunk(NamedTuple):
         """Bytes of memory."""
         return _OBJECT_BYTES + sum(map(len, self.columns))
 
+    def numbers_of(self, metric: int) -> slice:
+        """Return which numbers of a metric's series it may have."""
+        if not self.first.metric <= metric <= self.last.metric:
+            return slice(0, 0)
+        is_first, is_last = self.first.metric == metric, self.last.metric == metric
+        return slice(self.first.series if is_first else 0, self.last.series + 1 if is_last else None)
+
     def with_columns(self, columns: Sequence[Stored]) -> "_Chunk":
         """Return the chunk with equal columns elsewhere, in the order of `columns`."""
         series, counts, times, floats, flags, kinds, *stored = columns
@@ -190,7 +197,7 @@ class PackedPoints:
         all of them are of this one."""
         found = []
         for chunk in self._chunks:
-            if metric is not None and not chunk.first.metric <= metric <= chunk.last.metric:
+            if metric is not None and not wanted[chunk.numbers_of(metric)].any():
                 continue
             if wanted[_decoded(chunk.series, chunk.rows)].any():
                 columns = chunk.unpack()
