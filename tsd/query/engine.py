@@ -145,10 +145,16 @@ class QueryEngine:
         if (found := await self._short.answer_longer(query, share, is_cut=is_cut)) is not None:
             return found
         plans = await self.plan_reader.plan_all(query)
+        first = await self._short.read_first(query, plans[0], share) if len(plans) == 1 else None
+        if first is None:
+            plans = await self.plan_reader.all_with_open_points(query, plans)
         read_ms = self.now_ms()
         subs = []
         held = 0
-        joint, joint_size = await self.plan_reader.read_together(query, dict(enumerate(plans)), share)
+        if first is None:
+            joint, joint_size = await self.plan_reader.read_together(query, dict(enumerate(plans)), share)
+        else:
+            joint, joint_size = {0: first.read}, share.held
         for number, plan in enumerate(plans):
             sub, size = await self._sub_answer(query, plan, share, joint_size + held, joint.pop(number, None))
             subs.append(sub)
@@ -161,7 +167,7 @@ class QueryEngine:
                 await plan.selection.delete(read_ms)
         share.resize(held)  # no more than the answer
         if len(plans) == 1:
-            await self._short.learn(query, plans[0], subs[0])
+            await self._short.learn(query, plans[0], subs[0], first.known if first else None)
         return Answer(query, subs, notes)
 
     async def _sub_answer(

@@ -1,7 +1,7 @@
-"""A repeated query of few series, as far as it was answered before.
+"""The rows of a query of few series, and what is known of one that was answered before.
 
-Its series and groups are known. Its points are read again, and the functions of the general path downsample and merge
-them.
+Such a query is repeated: its series and groups are known. Its points are read again, and the functions of the general
+path downsample and merge them.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tsd.codec.points import Bool, Columns, Int64, Points
+from tsd.codec.points import NO_POINTS, Bool, Columns, Int64, Points
 from tsd.errors import StoreError
 from tsd.query.assemble import counts_of, merge_chosen
 from tsd.query.cache import CachedHour
@@ -42,9 +42,21 @@ class KnownGroup(NamedTuple):
     numbers: Int64  # of its series with points, in order
     tsuids: Sequence[bytes]  # of these
 
+    @classmethod
+    def of(cls, group: Group, numbers: Int64, tsuids: Sequence[bytes]) -> "KnownGroup":
+        """Return a group of an answer, without its points."""
+        known = Group(**vars(group))  # `replace` takes several times as long
+        known.points, known.tsuids, known.interpolated = NO_POINTS, (), 0
+        return cls(known, numbers, tsuids)
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether its series are numbered in their order."""
+        return len(self.numbers) < 2 or bool((self.numbers[1:] > self.numbers[:-1]).all())
+
     def with_points(self, query: Query) -> Group:
         """Return a new group, for the points of a query."""
-        group = Group(**vars(self.group))  # `replace` takes several times as long
+        group = Group(**vars(self.group))
         group.tsuids = self.tsuids if query.show_tsuids else ()
         return group
 
@@ -69,22 +81,22 @@ class OnlyTexts:
 
 
 class Known(NamedTuple):
-    """What is known of a sub query with few series."""
+    """What is known of a sub query with few series: how their rows are read, and the rest once it was answered."""
 
     series: MatchedSeries
     metric: bytes  # as lines have it
-    groups: Sequence[KnownGroup]
-    are_ordered: bool  # whether the series of each group are numbered in their order
-    filter_tagks: Sequence[bytes] | None
-    resolved: int  # names that were looked up
-    open_series: OpenSeries | None  # None: which series may have open points is not known
-    texts: OnlyTexts | None  # of it; None: its points are downsampled, or there are other series
     selection: Selection  # without open points
-    has_points: Bool  # of each series: whether it had points
+    open_series: OpenSeries | None  # None: which series may have open points is not known
     later: LaterReads  # of a store in another process
-    hourly_rows: float
-    hourly_bytes: float  # of rows
-    hourly_points: float
+    groups: Sequence[KnownGroup] = ()
+    are_ordered: bool = False  # whether the series of each group are numbered in their order
+    filter_tagks: Sequence[bytes] | None = None
+    resolved: int = 0  # names that were looked up
+    texts: OnlyTexts | None = None  # None: its points are downsampled, or there are other series
+    has_points: Bool = np.zeros(0, np.bool_)  # of each series: whether it had points
+    hourly_rows: float = 0.0
+    hourly_bytes: float = 0.0  # of rows
+    hourly_points: float = 0.0
 
     def opened(self, columns: Columns, scan: ScanRange) -> list[OpenHour] | None:
         """Return the open points in the scan's hours, see `OpenSeries.hours`. Without open series there are none."""
@@ -149,8 +161,8 @@ class FewSeries:
         return self.collector.add_cached_now(some)
 
     def _add(self, page: EncodedPage[PointPage], span: ScanRange) -> bool:
-        """Add the rows of a span: with the open points, if it is an hour that has some. Return whether there is
-        nothing but points."""
+        """Add the rows of a span: with the open points, if it is an hour that has some. Return False if they cannot
+        be read."""
         rows = self._opened.get(span.start_s)
         if rows is None:
             return _add_page(self.collector, page)
@@ -199,7 +211,7 @@ class FewSeries:
         return True
 
     def _add_fetched(self, page: EncodedPage[PointPage]) -> bool:
-        """Add fetched rows, of open hours too. Return whether there is nothing but points."""
+        """Add fetched rows, of open hours too. Return False if some cannot be read."""
         if not self._opened:
             return _add_page(self.collector, page)
         try:
@@ -209,13 +221,20 @@ class FewSeries:
         spans = [span for span, _ in split_span(self._plan.scan, self._opened)]
         return all(map(self._add, map(DecodedPage, split_rows(decoded, spans)), spans))
 
+    def add(self) -> bool:
+        """Add the rows that were read to the collector. Return False if some cannot be read: the general path reports
+        which. May be called in a thread."""
+        return all(add(self) for add in self._adds)
+
     def merge(self) -> Answer | None:
         """Return the answer. None if it needs later points of the series in `needs_later`, which is set then, or if the
         general path must find it. May be called in a thread."""
         query, known, plan = self._query, self._known, self._plan
-        if not all(add(self) for add in self._adds):
+        if not self.add():
             return None
         collected = self.collector.finish()
+        if collected.annotations or collected.read.warnings:
+            return None
         if self._later is not None:
             members = [one.numbers for one in known.groups]
             needed = unsettled_series(collected.series, collected.counts, members, plan.sub, query.end_ms)
@@ -261,10 +280,10 @@ def stats_of(counts: ReadCounts, known: Known, started: float, read: float) -> d
 
 
 def _add_page(collector: PointCollector, page: EncodedPage[PointPage]) -> bool:
-    """Add a page. Return whether it has nothing but points."""
+    """Add a page. Return False if some of its rows cannot be read."""
     try:
         if not collector.add_tables(page):
             collector.add_page(page)
     except StoreError:  # the general path reports which rows cannot be read
         return False
-    return not (collector.has_annotations or collector.read.warnings)
+    return True

@@ -1,6 +1,6 @@
-"""The series of a repeated query in memory, and their open points.
+"""The series of a query in memory, and their open points.
 
-The general path finds the series once. While the metric has no new series in memory, the same ones are read again.
+They are looked for once. While the metric has no new series in memory, the same ones are read again.
 """
 
 from typing import NamedTuple
@@ -64,17 +64,20 @@ class OpenSeries:
         return None if any(hour.has_others for hour in found) else found
 
 
-async def open_series_of(selection: Selection, listed: KnownSeries) -> OpenSeries | None:
+async def open_series_of(selection: Selection, listed: KnownSeries, *, numbers_all: bool = False) -> OpenSeries | None:
     """Return the series of a selection that are among the `listed` ones of its metric. None: they are too many to look
-    at each. Raise BadQuery, StoreError."""
+    at each. `numbers_all`: number those that match. Raise BadQuery, StoreError."""
     places = await selection.find_known(listed)
     if len(listed if places is None else places) > MOST_LISTED:
         return None
     some = range(len(listed)) if places is None else sorted(places.tolist())
+    series_pairs = selection.pairs_of(listed.keys.at(some))
+    if numbers_all:
+        await selection.series.match([one for one in series_pairs if one is not None])
     number_of = selection.series.numbers.get
     every = [
         (place, number_of(one, OTHER))
-        for place, one in zip(some, selection.pairs_of(listed.keys.at(some)), strict=True)
+        for place, one in zip(some, series_pairs, strict=True)
         if one is not None and number_of(one) != UNWANTED
     ]
     own = np.array([number for _, number in every], np.int32)  # after names have changed, a series may be listed twice

@@ -1,6 +1,6 @@
 """From a sub query to its plan, and from the plan to its points: of the store, of memory, of the cache, of rollups."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 from tsd.errors import PointsWait, TsdError, UnknownName, bare
@@ -52,12 +52,12 @@ class PlanReader:
         """Whether rows may hold points of several metrics, see `PointReader`."""
         return self._reader.selects_together
 
-    async def plan_all(self, query: Query) -> list[Plan]:
-        """Plan all sub queries, with open points. Raise what the first invalid one raises, and PointsWait."""
+    async def all_with_open_points(self, query: Query, plans: Sequence[Plan]) -> list[Plan]:
+        """Return the plans of all sub queries with open points. Raise as `with_open_points` does."""
         flushed: set[bytes] = set()
-        return [await self.with_open_points(query, plan, flushed) for plan in await self._plan_stored(query)]
+        return [await self.with_open_points(query, plan, flushed) for plan in plans]
 
-    async def _plan_stored(self, query: Query) -> list[Plan]:
+    async def plan_all(self, query: Query) -> list[Plan]:
         """Plan all sub queries, without open points. Raise what the first invalid one raises."""
         if not self._reader.selects_together:
             return [await self.plan(query, sub) for sub in query.queries]

@@ -1,14 +1,14 @@
 """Answers repeated queries of few series within one step of the event loop, or with one read or one call of a thread.
 
-The general path (`tsd.query.engine`) answers a query first. If it found few series and nothing unusual, the access path
-to its rows is kept, without any points. The next such query reads these rows, and downsamples and merges them by the
-same functions. A query that is answered in one step needs no slot, deadline or cancel scope, because nothing else runs
-meanwhile. Unusual queries are left to the general path: `answer` returns None then, and has changed nothing.
+The general path (`tsd.query.engine`) answers a query first; the rows of few series are read here. If nothing is
+unusual, the access path to its rows is kept, without any points. The next such query reads these rows, and downsamples
+and merges them by the same functions. A query that is answered in one step needs no slot, deadline or cancel scope,
+because nothing else runs meanwhile. Unusual queries are left to the general path: `answer` returns None then, and has
+changed nothing.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import NamedTuple
@@ -19,12 +19,13 @@ from tsd.codec.points import NO_POINTS, Batch, Columns, Points, doubles_as_point
 from tsd.codec.putline import HOUR_MS, HOUR_S
 from tsd.errors import BadQuery, StoreError
 from tsd.query.assemble import answer_bytes
-from tsd.query.buckets import buckets_of, within
+from tsd.query.buckets import buckets_of, has_many_steps, within
 from tsd.query.cached_reader import CachedReader
 from tsd.query.collect import POINT_BYTES, SERIES_BYTES, ReadCounts
 from tsd.query.columns import Chosen
 from tsd.query.downsample import Downsampler
 from tsd.query.few_series import FewSeries, Known, KnownGroup, OnlyTexts, known_answer, stats_of
+from tsd.query.joint import JointRead
 from tsd.query.later_hours import LaterReads, is_settled
 from tsd.query.limits import UNBOUNDED, Bounds, Limits, MemoryShare, QueryBudget, QueryMemory, check_fetched
 from tsd.query.merge import keeps_only, merge, merge_only, rate
@@ -34,7 +35,7 @@ from tsd.query.plan import Plan, range_to_end, scan_range
 from tsd.query.result import Answer, SubAnswer, SubFigures, count_between, is_histogram
 from tsd.query.rollups import intervals_for, is_pre_aggregated
 from tsd.query.row_buckets import HAS_LOOP, buckets_of_batch, has_loop_for
-from tsd.query.workers import WorkerPool
+from tsd.query.workers import SMALL_PAGE, WorkerPool
 from tsd.store import StepLimit
 from tsd.store.scheduling import IngestLoad
 from tsd.tables.open_points import OpenPointSource, OpenSelection
@@ -56,6 +57,13 @@ class WrittenAnswer(NamedTuple):
 
     text: bytes
     figures: SubFigures
+
+
+class FirstRead(NamedTuple):
+    """The rows of a query that is not known yet."""
+
+    known: Known
+    read: JointRead
 
 
 class ShortQueries:
@@ -80,40 +88,59 @@ class ShortQueries:
         self._known: dict[tuple[SubQuery, Quirks], Known] = {}  # the oldest first
         self._kept_series = 0
 
-    async def learn(self, query: Query, plan: Plan, answer: SubAnswer) -> None:
-        """Keep the access path to the rows of a query that the general path has answered, if it has few series."""
-        if self._open_points is None or not _may_be_kept(query, plan, answer):
+    async def read_first(self, query: Query, plan: Plan, share: MemoryShare) -> FirstRead | None:
+        """Read the rows of few series of a sub query that is not known, by their keys; None if the general path must do
+        it. `share` accounts for memory. Raise BadQuery, StoreError."""
+        source, scan, selection, started = self._open_points, plan.scan, plan.selection, perf_counter()
+        if source is None or not _is_short(query, plan) or self._load.is_high() or not await selection.find_few(scan):
+            return None
+        metric, open_series = selection.metric.encode(), None
+        if (listed := source.known_series(metric)) is not None:
+            open_series = await open_series_of(selection, listed, numbers_all=True)
+        series = selection.matched_series()
+        if series is None:
+            return None
+        known = Known(series, metric, selection, open_series, LaterReads())
+        columns = self._open_now(known, scan)  # before stored points
+        if columns is None and open_series is not None:
+            columns = await open_series.points_soon(source, metric, scan)
+        if columns is None or len(columns.series) > NOW.points:
+            return None
+        opened = known.opened(columns, scan)
+        if opened is None:
+            return None
+        few = self._few(query, known, plan, opened, share.resize)
+        is_small = len(selection.series.series_pairs) * scan.hours <= SMALL_PAGE
+        if not few.read(self._cached, NOW if is_small else LARGE):
+            return None
+        is_small &= not has_many_steps(plan.sub.downsample, scan)
+        if not (self._workers.run_here(few.add) if is_small else await self._workers.run(few.add)):
+            return None
+        few.collector.check()
+        collected = await few.collector.finished()
+        return FirstRead(known, JointRead(collected, perf_counter() - started))
+
+    async def learn(self, query: Query, plan: Plan, answer: SubAnswer, known: Known | None) -> None:
+        """Keep the access path to the rows of a query that the general path has answered, if it has few series. `known`
+        is what was found when they were read."""
+        if not _may_be_kept(query, plan, answer) or (known := known or await self._access(plan)) is None:
             return
         sub, selection = plan.sub, plan.selection
-        series_pairs, counts, metric = selection.series.series_pairs, answer.stats, selection.metric
-        series = selection.matched_series()
-        if series is None or not metric.isascii():
-            return
-        open_series = None
-        if (listed := self._open_points.known_series(metric.encode())) is not None:
-            with suppress(BadQuery, StoreError):  # the query is answered already
-                open_series = await open_series_of(selection, listed)
-        if plan.open_hours and open_series is None and len(series_pairs) > 1:
-            return
+        series_pairs, counts = selection.series.series_pairs, answer.stats
         groups = []
         has_points = np.zeros(len(series_pairs), np.bool_)
         for group, numbers in zip(answer.groups, answer.members, strict=True):
             has_points[numbers] = True
             tsuids = tuple(selection.series.tsuid(series_pairs[at]) for at in numbers.tolist())
-            groups.append(KnownGroup(replace(group, points=NO_POINTS, tsuids=(), interpolated=0), numbers, tsuids))
+            groups.append(KnownGroup.of(group, numbers, tsuids))
         self._forget((sub, query.quirks))  # the newest comes last
-        self._known[sub, query.quirks] = Known(
-            series=series,
-            metric=metric.encode(),
+        self._known[sub, query.quirks] = known._replace(
             groups=groups,
-            are_ordered=all((np.diff(one.numbers) > 0).all() for one in groups),
+            are_ordered=all(one.is_ordered for one in groups),
             filter_tagks=answer.filter_tagks,
             resolved=counts["uidPairsResolved"],
-            open_series=open_series,
             texts=_texts_of(sub, groups, len(series_pairs)),
-            selection=selection.stored if isinstance(selection, OpenSelection) else selection,
             has_points=has_points,
-            later=LaterReads(),
             hourly_rows=counts["rowsPreFilter"] / plan.scan.hours,
             hourly_bytes=counts["bytesFetched"] / plan.scan.hours,
             hourly_points=counts["dpsPreFilter"] / plan.scan.hours,
@@ -121,6 +148,21 @@ class ShortQueries:
         self._kept_series += len(has_points)
         while len(self._known) > KEPT or self._kept_series > KEPT_SERIES:
             self._forget(next(iter(self._known)))
+
+    async def _access(self, plan: Plan) -> Known | None:
+        """Return how the rows of a sub query are read again, None if they cannot be."""
+        source, selection = self._open_points, plan.selection
+        series = selection.matched_series()
+        if source is None or series is None or not selection.metric.isascii():
+            return None
+        metric, open_series = selection.metric.encode(), None
+        if (listed := source.known_series(metric)) is not None:
+            with suppress(BadQuery, StoreError):  # the query is answered already
+                open_series = await open_series_of(selection, listed)
+        if plan.open_hours and open_series is None and len(selection.series.series_pairs) > 1:
+            return None
+        stored = selection.stored if isinstance(selection, OpenSelection) else selection
+        return Known(series, metric, stored, open_series, LaterReads())
 
     def _forget(self, key: tuple[SubQuery, Quirks]) -> None:
         """Forget a sub query, if it is known."""
@@ -348,6 +390,14 @@ class ShortQueries:
 def _is_long(known: Known, scan: ScanRange) -> bool:
     """Return whether a query is expected to take too long for one step of the event loop."""
     return len(known.groups) > FEW_GROUPS or known.is_over(NOW, scan.hours)
+
+
+def _is_short(query: Query, plan: Plan) -> bool:
+    """Return whether a query that is not known yet is of the kind whose rows are read in one step."""
+    selection = plan.selection
+    if not _is_simple(query, plan.sub) or plan.scan.hours > MOST_HOURS or not selection.metric.isascii():
+        return False
+    return selection.rollups is None or _is_raw(plan, selection.rollups)
 
 
 def _may_be_kept(query: Query, plan: Plan, answer: SubAnswer) -> bool:

@@ -499,9 +499,14 @@ class Selection(Protocol):
         """Read by row keys if the request is known to match few series. Return False if nothing was read."""
         return False
 
+    async def find_few(self, span: ScanRange) -> bool:  # noqa: ARG002
+        """Number the matching series, without their rows, if `read_few` would read the rows of a span by keys without a
+        wait for a store. Return False if it would not, or if it is not known. Raise BadQuery, StoreError."""
+        return False
+
     def matched_series(self) -> MatchedSeries | None:
-        """Return the matching series once all rows of a span were read; None if others may match, or if their rows
-        cannot be read again without a look for series."""
+        """Return the matching series once all rows of a span were read, or after `find_few`; None if others may match,
+        or if their rows cannot be read again without a look for series."""
         return None
 
     async def delete(self, read_ms: int) -> None:

@@ -96,10 +96,12 @@ async def taught(daemon: CountedQueries, path: str) -> Answers:
 
 
 async def judged(daemon: CountedQueries, path: str) -> Answers:
-    """Return the answer to a query. Assert that the general way gives the same."""
+    """Return the answer to a query. Assert that the general way, which queries for global annotations always take,
+    gives the same, and so does the query itself once the caches are empty."""
     found = await ask(daemon, path)
     daemon.daemon.drop_caches()
     before = daemon.short
+    assert await ask(daemon, path + "&global_annotations") == found
     assert await ask(daemon, path) == found
     assert daemon.short == before
     return found

@@ -247,19 +247,32 @@ class StoredSelection:
         decode_cells = partial(self._decode, annotations=annotations, keeps_rows=False)
         return ColumnPage(parts, self._table.layout.pairs_start, self._pages, decode_cells, self._naming_damage)
 
-    async def read_few(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
-        """Read raw rows by their keys if that is faster. Raise BadQuery, StoreError and what `take` raises."""
-        table, hours = self._table, hours_of(self._resolved, span)
+    async def find_few(self, span: ScanRange) -> bool:
+        """Number few matching series, see `Selection`."""
+        if self.reads_beyond or self._blocks() is None or (series_pairs := await self._few_series(span)) is None:
+            return False
+        await self._matcher.match(series_pairs)
+        return True
+
+    async def _few_series(self, span: ScanRange) -> Sequence[bytes] | None:
+        """Return the series whose rows are read by their keys; None if a scan is faster. Raise BadQuery, StoreError."""
         series_pairs: Sequence[bytes] | None = self._resolved.series_pairs
-        most = table.rules.max_gets
+        hours, most = hours_of(self._resolved, span), self._table.rules.max_gets
         if series_pairs is None and self._index is not None:
-            if not self._few:
+            if self._index_state is None or not self._index.is_current(self._index_state):
                 self._index_state = self._index.state()
+                self._few.clear()
             if hours not in self._few:  # a query with open hours reads several spans
                 self._few[hours] = await few_series(self._index, self._resolved, self._matcher, hours, most)
             series_pairs = self._few[hours]
-        if series_pairs is None or len(series_pairs) * hours > most:
+        return None if series_pairs is None or len(series_pairs) * hours > most else series_pairs
+
+    async def read_few(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
+        """Read raw rows by their keys if that is faster. Raise BadQuery, StoreError and what `take` raises."""
+        series_pairs = await self._few_series(span)
+        if series_pairs is None:
             return False
+        table = self._table
         keys = row_keys(table.layout, self._resolved, span, series_pairs)
         if (blocks := self._blocks()) is not None:
             with self._naming_damage():
