@@ -338,6 +338,7 @@ def query(series: int, wide: int, rounds: int, only: str) -> None:
 @click.option("--open-series", default=20_000, help="Series with 30 points in the open hour.")
 @click.option("--recent", multiple=True, type=int, help="Series of a metric with points up to now; may be repeated.")
 @click.option("--half-stored", is_flag=True, help="Store half of the points of the present hour early.")
+@click.option("--once", default=0, help="Hosts of 8 series, each asked about once: the first load of a dashboard.")
 @click.option("--rounds", default=7, help="Repetitions of each query on each system, alternating.")
 @click.option("--only", default="", help="Only queries with a name that contains this: 'regexp'.")
 def reads(
@@ -347,12 +348,13 @@ def reads(
     open_series: int,
     recent: tuple[int, ...],
     half_stored: bool,
+    once: int,
     rounds: int,
     only: str,
 ) -> None:
     """Latency of queries: tsd with and without its cache, and VictoriaMetrics with the same points."""
     some = recent or reads_module.Size().recent
-    size = reads_module.Size(series, day_series, days, open_series, some, half_stored)
+    size = reads_module.Size(series, day_series, days, open_series, some, half_stored, once)
     reads_module.reads(size, rounds, lambda name: only in name)
 
 

@@ -3,7 +3,8 @@
 Answers are compared before anything is timed. `first` is the first query after a start, or after tsd's caches of names
 and hours were dropped. The points of past hours are compacted; those of the open hour were just sent. They are in
 memory for the first daemon; it stores them when it stops, before the second starts. The last hour, as dashboards show
-it, is asked of a daemon of its own: it begins in stored rows and ends in memory.
+it, is asked of a daemon of its own: it begins in stored rows and ends in memory. So are queries that are asked once, as
+with the first load of a dashboard: each is about another host.
 """
 
 import http.client
@@ -48,6 +49,12 @@ class Size(NamedTuple):
     fresh: int = 20_000  # series with 30 points in the open hour
     recent: tuple[int, ...] = (4, 100, 1000)  # series of metrics with a point every 10 s, up to now
     is_half_stored: bool = False  # whether half of these points of the present hour are stored, as before a restart
+    once: int = 0  # hosts with a point every 10 s, up to now: each is asked about once
+
+    @property
+    def metrics_of_last_hour(self) -> Sequence[int]:
+        """Series of each metric with points up to now."""
+        return list(dict.fromkeys([*self.recent, *([self.once * CPUS] if self.once else [])]))
 
 
 class Question(NamedTuple):
@@ -162,7 +169,8 @@ def questions(size: Size, fresh: Rows) -> list[Question]:
 
 def recent(size: Size, start_s: int, end_s: int) -> list[Rows]:
     """Return points of a time range. Times are amid the steps of means."""
-    return [Rows(f"reads.recent{series}", series, start_s + 5, 10, (end_s - start_s) // 10) for series in size.recent]
+    points = (end_s - start_s) // 10
+    return [Rows(f"reads.recent{series}", series, start_s + 5, 10, points) for series in size.metrics_of_last_hour]
 
 
 def questions_of_last_hour(size: Size, end_s: int) -> list[Question]:
@@ -189,6 +197,29 @@ def questions_of_last_hour(size: Size, end_s: int) -> list[Question]:
                 ),
             ),
         ]
+    return found
+
+
+def questions_asked_once(size: Size, end_s: int) -> dict[str, list[Question]]:
+    """Return queries of a few series up to a full minute by their kind. Each is about another host."""
+    metric = f"reads.recent{size.once * CPUS}"
+    found: dict[str, list[Question]] = {}
+    for number in range(size.once):
+        host = f"h{number:05d}"
+        every = f'{{__name__="{metric}",host="{host}"}}'
+        means = f"sum(avg_over_time({every}[1m]))"
+        kinds = (
+            ("one series", 3600, f"sum:{metric}{{host={host},cpu=3}}", f'{every[:-1]},cpu="3"}}[3600s]'),
+            (f"{CPUS} series of a host, minutes", 3600, f"sum:1m-avg:{metric}{{host={host}}}", means),
+            ("the same by CPU", 3600, f"sum:1m-avg:{metric}{{host={host},cpu=*}}", f"{means} by (cpu)"),
+            ("the same, ten minutes", 600, f"sum:1m-avg:{metric}{{host={host},cpu=*}}", f"{means} by (cpu)"),
+        )
+        name, length_s, m, query = kinds[number % len(kinds)]
+        if query.endswith("s]"):
+            theirs = _path("query", query=query, time=end_s)
+        else:
+            theirs = _path("query_range", query=query, start=end_s - length_s + 60, end=end_s, step=60)
+        found.setdefault(name, []).append(Question(name, _query_path(m, length_s, end_s - length_s), theirs))
     return found
 
 
@@ -222,6 +253,13 @@ class Rate(NamedTuple):
     cpu_ms: float  # of the system, for one request
 
 
+class Cost(NamedTuple):
+    """What queries take that were not asked before, as medians."""
+
+    ms: float
+    cpu_ms: float  # of the system
+
+
 class System:
     """A system that is asked over one connection."""
 
@@ -234,6 +272,7 @@ class System:
         self.first: dict[str, float] = {}
         self.taken: dict[str, list[float]] = {}
         self.rates: dict[str, Rate] = {}  # by query and number of clients
+        self.once: dict[str, Cost] = {}  # of queries that are asked once, by their kind
 
     def query(self, question: Question) -> bytes:
         """Return the body of the answer."""
@@ -283,11 +322,13 @@ def reads(size: Size, rounds: int, wanted: Callable[[str], bool]) -> None:
                 found.append(mine)
         end_s = now_ms() // 60_000 * 60
         latest = [question for question in questions_of_last_hour(size, end_s) if wanted(question.name)]
-        if latest:
+        if latest or size.once:
             _measure_last_hour(found[-1], victoria, peer, folder, size, end_s, latest, rounds)
         systems = [*found, peer]
     publish(
-        "reads", _report(systems, [*chosen, *latest]), {one.name: [one.first, one.taken, one.rates] for one in systems}
+        "reads",
+        _report(systems, [*chosen, *latest]),
+        {one.name: [one.first, one.taken, one.rates, one.once] for one in systems},
     )
 
 
@@ -320,10 +361,35 @@ def _measure_last_hour(
             daemon.flush()
         _send(daemon.port, text, pause_s=PAUSE_S, since=half)
         lone = System(mine.name, daemon.port, daemon.pid, lambda question: question.path)
+        for kind, asked in questions_asked_once(size, end_s).items():
+            _await_equal(asked[:1], lone, peer)
+            _measure_once(kind, asked[1:], lone, peer)
         _await_equal(chosen, lone, peer)
         _measure(lone, peer, daemon, chosen, rounds, forgets=False)
     mine.first |= lone.first
     mine.taken |= lone.taken
+    mine.once |= lone.once
+
+
+def _measure_once(kind: str, asked: Sequence[Question], mine: System, peer: System) -> None:
+    """Ask each query once, and end the benchmark if two of the answers differ."""
+    found = []
+    for system in (mine, peer):
+        taken, answers, cpu_s = [], [], _cpu_s(system.pid)
+        for question in asked:
+            begun = time.perf_counter()
+            answers.append(system.query(question))
+            taken.append((time.perf_counter() - begun) * 1000)
+        system.once[kind] = Cost(statistics.median(taken), (_cpu_s(system.pid) - cpu_s) * 1000 / len(asked))
+        found.append(answers)
+    if not all(map(_are_same, *found)):
+        raise SystemExit(f"{mine.name}: {kind}: another answer than VictoriaMetrics': no figure")
+    print(f"bench: {mine.name}: {kind}, asked once: {mine.once[kind]}, {peer.once[kind]}", file=sys.stderr)
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU time of the threads that a process has, more exactly than `usage`."""
+    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
 def _await_equal(chosen: Sequence[Question], mine: System, peer: System) -> None:
@@ -422,17 +488,20 @@ def _check(question: Question, mine: System, peer: System) -> None:
 
 
 def _is_same(question: Question, mine: System, peer: System) -> bool:
+    """Return whether the answers to a query are the same, see `_are_same`."""
+    return _are_same(mine.query(question), peer.query(question))
+
+
+def _are_same(mine: bytes, peer: bytes) -> bool:
     """Return whether two answers differ by no more than the order of additions."""
-    ours = {
-        tuple(sorted(group["tags"].items())): list(group["dps"].values()) for group in json.loads(mine.query(question))
-    }
+    ours = {tuple(sorted(group["tags"].items())): list(group["dps"].values()) for group in json.loads(mine)}
     theirs = {
         tuple(sorted((name, text) for name, text in series["metric"].items() if name != "__name__")): [
             float(value) for _, value in series["values"]
         ]
-        for series in json.loads(peer.query(question))["data"]["result"]
+        for series in json.loads(peer)["data"]["result"]
     }
-    assert ours, question
+    assert ours
     groups = list(zip(_in_order(ours), _in_order(theirs), strict=True)) if len(ours) == len(theirs) else []
     return bool(groups) and all(len(a) == len(b) and np.allclose(a, b, rtol=CLOSE, atol=1e-6) for a, b in groups)
 
@@ -466,6 +535,11 @@ def _report(systems: Sequence[System], chosen: Sequence[Question]) -> str:
         times = [figure for one in systems for figure in ("", f"{one.rates[key].cpu_ms:.2f}")]
         ratios = [f"{one.rates[key].cpu_ms / peers.cpu_ms:.1f}" for one in ours]
         rows.append([f"{key}: CPU ms a request", *times, *ratios])
+    for kind, theirs_once in peer.once.items():
+        for what, figure in (("ms", 0), ("CPU ms", 1)):
+            costs = [f"{one.once[kind][figure]:.2f}" if kind in one.once else "" for one in systems]
+            ratios = [f"{one.once[kind][figure] / theirs_once[figure]:.2f}" if kind in one.once else "" for one in ours]
+            rows.append([f"{kind}, asked once: {what}", *(cell for cost in costs for cell in (cost, "")), *ratios])
     return f"One connection unless said otherwise; {machine()}.\n\n{table(head, rows)}"
 
 
