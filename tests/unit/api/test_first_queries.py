@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import Running, running
+from tests.selections import CountedQueries, counted_queries
 from tests.unit.api.http_requests import http_post, http_request
 from tests.unit.api.short_queries import BASE, HOUR, ONE, QUERIES, SETTINGS, ask, filled, lines
 from tsd.daemon.settings import now_ms
@@ -20,12 +20,12 @@ FEW = (
 )
 
 
-def scans(daemon: Running) -> int:
+def scans(daemon: CountedQueries) -> int:
     """Return the number of reads of rows in several steps: those of the general way."""
     return sum(stat.value for stat in daemon.daemon.statistics() if stat.name == "store.read_in_steps")
 
 
-async def first(daemon: Running, path: str) -> list[dict[str, object]]:
+async def first(daemon: CountedQueries, path: str) -> list[dict[str, object]]:
     """Return the answer to a query that is asked for the first time. Assert that its rows are read at once, and that
     the general way, which queries for global annotations always take, gives the same."""
     before = scans(daemon)
@@ -52,7 +52,7 @@ async def test_stored_and_open_points_are_those_of_the_general_way(m: str, tmp_p
 
 async def test_a_series_that_is_only_in_memory_is_found(tmp_path: Path) -> None:
     base = now_ms() // 1000 // 3600 * 3600
-    async with running(tmp_path, {**SETTINGS, "tsd.storage.flush_interval": "3600000"}) as daemon:
+    async with counted_queries(tmp_path, {**SETTINGS, "tsd.storage.flush_interval": "3600000"}) as daemon:
         await daemon.send_lines(lines("host=a cpu=1", base) + lines("host=b cpu=1", base))
         await daemon.daemon.flush()
         await daemon.send_lines(lines("host=a cpu=2", base + 5) + lines("host=new cpu=1", base + 5))
@@ -75,7 +75,7 @@ async def test_annotations_are_shown(tmp_path: Path) -> None:
 
 
 async def test_a_long_range_is_read_at_once(tmp_path: Path) -> None:
-    async with running(tmp_path, SETTINGS) as daemon:
+    async with counted_queries(tmp_path, SETTINGS) as daemon:
         for hour in range(100):
             await daemon.send_lines(lines("host=a", BASE + hour * 3600, points=3))
         await daemon.daemon.flush()
