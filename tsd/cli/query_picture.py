@@ -85,8 +85,8 @@ def write_picture(path: Path, content: bytes) -> None:
     target = path.resolve()
     draft = target.with_name(f"{target.name}.{os.getpid()}.new")
     try:
-        if target.exists() and not target.is_file():
-            target.write_bytes(content)
+        if path.exists() and not path.is_file():  # unresolved: a pipe such as /dev/stdout has no other name
+            path.write_bytes(content)
             return
         draft.write_bytes(content)
         draft.replace(target)

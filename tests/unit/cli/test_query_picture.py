@@ -39,6 +39,17 @@ def test_picture_is_written_into_a_pipe(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
+def test_picture_is_written_into_a_pipe_without_a_name() -> None:
+    """Regression: --graph /dev/stdout, and a shell's >(command), failed with `No such file or directory`."""
+    read, write = os.pipe()
+    try:
+        write_picture(Path(f"/dev/fd/{write}"), OLDER)
+        assert os.read(read, 100) == OLDER
+    finally:
+        os.close(read)
+        os.close(write)
+
+
 def test_picture_replaces_an_older_one_also_behind_a_link(tmp_path: Path) -> None:
     link, target = tmp_path / "link.svg", tmp_path / "target.svg"
     target.write_bytes(OLDER)
