@@ -9,9 +9,11 @@ import pytest
 from tests.interfering_store import InterferingStore
 from tests.unit.tables.endpoints import NOW_MS, TABLES, World, make_world
 from tsd.api import annotation
+from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rowkey import KeyLayout
+from tsd.errors import StoreError
 from tsd.store import Put, scan
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.database import Database
@@ -169,6 +171,25 @@ async def test_annotations_of_a_bulk_share_syncs(tmp_path: Path, monkeypatch: py
     assert [one["notes"] for one in response.body] == [one["notes"] for one in notes]
     assert len(await stored(world)) == 400
     assert 1 <= syncs["all"] < 40
+    await store.aclose()
+
+
+async def test_repeated_annotation_is_confirmed_only_once_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: a repeated request was confirmed without a sync, although that of the first one had failed."""
+    store = await EmbeddedStore.open(tmp_path / "store", lambda: NOW_MS)
+    await store.create_tables(TABLES)
+    rows = AnnotationRows(store, "tsdb", LAYOUTS[0])
+
+    def fail(_database: Database) -> None:
+        raise StoreError("the disk fails")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Database, "sync", fail)
+        for _ in range(2):
+            with pytest.raises(StoreError):
+                await rows.put(Annotation(TIME, notes="n"), b"")
     await store.aclose()
 
 

@@ -40,6 +40,7 @@ async def edit(
         before = cell.value if cell else None
         after = change(before)
         if after is None or after == before:
+            await store.sync()  # the sync of the request that wrote the cell may go on, or have failed
             return before
         if await store.check_and_put(table, row, column, after, expected=before):
             return after
