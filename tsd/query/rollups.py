@@ -231,7 +231,7 @@ def _whole_span(spec: Downsample, within_s: ScanRange) -> ScanRange:
 def _calendar_span(
     spec: Downsample, interval: RollupInterval, scan: ScanRange, within_s: ScanRange
 ) -> ScanRange | None:
-    """Return the whole calendar buckets of a range. None if rollups cannot answer them: a rollup may be in two of them,
+    """Return the whole calendar buckets of a range. None if rollups cannot answer them. A rollup may be in two of them,
     or where they begin depends on the first point of a series."""
     buckets = spec.calendar
     assert buckets is not None

@@ -134,7 +134,7 @@ class WideRows(Protocol):
         self, table: str, rows: Collection[bytes], first: bytes, last: bytes
     ) -> dict[bytes, list[Cell]]:
         """Return the cells of each row from the column `first` to `last`, both of one family and included, in order.
-        Rows without any are missing. A column of 15 bytes, or of more than 33, may be missing, too: the keys of the
+        Rows without any are missing. A column of 15 bytes, or of more than 33, may be missing, too. The keys of the
         embedded store have digests of such columns, which are in another order. Raise StoreError."""
         ...
 

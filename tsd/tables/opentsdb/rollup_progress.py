@@ -102,7 +102,7 @@ def with_later_days(saved: bytes, later: bytes) -> bytes:
 
 def _parsed(entries: Iterable[Sequence[Any]]) -> dict[LateDay, set[int]]:
     """Return the late hours of a file. Each entry has the UID of a metric, the first second of a day, and the numbers
-    of its late hours; without these the whole day is late."""
+    of its late hours. Without these numbers the whole day is late."""
     found: dict[LateDay, set[int]] = {}
     for metric, day_s, *numbers in entries:
         day = LateDay(bytes.fromhex(metric), int(day_s))

@@ -58,8 +58,8 @@ def hours_of_points(columns: Columns, series: SeriesLookup, salt_width: int) -> 
 
 
 def spans_to_build(hours: Iterable[int], lengths_s: Iterable[int], end_s: int) -> list[ScanRange]:
-    """Return what to build again for some hours, in order: with each hour the intervals of some lengths that it is in,
-    unless they end after `end_s`."""
+    """Return what to build again for some hours, in order. With each hour these are the intervals of some lengths that
+    it is in, unless they end after `end_s`."""
     spans: list[ScanRange] = []
     units_s = [HOUR_S, *(length_s for length_s in lengths_s if length_s > HOUR_S)]
     for hour in sorted(hours):
