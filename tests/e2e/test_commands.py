@@ -528,7 +528,16 @@ BAD_ROW = Put(b"\0\0\1" + bytes(10), b"t:\0\0", b"\1" * 3)
 
 
 @pytest.mark.parametrize(
-    "words", [["import", "--json", "-"], ["fsck", "--full-scan"], ["fsck", "--full-scan", "--fix"], ["uid", "fsck"]]
+    "words",
+    [
+        ["import", "--json", "-"],
+        ["fsck", "--full-scan"],
+        ["fsck", "--full-scan", "--fix"],
+        ["uid", "fsck"],
+        ["backup", "--list", "--json", "."],
+        ["retention", "--json", "--set", "tsd.retention.rules=*=9d"],
+        ["check-config", "--json", "--set", f"tsd.journal.path={__file__}"],
+    ],
 )
 def test_status_of_a_failure_does_not_depend_on_a_reader(words: list[str], tmp_path: Path) -> None:
     """Regression: the status was 0 where what read the output had ended, as if all was well."""

@@ -12,6 +12,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access
+from tsd.cli.options import closed_output_ignored
 from tsd.cli.output import Bar, byte_columns, show_size
 from tsd.codec.text import counted
 from tsd.config.loader import Loaded, journal_folder, state_folder
@@ -89,15 +90,16 @@ def backup(loaded: Loaded, folder: Path, keep: int | None, as_list: bool, as_jso
         "seconds": round(time.monotonic() - started_s, 3),
         "removed": list(map(str, removed)),
     }
-    if as_json:
-        click.echo(json.dumps(report))
-    else:
-        click.echo(
-            f"{writer.backup}: {counted(len(made.files), 'file')}, {show_size(made.bytes)}, of which "
-            f"{show_size(writer.copied_bytes)} were copied, in {report['seconds']} s"
-        )
-        for path in removed:
-            click.echo(f"removed {path}")
+    with closed_output_ignored():
+        if as_json:
+            click.echo(json.dumps(report))
+        else:
+            click.echo(
+                f"{writer.backup}: {counted(len(made.files), 'file')}, {show_size(made.bytes)}, of which "
+                f"{show_size(writer.copied_bytes)} were copied, in {report['seconds']} s"
+            )
+            for path in removed:
+                click.echo(f"removed {path}")
     if not is_newest:
         raise TsdError(
             f"the backup is complete, but {newest} has a later time: tsd restore takes that one. No earlier ones were "
@@ -135,6 +137,7 @@ def _print_list(folder: Path, *, as_json: bool) -> int:
     """Print the backups in a folder. Return the exit status."""
     complete = True
     shown = []
+    texts = []
     for path, found in list_backups(folder):
         lacks = [str(found)] if isinstance(found, BrokenBackup) else missing_files(path, found)
         about: dict[str, object] = {"backup": str(path), "complete": not lacks, "lacks": lacks}
@@ -144,10 +147,10 @@ def _print_list(folder: Path, *, as_json: bool) -> int:
             text = f"{show_size(found.bytes)}, {text}"
         complete = complete and not lacks
         shown.append(about)
-        if not as_json:
-            click.echo(f"{path}: {text}")
-    if as_json:
-        click.echo(json.dumps(shown))
+        texts.append(f"{path}: {text}")
+    with closed_output_ignored():
+        for text in [json.dumps(shown)] if as_json else texts:
+            click.echo(text)
     if not shown:
         click.echo(f"{folder}: no backup", err=True)
     return 0 if shown and complete else 1

@@ -8,6 +8,7 @@ import click
 import trio
 
 from tsd.cli.context import access
+from tsd.cli.options import closed_output_ignored
 from tsd.cli.output import Progress
 from tsd.codec.text import counted
 from tsd.config.loader import Loaded
@@ -33,8 +34,9 @@ def build(loaded: Loaded, as_json: bool) -> None:
     rows, wrong = trio.run(_build, config)
     for text in wrong[:SHOWN]:
         click.echo(f"tsd: {text}", err=True)
-    if as_json:
-        click.echo(json.dumps({"rows": rows, "unreadable": len(wrong)}))
+    with closed_output_ignored():
+        if as_json:
+            click.echo(json.dumps({"rows": rows, "unreadable": len(wrong)}))
     click.echo(f"listed {counted(rows, 'row')}; {len(wrong)} unreadable", err=True)
     if wrong:
         raise click.exceptions.Exit(1)

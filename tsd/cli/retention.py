@@ -8,6 +8,7 @@ import click
 import trio
 
 from tsd.cli.context import Access, access, flush_pending
+from tsd.cli.options import closed_output_ignored
 from tsd.cli.output import show_size
 from tsd.codec.text import counted
 from tsd.config.loader import Loaded
@@ -32,7 +33,8 @@ def retention(loaded: Loaded, dry_run: bool, exact: bool, trust_clock: bool, as_
         return
     result = trio.run(_delete, config, trust_clock)
     deleted = {rule: Amount(**counts) for rule, counts in result["rules"].items()}
-    _print(deleted, "deleted ", as_json=as_json, about={"waiting_for": result["waiting_for"]})
+    with closed_output_ignored():
+        _print(deleted, "deleted ", as_json=as_json, about={"waiting_for": result["waiting_for"]})
     if result["waiting_for"]:
         raise TsdError(
             f"nothing deleted: {result['waiting_for']}. If the clock is right, run tsd retention --trust-clock"

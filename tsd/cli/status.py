@@ -91,12 +91,13 @@ def check_config(loaded: Loaded, show: bool, as_json: bool) -> None:
                 missing = _check_places(loaded.config)
         except TsdError as exc:
             error = exc
-        click.echo(json.dumps({**report, "missing": missing, "error": error and str(error)}))
+        with closed_output_ignored():
+            click.echo(json.dumps({**report, "missing": missing, "error": error and str(error)}))
         if error is not None:
             raise error
         return
-    if show:
-        for key, value in settings.items():
+    with closed_output_ignored():
+        for key, value in settings.items() if show else ():
             click.echo(f"{key} = {value}")
     reason_of = loaded.ignored.keys.__getitem__
     for reason, ignored in groupby(sorted(loaded.ignored.keys, key=reason_of), reason_of):

@@ -256,12 +256,12 @@ def _assign(config: Config, kind: Kind, words: Sequence[str], *, as_json: bool) 
     async def run() -> None:
         async with access(config) as opened:
             found = await opened.uids.find_or_assign(kind, names)
-        for name in names:
-            number = found[name]
-            if isinstance(number, TsdError):
-                failures.append(number)
-            else:
-                _show(kind, name, number, as_json=as_json)
+        failures.extend(number for number in found.values() if isinstance(number, TsdError))
+        with closed_output_ignored():
+            for name in names:
+                number = found[name]
+                if not isinstance(number, TsdError):
+                    _show(kind, name, number, as_json=as_json)
 
     trio.run(run)
     if failures:
