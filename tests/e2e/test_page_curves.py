@@ -102,6 +102,17 @@ def test_of_many_curves_the_largest_are_drawn_and_others_on_request(daemon: Serv
     expect(page.locator("#graph .trace")).to_have_count(len(found) - 1)
 
 
+def test_curves_without_values_come_last_in_either_order(daemon: Served, page: Page) -> None:
+    """Regression: in ascending order they came first. Of many curves, they were drawn in place of those with values."""
+    one = b"".join(b"put few.rates %d 1 n=%04d\n" % (BASE, at) for at in range(150))  # without a rate
+    daemon.send_lines(one + b"put few.rates %d 61 n=0070\n" % (BASE + 60))
+    page.goto(address(daemon, graph("sum:rate:few.rates{n=*}")))
+    for order in ("descending", "ascending"):
+        expect(page.get_by_role("columnheader", name="Max")).to_have_attribute("aria-sort", order)
+        assert next(iter(curves(page))) == "rate of few.rates n=0070"
+        page.get_by_role("button", name="Max").press("Enter")
+
+
 def test_integers_are_shown_with_all_digits(daemon: Served, page: Page) -> None:
     """Regression: hovering rounded 12345678 to seven digits, and the table 1234567890123456, without separators. Those
     that no double holds lost digits everywhere."""

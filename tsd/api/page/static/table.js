@@ -100,7 +100,7 @@ export function firstOf(curves, most) {
   const sign = way === "ascending" ? 1 : -1;
   const value = (curve) => {
     const found = figuresOf(curve)[column - 1];
-    return Number.isNaN(found) ? -Infinity : found;
+    return Number.isNaN(found) ? sign * Infinity : found; // last
   };
   const compare = (a, b) => (a < b ? -sign : a > b ? sign : 0); // also of integers with doubles
   return [...curves].sort((a, b) => compare(value(a), value(b))).slice(0, most);
