@@ -98,15 +98,14 @@ def _rank(item: pytest.Item) -> int:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Number of workers for `--numprocesses auto`: none for a single file, else one per core if memory suffices. A full
-    run has one more, since tests of servers wait for them."""
+    """Number of workers for `--numprocesses auto`: none for a single file, else one per core if memory suffices."""
     named = {config.invocation_params.dir / word.partition("::")[0] for word in config.args}
     if len(named) == 1 and named.pop().is_file():
         return 0
     if os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS"):
         return None  # pytest-xdist reads the variable
     fit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // WORKER_BYTES
-    return max(1, min(len(os.sched_getaffinity(0)) + full_run(), fit))
+    return max(1, min(len(os.sched_getaffinity(0)), fit))
 
 
 @pytest.hookimpl(optionalhook=True)
