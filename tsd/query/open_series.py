@@ -10,7 +10,7 @@ import numpy as np
 
 from tsd.codec.points import Columns, Int32
 from tsd.codec.putline import HOUR_MS, HOUR_S
-from tsd.tables.open_points import OpenPointSource
+from tsd.tables.open_points import OPEN_HOURS, OpenPointSource
 from tsd.tables.open_rows import OpenRowsOfHour, rows_of
 from tsd.tables.reading import UNWANTED, PointPage, ScanRange, Selection
 from tsd.tables.writing import KnownSeries
@@ -38,7 +38,7 @@ class OpenSeries:
         self._listed = ref(listed)  # many queries must not keep old lists
         self._numbers = numbers
         self._own = own
-        self._last: tuple[ReferenceType[Int32], list[OpenHour]] | None = None  # few points that were read last
+        self._last: tuple[ReferenceType[Int32], ScanRange, list[OpenHour]] | None = None  # few points of the last span
 
     def points_now(self, source: OpenPointSource, metric: bytes, span: ScanRange) -> Columns | None:
         """Return the open points of the series as `OpenPointSource.points_now` does."""
@@ -51,16 +51,18 @@ class OpenSeries:
 
     def hours(self, columns: Columns, span: ScanRange) -> list[OpenHour] | None:
         """Return the points in the hours of a span, in order. `columns`: what `points_now` or `points_soon` returned.
-        None: a series that may match has some, too. May be called in a thread."""
+        None: a series that may match has some, too, or they are of too many hours. May be called in a thread."""
         if not len(columns.series):
             return []
         last = self._last
-        if last is not None and last[0]() is columns.series:
-            hours = last[1]
+        if last is not None and last[0]() is columns.series and last[1] == span:
+            found = last[2]
         else:
-            hours = _by_hour(columns._replace(series=self._own[columns.series]))
-            self._last = (ref(columns.series), hours) if len(columns.series) <= FEW_POINTS else None
-        found = [hour for hour in hours if span.start_s <= hour.base_s < span.stop_s]
+            hours = _by_hour(columns._replace(series=self._own[columns.series]), span)
+            if hours is None:
+                return None
+            found = hours
+            self._last = (ref(columns.series), span, found) if len(columns.series) <= FEW_POINTS else None
         return None if any(hour.has_others for hour in found) else found
 
 
@@ -84,13 +86,18 @@ async def open_series_of(selection: Selection, listed: KnownSeries, *, numbers_a
     return OpenSeries(listed, listed.numbers[[place for place, _ in every]], own)
 
 
-def _by_hour(columns: Columns) -> list[OpenHour]:
-    """Return the points of each hour, in order."""
+def _by_hour(columns: Columns, span: ScanRange) -> list[OpenHour] | None:
+    """Return the points of each hour of a span, in order; None if they are of too many hours."""
     hours = columns.instants // (2 * HOUR_MS)
     first, last = int(hours.min()), int(hours.max())
     if first == last:
-        return [_open_hour(first, columns)]
-    return [_open_hour(hour, columns.at(np.flatnonzero(hours == hour))) for hour in np.unique(hours).tolist()]
+        return [_open_hour(first, columns)] if span.start_s <= first * HOUR_S < span.stop_s else []
+    bases_s = hours * HOUR_S
+    inside = hours[(bases_s >= span.start_s) & (bases_s < span.stop_s)]
+    distinct = np.unique(inside).tolist()
+    if len(distinct) > OPEN_HOURS:
+        return None
+    return [_open_hour(hour, columns.at(np.flatnonzero(hours == hour))) for hour in distinct]
 
 
 def _open_hour(hour: int, columns: Columns) -> OpenHour:

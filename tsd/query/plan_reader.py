@@ -14,13 +14,12 @@ from tsd.query.plan import Plan, scan_range
 from tsd.query.rollups import RollupQuery
 from tsd.query.workers import WorkerPool, check_cancelled
 from tsd.store.retry import run_bounded
-from tsd.tables.open_points import MAX_UNORDERED, OpenPointSource, OpenSelection, is_ordered, split_span
+from tsd.tables.open_points import MAX_UNORDERED, OPEN_HOURS, OpenPointSource, OpenSelection, is_ordered, split_span
 from tsd.tables.reading import PointReader, Selection, SeriesRequest
 
 CONCURRENT_SELECTS = 16  # requests of one query that are resolved at once
 ALL = b""  # stands for every metric
 LAST_LETTER = "\xff"  # of names in lines
-OPEN_HOURS = 8  # most hours whose open points a query reads from memory: each is read on its own
 Flush = Callable[[bytes], Awaitable[bool]]  # returns whether the points are stored
 
 

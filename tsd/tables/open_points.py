@@ -48,6 +48,7 @@ T = TypeVar("T")
 SMALL = 20_000  # points: less work is done in the event loop
 SOME = 5_000  # series that are looked up without a pause
 JOINED_HOURS, JOINED_SERIES = 3, 64  # most of a span that `read_few_joined` reads with one call of the store
+OPEN_HOURS = 8  # most hours whose open points a query reads from memory: each is read on its own
 MAX_UNORDERED = 8_000_000  # most open points that are put in the order of their series
 MOST_MADE = 3  # times that a slice is made for stored rows, on average: for more, all rows are made at once
 FEW_CELLS = 64  # that are decoded in the event loop

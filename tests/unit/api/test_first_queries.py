@@ -83,6 +83,22 @@ async def test_a_long_range_is_read_at_once(tmp_path: Path) -> None:
         assert len(group["dps"]) == 100  # type: ignore[arg-type]
 
 
+async def test_open_points_of_many_hours_are_written_first(tmp_path: Path) -> None:
+    """Each hour with open points is read on its own: hundreds would be a long step of the event loop."""
+    async with counted_queries(tmp_path, {**SETTINGS, "tsd.storage.flush_interval": "3600000"}) as daemon:
+        await daemon.send_lines(lines("host=a") + lines("host=b"))
+        await daemon.daemon.flush()
+        await daemon.send_lines(b"".join(lines("host=a", BASE + hour * 3600 + 5, points=1) for hour in range(100)))
+        path = f"/api/query?start={BASE}&end={BASE + 360000}&m=sum:1h-count:short.m{{host=a}}&arrays"
+        [group] = await ask(daemon, HOUR + "sum:short.m{host=a}&arrays")
+        assert len(group["dps"]) == 31  # type: ignore[arg-type]
+        before = scans(daemon)
+        [group] = found = await ask(daemon, path)
+        assert scans(daemon) > before
+        assert group["dps"] == [[BASE, 31], *([BASE + hour * 3600, 1] for hour in range(1, 100))]
+        assert await first(daemon, path) == found
+
+
 async def test_limits_apply(tmp_path: Path) -> None:
     settings = {"tsd.query.limits.data_points.default": "70"}
     async with filled(tmp_path, settings) as daemon:
