@@ -147,3 +147,23 @@ async def test_new_series_of_unused_metrics_take_bounded_memory() -> None:
         table = await index.table(metric)
         assert table is not None
         assert table.count == 1 + 1000
+
+
+async def test_metrics_are_held_without_a_look_at_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: each metric that was read added up the sizes of tens of thousands, in one step of the event loop."""
+    looks, size_of = 0, vars(TagTable)["nbytes"].fget
+
+    def nbytes(table: TagTable) -> int:
+        nonlocal looks
+        looks += 1
+        size: int = size_of(table)
+        return size
+
+    index = SeriesIndex(await a_store(), INDEX, KeyLayout())
+    metrics = [number.to_bytes(3, "big") for number in range(1, 200)]
+    for metric in metrics:
+        await index.add({metric: pairs_of(1, 1)})
+    monkeypatch.setattr(TagTable, "nbytes", property(nbytes))
+    for metric in metrics:
+        await index.table(metric)
+    assert looks < 10 * len(metrics)

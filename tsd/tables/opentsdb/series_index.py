@@ -153,7 +153,7 @@ CACHED_SERIES = 200_000  # in all cached reads
 TABLE_BYTES = 64 << 20  # of the series of a metric that are held as arrays
 TABLES_BYTES = 128 << 20  # of all metrics, with the new series that wait for the next use of their table
 ADDED_BYTES = 90  # of such a series
-CHECKED_SHARE = 16  # new series that take this part of the memory are followed by a look at all of it
+CHECKED_SHARE = 16  # new tables and series that take this part of the memory are followed by a look at all of it
 MAX_ADDED = 100_000  # such series of one metric
 TOO_LARGE_S = 60.0  # for which a metric with more is not read again
 
@@ -252,19 +252,19 @@ class SeriesIndex:
                 self._cache.pop(prefix, None)
         if not self._tables and not self._loading:
             return
+        grown = 0
         for row in rows:
             metric, pairs = row[:metric_end], row[pairs_at:]  # the key of each entry has one series at its end
             held = self._tables.get(metric)
             if held is not None and held.table is not None:
                 held.added.add(pairs)
-                self._unchecked_bytes += ADDED_BYTES
+                grown += ADDED_BYTES
                 if len(held.added) > MAX_ADDED:  # queries do not use it
                     del self._tables[metric]
             for loading, added in self._loading:
                 if loading == metric:
                     added.add(pairs)
-        if self._unchecked_bytes > self._tables_bytes // CHECKED_SHARE:
-            self._drop_unused()
+        self._grow(grown)
 
     async def table(self, metric: bytes) -> TagTable | None:
         """Return all series of a metric, held in memory; None if they need too much of it. Series that other processes
@@ -321,8 +321,14 @@ class SeriesIndex:
         """Keep a table."""
         self._tables[metric] = held
         self._tables.move_to_end(metric)
-        self._drop_unused()
+        self._grow(held.nbytes)
         return held
+
+    def _grow(self, size: int) -> None:
+        """Count bytes of the tables. Look at all of them from time to time: there may be tens of thousands."""
+        self._unchecked_bytes += size
+        if self._unchecked_bytes > self._tables_bytes // CHECKED_SHARE:
+            self._drop_unused()
 
     def _drop_unused(self) -> None:
         """Drop the tables that were not used for longest while all of them take too much memory."""
