@@ -90,20 +90,30 @@ def summed_groups(
     series have; None for others, and see `summed_table`. `groups` are the series of each, one or more, in the order in
     which they are merged; no series is in two."""
     found: list[Points | None] = [None] * len(groups)
-    rows, counts = np.concatenate(groups), np.array([len(group) for group in groups])
+    counts = np.array([len(group) for group in groups])
+    rows, places = np.concatenate(groups), np.arange(len(groups))
+    sizes = np.add.reduceat(columns.bounds[rows + 1] - columns.bounds[rows], np.cumsum(counts) - counts)
+    rows, counts, places = _of_groups(sizes <= CHUNK, rows, counts, places)  # before times are compared
+    if not len(places):
+        return found
     times, has_times = _common_times(columns, rows)
     if not _may_sum(times, aggregator, scan):
         return found
-    fits = np.logical_and.reduceat(has_times, np.cumsum(counts) - counts) & (counts * len(times) <= CHUNK)
-    places = np.flatnonzero(fits)
-    if len(places) < len(groups):
-        rows, counts = rows[np.repeat(fits, counts)], counts[places]
+    fits = np.logical_and.reduceat(has_times, np.cumsum(counts) - counts)
+    rows, counts, places = _of_groups(fits, rows, counts, places)
     if len(places):
         bits, floats, group_of = _table_of(columns, rows, np.repeat(np.arange(len(places)), counts), len(times))
         summed = _summed(times, bits, floats, group_of, counts, aggregator)
         for place, points in zip(places.tolist(), summed or (), strict=summed is not None):
             found[place] = points
     return found
+
+
+def _of_groups(chosen: Bool, rows: Int64, counts: Int64, places: Int64) -> tuple[Int64, Int64, Int64]:
+    """Return the rows of some groups, the number of each group's rows, and its place."""
+    if chosen.all():
+        return rows, counts, places
+    return rows[np.repeat(chosen, counts)], counts[chosen], places[chosen]
 
 
 def _common_times(columns: SeriesColumns, rows: Int64) -> tuple[Int64, Bool]:

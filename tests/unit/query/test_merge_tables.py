@@ -1,5 +1,6 @@
 """Series that share their times are merged like the same series without that knowledge."""
 
+import tracemalloc
 from collections.abc import Sequence
 
 import numpy as np
@@ -107,3 +108,21 @@ def test_groups_of_series_with_the_most_frequent_times_are_merged_together_like_
         odd = np.array([odd < 4 for _, odd in drawn])
         if np.count_nonzero(~odd) > np.count_nonzero(odd):
             assert [points is None for points in found] == [bool(odd[group].any()) for group in groups]
+
+
+def test_times_of_large_groups_are_not_compared() -> None:
+    """Regression: they were copied, without regard to the memory limit, for groups that are merged alone anyway."""
+    width, count = 5000, 100
+    moments = np.arange(3_600_000, 3_600_000 + width)
+    bits, floats = np.ones(width, np.int64), np.zeros(width, np.bool_)
+    series = [Points(moments, bits, floats)] * count
+    series[3] = Points(moments[1:], bits[1:], floats[1:])
+    columns = SeriesColumns.of(series)
+    tracemalloc.start()
+    try:
+        small, large = summed_groups(columns, [np.arange(1), np.arange(1, count)], "sum", ScanRange(3600, 7200))
+        assert tracemalloc.get_traced_memory()[1] < width * count
+    finally:
+        tracemalloc.stop()
+    assert large is None
+    assert (small is not None) == HAS_LOOP
