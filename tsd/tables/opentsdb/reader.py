@@ -1,6 +1,6 @@
 """Reads points, rollups and histograms from OpenTSDB's tables: implements the protocols of `tsd.tables.reading`."""
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
 from itertools import chain
@@ -12,13 +12,11 @@ from tsd.codec.metadata import Annotation
 from tsd.codec.opentsdb.annotation import ANNOTATION, decode_annotation
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Rollups
-from tsd.codec.opentsdb.rowkey import BASE_BYTES, KeyLayout, base_bytes, salts
-from tsd.codec.putline import HOUR_S, base_time
+from tsd.codec.opentsdb.rowkey import BASE_BYTES, KeyLayout, base_bytes
+from tsd.codec.putline import base_time
 from tsd.errors import CorruptRow, DamagedBlock
 from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, StepLimit, Store, cells_of_keys, scan
-from tsd.store.capabilities import CellSignatures, ChangeFeed
-from tsd.store.cells import CellSigner, prefix_end
-from tsd.store.retry import run_bounded
+from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.column_pages import ColumnPage, NumberedPages, column_pages, columns_of_rows
 from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.decode import NumberedRows, decode, number_rows
@@ -42,6 +40,7 @@ from tsd.tables.opentsdb.scan import (
 )
 from tsd.tables.opentsdb.selection import FilterResolver, FilterRules, ResolvedRequest, SeriesMatcher
 from tsd.tables.opentsdb.series_index import IndexState, SeriesIndex
+from tsd.tables.opentsdb.stored_hours import SignedChanges, StoredChanges, StoredHours, StoredSignatures
 from tsd.tables.opentsdb.stored_points import StoredPoints
 from tsd.tables.opentsdb.stored_rows import StoredRows
 from tsd.tables.opentsdb.summary_cells import HistogramFormat, RollupColumns, decode_histograms
@@ -56,7 +55,6 @@ from tsd.tables.reading import (
     HourSource,
     JointSource,
     MatchedSeries,
-    OnChange,
     Places,
     PointPage,
     RollupInterval,
@@ -66,13 +64,10 @@ from tsd.tables.reading import (
     Selection,
     SeriesRequest,
     SeriesSet,
-    SignatureSource,
-    SignedHour,
     TextSource,
 )
 from tsd.tables.writing import KnownSeries, SeriesKeys
 
-SIGNED_BYTES = 4 << 20  # of keys and columns per call that computes signatures
 KNOWN_COST = 4  # finding the points of 1/4 of a metric's series takes as long as those of all
 TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 
@@ -132,7 +127,12 @@ class StoredSelection:
         self.hours: HourSource | None = None
         self.reads_beyond = resolved.fuzzy
         if not (keeps_rows or resolved.fuzzy or resolved.is_empty):
-            self.hours = StoredHours(table, resolved, reads_all=not self._pattern)
+            assert resolved.metric is not None
+            signs, signatures = table.store.cell_signatures, None
+            if signs is not None:
+                calls = table.rules.scans
+                signatures = StoredSignatures(signs, table.name, table.layout, resolved.metric, calls=calls)
+            self.hours = StoredHours(resolved.metric, signatures, reads_all=not self._pattern)
 
     def pairs_of(self, keys: SeriesKeys) -> Sequence[bytes | None]:
         """Return the joined tag pairs of series of the request's metric."""
@@ -414,111 +414,6 @@ class StoredHistograms:
             lambda page: take(StoredPage(page, layout, decode_page)),
             parallel=1,
         )
-
-
-class StoredHours:
-    """The hours of a selection's metric, for the result cache."""
-
-    def __init__(self, table: ReadTable, resolved: ResolvedRequest, *, reads_all: bool) -> None:
-        assert resolved.metric is not None
-        self._metric = resolved.metric
-        self.reads_all = reads_all
-        store = table.store
-        self.signatures: SignatureSource | None = None
-        if store.cell_signatures is not None:
-            self.signatures = StoredSignatures(table, store.cell_signatures, resolved.metric)
-
-    def keys(self, span: ScanRange) -> list[bytes]:
-        """Return the part of row keys between salt and tag pairs, hour by hour."""
-        metric = self._metric
-        return [metric + base_bytes(base_s) for base_s in span.bases]
-
-
-class StoredSignatures:
-    """Signatures of the hours of a metric, for a store that other processes write to."""
-
-    def __init__(self, table: ReadTable, signs: CellSignatures, metric: bytes) -> None:
-        self._table = table
-        self._signs = signs
-        self._metric = metric
-
-    def signing(self) -> CellSigner:
-        """Start signatures: one for each salt, metric and hour."""
-        return CellSigner(self._table.layout.pairs_start)
-
-    def by_hour(self, signing: CellSigner, bases: Iterable[int]) -> dict[int, dict[bytes, bytes]]:
-        """Return the signatures of some hours, by the hour and the prefix of the row keys."""
-        return self._by_hour(signing.finish(), bases)
-
-    def _by_hour(self, signatures: dict[bytes, bytes], bases: Iterable[int]) -> dict[int, dict[bytes, bytes]]:
-        first, end = self._table.layout.metric_end, self._table.layout.pairs_start
-        found: dict[int, dict[bytes, bytes]] = {base_s: {} for base_s in bases}
-        for prefix, signature in signatures.items():
-            found.get(int.from_bytes(prefix[first:end], "big"), {})[prefix] = signature
-        return found
-
-    async def read(self, hours: Sequence[SignedHour]) -> dict[int, dict[bytes, bytes]]:
-        """Return the signatures as of now. Raise StoreError."""
-        found: dict[int, dict[bytes, bytes]] = {}
-
-        async def read(part: Sequence[SignedHour]) -> None:
-            found.update(await self._read(part))
-
-        await run_bounded(_runs_of_hours(hours), read, limit=self._table.rules.scans)
-        return found
-
-    async def _read(self, hours: Sequence[SignedHour]) -> dict[int, dict[bytes, bytes]]:
-        """Read the signatures of consecutive hours."""
-        layout, found = self._table.layout, dict[bytes, bytes]()
-        first_s, stop_s = hours[0].base_s, hours[-1].base_s + HOUR_S
-        for salt in salts(layout):
-            start, stop = (salt + self._metric + base_bytes(base_s) for base_s in (first_s, stop_s))
-            found |= await self._signs.signatures(
-                self._table.name, start, stop, width=layout.pairs_start, rows=sum(hour.rows for hour in hours)
-            )
-        return self._by_hour(found, [hour.base_s for hour in hours])
-
-
-def _runs_of_hours(hours: Sequence[SignedHour]) -> Iterator[Sequence[SignedHour]]:
-    """Split hours into runs of consecutive ones, each small enough for one call."""
-    part: list[SignedHour] = []
-    size = 0
-    for hour in hours:
-        if part and (hour.base_s != part[-1].base_s + HOUR_S or size + hour.names_size > SIGNED_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(hour)
-        size += hour.names_size
-    if part:
-        yield part
-
-
-class StoredChanges:
-    """Notifications from the store about writes to the data table."""
-
-    def __init__(self, feed: ChangeFeed, table: str, layout: KeyLayout) -> None:
-        self._feed = feed
-        self._table = table
-        self._part = slice(layout.salt_width, layout.pairs_start)
-
-    def on_change(self, callback: OnChange) -> None:
-        """Call `callback` on each write."""
-
-        def changed(rows: Iterable[bytes] | None) -> None:
-            callback(None if rows is None else partial(self._hours, rows))
-
-        self._feed.subscribe(self._table, changed)
-
-    def _hours(self, rows: Iterable[bytes]) -> set[bytes]:
-        part = self._part
-        return {row[part] for row in rows}
-
-
-class SignedChanges:
-    """A change source without notifications: cached hours are checked by their signatures."""
-
-    def on_change(self, callback: OnChange) -> None:
-        """Do nothing."""
 
 
 class SummarySources(NamedTuple):
