@@ -14,7 +14,7 @@ from tsd.tables.open_points import OpenPoints, OpenSlice, SeriesByHour
 from tsd.tables.writing import SeriesKeys
 
 SLICE_POINTS = 1 << 18  # of a slice, about: the next one is unpacked while its points are aggregated
-SPARSE = 16  # series for each point of a part, from which on it has no mask of its series
+SPARSE = 16  # a part with more series of the metric than this for each of its points gets no mask of them
 LAST = int(np.iinfo(np.int32).max)  # above all numbers of series
 
 Part: TypeAlias = Columns | PackedPoints  # of points in order of arrival

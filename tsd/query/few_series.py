@@ -118,7 +118,7 @@ class FewSeries:
         self._plan = plan
         self._budget = budget
         self._opened = {hour.base_s: hour.rows for hour in opened}
-        # What adds the rows that were read. Not bound to this object, which the collector of cycles would find late.
+        # Functions that add the rows that were read. Bound to this object, they would form a reference cycle with it.
         self._adds: list[Callable[[FewSeries], bool]] = []
         self._later: ScanRange | None = None  # hours that were fetched only of series without points
         self.needs_later: Sequence[int] = ()  # series whose points in these hours the answer needs, once merged

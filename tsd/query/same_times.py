@@ -86,9 +86,9 @@ def summed_table(chosen: Chosen, aggregator: str, scan: ScanRange) -> Points | N
 def summed_groups(
     columns: SeriesColumns, groups: Sequence[Int64], aggregator: str, scan: ScanRange
 ) -> list[Points | None]:
-    """Return what `merge` returns for each group of few values whose series all have the same times, those that most
-    series have; None for others, and see `summed_table`. `groups` are the series of each, one or more, in the order in
-    which they are merged; no series is in two."""
+    """Return what `merge` returns for each group of few values whose series all have the times that most series have.
+    Return None for other groups, and where `summed_table` does. `groups` are the series of each, one or more, in the
+    order in which they are merged; no series is in two."""
     found: list[Points | None] = [None] * len(groups)
     counts = np.array([len(group) for group in groups])
     rows, places = np.concatenate(groups), np.arange(len(groups))

@@ -170,7 +170,7 @@ def in_range(points: Points, query: Query, downsample: Downsample | None) -> Poi
 
 
 def _in_range(answer: SubAnswer, query: Query) -> Iterator[Points]:
-    """Yield the points of each group within the query's times. Groups that share their times share them still."""
+    """Yield the points of each group within the query's times. Groups that share times still do."""
     shown = output_range(query.start_ms, query.end_ms, answer.sub.downsample, quirks=query.quirks)
     times = cut = NO_POINTS.times
     part = slice(0)

@@ -20,7 +20,7 @@ class DisconnectWatch:
 
     def __init__(self) -> None:
         self._nursery: trio.Nursery | None = None
-        self._query: Watch | None = None  # of the one that runs
+        self._query: Watch | None = None  # of the query that runs
         self._begun = trio.Event()  # a query has begun since the task last waited
         self._is_started = False
         self._attempt = trio.CancelScope()  # the call of `watch`
