@@ -490,9 +490,9 @@ class Config(
         "more fsyncs, not more bytes.",
         "ms", low=1)
     journal_gather_ms: int = setting(
-        "tsd.journal.gather_interval", 3000,
+        "tsd.journal.gather_interval", 5000,
         "The same while no client waits: lines of this time are lost if the daemon or its machine fails before they "
-        "are acknowledged. Connections that only send lines are read together after nine tenths of it, at most 4 s, "
+        "are acknowledged. Connections that only send lines are read together after nine tenths of it, at most 4.5 s, "
         "while lines keep coming. Shorter means more CPU time. 0: as if a client waited.",
         "ms", low=0)
     journal_max_bytes: int = setting(

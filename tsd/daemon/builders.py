@@ -76,7 +76,7 @@ class ServerParts:
 
 HELD_INTERVAL_S = 10.0  # longest of windows whose points are held for a longer flush interval
 UNREAD_SHARE = 0.9  # of the time for which lines may be in memory only: quiet connections are unread for this long
-MAX_UNREAD_S = 4.0  # at most: a socket's buffer has room for the lines of this time
+MAX_UNREAD_S = 4.5  # at most: a socket's buffer has room for the lines of this time
 UNRESOLVED_BYTES = 1024  # largest size of a series without UIDs
 UNRESOLVED_SHARE = 8  # such series may use 1/8 of the memory for points
 REJECTED_PER_S = 1000  # rejected lines logged per second, with a burst of ten seconds
