@@ -119,7 +119,7 @@ def build_ingest(
         hold_intervals,
         due_metrics=(CANARY_METRIC,),
         # Newest values of entities are those of sealed windows.
-        small_intervals=SMALL_INTERVALS if math.isinf(hold_s) and not tables.entities else 1,
+        small_intervals=1 if tables.entities else SMALL_INTERVALS,
     )
     writer = Writer(
         open_window,

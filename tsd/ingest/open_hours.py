@@ -7,6 +7,7 @@ hour are due, the writer first queues those that it holds of this hour. So the l
 Many points of an hour are packed in the background (`tsd.ingest.packed_points`); the newest ones are not.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -109,7 +110,7 @@ class OpenHours:
 
     def __init__(self) -> None:
         self._hours: dict[int, OpenHour] = {}
-        self._intervals = 0  # that have ended since the first point was held
+        self.intervals = 0  # that have ended since the first point came
         self.points = 0
 
     def __iter__(self) -> Iterator[OpenHour]:
@@ -134,10 +135,15 @@ class OpenHours:
             hour.add(columns, segment)
             self.points += len(columns.series)
 
-    def end_interval(self) -> int:
-        """Return how many intervals have ended since the first point was held, this one included."""
-        self._intervals += bool(self._hours)
-        return self._intervals
+    def end_intervals(self, count: int, *, are_waiting: bool) -> int:
+        """Return how many intervals have ended since the first point came, `count` more than at the last call.
+        `are_waiting`: points wait to be held."""
+        self.intervals = self.intervals + count if self._hours or are_waiting else 0
+        return self.intervals
+
+    def ends_s(self) -> float:
+        """Return when the first hour is not open any more, by the wall clock; infinity without any."""
+        return min((hour.until_s for hour in self), default=math.inf)
 
     def is_over(self, now_s: int) -> bool:
         """Return whether an hour is not open any more."""
@@ -148,8 +154,8 @@ class OpenHours:
         over = [base_s for base_s, hour in sorted(self._hours.items()) if now_s is None or hour.is_over(now_s)]
         taken = [self._hours.pop(base_s) for base_s in over]
         self.points -= sum(hour.points for hour in taken)
-        if not self._hours:
-            self._intervals = 0
+        if taken and not self._hours:
+            self.intervals = 0
         return taken
 
 

@@ -43,7 +43,7 @@ from tsd.ingest.windows import (
     Written,
 )
 from tsd.lazy import LazyLogger
-from tsd.store.scheduling import sleep_until_next
+from tsd.store.scheduling import next_time, sleep_until_next
 from tsd.tables.reading import ScanRange
 from tsd.tables.writing import PointWriter
 
@@ -104,6 +104,7 @@ class Writer:
         self._backlog = 0  # the first windows, sealed before the end of an outage, or of an earlier run
         self._renamed = 0  # windows that were sealed when names last changed: those not written yet may have old names
         self._waiting = trio.Event()
+        self._large = trio.Event()  # the open window is not small any more
         self._progress = trio.Event()
         self._finishing = False
         self._writing_metric = trio.Lock()
@@ -308,6 +309,8 @@ class Writer:
         accepting lines while the journal is full or too slow."""
         if self._open_since_s is None and self._open_window.points:
             self._open_since_s = self._now_s()
+        if self._open_window.points > self._max_points // SMALL_SHARE:
+            self._large.set()
         part, journal = self._settings.memory_limit // 4, self._journal
         is_calm = self.trouble is None and not self._windows and self._backpressure.is_open
         is_calm = is_calm and self._open_window.points < self._max_points and not journal.is_full
@@ -352,12 +355,29 @@ class Writer:
 
     async def seal_windows(self) -> None:
         """Seal a window at every interval, a small one of open hours seldom. Runs until cancelled."""
+        interval_s = self._settings.interval_s
         while True:
-            await sleep_until_next(self._settings.interval_s)
-            if not self._is_small_window():
+            begun_s = trio.current_time()
+            self._large = trio.Event()
+            with trio.move_on_at(next_time(begun_s + self._rest_s(), interval_s)) as wait:
+                await self._large.wait()
+            if not wait.cancelled_caught:
+                await sleep_until_next(interval_s)
+            count = max(round((trio.current_time() - begun_s) / interval_s), 1)
+            ended = self._hours.end_intervals(count, are_waiting=self._open_window.points > 0)
+            are_due = ended >= self._settings.hold_intervals
+            if are_due or not self._is_small_window():
                 self.seal()
-            if self._hours.end_interval() >= self._settings.hold_intervals:
+            if are_due:
                 self._release(self._hours.take())  # with the window that has ended
+
+    def _rest_s(self) -> float:
+        """Return for how long nothing can be due, unless the open window becomes large: to wake an idle daemon takes
+        milliseconds of CPU."""
+        settings, now_s = self._settings, self._now_s()
+        age_s = 0 if self._open_since_s is None else now_s - self._open_since_s
+        left_s = (settings.hold_intervals - self._hours.intervals - 1) * settings.interval_s
+        return max(min(settings.small_s - abs(age_s), self._hours.ends_s() - now_s, left_s), 0)
 
     def _is_small_window(self) -> bool:
         """Return whether the open window may stay open: it is young, and small. Each takes a segment of the journal."""
