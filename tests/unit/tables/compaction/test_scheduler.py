@@ -199,3 +199,17 @@ async def test_store_errors_cause_exponential_backoff(autojump_clock: MockClock)
     found.store.always = Fault.NONE
     await found.scheduler.round()
     assert await found.left() == 90
+
+
+async def test_rows_that_are_due_at_once_end_a_rest(autojump_clock: MockClock) -> None:
+    """As late points do: a scheduler that found nothing to do does not let them wait for a minute."""
+    found = await scheduled()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(found.scheduler.run)
+        await trio.sleep(OVER_S + 600)
+        for _ in range(2):
+            found.scheduler.record([Put(row, b"t:", b"") for row in ROWS])
+        assert found.scheduler.statistics().queued == len(ROWS)
+        await trio.sleep(25)
+        assert found.scheduler.statistics().queued < len(ROWS)
+        nursery.cancel_scope.cancel()

@@ -30,6 +30,7 @@ STEP_CELLS = 2048  # of one step, if it has more than the least rows
 REQUEST_CELLS = 1 << 14  # the same where a step makes requests, each of which costs as much as hundreds of cells
 SAFE_S = 300  # after the end of an hour, for late points
 JITTER_S = 300  # largest additional random delay of this daemon
+REST_S = 60.0  # at most, while nothing is due: to wake an idle daemon takes milliseconds of CPU
 RECENT_S = 300  # delay before rows that are being written to are tried again
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 1.0, 60.0  # after a StoreError
 
@@ -89,6 +90,7 @@ class CompactionScheduler:
         self._recent_s = recent_s
         self._delay_s = SAFE_S + random.randrange(JITTER_S)  # noqa: S311 - jitter, not a secret
         self._backoff = backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, 10)
+        self._due = trio.Event()  # rows or hours are due while `run` rests
         self._recent: deque[tuple[float, list[bytes]]] = deque()  # rows to queue again, and when
         self._step_rows = LEAST_ROWS  # of the next step
 
@@ -97,6 +99,15 @@ class CompactionScheduler:
         self._queue.record(puts, whole=whole)
         if self._folding is not None:
             self._folding.record(puts, self._now_s(), self._delay_s)
+        if self._is_due():
+            self._due.set()
+
+    def _is_due(self) -> bool:
+        """Return whether rows may be compacted or an hour folded now."""
+        now_s, oldest_s = self._now_s(), self._queue.oldest if self._queue.waiting else None
+        if oldest_s is not None and oldest_s <= now_s - self._delay_s - HOUR_S:
+            return self._rate.rows(self._queue.waiting) > 0
+        return self._folding is not None and self._folding.is_due(now_s, oldest_s)
 
     def statistics(self) -> SchedulerStats:
         """Return counters since the start."""
@@ -109,9 +120,13 @@ class CompactionScheduler:
         """Compact until cancelled."""
         await self._recover()
         while True:
-            end = next_time(trio.current_time(), self._rate.flush_interval_s)
+            begun = trio.current_time()
             await self.round()
-            await trio.sleep_until(end)
+            if not self._is_due():
+                self._due = trio.Event()
+                with trio.move_on_at(next_time(begun, REST_S)):
+                    await self._due.wait()
+            await trio.sleep_until(next_time(begun, self._rate.flush_interval_s))
 
     async def round(self) -> None:
         """Do one round. It takes about one interval, longer if the store is slow."""
