@@ -326,7 +326,7 @@ def _measurements(sources: MetricSources) -> Iterator[Metric]:
         "Time from the arrival of a group's first line until the group is on disk.",
         journal.wait_times,
     )
-    yield _histogram("tsd_loop_lag_seconds", "Delay of the event loop, sampled every ten seconds.", sources.lag.late)
+    yield _histogram("tsd_loop_lag_seconds", "Delay of the event loop, sampled every minute.", sources.lag.late)
     yield _histograms(
         "tsd_http_request_duration_seconds", "Duration of HTTP requests.", "kind", sources.requests.items()
     )

@@ -111,7 +111,7 @@ LARGEST_BYTES = 16 << 20  # larger blocks are mapped separately
 HEAPS = 1
 
 SAMPLE_S = 2.0  # between two samples of much free memory
-SELDOM = 5  # times as long between two samples of little free memory: an idle daemon wakes up seldom
+SELDOM = 30  # times as long between two samples of little free memory: an idle daemon wakes up seldom
 SAMPLES = 7  # longer than a write window, because the next window reuses what this one frees
 MIN_TRIM_BYTES = 8 << 20
 

@@ -74,7 +74,7 @@ class HttpStatistics(NamedTuple):
     failures: int
 
 
-SAMPLE_INTERVAL_S = 10.0  # a sample wakes up an idle daemon, unless other tasks do it at the same time
+SAMPLE_INTERVAL_S = 60.0  # a sample wakes up an idle daemon, unless other tasks do it at the same time
 
 
 class LoopLag:
