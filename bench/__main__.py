@@ -307,13 +307,14 @@ def calls(series: int, round_s: int, rounds: int, words: tuple[str, ...]) -> Non
 @click.option("--series", default=5_000, help="Series.")
 @click.option("--round", "round_s", default=10, help="Seconds from point to point.")
 @click.option("--hours", default=2.0, help="Simulated time with points.")
+@click.option("--connections", default=4, help="That hosts of 50 series share; as many as hosts: one each.")
 @click.option("--speed", default=0.0, help="Times as fast as real time; 0: 40,000 lines/s, 60 times at most.")
 @click.option("--pairs", default=1, help="Runs of each system, alternating.")
 @click.option("--only", default="", help="Only systems with one of these names, or parts of names: 'HBase;Victoria'.")
-def pace(series: int, round_s: int, hours: float, speed: float, pairs: int, only: str) -> None:
+def pace(series: int, round_s: int, hours: float, connections: int, speed: float, pairs: int, only: str) -> None:
     """Lines at the agents' pace until all is quiet: CPU, memory and disks of tsd, VictoriaMetrics and OpenTSDB."""
     words = only.split(";")
-    fleet = Fleet(series, round_s, hours, pace_module.next_hour_s())
+    fleet = Fleet(series, round_s, hours, pace_module.next_hour_s(), connections=connections)
 
     def is_wanted(name: str) -> bool:
         return any(word == name or (word not in pace_module.SYSTEMS and word in name) for word in words)

@@ -6,6 +6,7 @@ points come late, and some hosts are replaced by new ones every hour. The same a
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ class Fleet(NamedTuple):
     start_s: int  # start of an hour
     late: float = 0.01  # fraction of points that come LATE_S after their time
     churn: float = 0.05  # fraction of hosts that are replaced in an hour
+    connections: int = 4  # that the hosts share
 
     @property
     def hosts(self) -> int:
@@ -53,10 +55,23 @@ class Batch(NamedTuple):
 
     due_s: int
     group: int
-    text: bytes
+    text: bytes  # host by host
     points: int
     times_s: int  # sum
     cents: int  # sum of values × 100
+
+    def shares(self, connections: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines of each connection with its number. Hosts of a group share one, if there are few."""
+        if connections <= GROUPS:
+            yield self.group % connections, self.text
+            return
+        for host, lines in groupby(self.text.splitlines(keepends=True), key=_host_of):
+            yield host % connections, b"".join(lines)
+
+
+def _host_of(line: bytes) -> int:
+    """Return the number of the host that sends a line."""
+    return int(line.partition(b" host=web")[2][:5])
 
 
 def batches(fleet: Fleet) -> Iterator[Batch]:

@@ -34,7 +34,9 @@ def calls(series: int, round_s: int, rounds: int, settings: Mapping[str, str]) -
 
                 def send(some: int, timeline: Timeline) -> Sums:
                     count = some * min(GROUPS, fleet.hosts)
-                    return trio.run(play, islice(lines, count), timeline, daemon.port, b"sync\n", lambda: None)
+                    return trio.run(
+                        play, islice(lines, count), fleet.connections, timeline, daemon.port, b"sync\n", lambda: None
+                    )
 
                 first = send(NEW_ROUNDS, Timeline(1, time.monotonic() - fleet.hours * 3600, start_s))
                 daemon.forget()  # it writes what is held for a long interval

@@ -47,7 +47,6 @@ DAEMON_IDLE_S, HBASE_IDLE_S = 3.0, 15.0  # for which CPU is measured while nothi
 QUIET_S = 1800  # simulated time after the last hour for the first rows to be compacted
 POLL_S = 0.5
 ASK_S = 2.0
-CONNECTIONS = 4
 
 
 class Sums(NamedTuple):
@@ -158,6 +157,7 @@ def halves(fleet: Fleet) -> tuple[Iterator[Batch], Iterator[Batch]]:
 
 async def play(
     lines: Iterator[Batch],
+    connections: int,
     timeline: Timeline,
     port: int,
     end: bytes,
@@ -166,7 +166,7 @@ async def play(
 ) -> Sums:
     """Send lines at their times. Then send `end` on each connection and wait for an answer with `answered` in it."""
     sums = Sums()
-    streams = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(CONNECTIONS)]
+    streams = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(connections)]
     looked = 0.0
     for batch in lines:
         if (delay_s := timeline.real_delay_s(batch.due_s)) > 0:
@@ -174,7 +174,8 @@ async def play(
                 on_wait()
                 looked = trio.current_time()
             await trio.sleep(delay_s)
-        await streams[batch.group % CONNECTIONS].send_all(batch.text)
+        for number, text in batch.shares(connections):
+            await streams[number].send_all(text)
         sums = sums.plus(batch, max(timeline.now_s() - batch.due_s, 0.0))
     for stream in streams:
         if end:
@@ -262,7 +263,7 @@ def _tsd(
     for number, lines in enumerate((first, second)):
         with scaled(home, settings, timeline, spent) as daemon:
             began_s = timeline.now_s()
-            got = trio.run(play, lines, timeline, daemon.port, b"sync\n", disk.look)
+            got = trio.run(play, lines, fleet.connections, timeline, daemon.port, b"sync\n", disk.look)
             sums = sums.plus(got, got.lag_s)
             calls_s += timeline.now_s() - began_s
             if number == 1:
@@ -324,7 +325,7 @@ def _victoria(fleet: Fleet, speed: float, home: Path) -> Figures:
     timeline = Timeline(speed, time.monotonic() + 1, fleet.start_s)
     for number, lines in enumerate(halves(fleet)):
         with running_victoria(home) as peer:
-            got = trio.run(play, lines, timeline, peer.port, b"", disk.look)
+            got = trio.run(play, lines, fleet.connections, timeline, peer.port, b"", disk.look)
             sums = sums.plus(got, got.lag_s)
             peer.await_stored(got.points)
             spent.add(peer.pid)  # before the query that reads all points: tsd's are read back by another process
@@ -347,7 +348,9 @@ def _opentsdb(fleet: Fleet, speed: float, home: Path, hbase: Hbase, idle_share: 
     past = fleet._replace(start_s=next_hour_s() - (math.ceil(fleet.hours) + 3) * HOUR_S)
     with running_opentsdb(home, hbase, settings, compacts=True) as peer:
         timeline = Timeline(speed, time.monotonic() + 1, past.start_s)
-        sums = trio.run(play, batches(past), timeline, peer.port, b"version\n", lambda: None, b"net.opentsdb")
+        sums = trio.run(
+            play, batches(past), fleet.connections, timeline, peer.port, b"version\n", lambda: None, b"net.opentsdb"
+        )
         peer.await_idle()
         ended = peer.stop()
     config, _ = read_config(Given("benchmark", key, value) for key, value in settings.items())
@@ -396,8 +399,9 @@ def _report(fleet: Fleet, speed: float, found: dict[str, list[Figures]]) -> str:
     ]  # fmt: skip
     return (
         f"{fleet.points:,} points of {fleet.hosts * METRICS:,} series, one per {fleet.round_s} s for "
-        f"{fleet.hours:g} h, {fleet.late:.0%} of them late, {fleet.churn:.0%} of the hosts replaced per hour, a "
-        f"restart halfway; {speed:g} times as fast as in reality; {machine()}. All points were read back. "
+        f"{fleet.hours:g} h, {fleet.late:.0%} of them late, {fleet.churn:.0%} of the hosts replaced per hour, "
+        f"{fleet.connections} connections, a restart halfway; {speed:g} times as fast as in reality; {machine()}. "
+        "All points were read back. "
         "Lag: simulated time by which lines were sent late, at most; more than some rounds is not the agents' pace. "
         "The peer of what is on HBase is OpenTSDB, HBase's CPU included; that of the others is VictoriaMetrics.\n\n"
         + table(head, rows)

@@ -29,6 +29,20 @@ def test_each_host_has_one_point_of_each_metric_a_round() -> None:
     assert len(found) == FLEET.points == len({(metric, when, tags) for _, metric, when, _, tags in found})
 
 
+@pytest.mark.parametrize("connections", [4, 20])
+def test_a_host_sends_all_its_lines_on_one_connection(connections: int) -> None:
+    hosts: dict[bytes, set[int]] = {}
+    for batch in batches(FLEET):
+        shares = list(batch.shares(connections))
+        assert b"".join(text for _, text in shares) == batch.text
+        for number, text in shares:
+            for line in text.splitlines():
+                hosts.setdefault(line.partition(b"host=")[2][:8], set()).add(number)
+    assert len(hosts) == FLEET.hosts == 20
+    assert {len(numbers) for numbers in hosts.values()} == {1}
+    assert len(set.union(*hosts.values())) == connections
+
+
 def test_batches_are_due_in_order_with_sums_of_their_lines() -> None:
     every = list(batches(FLEET))
     due = [batch.due_s for batch in every]
