@@ -47,6 +47,7 @@ from tsd.lazy import LazyLogger, LazyModule
 from tsd.server.clients import Clients, configured_quotas
 from tsd.server.listener import AccessControl, Listener, ListenerLimits
 from tsd.server.multiplexer import Multiplexer
+from tsd.server.packet_batches import PacketBatches
 from tsd.server.peer import Peer
 from tsd.server.quiet_connections import QuietConnections
 from tsd.server.replies import ReplyBudget
@@ -268,15 +269,15 @@ def build_server(parts: CoreParts) -> ServerParts:
     http = HttpServer(parts)
     stats = TelnetStats()
     translation = _translation(config, parts.tables)
-    multiplexer = Multiplexer(
+    batches = PacketBatches(
         ingest.intake.take_packets,
-        ingest.backpressure,
         parts.now_ms,
         stats.add_accepted,
         is_plain=None if translation is None else translation.is_plain,
     )
+    multiplexer = Multiplexer(batches, ingest.backpressure)
     rest_s = min(config.journal_gather_ms / 1000 * UNREAD_SHARE, MAX_UNREAD_S)
-    quiet = QuietConnections(rest_s, ingest.journal.write_gathered) if rest_s else None
+    quiet = QuietConnections(rest_s, ingest.journal.write_gathered, batches) if rest_s else None
     options = TelnetOptions(
         config.mode,
         not config.no_diediedie,

@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Compiled loops over packets: see `read_batch_python` and `credit_batch_python` in `tsd.server.multiplexer`.
+"""Compiled loops over packets: see `read_batch_python` in `tsd.server.multiplexer` and `credit_batch_python` in
+`tsd.server.packet_batches`.
 
 The GIL is not released: reading available data takes the kernel a few microseconds.
 """
@@ -69,6 +70,7 @@ def credit_batch(packets not None, position, now_s, now_ms):
     cdef Py_ssize_t total = 0
     for _, slot, size, lines in packets:
         client = slot.client
+        slot.bytes += size
         client.bytes += size
         client.accepted += lines
         client.last_ms = now_ms

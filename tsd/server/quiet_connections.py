@@ -3,18 +3,19 @@
 To wake the event loop takes as much CPU time as to ingest hundreds of lines. So lines of a quiet connection do not wake
 it: a timer does, and then one task reads all of these connections. Until then the kernel keeps their lines. No client
 waits for that: a connection that has sent a command is never quiet, and what has arrived is read before an HTTP request
-is answered. The end of a connection wakes the loop at once. What cannot be ingested at once continues in the
-connection's own task, as in the multiplexer.
+is answered. The end of a connection wakes the loop at once. Lines that were read together are ingested as one batch,
+and what cannot be ingested at once continues in the connection's own task, as in the multiplexer.
 """
 
 import math
 import os
 import select
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import trio
 
+from tsd.server.packet_batches import BatchedConnection, BatchedSlot, Packet, PacketBatches, is_batchable
 from tsd.server.polled_connections import PolledConnections
 
 WINDOW_S = 10.0  # for which a connection is watched before it may be quiet
@@ -30,46 +31,64 @@ class SendRate:
     def __init__(self) -> None:
         self._since_s = trio.current_time()
         self._bytes = 0
+        self._is_measured = False
         self.is_low = False
+
+    @property
+    def left_s(self) -> float:
+        """Return the time until the end of the first measurement; infinity after it."""
+        return math.inf if self._is_measured else max(self._since_s + WINDOW_S - trio.current_time(), 0)
 
     def count(self, size: int) -> None:
         """Note that `size` bytes were read together."""
-        now_s = trio.current_time()
-        self._bytes += size
         if size >= READ_BYTES:  # more may have arrived
             self.restart()
-        elif now_s - self._since_s >= WINDOW_S:
+        else:
+            self.count_parts(size)
+
+    def count_parts(self, size: int) -> None:
+        """Note that `size` bytes were read, in small parts."""
+        now_s = trio.current_time()
+        self._bytes += size
+        if now_s - self._since_s >= WINDOW_S:
             self.is_low = self._bytes <= BYTES_PER_S * (now_s - self._since_s)
-            self._since_s, self._bytes = now_s, 0
+            self._since_s, self._bytes, self._is_measured = now_s, 0, True
 
     def restart(self) -> None:
         """Start a new measurement."""
         self._since_s, self._bytes, self.is_low = trio.current_time(), 0, False
 
 
-class QuietConnection(Protocol):
+class QuietConnection(BatchedConnection, Protocol):
     """A connection that can be read here."""
 
     @property
     def is_quiet(self) -> bool:
         """Return whether the connection may be read here, and now."""
 
+    def count_quiet(self, size: int) -> None:
+        """Note that `size` bytes were read together."""
+
     def take_quiet(self, data: bytes) -> bytes:
         """Process input. Return the rest for the connection's own task; b"" if there is none."""
 
 
-class _Slot(NamedTuple):
+class _Slot(BatchedSlot):
+    __slots__ = ()
     connection: QuietConnection
-    task: trio.lowlevel.Task  # the connection's own, which waits
 
 
 class QuietConnections(PolledConnections[_Slot]):
     """Quiet connections, by descriptor."""
 
-    def __init__(self, rest_s: float, on_read: Callable[[], None] = lambda: None) -> None:
-        """`rest_s`: how long what has arrived may stay unread. `on_read` is called when all of it was read."""
+    def __init__(
+        self, rest_s: float, on_read: Callable[[], None] = lambda: None, batches: PacketBatches | None = None
+    ) -> None:
+        """`rest_s`: how long what has arrived may stay unread. `on_read` is called when all of it was read. Without
+        `batches` each connection takes its packets itself."""
         super().__init__()
         self._rest_s = rest_s
+        self._batches = batches
         self._ends = select.epoll()  # readable when a connection has ended, even if it has unread input
         self._buffer = memoryview(bytearray(READ_BYTES))
         self._on_read = on_read
@@ -113,31 +132,58 @@ class QuietConnections(PolledConnections[_Slot]):
     async def _read_ready(self) -> bool:
         """Read once from each connection that has input. Return whether there are any."""
         ready = self._epoll.poll(0, max(len(self._slots), 1))
+        packets: list[Packet] = []
+        parts: list[bytes] = []
         size = 0
         for fd, _ in ready:
             if size >= TURN_BYTES:
+                self._ingest(packets, parts)
                 await trio.lowlevel.checkpoint()
-                size = 0
+                packets, parts, size = [], [], 0
             if fd in self._slots:  # its wait was not cancelled meanwhile
-                size += self._read(fd)
+                size += self._read(fd, packets, parts)
+        self._ingest(packets, parts)
         if ready:
             self._on_read()
         return bool(ready)
 
-    def _read(self, fd: int) -> int:
-        """Read once from a connection. Return the number of bytes."""
-        connection, data, rest = self._slots[fd].connection, b"", b""
+    def _read(self, fd: int, packets: list[Packet], parts: list[bytes]) -> int:
+        """Read once from a connection. Process what was read, or add it to `packets` and `parts`. Return the number of
+        bytes."""
+        slot = self._slots[fd]
+        connection, data = slot.connection, b""
         try:
             if not connection.is_quiet:
                 self._wake(fd, None)
                 return 0
             data = bytes(self._buffer[: os.readv(fd, [self._buffer])])
-            rest = connection.take_quiet(data) if data else b""
-            is_quiet = connection.is_quiet
+            connection.count_quiet(len(data))
         except BlockingIOError:  # the kernel dropped a damaged packet after it reported it
             return 0
         except OSError as error:
             self._fail_to_read(fd, error)
+            return 0
+        except Exception as error:  # noqa: BLE001 (the boundary of one connection)
+            self._fail(fd, error)
+            return 0
+        if self._batches is not None and is_batchable(data, slot.max_line, READ_BYTES):
+            packets.append(Packet(fd, slot, len(data), data.count(b"\n")))
+            parts.append(data)
+        else:
+            self._take(fd, data)
+        return len(data)
+
+    def _ingest(self, packets: list[Packet], parts: list[bytes]) -> None:
+        if self._batches is not None and packets:
+            self._batches.ingest(packets, b"".join(parts), self._take)
+
+    def _take(self, fd: int, data: bytes) -> None:
+        """Process one packet by its connection. Wake the connection's task if it is not quiet any more, for the rest,
+        and at the end of input."""
+        connection = self._slots[fd].connection
+        try:
+            rest = connection.take_quiet(data) if data else b""
+            is_quiet = connection.is_quiet
         except Exception as error:  # noqa: BLE001 (the boundary of one connection)
             self._fail(fd, error)
         else:
@@ -145,4 +191,3 @@ class QuietConnections(PolledConnections[_Slot]):
                 self._wake(fd, rest)
             elif not is_quiet:
                 self._wake(fd, None)
-        return len(data)

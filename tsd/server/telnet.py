@@ -255,12 +255,16 @@ class TelnetSession:
 
     async def _next_input(self, receive: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return more input: received here, or not processed by the multiplexer."""
-        multiplexer, stream = self._multiplexer, self._stream
+        stream, data = self._stream, None
         is_small = self._accepts_points and self._small_reads >= SMALL_READS and self._lines.is_between
-        shared = multiplexer if is_small else self._quiet if self.is_quiet else None
-        if shared is not None and isinstance(stream, trio.SocketStream):
+        if isinstance(stream, trio.SocketStream) and (self.is_quiet or is_small):
             self.peer.idle_since = trio.current_time()
-            data = await shared.add(stream, self)
+            if self._quiet is not None and self.is_quiet:
+                data = await self._quiet.add(stream, self)
+            elif self._multiplexer is not None and is_small:
+                may_become_quiet = self._quiet is not None and not self._has_commands
+                with trio.move_on_after(self._send_rate.left_s if may_become_quiet else math.inf):
+                    data = await self._multiplexer.add(stream, self)
             self.peer.idle_since = None
             if data is not None:
                 return data
@@ -297,9 +301,16 @@ class TelnetSession:
             return data
         return self._take_whole(data)
 
+    def count_read(self, size: int) -> None:
+        """See MultiplexedConnection."""
+        self._send_rate.count_parts(size)
+
+    def count_quiet(self, size: int) -> None:
+        """See QuietConnection."""
+        self._send_rate.count(size)
+
     def take_quiet(self, data: bytes) -> bytes:
         """See QuietConnection."""
-        self._send_rate.count(len(data))
         self.peer.client.bytes += len(data)
         return self._take_whole(data) if self._lines.is_whole(data) else data
 

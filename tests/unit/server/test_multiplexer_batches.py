@@ -18,18 +18,15 @@ from tsd.ingest.intake import Backpressure
 from tsd.ingest.lines import LineBuffer
 from tsd.server.clients import Client, Quotas
 from tsd.server.multiplexer import (
-    HAS_LOOP,
     READ_BYTES,
     SMALL_PACKET_BYTES,
     Multiplexer,
-    Packet,
     PacketBatch,
     Slot,
     buffer_size,
-    credit_batch_python,
-    is_batchable,
     read_batch_python,
 )
+from tsd.server.packet_batches import HAS_LOOP, Packet, PacketBatches, credit_batch_python, is_batchable
 from tsd.server.peer import Peer
 
 if HAS_LOOP:
@@ -56,6 +53,10 @@ class FakeConnection:
         self.is_readable = True
 
         self.taken: list[bytes] = []
+        self.read = 0
+
+    def count_read(self, size: int) -> None:
+        self.read += size
 
     def take(self, data: bytes) -> bytes:
         self.taken.append(data)
@@ -107,11 +108,15 @@ def test_each_packet_is_batched_or_not(packets: list[bytes | None]) -> None:
     for read, _ in LOOPS:
         found, fds = batch_of(read, packets, [FakeConnection() for _ in packets])
         sent = dict(zip(fds, packets, strict=True))
-        shared = [data for data in packets if data and is_batchable(data, MAX_LINE)]
+        shared = [data for data in packets if data and is_batchable(data, MAX_LINE, SMALL_PACKET_BYTES)]
         assert found.block == b"".join(shared)
         assert [sent[share[0]] for share in found.packets] == shared
         assert [(size, lines) for _, _, size, lines in found.packets] == [(len(d), d.count(b"\n")) for d in shared]
-        unbatched = [(fd, data) for fd, data in sent.items() if data is not None and not is_batchable(data, MAX_LINE)]
+        unbatched = [
+            (fd, data)
+            for fd, data in sent.items()
+            if data is not None and not is_batchable(data, MAX_LINE, SMALL_PACKET_BYTES)
+        ]
         assert found.unbatched == unbatched
         assert (found.failed, found.deferred) == ([], [])
 
@@ -119,7 +124,7 @@ def test_each_packet_is_batched_or_not(packets: list[bytes | None]) -> None:
 @given(st.lists(st.sampled_from([LINE, b"put m", b"\n", b"\r", b"x" * 38, b"put " + b"y" * 36])).map(b"".join))
 def test_batchable_packets_are_whole_for_the_line_buffer(data: bytes) -> None:
     whole = len(data) < SMALL_PACKET_BYTES and data.startswith(b"put ") and LineBuffer(MAX_LINE).is_whole(data)
-    assert is_batchable(data, MAX_LINE) == whole
+    assert is_batchable(data, MAX_LINE, SMALL_PACKET_BYTES) == whole
 
 
 @both
@@ -184,7 +189,7 @@ async def test_error_of_a_batch_is_logged_although_its_packets_are_accepted(caps
     def fail(block: bytes, bounds: Sequence[int], first: int) -> tuple[int, int]:
         raise ZeroDivisionError("as the test wants")
 
-    multiplexer = Multiplexer(fail, Backpressure(), lambda: 0, lambda lines: None)
+    multiplexer = Multiplexer(PacketBatches(fail, lambda: 0, lambda lines: None), Backpressure())
     connections = [FakeConnection(), FakeConnection()]
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         async with trio.open_nursery() as reading:
@@ -197,6 +202,7 @@ async def test_error_of_a_batch_is_logged_although_its_packets_are_accepted(caps
             nursery.start_soon(multiplexer.run)
         nursery.cancel_scope.cancel()
     assert [connection.taken for connection in connections] == [[LINE], [LINE]]
+    assert [connection.read for connection in connections] == [len(LINE)] * 2
     assert "ZeroDivisionError: as the test wants" in "".join(capsys.readouterr())  # out, or err if none is configured
 
 

@@ -14,7 +14,8 @@ from trio.testing import MockClock
 from tests.running import Running, running
 from tests.unit.api.http_requests import http_request
 from tests.unit.server.networks import READER, WRITER, changed, client_at, client_disconnects
-from tests.unit.server.telnet_parts import BAD, GOOD, T, session
+from tests.unit.server.telnet_parts import BAD, GOOD, REFUSED, T, session
+from tsd.server.peer import local_peer
 from tsd.server.quiet_connections import QuietConnections, SendRate
 
 REST_S = 3.0
@@ -26,6 +27,12 @@ class Lines:
     def __init__(self) -> None:
         self.read: list[tuple[float, bytes]] = []
         self.is_quiet = True
+        self.peer = local_peer()
+        self.accepted = self.position = 0
+        self.max_line = 1024
+
+    def count_quiet(self, size: int) -> None:
+        pass
 
     def take_quiet(self, data: bytes) -> bytes:
         self.read.append((trio.current_time(), data))
@@ -227,6 +234,29 @@ async def test_lines_are_read_before_a_change_of_networks_ends_the_connection(
         changed(daemon, network_allow=READER)
         assert await client_disconnects(client)
         assert daemon.daemon.ingest.ledger.received == sent
+
+
+async def test_lines_of_small_agents_are_read_together(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Packets of few lines are no reason to read a connection at once. What one agent sends wrongly, or for the first
+    time, costs no line of the others."""
+    async with running(tmp_path) as daemon, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(daemon.client()) for _ in range(5)]
+        ledger, received, waits = daemon.daemon.ingest.ledger, [0], 0
+        for at in range(240):
+            for number, client in enumerate(clients):
+                await client.send(b"put quiet %d %d host=web%d\n" % (T + at, at, number))
+            await trio.sleep(0.5)
+            waits += ledger.received == received[-1]
+            received.append(ledger.received)
+        assert waits > 120
+        await clients[0].send(BAD)
+        await clients[1].send(b"put quiet %d 1 host=new\n" % T)
+        await clients[2].send(b"put quiet %d 1 host=web2\r\n" % T)
+        assert await clients[0].read_bytes(len(REFUSED)) == REFUSED
+        for client in clients:
+            assert (await client.send_lines(b"")).startswith(b"synced")
+        assert await daemon.daemon.flush()
+        assert (ledger.stored, sum(ledger.refused.values())) == (240 * 5 + 2, 1)
 
 
 @pytest.mark.parametrize(("gather_ms", "most"), [(3000, 40), (60_000, 30)])
