@@ -125,6 +125,7 @@ def running_victoria(home: Path) -> Iterator[Victoria]:
         f"-opentsdbListenAddr=127.0.0.1:{port}",
         f"-opentsdbHTTPListenAddr=127.0.0.1:{http_port}",
         "-retentionPeriod=100y",
+        "-maxConcurrentInserts=10000",  # each open connection counts: others wait, and are closed after a minute
         "-search.maxUniqueTimeseries=3000000",
         f"-search.maxQueryDuration={PATIENCE_S}s",  # the counts of all points take long next to other programs
     ]
