@@ -74,7 +74,7 @@ class OnlyTexts:
         """Return the text of an answer; None if the points have to be merged, see `PointFormat.write_only`."""
         how = query.ms_resolution, arrays
         if how not in self._made:
-            form = PointFormat(query, arrays=arrays, is_single=True)
+            form = PointFormat(query, arrays=arrays)
             self._made[how] = form, form.frame(Answer(query, [SubAnswer(self._sub, [self._group])]))
         form, frame = self._made[how]
         return form.write_only(points, query, scan, frame, is_sum=self._is_sum)

@@ -156,8 +156,7 @@ def _pieces(answer: Answer, *, arrays: bool, checks_later: bool = False) -> Iter
         for points in sub:
             if not checks_later or len(points.times) > LOOP_POINTS:
                 _check_finite(points)
-    layout = PointFormat(query, arrays=arrays, is_single=sum(map(len, cut)) == 1)
-    return _elements(answer, cut, layout)
+    return _elements(answer, cut, PointFormat(query, arrays=arrays))
 
 
 def in_range(points: Points, query: Query, downsample: Downsample | None) -> Points:
@@ -204,10 +203,9 @@ class Frame(NamedTuple):
 class PointFormat:
     """Writes points: times as keys of an object, or pairs in arrays. Texts of times that groups share are made once."""
 
-    def __init__(self, query: Query, *, arrays: bool, is_single: bool, compiled: bool = HAS_LOOP) -> None:
-        """`is_single`: the answer has one group. `compiled`: use the compiled loop."""
+    def __init__(self, query: Query, *, arrays: bool, compiled: bool = HAS_LOOP) -> None:
+        """`compiled`: use the compiled loop."""
         self._compiled = compiled
-        self._is_single = is_single and not arrays
         self._divisor = 1 if query.ms_resolution else 1000
         self._last_only = self._divisor > 1 and not arrays and not query.quirks.repeats_seconds
         self._open, self._close, self._end = (b"],[", b",", b"]]") if arrays else (b',"', b'":', b"}")
@@ -232,9 +230,6 @@ class PointFormat:
                 text = self._written_compiled(points.at(slice(first, first + LOOP_POINTS)), nan)
                 yield text if first else self._begin + text[separator:]
             yield self._end
-            return
-        if self._is_single and (whole := self._whole(points)) is not None:
-            yield whole
             return
         keys = self._keys_of(points.times)
         for first in range(0, len(keys), SLICE):
@@ -273,23 +268,6 @@ class PointFormat:
         return _loops.write_points(
             times, bits, floats.view(np.uint8), self._divisor, last_only, self._open, self._close, others_of
         )
-
-    def _whole(self, points: Points) -> bytes | None:
-        """Return few points, encoded at once; None for many, for repeated keys, and for values that Java writes in
-        another form."""
-        times, bits, floats = points
-        doubles = np.count_nonzero(floats)
-        if len(times) > SLICE or 0 < doubles < len(floats):
-            return None
-        values: list[float] = bits.tolist()
-        if doubles:
-            numbers = bits.view(np.float64)
-            sizes = np.abs(numbers)
-            if np.count_nonzero((sizes >= PLAIN_FROM) & (sizes < PLAIN_BELOW)) < len(sizes):
-                return None
-            values = numbers.tolist()
-        shown = dict(zip((times // self._divisor).tolist(), values, strict=True))
-        return _encode(shown) if len(shown) == len(times) else None
 
     def _keys_of(self, times: Int64) -> list[bytes]:
         """Return for each time the text between the previous value and its own."""

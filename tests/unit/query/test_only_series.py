@@ -49,7 +49,7 @@ def written(some: Points, query: Query, *, arrays: bool) -> bytes | None:
     is_sum = keeps_only(sub.aggregator)
     if is_sum is None:
         return None
-    form = PointFormat(query, arrays=arrays, is_single=True)
+    form = PointFormat(query, arrays=arrays)
     frame = form.frame(Answer(query, [SubAnswer(sub, [Group("m", {"host": "a"}, ["dc"])])]))
     return form.write_only(some, query, scan_range(query.start_ms, query.end_ms, None), frame, is_sum=is_sum)
 

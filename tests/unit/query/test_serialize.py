@@ -308,7 +308,7 @@ def test_compiled_loop_writes_the_same_text(
     query = answer(ms_resolution=ms_resolution, quirks=CORRECTED if corrected else OPENTSDB).query
     some = points(*((at * 0.7, value) for at, value in enumerate(values)))
     looped, plain = (
-        b"".join(PointFormat(query, arrays=arrays, is_single=False, compiled=compiled).write(some, b'"NaN"'))
+        b"".join(PointFormat(query, arrays=arrays, compiled=compiled).write(some, b'"NaN"'))
         for compiled in (HAS_LOOP, False)
     )
     assert looped == plain
