@@ -30,7 +30,8 @@ def series(draw: st.DrawFn) -> tuple[list[bytes], Widths]:
 
 @given(series())
 def test_common_tags(some: tuple[list[bytes], Widths]) -> None:
-    assert common_tags(*some, compiled=True) == common_tags(*some, compiled=False)
+    series_pairs, widths = some
+    assert common_tags_of(series_pairs, [np.arange(len(series_pairs))], widths) == [common_tags(series_pairs, widths)]
 
 
 @given(series(), st.data())

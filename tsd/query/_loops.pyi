@@ -54,9 +54,6 @@ def write_only(
     others_of: Callable[[list[int]], list[bytes]],
 ) -> bytes | None: ...
 def same_tags(
-    series_pairs: list[bytes], width: int, tagk: int, names: NDArray[np.uint8], values: NDArray[np.uint8]
-) -> bool: ...
-def same_tags_of_groups(
     series_pairs: list[bytes],
     members: NDArray[np.int64],
     bounds: NDArray[np.int64],

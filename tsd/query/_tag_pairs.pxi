@@ -1,37 +1,14 @@
 # Compares the tags of series. Included by _loops.pyx.
 
 
-def same_tags(list series_pairs, Py_ssize_t width, Py_ssize_t tagk, uint8_t[::1] names, uint8_t[::1] values):
-    """Return whether all series have as many tags as the first one. Then `names` and `values` say for each of them
-    whether all have the same name and value there. A pair of ids has `width` bytes, its name `tagk` of them."""
-    cdef Py_ssize_t i, at, tag, tags = names.shape[0]
-    cdef bytes one = series_pairs[0]
-    cdef const char* first = PyBytes_AS_STRING(one)
-    cdef const char* text
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(one)
-    names[:] = 1
-    values[:] = 1
-    for i in range(1, len(series_pairs)):
-        one = series_pairs[i]
-        if PyBytes_GET_SIZE(one) != size:
-            return False
-        text = PyBytes_AS_STRING(one)
-        for tag in range(tags):
-            at = tag * width
-            if names[tag] and memcmp(text + at, first + at, tagk):
-                names[tag] = 0
-            if values[tag] and memcmp(text + at + tagk, first + at + tagk, width - tagk):
-                values[tag] = 0
-    return True
-
-
-def same_tags_of_groups(
+def same_tags(
     list series_pairs, const int64_t[::1] members, const int64_t[::1] bounds, Py_ssize_t width, Py_ssize_t tagk,
     uint8_t[:, ::1] values,
 ):
     """Return whether all members of groups have the tag names of the first one, in its order. Then `values` says for
     each group and tag whether all its members have the same value there. `members` has the index of each member; those
-    of a group are from one of `bounds` to before the next one, one or more. For ids see `same_tags`."""
+    of a group are from one of `bounds` to before the next one, one or more. A pair of ids has `width` bytes, its name
+    `tagk` of them."""
     cdef Py_ssize_t group, i, at, tag, tags = values.shape[1]
     cdef bytes first, one
     cdef const char* names

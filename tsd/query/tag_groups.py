@@ -76,11 +76,9 @@ def group_values(
     names, or lack one of them."""
     size = len(series_pairs[0])
     if compiled and len(group_by) * widths.tagv <= _NUMBER_BYTES:
-        every = list(series_pairs)
-        same = _same_tags(every, widths)
-        if same is None or not same.names.all():
+        every, first = list(series_pairs), series_pairs[0]
+        if _same_values(every, np.arange(len(every)), np.array((0, len(every))), widths) is None:
             return None
-        first = series_pairs[0]
         places = [at + widths.tagk for at in range(0, size, widths.pair) if first[at : at + widths.tagk] in group_by]
         if len(places) != len(group_by):
             return None
@@ -108,20 +106,22 @@ def group_values(
     return wide.view(">u8")[:, 0].astype(np.uint64)
 
 
-class _SameTags(NamedTuple):
-    """Which tags of the first of some series with equally many tags all others have in the same place."""
-
-    names: Bool
-    values: Bool
-
-
-def _same_tags(series_pairs: list[bytes], widths: Widths) -> _SameTags | None:
-    """Compare series; None if they have different numbers of tags, or none."""
-    count, rest = divmod(len(series_pairs[0]), widths.pair)
-    names, values = np.empty(count, np.uint8), np.empty(count, np.uint8)
-    if not count or rest or not _loops.same_tags(series_pairs, widths.pair, widths.tagk, names, values):
+def _same_values(series_pairs: list[bytes], members: Int64, bounds: Int64, widths: Widths) -> Bool | None:
+    """Return for each group and tag whether all series of the group have the same value there: (groups, tags). None if
+    a series has other tag names than the first one, or if there are none. `members` are the places of the series in
+    `series_pairs`: those of a group are from one of `bounds` to before the next one, one or more."""
+    tags, rest = divmod(len(series_pairs[int(members[0])]), widths.pair)
+    if not tags or rest:
         return None
-    return _SameTags(names.view(np.bool_), values.view(np.bool_))
+    are_same = np.empty((len(bounds) - 1, tags), np.uint8)
+    steps = [0, len(are_same)]
+    if len(members) > AT_ONCE:
+        steps = np.unique(np.searchsorted(bounds[:-1], np.arange(0, len(members) + AT_ONCE, AT_ONCE))).tolist()
+    for first, stop in pairwise(steps):
+        some, to = bounds[first : stop + 1], are_same[first:stop]
+        if not _loops.same_tags(series_pairs, members, some, widths.pair, widths.tagk, to):
+            return None
+    return are_same.view(np.bool_)
 
 
 def common_tags_of(
@@ -131,14 +131,12 @@ def common_tags_of(
     found = _common_tags_together(series_pairs, groups, widths) if compiled and all(map(len, groups)) else None
     if found is not None:
         return found
-    return [
-        common_tags(
-            series_pairs if len(group) == len(series_pairs) else [series_pairs[place] for place in group.tolist()],
-            widths,
-            compiled=compiled,
-        )
-        for group in groups
-    ]
+    return [_common_tags_of_one(series_pairs, group, widths, compiled=compiled) for group in groups]
+
+
+def _common_tags_of_one(series_pairs: list[bytes], group: Int64, widths: Widths, *, compiled: bool) -> CommonTags:
+    found = _common_tags_together(series_pairs, [group], widths) if compiled and len(group) else None
+    return found[0] if found is not None else common_tags([series_pairs[place] for place in group.tolist()], widths)
 
 
 def _common_tags_together(
@@ -147,18 +145,12 @@ def _common_tags_together(
     """Return the common tags of groups of one or more series; None if these have different tag names."""
     if not groups:
         return []
-    pairs = series_pairs[int(groups[0][0])]
+    members, bounds = np.concatenate(groups), np.cumsum([0, *map(len, groups)])
+    are_same = _same_values(series_pairs, members, bounds, widths)
+    pairs = series_pairs[int(members[0])]
     names = [pairs[at : at + widths.tagk] for at in range(0, len(pairs), widths.pair)]
-    if len(pairs) != len(names) * widths.pair or len(set(names)) < len(names):  # as in a damaged key
+    if are_same is None or len(set(names)) < len(names):  # as in a damaged key
         return None
-    members = np.concatenate(groups)
-    bounds = np.cumsum([0, *map(len, groups)])
-    are_same = np.empty((len(groups), len(names)), np.uint8)
-    steps = np.minimum(np.searchsorted(bounds, np.arange(0, len(members) + AT_ONCE, AT_ONCE)), len(groups))
-    for first, stop in pairwise(np.unique(steps).tolist()):
-        some, to = bounds[first : stop + 1], are_same[first:stop]
-        if not _loops.same_tags_of_groups(series_pairs, members, some, widths.pair, widths.tagk, to):
-            return None
     tags = sorted(zip(names, range(widths.tagk, len(pairs), widths.pair), range(len(names)), strict=True))
     found = []
     for place, same in zip(members[bounds[:-1]].tolist(), are_same.tolist(), strict=True):
@@ -168,7 +160,7 @@ def _common_tags_together(
     return found
 
 
-def common_tags(series_pairs: Sequence[bytes], widths: Widths, *, compiled: bool = HAS_LOOP) -> CommonTags:
+def common_tags(series_pairs: Sequence[bytes], widths: Widths) -> CommonTags:
     """Return the common tags: the names whose value is the same in all series with the name.
 
     >>> both = common_tags([bytes.fromhex("000001000001000002000001"), bytes.fromhex("000001000002")], Widths())
@@ -181,23 +173,11 @@ def common_tags(series_pairs: Sequence[bytes], widths: Widths, *, compiled: bool
             return CommonTags(dict(sorted(only.items())), [])
     found: dict[bytes, bytes] = {}
     differing: set[bytes] = set()
-    same = _same_tags(list(series_pairs), widths) if compiled and series_pairs else None
-    if same is not None and same.names.all():
-        columns = _first_tags(series_pairs[0], widths, same.values)
-    else:
-        columns = chain.from_iterable(_columns(part, widths) for part in _alike(series_pairs))
-    for tagk, tagv, is_same in columns:
+    for tagk, tagv, is_same in chain.from_iterable(_columns(part, widths) for part in _alike(series_pairs)):
         if not is_same or found.setdefault(tagk, tagv) != tagv:
             differing.add(tagk)
     tags = {tagk: found[tagk] for tagk in sorted(found) if tagk not in differing}
     return CommonTags(tags, sorted(differing))
-
-
-def _first_tags(pairs: bytes, widths: Widths, same: Bool) -> Iterator[tuple[bytes, bytes, bool]]:
-    """Yield what `_columns` yields of series that all have the tag names of the first one, given by its pairs."""
-    for place, is_same in enumerate(same.tolist()):
-        at = place * widths.pair
-        yield pairs[at : at + widths.tagk], pairs[at + widths.tagk : at + widths.pair], is_same
 
 
 def _alike(series_pairs: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
