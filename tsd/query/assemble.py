@@ -21,6 +21,7 @@ from tsd.query.plan import Plan
 from tsd.query.result import Group, SubAnswer
 from tsd.query.same_times import summed_groups
 from tsd.query.tag_groups import CommonTags, common_tags_of, grouped
+from tsd.query.workers import check_cancelled
 from tsd.tables.quirks import OPENTSDB, Quirks
 from tsd.tables.reading import PointReader, ScanRange
 
@@ -93,15 +94,7 @@ class Assembly:
     """Assembles the groups of one sub query. Call `form_groups`, run all `slices`, then call `look_up_names` and
     `groups`. All but `look_up_names` may run in a thread."""
 
-    def __init__(
-        self,
-        query: Query,
-        plan: Plan,
-        collected: Collected,
-        check: Callable[[], None],
-    ) -> None:
-        """`check` is called often and raises an exception to stop the work."""
-        self._check = check
+    def __init__(self, query: Query, plan: Plan, collected: Collected) -> None:
         self._query = query
         self._plan = plan
         self._series = plan.selection.series
@@ -182,7 +175,7 @@ class Assembly:
                 merged = MergedPoints(points, 0)
             else:
                 chosen = Chosen(collected.series, members)
-                merged = merge_chosen(chosen, sub, scan, quirks=query.quirks, check=self._check)
+                merged = merge_chosen(chosen, sub, scan, quirks=query.quirks, check=check_cancelled)
             ordered = in_order(notes[place], quirks=query.quirks) if notes[place] else None
             self._found.append(_UnnamedGroup(members, tags, merged, ordered))
             self._tagks.update(dict.fromkeys(tags.tags))

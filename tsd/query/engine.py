@@ -185,7 +185,7 @@ class QueryEngine:
         collected = joint.collected if joint else await self.plan_reader.collect(query, plan, budget, sums=sums)
         read = perf_counter()
         scan_ms = (joint.spent_s if joint else read - started) * 1000
-        assembly = Assembly(query, plan, collected, check_cancelled)
+        assembly = Assembly(query, plan, collected)
         count = len(series.series_pairs)
         share.add(await self.workers.run_sized(count, assembly.form_groups) * GROUP_BYTES)
         grouped_at = perf_counter()

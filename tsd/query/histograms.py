@@ -1,6 +1,6 @@
 """Percentiles and buckets of histograms, each as a series (docs/compat/query.md §18)."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from tsd.query.parse.uri import shortest_float
 from tsd.query.plan import Plan
 from tsd.query.result import Group
 from tsd.query.tag_groups import CommonTags, common_tags, grouped
+from tsd.query.workers import check_cancelled
 from tsd.tables.reading import EncodedPage, HistogramPage, HistogramSource, PointPage
 
 _LONG = 1 << 64
@@ -111,7 +112,7 @@ class HistogramQuery:
         groups: list[Group] = []
         for part in slices(await run(self._grouped), self._found, self._slice_buckets):
             series = [[self._found.pop(number) for number in members] for members in part]
-            merged = await run(partial(_all_merged, self._query, plan, series, budget.check))
+            merged = await run(partial(_all_merged, self._query, plan, series))
             held += sum(answer_size(one, plan.sub) for one in merged)
             budget.set_memory(held)
             members = [[self._series.series_pairs[number] for number in numbers] for numbers in part]
@@ -160,9 +161,9 @@ class HistogramQuery:
         self, groups: Sequence[list[bytes]], merged: Sequence[Mapping[int, Histogram]]
     ) -> list[_UnnamedHistogram]:
         """Return the answers of some groups: for each the tag pairs of its series, and its histograms."""
-        widths, sub, check = self._series.widths, self._plan.sub, self._budget.check
+        widths, sub = self._series.widths, self._plan.sub
         return [
-            _UnnamedHistogram(series_pairs, common_tags(series_pairs, widths), answers_of(each, sub, check))
+            _UnnamedHistogram(series_pairs, common_tags(series_pairs, widths), answers_of(each, sub))
             for series_pairs, each in zip(groups, merged, strict=True)
         ]
 
@@ -205,18 +206,16 @@ def slices(
 
 
 def _all_merged(
-    query: Query, plan: Plan, groups: Iterable[Sequence[Mapping[int, Histogram]]], check: Callable[[], None]
+    query: Query, plan: Plan, groups: Iterable[Sequence[Mapping[int, Histogram]]]
 ) -> list[dict[int, Histogram]]:
-    return [_merged(query, plan, series, check) for series in groups]
+    return [_merged(query, plan, series) for series in groups]
 
 
-def _merged(
-    query: Query, plan: Plan, series: Sequence[Mapping[int, Histogram]], check: Callable[[], None]
-) -> dict[int, Histogram]:
+def _merged(query: Query, plan: Plan, series: Sequence[Mapping[int, Histogram]]) -> dict[int, Histogram]:
     """Return the histograms of a group by time, or by bucket of the downsampler."""
     found: dict[int, list[Histogram]] = {}
     for one in series:
-        check()
+        check_cancelled()
         times = np.array(sorted(one), np.int64)
         stamps = times
         if plan.sub.downsample is not None:
@@ -230,7 +229,7 @@ def _merged(
             found.setdefault(stamp, []).append(one[time_ms])
     merged = {}
     for stamp in sorted(found):
-        check()
+        check_cancelled()
         merged[stamp] = added(found[stamp])
     return merged
 
@@ -244,12 +243,12 @@ def answer_size(merged: Mapping[int, Histogram], sub: SubQuery) -> int:
     return answers * SERIES_BYTES + points * POINT_BYTES
 
 
-def answers_of(merged: Mapping[int, Histogram], sub: SubQuery, check: Callable[[], None]) -> list[tuple[str, Points]]:
+def answers_of(merged: Mapping[int, Histogram], sub: SubQuery) -> list[tuple[str, Points]]:
     """Return the answers of a group: suffixes of the metric, and points."""
     times = np.fromiter(merged, np.int64, len(merged))
     found: list[tuple[str, Points]] = []
     for wanted in sub.percentiles:
-        check()
+        check_cancelled()
         values = np.array([percentile(histogram, wanted) for histogram in merged.values()], np.float64)
         found.append((f"_pct_{_shown(wanted)}", doubles_as_points(times, values)))
     if sub.show_histogram_buckets:

@@ -31,7 +31,6 @@ class QueryBudget(NamedTuple):
     bounds: Bounds
     set_memory: Callable[[int], None]  # called with all bytes in use; may raise BadQuery
     workers: WorkerPool
-    check: Callable[[], None]  # called in a thread; raises an exception to stop the work
 
 
 class Override(NamedTuple):

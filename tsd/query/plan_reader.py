@@ -12,7 +12,7 @@ from tsd.query.limits import Limits, MemoryShare, QueryBudget
 from tsd.query.model import Query, SubQuery
 from tsd.query.plan import Plan, scan_range
 from tsd.query.rollups import RollupQuery
-from tsd.query.workers import WorkerPool, check_cancelled
+from tsd.query.workers import WorkerPool
 from tsd.store.retry import run_bounded
 from tsd.tables.open_points import MAX_UNORDERED, OPEN_HOURS, OpenPointSource, OpenSelection, is_ordered, split_span
 from tsd.tables.reading import PointReader, Selection, SeriesRequest
@@ -128,7 +128,7 @@ class PlanReader:
         bounds = self._limits.bounds(
             metric, override_size=query.override_byte_limit, override_points=query.override_point_limit
         )
-        return QueryBudget(bounds, set_memory, self.workers, check_cancelled)
+        return QueryBudget(bounds, set_memory, self.workers)
 
     async def read_together(
         self, query: Query, plans: Mapping[int, Plan], share: MemoryShare

@@ -294,7 +294,7 @@ class ShortQueries:
         self, query: Query, known: Known, plan: Plan, opened: Sequence[OpenHour], set_memory: Callable[[int], None]
     ) -> FewSeries:
         """Return what reads the rows of a query with open points."""
-        budget = QueryBudget(self._bounds(query, known), set_memory, self._workers, lambda: None)
+        budget = QueryBudget(self._bounds(query, known), set_memory, self._workers)
         return FewSeries(query, known, plan, budget, opened)
 
     def _answer_one(self, query: Query, known: Known, scan: ScanRange, columns: Columns) -> Answer | None:
