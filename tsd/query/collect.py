@@ -202,11 +202,6 @@ class PointCollector:
         """Number of points kept, or returned at the end: a fill may add many."""
         return self._sink.size(len(self._series.series_pairs))
 
-    @property
-    def has_annotations(self) -> bool:
-        """Whether annotations were read."""
-        return bool(self._annotations)
-
     def hold(self, size: int) -> None:
         """Account for rows that are held for the pages to come. Raise BadQuery where a limit is exceeded."""
         self._held = size

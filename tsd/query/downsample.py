@@ -99,42 +99,7 @@ class Downsampler:
 
     def buckets_of_rows(self, batch: Batch) -> Bucketed:
         """Return the buckets of each row of a batch, if each bucket is in one row. May be called in several threads."""
-        return self._by_row(within(batch, self._buckets.span))
-
-    def feed_buckets(self, series: NDArray[np.int32], buckets: Bucketed) -> None:
-        """Add the buckets of rows, given the series of each row."""
-        self._feed_hours(series.astype(np.int64), buckets)
-
-    def _feed_hours(self, series: Int64, buckets: Bucketed) -> None:
-        """Add the buckets of rows, hour by hour if they are many."""
-        hours = [(0, len(series))]
-        if len(buckets.values) >= FEW_VALUES:
-            hours = list(buckets.hours())
-            if len(series) < len(hours) * FEW_ROWS:
-                hours = [(0, len(series))]
-        for first, stop in hours:
-            self.feed_rows(series[first:stop], buckets.between(first, stop))
-
-    @property
-    def by_cell(self) -> tuple[int, int] | None:
-        """The interval in ms and the number of the function with which cells may be downsampled while they are decoded:
-        each bucket is in one row. None if they may not."""
-        spec = self._spec
-        return (spec.interval_ms, FUNCTIONS[spec.function]) if self._uses_loop and HAS_PACKING_LOOP else None
-
-    def feed_cells(self, page: BucketPage) -> Bucketed:
-        """Add rows that are downsampled as `by_cell` says, like `feed`. Return their buckets."""
-        buckets = buckets_of_cells(page.buckets, self._spec.function)
-        self._feed_hours(page.series.astype(np.int64), buckets)
-        return buckets
-
-    def feed_rows(self, series: Int64, buckets: Bucketed) -> None:
-        """Add buckets of rows that `feed` of an earlier query returned; `series` are the rows' series."""
-        self._parts.append(SeriesBuckets(series, buckets))
-        self._parts_size += len(buckets.values)
-
-    def _by_row(self, batch: Batch) -> Bucketed:
-        """Return the buckets of each row of a batch."""
+        batch = within(batch, self._buckets.span)
         count = len(batch.series)
         if self._uses_loop:
             return buckets_of_batch(batch, self._spec.interval_ms, self._spec.function)
@@ -146,6 +111,34 @@ class Downsampler:
             if len(values):
                 kernel.runs(np.arange(len(runs.series)), runs.starts, values)
             return bucketed(runs.series, runs.stamps, kernel.result(), count)
+
+    def feed_buckets(self, series: NDArray[np.int32], buckets: Bucketed) -> None:
+        """Add the buckets of rows, given the series of each row: hour by hour if they are many."""
+        hours = [(0, len(series))]
+        if len(buckets.values) >= FEW_VALUES:
+            hours = list(buckets.hours())
+            if len(series) < len(hours) * FEW_ROWS:
+                hours = [(0, len(series))]
+        for first, stop in hours:
+            self.feed_rows(series[first:stop].astype(np.int64), buckets.between(first, stop))
+
+    @property
+    def by_cell(self) -> tuple[int, int] | None:
+        """The interval in ms and the number of the function with which cells may be downsampled while they are decoded:
+        each bucket is in one row. None if they may not."""
+        spec = self._spec
+        return (spec.interval_ms, FUNCTIONS[spec.function]) if self._uses_loop and HAS_PACKING_LOOP else None
+
+    def feed_cells(self, page: BucketPage) -> Bucketed:
+        """Add rows that are downsampled as `by_cell` says, like `feed`. Return their buckets."""
+        buckets = buckets_of_cells(page.buckets, self._spec.function)
+        self.feed_buckets(page.series, buckets)
+        return buckets
+
+    def feed_rows(self, series: Int64, buckets: Bucketed) -> None:
+        """Add buckets of rows that `feed` of an earlier query returned; `series` are the rows' series."""
+        self._parts.append(SeriesBuckets(series, buckets))
+        self._parts_size += len(buckets.values)
 
     @property
     def held(self) -> int:
@@ -219,8 +212,8 @@ class Downsampler:
         if not self._by_rows:
             with np.errstate(all="ignore"):
                 values = self._kernel.result()[: self._size]
-            series, stamps = (np.concatenate([np.empty(0, np.int64), *parts]) for parts in _transposed(self._slots))
-            return series, stamps, values
+            series = np.concatenate([np.empty(0, np.int64), *(one for one, _ in self._slots)])
+            return series, np.concatenate([np.empty(0, np.int64), *(one for _, one in self._slots)]), values
         each = [(np.repeat(part.series, np.diff(part.buckets.starts)), part.buckets) for part in self._parts]
         return (
             np.concatenate([np.empty(0, np.int64), *(series for series, _ in each)]),
@@ -371,7 +364,3 @@ def _joined(batches: list[Batch]) -> Batch:
     columns = ([getattr(batch, name) for batch in batches] for name in ("series", "times", "bits", "floats"))
     series, times, bits, floats = (np.concatenate(column) for column in columns)
     return Batch(series, np.concatenate([*starts, sizes[-1:]]), times, bits, floats)
-
-
-def _transposed(pairs: list[tuple[Int64, Int64]]) -> tuple[list[Int64], list[Int64]]:
-    return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
