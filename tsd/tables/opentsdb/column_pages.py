@@ -5,7 +5,7 @@ time.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractContextManager, aclosing
+from contextlib import AbstractContextManager
 from itertools import compress, groupby, pairwise
 from typing import NamedTuple, TypeVar
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.opentsdb.rowkey import BASE_BYTES
 from tsd.codec.points import Batch, Bool, Int64
-from tsd.store import CELL_PAGE_BYTES, CellPage, ColumnBlocks, ColumnPart, ColumnRows, PackedRows, RangeOf
+from tsd.store import CellPage, ColumnBlocks, ColumnPart, ColumnRows, PackedRows
 from tsd.store.cells import CellSigner
 from tsd.tables.opentsdb.decode import NumberedRows, NumberedSeries, number_rows, number_series
 from tsd.tables.opentsdb.scan import GET_ROWS
@@ -34,16 +34,6 @@ async def columns_of_rows(
     for at in range(0, len(keys), GET_ROWS):
         if parts := await blocks.get_columns(table, keys[at : at + GET_ROWS]):
             yield parts
-
-
-async def column_pages(
-    blocks: ColumnBlocks, table: str, start: bytes, stop: bytes | None, hour_of: RangeOf
-) -> AsyncGenerator[list[ColumnPart], None]:
-    """Yield the rows from `start` to before `stop`; `hour_of` returns the hour of one. Raise StoreError."""
-    read = blocks.read_columns(table, start, stop, limit_bytes=CELL_PAGE_BYTES, range_of=hour_of)
-    async with aclosing(read) as pages:
-        async for page in pages:
-            yield page
 
 
 class NumberedPages:
@@ -77,7 +67,6 @@ class ColumnPage(StoredPage):
         self._pairs_start = pairs_start
         self._pages = pages
         self._series = pages.series
-        self._numbers = pages.series.numbers
         self._decode_cells = decode_cells
         self._naming = naming
         self._rows: dict[int, NumberedRows] = {}  # packed rows, and cells, by the place of their part
@@ -292,16 +281,10 @@ class ColumnPage(StoredPage):
 
     def _wanted(self, at: int, rows: ColumnRows) -> "_WantedRows":
         """Decode the rows of one block that are wanted."""
-        suffixes = rows.suffixes()
-        if len(suffixes) == 1:
-            number = self._numbers[suffixes[0]]
-            wanted, numbers = np.array([number >= 0]), np.array([number] if number >= 0 else [], np.int32)
-            series_pairs = suffixes if number >= 0 else []
-        else:
-            every = self._numbers_of(at)
-            wanted = every >= 0
-            numbers = every[wanted]
-            series_pairs = suffixes if len(numbers) == len(suffixes) else list(compress(suffixes, wanted.tolist()))
+        suffixes, every = rows.suffixes(), self._numbers_of(at)
+        wanted = every >= 0
+        numbers = every[wanted]
+        series_pairs = suffixes if len(numbers) == len(suffixes) else list(compress(suffixes, wanted.tolist()))
         return _WantedRows(rows.decode(wanted), numbers, series_pairs, rows.sizes()[wanted], len(suffixes))
 
 

@@ -15,9 +15,20 @@ from tsd.codec.opentsdb.rollup import Rollups
 from tsd.codec.opentsdb.rowkey import BASE_BYTES, KeyLayout, base_bytes
 from tsd.codec.putline import base_time
 from tsd.errors import CorruptRow, DamagedBlock
-from tsd.store import Cell, CellPage, ColumnBlocks, ColumnPart, Row, StepLimit, Store, cells_of_keys, scan
+from tsd.store import (
+    CELL_PAGE_BYTES,
+    Cell,
+    CellPage,
+    ColumnBlocks,
+    ColumnPart,
+    Row,
+    StepLimit,
+    Store,
+    cells_of_keys,
+    scan,
+)
 from tsd.store.cells import prefix_end
-from tsd.tables.opentsdb.column_pages import ColumnPage, NumberedPages, column_pages, columns_of_rows
+from tsd.tables.opentsdb.column_pages import ColumnPage, NumberedPages, columns_of_rows
 from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.decode import NumberedRows, decode, number_rows
 from tsd.tables.opentsdb.delete import remove_joined, remove_rows
@@ -165,9 +176,9 @@ class StoredSelection:
         parts = scan_parts(table.layout, hours_of(self._resolved, span), split, self._pattern)
         ranges = key_ranges(table.layout, self._resolved, span, parts)
         if (blocks := self._blocks()) is not None:
-            hour_of = partial(hour_range, table.layout)
+            read = partial(blocks.read_columns, limit_bytes=CELL_PAGE_BYTES, range_of=partial(hour_range, table.layout))
             await read_pages(
-                lambda part: column_pages(blocks, table.name, part.start, part.stop, hour_of),
+                lambda part: read(table.name, part.start, part.stop),
                 ranges,
                 lambda parts: take(self._column_page(parts, annotations=annotations)),
                 parallel=scans,
