@@ -74,6 +74,12 @@ class Batch(NamedTuple):
         pairs = ((self.times, other.times), (self.starts, other.starts), (self.series, other.series))
         return all(one is two or np.array_equal(one, two) for one, two in pairs)
 
+    def between(self, first: int, stop: int) -> "Batch":
+        """Return the rows from `first` to before `stop`. No point is copied."""
+        points = slice(int(self.starts[first]), int(self.starts[stop]))
+        starts = self.starts[first : stop + 1] - self.starts[first]
+        return Batch(self.series[first:stop], starts, self.times[points], self.bits[points], self.floats[points])
+
 
 class AlikePoints(NamedTuple):
     """Points of several rows of one hour that all have the same times."""

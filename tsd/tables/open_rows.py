@@ -74,14 +74,10 @@ class OpenRowsOfHour(NumberingPage):
         if len(self.batch.times) <= PAGE_POINTS:
             yield self
             return
-        series, starts, times, bits, floats = self.batch
-        page = (starts[1:] - 1) // PAGE_POINTS
-        bounds = [0, *(np.flatnonzero(page[1:] != page[:-1]) + 1).tolist(), len(series)]
+        page = (self.batch.starts[1:] - 1) // PAGE_POINTS
+        bounds = [0, *(np.flatnonzero(page[1:] != page[:-1]) + 1).tolist(), len(page)]
         for first, stop in pairwise(bounds):
-            points = slice(int(starts[first]), int(starts[stop]))
-            inner = starts[first : stop + 1] - starts[first]
-            batch = Batch(series[first:stop], inner, times[points], bits[points], floats[points])
-            yield OpenRowsOfHour(batch, self.sizes[first:stop])
+            yield OpenRowsOfHour(self.batch.between(first, stop), self.sizes[first:stop])
 
     def series(self) -> Sequence[bytes]:
         """Return nothing: the series are numbered."""
@@ -271,10 +267,7 @@ def _added_of(stored: Int32, added: Int32) -> Int64:
 
 def _table_of(batch: Batch) -> HourTable:
     """Return rows of one hour that have points at the same times as a table."""
-    shape = len(batch.series), int(batch.starts[1])
-    base_s = int(batch.times[0]) // HOUR_MS * HOUR_S
-    offsets_ms = batch.times[: shape[1]] - base_s * 1000
-    return HourTable(base_s, batch.series, offsets_ms, batch.bits.reshape(shape), batch.floats.reshape(shape))
+    return HourTable.of(batch, int(batch.times[0]) // HOUR_MS * HOUR_S)
 
 
 def are_among(series: Int32, found: Int32) -> Bool:
@@ -357,10 +350,7 @@ def some_rows(batch: Batch, rows: Bool) -> Batch:
     """Return the rows of a batch that a mask selects."""
     chosen = np.flatnonzero(rows)
     if len(chosen) and chosen[-1] - chosen[0] == len(chosen) - 1:  # rows next to each other: no point is copied
-        first, stop = int(chosen[0]), int(chosen[-1]) + 1
-        at = slice(int(batch.starts[first]), int(batch.starts[stop]))
-        starts = batch.starts[first : stop + 1] - batch.starts[first]
-        return Batch(batch.series[first:stop], starts, batch.times[at], batch.bits[at], batch.floats[at])
+        return batch.between(int(chosen[0]), int(chosen[-1]) + 1)
     points = np.repeat(rows, np.diff(batch.starts))
     starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.diff(batch.starts)[rows])))
     return Batch(batch.series[rows], starts, batch.times[points], batch.bits[points], batch.floats[points])

@@ -190,6 +190,13 @@ class HourTable(NamedTuple):
     bits: Int64  # (rows, times): see `tsd.codec.points`
     floats: Bool  # (rows, times)
 
+    @classmethod
+    def of(cls, batch: Batch, base_s: int) -> "HourTable":
+        """Return rows that have points at the same times."""
+        shape = len(batch.series), int(batch.starts[1])
+        offsets_ms = batch.times[: shape[1]] - base_s * 1000
+        return cls(base_s, batch.series, offsets_ms, batch.bits.reshape(shape), batch.floats.reshape(shape))
+
 
 class TablePage(NamedTuple):
     """Decoded rows of points, those of one hour together."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.opentsdb.rowkey import BASE_BYTES
-from tsd.codec.points import Batch, Bool, Int64
+from tsd.codec.points import Batch, Bool, Int64, have_same_times
 from tsd.store import CellPage, ColumnBlocks, ColumnPart, ColumnRows, PackedRows
 from tsd.store.cells import CellSigner
 from tsd.tables.opentsdb.decode import NumberedRows, NumberedSeries, number_rows, number_series
@@ -149,11 +149,14 @@ class ColumnPage(StoredPage):
             if part.packed is not None:
                 numbered = self._numbered(at)
                 if numbered.fresh.all():
-                    found = _tables_of(part.packed, numbered)
+                    found = _tables_of_packed(part.packed, numbered)
                 else:  # as long as some rows are not compacted
-                    found = _tables_of_points(self._decode_some(at), int(part.packed.sizes().sum()))
+                    page = self._decode_some(at)
+                    tables = hour_tables_of(page)
+                    if tables is not None:
+                        found = TablePage(tables, page.rows_read, page.size, int(part.packed.sizes().sum()))
             elif part.rows is not None:
-                found = _table_of(part.rows, self._numbers_of(at))
+                found = _tables_of_block(part.rows, self._numbers_of(at))
             if found is None:
                 return None
             hours += found.hours
@@ -297,7 +300,7 @@ def _base_of(rows: ColumnRows) -> int:
     return int.from_bytes(rows.prefix[-BASE_BYTES:], "big")
 
 
-def _table_of(rows: ColumnRows, numbers: NDArray[np.int32]) -> TablePage | None:
+def _tables_of_block(rows: ColumnRows, numbers: NDArray[np.int32]) -> TablePage | None:
     """Decode rows of a block; None if they have no common times. Raise DamagedBlock."""
     sizes, wanted = rows.sizes(), numbers >= 0
     held, hours = int(sizes.sum()), list[HourTable]()
@@ -317,29 +320,25 @@ def _hours_of(bases_s: Int64) -> list[int]:
     return [] if len(bounds) > 2 and len(bases_s) < FEW_ROWS * (len(bounds) - 1) else bounds
 
 
-def _tables_of_points(page: PointPage, held: int) -> TablePage | None:
+def hour_tables_of(page: PointPage) -> list[HourTable] | None:
     """Return decoded rows hour by hour; None if they are few in each, or if they have no such form."""
     batch, rows = page.batch, page.rows
     if rows is None or page.duplicates or page.annotations or page.warnings:
         return None
     bases_s = rows.bases_s
-    bounds = _hours_of(bases_s)
-    if not bounds or not len(bases_s):
+    bounds = _hours_of(bases_s) if len(bases_s) else [0]
+    if not bounds:
         return None
     hours: list[HourTable] = []
     for first, stop in pairwise(bounds):
-        starts, points = batch.starts[first : stop + 1], slice(int(batch.starts[first]), int(batch.starts[stop]))
-        width = int(starts[1] - starts[0])
-        times = batch.times[points]
-        if not width or (np.diff(starts) != width).any() or (times.reshape(-1, width) != times[:width]).any():
+        part = batch.between(first, stop)
+        if not len(part.times) or not have_same_times(part):
             return None
-        bits, floats = batch.bits[points].reshape(-1, width), batch.floats[points].reshape(-1, width)
-        base_s = int(bases_s[first])
-        hours.append(HourTable(base_s, batch.series[first:stop], times[:width] - base_s * 1000, bits, floats))
-    return TablePage(hours, page.rows_read, page.size, held)
+        hours.append(HourTable.of(part, int(bases_s[first])))
+    return hours
 
 
-def _tables_of(packed: PackedRows, rows: NumberedRows) -> TablePage | None:
+def _tables_of_packed(packed: PackedRows, rows: NumberedRows) -> TablePage | None:
     """Decode packed rows, each with one cell, hour by hour; None if they are few in each, or if they have no such
     form."""
     bounds = _hours_of(rows.bases_s)

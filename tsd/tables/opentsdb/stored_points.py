@@ -1,16 +1,12 @@
 """Pages of cells of points, as all engines but the embedded store read them."""
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
-import numpy as np
-
-from tsd.codec.points import Int32, Int64
+from tsd.codec.points import Int32
 from tsd.store import CellPage
+from tsd.tables.opentsdb.column_pages import hour_tables_of
 from tsd.tables.opentsdb.decode import NumberedRows, number_rows
-from tsd.tables.reading import HourTable, PointPage, SeriesSet, StoredPage, TablePage
-
-MOST_HOURS = 8  # of a page that is cut into tables: more of them have few rows each
+from tsd.tables.reading import PointPage, SeriesSet, StoredPage, TablePage
 
 DecodeNumbered = Callable[[CellPage, NumberedRows], PointPage]
 
@@ -63,37 +59,10 @@ class StoredPoints(StoredPage):
     def decode_tables(self) -> TablePage | None:
         """Decode the rows of matching series, see NumberingPage."""
         page = self.decode()
-        if page.annotations or page.warnings or page.duplicates or page.rows is None:
-            return None
-        hours = _tables_of(page, page.rows.bases_s)
+        hours = hour_tables_of(page)
         return None if hours is None else TablePage(hours, page.rows_read, page.size, self.held)
 
     @property
     def held(self) -> int:
         """Bytes of the cells."""
         return sum(map(len, self._page.columns)) + sum(map(len, self._page.values))
-
-
-def _tables_of(page: PointPage, bases_s: Int64) -> list[HourTable] | None:
-    """Return rows as tables; None if the rows of an hour have different times, or if there are many hours."""
-    series, starts, times, bits, floats = page.batch
-    bounds = [0, *(np.flatnonzero(bases_s[1:] != bases_s[:-1]) + 1).tolist(), len(series)]
-    if len(bounds) > MOST_HOURS + 1 or len(bases_s) != len(series):
-        return None
-    tables: list[HourTable] = []
-    for first, stop in pairwise(bounds if len(series) else []):
-        low, high = int(starts[first]), int(starts[stop])
-        shape = stop - first, int(starts[first + 1]) - low
-        if shape[0] * shape[1] != high - low or (np.diff(starts[first : stop + 1]) != shape[1]).any():
-            return None
-        own = times[low:high].reshape(shape)
-        if (own != own[0]).any():
-            return None
-        base_s = int(bases_s[first])
-        tables.append(
-            HourTable(
-                base_s, series[first:stop], own[0] - base_s * 1000, bits[low:high].reshape(shape),
-                floats[low:high].reshape(shape),
-            )
-        )  # fmt: skip
-    return tables
