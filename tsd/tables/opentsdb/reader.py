@@ -37,7 +37,7 @@ from tsd.tables.opentsdb.matched_series import MatchedKeyedSeries, MatchedStored
 from tsd.tables.opentsdb.rollup_progress import Changing, unobserved
 from tsd.tables.opentsdb.rollup_scan import read_rollups
 from tsd.tables.opentsdb.scan import (
-    StoredPage,
+    EncodedCells,
     few_series,
     hour_range,
     hours_of,
@@ -422,7 +422,7 @@ class StoredHistograms:
             self._table.store,
             self._table.name,
             ranges,
-            lambda page: take(StoredPage(page, layout, decode_page)),
+            lambda page: take(EncodedCells(page, layout, decode_page)),
             parallel=1,
         )
 

@@ -10,7 +10,7 @@ from tsd.store import CellPage
 from tsd.store.cells import prefix_end
 from tsd.tables.opentsdb.data_table import DataTable
 from tsd.tables.opentsdb.rollup_columns import DIRECTORY, DerivedRollups
-from tsd.tables.opentsdb.scan import KeyRange, StoredPage, key_ranges, read_ranges
+from tsd.tables.opentsdb.scan import EncodedCells, KeyRange, key_ranges, read_ranges
 from tsd.tables.opentsdb.selection import ResolvedRequest
 from tsd.tables.opentsdb.summary_cells import RollupColumns, decode_rollups
 from tsd.tables.reading import EncodedPage, RollupPage, ScanRange
@@ -34,7 +34,7 @@ async def read_rollups(
     decode_page = partial(decode_rollups, numbers, layout, columns)
 
     async def take_cells(page: CellPage) -> None:
-        await take(StoredPage(page, layout, decode_page))
+        await take(EncodedCells(page, layout, decode_page))
 
     derived = store.derived_values
     ranges = key_ranges(layout, resolved, span)

@@ -37,8 +37,8 @@ class KeyRange(NamedTuple):
 OpenRange: TypeAlias = Callable[[KeyRange], AsyncGenerator[P, None]]
 
 
-class StoredPage(Generic[T]):
-    """Cells of whole rows, and how to decode them."""
+class EncodedCells(Generic[T]):
+    """Cells of whole rows, and how to decode them: EncodedPage."""
 
     def __init__(self, page: CellPage, layout: KeyLayout, decode_page: Callable[[CellPage], T]) -> None:
         self._page = page

@@ -12,7 +12,7 @@ DecodeNumbered = Callable[[CellPage, NumberedRows], PointPage]
 
 
 class StoredPoints(StoredPage):
-    """Cells of whole rows, and how to decode them."""
+    """Cells of whole rows of points: StoredPage."""
 
     def __init__(
         self, page: CellPage, pairs_start: int, series: SeriesSet, decode: DecodeNumbered, *, keeps: bool = False
