@@ -35,6 +35,7 @@ from tsd.tables.reading import (
     ScanRange,
     SeriesSet,
     TablePage,
+    Take,
 )
 
 T = TypeVar("T")
@@ -442,7 +443,7 @@ async def _number(page: EncodedPage[T] | NumberingPage, series: SeriesSet, budge
         await series.match(new)
 
 
-def take_series(series: SeriesSet, seen: Callable[[], None]) -> Callable[[EncodedPage[object]], Awaitable[None]]:
+def take_series(series: SeriesSet, seen: Callable[[], None]) -> Take[object]:
     """Return what numbers the series of each page, without its points, and calls `seen`."""
 
     async def take(page: EncodedPage[object]) -> None:

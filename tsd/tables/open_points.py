@@ -41,6 +41,7 @@ from tsd.tables.reading import (
     ScanRange,
     Selection,
     StoredPage,
+    Take,
 )
 from tsd.tables.writing import KnownSeries, SeriesKeys
 
@@ -52,7 +53,6 @@ OPEN_HOURS = 8  # most hours whose open points a query reads from memory: each i
 MAX_UNORDERED = 8_000_000  # most open points that are put in the order of their series
 MOST_MADE = 3  # times that a slice is made for stored rows, on average: for more, all rows are made at once
 FEW_CELLS = 64  # that are decoded in the event loop
-TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 Hold = Callable[[int], None]  # called with the bytes of all rows of open points that are held; may raise BadQuery
 NO_ROWS = rows_of(no_columns())
 
@@ -265,7 +265,7 @@ class OpenSelection(Selection):
         """Return the matching series, see `Selection`."""
         return self.stored.matched_series()
 
-    async def read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
+    async def read(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> None:
         """Read stored and open points, see `Selection`."""
         for part, is_open in split_span(span, self._points.hours(span)):
             if is_open:
@@ -273,14 +273,14 @@ class OpenSelection(Selection):
             else:
                 await self.stored.read(part, take, annotations=annotations)
 
-    async def read_few(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
+    async def read_few(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> bool:
         """Read by row keys, see `Selection`. A span with open points is always read."""
         if not self._points.hours(span):
             return await self.stored.read_few(span, take, annotations=annotations)
         await self.read(span, take, annotations=annotations)
         return True
 
-    async def read_few_joined(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
+    async def read_few_joined(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> bool:
         """Read few series of a short span like `read_few`, with one call of the store for all of its hours. Return
         False, without a call of `take`, for other spans, and if stored rows of the open hour must be merged."""
         hours = self._points.hours(span)
@@ -305,7 +305,7 @@ class OpenSelection(Selection):
             await take(page)
         return True
 
-    async def _read_hour(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
+    async def _read_hour(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> None:
         """Read an hour with open points: stored pages with the open points of their series merged in, then rows of the
         other series."""
         rows = unstored = await self._rows(span)  # taken before: a point that is written meanwhile is in both
@@ -433,7 +433,7 @@ class SlicedRows:
     def _rows(self, one: OpenSlice) -> OpenRowsOfHour:
         return self._points.rows(one, self._numbers, self._hour)
 
-    async def read(self, take: TakePoints, hold: Hold) -> None:
+    async def read(self, take: Take[PointPage], hold: Hold) -> None:
         """Pass all rows to `take`, and to `hold` the bytes of those that are held.
 
         Slices in the order of their series' numbers are decoded one at a time. Others are all decoded first, and their

@@ -9,7 +9,7 @@ order of groups in answers.
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,6 +181,9 @@ class EncodedPage(Protocol[T_co]):
         ...
 
 
+Take: TypeAlias = Callable[[EncodedPage[T]], Awaitable[None]]  # gets the next page; may raise an exception
+
+
 class HourTable(NamedTuple):
     """Rows of one hour that all have the same times."""
 
@@ -316,16 +319,14 @@ class RollupSource(Protocol):
         interval: RollupInterval,
         aggregators: Sequence[str],
         span: ScanRange,
-        take: Callable[[EncodedPage[RollupPage]], Awaitable[None]],
+        take: Take[RollupPage],
         *,
         pre_aggregated: bool,
     ) -> None:
         """Read the cells of some aggregators, page by page. Raise StoreError and what `take` raises."""
         ...
 
-    async def read_pre_aggregated(
-        self, span: ScanRange, take: Callable[[EncodedPage[PointPage]], Awaitable[None]], *, annotations: bool
-    ) -> None:
+    async def read_pre_aggregated(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> None:
         """Read pre-aggregates that are stored like raw points. Raise StoreError and what `take` raises."""
         ...
 
@@ -351,7 +352,7 @@ class HistogramPage(NamedTuple):
 class HistogramSource(Protocol):
     """The histograms of a selection's series."""
 
-    async def read(self, span: ScanRange, take: Callable[[EncodedPage[HistogramPage]], Awaitable[None]]) -> None:
+    async def read(self, span: ScanRange, take: Take[HistogramPage]) -> None:
         """Read histograms, page by page. Raise StoreError and what `take` raises."""
         ...
 
@@ -376,7 +377,7 @@ class TextPage(NamedTuple):
 class TextSource(Protocol):
     """The texts of a selection's series, for layouts whose points may be texts."""
 
-    async def read(self, span: ScanRange, take: Callable[[EncodedPage[TextPage]], Awaitable[None]]) -> None:
+    async def read(self, span: ScanRange, take: Take[TextPage]) -> None:
         """Read texts, page by page. Raise StoreError and what `take` raises."""
         ...
 
@@ -429,7 +430,7 @@ class JointSource(Protocol):
     async def read(
         self,
         span: ScanRange,
-        takes: Sequence[tuple["Selection", Callable[[EncodedPage[PointPage]], Awaitable[None]]]],
+        takes: Sequence[tuple["Selection", Take[PointPage]]],
     ) -> None:
         """Read raw rows of some selections with equal keys, each row once, page by page: `Selection.read` for all of
         them. Raise StoreError and what a `take` raises."""
@@ -489,9 +490,7 @@ class Selection(Protocol):
         them. None: that is not faster, or not possible. Raise BadQuery, StoreError."""
         return None
 
-    async def read(
-        self, span: ScanRange, take: Callable[[EncodedPage[PointPage]], Awaitable[None]], *, annotations: bool
-    ) -> None:
+    async def read(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> None:
         """Read raw rows, page by page: those of one series in order of time. Raise StoreError and what `take`
         raises."""
         ...
@@ -499,7 +498,7 @@ class Selection(Protocol):
     async def read_few(
         self,
         span: ScanRange,  # noqa: ARG002
-        take: Callable[[EncodedPage[PointPage]], Awaitable[None]],  # noqa: ARG002
+        take: Take[PointPage],  # noqa: ARG002
         *,
         annotations: bool,  # noqa: ARG002
     ) -> bool:

@@ -4,7 +4,7 @@ A query with `delete` reads the rows that it deletes. The pages are looked at on
 its first point to its last one, and what is written later than that stays.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import trio
@@ -25,12 +25,12 @@ from tsd.tables.reading import (
     ScanRange,
     Selection,
     SeriesRequest,
+    Take,
 )
 from tsd.tables.stored_windows import TimeRange, series_texts
 from tsd.tables.writing import KnownSeries, SeriesKeys
 
 SLICE = 500  # series that are handled at once
-TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 Spans = dict[int, tuple[int, int]]  # times of the first and the last point in ms, by the number of a series
 
 
@@ -68,7 +68,7 @@ class _SeenPoints:
         _join(found, zip(batch.series[filled].tolist(), first.tolist(), last.tolist(), strict=True))
         self._pages.append(found)
 
-    def taking(self, take: TakePoints) -> TakePoints:
+    def taking(self, take: Take[PointPage]) -> Take[PointPage]:
         """Return a callback that notes pages and passes them on."""
         return lambda page: take(_SeenPage(page, self.note))
 
@@ -135,11 +135,11 @@ class DeletingSelection(Selection):
         """See Selection."""
         return await self._inner.find_known(series)
 
-    async def read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
+    async def read(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> None:
         """See Selection."""
         await self._inner.read(span, self._seen.taking(take), annotations=annotations)
 
-    async def read_few(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
+    async def read_few(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> bool:
         """See Selection."""
         return await self._inner.read_few(span, self._seen.taking(take), annotations=annotations)
 

@@ -4,7 +4,7 @@ Rows with other resources are series of their own, because entries of a resource
 the same tags all the same, their points are one series.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -18,13 +18,12 @@ from tsd.tables.heroic.series import names_of, parse_series_id, series_id
 from tsd.tables.heroic.slices import StoredRow, decode_rows, read_slice, slices
 from tsd.tables.heroic.tables import HeroicTables
 from tsd.tables.interned import InternedSeries, Resolved, batch_of, in_thread, resolve
-from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest
+from tsd.tables.reading import PointPage, ScanRange, SeriesRequest, Take
 from tsd.tables.writing import SeriesKey, SeriesKeys
 
 SERIES_AT_ONCE = 100
 WARNINGS = 20  # of a page
 LAST_MS = (1 << 63) - 1
-Take = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 
 
 class HeroicPage:
@@ -75,7 +74,7 @@ class HeroicSelection(reading.Selection):
             return None
         return self._series.pairs_of(series_id(metric, tags), tags)
 
-    async def read(self, span: ScanRange, take: Take, *, annotations: bool) -> None:  # noqa: ARG002 - there are none
+    async def read(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> None:  # noqa: ARG002 - none
         """Read the rows of points, page by page."""
         for group in await self._reader.groups(self._resolved):
             pairs_by_key = {one.key: self._pairs_of(one.key) for one in group}

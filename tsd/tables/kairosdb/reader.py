@@ -1,7 +1,7 @@
 """Reads and deletes points of KairosDB's tables: the layout's `PointReader` and `PointDeleter`."""
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import NamedTuple
@@ -34,7 +34,7 @@ from tsd.tables.kairosdb.points import RowsAnswer
 from tsd.tables.kairosdb.series import TTL_BYTES, names_id, parse_series_id, series_id
 from tsd.tables.kairosdb.tables import CONCURRENT, KairosTables
 from tsd.tables.read_ahead import take_sequences
-from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest, TextPage, TextPoint
+from tsd.tables.reading import PointPage, ScanRange, SeriesRequest, Take, TextPage, TextPoint
 from tsd.tables.writing import SeriesKey, SeriesKeys
 
 SERIES_AT_ONCE = 128  # of one page
@@ -44,8 +44,6 @@ ANSWER_CELLS, POINTS_OF_CELL = 16, 64  # cells that take as long to decode as an
 MOST_SHARES = 32  # of them: with smaller ones, pages of many rows would be read in many small pieces
 ALL_POINTS = (1 << 31) - 1
 MOST_LISTED, LISTED_S = 10_000, 60  # metrics that are known to exist, and for how long
-Take = Callable[[EncodedPage[PointPage]], Awaitable[None]]
-TakeTexts = Callable[[EncodedPage[TextPage]], Awaitable[None]]
 Bounds = Mapping[DataRow, tuple[int, int]]  # the first and the last column to read
 
 
@@ -192,7 +190,7 @@ class KairosSelection(reading.Selection):
         tags = parse_tags(encoded)
         return self._series.pairs_of(encoded, tags) if self._resolved.passes(tags) else None
 
-    async def read(self, span: ScanRange, take: Take, *, annotations: bool) -> None:  # noqa: ARG002 - there are none
+    async def read(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> None:  # noqa: ARG002 - none
         """Read the rows of numbers, page by page."""
         self._read.append(span)
         await take_sequences(self._sequences(span), take, PAGES_AHEAD)
@@ -274,7 +272,7 @@ class KairosTexts:
         rows = [one for one in group.rows if one.row.type == STRING]
         self._listed.setdefault(span, []).extend([group._replace(rows=rows)] if rows else [])
 
-    async def read(self, span: ScanRange, take: TakeTexts) -> None:
+    async def read(self, span: ScanRange, take: Take[TextPage]) -> None:
         """Read texts, page by page."""
         times = span.start_ms, span.stop_ms - 1
         if span not in self._listed:
@@ -288,7 +286,7 @@ class KairosTexts:
             for page in series_of(group.rows):
                 await self._read_rows(decoding, page, take)
 
-    async def _read_rows(self, decoding: Decoding, rows: Sequence[FoundRow], take: TakeTexts) -> None:
+    async def _read_rows(self, decoding: Decoding, rows: Sequence[FoundRow], take: Take[TextPage]) -> None:
         left = bounds_of(decoding.spec, rows, decoding.span)
         pairs_by_row = {one.row: self._series.pairs_of(one.row.tags, one.tags) for one in rows}
         limit = limit_of(rows, READ_TEXTS)

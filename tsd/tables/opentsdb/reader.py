@@ -60,7 +60,6 @@ from tsd.tables.opentsdb.uids import Uids
 from tsd.tables.reading import (
     UNWANTED,
     ChangeSource,
-    EncodedPage,
     HistogramPage,
     HistogramSource,
     HourSource,
@@ -75,12 +74,12 @@ from tsd.tables.reading import (
     Selection,
     SeriesRequest,
     SeriesSet,
+    Take,
     TextSource,
 )
 from tsd.tables.writing import KnownSeries, SeriesKeys
 
 KNOWN_COST = 4  # finding the points of 1/4 of a metric's series takes as long as those of all
-TakePoints = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 
 
 class ReadRules(NamedTuple):
@@ -165,12 +164,12 @@ class StoredSelection:
         rows = await self._matcher.find(known.table)
         return known.places[rows] if len(rows) * KNOWN_COST < len(series) else None
 
-    async def read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
+    async def read(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> None:
         """Read raw rows with scans. Raise StoreError and what `take` raises."""
         with self._naming_damage():
             await self._read(span, take, annotations=annotations)
 
-    async def _read(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
+    async def _read(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> None:
         table, scans = self._table, self._table.rules.scans
         split = 1 if table.store.capabilities.splits_scans else scans
         parts = scan_parts(table.layout, hours_of(self._resolved, span), split, self._pattern)
@@ -278,7 +277,7 @@ class StoredSelection:
             series_pairs = self._few[hours]
         return None if series_pairs is None or len(series_pairs) * hours > most else series_pairs
 
-    async def read_few(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> bool:
+    async def read_few(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> bool:
         """Read raw rows by their keys if that is faster. Raise BadQuery, StoreError and what `take` raises."""
         series_pairs = await self._few_series(span)
         if series_pairs is None:
@@ -295,14 +294,14 @@ class StoredSelection:
         await read_rows(table.store, table.name, keys, handler)
         return True
 
-    async def read_table(self, table: str, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
+    async def read_table(self, table: str, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> None:
         """Read another table whose rows are like raw ones. Raise StoreError and what `take` raises."""
         ranges = key_ranges(self._table.layout, self._resolved, span)
         handler = self._page_handler(take, annotations=annotations, keeps_rows=False)
         await read_ranges(self._table.store, table, ranges, handler, parallel=1)
 
     def _page_handler(
-        self, take: TakePoints, *, annotations: bool, keeps_rows: bool
+        self, take: Take[PointPage], *, annotations: bool, keeps_rows: bool
     ) -> Callable[[CellPage], Awaitable[None]]:
         """Return a callback that wraps pages of cells for `take`."""
         decode_page = partial(self._decode, annotations=annotations, keeps_rows=keeps_rows)
@@ -386,7 +385,7 @@ class StoredRollups:
         interval: RollupInterval,
         aggregators: Sequence[str],
         span: ScanRange,
-        take: Callable[[EncodedPage[RollupPage]], Awaitable[None]],
+        take: Take[RollupPage],
         *,
         pre_aggregated: bool,
     ) -> None:
@@ -398,7 +397,7 @@ class StoredRollups:
         table = DataTable(self._table.store, name, self._table.layout)
         await read_rollups(table, self._resolved, span, columns, numbers, take)
 
-    async def read_pre_aggregated(self, span: ScanRange, take: TakePoints, *, annotations: bool) -> None:
+    async def read_pre_aggregated(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> None:
         """Read pre-aggregates of the default interval. Raise StoreError and what `take` raises."""
         table = self._rollups.config.default.pre_aggregate_table
         await self._selection.read_table(table, span, take, annotations=annotations)
@@ -413,7 +412,7 @@ class StoredHistograms:
         self._series = series
         self._format = HistogramFormat(table.layout, codec_id)
 
-    async def read(self, span: ScanRange, take: Callable[[EncodedPage[HistogramPage]], Awaitable[None]]) -> None:
+    async def read(self, span: ScanRange, take: Take[HistogramPage]) -> None:
         """Read histograms. Raise StoreError and what `take` raises."""
         layout = self._table.layout
         decode_page = partial(decode_histograms, self._series.numbers, self._format)

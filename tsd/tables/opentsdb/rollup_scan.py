@@ -1,6 +1,6 @@
 """Reads the rows of a rollup table: values that the store derived from them where it has any, else their cells."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from tsd.codec.opentsdb.cell import COLUMN
@@ -13,11 +13,9 @@ from tsd.tables.opentsdb.rollup_columns import DIRECTORY, DerivedRollups
 from tsd.tables.opentsdb.scan import EncodedCells, KeyRange, key_ranges, read_ranges
 from tsd.tables.opentsdb.selection import ResolvedRequest
 from tsd.tables.opentsdb.summary_cells import RollupColumns, decode_rollups
-from tsd.tables.reading import EncodedPage, RollupPage, ScanRange
+from tsd.tables.reading import RollupPage, ScanRange, Take
 
 AT_ONCE = 4  # base times whose values are read by one call
-
-TakeRollups = Callable[[EncodedPage[RollupPage]], Awaitable[None]]
 
 
 async def read_rollups(
@@ -26,7 +24,7 @@ async def read_rollups(
     span: ScanRange,
     columns: RollupColumns,
     numbers: Mapping[bytes, int],
-    take: TakeRollups,
+    take: Take[RollupPage],
 ) -> None:
     """Pass the rows of a span to `take`, those of a series in order of time. `numbers` has each series that `take` has
     matched, by its pairs. Raise StoreError and what `take` raises."""

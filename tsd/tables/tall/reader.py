@@ -3,7 +3,7 @@
 A query that names all tags of the row key reads the index for that prefix only; others read it for their metric.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from itertools import product
@@ -20,7 +20,7 @@ from tsd.store.retry import run_bounded
 from tsd.tables import reading
 from tsd.tables.filters import matcher_of
 from tsd.tables.interned import InternedSeries, Resolved, batch_of, in_thread, resolve
-from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest
+from tsd.tables.reading import PointPage, ScanRange, SeriesRequest, Take
 from tsd.tables.tall.index import SeriesList
 from tsd.tables.tall.rows import CONCURRENT, Decoded, Part, Reading, SeriesCells, decode
 from tsd.tables.tall.series import Placing, parse_series_id, series_id
@@ -32,7 +32,6 @@ WARNINGS = 20  # of a page
 POINTS_A_CELL = 32  # decoded points that are as much work as a stored cell
 LAST_MS = (1 << 63) - 1
 T = TypeVar("T")
-Take = Callable[[EncodedPage[PointPage]], Awaitable[None]]
 
 
 class TallPage:
@@ -92,7 +91,7 @@ class TallSelection(reading.Selection):
             return None
         return self.series.pairs_of(series_id(metric, tags), tags)
 
-    async def read(self, span: ScanRange, take: Take, *, annotations: bool) -> None:  # noqa: ARG002 - there are none
+    async def read(self, span: ScanRange, take: Take[PointPage], *, annotations: bool) -> None:  # noqa: ARG002 - none
         """Read the rows of points, page by page."""
         await self.joint.read(span, [(self, take)])
 
@@ -143,7 +142,7 @@ class TallRows:
         """See JointSource."""
         return self._rule.table
 
-    async def read(self, span: ScanRange, takes: Sequence[tuple[reading.Selection, Take]]) -> None:
+    async def read(self, span: ScanRange, takes: Sequence[tuple[reading.Selection, Take[PointPage]]]) -> None:
         """See JointSource."""
         selections = [_own(selection) for selection, _ in takes]
         places: dict[int, list[Place]] = {}
