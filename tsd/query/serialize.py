@@ -299,7 +299,7 @@ def _last_of_each(points: Points, divisor: int) -> Points:
 
 
 def joined_parts(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Join pieces to larger parts."""
+    """Join pieces to parts of about 128 KiB."""
     waiting: list[bytes] = []
     size = 0
     for piece in pieces:

@@ -11,10 +11,10 @@ from tsd.query.kairosdb.column import EMPTY, Column, joined
 from tsd.query.kairosdb.groups import ResultGroup, TaggedColumn, limited, result_groups
 from tsd.query.kairosdb.model import MetricQuery
 from tsd.query.kairosdb.steps import Frame, apply_all
+from tsd.query.serialize import joined_parts
 
 SLICE_POINTS = 5000  # written at once
 RESULT_POINTS = 10  # that take as long to write as a result without its points
-CHUNK_BYTES = 64 << 10
 
 
 class Result(NamedTuple):
@@ -67,19 +67,11 @@ def _applied(columns: Sequence[Column], metric: MetricQuery, frame: Frame) -> Se
 
 
 def write_answer(answers: Sequence[MetricAnswer]) -> Iterator[bytes]:
-    """Yield the JSON in chunks: each takes a change of threads, whatever its size. NaN and infinities are null."""
-    parts: list[bytes] = []
-    size = 0
-    for part in _parts(answers):
-        parts.append(part)
-        size += len(part)
-        if size >= CHUNK_BYTES:
-            yield b"".join(parts)
-            parts, size = [], 0
-    yield b"".join(parts)
+    """Yield the JSON in parts of about 128 KiB. NaN and infinities are null."""
+    return joined_parts(_pieces(answers))
 
 
-def _parts(answers: Sequence[MetricAnswer]) -> Iterator[bytes]:
+def _pieces(answers: Sequence[MetricAnswer]) -> Iterator[bytes]:
     yield b'{"queries":['
     for at, answer in enumerate(answers):
         size = b"" if answer.sample_size is None else b'"sample_size":%d,' % answer.sample_size
