@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from tsd.codec.names import Kind
 from tsd.codec.putline import HOUR_S
 from tsd.errors import BadQuery, StoreDown
 from tsd.query.collect import SERIES_BYTES, Collected, SeriesPoints, take_series
@@ -16,6 +15,7 @@ from tsd.query.texts import SeriesTexts, TextCollector
 from tsd.store.retry import run_bounded
 from tsd.tables.open_points import split_span
 from tsd.tables.reading import PointDeleter, ScanRange, SeriesSet
+from tsd.tables.stored_windows import named_tags
 
 Approve = Callable[[Sequence[SeriesPoints]], None]
 
@@ -68,7 +68,7 @@ class StoredSeries:
             found[number] = await self._series_points(plans[number], collected)
         return found
 
-    async def tags(self, query: Query) -> list[Mapping[str, str]]:
+    async def tags(self, query: Query) -> Sequence[Mapping[str, str]]:
         """Return the tags of the series with rows in the hours of a query of one metric."""
         plan = await self._plan_hours(query)
         series = plan.selection.series
@@ -80,7 +80,7 @@ class StoredSeries:
             await plan.selection.texts.read(plan.scan, take)
         return await self._names(series)
 
-    async def tags_together(self, query: Query) -> dict[int, list[Mapping[str, str]]]:
+    async def tags_together(self, query: Query) -> dict[int, Sequence[Mapping[str, str]]]:
         """Return the tags of the series with rows in the hours of a query, of those sub queries whose rows are read
         together, by their numbers. Others are left out, those that are refused as well."""
         plans = await self._joint_plans(query)
@@ -90,7 +90,7 @@ class StoredSeries:
         def resize() -> None:
             share.resize(sum(len(one.series_pairs) for one in sets.values()) * SERIES_BYTES)
 
-        found: dict[int, list[Mapping[str, str]]] = {}
+        found: dict[int, Sequence[Mapping[str, str]]] = {}
         for source, numbers in joint_groups(plans):
             takes = [(plans[number].selection, take_series(sets[number], resize)) for number in numbers]
             await source.read(_hours(query), takes)
@@ -153,14 +153,12 @@ class StoredSeries:
             if collected.counts[number]
         ]
 
-    async def _names(self, series: SeriesSet) -> list[Mapping[str, str]]:
+    async def _names(self, series: SeriesSet) -> Sequence[Mapping[str, str]]:
         """Return the tags of series, by number."""
         each = await self._reader.workers.run_sized(
             len(series.series_pairs), lambda: [series.widths.tags(pairs) for pairs in series.series_pairs]
         )
-        tagks = await series.names(Kind.TAGK, list(dict.fromkeys(uid for tags in each for uid in tags)))
-        tagvs = await series.names(Kind.TAGV, list(dict.fromkeys(uid for tags in each for uid in tags.values())))
-        return [{tagks[tagk]: tagvs[tagv] for tagk, tagv in tags.items()} for tags in each]
+        return await named_tags(series, each)
 
 
 def _hours(query: Query) -> ScanRange:

@@ -1,6 +1,6 @@
 """Reads the points of a metric from the tables of any layout, window by window, as they would come from ingest."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -103,7 +103,11 @@ async def series_texts(metric: bytes, series: SeriesSet, start: int, stop: int |
 
 async def series_tags(series: SeriesSet, start: int, stop: int | None = None) -> list[dict[str, str]]:
     """Return the tags of series from the number `start` to before `stop` (None: the end). Raise StoreError."""
-    each = [series.widths.tags(pairs) for pairs in series.series_pairs[start:stop]]
+    return await named_tags(series, [series.widths.tags(pairs) for pairs in series.series_pairs[start:stop]])
+
+
+async def named_tags(series: SeriesSet, each: Sequence[Mapping[bytes, bytes]]) -> list[dict[str, str]]:
+    """Return the tags of each of some series, given by their ids, with names. Raise StoreError."""
     if not each:
         return []
     tagks = await series.names(Kind.TAGK, list(dict.fromkeys(uid for tags in each for uid in tags)))
