@@ -35,7 +35,6 @@ from tsd.tables.reading import (
     ScanRange,
     SeriesSet,
     TablePage,
-    Take,
 )
 
 T = TypeVar("T")
@@ -441,13 +440,3 @@ async def _number(page: EncodedPage[T] | NumberingPage, series: SeriesSet, budge
         new = page.new_series() if isinstance(page, NumberingPage) else page.series()
     if new:
         await series.match(new)
-
-
-def take_series(series: SeriesSet, seen: Callable[[], None]) -> Take[object]:
-    """Return what numbers the series of each page, without its points, and calls `seen`."""
-
-    async def take(page: EncodedPage[object]) -> None:
-        await series.match(page.series())
-        seen()
-
-    return take

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from tsd.codec.putline import HOUR_S
 from tsd.errors import BadQuery, StoreDown
-from tsd.query.collect import SERIES_BYTES, Collected, SeriesPoints, take_series
+from tsd.query.collect import SERIES_BYTES, Collected, SeriesPoints
 from tsd.query.joint import joint_groups
 from tsd.query.limits import MemoryShare
 from tsd.query.model import Query
@@ -14,7 +14,7 @@ from tsd.query.plan_reader import CONCURRENT_SELECTS, PlanReader, request_of
 from tsd.query.texts import SeriesTexts, TextCollector
 from tsd.store.retry import run_bounded
 from tsd.tables.open_points import split_span
-from tsd.tables.reading import PointDeleter, ScanRange, SeriesSet
+from tsd.tables.reading import EncodedPage, PointDeleter, ScanRange, SeriesSet, Take
 from tsd.tables.stored_windows import named_tags
 
 Approve = Callable[[Sequence[SeriesPoints]], None]
@@ -73,7 +73,7 @@ class StoredSeries:
         plan = await self._plan_hours(query)
         series = plan.selection.series
         share = self._new_share()
-        take = take_series(series, lambda: share.resize(len(series.series_pairs) * SERIES_BYTES))
+        take = _take_series(series, lambda: share.resize(len(series.series_pairs) * SERIES_BYTES))
         for span, _ in split_span(plan.scan, plan.open_hours):
             await plan.selection.read(span, take, annotations=False)
         if plan.selection.texts is not None:
@@ -92,7 +92,7 @@ class StoredSeries:
 
         found: dict[int, Sequence[Mapping[str, str]]] = {}
         for source, numbers in joint_groups(plans):
-            takes = [(plans[number].selection, take_series(sets[number], resize)) for number in numbers]
+            takes = [(plans[number].selection, _take_series(sets[number], resize)) for number in numbers]
             await source.read(_hours(query), takes)
             found |= {number: await self._names(sets[number]) for number in numbers}
         return found
@@ -164,3 +164,13 @@ class StoredSeries:
 def _hours(query: Query) -> ScanRange:
     """Return the hours that hold the times of a query."""
     return ScanRange(query.start_ms // 1000 // HOUR_S * HOUR_S, (query.end_ms // 1000 // HOUR_S + 1) * HOUR_S)
+
+
+def _take_series(series: SeriesSet, seen: Callable[[], None]) -> Take[object]:
+    """Return what numbers the series of each page, without its points, and calls `seen`."""
+
+    async def take(page: EncodedPage[object]) -> None:
+        await series.match(page.series())
+        seen()
+
+    return take
