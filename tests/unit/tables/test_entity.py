@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.tables.entity_parts import EntityPoint, FilledTables
 from tsd.codec.entity.records import EntitySeries
 from tsd.errors import BadLine, NoTable, WrongTable
 from tsd.store import Family, Table
 from tsd.store.memory import MemoryStore
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.versions import UNBOUNDED
-from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityPoint, EntityTables
+from tsd.tables.entity.tables import ENTITIES, NEWEST
 
 PRICE = EntitySeries(b"price", ())
 CPU = EntitySeries(b"sys.cpu", ((b"cpu", b"0"),))
@@ -20,14 +21,14 @@ YEARS = [1_262_304_000_000 + at * YEAR_MS for at in range(5)]
 
 
 @pytest.fixture(params=["memory", "embedded"])
-async def tables(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EntityTables]:
+async def tables(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[FilledTables]:
     if request.param == "memory":
-        made = EntityTables(MemoryStore(lambda: 1).versioned_cells)
+        made = FilledTables(MemoryStore(lambda: 1).versioned_cells)
         await made.create()
         yield made
         return
     store = await EmbeddedStore.open(tmp_path, lambda: 1)
-    made = EntityTables(store.versioned_cells)
+    made = FilledTables(store.versioned_cells)
     assert await made.create() == ["tsdb-entity", "tsdb-current"]
     yield made
     await store.aclose()
@@ -37,11 +38,11 @@ def point(time_ms: int, number: int, *, entity: bytes = b"web01", series: Entity
     return EntityPoint(entity, series, time_ms, 0, bytes([number]))
 
 
-async def newest(tables: EntityTables) -> dict[bytes, object]:
+async def newest(tables: FilledTables) -> dict[bytes, object]:
     return {each.name: each.series for each in (await tables.newest(b"", None, limit=10)).entities}
 
 
-async def test_one_read_has_yearly_values_and_the_label(tables: EntityTables) -> None:
+async def test_one_read_has_yearly_values_and_the_label(tables: FilledTables) -> None:
     await tables.write([point(time, at) for at, time in enumerate(YEARS)])
     await tables.put_metadata(b"web01", {b"label": "house"}, YEARS[0])
     for end in (None, YEARS[4] + 1):
@@ -51,7 +52,7 @@ async def test_one_read_has_yearly_values_and_the_label(tables: EntityTables) ->
         assert found.series == {PRICE: [(time, at) for at, time in enumerate(YEARS)]}
 
 
-async def test_an_end_in_the_past_keeps_the_metadata(tables: EntityTables) -> None:
+async def test_an_end_in_the_past_keeps_the_metadata(tables: FilledTables) -> None:
     await tables.write([point(time, at) for at, time in enumerate(YEARS)])
     await tables.put_metadata(b"web01", {b"label": "house"}, YEARS[0])
     found = await tables.read(b"web01", YEARS[1], YEARS[4], versions=2)
@@ -60,7 +61,7 @@ async def test_an_end_in_the_past_keeps_the_metadata(tables: EntityTables) -> No
     assert found.series == {PRICE: [(YEARS[2], 2), (YEARS[3], 3)]}
 
 
-async def test_older_points_never_replace_the_newest_value(tables: EntityTables) -> None:
+async def test_older_points_never_replace_the_newest_value(tables: FilledTables) -> None:
     await tables.write([point(YEARS[3], 3), point(YEARS[1], 1), point(YEARS[2], 7, series=CPU)])
     await tables.write([point(YEARS[2], 2)])
     assert await newest(tables) == {b"web01": {PRICE: [(YEARS[3], 3)], CPU: [(YEARS[2], 7)]}}
@@ -69,7 +70,7 @@ async def test_older_points_never_replace_the_newest_value(tables: EntityTables)
     assert found.series[PRICE] == [(YEARS[1], 1), (YEARS[2], 2), (YEARS[3], 3)]
 
 
-async def test_writing_twice_changes_nothing(tables: EntityTables) -> None:
+async def test_writing_twice_changes_nothing(tables: FilledTables) -> None:
     points = [point(YEARS[1], 1), point(YEARS[0], 0), point(YEARS[0], 5, entity=b"db01")]
     await tables.write(points)
     before = await tables.read(b"web01", 0), await newest(tables)
@@ -77,7 +78,7 @@ async def test_writing_twice_changes_nothing(tables: EntityTables) -> None:
     assert (await tables.read(b"web01", 0), await newest(tables)) == before
 
 
-async def test_newest_values_come_in_pages(tables: EntityTables) -> None:
+async def test_newest_values_come_in_pages(tables: FilledTables) -> None:
     await tables.write([point(YEARS[0], at, entity=b"web%02d" % at) for at in range(5)])
     names, at = [], b"web01"
     while at is not None:
@@ -89,7 +90,7 @@ async def test_newest_values_come_in_pages(tables: EntityTables) -> None:
 
 async def test_tables_that_keep_other_versions_are_found() -> None:
     cells = MemoryStore(lambda: 1).versioned_cells
-    made = EntityTables(cells)
+    made = FilledTables(cells)
     with pytest.raises(NoTable, match=ENTITIES.name):
         await made.check()
     await cells.create_tables([ENTITIES, Table(NEWEST.name, (Family(b"t", 3),))])
@@ -98,10 +99,10 @@ async def test_tables_that_keep_other_versions_are_found() -> None:
     cells = MemoryStore(lambda: 1).versioned_cells
     await cells.create_tables([Table(ENTITIES.name, (Family(b"t", UNBOUNDED),))])
     with pytest.raises(WrongTable, match="family m"):
-        await EntityTables(cells).check()
+        await FilledTables(cells).check()
 
 
-async def test_metadata_is_replaced_and_deleted(tables: EntityTables) -> None:
+async def test_metadata_is_replaced_and_deleted(tables: FilledTables) -> None:
     assert await tables.read(b"web01", 0) is None
     await tables.put_metadata(b"web01", {b"label": "house", b"rack": "7"}, YEARS[0])
     await tables.put_metadata(b"web01", {b"label": "café"}, YEARS[1])

@@ -8,7 +8,7 @@ import pytest
 
 from tests.peers.bigtable import RunningBigtable
 from tests.peers.hbase import RunningHbase
-from tests.unit.tables.entity_parts import Inner, Lookup
+from tests.unit.tables.entity_parts import EntityPoint, FilledTables, Inner, Lookup
 from tsd.codec.entity.records import EntitySeries
 from tsd.codec.points import Columns
 from tsd.errors import StoreDown
@@ -19,7 +19,7 @@ from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.versions import END_MS, VersionPut
 from tsd.tables.entity.newest import EntityColumn, NewestValues
 from tsd.tables.entity.removal import ALWAYS, STEP_COLUMNS, STEP_VERSIONS, EntityRemoval, with_tags
-from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityPoint, EntityTables
+from tsd.tables.entity.tables import ENTITIES, NEWEST, EntityTables
 from tsd.tables.entity.writer import EntityWriter
 from tsd.tables.stored_windows import TimeRange
 from tsd.tables.writing import SeriesText
@@ -54,7 +54,7 @@ async def cells(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         bigtable: RunningBigtable = request.getfixturevalue("bigtable")
         store = bigtable.store("entityremoval")
     assert store.versioned_cells is not None
-    await EntityTables(store.versioned_cells).create()
+    await FilledTables(store.versioned_cells).create()
     yield store.versioned_cells
     await store.aclose()
     if request.param == "hbase":
@@ -72,7 +72,7 @@ def span(first: int, end: int) -> TimeRange:
 
 async def minutes(cells: VersionedCells, host: bytes, series: EntitySeries = CPU) -> tuple[list[int], int | None]:
     """Return the minutes of the points of a series, and that of its newest value."""
-    tables = EntityTables(cells)
+    tables = FilledTables(cells)
     entity = await tables.read(host, 0)
     stored = [] if entity is None else entity.series.get(series, [])
     newest = (await tables.newest_of([(host, series)])).get((host, series))
@@ -82,7 +82,7 @@ async def minutes(cells: VersionedCells, host: bytes, series: EntitySeries = CPU
 
 
 async def test_points_within_a_range_go_and_the_newest_left_is_the_newest(cells: VersionedCells) -> None:
-    tables, removal = EntityTables(cells), EntityRemoval(cells)
+    tables, removal = FilledTables(cells), EntityRemoval(cells)
     every = list(range(0, 300, 10))
     for at in every:  # as windows come: the store may still have superseded newest values
         await tables.write(points(b"a", [at]))
@@ -106,7 +106,7 @@ async def test_points_within_a_range_go_and_the_newest_left_is_the_newest(cells:
 
 
 async def test_series_are_chosen_by_metric_and_tags(cells: VersionedCells) -> None:
-    tables, removal = EntityTables(cells), EntityRemoval(cells)
+    tables, removal = FilledTables(cells), EntityRemoval(cells)
     other = EntitySeries(b"sys.cpu", ((b"cpu", b"1"), (b"dc", b"eu")))
     similar = EntitySeries(b"sys.cpu.user", ((b"cpu", b"0"),))
     for host in (b"a", b"ab"):
@@ -125,7 +125,7 @@ async def test_series_are_chosen_by_metric_and_tags(cells: VersionedCells) -> No
 
 
 async def test_many_points_and_series_go(cells: VersionedCells) -> None:
-    tables, removal = EntityTables(cells), EntityRemoval(cells)
+    tables, removal = FilledTables(cells), EntityRemoval(cells)
     many = 2 * STEP_VERSIONS + 9
     wide = [EntitySeries(b"sys.cpu", ((b"cpu", b"%d" % at),)) for at in range(STEP_COLUMNS + 2)]
     await tables.write(points(b"a", range(many), wide[0]))
@@ -166,8 +166,8 @@ class Failing:
 async def test_a_repeated_removal_completes_one_that_failed_anywhere() -> None:
     for writes in range(10):
         cells = MemoryStore(lambda: 1).versioned_cells
-        await EntityTables(cells).create()
-        await EntityTables(cells).write(points(b"a", range(3 * STEP_VERSIONS)))
+        await FilledTables(cells).create()
+        await FilledTables(cells).write(points(b"a", range(3 * STEP_VERSIONS)))
         failing: VersionedCells = Failing(cells, writes)  # type: ignore[assignment]
         try:
             await EntityRemoval(failing).remove_chosen(ALL_CPUS, span(10, 3 * STEP_VERSIONS))
@@ -180,7 +180,7 @@ async def test_a_repeated_removal_completes_one_that_failed_anywhere() -> None:
 
 async def test_a_newest_value_without_a_point_goes() -> None:
     cells = MemoryStore(lambda: 1).versioned_cells
-    tables = EntityTables(cells)
+    tables = FilledTables(cells)
     await tables.create()
     await tables.write(points(b"a", [1]))
     await cells.delete(ENTITIES.name, b"a", [b"t:sys.cpu cpu=0"])
@@ -190,7 +190,7 @@ async def test_a_newest_value_without_a_point_goes() -> None:
 
 async def test_a_deleted_newest_value_does_not_come_back_from_memory() -> None:
     cells = MemoryStore(lambda: 1).versioned_cells
-    await EntityTables(cells).create()
+    await FilledTables(cells).create()
     newest = NewestValues(b"host")
     writer = EntityWriter(Inner(), cells, newest)
     lookup = Lookup([SeriesText(b"sys.cpu", b"cpu=0 host=a")])

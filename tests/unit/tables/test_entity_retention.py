@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.tables.entity_parts import Inner, Lookup
+from tests.unit.tables.entity_parts import EntityPoint, FilledTables, Inner, Lookup
 from tsd.codec.entity.records import EntitySeries
 from tsd.codec.points import Columns
 from tsd.config.retention import parse_rules
@@ -16,7 +16,7 @@ from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.tables.entity.newest import NewestValues
 from tsd.tables.entity.removal import STEP_COLUMNS, STEP_VERSIONS
 from tsd.tables.entity.retention import EntityRetention, Expiry
-from tsd.tables.entity.tables import EntityPoint, EntityTables
+from tsd.tables.entity.tables import EntityTables
 from tsd.tables.entity.writer import EntityWriter
 from tsd.tables.retention_task import Amount
 from tsd.tables.writing import SeriesText
@@ -67,7 +67,7 @@ async def stored(tables: EntityTables, host: bytes) -> dict[bytes, list[int]]:
 
 
 async def test_points_and_newest_values_go_by_their_own_rules(cells: VersionedCells) -> None:
-    tables, retention = EntityTables(cells), EntityRetention(cells, Expiry(RULES, lambda: NOW_S))
+    tables, retention = FilledTables(cells), EntityRetention(cells, Expiry(RULES, lambda: NOW_S))
     await tables.create()
     times = [NOW_S - age for age in ALL_AGES]
     for metric in CUTOFF_S:
@@ -96,7 +96,7 @@ async def test_points_and_newest_values_go_by_their_own_rules(cells: VersionedCe
 
 
 async def test_many_points_of_many_columns_are_counted_once(cells: VersionedCells) -> None:
-    tables, retention = EntityTables(cells), EntityRetention(cells, Expiry(RULES, lambda: NOW_S))
+    tables, retention = FilledTables(cells), EntityRetention(cells, Expiry(RULES, lambda: NOW_S))
     await tables.create()
     long = range(NOW_S - 90 * DAY_S, NOW_S - 90 * DAY_S + 100 * (2 * STEP_VERSIONS + 7), 100)
     tags = STEP_COLUMNS + 3

@@ -5,6 +5,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.tables.entity_parts import EntityPoint, FilledTables
 from tsd.codec.entity.records import EntitySeries
 from tsd.errors import BadLine, WrongTable
 from tsd.store.memory import MemoryStore
@@ -13,7 +14,7 @@ from tsd.store.versions import VersionedCells, Wanted
 from tsd.tables.entities import Entity
 from tsd.tables.entity.form import FormedRows, RowForm
 from tsd.tables.entity.rows import check_name, keyed
-from tsd.tables.entity.tables import ENTITIES, EntityPoint, EntityTables
+from tsd.tables.entity.tables import ENTITIES
 from tsd.tables.entity_decode import decode_rows
 
 HOUR_MS = 3_600_000
@@ -25,7 +26,7 @@ ends = st.none() | times
 keys = st.sampled_from([(HOUR_MS, 0), (0, 3), (2 * HOUR_MS, 4)])
 
 
-async def pages(tables: EntityTables, kind: str, limit: int) -> list[Entity]:
+async def pages(tables: FilledTables, kind: str, limit: int) -> list[Entity]:
     found: list[Entity] = []
     at: bytes | None = b""
     while at is not None:
@@ -41,7 +42,7 @@ async def pages(tables: EntityTables, kind: str, limit: int) -> list[Entity]:
 
 
 async def answers(cells: VersionedCells, written: list[EntityPoint], start: int, end: int | None) -> list[object]:
-    tables = EntityTables(cells)
+    tables = FilledTables(cells)
     await tables.create()
     half = len(written) // 2
     await tables.write(written[:half])
@@ -77,7 +78,7 @@ def test_answers_are_those_of_rows_without_salt_and_period(
 
 async def test_rows_have_salts_and_periods_in_their_keys() -> None:
     cells = MemoryVersions()
-    tables = EntityTables(keyed(cells, HOUR_MS, 7))
+    tables = FilledTables(keyed(cells, HOUR_MS, 7))
     await tables.create()
     await tables.write([EntityPoint(b"web01", EntitySeries(b"m", ()), hour * HOUR_MS, 0, b"\7") for hour in (0, 2)])
     await tables.put_metadata(b"web01", {b"rack": "r1"}, 5)
@@ -96,14 +97,14 @@ def test_names_that_keys_cannot_tell_apart_are_refused(name: bytes) -> None:
 
 async def test_rows_of_another_form_are_refused() -> None:
     cells = MemoryStore(lambda: 1).versioned_cells
-    made = EntityTables(FormedRows(cells, RowForm(3600, 3)))
+    made = FilledTables(FormedRows(cells, RowForm(3600, 3)))
     await made.create()
     await made.write([EntityPoint(b"a", EntitySeries(b"m", ()), 5, 0, b"1")])
     for form, text in (
         (RowForm(0, 3), r"tsd\.entity\.period: got '0', wanted '3600s'"),
         (RowForm(3600, 0), "salt: got '0'"),
     ):
-        other = EntityTables(FormedRows(cells, form))
+        other = FilledTables(FormedRows(cells, form))
         for call in (
             lambda tables=other: tables.read(b"a", 0),
             lambda tables=other: tables.newest(b"", None, limit=1),
@@ -115,13 +116,13 @@ async def test_rows_of_another_form_are_refused() -> None:
         ):
             with pytest.raises(WrongTable, match=text):
                 await call()
-    same = EntityTables(FormedRows(cells, RowForm(3600, 3)))
+    same = FilledTables(FormedRows(cells, RowForm(3600, 3)))
     await same.check()
     assert [row for row, _ in (await same.scan(b"", None, 0, 10**15, limit=9)).columns.places] == [b"a"]
 
 
 async def test_the_row_of_the_form_is_no_entity() -> None:
-    tables = EntityTables(FormedRows(MemoryStore(lambda: 1).versioned_cells, RowForm(0, 0)))
+    tables = FilledTables(FormedRows(MemoryStore(lambda: 1).versioned_cells, RowForm(0, 0)))
     await tables.create()
     assert not (await tables.scan(b"", None, 0, 10**15, limit=9)).columns.places
     assert (await tables.newest(b"", None, limit=9)).entities == []

@@ -1,9 +1,9 @@
-"""Writes and reads the entity tables (FORMATS.md in tsd/codec/entity).
+"""Reads the entity tables, and writes their metadata (FORMATS.md in tsd/codec/entity).
 
 They need a store whose cells keep versions. Every write may be repeated and may come in any order.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -21,7 +21,6 @@ from tsd.codec.entity.records import (
     metadata_column,
     metadata_time,
     metadata_value,
-    point_value,
     series_column,
 )
 from tsd.codec.points import Columns, joined_columns
@@ -70,16 +69,6 @@ class EntityPage(NamedTuple):
     next_start: bytes | None
 
 
-class EntityPoint(NamedTuple):
-    """One point of an entity, with its number as stored."""
-
-    entity: bytes
-    series: EntitySeries
-    time_ms: int
-    flags: int
-    value: bytes
-
-
 class EntityTables(Entities):
     """The two tables of entities. Calls raise StoreError, and CorruptRow for damaged cells."""
 
@@ -105,19 +94,6 @@ class EntityTables(Entities):
     async def check(self) -> None:
         """See Entities."""
         await check_tables(self._cells)
-
-    async def write(self, points: Iterable[EntityPoint]) -> None:
-        """Write points to both tables. If the call fails, one of them may have more points: repeat it."""
-        puts: list[VersionPut] = []
-        newest: dict[tuple[bytes, bytes], VersionPut] = {}
-        for entity, series, time_ms, flags, value in points:
-            put = VersionPut(entity, series_column(series), point_value(flags, value), time_ms)
-            puts.append(put)
-            place = entity, put.column
-            if place not in newest or newest[place].time_ms <= time_ms:
-                newest[place] = put
-        await self._cells.put(ENTITIES.name, puts)
-        await self._cells.put(NEWEST.name, list(newest.values()))
 
     async def put_metadata(self, entity: bytes, values: Mapping[bytes, str], written_ms: int) -> None:
         """Write metadata. Values with other keys stay. Raise BadLine for an illegal key or a long value."""
