@@ -49,7 +49,7 @@ def test_compiled_loops_are_built_and_read_a_cell() -> None:
     values: list[bytes] = []
     split_cells([(row_prefix(b"\0k") + b"t:\0\x10", b"*")], keys, columns, values, compiled=True)
     assert (keys, columns, values) == ([b"\0k"], [b"t:\0\x10"], [b"*"])
-    read = read_cells(columns, values, 2, 0, np.zeros(1, np.int64), np.array([5000]), np.zeros(1, np.bool_))
+    read = read_cells(columns, values, 0, np.zeros(1, np.int64), np.array([5000]), np.zeros(1, np.bool_))
     assert (read.times.tolist(), read.bits.tolist(), read.floats.tolist()) == ([6000], [42], [False])
     open_window = OpenWindow(SeriesTable(compiled=True), NameRules())
     open_window.table.insert(SeriesText(b"m", b"a=1"), SeriesKey(b"m", b"a1"))

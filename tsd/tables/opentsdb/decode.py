@@ -105,13 +105,14 @@ def number_rows(keys: list[bytes], pairs_start: int, series: SeriesSet, *, compi
 
 
 def read_cells(
-    columns: list[bytes], values: list[bytes], skip: int, ahead: int, row_of: Int64, bases_ms: Int64, slow: Bool
+    columns: list[bytes], values: list[bytes], ahead: int, row_of: Int64, bases_ms: Int64, slow: Bool
 ) -> Read:
     """Decode cells, those of a row next to each other and in order of their columns.
 
-    `row_of` is the row of each cell, `bases_ms` the base time of each row. A column's qualifier starts after
-    `skip` bytes, a value after `ahead`. Rows that are `slow` are skipped.
+    `row_of` is the row of each cell, `bases_ms` the base time of each row. A value starts after `ahead` bytes. Rows
+    that are `slow` are skipped.
     """
+    skip = len(COLUMN)
     room = (sum(map(len, columns)) - skip * len(columns)) // 2
     times, bits, floats = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint8)
     counts, marked = np.zeros(len(bases_ms), np.int64), slow.astype(np.uint8)
@@ -129,7 +130,7 @@ FEW_CELLS = 8  # of a page whose rows are looked at one by one
 
 _FLAGS = FLOAT | LENGTH
 _SIZE_OF = np.array([(flags & LENGTH) + 1 if flags in READABLE else 0 for flags in range(16)], np.int64)
-_SINGLE, _DOUBLE = FLOAT | 3, FLOAT | 7
+_SINGLE = FLOAT | 3
 
 
 class Decoded(NamedTuple):
@@ -217,7 +218,7 @@ def _decode_few(page: CellPage, numbered: NumberedRows) -> Decoded | None:
     size = sum(lengths) + count * (len(COLUMN) - page.ahead) + sum(map(len, values))
     bases = numbered.bases_s * 1000
     row_of = np.arange(count)
-    read = read_cells(columns, values, len(COLUMN), page.ahead, row_of, bases, np.zeros(count, np.bool_))
+    read = read_cells(columns, values, page.ahead, row_of, bases, np.zeros(count, np.bool_))
     if np.count_nonzero(read.slow):
         return None
     starts = np.zeros(count + 1, np.int64)
@@ -258,7 +259,7 @@ def _compiled_pieces(rows: _Rows, odd: NDArray[np.bool_], slow: NDArray[np.bool_
     if odd.any():
         even = (~odd).tolist()
         columns, values, row_of = list(compress(columns, even)), list(compress(values, even)), row_of[~odd]
-    read = read_cells(columns, values, len(COLUMN), rows.ahead, row_of, rows.bases_ms, slow)
+    read = read_cells(columns, values, rows.ahead, row_of, rows.bases_ms, slow)
     slow |= read.slow
     present = np.flatnonzero(read.counts)
     return [_DecodedRows(present, read.counts[present], read.times, read.bits, read.floats)]
@@ -305,7 +306,7 @@ def _pieces_of_width(
         row_of = rows.row_of[cells]
         bad = _not_simple(split, lengths, sizes, row_of, width)
         if not bad.any():
-            bits, floats = _numbers(split, values, rows.ahead)
+            bits, floats = _numbers(split, values, rows.ahead), (split.flags & FLOAT).astype(np.bool_)
             counts = np.bincount(row_of, split.counts, len(rows.series)).astype(np.int64)
             present = np.flatnonzero(np.bincount(row_of, minlength=len(rows.series)))
             times = split.offsets_ms + np.repeat(rows.bases_ms[row_of], split.counts)
@@ -317,10 +318,8 @@ def _pieces_of_width(
 
 
 def _split_qualifiers(columns: list[bytes], lengths: Int64, width: int) -> _Cells:
-    """Decode qualifiers together. If all cells have the same qualifier, as series sent together do, decode it once."""
-    skip = len(COLUMN)
-    same = columns.count(columns[0]) == len(columns)
-    joined = columns[0][skip:] if same else b"".join([column[skip:] for column in columns])
+    """Decode qualifiers together."""
+    joined = b"".join([column[len(COLUMN) :] for column in columns])
     counts = lengths // width
     words = np.frombuffer(joined[: len(joined) // width * width], ">u2" if width == 2 else ">u4")
     if width == 2:
@@ -328,10 +327,7 @@ def _split_qualifiers(columns: list[bytes], lengths: Int64, width: int) -> _Cell
     else:
         offsets = ((words & 0x0FFFFFC0) >> 6).astype(np.int64)
         offsets[words < MS_MARK << 24] = -1  # a qualifier of seconds among them fails the check for ascending times
-    flags = (words & _FLAGS).astype(np.uint8)
-    if same:
-        offsets, flags = np.tile(offsets, len(columns)), np.tile(flags, len(columns))
-    return _Cells(offsets, flags, counts, np.cumsum(counts) - counts)
+    return _Cells(offsets, (words & _FLAGS).astype(np.uint8), counts, np.cumsum(counts) - counts)
 
 
 def _not_simple(cells: _Cells, lengths: Int64, sizes: Int64, row_of: NDArray[np.intp], width: int) -> NDArray[np.bool_]:
@@ -339,17 +335,9 @@ def _not_simple(cells: _Cells, lengths: Int64, sizes: Int64, row_of: NDArray[np.
     bad: NDArray[np.bool_] = lengths % width != 0
     if bad.any():
         return bad
-    flags = cells.flags
-    if len(flags) and flags[0] == flags[-1] and (flags == flags[0]).all():
-        each = int(_SIZE_OF[flags[0]])
-        wanted = cells.counts * each
-        if not each:
-            bad[:] = True
-    else:
-        each_size = _SIZE_OF[flags]
-        wanted = np.add.reduceat(each_size, cells.starts)
-        if not each_size.all():
-            bad |= np.minimum.reduceat(each_size, cells.starts) == 0
+    each = _SIZE_OF[cells.flags]
+    wanted = np.add.reduceat(each, cells.starts)
+    bad |= np.minimum.reduceat(each, cells.starts) == 0
     bad |= np.where(cells.counts > 1, (sizes < wanted) | (sizes > wanted + 1), sizes != wanted)
     falls = np.flatnonzero(cells.offsets_ms[1:] <= cells.offsets_ms[:-1]) + 1
     cell_of = np.searchsorted(cells.starts, falls, side="right") - 1
@@ -363,26 +351,8 @@ def _not_simple(cells: _Cells, lengths: Int64, sizes: Int64, row_of: NDArray[np.
     return bad
 
 
-def _numbers(cells: _Cells, values: list[bytes], ahead: int) -> tuple[Int64, NDArray[np.bool_]]:
-    """Return bits and types of all points of consistent cells."""
-    flags = cells.flags
-    first = int(flags[0])
-    if (flags == first).all():
-        each = (first & LENGTH) + 1
-        ends = (cells.counts * each + ahead).tolist()
-        joined = b"".join([value[ahead:end] for value, end in zip(values, ends, strict=True)])
-        return _uniform(joined, first, each), np.full(len(flags), bool(first & FLOAT))
-    return _mixed(cells, values, ahead), (flags & FLOAT).astype(np.bool_)
-
-
-def _uniform(joined: bytes, flags: int, each: int) -> Int64:
-    if flags == _SINGLE:
-        return np.frombuffer(joined, ">f4").astype(np.float64).view(np.int64)
-    return np.frombuffer(joined, f">i{each}").astype(np.int64)
-
-
-def _mixed(cells: _Cells, values: list[bytes], ahead: int) -> Int64:
-    """Return values of different lengths: each is read as 8 bytes and shifted down."""
+def _numbers(cells: _Cells, values: list[bytes], ahead: int) -> Int64:
+    """Return the bits of all points of consistent cells: each value is read as 8 bytes and shifted down."""
     joined = b"".join([*values, bytes(8)])
     lengths = np.fromiter(map(len, values), np.int64, len(values))
     value_at = np.cumsum(lengths) - lengths + ahead
