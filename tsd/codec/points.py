@@ -117,19 +117,14 @@ class Columns(NamedTuple):
 
 POINT_BYTES = 21  # of a point in Columns
 
-_NO_COLUMNS = Columns(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64))
-
-
-def no_columns() -> Columns:
-    """Return columns of no points."""
-    return _NO_COLUMNS
+NO_COLUMNS = Columns(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64))
 
 
 def joined_columns(parts: Sequence[Columns]) -> Columns:
     """Return the points of all parts, in order."""
     if len(parts) == 1:
         return parts[0]
-    return Columns(*map(np.concatenate, zip(no_columns(), *parts, strict=True)))
+    return Columns(*map(np.concatenate, zip(NO_COLUMNS, *parts, strict=True)))
 
 
 def columns_of(buffers: "_columns.Buffers") -> Columns:

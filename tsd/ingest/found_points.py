@@ -8,7 +8,7 @@ from weakref import ReferenceType, ref
 import numpy as np
 import trio
 
-from tsd.codec.points import Columns, Int32, joined_columns, no_columns
+from tsd.codec.points import NO_COLUMNS, Columns, Int32, joined_columns
 from tsd.ingest.open_hours import are_few, points_of_series
 from tsd.ingest.packed_points import PackedPoints, Place
 
@@ -40,7 +40,7 @@ class FoundPoints:
         ascend, as series. It is the same object as before if there are no other parts; None if it takes too long in
         the event loop."""
         if not len(numbers):
-            return no_columns()
+            return NO_COLUMNS
         key = numbers.tobytes()
         last = self._found.get(key)
         if last is not None and _are_same(last.parts, parts):
@@ -58,7 +58,7 @@ class FoundPoints:
 
     def _keep(self, key: bytes, parts: Sequence[Part], chosen: list[Columns]) -> Columns:
         """Keep what was found in each part. Return all of it."""
-        joined = joined_columns([no_columns(), *chosen])  # a copy: a slice of earlier points would keep all of them
+        joined = joined_columns([NO_COLUMNS, *chosen])  # a copy: a slice of earlier points would keep all of them
         self._forget(key)
         points = len(joined.series)
         if points <= MOST_POINTS * (len(key) // joined.series.itemsize):

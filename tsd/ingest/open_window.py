@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tsd.codec.points import POINT_BYTES, Columns, columns_of, joined_columns, no_columns
+from tsd.codec.points import NO_COLUMNS, POINT_BYTES, Columns, columns_of, joined_columns
 from tsd.codec.putline import NameRules
 from tsd.codec.text import LEGAL
 from tsd.errors import BadLine, bare
@@ -125,7 +125,7 @@ class CompiledParser:
     def take(self) -> Columns:
         """Remove and return all points."""
         taken = self._points.take()
-        return no_columns() if taken is None else columns_of(taken)
+        return NO_COLUMNS if taken is None else columns_of(taken)
 
 
 class OpenWindow:

@@ -25,6 +25,7 @@ import numpy as np
 
 from tsd.codec.blocks.numbers import INTEGERS, choose_forms, cuts, decode_numbers, encode_numbers, spread
 from tsd.codec.points import (
+    NO_COLUMNS,
     Bool,
     Columns,
     Int32,
@@ -32,7 +33,6 @@ from tsd.codec.points import (
     UInt8,
     counted_order,
     joined_columns,
-    no_columns,
     picked,
     shortest,
     wide_values,
@@ -210,7 +210,7 @@ class PackedPoints:
             if chunk.first <= place <= chunk.last:  # no other chunk has it
                 columns = chunk.unpack()
                 return columns.at((columns.series == place.series).nonzero()[0])
-        return no_columns()
+        return NO_COLUMNS
 
     def between(self, after: Place | None, last: Place | None, metric_of: Int32) -> list[Columns]:
         """Return the points of series after `after` up to `last`, in parts. None: without a bound."""

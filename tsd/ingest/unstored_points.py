@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import trio
 
-from tsd.codec.points import Columns, Int32, Int64, no_columns
+from tsd.codec.points import NO_COLUMNS, Columns, Int32, Int64
 from tsd.errors import StoreDown
 from tsd.ingest.found_points import MOST_TOGETHER, FoundPoints
 from tsd.ingest.metric_points import few_points_of_metric, points_of_metric
@@ -42,7 +42,7 @@ class UnstoredPoints:
         """Return the points of few series that are not stored, see `OpenPointSource`."""
         parts = self._writer.unstored(metric, span)
         if parts == []:
-            return no_columns()
+            return NO_COLUMNS
         if parts is None or known is None or numbers is None or self.known_series(metric) is not known:
             return None
         return self._found.of_series(self._table.metric_number(metric), numbers, parts)
@@ -62,7 +62,7 @@ class UnstoredPoints:
         table = self._table
         parts = self._writer.unstored(metric, span)
         if parts == []:  # as for most hours that are over
-            return OpenPoints.of(no_columns(), table.keys(np.empty(0, np.int32)))
+            return OpenPoints.of(NO_COLUMNS, table.keys(np.empty(0, np.int32)))
         while True:
             evicted = self._writer.evicted
             wanted = await choose_series(table, metric, choose)
@@ -95,7 +95,7 @@ class UnstoredPoints:
             same = self._table.generations(numbers) == generations
             numbers, generations = numbers[same], generations[same]
             if not len(numbers):
-                return no_columns()
+                return NO_COLUMNS
             parts = self._writer.unstored(None)
             if parts is None:
                 await trio.lowlevel.checkpoint()
@@ -106,7 +106,7 @@ class UnstoredPoints:
                 )
             if not parts:
                 await trio.lowlevel.checkpoint()
-                return no_columns()
+                return NO_COLUMNS
             evicted = self._writer.evicted
             columns = await trio.to_thread.run_sync(points_of_series, numbers, parts)
             if evicted == self._writer.evicted:  # else numbers may have been reused during the search

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 import trio
 
-from tsd.codec.points import Bool, Columns, Int32, Int64, joined_columns, no_columns, rows_of_parts, series_order
+from tsd.codec.points import NO_COLUMNS, Bool, Columns, Int32, Int64, joined_columns, rows_of_parts, series_order
 from tsd.codec.putline import HOUR, HOUR_S
 from tsd.tables.open_rows import (
     POINTS_OF_CELL,
@@ -54,7 +54,7 @@ MAX_UNORDERED = 8_000_000  # most open points that are put in the order of their
 MOST_MADE = 3  # times that a slice is made for stored rows, on average: for more, all rows are made at once
 FEW_CELLS = 64  # that are decoded in the event loop
 Hold = Callable[[int], None]  # called with the bytes of all rows of open points that are held; may raise BadQuery
-NO_ROWS = rows_of(no_columns())
+NO_ROWS = rows_of(NO_COLUMNS)
 
 
 class OpenSlice(NamedTuple):
@@ -129,7 +129,7 @@ class OpenPoints:
     def columns(self) -> Columns:
         """All points, with indexes of `keys` as series; those of a series in order of arrival."""
         index_of = self._index_of()
-        found = [no_columns()]
+        found = [NO_COLUMNS]
         for part in self.every.parts(None):
             known = np.flatnonzero(part.series < len(index_of))
             known = known[index_of[part.series[known]] >= 0]

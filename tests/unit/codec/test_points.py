@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tsd.codec.points import (
     HAS_LOOP,
+    NO_COLUMNS,
     Columns,
     count_series,
     newest_points,
-    no_columns,
     series_ends,
     shortest,
     sort_columns,
@@ -40,7 +40,7 @@ def test_newest_points_are_the_ends_of_sorted_ones(points: list[tuple[int, int]]
 
 
 def test_no_points_have_no_newest_ones() -> None:
-    assert len(newest_points(no_columns()).series) == 0
+    assert len(newest_points(NO_COLUMNS).series) == 0
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=NEEDS_LOOP)])

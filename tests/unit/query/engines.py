@@ -12,7 +12,7 @@ from tsd.codec.opentsdb.annotation import annotation_qualifier, annotation_row, 
 from tsd.codec.opentsdb.cell import COLUMN, FAMILY
 from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.codec.opentsdb.uid import ID_FAMILY, NAME_FAMILY
-from tsd.codec.points import Columns, Int32, no_columns, series_ends, sort_columns
+from tsd.codec.points import NO_COLUMNS, Columns, Int32, series_ends, sort_columns
 from tsd.codec.putline import NameRules
 from tsd.errors import BadQuery
 from tsd.ingest.intake import absorb_whole
@@ -58,7 +58,7 @@ class NoOpenPoints:
         span: ScanRange | None = None,
     ) -> OpenPoints:
         """See OpenPointSource."""
-        return OpenPoints.of(no_columns(), SeriesKeys.of(()))
+        return OpenPoints.of(NO_COLUMNS, SeriesKeys.of(()))
 
     def wait_for_keys(self, metric: bytes) -> bool:
         """See OpenPointSource."""
@@ -76,11 +76,11 @@ class NoOpenPoints:
         numbers: Int32 | None,
     ) -> Columns:
         """See OpenPointSource."""
-        return no_columns()
+        return NO_COLUMNS
 
     async def points_soon(self, metric: bytes, span: ScanRange, known: KnownSeries, numbers: Int32) -> Columns:
         """See OpenPointSource."""
-        return no_columns()
+        return NO_COLUMNS
 
     async def flush(self, *, patient: bool = True) -> bool:
         """See OpenPointSource."""

@@ -14,7 +14,7 @@ from tests import layouts
 from tests.seeds import seeds
 from tests.unit.ingest.parts import BASE, Parts, going, make_store
 from tests.unit.tables.test_open_points import Readers, answers, put
-from tsd.codec.points import POINT_BYTES, Columns, Int32, no_columns
+from tsd.codec.points import NO_COLUMNS, POINT_BYTES, Columns, Int32
 from tsd.ingest.metric_points import points_of_metric
 from tsd.ingest.packed_points import _Chunk, pack
 from tsd.tables.open_points import OpenPoints, OpenSlice, SeriesByHour, SlicedRows
@@ -206,7 +206,7 @@ async def test_too_many_points_are_not_put_in_order(points_of_series: int) -> No
 
 
 def test_series_with_two_numbers_are_not_apart() -> None:
-    no_points = OpenPoints.of(no_columns(), SeriesKeys.of(()))
+    no_points = OpenPoints.of(NO_COLUMNS, SeriesKeys.of(()))
 
     def are_apart(numbers: list[int]) -> bool:
         return SlicedRows(no_points, np.array(numbers, np.int32), ScanRange(0, 3600)).are_apart()
