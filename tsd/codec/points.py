@@ -11,7 +11,7 @@ the values where all are doubles, and `bits` itself where none is.
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -521,6 +521,29 @@ def _end_of_series(series: Int32, order: Int32, end: int) -> int:
             return end + int(others[0])
         end = min(end + SLICE_POINTS, len(order))
     return end
+
+
+def starts_of(counts: NDArray[np.integer[Any]] | Bool | Sequence[int]) -> Int64:
+    """Return where each part of an array starts, given their lengths, and last where the array ends.
+    Of a mask: how many elements before each are chosen.
+
+    >>> starts_of(np.array([2, 3])).tolist()
+    [0, 2, 5]
+    """
+    starts = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts
+
+
+def spread(starts: Int64, counts: Int64) -> Int64:
+    """Return the indexes of all points of some rows, given by start and count.
+
+    >>> spread(np.array([5, 20]), np.array([2, 3])).tolist()
+    [5, 6, 20, 21, 22]
+    """
+    ends = np.cumsum(counts)
+    found: Int64 = np.repeat(starts - (ends - counts), counts) + np.arange(ends[-1] if len(ends) else 0)
+    return found
 
 
 class Bucket(NamedTuple):

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from tsd.codec.blocks.numbers import INTEGERS, choose_forms, cuts, decode_numbers, encode_numbers, spread
+from tsd.codec.blocks.numbers import INTEGERS, choose_forms, cuts, decode_numbers, encode_numbers
 from tsd.codec.points import (
     NO_COLUMNS,
     Bool,
@@ -35,6 +35,7 @@ from tsd.codec.points import (
     joined_columns,
     picked,
     shortest,
+    spread,
     wide_values,
 )
 from tsd.codec.putline import HOUR, HOUR_S

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.blocks.numbers import spread
-from tsd.codec.points import Bool, Float64, Int64
+from tsd.codec.points import Bool, Float64, Int64, spread, starts_of
 from tsd.query.java_arithmetic import quotient, truncated
 from tsd.query.model import RANKS
 from tsd.tables.quirks import OPENTSDB, Quirks
@@ -490,7 +489,7 @@ def _joined(slots: Slots, lengths: Int64, values: Float64, order: Slots) -> tupl
     index = spread(np.cumsum(lengths)[order] - lengths[order], lengths[order])
     slots, lengths = slots[order], lengths[order]
     fresh = np.flatnonzero(np.append(True, slots[1:] != slots[:-1]))
-    ends = np.append(0, np.cumsum(lengths))
+    ends = starts_of(lengths)
     return slots[fresh], np.append(ends[fresh], ends[-1]), values[index]
 
 

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.blocks.numbers import spread
 from tsd.codec.dates import UNITS_MS
-from tsd.codec.points import Batch, Bool, Float64, Int64, doubles_as_points
+from tsd.codec.points import Batch, Bool, Float64, Int64, doubles_as_points, spread, starts_of
 from tsd.codec.putline import HOUR_MS
 from tsd.query import calendar
 from tsd.query.columns import Kind, SeriesColumns
@@ -221,7 +220,7 @@ def within(batch: Batch, span: tuple[int, int]) -> Batch:
     if not len(batch.times) or (low <= batch.times.min() and batch.times.max() < high):
         return batch
     kept = (batch.times >= low) & (batch.times < high)
-    starts = np.append(0, np.cumsum(kept))[batch.starts]
+    starts = starts_of(kept)[batch.starts]
     return Batch(batch.series, starts, batch.times[kept], batch.bits[kept], batch.floats[kept])
 
 
@@ -233,7 +232,7 @@ def by_series(batch: Batch) -> Batch:
     if fresh.all():
         return batch
     lengths = np.diff(batch.starts)[order]
-    starts = np.append(0, np.cumsum(lengths))
+    starts = starts_of(lengths)
     joined = Batch(series[fresh], np.append(starts[:-1][fresh], starts[-1]), batch.times, batch.bits, batch.floats)
     if (order[1:] > order[:-1]).all():
         return joined
@@ -293,14 +292,14 @@ class Bucketed(NamedTuple):
             return Bucketed(starts, self.stamps, values.reshape(-1))
         lengths = np.diff(self.starts)
         kept = np.repeat(rows, lengths)
-        starts = np.append(0, np.cumsum(lengths[rows]))
+        starts = starts_of(lengths[rows])
         stamps = self.stamps[:0] if self.is_even else self.stamps[kept]
         return Bucketed(starts, stamps, self.values[kept])
 
 
 def bucketed(rows: Int64, stamps: Int64, values: Float64, count: int) -> Bucketed:
     """Build the buckets of `count` rows from each bucket's row, ascending, stamp and value."""
-    starts = np.append(0, np.cumsum(np.bincount(rows, minlength=count)))
+    starts = starts_of(np.bincount(rows, minlength=count))
     return Bucketed(starts, _shared(starts, stamps), values)
 
 
@@ -326,7 +325,7 @@ def joined(parts: Sequence[Bucketed]) -> Bucketed:
     else:
         stamps = np.concatenate([part.flat_stamps() for part in parts])
     lengths = np.concatenate([np.diff(part.starts) for part in parts])
-    return Bucketed(np.append(0, np.cumsum(lengths)), stamps, np.concatenate([part.values for part in parts]))
+    return Bucketed(starts_of(lengths), stamps, np.concatenate([part.values for part in parts]))
 
 
 class SeriesBuckets(NamedTuple):
@@ -388,8 +387,7 @@ def by_series_of(parts: Sequence[SeriesBuckets], series_count: int) -> SeriesCol
         series, lengths = series[order], lengths[order]
         index = spread(begins, lengths)
         stamps, values = stamps[index], values[index]
-    bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
-    bounds = bounds[np.searchsorted(series, np.arange(series_count + 1))]
+    bounds = starts_of(lengths)[np.searchsorted(series, np.arange(series_count + 1))]
     return SeriesColumns(doubles_as_points(stamps, values), bounds)
 
 

@@ -10,9 +10,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.blocks.numbers import spread
 from tsd.codec.packing.cell import HAS_PACKING_LOOP
-from tsd.codec.points import NO_POINTS, Batch, Bool, Float64, Int64, Points, doubles_as_points
+from tsd.codec.points import NO_POINTS, Batch, Bool, Float64, Int64, Points, doubles_as_points, spread, starts_of
 from tsd.errors import BadQuery
 from tsd.query.aggregate import BY_NAME, Kernel, Percentile, Slots
 from tsd.query.buckets import (
@@ -298,7 +297,7 @@ class PointJoiner:
             return SeriesColumns(points, whole.starts[np.searchsorted(whole.series, np.arange(series_count + 1))])
         order = stable_order(whole.series, series_count)
         lengths = np.diff(whole.starts)[order]
-        bounds = np.append(0, np.cumsum(lengths))[np.searchsorted(whole.series[order], np.arange(series_count + 1))]
+        bounds = starts_of(lengths)[np.searchsorted(whole.series[order], np.arange(series_count + 1))]
         return SeriesColumns(points.at(spread(whole.starts[:-1][order], lengths)), bounds)
 
 

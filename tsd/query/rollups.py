@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tsd.codec.points import Batch, Int64, Points
+from tsd.codec.points import Batch, Int64, Points, starts_of
 from tsd.codec.putline import HOUR_S
 from tsd.errors import BadQuery
 from tsd.query.buckets import has_many_steps, stable_order, steps, within
@@ -380,8 +380,7 @@ def _shared(batch: Batch, other: Batch) -> Batch:
     if batch.has_places_of(other):
         return batch
     kept = np.isin(_places(batch), _places(other))
-    before: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)))
-    return Batch(batch.series, before[batch.starts], batch.times[kept], batch.bits[kept], batch.floats[kept])
+    return Batch(batch.series, starts_of(kept)[batch.starts], batch.times[kept], batch.bits[kept], batch.floats[kept])
 
 
 def _places(batch: Batch) -> Int64:
@@ -395,7 +394,7 @@ def _batch(series: Sequence[Points]) -> Batch:
     none: Int64 = np.empty(0, np.int64)
     return Batch(
         np.arange(len(series), dtype=np.int32),
-        np.cumsum([0, *sizes], dtype=np.int64),
+        starts_of(sizes),
         np.concatenate([none, *(points.times for points in series)]),
         np.concatenate([none, *(points.bits for points in series)]),
         np.ones(sum(sizes), np.bool_),

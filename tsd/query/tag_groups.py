@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsd.codec.names import Widths
-from tsd.codec.points import Bool, Int64
+from tsd.codec.points import Bool, Int64, starts_of
 from tsd.query.row_buckets import HAS_LOOP
 
 if HAS_LOOP:
@@ -145,7 +145,7 @@ def _common_tags_together(
     """Return the common tags of groups of one or more series; None if these have different tag names."""
     if not groups:
         return []
-    members, bounds = np.concatenate(groups), np.cumsum([0, *map(len, groups)])
+    members, bounds = np.concatenate(groups), starts_of([*map(len, groups)])
     are_same = _same_values(series_pairs, members, bounds, widths)
     pairs = series_pairs[int(members[0])]
     names = [pairs[at : at + widths.tagk] for at in range(0, len(pairs), widths.pair)]

@@ -10,7 +10,7 @@ import numpy as np
 import trio
 
 from tsd.codec.names import Kind, Widths, parse_uid
-from tsd.codec.points import NO_POINTS, Batch, Int64, Points
+from tsd.codec.points import NO_POINTS, Batch, Int64, Points, starts_of
 from tsd.codec.putline import HOUR_MS
 from tsd.errors import BadLine, BadQuery, CorruptRow
 from tsd.tables import reading
@@ -180,7 +180,7 @@ class InternedSeries(reading.SeriesSet):
 def batch_of(series: Sequence[tuple[int, Points]]) -> Batch:
     """Return the points of several series as a batch, whose rows are hours."""
     numbers = np.array([number for number, _ in series], np.int64)
-    starts = np.cumsum([0, *(len(points.times) for _, points in series)], dtype=np.int64)
+    starts = starts_of([len(points.times) for _, points in series])
     joined = Points(*map(np.concatenate, zip(NO_POINTS, *(points for _, points in series), strict=True)))
     return hourly_batch(numbers, starts, joined)
 

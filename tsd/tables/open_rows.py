@@ -6,7 +6,6 @@ from typing import Protocol
 
 import numpy as np
 
-from tsd.codec.blocks.numbers import spread
 from tsd.codec.packing.points import continued_buckets
 from tsd.codec.points import (
     Batch,
@@ -17,6 +16,8 @@ from tsd.codec.points import (
     have_same_times,
     merged_rows,
     rows_of_columns,
+    spread,
+    starts_of,
     wide_values,
 )
 from tsd.codec.putline import HOUR_MS, HOUR_S
@@ -314,7 +315,7 @@ def joined_rows(parts: Sequence[OpenRowsOfHour]) -> OpenRowsOfHour:
         return parts[0]
     batches = [part.batch for part in parts]
     counts = np.concatenate([np.diff(batch.starts) for batch in batches])
-    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    starts = starts_of(counts)
     series, _, times, bits, floats = map(np.concatenate, zip(*batches, strict=True))
     return OpenRowsOfHour(Batch(series, starts, times, bits, floats), np.concatenate([part.sizes for part in parts]))
 
@@ -333,7 +334,7 @@ def in_order(parts: Sequence[OpenRowsOfHour]) -> Iterator[OpenRowsOfHour]:
 
 def _picked(parts: Sequence[OpenRowsOfHour], part_of: Int64, row_of: Int64, counts: Int64) -> OpenRowsOfHour:
     """Return some rows of parts, in the order given."""
-    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    starts = starts_of(counts)
     total = int(starts[-1])
     series, sizes = np.empty(len(counts), np.int32), np.empty(len(counts), np.int64)
     times, bits, floats = np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total, np.bool_)
@@ -352,5 +353,5 @@ def some_rows(batch: Batch, rows: Bool) -> Batch:
     if len(chosen) and chosen[-1] - chosen[0] == len(chosen) - 1:  # rows next to each other: no point is copied
         return batch.between(int(chosen[0]), int(chosen[-1]) + 1)
     points = np.repeat(rows, np.diff(batch.starts))
-    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.diff(batch.starts)[rows])))
+    starts = starts_of(np.diff(batch.starts)[rows])
     return Batch(batch.series[rows], starts, batch.times[points], batch.bits[points], batch.floats[points])

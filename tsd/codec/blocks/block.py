@@ -26,10 +26,9 @@ from tsd.codec.blocks.numbers import (
     decode_numbers,
     encode_numbers,
     fill,
-    spread,
     to_doubles,
 )
-from tsd.codec.points import AlikePoints, Bool, Int64
+from tsd.codec.points import AlikePoints, Bool, Int64, spread
 from tsd.errors import CorruptRow
 
 FORMAT = 1

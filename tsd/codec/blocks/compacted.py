@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsd.codec.blocks.block import BlockPoints
-from tsd.codec.blocks.numbers import UInt8, spread
+from tsd.codec.blocks.numbers import UInt8
 from tsd.codec.opentsdb.cell import MS_MARK
 from tsd.codec.opentsdb.columns import CELL_POINTS, RowCell, encode_cells
-from tsd.codec.points import Bool, Columns, Int64
+from tsd.codec.points import Bool, Columns, Int64, spread, starts_of
 from tsd.codec.putline import HOUR_MS
 from tsd.codec.text import FLOAT, LENGTH
 
@@ -126,7 +126,7 @@ def _chosen(rows: CellRows, order: NDArray[np.intp]) -> CellRows:
     """Return some rows, in another order."""
     counts = np.diff(rows.starts)[order]
     points = spread(rows.starts[order], counts)
-    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    starts = starts_of(counts)
     return CellRows(
         rows.cells[order], rows.in_ms[order], starts, rows.offsets[points], rows.bits[points], rows.floats[points]
     )

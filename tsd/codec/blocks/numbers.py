@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pcodec import ChunkConfig, DeltaSpec, ModeSpec, standalone
 
-from tsd.codec.points import Bool, Float64, Int64
+from tsd.codec.points import Bool, Float64, Int64, spread, starts_of
 from tsd.errors import CorruptRow
 
 try:
@@ -91,7 +91,7 @@ def _to_decimals(
     scaled = np.rint(values * 10.0**places)
     whole = np.where(np.abs(scaled) < _DECIMAL_BOUND, scaled, 0.0).astype(np.int64)
     exact = to_doubles(whole, places).view(np.int64) == bits[part]
-    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts[rows])[:-1]))
+    starts = starts_of(counts[rows])[:-1]
     fits = np.logical_and.reduceat(exact, starts)
     done = rows[fits]
     numbers[spread(first[done], counts[done])] = whole[np.repeat(fits, counts[rows])]
@@ -141,17 +141,6 @@ def fill(stored: bytes, numbers: NDArray[np.int64] | Float64) -> None:
         raise CorruptRow(f"a column of a block cannot be decoded: {exc}") from exc
     if done.n_processed != len(numbers) or not done.finished:
         raise CorruptRow(f"got a column of {done.n_processed} numbers, wanted {len(numbers)}")
-
-
-def spread(starts: Int64, counts: Int64) -> Int64:
-    """Return the indexes of all points of some rows, given by start and count.
-
-    >>> spread(np.array([5, 20]), np.array([2, 3])).tolist()
-    [5, 6, 20, 21, 22]
-    """
-    ends = np.cumsum(counts)
-    found: Int64 = np.repeat(starts - (ends - counts), counts) + np.arange(ends[-1] if len(ends) else 0)
-    return found
 
 
 def cuts(counts: Int64, most: int) -> Iterator[tuple[int, int]]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tsd.codec.opentsdb.cell import MS_MARK
-from tsd.codec.points import Columns, Int32, Int64
+from tsd.codec.points import Columns, Int32, Int64, starts_of
 from tsd.codec.putline import HOUR
 from tsd.codec.text import LENGTH
 
@@ -90,7 +90,7 @@ def _values(columns: Columns, in_ms: NDArray[np.bool_], starts: Int64, ends: Int
     taken[:, :8] = _VALUE_BYTES[lengths]
     taken[last, 8] = True
     if in_ms.any() and not in_ms.all():
-        ms_before = np.append(np.zeros(1, np.int64), np.cumsum(in_ms, dtype=np.int64))
+        ms_before = starts_of(in_ms)
         ms_points = ms_before[ends[joined]] - ms_before[starts[joined]]
         all_bytes[last, 8] = (ms_points > 0) & (ms_points < (ends - starts)[joined])
     sizes = np.cumsum(taken.sum(axis=1))

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.points import Bool, Float64, Int64, Points, doubles_as_points
+from tsd.codec.points import Bool, Float64, Int64, Points, doubles_as_points, starts_of
 from tsd.errors import BadQuery
 from tsd.query.java_arithmetic import quotient, truncated
 from tsd.query.parse.times import MOST_DIGITS, read_duration
@@ -313,7 +313,7 @@ def moving_average(
             means = np.append(0.0, means)[np.cumsum(known)]  # NaN changes nothing
         else:
             first = np.searchsorted(points.times, points.times - window.length_ms, "right")
-            count = np.append(0, np.cumsum(known))
+            count = starts_of(known)
             numbers = count[1:] - count[first]
             means = _means(np.where(known, values, 0.0), first, first > 0, numbers, check, block_size)
     return doubles_as_points(points.times, means)
@@ -350,7 +350,7 @@ def _exact_sums(values: Float64, begins: Int64, longest: int) -> Float64 | None:
     if highest - lowest + more > _EXACT or highest + more > _HIGHEST:
         return None
     integers = np.ldexp(values, -lowest).astype(np.int64)
-    summed = np.append(0, np.cumsum(integers))  # it may wrap: differences are still right
+    summed = starts_of(integers)  # it may wrap: differences are still right
     exact: Float64 = np.ldexp((summed[1:] - summed[begins]).astype(np.float64), lowest)
     return exact
 

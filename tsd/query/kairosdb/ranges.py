@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tsd.codec.points import Bool, Float64, Int64, Points
+from tsd.codec.points import Bool, Float64, Int64, Points, starts_of
 from tsd.query.aggregate import BY_NAME
 from tsd.query.kairosdb.column import Column, joined, of_doubles, of_integers
 from tsd.query.kairosdb.model import BadRequest, Step
@@ -97,7 +97,7 @@ def aggregate_all(columns: Sequence[Column], step: Step, buckets: Buckets) -> li
         return None
     whole = joined(list(columns))
     times = whole.times
-    edges = np.cumsum([0, *map(len, columns)])
+    edges = starts_of([*map(len, columns)])
     heads = edges[1:-1] - 1  # the next point is another group's first
     rises = times[1:] >= times[:-1]
     rises[heads] = True

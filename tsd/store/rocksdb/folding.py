@@ -11,9 +11,9 @@ import numpy as np
 
 from tsd.codec.blocks.block import Rows, encode_block
 from tsd.codec.blocks.compacted import read_cells
-from tsd.codec.blocks.numbers import cuts, spread
+from tsd.codec.blocks.numbers import cuts
 from tsd.codec.opentsdb.cell import COLUMN
-from tsd.codec.points import Int64
+from tsd.codec.points import Int64, spread
 from tsd.store import CellPage
 from tsd.store.cells import prefix_end
 from tsd.store.rocksdb.blocks import StoredBlock, encode_stored

@@ -8,7 +8,7 @@ import numpy as np
 from tsd.codec.kairosdb.keys import DOUBLE, LEGACY, LONG, STRING, DataRow
 from tsd.codec.kairosdb.rows import COLUMN_BYTES, RowSpec, number_of
 from tsd.codec.kairosdb.values import DOUBLE_BYTES, decode_doubles, decode_legacy, decode_longs_at, decode_text
-from tsd.codec.points import NO_POINTS, Bool, Int64, Points
+from tsd.codec.points import NO_POINTS, Bool, Int64, Points, starts_of
 from tsd.errors import CorruptRow
 from tsd.store.cassandra.wire import fixed_values
 from tsd.tables.kairosdb.points import COLUMN, VALUE, RowsAnswer, StoredPoints
@@ -59,7 +59,7 @@ def decode_plain(answer: RowsAnswer, spec: RowSpec, first_ms: int, last_ms: int)
     points = Points(times, plain.bits, floats)
     kept = (times >= first_ms) & (times <= last_ms)
     if not kept.all():
-        points, starts = points.at(kept), np.append(0, np.cumsum(kept))[starts]
+        points, starts = points.at(kept), starts_of(kept)[starts]
     return DecodedRows(rows, starts, points, plain.size)
 
 

@@ -13,7 +13,7 @@ from cachetools import TTLCache
 from tsd.codec.kairosdb.keys import DOUBLE, LONG, STRING, DataRow, parse_tags
 from tsd.codec.kairosdb.rows import COLUMNS, FIRST_MS, LAST_MS, RowSpec
 from tsd.codec.names import Kind
-from tsd.codec.points import NO_POINTS, Points
+from tsd.codec.points import NO_POINTS, Points, starts_of
 from tsd.errors import CorruptRow, UnknownName
 from tsd.store.retry import run_bounded
 from tsd.tables import reading
@@ -117,7 +117,7 @@ class NumberPage:
         size += sum(row.points.size for row in others)
         expiring = sum(row.points.expiring for row in others) if self._counts_expiring else 0
         joined = Points(*map(np.concatenate, zip(NO_POINTS, *parts, strict=True)))
-        starts = np.cumsum([0, *lengths], dtype=np.int64)
+        starts = starts_of(lengths)
         batch = hourly_batch(np.array(numbers, np.int64), starts, joined)
         return PointPage(
             batch=batch,

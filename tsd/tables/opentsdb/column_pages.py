@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tsd.codec.blocks.block import BlockPoints
 from tsd.codec.opentsdb.rowkey import BASE_BYTES
-from tsd.codec.points import Batch, Bool, Int64, have_same_times
+from tsd.codec.points import Batch, Bool, Int64, have_same_times, starts_of
 from tsd.store import CellPage, ColumnBlocks, ColumnPart, ColumnRows, PackedRows
 from tsd.store.cells import CellSigner
 from tsd.tables.opentsdb.decode import NumberedRows, NumberedSeries, number_rows, number_series
@@ -239,9 +239,7 @@ class ColumnPage(StoredPage):
         if found is None:
             return self._decode_cells(packed.unpack())
         page = self._wanted_rows(packed, numbered, wanted, complete=complete)
-        starts = np.zeros(len(found.counts) + 1, np.int64)
-        np.cumsum(found.counts, out=starts[1:])
-        batch = Batch(page.numbers, starts, found.times, found.bits, found.floats)
+        batch = Batch(page.numbers, starts_of(found.counts), found.times, found.bits, found.floats)
         return PointPage(batch, len(wanted), int(page.sizes.sum()), (), (), 0, page.rows)
 
     def _wanted_rows(

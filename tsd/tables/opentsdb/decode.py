@@ -21,7 +21,7 @@ from tsd.codec.opentsdb.annotation import ANNOTATION, decode_annotation
 from tsd.codec.opentsdb.cell import APPEND, COLUMN, MS_MARK, READABLE
 from tsd.codec.opentsdb.merge import MergeRules, StoredCell, merge
 from tsd.codec.opentsdb.rowkey import BASE_BYTES
-from tsd.codec.points import Batch, Bool, Int64
+from tsd.codec.points import Batch, Bool, Int64, starts_of
 from tsd.codec.text import FLOAT, LENGTH
 from tsd.errors import CorruptRow
 from tsd.store import CellPage
@@ -221,9 +221,7 @@ def _decode_few(page: CellPage, numbered: NumberedRows) -> Decoded | None:
     read = read_cells(columns, values, page.ahead, row_of, bases, np.zeros(count, np.bool_))
     if np.count_nonzero(read.slow):
         return None
-    starts = np.zeros(count + 1, np.int64)
-    np.cumsum(read.counts, out=starts[1:])
-    batch = Batch(numbered.numbers, starts, read.times, read.bits, read.floats)
+    batch = Batch(numbered.numbers, starts_of(read.counts), read.times, read.bits, read.floats)
     return Decoded(batch, count, size, [], [], 0, keys, row_of, np.ones(count, np.bool_), bases)
 
 
@@ -419,7 +417,7 @@ def _join_pieces(rows: _Rows, pieces: list[_DecodedRows]) -> Batch:
     counts = np.zeros(len(rows.series), np.int64)
     for piece in pieces:
         counts[piece.rows] = piece.counts
-    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    starts = starts_of(counts)
     if len(pieces) == 1:
         [one] = pieces
         return Batch(rows.series, starts, one.times, one.bits, one.floats)

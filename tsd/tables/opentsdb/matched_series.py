@@ -8,7 +8,7 @@ from weakref import ReferenceType, ref
 import numpy as np
 
 from tsd.codec.opentsdb.rowkey import BASE_BYTES
-from tsd.codec.points import Batch
+from tsd.codec.points import Batch, starts_of
 from tsd.errors import StoreError
 from tsd.store import ColumnPart, PackedRows, StepLimit
 from tsd.tables.open_rows import DecodedPage
@@ -56,9 +56,7 @@ class PageOfOne:
             found = packed.decode(np.array(bases_s, np.int64))
         if found is None:
             return self._page_of().decode()
-        starts = np.zeros(len(keys) + 1, np.int64)
-        found.counts.cumsum(out=starts[1:])
-        batch = Batch(np.zeros(len(keys), np.int32), starts, found.times, found.bits, found.floats)
+        batch = Batch(np.zeros(len(keys), np.int32), starts_of(found.counts), found.times, found.bits, found.floats)
         page = PointPage(batch, len(keys), int(packed.sizes().sum()), (), (), 0, None)
         if len(found.times) <= FEW_POINTS:
             self._keep(packed, page)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tsd.codec.opentsdb.cell import COLUMN
 from tsd.codec.opentsdb.rollup import Interval, RollupConfig, rollup_base, rollup_qualifier
 from tsd.codec.opentsdb.rowkey import base_bytes
-from tsd.codec.points import Batch, Bool, Float64, Int64, Points
+from tsd.codec.points import Batch, Bool, Float64, Int64, Points, starts_of
 from tsd.codec.putline import HOUR_S
 from tsd.codec.text import FLOAT
 from tsd.errors import BadConfig
@@ -95,7 +95,7 @@ def sums_of(batch: Batch, seconds: int) -> Sums:
     starts, times = batch.starts, batch.times
     if np.isnan(values).any():
         is_number = ~np.isnan(values)
-        before: Int64 = np.concatenate((np.zeros(1, np.int64), np.cumsum(is_number, dtype=np.int64)))
+        before = starts_of(is_number)
         starts, times, values = before[starts], times[is_number], values[is_number]
     has_points = np.diff(starts) > 0
     rows, first = np.flatnonzero(has_points), starts[:-1][has_points]
