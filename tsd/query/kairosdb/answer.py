@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tsd.query.kairosdb.column import EMPTY, Column, joined
+from tsd.query.kairosdb.column import EMPTY, Column, in_runs, joined
 from tsd.query.kairosdb.groups import ResultGroup, TaggedColumn, limited, result_groups
 from tsd.query.kairosdb.model import MetricQuery
 from tsd.query.kairosdb.steps import Frame, apply_all
@@ -76,23 +76,12 @@ def _pieces(answers: Sequence[MetricAnswer]) -> Iterator[bytes]:
     for at, answer in enumerate(answers):
         size = b"" if answer.sample_size is None else b'"sample_size":%d,' % answer.sample_size
         yield (b"," if at else b"") + b"{" + size + b'"results":['
-        for place, some in enumerate(_runs(answer.results)):
+        sizes = [RESULT_POINTS + len(one.column) for one in answer.results]
+        for place, some in enumerate(in_runs(answer.results, sizes, SLICE_POINTS)):
             yield b"," if place else b""
             yield from _large(some[0]) if len(some[0].column) > SLICE_POINTS else [_small(some)]
         yield b"]}"
     yield b"]}"
-
-
-def _runs(results: Sequence[Result]) -> Iterator[Sequence[Result]]:
-    """Divide results into runs that are written at once, or of one result."""
-    first = size = 0
-    for at, one in enumerate(results):
-        size += RESULT_POINTS + len(one.column)
-        if size > SLICE_POINTS and at > first:
-            yield results[first:at]
-            first, size = at, RESULT_POINTS + len(one.column)
-    if first < len(results):
-        yield results[first:]
 
 
 def _small(results: Sequence[Result]) -> bytes:

@@ -1,6 +1,8 @@
 """Points of one group between two aggregators: numbers, or texts."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +10,7 @@ from numpy.typing import NDArray
 from tsd.codec.points import NO_POINTS, Bool, Float64, Int64, Points
 from tsd.query.kairosdb.model import BadRequest
 
+T = TypeVar("T")
 Texts = NDArray[np.object_]
 POINT_BYTES = 60  # of a point while it is processed: its arrays, and their next form
 
@@ -111,3 +114,19 @@ def in_order(column: Column, *, descending: bool) -> Column:
     values = np.zeros(len(column)) if column.texts is not None else column.numbers()
     order = np.lexsort((values, column.times))
     return column.at(order[::-1] if descending else order)
+
+
+def in_runs(items: Sequence[T], sizes: Sequence[int], most: int) -> Iterator[Sequence[T]]:
+    """Divide items into runs whose sizes add up to `most` or less, or of one item.
+
+    >>> list(in_runs("abcd", [1, 2, 5, 1], 3))
+    ['ab', 'c', 'd']
+    """
+    first = total = 0
+    for at, size in enumerate(sizes):
+        total += size
+        if total > most and at > first:
+            yield items[first:at]
+            first, total = at, size
+    if first < len(items):
+        yield items[first:]

@@ -4,14 +4,14 @@ Aggregators of numbers pass over texts.
 """
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tsd.codec.points import Bool, Float64, Int64
-from tsd.query.kairosdb.column import POINT_BYTES, Column, of_doubles, of_integers
+from tsd.query.kairosdb.column import POINT_BYTES, Column, in_runs, of_doubles, of_integers
 from tsd.query.kairosdb.model import BadRequest, Sampling, Step
 from tsd.query.kairosdb.properties import RANGES
 from tsd.query.kairosdb.ranges import aggregate, aggregate_all, buckets_of, gaps, ranges_of
@@ -56,23 +56,11 @@ def apply_all(columns: Sequence[Column], step: Step, frame: Frame) -> list[Colum
         return [apply(column, step, frame) for column in columns]
     buckets = buckets_of(step, frame.start_ms, frame.zone)
     found: list[Column] = []
-    for some in _together(columns):
+    for some in in_runs(columns, list(map(len, columns)), TOGETHER):
         frame.check()
         results = aggregate_all(some, step, buckets) if len(some) > 1 else None
         found += [apply(column, step, frame) for column in some] if results is None else results
     return found
-
-
-def _together(columns: Sequence[Column]) -> Iterator[Sequence[Column]]:
-    """Divide columns into runs of at most TOGETHER points, or of one column."""
-    first = points = 0
-    for at, column in enumerate(columns):
-        points += len(column)
-        if points > TOGETHER and at > first:
-            yield columns[first:at]
-            first, points = at, len(column)
-    if first < len(columns):
-        yield columns[first:]
 
 
 def _diff(column: Column, _step: Step, _frame: Frame) -> Column:
