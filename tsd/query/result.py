@@ -148,18 +148,9 @@ def _of_sub(sub: SubFigures) -> dict[str, float]:
 def _joined(figures: Iterable[Mapping[str, float]]) -> dict[str, Any]:
     """Combine the numbers of some sub queries."""
     all_of = list(figures)
-    if len(all_of) == 1:  # as of most queries
-        [only] = all_of
-        joined: dict[str, Any] = {name: only[name] for name in _COUNTS}
-        joined |= {shown: float(only[name]) for shown, name in _AVERAGES}
-        return joined | {shown: float(only[name]) for shown, name in _MOST}
-    joined = {name: sum([each[name] for each in all_of]) for name in _COUNTS}
-    joined |= {shown: _average([each[name] for each in all_of]) for shown, name in _AVERAGES}
+    joined: dict[str, Any] = {name: sum([each[name] for each in all_of]) for name in _COUNTS}
+    joined |= {shown: float(sum([each[name] for each in all_of])) / max(len(all_of), 1) for shown, name in _AVERAGES}
     return joined | {shown: float(max([each[name] for each in all_of], default=0)) for shown, name in _MOST}
-
-
-def _average(values: list[float]) -> float:
-    return float(sum(values)) / max(len(values), 1)
 
 
 def _total(subs: Iterable[SubFigures]) -> float:
