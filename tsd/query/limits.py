@@ -126,16 +126,11 @@ class MemoryShare:
 
     def __init__(self, memory: QueryMemory) -> None:
         self._memory = memory
-        self._held = 0
-
-    @property
-    def held(self) -> int:
-        """Bytes."""
-        return self._held
+        self.held = 0  # bytes
 
     def resize(self, size: int) -> None:
         """Set how many bytes the query uses. Raise BadQuery if all queries together would hold too much."""
-        others = self._memory.held - self._held
+        others = self._memory.held - self.held
         if others + size > self._memory.limit:
             self._memory.refused += 1
             raise BadQuery(
@@ -145,13 +140,13 @@ class MemoryShare:
                 status=413,
             )
         self._memory.held = others + size
-        self._held = size
+        self.held = size
 
     def add(self, size: int) -> None:
         """Add bytes. Raise BadQuery as `resize` does."""
-        self.resize(self._held + size)
+        self.resize(self.held + size)
 
     def release(self) -> None:
         """Release everything."""
-        self._memory.held -= self._held
-        self._held = 0
+        self._memory.held -= self.held
+        self.held = 0
