@@ -1,7 +1,7 @@
 """The points of many series in a few arrays, without a Python object for each series."""
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeVar, overload
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ Kind = TypeVar("Kind", bound=np.generic)
 CHUNK = 1 << 16  # values processed together: they fit the processor's cache
 
 
-class SeriesColumns(Sequence[Points]):
+class SeriesColumns:
     """Points of series by number: series `n` has those from `bounds[n]` to before `bounds[n + 1]`."""
 
     def __init__(self, points: Points, bounds: Int64, *, shares_times: bool = False) -> None:
@@ -45,18 +45,11 @@ class SeriesColumns(Sequence[Points]):
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    @overload
-    def __getitem__(self, number: int) -> Points: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[Points]: ...
-
-    def __getitem__(self, number: int | slice) -> Points | Sequence[Points]:
-        if isinstance(number, slice):
-            return [self[at] for at in range(*number.indices(len(self)))]
-        if number >= len(self):
-            raise IndexError(number)
+    def __getitem__(self, number: int) -> Points:
         return self.between(int(self.bounds[number]), int(self.bounds[number + 1]))
+
+    def __iter__(self) -> Iterator[Points]:
+        return map(self.__getitem__, range(len(self)))
 
     def flat_times(self) -> Int64:
         """Return the time of each point."""
