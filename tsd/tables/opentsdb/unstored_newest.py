@@ -68,8 +68,9 @@ class UnstoredNewest:
     def _newest(
         self, points: OpenPoints, metric: bytes, wanted: set[bytes], span: ScanRange
     ) -> dict[Series, LastPoint]:
-        times = points.columns.instants >> 1
-        newest = newest_points(points.columns.at((times >= span.start_ms) & (times < span.stop_ms)))
+        columns = points.columns
+        times = columns.instants >> 1
+        newest = newest_points(columns.at((times >= span.start_ms) & (times < span.stop_ms)))
         bits, floats = wide_values(newest)
         series_pairs = points.keys.tails(metric, self._salt_width)
         found: dict[Series, LastPoint] = {}
