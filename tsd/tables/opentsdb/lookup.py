@@ -5,7 +5,7 @@ Selectors by names are resolved to UIDs first (docs/compat/query.md §17).
 
 import math
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import trio
 from cachetools import FIFOCache
@@ -19,6 +19,8 @@ from tsd.errors import BadLine, NoSuchName, TsdError
 from tsd.store import Store, scan
 from tsd.store.cells import prefix_end
 from tsd.tables.catalog import SeriesSelector
+from tsd.tables.opentsdb.last_point_cache import LastPointCache
+from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.opentsdb.uids import Uids
 
 ANY = ("", "*")
@@ -100,27 +102,6 @@ PAGE_ROWS = 5000
 CACHED_SERIES = 2_000_000  # series found in rows, of all metrics together
 
 
-class RecentSeries(Protocol):
-    """Series that this daemon wrote recently: joined tag pairs by metric UID."""
-
-    def metrics(self) -> Collection[bytes]:
-        """Return the metrics with series."""
-        ...
-
-    def pairs_of(self, metric: bytes) -> Collection[bytes]:
-        """Return the joined tag pairs of a metric's series."""
-        ...
-
-
-class TagIndex(Protocol):
-    """An index of series by tag."""
-
-    async def series_of(self, metric: bytes, pairs: Iterable[bytes]) -> Collection[bytes] | None:
-        """Return the joined tag pairs of a metric's series that have all given pairs; None if the index is incomplete.
-        Raise StoreError."""
-        ...
-
-
 class LookupTables(NamedTuple):
     """The tables that may name series."""
 
@@ -152,11 +133,12 @@ class SeriesFinder:
         store: Store,
         tables: LookupTables,
         layout: KeyLayout,
-        recent: RecentSeries,
+        recent: LastPointCache,
         now_s: Callable[[], int],
         row_scans: RowScanRules,
-        index: TagIndex | None = None,
+        index: SeriesIndex | None = None,
     ) -> None:
+        """`recent` has the series that this daemon wrote."""
         self._store = store
         self._tables = tables
         self._layout = layout
