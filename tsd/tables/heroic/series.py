@@ -21,7 +21,7 @@ from tsd.codec.heroic.keys import (
 from tsd.codec.putline import illegal, split_tags
 from tsd.errors import BadLine
 from tsd.tables.heroic.index import SeriesList
-from tsd.tables.listed_metrics import ListedMetrics
+from tsd.tables.listed_resolver import ListedMetrics
 from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesText
 
 CACHED = 100_000  # series

@@ -10,7 +10,7 @@ from tsd.codec.kairosdb.keys import DOUBLE, LONGEST_PARTITION_KEY, STRING, DataR
 from tsd.codec.putline import illegal, split_tags
 from tsd.errors import BadLine
 from tsd.tables.kairosdb.tables import LAST_EXPIRY_S, KairosTables
-from tsd.tables.listed_metrics import ListedMetrics
+from tsd.tables.listed_resolver import ListedMetrics
 from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesText
 
 TTL_TAG = b"kairos_opt.ttl"

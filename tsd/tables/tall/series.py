@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tsd.codec.putline import illegal, split_tags
 from tsd.codec.tall.rules import Place, TableRule, rule_of
 from tsd.errors import BadLine, CorruptRow
-from tsd.tables.listed_metrics import ListedMetrics
+from tsd.tables.listed_resolver import ListedMetrics
 from tsd.tables.tall.encode import ColumnPlace, column_place
 from tsd.tables.tall.index import ListedSeries, SeriesList
 from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesText
