@@ -1,25 +1,54 @@
-"""Metrics of layouts that store names as they are: one is new if the layout does not list it."""
+"""Keys of series in layouts that store names as they are: what their `SeriesResolver`s share."""
 
-from collections.abc import Awaitable, Callable
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
 
 from tsd.codec.names import Kind
 from tsd.errors import UNKNOWN_NAME, BadLine
 from tsd.tables.name_list import forget_oldest
-from tsd.tables.writing import Admission
+from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesText
 
 MOST_KNOWN = 100_000  # metrics
 
 
-class ListedMetrics:
-    """The metrics of a layout's tables."""
+class ListedResolver(ABC):
+    """Series texts → keys. A metric is new if the layout does not list it."""
+
+    composer = None
 
     def __init__(self, is_listed: Callable[[str], Awaitable[bool]], *, creates_metrics: bool) -> None:
         """`is_listed` reads whether a metric exists. Raise StoreError."""
         self._is_listed = is_listed
         self._creates_metrics = creates_metrics
-        self._known: dict[str, None] = {}  # that are listed, or admitted; the oldest first
+        self._known: dict[str, None] = {}  # metrics that are listed, or admitted; the oldest first
 
-    async def admit(self, metric: bytes, admission: Admission | None) -> None:
+    @abstractmethod
+    def key_of(self, text: SeriesText) -> SeriesKey:
+        """Return the key of a series. Raise BadLine."""
+
+    @abstractmethod
+    async def list_series(self, keys: Sequence[SeriesKey]) -> None:
+        """List what the layout lists of series before their first points are written. Raise StoreError."""
+
+    async def resolve(self, series: Sequence[SeriesText], admission: Admission | None = None) -> ResolvedSeries:
+        """Resolve well-formed series, see `SeriesResolver`."""
+        keys: list[SeriesKey] = []
+        refused: dict[int, BadLine] = {}
+        for at, text in enumerate(series):
+            try:
+                key = self.key_of(text)
+                await self._admit(text.metric, admission)
+            except BadLine as error:
+                key, refused[at] = NO_KEY, error
+            keys.append(key)
+        await self.list_series([key for key in keys if key != NO_KEY])
+        return ResolvedSeries(SeriesKeys.of(keys), refused)
+
+    async def assign(self, series: SeriesText) -> SeriesKey:
+        """Return the key of a series. Raise BadLine."""
+        return self.key_of(series)
+
+    async def _admit(self, metric: bytes, admission: Admission | None) -> None:
         """Raise BadLine unless a metric exists, or may be new. Raise StoreError."""
         name = metric.decode("latin-1")
         if name in self._known:
@@ -34,7 +63,7 @@ class ListedMetrics:
         forget_oldest(self._known, MOST_KNOWN)
 
     def knows(self, metric: str) -> bool:
-        """Return whether a metric was admitted. It is listed when its first points are written."""
+        """Return whether a metric was resolved. It is listed when its first points are written."""
         return metric in self._known
 
     def forget(self) -> None:

@@ -19,10 +19,9 @@ from tsd.codec.heroic.keys import (
     series_tail,
 )
 from tsd.codec.putline import illegal, split_tags
-from tsd.errors import BadLine
 from tsd.tables.heroic.index import SeriesList
-from tsd.tables.listed_resolver import ListedMetrics
-from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesText
+from tsd.tables.listed_resolver import ListedResolver
+from tsd.tables.writing import SeriesKey, SeriesText
 
 CACHED = 100_000  # series
 RESOURCE = "resource."  # before the name of a resource's entry, if a tag has the same name
@@ -86,38 +85,18 @@ def parse_series_id(series: bytes) -> Names:
     return Names(metric, dict(tags))
 
 
-class HeroicResolver:
-    """Series texts → keys. Names are stored as they are: a metric is new if the index does not list it."""
-
-    composer = None
+class HeroicResolver(ListedResolver):
+    """Series texts → keys."""
 
     def __init__(self, index: SeriesList, resource_tags: frozenset[str], *, creates_metrics: bool) -> None:
+        super().__init__(index.has_metric, creates_metrics=creates_metrics)
         self._index = index
         self._resource_tags = resource_tags
-        self._metrics = ListedMetrics(index.has_metric, creates_metrics=creates_metrics)
 
-    async def resolve(self, series: Sequence[SeriesText], admission: Admission | None = None) -> ResolvedSeries:
-        """Resolve well-formed series, see `SeriesResolver`."""
-        keys: list[SeriesKey] = []
-        refused: dict[int, BadLine] = {}
-        for at, text in enumerate(series):
-            try:
-                key = key_of(text, self._resource_tags)
-                await self._metrics.admit(text.metric, admission)
-            except BadLine as error:
-                key, refused[at] = NO_KEY, error
-            keys.append(key)
-        await self._index.list_names(key for key in keys if key != NO_KEY)
-        return ResolvedSeries(SeriesKeys.of(keys), refused)
+    def key_of(self, text: SeriesText) -> SeriesKey:
+        """See ListedResolver."""
+        return key_of(text, self._resource_tags)
 
-    async def assign(self, series: SeriesText) -> SeriesKey:
-        """Return the key of a series. Raise BadLine."""
-        return key_of(series, self._resource_tags)
-
-    def knows(self, metric: str) -> bool:
-        """Return whether a metric was resolved. Its series are listed when their first points are written."""
-        return self._metrics.knows(metric)
-
-    def forget(self) -> None:
-        """Forget which metrics exist."""
-        self._metrics.forget()
+    async def list_series(self, keys: Sequence[SeriesKey]) -> None:
+        """List their names. The series are listed when their first points are written."""
+        await self._index.list_names(keys)

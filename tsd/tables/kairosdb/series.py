@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from tsd.codec.kairosdb.keys import DOUBLE, LONGEST_PARTITION_KEY, STRING, DataRow, encode_tags, parse_tags
 from tsd.codec.putline import illegal, split_tags
-from tsd.errors import BadLine
 from tsd.tables.kairosdb.tables import LAST_EXPIRY_S, KairosTables
-from tsd.tables.listed_resolver import ListedMetrics
-from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesText
+from tsd.tables.listed_resolver import ListedResolver
+from tsd.tables.writing import SeriesKey, SeriesText
 
 TTL_TAG = b"kairos_opt.ttl"
 TTL_BYTES = 4
@@ -68,37 +67,16 @@ def parse_series_id(series: bytes) -> tuple[str, dict[str, str]]:
     return metric.decode("utf-8", "surrogatepass"), parse_tags(tags)
 
 
-class KairosResolver:
-    """Series texts → keys. KairosDB's tables have names as they are: a metric is new if it is not listed."""
-
-    composer = None
+class KairosResolver(ListedResolver):
+    """Series texts → keys."""
 
     def __init__(self, tables: KairosTables, *, creates_metrics: bool) -> None:
+        super().__init__(tables.metric_exists, creates_metrics=creates_metrics)
         self._tables = tables
-        self._metrics = ListedMetrics(tables.metric_exists, creates_metrics=creates_metrics)
 
-    async def resolve(self, series: Sequence[SeriesText], admission: Admission | None = None) -> ResolvedSeries:
-        """Resolve well-formed series, see `SeriesResolver`."""
-        keys: list[SeriesKey] = []
-        refused: dict[int, BadLine] = {}
-        now_s = self._tables.now_s()
-        for at, text in enumerate(series):
-            try:
-                key = key_of(text, now_s)
-                await self._metrics.admit(text.metric, admission)
-            except BadLine as error:
-                key, refused[at] = NO_KEY, error
-            keys.append(key)
-        return ResolvedSeries(SeriesKeys.of(keys), refused)
+    def key_of(self, text: SeriesText) -> SeriesKey:
+        """See ListedResolver."""
+        return key_of(text, self._tables.now_s())
 
-    async def assign(self, series: SeriesText) -> SeriesKey:
-        """Return the key of a series. Raise BadLine."""
-        return key_of(series, self._tables.now_s())
-
-    def knows(self, metric: str) -> bool:
-        """Return whether a metric was resolved. It is listed when its first points are written."""
-        return self._metrics.knows(metric)
-
-    def forget(self) -> None:
-        """Forget which metrics exist."""
-        self._metrics.forget()
+    async def list_series(self, keys: Sequence[SeriesKey]) -> None:
+        """Do nothing: series are listed with their first points."""

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from tsd.codec.putline import illegal, split_tags
 from tsd.codec.tall.rules import Place, TableRule, rule_of
-from tsd.errors import BadLine, CorruptRow
-from tsd.tables.listed_resolver import ListedMetrics
+from tsd.errors import CorruptRow
+from tsd.tables.listed_resolver import ListedResolver
 from tsd.tables.tall.encode import ColumnPlace, column_place
 from tsd.tables.tall.index import ListedSeries, SeriesList
-from tsd.tables.writing import NO_KEY, Admission, ResolvedSeries, SeriesKey, SeriesKeys, SeriesText
+from tsd.tables.writing import SeriesKey, SeriesText
 
 CACHED = 100_000  # series
 END = b"\0"  # of a name
@@ -115,38 +115,18 @@ class Placing:
         return Names(*found.rule.names(found.place))
 
 
-class TallResolver:
-    """Series texts → keys. Names are stored as they are: a metric is new if the index does not list it."""
-
-    composer = None
+class TallResolver(ListedResolver):
+    """Series texts → keys."""
 
     def __init__(self, index: SeriesList, placing: Placing, *, creates_metrics: bool) -> None:
+        super().__init__(index.has_metric, creates_metrics=creates_metrics)
         self._index = index
         self._placing = placing
-        self._metrics = ListedMetrics(index.has_metric, creates_metrics=creates_metrics)
 
-    async def resolve(self, series: Sequence[SeriesText], admission: Admission | None = None) -> ResolvedSeries:
-        """Resolve well-formed series, see `SeriesResolver`."""
-        keys: list[SeriesKey] = []
-        refused: dict[int, BadLine] = {}
-        for at, text in enumerate(series):
-            try:
-                key = self._placing.key_of(text)
-                await self._metrics.admit(text.metric, admission)
-            except BadLine as error:
-                key, refused[at] = NO_KEY, error
-            keys.append(key)
-        await self._index.ensure([key for key in keys if key != NO_KEY], self._placing.listed)
-        return ResolvedSeries(SeriesKeys.of(keys), refused)
+    def key_of(self, text: SeriesText) -> SeriesKey:
+        """See ListedResolver."""
+        return self._placing.key_of(text)
 
-    async def assign(self, series: SeriesText) -> SeriesKey:
-        """Return the key of a series. Raise BadLine."""
-        return self._placing.key_of(series)
-
-    def knows(self, metric: str) -> bool:
-        """Return whether a metric was resolved."""
-        return self._metrics.knows(metric)
-
-    def forget(self) -> None:
-        """Forget which metrics exist."""
-        self._metrics.forget()
+    async def list_series(self, keys: Sequence[SeriesKey]) -> None:
+        """See ListedResolver."""
+        await self._index.ensure(keys, self._placing.listed)
