@@ -14,11 +14,12 @@ from tsd.codec.tall.fields import COLUMN
 from tsd.config.settings import Config
 from tsd.errors import NoSuchName
 from tsd.tables.filters import make_filter
+from tsd.tables.listed_catalog import Names
 from tsd.tables.reading import SeriesRequest
 from tsd.tables.tall.index import SeriesList
 from tsd.tables.tall.reader import TallReader
 from tsd.tables.tall.rows import Part, Reading, SeriesCells, decode
-from tsd.tables.tall.series import Names, Placing
+from tsd.tables.tall.series import Placing
 from tsd.tables.tall.tables import TallTables
 
 

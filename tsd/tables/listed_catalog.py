@@ -18,7 +18,12 @@ MOST_NAMES = 1 << 30
 CONCURRENT = 16  # series whose newest points are read
 GROWTH = 4  # of the time that is read next, if there was no point
 
-Names = tuple[str, Mapping[str, str]]  # metric and tags
+
+class Names(NamedTuple):
+    """Metric and tags of a series."""
+
+    metric: str
+    tags: Mapping[str, str]
 
 
 class NameIndex(Protocol):

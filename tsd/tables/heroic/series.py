@@ -6,7 +6,6 @@ they are tags as all others.
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from tsd.codec.heroic.keys import (
     BASE_BYTES,
@@ -20,18 +19,12 @@ from tsd.codec.heroic.keys import (
 )
 from tsd.codec.putline import illegal, split_tags
 from tsd.tables.heroic.index import SeriesList
+from tsd.tables.listed_catalog import Names
 from tsd.tables.listed_resolver import ListedResolver
 from tsd.tables.writing import SeriesKey, SeriesText
 
 CACHED = 100_000  # series
 RESOURCE = "resource."  # before the name of a resource's entry, if a tag has the same name
-
-
-class Names(NamedTuple):
-    """Metric and tags of a series."""
-
-    metric: str
-    tags: Mapping[str, str]
 
 
 def key_of(text: SeriesText, resource_tags: frozenset[str]) -> SeriesKey:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tsd.codec.putline import illegal, split_tags
 from tsd.codec.tall.rules import Place, TableRule, rule_of
 from tsd.errors import CorruptRow
+from tsd.tables.listed_catalog import Names
 from tsd.tables.listed_resolver import ListedResolver
 from tsd.tables.tall.encode import ColumnPlace, column_place
 from tsd.tables.tall.index import ListedSeries, SeriesList
@@ -17,13 +18,6 @@ from tsd.tables.writing import SeriesKey, SeriesText
 
 CACHED = 100_000  # series
 END = b"\0"  # of a name
-
-
-class Names(NamedTuple):
-    """Metric and tags of a series."""
-
-    metric: str
-    tags: Mapping[str, str]
 
 
 class PlacedSeries(NamedTuple):
