@@ -29,7 +29,7 @@ _HEAD = struct.Struct("<II")  # rows; bytes of each row's pairs, 0 if they diffe
 _COUNT = struct.Struct("<I")  # points of an aggregator in a chunk
 
 
-class Columns(NamedTuple):
+class AggregatorCells(NamedTuple):
     """The cells of one aggregator in some rows, in order."""
 
     rows: Int64  # of each cell, ascending
@@ -37,19 +37,19 @@ class Columns(NamedTuple):
     bits: Int64
     floats: Bool
 
-    def has_places_of(self, other: "Columns") -> bool:
+    def has_places_of(self, other: "AggregatorCells") -> bool:
         """Return whether the cells are of the same rows and intervals as those of another aggregator."""
         return np.array_equal(self.rows, other.rows) and np.array_equal(self.offsets, other.offsets)
 
 
-class Rows(NamedTuple):
+class RollupRows(NamedTuple):
     """The rows of a page, and its cells by aggregator."""
 
     keys: Sequence[bytes]
-    kinds: Mapping[int, Columns]
+    kinds: Mapping[int, AggregatorCells]
 
 
-def rows_of(page: CellPage, wanted: Bool | None = None, kinds: Sequence[int] | None = None) -> Rows | None:
+def rows_of(page: CellPage, wanted: Bool | None = None, kinds: Sequence[int] | None = None) -> RollupRows | None:
     """Return the cells of a page by column: those of `wanted` rows and of some kinds. None if one has another form:
     an aggregator's name, a value that has not 8 bytes, or two values for one interval."""
     columns = page.columns
@@ -60,7 +60,7 @@ def rows_of(page: CellPage, wanted: Bool | None = None, kinds: Sequence[int] | N
     ids = names[:, len(COLUMN)]
     begins = row_begins(page.keys)
     row_of = np.cumsum(begins) - 1
-    found: dict[int, Columns] = {}
+    found: dict[int, AggregatorCells] = {}
     for kind in np.unique(ids).tolist() if kinds is None else kinds:
         chosen = ids == kind
         if wanted is not None:
@@ -69,11 +69,11 @@ def rows_of(page: CellPage, wanted: Bool | None = None, kinds: Sequence[int] | N
         values = _values(page, at)
         if values is None or not (words[at] & LENGTH == VALUE_BYTES - 1).all():
             return None
-        one = Columns(row_of[at], words[at] >> 4, values, (words[at] & FLOAT) != 0)
+        one = AggregatorCells(row_of[at], words[at] >> 4, values, (words[at] & FLOAT) != 0)
         if ((one.rows[1:] == one.rows[:-1]) & (one.offsets[1:] == one.offsets[:-1])).any():
             return None
         found[kind] = one
-    return Rows(list(compress(page.keys, begins.tolist())), found)
+    return RollupRows(list(compress(page.keys, begins.tolist())), found)
 
 
 def row_begins(keys: Sequence[bytes]) -> Bool:
@@ -94,7 +94,7 @@ def _values(page: CellPage, at: Int64) -> Int64 | None:
     return np.ascontiguousarray(table).view(">i8").reshape(-1).astype(np.int64)
 
 
-def batch_of(columns: Columns, numbers: Int64, bases_s: Int64, interval: Interval) -> Batch:
+def batch_of(columns: AggregatorCells, numbers: Int64, bases_s: Int64, interval: Interval) -> Batch:
     """Return the points of one aggregator. `numbers` and `bases_s` have the series and the base time of each row."""
     firsts = np.flatnonzero(np.diff(columns.rows, prepend=-1))
     times = (bases_s[columns.rows] + columns.offsets * interval.seconds) * 1000
@@ -131,14 +131,14 @@ def encode_sums(
     rows = np.repeat(np.arange(len(first)), np.diff(first, append=len(sums.series)))
     offsets = (sums.times_s - base_s) // interval.seconds
     kinds = {
-        config.ids[name]: Columns(rows, offsets, values.view(np.int64), np.full(len(rows), name != "count"))
+        config.ids[name]: AggregatorCells(rows, offsets, values.view(np.int64), np.full(len(rows), name != "count"))
         for name, values in zip(AGGREGATORS, sums.aggregates, strict=True)
         if name in config.ids
     }
     return _encoded([tails[number] for number in sums.series[first].tolist()], dict(sorted(kinds.items())), 0)
 
 
-def _encoded(series_pairs: Sequence[bytes], kinds: Mapping[int, Columns], number: int) -> dict[bytes, bytes]:
+def _encoded(series_pairs: Sequence[bytes], kinds: Mapping[int, AggregatorCells], number: int) -> dict[bytes, bytes]:
     """Return the values of a chunk: its rows by their tag pairs, and their cells by aggregator."""
     widths = set(map(len, series_pairs))
     head = _HEAD.pack(len(series_pairs), widths.pop() if len(widths) == 1 else 0)
@@ -188,7 +188,7 @@ class DerivedRollups:
         numbers = np.fromiter(map(self._numbers.__getitem__, every), np.int64, len(every))
         bases = np.full(len(every), self._base_s, np.int64)
         batches: list[Batch] = []
-        first: Columns | None = None
+        first: AggregatorCells | None = None
         for kind in self._kinds:
             columns = _of_rows(self._columns(kind), numbers >= 0)
             if first is not None and columns.has_places_of(first):
@@ -199,7 +199,7 @@ class DerivedRollups:
         size = sum(len(batch.times) for batch in batches) * (VALUE_BYTES + _COLUMN_BYTES)
         return RollupPage(batches, len(every), size, 0, ())
 
-    def _columns(self, kind: int) -> Columns:
+    def _columns(self, kind: int) -> AggregatorCells:
         """Return the cells of one aggregator in all chunks."""
         parts, row = [], 0
         for chunk, series_pairs in self._chunks:
@@ -211,7 +211,7 @@ class DerivedRollups:
         if len(parts) == 1:
             return parts[0]
         none = np.empty(0, np.int64)
-        return Columns(
+        return AggregatorCells(
             np.concatenate([none, *(part.rows for part in parts)]),
             np.concatenate([none, *(part.offsets for part in parts)]),
             np.concatenate([none, *(part.bits for part in parts)]),
@@ -219,15 +219,15 @@ class DerivedRollups:
         )
 
 
-def _of_rows(columns: Columns, wanted: Bool) -> Columns:
+def _of_rows(columns: AggregatorCells, wanted: Bool) -> AggregatorCells:
     """Return the cells of some rows."""
     if wanted.all():
         return columns
     chosen = wanted[columns.rows]
-    return Columns(columns.rows[chosen], columns.offsets[chosen], columns.bits[chosen], columns.floats[chosen])
+    return AggregatorCells(columns.rows[chosen], columns.offsets[chosen], columns.bits[chosen], columns.floats[chosen])
 
 
-def _decoded(value: bytes) -> Columns:
+def _decoded(value: bytes) -> AggregatorCells:
     """Return the cells of one aggregator in a chunk."""
     [count] = _COUNT.unpack_from(value)
     at = _COUNT.size
@@ -237,7 +237,7 @@ def _decoded(value: bytes) -> Columns:
     at += 4 * count
     offsets = np.frombuffer(value, "<u2", count, at).astype(np.int64)
     floats = np.unpackbits(np.frombuffer(value, np.uint8, -1, at + 2 * count), count=count).view(np.bool_)
-    return Columns(rows, offsets, bits, floats)
+    return AggregatorCells(rows, offsets, bits, floats)
 
 
 def _pairs(value: bytes) -> list[bytes]:
