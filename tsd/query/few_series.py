@@ -21,7 +21,7 @@ from tsd.query.columns import Chosen
 from tsd.query.later_hours import LaterReads, unsettled_series
 from tsd.query.limits import QueryBudget
 from tsd.query.model import Query, SubQuery
-from tsd.query.open_series import OpenHour, OpenSeries
+from tsd.query.open_series import HourPoints, OpenSeries
 from tsd.query.plan import Plan, range_to_end
 from tsd.query.result import Answer, Group, SubAnswer
 from tsd.query.same_times import summed_groups
@@ -98,7 +98,7 @@ class Known(NamedTuple):
     hourly_bytes: float = 0.0  # of rows
     hourly_points: float = 0.0
 
-    def opened(self, columns: Columns, scan: ScanRange) -> list[OpenHour] | None:
+    def opened(self, columns: Columns, scan: ScanRange) -> list[HourPoints] | None:
         """Return the open points in the scan's hours, see `OpenSeries.hours`. Without open series there are none."""
         return [] if self.open_series is None else self.open_series.hours(columns, scan)
 
@@ -111,7 +111,9 @@ class Known(NamedTuple):
 class FewSeries:
     """The rows of one query, read but not decoded."""
 
-    def __init__(self, query: Query, known: Known, plan: Plan, budget: QueryBudget, opened: Sequence[OpenHour]) -> None:
+    def __init__(
+        self, query: Query, known: Known, plan: Plan, budget: QueryBudget, opened: Sequence[HourPoints]
+    ) -> None:
         """`plan` is made from the known selection. `opened`: all open points of its hours."""
         self._query = query
         self._known = known

@@ -20,7 +20,7 @@ FEW_POINTS = 1000  # that are kept by hour
 OTHER = -2  # in place of a number: the selection had no points of the series, which may match
 
 
-class OpenHour(NamedTuple):
+class HourPoints(NamedTuple):
     """The open points of an hour."""
 
     base_s: int
@@ -38,7 +38,8 @@ class OpenSeries:
         self._listed = ref(listed)  # many queries must not keep old lists
         self._numbers = numbers
         self._own = own
-        self._last: tuple[ReferenceType[Int32], ScanRange, list[OpenHour]] | None = None  # few points of the last span
+        # Few points of the last span.
+        self._last: tuple[ReferenceType[Int32], ScanRange, list[HourPoints]] | None = None
 
     def points_now(self, source: OpenPointSource, metric: bytes, span: ScanRange) -> Columns | None:
         """Return the open points of the series as `OpenPointSource.points_now` does."""
@@ -49,7 +50,7 @@ class OpenSeries:
         listed = self._listed()
         return None if listed is None else await source.points_soon(metric, span, listed, self._numbers)
 
-    def hours(self, columns: Columns, span: ScanRange) -> list[OpenHour] | None:
+    def hours(self, columns: Columns, span: ScanRange) -> list[HourPoints] | None:
         """Return the points in the hours of a span, in order. `columns`: what `points_now` or `points_soon` returned.
         None: a series that may match has some, too, or they are of too many hours. May be called in a thread."""
         if not len(columns.series):
@@ -86,22 +87,22 @@ async def open_series_of(selection: Selection, listed: KnownSeries, *, numbers_a
     return OpenSeries(listed, listed.numbers[[place for place, _ in every]], own)
 
 
-def _by_hour(columns: Columns, span: ScanRange) -> list[OpenHour] | None:
+def _by_hour(columns: Columns, span: ScanRange) -> list[HourPoints] | None:
     """Return the points of each hour of a span, in order; None if they are of too many hours."""
     hours = columns.instants // (2 * HOUR_MS)
     first, last = int(hours.min()), int(hours.max())
     if first == last:
-        return [_open_hour(first, columns)] if span.start_s <= first * HOUR_S < span.stop_s else []
+        return [_hour_points(first, columns)] if span.start_s <= first * HOUR_S < span.stop_s else []
     bases_s = hours * HOUR_S
     inside = hours[(bases_s >= span.start_s) & (bases_s < span.stop_s)]
     distinct = np.unique(inside).tolist()
     if len(distinct) > OPEN_HOURS:
         return None
-    return [_open_hour(hour, columns.at(np.flatnonzero(hours == hour))) for hour in distinct]
+    return [_hour_points(hour, columns.at(np.flatnonzero(hours == hour))) for hour in distinct]
 
 
-def _open_hour(hour: int, columns: Columns) -> OpenHour:
+def _hour_points(hour: int, columns: Columns) -> HourPoints:
     known = columns.series != OTHER
     has_others = not known.all()
     rows = rows_of(columns.at(known) if has_others else columns)
-    return OpenHour(hour * HOUR_S, has_others, rows, rows.decode())
+    return HourPoints(hour * HOUR_S, has_others, rows, rows.decode())

@@ -30,7 +30,7 @@ from tsd.query.later_hours import LaterReads, is_settled
 from tsd.query.limits import UNBOUNDED, Bounds, Limits, MemoryShare, QueryBudget, QueryMemory, check_fetched
 from tsd.query.merge import keeps_only, merge, merge_only, rate
 from tsd.query.model import Fill, Query, SubQuery
-from tsd.query.open_series import OpenHour, open_series_of
+from tsd.query.open_series import HourPoints, open_series_of
 from tsd.query.plan import Plan, range_to_end, scan_range
 from tsd.query.result import Answer, SubAnswer, SubFigures, count_between, is_histogram
 from tsd.query.rollups import intervals_for, is_pre_aggregated
@@ -291,7 +291,7 @@ class ShortQueries:
         return self._workers.run_here(few.merge) if is_short else await self._workers.run(few.merge)
 
     def _few(
-        self, query: Query, known: Known, plan: Plan, opened: Sequence[OpenHour], set_memory: Callable[[int], None]
+        self, query: Query, known: Known, plan: Plan, opened: Sequence[HourPoints], set_memory: Callable[[int], None]
     ) -> FewSeries:
         """Return what reads the rows of a query with open points."""
         budget = QueryBudget(self._bounds(query, known), set_memory, self._workers)
