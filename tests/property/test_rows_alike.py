@@ -318,6 +318,9 @@ def test_tables_hold_equal_series(steps: list[tuple[str, object, int]]) -> None:
     for one in steps:
         assert step(plain, *one) == step(looped, *one)
         assert list(map(plain.find, texts)) == list(map(looped.find, texts))
+        for metric in (b"m", b"n"):
+            unresolved = {number for number, text in plain.unresolved.items() if text.metric == metric}
+            assert set(plain.unresolved_of(metric)) == set(looped.unresolved_of(metric)) == unresolved
         assert len(plain) == len(looped)
         for number in plain.texts.numbers():
             assert plain.text(number) == looped.text(number)

@@ -149,6 +149,7 @@ class SeriesTable:
         self._now_s = 0
         self._orphans: list[int] = []  # numbers without linked texts, whose points may still be in windows
         self.unresolved: dict[int, SeriesText] = {}
+        self._unresolved_of: dict[bytes, set[int]] = {}  # by metric
         self.invalidations = 0  # calls of `invalidate`
         self.refused: set[int] = set()  # formerly unresolved numbers that cannot get a key: their points are refused
 
@@ -188,6 +189,7 @@ class SeriesTable:
             self.set_key(number, key)
         elif self.texts.key_of(number) is None:
             self.unresolved[number] = text
+            self._unresolved_of.setdefault(text.metric, set()).add(number)
         return number
 
     def insert_all(self, texts: Sequence[SeriesText], keys: SeriesKeys) -> None:
@@ -222,15 +224,30 @@ class SeriesTable:
     def set_key(self, number: int, key: SeriesKey) -> None:
         """Set the key of a series."""
         self.texts.set_key(number, key)
-        if self.unresolved.pop(number, None) is not None:
+        if self._settle(number):
             self._late_keys += 1
             self._changes += 1
 
     def refuse(self, number: int) -> None:
         """Mark an unresolved series as refused, because it cannot get a key. Its texts become unknown again."""
-        self.unresolved.pop(number, None)
+        self._settle(number)
         self.refused.add(number)
         self._unlink(number)
+
+    def _settle(self, number: int) -> bool:
+        """Return whether a series was unresolved, which it is not any more."""
+        text = self.unresolved.pop(number, None)
+        if text is None:
+            return False
+        others = self._unresolved_of[text.metric]
+        others.discard(number)
+        if not others:
+            del self._unresolved_of[text.metric]
+        return True
+
+    def unresolved_of(self, metric: bytes) -> list[int]:
+        """Return the unresolved series of a metric."""
+        return list(self._unresolved_of.get(metric, ()))
 
     def key_of(self, number: int) -> SeriesKey | None:
         """Return the key of a series, or None while it is unresolved."""

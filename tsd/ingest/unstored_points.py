@@ -29,7 +29,7 @@ class UnstoredPoints:
 
     def wait_for_keys(self, metric: bytes) -> bool:
         """Return whether points of a metric wait for keys, see `OpenPointSource`."""
-        return any(text.metric == metric for text in self._table.unresolved.values())
+        return bool(self._table.unresolved_of(metric))
 
     def known_series(self, metric: bytes) -> KnownSeries | None:
         """Return the series of a metric, see `OpenPointSource`."""
@@ -84,10 +84,8 @@ class UnstoredPoints:
             if evicted == self._writer.evicted:  # else numbers may have been reused during the search
                 break
             parts = self._writer.unstored(metric, span)
-        without_key = table.unresolved.keys() | table.refused
-        if without_key and not without_key.isdisjoint(numbers.tolist()):
-            return None
-        return points_with(table.keys(numbers))
+        keys = table.keys(numbers)
+        return None if len(keys.lacking()) else points_with(keys)
 
     async def open_series(self, numbers: Int32, generations: Int64) -> Columns:
         """Return the points of series that are not stored, see `OpenSeriesSource`."""

@@ -82,6 +82,14 @@ class SeriesKeys:
         each = [bounds[2 * place : 2 * place + 3].tolist() for place in places]
         return SeriesKeys.of(SeriesKey(joined[start:middle], joined[middle:end]) for start, middle, end in each)
 
+    def lacking(self) -> Int64:
+        """Return the places of series without a key.
+
+        >>> SeriesKeys.of([SeriesKey(b"a", b"b"), None]).lacking()
+        array([1])
+        """
+        return np.flatnonzero(self.bounds[2::2] == self.bounds[:-2:2])
+
     def tails(self, head: bytes, skipped: int) -> list[bytes | None]:
         """Return the tail of each key that has a head; None for others. The first `skipped` bytes of a key are not
         compared: its salt.
