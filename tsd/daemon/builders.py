@@ -153,7 +153,7 @@ def build_ingest(
         load=load,
         on_refused=rejected.add,
     )
-    unstored = UnstoredPoints(writer, known)
+    unstored = UnstoredPoints(writer, known, tables.text_of)
     return IngestParts(ledger, backpressure, journal, open_window, writer, unstored, intake, rejected, new_names)
 
 

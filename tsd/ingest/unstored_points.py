@@ -1,35 +1,55 @@
 """Reads points that are accepted and not stored yet: answers have them in addition to the store's points."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
 import trio
 
 from tsd.codec.points import NO_COLUMNS, Columns, Int32, Int64
-from tsd.errors import StoreDown
+from tsd.codec.putline import split_tags
+from tsd.errors import BadLine, StoreDown
 from tsd.ingest.found_points import MOST_TOGETHER, FoundPoints
 from tsd.ingest.metric_points import few_points_of_metric, points_of_metric
 from tsd.ingest.open_hours import are_few, choose_series, indexed, points_of_series
 from tsd.ingest.series import SeriesTable
 from tsd.ingest.writer import Writer
-from tsd.tables.open_points import ChooseSeries, OpenPoints
+from tsd.tables.open_points import ChooseSeries, MayPass, OpenPoints
 from tsd.tables.reading import ScanRange
-from tsd.tables.writing import KnownSeries, SeriesKeys
+from tsd.tables.writing import KnownSeries, SeriesKeys, SeriesText
+
+SERIES_AT_ONCE = 500  # without keys, that are tested without a checkpoint: some 2 ms
 
 
 class UnstoredPoints:
     """The points of a writer that are not stored: an `OpenPointSource` and an `OpenSeriesSource`."""
 
-    def __init__(self, writer: Writer, table: SeriesTable) -> None:
-        """`table` numbers the writer's series."""
+    def __init__(
+        self, writer: Writer, table: SeriesTable, text_of: Callable[[SeriesText], SeriesText] = lambda text: text
+    ) -> None:
+        """`table` numbers the writer's series. `text_of`: see Tables."""
         self._writer = writer
         self._table = table
+        self._text_of = text_of
         self._found = FoundPoints()
 
-    def wait_for_keys(self, metric: bytes) -> bool:
+    async def wait_for_keys(self, metric: bytes, may_pass: MayPass | None = None) -> bool:
         """Return whether points of a metric wait for keys, see `OpenPointSource`."""
-        return bool(self._table.unresolved_of(metric))
+        return await self._may_any_pass(self._table.unresolved_of(metric), may_pass)
+
+    async def _may_any_pass(self, numbers: Sequence[int], may_pass: MayPass | None) -> bool:
+        """Return whether a request may match one of some series without keys."""
+        if may_pass is None:
+            return bool(numbers)
+        for at, number in enumerate(numbers):
+            if at and at % SERIES_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()  # a series that gets its key meanwhile has its points in the store
+            text = self._table.text(number)
+            with suppress(BadLine):  # the series will be refused
+                if text is not None and may_pass(split_tags(self._text_of(text).tags)):
+                    return True
+        return False
 
     def known_series(self, metric: bytes) -> KnownSeries | None:
         """Return the series of a metric, see `OpenPointSource`."""
@@ -56,7 +76,11 @@ class UnstoredPoints:
         return columns if evicted == self._writer.evicted else None  # else numbers may have been reused
 
     async def open_points(
-        self, metric: bytes, choose: ChooseSeries | None = None, span: ScanRange | None = None
+        self,
+        metric: bytes,
+        choose: ChooseSeries | None = None,
+        span: ScanRange | None = None,
+        may_pass: MayPass | None = None,
     ) -> OpenPoints | None:
         """Return the points of a metric that are not stored, see `OpenPointSource`."""
         table = self._table
@@ -85,7 +109,8 @@ class UnstoredPoints:
                 break
             parts = self._writer.unstored(metric, span)
         keys = table.keys(numbers)
-        return None if len(keys.lacking()) else points_with(keys)
+        without_key = numbers[keys.lacking()].tolist()
+        return None if await self._may_any_pass(without_key, may_pass) else points_with(keys)
 
     async def open_series(self, numbers: Int32, generations: Int64) -> Columns:
         """Return the points of series that are not stored, see `OpenSeriesSource`."""

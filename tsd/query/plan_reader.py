@@ -14,7 +14,16 @@ from tsd.query.plan import Plan, scan_range
 from tsd.query.rollups import RollupQuery
 from tsd.query.workers import WorkerPool
 from tsd.store.retry import run_bounded
-from tsd.tables.open_points import MAX_UNORDERED, OPEN_HOURS, OpenPointSource, OpenSelection, is_ordered, split_span
+from tsd.tables.filters import may_pass
+from tsd.tables.open_points import (
+    MAX_UNORDERED,
+    OPEN_HOURS,
+    MayPass,
+    OpenPointSource,
+    OpenSelection,
+    is_ordered,
+    split_span,
+)
 from tsd.tables.reading import PointReader, Selection, SeriesRequest
 
 CONCURRENT_SELECTS = 16  # requests of one query that are resolved at once
@@ -85,7 +94,7 @@ class PlanReader:
             return Plan(sub, scan, await self._reader.select(request))
         except UnknownName:
             metric, source = _name_in_lines(request.metric), self._open_points
-            if source is None or not source.wait_for_keys(metric):
+            if source is None or not await source.wait_for_keys(metric, _passing(request)):
                 raise
         if not await self._flush(metric):
             raise PointsWait
@@ -106,10 +115,11 @@ class PlanReader:
             await _flush_once(metric, flushed, partial(self._flush, metric))
             return plan
         if not query.delete and _is_mergeable(plan.selection):
-            merged = await _merge_open_points(source, metric, plan)
+            passes = _passing(request_of(query, plan.sub))
+            merged = await _merge_open_points(source, metric, plan, passes)
             if merged is None:
                 await self._flush(metric)  # leaves at most the points of open hours in memory
-                merged = await _merge_open_points(source, metric, plan)
+                merged = await _merge_open_points(source, metric, plan, passes)
             if merged is not None:
                 return merged
         await _flush_once(ALL, flushed, partial(source.flush, patient=False))
@@ -202,10 +212,17 @@ def _is_mergeable(selection: Selection) -> bool:
     return not (selection.reads_beyond or selection.reads_hours_in_parts)
 
 
-async def _merge_open_points(source: OpenPointSource, metric: bytes, plan: Plan) -> Plan | None:
+def _passing(request: SeriesRequest) -> MayPass | None:
+    """Return which series a request may match, by their tags; None: any."""
+    if not request.filters or request.tsuids:
+        return None
+    return lambda tags: may_pass(request.filters, tags, request.quirks)
+
+
+async def _merge_open_points(source: OpenPointSource, metric: bytes, plan: Plan, passes: MayPass | None) -> Plan | None:
     """Return a plan that also reads the open points of a metric from memory: the same one if its hours have none. None
     if some cannot be read from memory, or if they are of too many hours."""
-    points = await source.open_points(metric, plan.selection.find_known, plan.scan)
+    points = await source.open_points(metric, plan.selection.find_known, plan.scan, passes)
     if points is None:
         return None
     hours = points.hours(plan.scan)

@@ -4,11 +4,12 @@ How several filters on one tag name combine, and whether a series must have the 
 resolved.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from tsd.codec.putline import Tags
 from tsd.errors import BadQuery
 from tsd.lazy import LazyModule
 from tsd.tables.quirks import OPENTSDB, Quirks
@@ -123,6 +124,22 @@ def matcher_of(found: Filter, *, loose_wildcards: bool = True) -> Matcher:
     if found.type in _WILDCARDS:
         return _wildcard(found, loose=loose_wildcards)
     return _literal(found)
+
+
+def may_pass(filters: Sequence[Filter], tags: Tags, quirks: Quirks) -> bool:
+    """Return whether a series may pass filters, in whichever way those of one tag name are combined.
+
+    >>> filters = [Filter("host", "literal_or", "a"), Filter("host", "literal_or", "b")]
+    >>> [may_pass(filters, ((b"host", value),), OPENTSDB) for value in (b"a", b"b", b"c")]
+    [True, True, False]
+    """
+    values = {tagk.decode("latin-1"): value.decode("latin-1") for tagk, value in tags}
+    passes: dict[str, bool] = {}
+    for one in filters:
+        test, value = matcher_of(one, loose_wildcards=quirks.loose_wildcards), values.get(one.tagk)
+        found = test.wants_no_key if value is None else test.matches(value)
+        passes[one.tagk] = found or passes.get(one.tagk, False)
+    return all(passes.values())
 
 
 def _found(pattern: "regex.Searcher", value: str) -> bool:

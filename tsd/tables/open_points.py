@@ -16,8 +16,17 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 import trio
 
-from tsd.codec.points import NO_COLUMNS, Bool, Columns, Int32, Int64, joined_columns, rows_of_parts, series_order
-from tsd.codec.putline import HOUR, HOUR_S
+from tsd.codec.points import (
+    NO_COLUMNS,
+    Bool,
+    Columns,
+    Int32,
+    Int64,
+    joined_columns,
+    rows_of_parts,
+    series_order,
+)
+from tsd.codec.putline import HOUR, HOUR_S, Tags
 from tsd.tables.open_rows import (
     POINTS_OF_CELL,
     DecodedPage,
@@ -180,20 +189,26 @@ def is_ordered(selection: Selection, points: OpenPoints) -> bool:
 
 
 ChooseSeries = Callable[[KnownSeries], Awaitable[Places | None]]  # see `Selection.find_known`
+MayPass = Callable[[Tags], bool]  # whether a request may match a series with these tags
 
 
 class OpenPointSource(Protocol):
     """Accepted points that the store lacks."""
 
     async def open_points(
-        self, metric: bytes, choose: ChooseSeries | None = None, span: ScanRange | None = None
+        self,
+        metric: bytes,
+        choose: ChooseSeries | None = None,
+        span: ScanRange | None = None,
+        may_pass: MayPass | None = None,
     ) -> OpenPoints | None:
-        """Return the points of a metric; None if some of them must be written to be read. `choose` may leave out
-        series, and points of other hours than those of `span` may be left out. Raise what `choose` raises."""
+        """Return the points of a metric; None if some of them must be written to be read, such as those of series
+        without keys. `choose` may leave out series, `may_pass` those without keys, and points of other hours than those
+        of `span` may be left out. Raise what `choose` and `may_pass` raise."""
 
-    def wait_for_keys(self, metric: bytes) -> bool:
-        """Return whether some of the metric's points wait for the keys of new series: the store may not know their
-        names."""
+    async def wait_for_keys(self, metric: bytes, may_pass: MayPass | None = None) -> bool:
+        """Return whether some of the metric's points wait for the keys of new series that `may_pass`: the store may not
+        know their names. Raise what `may_pass` raises."""
         ...
 
     def known_series(self, metric: bytes) -> KnownSeries | None:

@@ -482,7 +482,7 @@ class Selection(Protocol):
     joint: JointSource | None = None  # None: rows of this selection hold no points of others
 
     def pairs_of(self, keys: SeriesKeys) -> Sequence[bytes | None]:
-        """Return the pairs of series, each None if the request cannot match it."""
+        """Return the pairs of series, each None if the request cannot match it, or if it has no key."""
         ...
 
     async def find_known(self, series: KnownSeries) -> Places | None:  # noqa: ARG002

@@ -26,7 +26,7 @@ from tsd.query.registry import RunningQuery
 from tsd.query.result import Answer, Group
 from tsd.store import Family, Put, Store, Table
 from tsd.store.memory import MemoryStore
-from tsd.tables.open_points import ChooseSeries, OpenPoints
+from tsd.tables.open_points import ChooseSeries, MayPass, OpenPoints
 from tsd.tables.opentsdb.encode import encode_of
 from tsd.tables.opentsdb.reader import OpenTsdbReader, ReadRules, ReadTable
 from tsd.tables.opentsdb.resolver import AutoCreate, UidResolver
@@ -56,11 +56,12 @@ class NoOpenPoints:
         metric: bytes,
         choose: ChooseSeries | None = None,
         span: ScanRange | None = None,
+        may_pass: MayPass | None = None,
     ) -> OpenPoints:
         """See OpenPointSource."""
         return OpenPoints.of(NO_COLUMNS, SeriesKeys.of(()))
 
-    def wait_for_keys(self, metric: bytes) -> bool:
+    async def wait_for_keys(self, metric: bytes, may_pass: MayPass | None = None) -> bool:
         """See OpenPointSource."""
         return False
 

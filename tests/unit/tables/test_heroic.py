@@ -25,7 +25,7 @@ from tsd.tables.filters import make_filter
 from tsd.tables.heroic.layout import HeroicTableSettings, build, heroic_tables, make_retention
 from tsd.tables.heroic.tables import HeroicTables
 from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest
-from tsd.tables.writing import SeriesText
+from tsd.tables.writing import SeriesKeys, SeriesText
 
 CASSANDRA = pytest.param("cassandra", marks=[pytest.mark.cassandra, pytest.mark.slow])
 ENGINES = ["memory", "embedded", pytest.param("bigtable", marks=pytest.mark.bigtable), CASSANDRA]
@@ -143,6 +143,12 @@ async def test_resources_are_tags_of_a_query(heroic: Heroic) -> None:
     assert points == {1_300_000_000_000: 42.0, 1_300_001_000_000: 84.0}
     with pytest.raises(BadQuery, match="absent"):
         await heroic.read(SeriesRequest("absent"), 0, NOW_MS)
+
+
+async def test_series_without_a_key_matches_nothing(heroic: Heroic) -> None:
+    await heroic.put_recorded()
+    selection = await heroic.tables.reader.select(SeriesRequest("system"))
+    assert selection.pairs_of(SeriesKeys.of([None])) == [None]
 
 
 async def test_rewrites_add_nothing_and_the_last_counts(heroic: Heroic) -> None:

@@ -369,6 +369,29 @@ async def test_name_that_waits_for_its_uid_is_not_called_unknown(m: str, tmp_pat
         assert ("host", "new") in [pair for _, tags, _, _ in found for pair in tags.items()]
 
 
+@pytest.mark.parametrize(
+    "m", ["sum:m{host=a}", "none:m{}{host=regexp([ab]),dc=*}", "max:m{}{host=not_literal_or(new)}"]
+)
+async def test_query_that_no_series_without_uids_can_match_is_answered(m: str, tmp_path: Path) -> None:
+    """Regression: with a full disk one new series made all queries of its metric fail."""
+    store = await make_store()
+    async with going(Parts(tmp_path, store)) as parts:
+        await parts.take(put(BASE, 1, "a dc=x"), put(BASE, 5, "b"))
+        await parts.writer.flush()
+        store.always, store.reads_always = Fault.REFUSED, True
+        await parts.take(
+            put(BASE + 1, 2, "a dc=x"), put(BASE + 1, 6, "b"), *(put(BASE, 3, f"new{tag}") for tag in ("", " dc=x"))
+        )
+        readers = Readers(parts, flush=parts.writer.write_metric)
+        with pytest.raises(PointsWait):
+            await answers(readers.live, ["sum:m"])
+        before = await answers(readers.live, [m])
+        store.always = Fault.NONE
+        await parts.writer.flush()
+        assert before == await answers(readers.stored, [m])
+        assert before
+
+
 async def test_unknown_name_is_unknown_while_others_wait_for_uids(tmp_path: Path) -> None:
     store = await make_store()
     async with going(Parts(tmp_path, store)) as parts:
@@ -377,6 +400,8 @@ async def test_unknown_name_is_unknown_while_others_wait_for_uids(tmp_path: Path
         readers = Readers(parts, flush=parts.writer.write_metric)
         with pytest.raises(UnknownName):
             await answers(readers.live, ["sum:unknown"])
+        with pytest.raises(UnknownName):
+            await answers(readers.live, ["sum:new{host=unknown}"])
         store.always = Fault.NONE
 
 

@@ -26,7 +26,7 @@ from tsd.tables.reading import EncodedPage, PointPage, ScanRange, SeriesRequest
 from tsd.tables.tall.export import DayCopy, copy_day, drop, expired_copies
 from tsd.tables.tall.layout import TallTableSettings, build, make_retention, tall_tables
 from tsd.tables.tall.tables import TallTables
-from tsd.tables.writing import SeriesText
+from tsd.tables.writing import SeriesKeys, SeriesText
 
 ENGINES = [
     "memory",
@@ -142,6 +142,12 @@ async def test_points_come_back_with_their_tags(tall: Tall) -> None:
     assert await tall.read(outside, 0, NOW_MS) == {two: wanted}
     with pytest.raises(BadQuery, match="absent"):
         await tall.read(SeriesRequest("absent"), 0, NOW_MS)
+
+
+async def test_series_without_a_key_matches_nothing(tall: Tall) -> None:
+    await tall.put((CPU, EVENT_MS, 1))
+    selection = await tall.tables.reader.select(SeriesRequest("CPU/CPU1_USR"))
+    assert selection.pairs_of(SeriesKeys.of([None])) == [None]
 
 
 @pytest.mark.parametrize("days", [3, 40])

@@ -19,7 +19,7 @@ from tsd.tables.heroic.slices import StoredRow, decode_rows, read_slice, slices
 from tsd.tables.heroic.tables import HeroicTables
 from tsd.tables.interned import InternedSeries, Resolved, batch_of, in_thread, resolve
 from tsd.tables.reading import PointPage, ScanRange, SeriesRequest, Take
-from tsd.tables.writing import SeriesKey, SeriesKeys
+from tsd.tables.writing import NO_KEY, SeriesKey, SeriesKeys
 
 SERIES_AT_ONCE = 100
 WARNINGS = 20  # of a page
@@ -66,7 +66,7 @@ class HeroicSelection(reading.Selection):
 
     def pairs_of(self, keys: SeriesKeys) -> list[bytes | None]:
         """Return the ids of the tags of those series that pass the filters."""
-        return [self._pairs_of(key) for key in keys]
+        return [None if key == NO_KEY else self._pairs_of(key) for key in keys]
 
     def _pairs_of(self, key: SeriesKey) -> bytes | None:
         metric, tags = names_of(key)

@@ -25,7 +25,7 @@ from tsd.tables.tall.index import SeriesList
 from tsd.tables.tall.rows import CONCURRENT, Decoded, Part, Reading, SeriesCells, decode
 from tsd.tables.tall.series import Placing, parse_series_id, series_id
 from tsd.tables.tall.tables import TallTables
-from tsd.tables.writing import SeriesKey, SeriesKeys
+from tsd.tables.writing import NO_KEY, SeriesKey, SeriesKeys
 
 MOST_PREFIXES = 1000  # that are read from the index one by one
 WARNINGS = 20  # of a page
@@ -84,7 +84,8 @@ class TallSelection(reading.Selection):
 
     def pairs_of(self, keys: SeriesKeys) -> list[bytes | None]:
         """Return the ids of the tags of those series that pass the filters."""
-        return [self._pairs_of(*self._reader.placing.names_of(key)) for key in keys]
+        names_of = self._reader.placing.names_of
+        return [None if key == NO_KEY else self._pairs_of(*names_of(key)) for key in keys]
 
     def _pairs_of(self, metric: str, tags: Mapping[str, str]) -> bytes | None:
         if metric != self.metric or not self._resolved.passes(tags):
