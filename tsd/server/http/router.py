@@ -14,7 +14,7 @@ from tsd.errors import Refused, StoreError, TsdError
 from tsd.lazy import LazyLogger
 from tsd.server.http import pages
 from tsd.server.http.messages import HTML, JSON, Endpoint, Request, Response, StreamedBody, Target, closing
-from tsd.server.http.security import READS, Authorizer, Decision
+from tsd.server.http.security import READ_BY_GET, READS, Authorizer, Decision
 from tsd.server.peer import Peer
 
 log = LazyLogger(__name__)
@@ -99,9 +99,12 @@ class Router:
                 return longer
         return target.key
 
-    def is_query(self, target: Target) -> bool:
-        """Return whether a target's endpoint only reads: its work ends if the client disconnects."""
-        return target.key in READS or self._endpoint_key(target) in READS
+    def is_query(self, method: str, target: Target) -> bool:
+        """Return whether a request only reads: its work ends if the client disconnects."""
+        key = self._endpoint_key(target)
+        if key in READ_BY_GET:
+            return method == "GET" and "method_override" not in target.params
+        return target.key in READS or key in READS
 
     def refuse(self, error: Refused, target: Target, headers: Sequence[tuple[str, str]] = ()) -> Response:
         """Return the response to a request that is not allowed or whose body was not read. Add `headers` to it."""

@@ -97,6 +97,7 @@ READS = frozenset(
     {"", "api/query", "api/search", "api/suggest", "favicon.ico", "q", "s", "suggest", "ui"}
     | {"api/datapoints/query", "api/metricnames", "api/tagnames", "api/tagvalues"}
 )
+READ_BY_GET = frozenset({"api/entity"})  # endpoints that read and write
 UI = frozenset({"", "aggregators", "diediedie", "favicon.ico", "logs", "q", "s", "stats", "suggest", "ui", "version"})
 
 

@@ -412,7 +412,7 @@ async def test_client_that_reads_nothing_is_closed(autojump_clock: trio.abc.Cloc
     theirs="A query continues after its client has disconnected",
     ours="It is cancelled",
 )
-@pytest.mark.parametrize("path", ["/api/query", "/q", "/api/suggest"])
+@pytest.mark.parametrize("path", ["/api/query", "/q", "/api/suggest", "/api/entity"])
 async def test_query_is_cancelled_when_client_disconnects(path: str, autojump_clock: trio.abc.Clock) -> None:
     closing = trio.Event()
 
@@ -432,17 +432,25 @@ async def test_query_is_cancelled_when_client_disconnects(path: str, autojump_cl
         assert (served.stats.client_disconnects, served.listener.statistics().failed) == (1, 0)
 
 
-async def test_points_are_accepted_if_the_client_disconnects(autojump_clock: trio.abc.Clock) -> None:
+@pytest.mark.parametrize(
+    "sent",
+    [
+        post("/api/put", b"{}"),
+        post("/api/entity/web01", b"{}"),
+        get("/api/entity/web01?method_override=delete"),
+    ],
+)
+async def test_a_write_ends_although_the_client_disconnects(sent: bytes, autojump_clock: trio.abc.Clock) -> None:
     taken = trio.Event()
 
-    async def put(request: Request) -> Response:
+    async def write(request: Request) -> Response:
         await trio.sleep(10)
         taken.set()
         return Response(204, b"", None)
 
-    async with serving({"api/put": put}) as served:
+    async with serving({"api/put": write, "api/entity": write}) as served:
         async with served.client() as client:
-            await client.send_whole(post("/api/put", b"{}"))
+            await client.send_whole(sent)
         await taken.wait()
 
 
