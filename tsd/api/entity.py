@@ -27,7 +27,7 @@ from tsd.api.entity_answers import (
 )
 from tsd.api.entity_inventory import Inventory, starts_of_rows
 from tsd.api.entity_json import HAS_LOOP, inventory_chunks, many_chunks, series_chunks
-from tsd.api.messages import DONE, check_meant_method, object_of, parts_after, unparsable, words_of_all
+from tsd.api.messages import DONE, check_meant_method, json_of, object_of, parts_after, unparsable, words_of_all
 from tsd.codec.metaline import LONGEST_NAME, MOST_KEYS, check_entity
 from tsd.codec.text import encode_name
 from tsd.errors import BadLine, Refused, TooManyVersions
@@ -221,7 +221,10 @@ class EntityEndpoint:
         await self._sync()
 
     async def _delete(self, request: Request, name: bytes) -> None:
-        """Delete the metadata that the parameter `keys` names, or all."""
+        """Delete the metadata that the parameter `keys` names, or all. A body would not be read: its sender may mean
+        only the keys in it."""
+        if request.body.strip() and json_of(request):
+            raise Refused(400, "Body of a DELETE", "got a body, wanted none: the parameter keys names what to delete")
         stored = await self._entities.metadata(name)
         if not stored:
             raise Refused(404, f"Entity without metadata: {name.decode('latin-1')}")

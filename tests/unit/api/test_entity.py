@@ -106,6 +106,19 @@ async def test_metadata(daemon: Running) -> None:
     assert (await http_request(daemon, "/api/entity/web01", method="DELETE")).status == 404
 
 
+@pytest.mark.parametrize("body", [{"keys": ["rack"]}, {"rack": "r1"}, ["rack"], "rack"])
+async def test_delete_with_a_body_deletes_nothing(daemon: Running, body: object) -> None:
+    """Regression: the body was ignored, so all metadata was deleted."""
+    metadata = {"rack": "r1", "owner": "ops"}
+    assert (await edit(daemon, "POST", "web01", metadata)).status == 204
+    response = await edit(daemon, "DELETE", "web01", body)
+    assert response.status == 400
+    assert "keys" in response.json["error"]["details"]
+    assert (await answer(daemon, "/web01"))["metadata"] == metadata
+    assert (await edit(daemon, "DELETE", "web01", {})).status == 204
+    assert (await answer(daemon, "/web01"))["metadata"] == {}
+
+
 async def test_metadata_of_names_with_special_characters(tmp_path: Path) -> None:
     async with running(tmp_path, {**SETTINGS, "tsd.core.tag.allow_specialchars": "%"}) as daemon:
         assert b"meta:" not in await daemon.send_lines(put("m", PAST_S, 1, "100%") + b"meta 100% a=b\n")
