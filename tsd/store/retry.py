@@ -1,12 +1,13 @@
 """Backoff between retries, and bounded concurrency of calls."""
 
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sized
 from typing import TypeVar
 
 import trio
 
-from tsd.errors import TsdError
+from tsd.errors import StoreBusy, StoreError, TsdError
 
 T = TypeVar("T")
 
@@ -23,6 +24,22 @@ def backoff(first_s: float, longest_s: float, tries: int) -> Iterator[float]:
     for _ in range(tries):
         yield min(full, longest_s) * random.uniform(0.5, 1)  # noqa: S311 - jitter, not a secret
         full *= 2
+
+
+async def retried(call: Callable[[], Awaitable[T]], waits: Iterable[float], count: Counter[str]) -> T:
+    """Return what `call` returns. While the store is busy, call again after each of `waits` in seconds. Count retries,
+    and an error if the last call fails. Raise what it raises."""
+    try:
+        for wait_s in waits:
+            try:
+                return await call()
+            except StoreBusy:
+                count["retries"] += 1
+            await trio.sleep(wait_s)
+        return await call()
+    except StoreError:
+        count["errors"] += 1
+        raise
 
 
 async def run_bounded(items: Iterable[T], call: Callable[[T], Awaitable[None]], *, limit: int) -> None:

@@ -16,7 +16,7 @@ from typing import TypeVar
 import trio
 
 from tsd.codec.opentsdb.rowkey import LONGEST_HBASE_KEY
-from tsd.errors import NoTable, StoreBusy, StoreDown, StoreError
+from tsd.errors import NoTable, StoreDown, StoreError
 from tsd.store import (
     AtomicRewrites,
     Capabilities,
@@ -63,7 +63,7 @@ from tsd.store.cassandra.session import Connector, Contact, Parameters, Rows, Se
 from tsd.store.cassandra.stamped import CassandraStamped
 from tsd.store.cassandra.wide import CassandraWideRows
 from tsd.store.cassandra.wire import RawRows, encode_value
-from tsd.store.retry import backoff, run_bounded
+from tsd.store.retry import backoff, retried, run_bounded
 from tsd.store.rules import check_column, check_row, whole_rows
 from tsd.store.timing import new_latencies, timed
 
@@ -496,16 +496,7 @@ class CassandraStore:
     async def _retried(self, call: Callable[[], Awaitable[T]]) -> T:
         """Execute a request, and repeat it while Cassandra is overloaded."""
         self._count["requests"] += 1
-        for wait_s in backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES):
-            try:
-                return await call()
-            except StoreBusy:
-                self._count["retries"] += 1
-            except StoreError:
-                self._count["errors"] += 1
-                raise
-            await trio.sleep(wait_s)
-        return await call()
+        return await retried(call, backoff(FIRST_BACKOFF_S, LONGEST_BACKOFF_S, RETRIES), self._count)
 
 
 def connect(contact: Contact) -> Session:

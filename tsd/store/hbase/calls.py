@@ -159,7 +159,11 @@ class GatewayCalls(Generic[C]):
                     raise StoreDown(f"{name} may or may not have been executed: {exc}") from bare(exc)
             self._count["retries"] += 1
             await trio.sleep(wait_s)
-        return await self._send(run, name, once=once, near=near)
+        try:
+            return await self._send(run, name, once=once, near=near)
+        except StoreBusy:
+            self._count["errors"] += 1
+            raise
 
     async def _send(self, run: Callable[[Lease[C]], Awaitable[T]], name: str, *, once: bool, near: Address | None) -> T:
         """Try one gateway after the other until the call is sent. If a connection was closed while idle, send the call
