@@ -447,6 +447,28 @@ def test_user_is_asked_for_until_the_daemon_answers(daemon: Served, page: Page) 
     expect(page.locator("#sign-in")).to_be_visible()
 
 
+@NEW_TAB
+@pytest.mark.parametrize(
+    ("view", "path"), [("#m=sum:sys.cpu.user&autoreload=15", "**/api/query?*"), ("#view=daemon", "**/api/stats")]
+)
+def test_refreshes_end_once_the_user_does_not_sign_in(daemon: Served, page: Page, view: str, path: str) -> None:
+    """Regression: each refresh opened the dialog again."""
+    asked: list[Route] = []
+
+    def refuse(route: Route) -> None:
+        asked.append(route)
+        route.fulfill(status=401, body="{}")
+
+    without_library(page).clock.install()
+    page.route(path, refuse)
+    page.goto(address(daemon, view))
+    page.locator("#sign-in .cancel").click()
+    page.clock.fast_forward(60_000)
+    page.reload()  # asks again
+    expect(page.locator("#sign-in")).to_be_visible()
+    assert len(asked) == 2
+
+
 def test_many_series_leave_the_page_usable(daemon: Served, page: Page) -> None:
     page.goto(address(daemon, graph("sum:many.series")))
     assert shown(page)["many.series"][0] == f"{MANY:,}"

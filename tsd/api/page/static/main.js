@@ -181,6 +181,7 @@ async function show() {
   const box = $("graph");
   const queries = state.queries.filter((query) => query.metric);
   let isDrawn = false;
+  let isRefused = false;
   box.classList.add("busy");
   box.classList.remove("sketch"); // what is drawn is not yet of this call: it is dimmed
   try {
@@ -218,6 +219,7 @@ async function show() {
   } catch (error) {
     if (error.name === "AbortError" || running !== mine) return;
     const told = error instanceof RequestError ? error : new RequestError(0, error.message);
+    isRefused = told.status === 401; // a refresh would ask again to sign in
     if (shown && !isDrawn) {
       box.classList.add("stale");
       told.message += ` Below is the answer of ${shown.at}.`;
@@ -226,7 +228,7 @@ async function show() {
   } finally {
     if (running === mine) {
       box.classList.remove("busy");
-      if (state.refresh) refreshing = setTimeout(() => whenVisible(show), Number(state.refresh) * 1000);
+      if (state.refresh && !isRefused) refreshing = setTimeout(() => whenVisible(show), Number(state.refresh) * 1000);
     }
   }
 }

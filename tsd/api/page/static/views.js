@@ -94,6 +94,7 @@ export function refreshedView(content, everyMs) {
       return atShow === shows;
     };
     const begun = performance.now();
+    let isRefused = false;
     const early = (elements) => {
       if (mine !== current || !box.classList.contains("busy")) return;
       show(box, elements);
@@ -106,6 +107,7 @@ export function refreshedView(content, everyMs) {
     } catch (error) {
       if (!(error instanceof RequestError)) throw error;
       if (mine !== current) return;
+      isRefused = error.status === 401; // a refresh would ask again to sign in
       box.classList.remove("busy");
       if (box.children.length) {
         box.classList.add("stale");
@@ -113,7 +115,7 @@ export function refreshedView(content, everyMs) {
       }
       failed(error);
     } finally {
-      if (mine === current) later(() => mine === current && again(), Math.max(everyMs, REST * (performance.now() - begun)));
+      if (mine === current && !isRefused) later(() => mine === current && again(), Math.max(everyMs, REST * (performance.now() - begun)));
     }
   }
 
