@@ -34,11 +34,10 @@ from tsd.store import (
     Table,
     VersionedCells,
 )
-from tsd.store.remote_versions import RemoteVersions
+from tsd.store.remote_versions import PUT_CELLS, RemoteVersions
 from tsd.store.timing import Latency
 
 RECEIVE_BYTES = 256 << 10
-PUT_CELLS = 5000  # per request
 REWRITES = 100  # per request
 
 

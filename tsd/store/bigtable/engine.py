@@ -48,7 +48,7 @@ from tsd.store.bigtable.session import (
     Contact,
     Session,
 )
-from tsd.store.bigtable.versions import LONGEST_QUALIFIER, MOST_FILTER, BigtableVersions
+from tsd.store.bigtable.versions import BATCH_CELLS, LONGEST_QUALIFIER, MOST_FILTER, BigtableVersions
 from tsd.store.retry import run_bounded
 from tsd.store.rules import check_column, check_row, whole_rows
 from tsd.store.timing import new_latencies, timed
@@ -65,7 +65,7 @@ SERVICE = "bigtable.googleapis.com:443"
 MOST_VALUE = 100 << 20
 MOST_MUTATIONS = 100_000  # of one request
 LATEST_MS = (2**63 - 1) // 1000 - 2
-BATCH_CELLS, BATCH_BYTES = 1000, 1 << 20  # of one request
+BATCH_BYTES = 1 << 20  # of one request
 GET_ROWS, GET_KEY_BYTES = 1000, 100_000  # of one request
 PAGE_BYTES = 4 << 20  # of values; a page ends with the row that reaches it
 CONCURRENT_PARTS = 4  # of one call

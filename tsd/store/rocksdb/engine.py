@@ -42,7 +42,7 @@ from tsd.store.rocksdb.options import options
 from tsd.store.rocksdb.reopening import ReopenedDatabase
 from tsd.store.rocksdb.rewriting import EmbeddedRewrites
 from tsd.store.rocksdb.row_cache import LEAST_ROWS, RowCache
-from tsd.store.rocksdb.versions import Changes, EmbeddedVersions, VersionDatabase
+from tsd.store.rocksdb.versions import BATCH_CELLS, Changes, EmbeddedVersions, VersionDatabase
 from tsd.store.rocksdb.watches import PrefixWatch, Watches
 from tsd.store.rocksdb.wide import EmbeddedWideRows
 from tsd.store.rules import add, bytes_of, check_row, whole_rows
@@ -53,7 +53,6 @@ T = TypeVar("T")
 _row = itemgetter(0)
 _place = itemgetter(0, 1)
 
-BATCH_CELLS = 512  # per write; larger batches cost as much per cell
 BATCH_BYTES = 256 << 10  # of values in one write
 GET_CELLS = 4000  # named cells read by one call
 FEW_CELLS = 16  # that are read in the event loop, as other short reads are: a thread takes several times as long

@@ -23,7 +23,7 @@ from tsd.store.versions import ALL, END_MS, UNBOUNDED, VersionColumns, VersionPa
 
 T = TypeVar("T")
 
-BATCH_CELLS = 512  # written at once
+BATCH_CELLS = 512  # per write; larger batches cost as much per cell
 BATCH_BYTES = 256 << 10  # of chunks written at once, or read to be merged
 SLICE_HOURS = 4096  # of columns that are encoded at once
 
