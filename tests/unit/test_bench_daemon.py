@@ -62,3 +62,35 @@ def test_workers_end_with_their_command(number: signal.Signals) -> None:
         assert [command.stdout.readline() for _ in range(2)] == [b"begun\n"] * 2
         command.send_signal(number)
         assert command.stdout.read() == b""  # at its end no process is left to write
+
+
+FILES = """
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from tests.workers import tied_workers
+
+WRITE = "for _ in range(1_000_000): open('file', 'w').close()"
+
+def work(_):
+    with tempfile.TemporaryDirectory() as folder:
+        with subprocess.Popen([sys.executable, "-c", WRITE], cwd=folder):
+            os.write(1, b"begun\\n")
+
+with tied_workers(2) as pool:
+    list(pool.map(work, range(2)))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_interrupted_workers_leave_no_files(number: signal.Signals, tmp_path: Path) -> None:
+    """Regression: `timeout` left the folders of daemons that fuzz tests had started."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", FILES], env=environment, stdout=subprocess.PIPE) as command:
+        assert command.stdout is not None
+        assert [command.stdout.readline() for _ in range(2)] == [b"begun\n"] * 2
+        command.send_signal(number)
+        assert command.stdout.read() == b""
+    assert list(tmp_path.iterdir()) == []
