@@ -1,5 +1,6 @@
 """Expired points leave the tables of entities, and no others: on the stores that keep versions."""
 
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -121,3 +122,18 @@ async def test_newest_values_in_memory_expire(cells: VersionedCells) -> None:
     await removed(EntityRetention(cells, Expiry(RULES, lambda: NOW_S)))
     found = (await tables.newest(b"", None, limit=10)).entities
     assert {entity.name: [one.metric for one in entity.series] for entity in found} == {b"a": [b"sys.cpu"]}
+
+
+def test_memory_of_expiry_does_not_grow_with_metrics() -> None:
+    """Regression: it kept the rule of each metric that it had ever seen."""
+    expiry = Expiry(RULES, lambda: NOW_S)
+    names = [b"made.up.%d" % number for number in range(40_000)]
+    held = []
+    tracemalloc.start()
+    try:
+        for part in (names[:20_000], names[20_000:]):
+            assert {expiry.kept_from_ms(name) for name in part} == {1000 * END_S[b"sys.cpu"]}
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[1] - held[0] < held[0] // 10

@@ -6,6 +6,7 @@ so a delete up to a time needs no list of cells. Metadata stays: its times are l
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import lru_cache
 from typing import NamedTuple
 
 from tsd.codec.entity.records import parse_series_column
@@ -17,6 +18,8 @@ from tsd.tables.entity.removal import PAGE_ROWS, STEP_COLUMNS, RowPart, measure,
 from tsd.tables.entity.tables import ENTITIES, NEWEST
 from tsd.tables.retention_task import Amount
 from tsd.tables.stored_windows import TimeRange
+
+CACHED = 10_000  # metrics
 
 
 class ExpiredColumns(NamedTuple):
@@ -38,18 +41,16 @@ class Expiry:
         self.ages_s = sorted({rule.keep_s for rule in rules.rules if rule.keep_s is not None})  # that rules name
         self._rules = rules
         self._now_s = now_s
-        self._found: dict[bytes, RetentionRule | None] = {}  # by metric
+        self.rule_of = lru_cache(CACHED)(self._rule_of)
 
     def until_ms(self, keep_s: int) -> int:
         """Return the end of the last hour whose points have expired, 0 if none has."""
         return expired_until_ms(keep_s, self._now_s())
 
-    def rule_of(self, metric: bytes) -> RetentionRule | None:
+    def _rule_of(self, metric: bytes) -> RetentionRule | None:
         """Return the rule for a metric, None if its points stay."""
-        if metric not in self._found:
-            found = self._rules.find(metric.decode("latin-1"))
-            self._found[metric] = None if found is None or found.keep_s is None else found
-        return self._found[metric]
+        found = self._rules.find(metric.decode("latin-1"))
+        return None if found is None or found.keep_s is None else found
 
     def kept_from_ms(self, metric: bytes) -> int:
         """Return the time before which the points of a metric have expired, 0 if none has."""
