@@ -28,10 +28,13 @@ def series(draw: st.DrawFn) -> tuple[list[bytes], Widths]:
     return found, widths
 
 
-@given(series())
-def test_common_tags(some: tuple[list[bytes], Widths]) -> None:
+@given(series(), st.integers(1, 7))
+def test_common_tags(some: tuple[list[bytes], Widths], at_once: int) -> None:
     series_pairs, widths = some
-    assert common_tags_of(series_pairs, [np.arange(len(series_pairs))], widths) == [common_tags(series_pairs, widths)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tsd.query.tag_groups.AT_ONCE", at_once)
+        found = common_tags_of(series_pairs, [np.arange(len(series_pairs))], widths)
+    assert found == [common_tags(series_pairs, widths)]
 
 
 @given(series(), st.data())
@@ -49,13 +52,15 @@ def test_common_tags_of_groups(some: tuple[list[bytes], Widths], data: st.DataOb
     assert all(list(one.tags) == sorted(one.tags) for one in found[0])
 
 
-@given(series(), st.sets(st.integers(0, 4), max_size=3))
-def test_values_of_groups(some: tuple[list[bytes], Widths], tags: set[int]) -> None:
+@given(series(), st.sets(st.integers(0, 4), max_size=3), st.integers(1, 7))
+def test_values_of_groups(some: tuple[list[bytes], Widths], tags: set[int], at_once: int) -> None:
     series_pairs, widths = some
     group_by = [tag.to_bytes(widths.tagk, "big") for tag in tags]
     if not group_by:
         return
-    one, two = (group_values(series_pairs, widths, group_by, compiled=compiled) for compiled in (True, False))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tsd.query.tag_groups.AT_ONCE", at_once)
+        one, two = (group_values(series_pairs, widths, group_by, compiled=compiled) for compiled in (True, False))
     assert (one is None) == (two is None)
     if one is not None and two is not None:
         assert one.tolist() == two.tolist()

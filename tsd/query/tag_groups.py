@@ -82,8 +82,10 @@ def group_values(
         places = [at + widths.tagk for at in range(0, size, widths.pair) if first[at : at + widths.tagk] in group_by]
         if len(places) != len(group_by):
             return None
-        numbers = np.empty(len(every), np.uint64)
-        _loops.values_as_numbers(every, np.array(places, np.int64), widths.tagv, numbers)
+        numbers, starts = np.empty(len(every), np.uint64), np.array(places, np.int64)
+        for at in range(0, len(every), AT_ONCE):
+            some = slice(at, at + AT_ONCE)
+            _loops.values_as_numbers(every[some], starts, widths.tagv, numbers[some])
         return numbers
     if not size or set(map(len, series_pairs)) != {size}:
         return None
@@ -113,6 +115,8 @@ def _same_values(series_pairs: list[bytes], members: Int64, bounds: Int64, width
     tags, rest = divmod(len(series_pairs[int(members[0])]), widths.pair)
     if not tags or rest:
         return None
+    if np.diff(bounds).max() > AT_ONCE + 1:
+        return _same_values_of_parts(series_pairs, members, bounds, widths)
     are_same = np.empty((len(bounds) - 1, tags), np.uint8)
     steps = [0, len(are_same)]
     if len(members) > AT_ONCE:
@@ -122,6 +126,18 @@ def _same_values(series_pairs: list[bytes], members: Int64, bounds: Int64, width
         if not _loops.same_tags(series_pairs, members, some, widths.pair, widths.tagk, to):
             return None
     return are_same.view(np.bool_)
+
+
+def _same_values_of_parts(series_pairs: list[bytes], members: Int64, bounds: Int64, widths: Widths) -> Bool | None:
+    """Do what `_same_values` does, with large groups in parts: a call of compiled code lets no other thread run. A part
+    shares a series with the next one, so what is the same in each is the same in all."""
+    parts: list[Int64] = []
+    first_parts: list[int] = []
+    for first, stop in pairwise(bounds.tolist()):
+        first_parts.append(len(parts))
+        parts += [members[at : min(at + AT_ONCE + 1, stop)] for at in range(first, max(stop - 1, first + 1), AT_ONCE)]
+    found = _same_values(series_pairs, np.concatenate(parts), starts_of([*map(len, parts)]), widths)
+    return None if found is None else np.logical_and.reduceat(found, first_parts)
 
 
 def common_tags_of(
