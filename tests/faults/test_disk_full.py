@@ -1,16 +1,19 @@
 """A full journal and a full disk: the daemon waits and resumes by itself, and clients wait without losing lines."""
 
+import itertools
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import trio
 
 from tests.faults.accounting import all_stored, checked_stats, grown
-from tests.faults.load import PATIENCE_S, Lines, Sender
+from tests.faults.load import BASE, PATIENCE_S, Lines, Sender
 from tests.faults.process import Served, address_of, on_hbase, served
+from tests.faults.query_clients import http_request
 from tests.faults.small_disk import fill, small_disk
 from tests.faults.verification import check_contents, embedded_contents, hbase_contents, stored_points
 from tests.peers.hbase import RunningHbase
@@ -30,6 +33,7 @@ JOURNAL_BYTES = 1 << 20
 READ_BYTES = 256 << 10  # read at once per connection: the journal may exceed its limit by that much
 LINES = 200
 LOOKS = 100
+QUERY = f"/api/query?start={BASE}&end={BASE + 86_400}&m=sum:"
 
 
 async def test_full_journal_during_hbase_outage(hbase: RunningHbase, tmp_path: Path) -> None:
@@ -178,6 +182,46 @@ async def test_stop_stores_what_a_full_disk_keeps_out_of_the_journal(tmp_path: P
     contents = await embedded_contents(tmp_path / "state")
     check_contents(contents, senders)
     assert sum(1 for _ in stored_points(contents)) >= received
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system; the writer's memory is tested anyway")
+async def test_queries_without_new_series_while_the_store_has_no_space(tmp_path: Path) -> None:
+    """Regression: one new series made all queries fail."""
+    with small_disk(tmp_path) as disk:
+        settings = {**SHORT, "tsd.journal.path": str(tmp_path / "journal")}
+        async with served(disk / "state", settings) as daemon:
+            await daemon.ready()
+            async with daemon.client() as client:
+                hosts = [f"h{number}" for number in range(100)]
+                await client.send_lines(put("known", 0, *hosts))
+                ballast = fill(disk)
+                sent = 0
+                with trio.fail_after(PATIENCE_S):
+                    while not daemon.has_logged(AWAY):
+                        sent += 1
+                        await client.send_lines(put("known", sent, *hosts))
+                    names = map("new{}.".format, itertools.count())
+                    new = next(names)
+                    while await status_of(daemon, new) != 424:  # there may be space for some names
+                        new = next(names)
+                        await client.send_lines(put(new, 0, "h0"))
+                await client.send_lines(put("known", 0, new))
+                for m in ("known", "known{host=*}", f"known{{host={new}}}"):
+                    assert await status_of(daemon, m) == 424
+                status, answer = await http_request(daemon.port, f"{QUERY}known%7Bhost=h0%7D")
+                assert (status, len(answer[0]["dps"])) == (200, sent + 1)
+                ballast.unlink()
+                await daemon.logged(BACK)
+                assert await status_of(daemon, new) == 200
+            await daemon.terminate()
+
+
+def put(metric: str, second: int, *hosts: str) -> bytes:
+    return "".join(f"put {metric} {BASE + second} 1 host={host}\n" for host in hosts).encode()
+
+
+async def status_of(daemon: Served, m: str) -> int:
+    return (await http_request(daemon.port, QUERY + quote(m)))[0]
 
 
 def make_senders(*, per_s: float | None = None, ahead: int = 400) -> list[Sender]:

@@ -328,6 +328,8 @@ class Writer:
             return
         if leaves and not self._settings.hold_intervals and self._open_window.size > OPEN_BYTES:
             self._open_window.table.mark_seen(self._open_window.drop().series, self._uptime_s())
+        if math.isinf(self._settings.hold_intervals):
+            leaves = self._gets_older()  # queries read an embedded store that fails, and the points that wait for it
         most = 0 if leaves else self._settings.memory_limit // 2 - self._open_window.size - self.held_memory
         self.memory.shrink(most, but=self.next_window)
         self._backpressure.set(JOURNAL_FULL, journal.is_full)

@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest.mock import AsyncMock, patch
 
 import pytest
+import trio
 
 from tests import layouts
 from tests.flaky_store import Fault, FlakyStore
@@ -390,6 +391,29 @@ async def test_query_that_no_series_without_uids_can_match_is_answered(m: str, t
         await parts.writer.flush()
         assert before == await answers(readers.stored, [m])
         assert before
+
+
+async def test_queries_need_no_point_of_the_journal_while_an_embedded_store_fails(tmp_path: Path) -> None:
+    """Regression: windows with new series left memory once the disk was full, and all queries failed."""
+    store = await make_store()
+    held = Parts(tmp_path, store, hold_intervals=math.inf)
+    held.now_s = BASE + 3500
+    async with going(held) as parts:
+        await parts.take(put(BASE, 1, "a"))
+        await parts.writer.flush()
+        store.always, store.reads_always = Fault.REFUSED, True
+        for number in range(1, 5):
+            await parts.take(put(BASE + number, number, "a"), put(BASE + number, number, f"new{number}"))
+            parts.writer.seal()
+            while parts.writer.trouble is None:
+                await trio.lowlevel.checkpoint()
+            parts.writer.regulate()
+        readers = Readers(parts, flush=parts.writer.write_metric)
+        before = await answers(readers.live, ["sum:m{host=a}"])
+        store.always = Fault.NONE
+        await parts.writer.flush()
+        assert before == await answers(readers.stored, ["sum:m{host=a}"])
+        assert len(before[0][2]) == 5
 
 
 async def test_unknown_name_is_unknown_while_others_wait_for_uids(tmp_path: Path) -> None:
