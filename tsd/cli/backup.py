@@ -59,6 +59,7 @@ from tsd.ingest.journal.folder import identity
 from tsd.store.rocksdb.verification import Contents, read_back
 
 TARGET = FolderKind("backup folder", "FOLDER")
+SNAPSHOT_TRIES = 5
 IGNORED = ("lock", "lost+found")  # in a folder to restore to; the second is in the root of a file system
 
 
@@ -162,12 +163,23 @@ async def _make(config: Config, folder: Path) -> tuple[Manifest, BackupWriter]:
     async with access(config, must_exist=True) as opened:
         own, journal = identity(state), opened.journal()
         writer = BackupWriter(new_backup(folder, now_ms(), own), newest_complete(folder, own))
-        writer.copy_journal(journal)
-        writer.copy_state(state)
-        async with _snapshot(opened, state / SNAPSHOT) as snapshot:
-            writer.copy_later(state, journal)
-            writer.plan_store(snapshot)
-            _show(writer.take_store(snapshot), sum(path.stat().st_size for path in snapshot.iterdir()), "backup")
+        for tries_left in reversed(range(SNAPSHOT_TRIES)):
+            writer.copy_journal(journal)
+            writer.copy_state(state)
+            async with _snapshot(opened, state / SNAPSHOT) as snapshot:
+                writer.copy_later(state, journal)
+                is_newer = writer.is_snapshot_newer(journal)
+                if is_newer and tries_left:
+                    continue
+                writer.plan_store(snapshot)
+                _show(writer.take_store(snapshot), sum(path.stat().st_size for path in snapshot.iterdir()), "backup")
+                break
+        if is_newer:
+            click.echo(
+                "tsd: the daemon stored its journal during each snapshot: points that were written twice or deleted "
+                "meanwhile have their earlier values after a restoration",
+                err=True,
+            )
         return writer.finish(), writer
 
 

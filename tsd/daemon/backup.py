@@ -8,7 +8,8 @@
 
 The journal is copied before the snapshot is taken. A line leaves the journal only when its point is in the store, so
 every acknowledged line is in one of the two or in both. Segments leave it oldest first. A copy of one that has left
-while others were copied is removed again: without the segments after it, its lines would replace newer values.
+while others were copied is removed again: without the segments after it, its lines would replace newer values. If all
+of them have left when the snapshot is taken, it may have newer values, or lack deleted points. Then both are made anew.
 A refused line moves from the journal to a file of the state folder, so the state folder is copied second.
 
 The store's files never change once they are written. A file that an earlier backup in the same FOLDER has is a hard
@@ -178,6 +179,7 @@ class BackupWriter:
         self._manifest = read_manifest(backup)
         self._files: dict[str, int] = {}
         self._previous = previous if previous and read_manifest(previous).identity == self._manifest.identity else None
+        self._newest: str | None = None  # the newest segment that was copied before the snapshot
         self.linked_bytes = self.copied_bytes = 0
 
     def copy_state(self, state: Path) -> None:
@@ -201,6 +203,12 @@ class BackupWriter:
             if journal / path.name not in left:
                 path.unlink()
                 self.copied_bytes -= self._files.pop(f"{JOURNAL}/{path.name}", 0)
+        self._newest = next((path.name for path in reversed(segment_paths(self.backup / JOURNAL))), None)
+
+    def is_snapshot_newer(self, journal: Path) -> bool:
+        """Return whether the journal has lost all segments that were copied before the snapshot: it may have values
+        newer than those of the copies, or lack points of them that were deleted. Call after `copy_later`."""
+        return self._newest is not None and not (journal / self._newest).exists()
 
     def copy_later(self, state: Path, journal: Path) -> None:
         """Add what came while the snapshot was taken: lines of the journal, and days whose rollups lack late points.

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import trio
+from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.running import running
+from tsd.cli import tsd
 from tsd.config.state_dir import lock_state, write_restoration
 from tsd.daemon.backup import (
     MANIFEST,
@@ -33,6 +37,7 @@ from tsd.daemon.backup import (
 from tsd.errors import TsdError
 from tsd.ingest.journal.frames import FrameMaker
 from tsd.ingest.journal.segment import HEADER_BYTES, Damage, block_of, header
+from tsd.store.rocksdb.engine import EmbeddedStore
 
 OWNER = "0123456789abcdef" * 2
 DAY_MS = 86_400_000
@@ -177,6 +182,41 @@ def test_lines_that_come_during_the_snapshot_are_added(tmp_path: Path, state: Pa
     writer.copy_later(state, journal)
     assert journal_lines(writer.backup / "journal") == 4
     assert writer.copied_bytes == sum(path.stat().st_size for path in (writer.backup / "journal").iterdir())
+
+
+@pytest.mark.parametrize("is_always_flushed", [False, True])
+async def test_values_that_are_stored_before_the_snapshot_are_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_always_flushed: bool
+) -> None:
+    """Regression: a restoration replayed copied lines over newer values of the snapshot."""
+    settings = {"tsd.core.auto_create_metrics": "true"}
+    snapshot, taken = EmbeddedStore.snapshot, 0
+    async with running(tmp_path / "state", settings) as served:
+        await served.send_lines(b"put m 1700000000 1 a=b\n")
+
+        async def snapshot_later(store: EmbeddedStore, folder: Path) -> None:
+            nonlocal taken
+            taken += 1
+            if is_always_flushed or taken == 1:
+                await served.send_lines(b"put m 1700000000 2 a=b\n")
+                assert await served.daemon.ingest.writer.flush()
+            await snapshot(store, folder)
+            await served.send_lines(b"put n 1700000000 1 a=b\n")
+
+        monkeypatch.setattr(EmbeddedStore, "snapshot", snapshot_later)
+        said = await command(tmp_path / "state", "backup", str(tmp_path / "backups"))
+    assert ("earlier values" in said.stderr) == is_always_flushed
+    await command(tmp_path / "restored", "restore", str(tmp_path / "backups"))
+    async with running(tmp_path / "restored", settings):
+        found = await command(tmp_path / "restored", "scan", "--import", "1", "sum", "m")
+    assert found.stdout == "m 1700000000 2 a=b\n"
+
+
+async def command(state: Path, *words: str) -> Result:
+    """Run a command of `tsd`, and return what it printed."""
+    done = await trio.to_thread.run_sync(CliRunner().invoke, tsd, ["--data", str(state), *words])
+    assert done.exit_code == 0, done.output
+    return done
 
 
 @pytest.mark.parametrize("steps", range(5))
