@@ -1,8 +1,9 @@
 """The log of refused lines: what is kept, how much, and what of it outlives a crash, a flood and a full disk."""
 
 import resource
+import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -141,6 +142,19 @@ async def test_folder_size_is_bounded_and_the_newest_stay(tmp_path: Path, autoju
     lines = [record.line for record in kept(tmp_path)]
     assert lines[-1].startswith("put 19 ")
     assert lines == sorted(lines, key=lambda line: int(line.split(" ")[1]))
+
+
+@pytest.mark.parametrize("remove", [lambda folder: next(folder.iterdir()).unlink(), shutil.rmtree])
+async def test_lines_after_the_files_were_removed_are_kept(tmp_path: Path, remove: Callable[[Path], None]) -> None:
+    """Regression: they were written to the file without a name."""
+    folder = tmp_path / "rejected"
+    async with writing(folder) as rejected:
+        for reason in ("before", "after"):
+            rejected.add(peer(), refusals(1, reason=reason))
+            await rejected.flush()
+            if reason == "before":
+                remove(folder)
+    assert [one.reason for one in kept(folder)] == ["after"]
 
 
 async def test_log_of_size_0_writes_nothing(tmp_path: Path) -> None:

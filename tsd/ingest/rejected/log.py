@@ -302,8 +302,9 @@ class RejectedLog:
                 self._delete_oldest()
 
     def _open(self) -> int:
-        if self._fd is not None:
+        if self._fd is not None and os.fstat(self._fd).st_nlink:
             return self._fd
+        self._close()  # without a name, an operator has removed it
         if not self._number:
             self._find_files()
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o750)
