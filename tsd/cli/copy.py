@@ -40,9 +40,9 @@ from tsd.daemon.wiring import (
 )
 from tsd.daemon.wiring import create_tables as make_tables
 from tsd.errors import BadConfig, StoreError, TsdError
+from tsd.store import Store
 from tsd.tables.checkpoint import Checkpoint
 from tsd.tables.opentsdb.copy import CopyJob, CopyProgress, CopyStats, TablePair, copy_store
-from tsd.tables.opentsdb.layout import make_index
 from tsd.tables.opentsdb.rollup_task import hours_of_points
 from tsd.tables.opentsdb.series_index import SeriesIndex
 
@@ -104,7 +104,7 @@ async def _copy(source: Config, target: Config, file: Checkpoint) -> tuple[CopyS
             click.echo(f"continuing after row {mark.last.hex()}", err=True)
         progress = Progress("rows")
         try:
-            async with _outdated(make_index(target, other.store)):
+            async with _outdated(target, other.store):
                 total = await copy_store(job, marks, lambda _, rows: progress.add(rows))
         finally:
             progress.close()
@@ -164,9 +164,8 @@ async def _run_points(
                 )
             )
         progress = Progress("points")
-        index = make_index(target, other.store) if target.has_opentsdb_tables else None
         try:
-            async with _outdated(index):
+            async with _outdated(target, other.store):
                 span = ALL_TIMES if source.has_kairosdb_tables else ALL_HOURS
                 total = await copy_points(read, where, file, progress.add, span)
         finally:
@@ -184,14 +183,15 @@ async def _opened(config: Config, *, must_exist: bool = False, kind: FolderKind 
 
 
 @asynccontextmanager
-async def _outdated(index: SeriesIndex | None) -> AsyncIterator[None]:
-    """Mark the series index as outdated around puts that do not update it: the next daemon rebuilds it.
+async def _outdated(target: Config, store: Store) -> AsyncIterator[None]:
+    """Mark the series index as outdated around puts that do not update it: the next daemon that keeps one rebuilds it.
 
     Mark it again at the end: a running daemon may have rebuilt it meanwhile.
     """
-    if index is None:
+    if not target.has_opentsdb_tables:
         yield
         return
+    index = SeriesIndex(store, target.series_table, key_layout(target))
     await index.outdate()
     try:
         yield

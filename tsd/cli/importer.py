@@ -38,7 +38,7 @@ from tsd.tables.opentsdb.encode import encode_of
 from tsd.tables.opentsdb.layout import make_index
 from tsd.tables.opentsdb.resolver import UidResolver
 from tsd.tables.opentsdb.rollup_task import hours_of_points
-from tsd.tables.opentsdb.series_recorder import IndexWriter
+from tsd.tables.opentsdb.series_recorder import make_index_writer
 
 T = TypeVar("T")
 
@@ -116,8 +116,7 @@ class Importer:
         self._report = report
         self._open_window = OpenWindow(SeriesTable(), rules)
         self._resolver = UidResolver(opened.uids, key_layout(config), auto_create(config))
-        index = make_index(config, opened.store)
-        self._index_writer = IndexWriter(index, config.salt_width) if index else None
+        self._index_writer = make_index_writer(config, opened.store, make_index(config, opened.store))
 
     async def absorb(self, source: str, lines: Numbered | Skipped) -> None:
         """Absorb lines and record the refused ones."""
@@ -151,10 +150,15 @@ class Importer:
                     await self._put(encode_of(part, self._open_window.table, join=join))
             await _retried(self._access.store.sync)
 
+    async def finish(self) -> None:
+        """Write the rest of the absorbed points."""
+        await self.write()
+        await _retried(self._index_writer.finish)
+
     async def _index(self, columns: Columns) -> None:
         """Add series to the index before their rows are written, so that an interrupted import leaves it complete."""
-        if (writer := self._index_writer) is not None:
-            await _retried(lambda: writer.record(columns.series[series_ends(columns)], self._open_window.table))
+        numbers = columns.series[series_ends(columns)]
+        await _retried(lambda: self._index_writer.record(numbers, self._open_window.table))
 
     async def _put(self, puts: list[Put]) -> None:
         await _retried(lambda: self._access.store.put(self._config.data_table, puts))
@@ -185,7 +189,7 @@ def import_lines(
                         await importer.absorb(path, lines)
                 except Unreadable as exc:
                     unreadable[path] = exc  # points read before the error are stored nevertheless
-            await importer.write()
+            await importer.finish()
             report.flush()
 
     if readable:  # without one, a store would be made for nothing

@@ -226,3 +226,12 @@ async def test_series_index_is_rebuilt_after_possible_loss(tmp_path: Path) -> No
     assert await complete()
     (tmp_path / "store" / "synced").unlink()
     assert not await complete()
+
+
+async def test_store_without_a_series_index_opens_after_possible_loss(tmp_path: Path) -> None:
+    """Regression: the missing table of the index ended the start."""
+    config = Config(path=str(tmp_path), series_index=False)
+    for _ in range(2):
+        async with opened_store(config) as store:
+            assert config.series_table not in await store.tables()
+        (tmp_path / "store" / "synced").unlink()

@@ -10,9 +10,11 @@ from trio.testing import MockClock
 
 from tsd.codec.opentsdb.rowkey import KeyLayout
 from tsd.errors import StoreDown
+from tsd.ingest.series import SeriesTable
 from tsd.store import Cell, Family, Page, Put, Table, scan
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.series_index import OWN, STATE_ROW, SeriesIndex
+from tsd.tables.opentsdb.series_recorder import UnkeptIndex
 
 TABLE = "series"
 METRIC = b"\0\0\1"
@@ -259,3 +261,14 @@ async def _held(index: SeriesIndex) -> list[bytes]:
 
 def _columns(cells: Sequence[Cell]) -> list[bytes]:
     return [cell.column for cell in cells]
+
+
+async def test_index_that_is_completed_during_an_import_without_it_is_completed_again() -> None:
+    store = await a_store()
+    await store.create_tables([Table("data", (Family(b"t"),))])
+    index = SeriesIndex(store, TABLE, KeyLayout())
+    unkept = UnkeptIndex(SeriesIndex(store, TABLE, KeyLayout()))
+    await unkept.record(np.array([1], np.int32), SeriesTable())
+    await index.rebuild("data")
+    await unkept.finish()
+    assert not await index.complete()

@@ -3,12 +3,20 @@
 import http.client
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
+from click.testing import CliRunner
 
 from tests.running import Running, running
+from tsd.cli import tsd
+from tsd.config.loader import key_layout
+from tsd.config.settings import Config
+from tsd.daemon.wiring import opened_store
+from tsd.tables.opentsdb.series_index import SeriesIndex
 
 TRACKED = {
     "tsd.core.meta.enable_tsuid_tracking": "true",
@@ -44,6 +52,27 @@ async def test_newest_points_are_answered_also_after_a_restart(tmp_path: Path) -
         await daemon.send_lines(b"put m %d 43 host=a\n" % NOW_S)
         again = await http_request(daemon, "GET", "/api/query/last?timeseries=m%7Bhost=a%7D")
         assert [one["value"] for one in again] == ["43"]
+
+
+@pytest.mark.parametrize("writer", ["daemon", "import"])
+async def test_series_that_were_written_without_an_index_are_found_with_it(tmp_path: Path, writer: str) -> None:
+    """Regression: queries with a filter did not find them."""
+    config = Config(path=str(tmp_path))
+    on, off = {"tsd.core.auto_create_metrics": "true"}, {"tsd.query.series_index": "false"}
+    async with running(tmp_path, on) as daemon:
+        await daemon.send_lines(b"put m %d 1 host=a\n" % NOW_S)
+    async with opened_store(config) as store:
+        await SeriesIndex(store, config.series_table, key_layout(config)).rebuild(config.data_table)
+    if writer == "daemon":
+        async with running(tmp_path, on | off) as daemon:
+            await daemon.send_lines(b"put m %d 2 host=b\n" % NOW_S)
+    else:
+        words = ["--data", str(tmp_path), "--set", "tsd.query.series_index=false", "import", "-"]
+        run = partial(CliRunner().invoke, tsd, words, input=f"m {NOW_S} 2 host=b\n")
+        assert (await trio.to_thread.run_sync(run)).exit_code == 0
+    async with running(tmp_path, on) as daemon:
+        [found] = await http_request(daemon, "GET", f"/api/query?start={NOW_S - 1}&m=sum:m%7Bhost=b%7D")
+        assert found["dps"] == {str(NOW_S): 2}
 
 
 async def test_tracking_settings_create_metadata_and_leaves(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import os
 import secrets
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from cachetools import FIFOCache
 
 from tsd.codec.names import Widths
 from tsd.codec.opentsdb.rowkey import KeyLayout
-from tsd.errors import StoreError
+from tsd.errors import NoTable, StoreError
 from tsd.lazy import LazyLogger
 from tsd.store import CELL_PAGE_BYTES, CellPage, Put, Store, cell_pages
 from tsd.store.cells import prefix_end
@@ -370,11 +370,13 @@ class SeriesIndex:
         return cells.get(WANTED, FIRST), cells.get(DONE)
 
     async def outdate(self) -> None:
-        """Mark the index incomplete, because another process stored rows of new series. It is then rebuilt. Raise
-        StoreError."""
+        """Mark the index incomplete, because another process stored rows of new series. It is then rebuilt. Without a
+        table there is no index. Raise StoreError."""
         self._complete_until = -math.inf
         self._note_rows(None)
-        await self._store.put(self._table, [Put(STATE_ROW, WANTED, secrets.token_bytes(8))])
+        with suppress(NoTable):
+            await self._state()  # HBase retries a put to a missing table for long, and no read
+            await self._store.put(self._table, [Put(STATE_ROW, WANTED, secrets.token_bytes(8))])
 
     async def with_tag(self, metric: bytes, pair: bytes, limit: int) -> list[bytes] | None:
         """Return the series of a metric with one tag (a pair of UIDs; empty: all series), as joined tag pairs in order;

@@ -17,6 +17,7 @@ from tsd.codec.metadata import TsMeta
 from tsd.codec.opentsdb.meta import NO_COUNT, TS_COUNTER, TS_META, encode_ts_meta
 from tsd.codec.points import Columns, Int32, series_ends
 from tsd.codec.putline import HOUR_S
+from tsd.config.loader import key_layout
 from tsd.config.settings import Config
 from tsd.store import Put, Store
 from tsd.tables.opentsdb.encode import series_by_metric
@@ -125,6 +126,36 @@ class IndexWriter:
         self._generations[numbers] = generations
         self.written += len(new)
 
+    async def finish(self) -> None:
+        """Do nothing: the index has all series."""
+
+
+class UnkeptIndex:
+    """An index that this process does not write. It is marked as incomplete before the first series is: a daemon that
+    keeps it again would not find the series of this process."""
+
+    def __init__(self, index: SeriesIndex) -> None:
+        self._index = index
+        self._is_marked = False
+
+    async def record(self, numbers: Int32, series: SeriesLookup) -> None:  # noqa: ARG002 - as for a kept index
+        """Mark the index. Raise StoreError; the call may then be repeated."""
+        if not self._is_marked:
+            await self._index.outdate()
+            self._is_marked = True
+
+    async def finish(self) -> None:
+        """Mark the index again: a daemon may have completed it meanwhile. Raise StoreError."""
+        if self._is_marked:
+            await self._index.outdate()
+
+
+def make_index_writer(config: Config, store: Store, index: SeriesIndex | None) -> IndexWriter | UnkeptIndex:
+    """Return what writes series to an index; None: it is switched off."""
+    if index is None:
+        return UnkeptIndex(SeriesIndex(store, config.series_table, key_layout(config)))
+    return IndexWriter(index, config.salt_width)
+
 
 class SeriesRecorder:
     """Records the series of one daemon, and their newest points."""
@@ -133,7 +164,7 @@ class SeriesRecorder:
         self,
         cache: LastPointCache,
         now_ms: Callable[[], int],
-        index_writer: IndexWriter | None = None,
+        index_writer: IndexWriter | UnkeptIndex,
         meta_writer: MetaWriter | None = None,
     ) -> None:
         self._cache = cache
@@ -146,8 +177,7 @@ class SeriesRecorder:
         next_hour_ms = (self._now_ms() // 1000 // HOUR_S + 1) * HOUR_S * 1000
         await self._cache.record(columns, series, next_hour_ms, held=held)
         numbers = columns.series[series_ends(columns)]  # few, also if a series has many points
-        if self._index_writer is not None:
-            await self._index_writer.record(numbers, series)
+        await self._index_writer.record(numbers, series)
         if self._meta_writer is not None:
             await self._meta_writer.record(np.unique(numbers), series)
 
@@ -166,5 +196,5 @@ def make_recorder(parts: OpentsdbParts, config: Config, store: Store, now_ms: Ca
             with_meta=config.describe_series,
             on_new=builder.insert if config.grow_trees else None,
         )
-    index_writer = IndexWriter(parts.index, width) if parts.index else None
+    index_writer = make_index_writer(config, store, parts.index)
     return SeriesRecorder(parts.cache, now_ms, index_writer, meta_writer)
