@@ -12,7 +12,11 @@ from urllib.parse import quote
 import pytest
 
 from tests.e2e.command import Served, Tsd, until
+from tsd.codec.opentsdb.rollup import default_config
+from tsd.config.settings import Config
+from tsd.daemon.wiring import rollup_progress
 from tsd.store import Put
+from tsd.tables.opentsdb.rollup_sums import intervals_to_build
 
 pytestmark = pytest.mark.slow
 
@@ -261,9 +265,10 @@ def test_commands_tell_which_days_they_change(tmp_path: Path) -> None:
 
     put(0)
     assert not progress.exists()
-    tables = {"1h": "tsdb-1h", "1d": "tsdb-1d"}
-    complete_s = dict.fromkeys(tables, START_S + 20 * DAY_S)
-    progress.write_text(json.dumps({"tables": tables, "complete_s": complete_s, "pass": None, "late": []}))
+    config = Config(path=str(tsd.folder), rollups_build=True)
+    built = rollup_progress(config, intervals_to_build(default_config(config.data_table)))
+    built.complete_s = dict.fromkeys(built.complete_s, START_S + 20 * DAY_S)
+    built.write()
     put(1)
     put(30)
     assert (late(), late("emptied")) == ([1], [])

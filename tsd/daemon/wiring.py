@@ -444,7 +444,9 @@ async def configured_reader(config: Config, store: Store, uids: Uids, on_warning
 
 def rollup_progress(config: Config, intervals: Iterable[Interval]) -> RollupProgress:
     """Return the progress of the rollups that the daemon of the state folder builds, not read yet."""
-    return RollupProgress(state_folder(config) / ROLLUPS_FILE, {one.name: one.table for one in intervals})
+    of = f"of {config.data_table} in {config.backend.value}"  # no address: it may change
+    tables = {one.name: f"{one.table} {of}" for one in intervals}
+    return RollupProgress(state_folder(config) / ROLLUPS_FILE, tables)
 
 
 OpenStore = Callable[[Config, Callable[[str], None], IngestLoad], AbstractAsyncContextManager[Store]]

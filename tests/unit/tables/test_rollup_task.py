@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -26,12 +27,16 @@ from tests.unit.tables.rollup_parts import (
     shown,
 )
 from tsd.codec.names import Kind
+from tsd.codec.opentsdb.rollup import default_config
+from tsd.config.settings import Backend, Config
+from tsd.daemon.wiring import rollup_progress
 from tsd.query.model import Calendar, Downsample, Fill
 from tsd.query.result import SubAnswer
 from tsd.query.rollups import NO_FALLBACK, RAW
 from tsd.store import Page
 from tsd.store.memory import MemoryStore
 from tsd.tables.opentsdb.rollup_progress import MOST_LATE_DAYS, LateDay, RollupProgress, whole
+from tsd.tables.opentsdb.rollup_sums import intervals_to_build
 from tsd.tables.reading import ScanRange
 
 
@@ -288,6 +293,28 @@ async def test_state_survives_and_belongs_to_its_tables(tmp_path: Path) -> None:
     await other.load()
     assert same.complete_s == rolled.task.progress.complete_s
     assert other.complete_s == {"1h": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "is_kept"),
+    [
+        ({}, True),
+        ({"thrift": "other:9090"}, True),
+        ({"backend": Backend.EMBEDDED}, False),
+        ({"data_table": "other"}, False),
+    ],
+)
+async def test_state_belongs_to_the_points_that_were_read(
+    tmp_path: Path, change: Mapping[str, Any], is_kept: bool
+) -> None:
+    """Regression: with the state folder of another store, queries took rollups from tables that had none."""
+    config = Config(backend=Backend.HBASE, path=str(tmp_path))
+    intervals = intervals_to_build(default_config("tsdb"))
+    saved, found = (rollup_progress(each, intervals) for each in (config, replace(config, **change)))
+    saved.complete_s = dict.fromkeys(saved.complete_s, DAY_S)
+    await saved.save()
+    await found.load()
+    assert set(found.complete_s.values()) == {DAY_S if is_kept else 0}
 
 
 def test_many_late_days_let_all_be_built_again_from_the_first(tmp_path: Path) -> None:
