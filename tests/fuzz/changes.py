@@ -302,6 +302,10 @@ class Changes:
                 self._interrupt()
             case "restart" | "kill":
                 daemon.end(signal.SIGTERM if name == "restart" else signal.SIGKILL)
+                if self._shared is None:
+                    changed = {**settings_of(dice), **local_settings_of(dice)}
+                    log.append(str(changed))
+                    daemon.change(changed)
                 daemon.start()
 
     def _expire(self) -> None:
@@ -434,6 +438,15 @@ class _Span(NamedTuple):
         for series in world.stored:
             if series.metric == self.metric and self.tags.items() <= dict(series.tags).items():
                 world.forget(series, self.first_s * 1000, self.stop_s * 1000)
+
+
+def local_settings_of(dice: random.Random) -> dict[str, str]:
+    """Return further settings of an embedded store that may change at any start."""
+    return {
+        "tsd.query.series_index": dice.choice(["true", "true", "false"]),
+        "tsd.storage.join_points": dice.choice(["true", "true", "false"]),
+        "tsd.storage.enable_compaction": dice.choice(["true", "true", "false"]),
+    }
 
 
 @contextmanager

@@ -68,6 +68,10 @@ class Daemon:
         assert status in (0, -number), (status, log[-LOG_CHARS:])
         assert "Traceback" not in log, log[-LOG_CHARS:]
 
+    def change(self, settings: Mapping[str, str]) -> None:
+        """Have other settings from the next start on."""
+        self._settings |= settings
+
     def move(self) -> None:
         """Back it up, kill it, and start it in a new state folder that has the backup."""
         self.run("backup", str(self._folder / "backups"))
