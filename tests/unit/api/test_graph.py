@@ -1,7 +1,7 @@
 """Graphs: their options, thinning and smoothing of curves, drawn files, and the cache."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -61,6 +61,23 @@ def test_other_options_are_refused(params: Mapping[str, str]) -> None:
 def test_axis_option_with_a_command_is_refused() -> None:
     with pytest.raises(BadQuery):
         axis_options(["axis x1y2; system('id')"])
+
+
+@pytest.mark.parametrize(
+    ("values", "params"),
+    [
+        ((1.7e308, -1.7e308, 0), {"smooth": "csplines"}),
+        ((5e-324, 0, 0), {"ylog": ""}),
+        ((1, 2, 3), {"yrange": "[-1e308:1e309]"}),
+    ],
+    ids=str,
+)
+def test_numbers_of_any_size_are_drawn(values: Sequence[float], params: Mapping[str, str]) -> None:
+    """Regression: `/q` answered 500."""
+    empty = picture(**params)
+    times = np.linspace(*HOUR, 3).astype(np.int64)
+    found = curve("m", times, np.array(values, np.float64), empty)
+    assert draw(msgspec.structs.replace(empty, curves=[found])).startswith(b"\x89PNG")
 
 
 def test_thinning_keeps_visible_points() -> None:

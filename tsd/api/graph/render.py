@@ -122,6 +122,7 @@ _KEY_ROW, _KEY_LETTER, _KEY_SAMPLE = 20, 7, 65  # pixels of a key's row, of a le
 _DENSE = 8  # pixels a point below which a curve has no markers
 _CROWDED = 2  # pixels a point of all curves below which none has markers
 _LIGHT = 0.15  # opacity of a fill
+_LARGEST = 1e300  # absolute value: matplotlib computes with differences and powers of ten of values
 _ALL_MULTIPLES, _TWO_MULTIPLES = 300, 60  # pixels of a power of ten above which 2 to 9, or 2 and 5, have labels
 _LINE_STYLES: dict[str, dict[str, Any]] = {
     "line": {"linewidth": 1.2},
@@ -183,7 +184,7 @@ def _fill(figure: Figure, picture: Picture) -> None:
         lines.append(_plot(right if curve.second and right else left, curve, picture, color, is_crowded=is_crowded))
     for axes, axis in ((left, picture.left), (right, picture.right)):
         if axes is not None and (axis.low is not None or axis.high is not None):
-            axes.set_ylim(axis.low, axis.high)
+            axes.set_ylim(*(None if bound is None else float(_drawable(bound)) for bound in (axis.low, axis.high)))
         if axes is not None and axis.is_log:
             _label_between_decades(axes, axis, picture)
     if picture.has_key and lines:
@@ -192,7 +193,7 @@ def _fill(figure: Figure, picture: Picture) -> None:
 
 def _plot(axes: Axes, curve: Curve, picture: Picture, color: str, *, is_crowded: bool) -> Any:
     times, values = np.frombuffer(curve.times), np.frombuffer(curve.values)
-    times, values = smoothed(picture.smooth, times, values)
+    times, values = smoothed(picture.smooth, times, _drawable(values))
     days = times / _DAY_S
     style = _LINE_STYLES[picture.style]
     if picture.style == "linespoint" and (is_crowded or len(days) * _DENSE > picture.width):
@@ -201,6 +202,12 @@ def _plot(axes: Axes, curve: Curve, picture: Picture, color: str, *, is_crowded:
     if picture.style == "filled":
         axes.fill_between(days, values, color=color, alpha=_LIGHT, linewidth=0)
     return line
+
+
+def _drawable(values: Float64 | float) -> Float64:
+    """Return values, or one, that matplotlib can draw: neither too large nor too close to 0."""
+    sizes = np.clip(np.abs(values), 1 / _LARGEST, _LARGEST)
+    return np.where(values == 0, 0.0, np.copysign(sizes, values))
 
 
 def _style_axis(axes: Axes, axis: Axis, picture: Picture) -> None:
