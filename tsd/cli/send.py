@@ -7,8 +7,6 @@ import sys
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from io import BufferedReader
-from typing import cast
 
 import click
 
@@ -46,13 +44,17 @@ def send(loaded: Loaded, lines: Sequence[str], host: str | None, port: int | Non
             click.echo(json.dumps({"sent": sender.writes, "synced": stored, "replies": replies}))
         else:
             click.echo(answer, nl=False)
+    if stored is None and sender.writes:
+        click.echo("tsd: the daemon ended the connection without `synced`: lines may not be on disk", err=True)
     sys.exit(0 if stored == sender.writes else 1)
 
 
 def _read_input() -> bytes:
-    """Return what standard input has, empty at its end. Raise TsdError."""
+    """Return what standard input has, empty at its end. Raise TsdError.
+
+    Without a buffer: Python aborts at its end while a thread waits with the lock of one."""
     try:
-        return cast(BufferedReader, sys.stdin.buffer).read1(SEND_BYTES)
+        return os.read(sys.stdin.fileno(), SEND_BYTES)
     except OSError as exc:
         raise TsdError(f"standard input cannot be read: {exc.strerror}") from exc
 

@@ -29,6 +29,22 @@ def test_unreadable_input_ends_the_command() -> None:
     assert done.stderr.startswith("tsd: standard input cannot be read: ")
 
 
+def test_daemon_that_ends_before_the_input_is_no_crash() -> None:
+    """Regression: Python aborted, because a thread waited for more input."""
+    with socket.create_server((HOST, 0)) as server:
+        command = [sys.executable, "-m", "tsd", "send", "--host", HOST, "--port", str(server.getsockname()[1])]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, **pipes) as sending:
+            assert sending.stdin is not None
+            assert sending.stderr is not None
+            connection, _ = server.accept()
+            with connection:
+                sending.stdin.write(b"put m 1700000000 1 a=b\n")
+                sending.stdin.flush()
+                connection.recv(1024)
+            assert (sending.wait(), b"may not be on disk" in sending.stderr.read()) == (1, True)
+
+
 @pytest.mark.parametrize("host", ["web01..example", "x" * 64])
 def test_impossible_name_of_a_host_is_reported(host: str) -> None:
     """Regression: it ended with a traceback."""
