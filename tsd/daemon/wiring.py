@@ -39,7 +39,7 @@ from tsd.store.scheduling import IngestLoad
 from tsd.tables.opentsdb import layout as opentsdb
 from tsd.tables.opentsdb.reader import SummarySources
 from tsd.tables.opentsdb.resolver import AutoCreate
-from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, RollupProgress
+from tsd.tables.opentsdb.rollup_progress import ROLLUPS_FILE, RollupProgress, reset_progress
 from tsd.tables.opentsdb.rollup_sums import intervals_to_build
 from tsd.tables.opentsdb.series_index import SeriesIndex
 from tsd.tables.opentsdb.summaries import SummaryRules
@@ -195,6 +195,7 @@ async def opened_store(
                 await entity_tables.EntityTables(versioned_cells(config, store)).create()
         if may_lack_writes and config.has_opentsdb_tables:
             await SeriesIndex(store, config.series_table, key_layout(config)).outdate()
+            await trio.to_thread.run_sync(reset_progress, state_folder(config) / ROLLUPS_FILE)
         yield store
     finally:
         with trio.CancelScope(shield=True):

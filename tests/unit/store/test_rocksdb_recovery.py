@@ -9,14 +9,16 @@ import pytest
 from rocksdict import Rdict  # noqa: TID251 - makes logs that EmbeddedStore leaves only after a crash
 from structlog.testing import capture_logs
 
+from tsd.codec.opentsdb.rollup import default_config
 from tsd.config.loader import key_layout
 from tsd.config.settings import Config
-from tsd.daemon.wiring import opened_store
+from tsd.daemon.wiring import opened_store, rollup_progress
 from tsd.store import Family, Put, Table
 from tsd.store.rocksdb.engine import EmbeddedStore
 from tsd.store.rocksdb.keys import encode_value, row_prefix
 from tsd.store.rocksdb.options import options
 from tsd.store.rocksdb.recovery import SyncedRecord, WritesLost
+from tsd.tables.opentsdb.rollup_sums import intervals_to_build
 from tsd.tables.opentsdb.series_index import SeriesIndex
 
 TABLE = Table("t", (Family(b"t"),))
@@ -226,6 +228,26 @@ async def test_series_index_is_rebuilt_after_possible_loss(tmp_path: Path) -> No
     assert await complete()
     (tmp_path / "store" / "synced").unlink()
     assert not await complete()
+
+
+async def test_rollups_are_built_again_after_possible_loss(tmp_path: Path) -> None:
+    """Regression: queries read rollups that were lost, and found nothing for times whose points are stored."""
+    config = Config(path=str(tmp_path), rollups_build=True)
+
+    async def complete_s() -> set[int]:
+        async with opened_store(config) as store:
+            await store.sync()
+        progress = rollup_progress(config, intervals_to_build(default_config(config.data_table)))
+        await progress.load()
+        return set(progress.complete_s.values())
+
+    progress = rollup_progress(config, intervals_to_build(default_config(config.data_table)))
+    progress.complete_s = dict.fromkeys(progress.complete_s, 86_400)
+    await complete_s()
+    await progress.save()
+    assert await complete_s() == {86_400}
+    (tmp_path / "store" / "synced").unlink()
+    assert await complete_s() == {0}
 
 
 async def test_store_without_a_series_index_opens_after_possible_loss(tmp_path: Path) -> None:
