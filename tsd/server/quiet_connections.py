@@ -1,10 +1,12 @@
 """Read connections that only send lines together, at intervals.
 
 To wake the event loop takes as much CPU time as to ingest hundreds of lines. So lines of a quiet connection do not wake
-it: a timer does, and then one task reads all of these connections. Until then the kernel keeps their lines. No client
-waits for that: a connection that has sent a command is never quiet, and what has arrived is read before an HTTP request
-is answered. The end of a connection wakes the loop at once. Lines that were read together are ingested as one batch,
-and what cannot be ingested at once continues in the connection's own task, as in the multiplexer.
+it: a timer does, and then one task reads all of these connections. Until then the kernel keeps their lines. What has
+arrived is read before an HTTP request is answered, and the end of a connection wakes the loop at once. A connection
+that has sent `sync` is never quiet, and one that has sent another command is not for some seconds.
+
+Lines that were read together are ingested as one batch. What cannot be ingested at once continues in the connection's
+own task, as in the multiplexer.
 """
 
 import math

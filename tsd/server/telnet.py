@@ -181,7 +181,7 @@ class TelnetSession:
         self._explain = unchanged if self._translation else legible
         self._small_reads = 0  # consecutive reads of few valid put lines
         self._send_rate = SendRate()
-        self._has_commands = False
+        self._has_waited = False  # for `sync`
         self._names = [
             name
             for name in (*_COMMANDS, *((_TEXTS,) if has_texts else ()))
@@ -262,7 +262,7 @@ class TelnetSession:
             if self._quiet is not None and self.is_quiet:
                 data = await self._quiet.add(stream, self)
             elif self._multiplexer is not None and is_small:
-                may_become_quiet = self._quiet is not None and not self._has_commands
+                may_become_quiet = self._quiet is not None and not self._has_waited
                 with trio.move_on_after(self._send_rate.left_s if may_become_quiet else math.inf):
                     data = await self._multiplexer.add(stream, self)
             self.peer.idle_since = None
@@ -285,7 +285,7 @@ class TelnetSession:
     @property
     def is_quiet(self) -> bool:
         """See QuietConnection."""
-        is_quiet = self._send_rate.is_low and not self._has_commands and self._lines.is_between
+        is_quiet = self._send_rate.is_low and not self._has_waited and self._lines.is_between
         return is_quiet and self._may_read()
 
     def _may_read(self) -> bool:
@@ -408,7 +408,7 @@ class TelnetSession:
 
     async def _execute(self, line: bytes) -> None:
         """Execute a line that is not a plain put line."""
-        self._has_commands = True
+        self._send_rate.restart()
         await self._yield_after(1)
         bare = line
         if negotiation := _negotiation(line):
@@ -429,6 +429,7 @@ class TelnetSession:
         elif name not in self._permitted:
             self._deny(name)
         elif is_sync:
+            self._has_waited = True
             await self._replies.send_when_synced(self.position, b"synced %d\n" % self.accepted)
         elif name in _WRITES:  # a rollup, a histogram, a text or metadata after telnet negotiation
             self._stats.commands -= 1

@@ -166,13 +166,22 @@ async def test_low_rate_is_few_bytes_sent_evenly(
     assert not rate.is_low
 
 
-@pytest.mark.parametrize(("sent", "is_quiet"), [(GOOD, True), (b"version\n", False), (BAD, False), (GOOD[:-3], False)])
+@pytest.mark.parametrize(
+    ("sent", "is_quiet", "is_quiet_later"),
+    [
+        (GOOD, True, True),
+        (b"version\n", False, True),  # as tcollector does every minute
+        (b"sync\n", False, False),
+        (BAD, False, True),
+        (GOOD[:-3], False, True),
+    ],
+)
 async def test_only_connections_that_send_valid_lines_are_quiet(
-    sent: bytes, is_quiet: bool, daemon: Running, autojump_clock: MockClock
+    sent: bytes, is_quiet: bool, is_quiet_later: bool, daemon: Running, autojump_clock: MockClock
 ) -> None:
     found: list[bool] = []
     ours, _theirs = trio.testing.memory_stream_pair()
-    pieces = iter([GOOD * 2] * 30 + [sent])
+    pieces = iter([GOOD * 2] * 30 + [sent] + [GOOD * 2] * 30)
 
     async def receive() -> bytes:
         found.append(talk.is_quiet)
@@ -181,7 +190,7 @@ async def test_only_connections_that_send_valid_lines_are_quiet(
 
     talk, _, _ = session(ours, daemon.daemon.ingest.intake)
     await talk.run(GOOD, receive)
-    assert (found[0], found[30], found[31]) == (False, True, is_quiet)
+    assert (found[0], found[30], found[31], found[-1]) == (False, True, is_quiet, is_quiet_later)
 
 
 async def test_queries_see_lines_of_quiet_connections(tmp_path: Path, autojump_clock: MockClock) -> None:
