@@ -6,7 +6,6 @@ points come late, and some hosts are replaced by new ones every hour. The same a
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -55,7 +54,7 @@ class Batch(NamedTuple):
 
     due_s: int
     group: int
-    text: bytes  # host by host
+    text: bytes
     points: int
     times_s: int  # sum
     cents: int  # sum of values × 100
@@ -65,13 +64,18 @@ class Batch(NamedTuple):
         if connections <= GROUPS:
             yield self.group % connections, self.text
             return
-        for host, lines in groupby(self.text.splitlines(keepends=True), key=_host_of):
-            yield host % connections, b"".join(lines)
+        found: dict[int, list[bytes]] = {}
+        for line in self.text.splitlines(keepends=True):
+            found.setdefault(int(line.partition(b" host=web")[2][:5]) % connections, []).append(line)
+        for number, lines in found.items():
+            yield number, b"".join(lines)
 
-
-def _host_of(line: bytes) -> int:
-    """Return the number of the host that sends a line."""
-    return int(line.partition(b" host=web")[2][:5])
+    def with_lines(self, other: "Batch") -> "Batch":
+        """Return the batch with the lines of another one of its group, which are sent at the same time."""
+        return self._replace(
+            text=self.text + other.text, points=self.points + other.points, times_s=self.times_s + other.times_s,
+            cents=self.cents + other.cents,
+        )  # fmt: skip
 
 
 def batches(fleet: Fleet) -> Iterator[Batch]:
@@ -84,8 +88,6 @@ def batches(fleet: Fleet) -> Iterator[Batch]:
     for at in range(fleet.rounds):
         for group, hosts in enumerate(groups):
             time_s = fleet.start_s + at * fleet.round_s + fleet.round_s * group // GROUPS
-            while held and held[0].due_s <= time_s:
-                yield held.popleft()
             levels[group] = np.clip(levels[group] + chance.normal(0, 1, levels[group].shape), 0, 100)
             totals[group] += chance.integers(0, 5000, totals[group].shape)
             cents = np.choose(
@@ -101,11 +103,16 @@ def batches(fleet: Fleet) -> Iterator[Batch]:
                 cents_sum = int(cents.ravel()[places].sum())
                 batch = Batch(due_s, group, text, len(places), time_s * len(places), cents_sum)
                 if due_s == time_s:
-                    yield batch
+                    own = batch
                 elif batch.points:
                     held.append(batch)
-    last_s = fleet.start_s + fleet.rounds * fleet.round_s
-    yield from (batch._replace(due_s=last_s) for batch in held)
+            while held and held[0].due_s <= time_s:
+                own = own.with_lines(held.popleft())
+            yield own
+    last: dict[int, Batch] = {}
+    for batch in held:
+        last[batch.group] = last[batch.group].with_lines(batch) if batch.group in last else batch
+    yield from (batch._replace(due_s=fleet.start_s + fleet.rounds * fleet.round_s) for batch in last.values())
 
 
 def _tags(fleet: Fleet, hosts: NDArray[np.int64], time_s: int) -> list[bytes]:

@@ -22,7 +22,7 @@ from tsd.codec.tall import values as tall_values
 from tsd.ingest import series
 from tsd.ingest.journal import line_columns
 from tsd.query import row_buckets
-from tsd.server import multiplexer
+from tsd.server import packet_batches
 from tsd.store import cells
 from tsd.store.cassandra import wire
 from tsd.store.hbase import results, thrift_codec
@@ -42,7 +42,7 @@ LOOPS = {  # modules of setup.py: whether each is built and in use
     "tsd.codec.opentsdb._merge": merge.HAS_MERGE_LOOP,
     "tsd.codec.packing._packing": packed.HAS_PACKING_LOOP,
     "tsd.tables.opentsdb.compaction._queue": queue.HAS_LOOP,
-    "tsd.server._multiplexer": multiplexer.HAS_LOOP,
+    "tsd.server._multiplexer": packet_batches.HAS_LOOP,
     "tsd.ingest._parser": series.HAS_LOOP,
     "tsd.codec._columns": points.HAS_LOOP,
     "tsd.ingest.journal._line_columns": line_columns.HAS_LOOP,
