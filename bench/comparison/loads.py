@@ -80,7 +80,7 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "full": Size(10_000, 500, 50, 50_000, 1000, 15.0, (10_000, 100_000, 1_000_000), 100, DAY_HOURS, 5),
+    "full": Size(10_000, 500, 50, 50_000, 1000, 60.0, (10_000, 100_000, 1_000_000), 100, DAY_HOURS, 5),
     "small": Size(1000, 100, 20, 5000, 100, 4.0, (2000, 5000, 20_000), 20, 4, 2),
 }
 
@@ -109,7 +109,9 @@ def loads(size: Size) -> list[Load]:
     )
     grown = Mix("grow", "new series", size.grown[-1], len(size.grown) + 1, 1, 4, growing((GROWN, *size.grown)), HOUR_S)
     small = Pace(size.agents, METRICS_A_HOST, METRICS_A_HOST, 1.0, size.seconds)
-    paced = Pace(size.agents // 10, 100 * METRICS_A_HOST, 100 * METRICS_A_HOST, float(ROUND_S), float(ROUND_S))
+    paced = Pace(
+        size.agents // 10, 100 * METRICS_A_HOST, 100 * METRICS_A_HOST, float(ROUND_S), max(size.seconds, ROUND_S)
+    )
     return [
         Load(few, _flat, rounds={**dict.fromkeys((EMBEDDED, VICTORIA), size.rounds), **on_hbase}, shares=slow),
         Load(
